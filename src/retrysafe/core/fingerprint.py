@@ -1,0 +1,140 @@
+"""What a request or a call was, boiled down to a digest.
+
+Two bodies that mean the same must agree (key order, white space and escapes of JSON; the order of different
+form fields; the random boundary of multipart), and two that may mean something different must not: `1` and
+`1.0`, 2⁶⁴ and 2⁶⁴+1, `{"a":1,"a":2}` and `{"a":2}`. Whatever cannot be read is hashed as it came:
+a fingerprint never fails.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
+from urllib.parse import parse_qsl
+
+from retrysafe.core.keys import frame
+from retrysafe.core.records import Fingerprint
+
+CANONICAL_LIMIT = 64 * 1024
+"""Above this a body is hashed raw: parsing blocks the event loop for milliseconds per megabyte."""
+
+MAX_FORM_FIELDS = 10_000
+
+
+def of_request(method: str, path: str, query: str, content_type: str, body: Iterable[bytes]) -> Fingerprint:
+    """The fingerprint of an HTTP request. Headers are left out: authentication and tracing change on a retry."""
+    algorithm, digest, length = of_body(content_type, list(body))
+    head = frame(method.upper(), path, query, media_type(content_type), algorithm, digest)
+    return Fingerprint(f"http-{algorithm}", hashlib.sha256(head).digest(), length)
+
+
+def of_body(content_type: str, chunks: list[bytes]) -> Fingerprint:
+    """The fingerprint of a body alone; canonical where its media type has a canonical form."""
+    length = sum(map(len, chunks))
+    canonical = _CANONICAL.get(_family(media_type(content_type)))
+    if canonical is not None and 0 < length <= CANONICAL_LIMIT:
+        try:
+            text = canonical(b"".join(chunks), content_type)
+        except (ValueError, RecursionError, OverflowError):
+            pass  # not what its content type says: hashed as it came
+        else:
+            return Fingerprint(f"{_family(media_type(content_type))}1", hashlib.sha256(text).digest(), len(text))
+    raw = hashlib.sha256()
+    for chunk in chunks:
+        raw.update(chunk)
+    return Fingerprint("raw1", raw.digest(), length)
+
+
+def of_text(algorithm: str, text: str) -> Fingerprint:
+    data = text.encode("utf-8", "surrogatepass")
+    return Fingerprint(algorithm, hashlib.sha256(data).digest(), len(data))
+
+
+def media_type(content_type: str) -> str:
+    """`Application/JSON; charset=utf-8` is `application/json`: parameters are not part of what was asked."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def _family(media: str) -> str:
+    if media == "application/json" or media.endswith("+json"):
+        return "json"
+    if media == "application/x-www-form-urlencoded":
+        return "form"
+    return "multipart" if media == "multipart/form-data" else "raw"
+
+
+def canonical_json(body: bytes, content_type: str = "") -> bytes:
+    """One text for all spellings of the same JSON value; raises ValueError if it is not strict JSON in UTF-8.
+
+    Numbers with a point or exponent keep their literal, objects with a repeated key keep all their pairs.
+    Both are written as an object with one key that starts with NUL; real keys that do are escaped.
+    """
+    value = json.loads(
+        body.decode(),
+        parse_float=_literal,
+        parse_constant=_refuse,
+        object_pairs_hook=_object,
+    )
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _literal(text: str) -> dict[str, str]:
+    return {"\0n": text}
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        return {"\0d": [[key, value] for key, value in sorted(pairs, key=lambda pair: pair[0])]}
+    if any(key.startswith("\0") for key in found):
+        return {"\0" + key if key.startswith("\0") else key: value for key, value in pairs}
+    return found
+
+
+def canonical_form(body: bytes, content_type: str = "") -> bytes:
+    """Fields sorted by name; the values of one name keep their order, for that order may mean something."""
+    pairs = parse_qsl(
+        body.decode("ascii"),
+        keep_blank_values=True,
+        strict_parsing=True,
+        errors="surrogateescape",
+        max_num_fields=MAX_FORM_FIELDS,
+    )
+    return json.dumps(sorted(pairs, key=lambda pair: pair[0]), separators=(",", ":")).encode()
+
+
+def canonical_multipart(body: bytes, content_type: str) -> bytes:
+    """The parts in their order, without the boundary that a client draws anew for each try."""
+    boundary = _boundary(content_type)
+    delimiter = b"\r\n--" + boundary
+    pieces = (b"\r\n" + body).split(delimiter)
+    if len(pieces) < 2 or not pieces[-1].startswith(b"--"):
+        raise ValueError("the multipart body is not closed by its boundary")
+    parts = []
+    for piece in pieces[1:-1]:
+        head, separator, content = piece.partition(b"\r\n\r\n")
+        if not separator:
+            raise ValueError("a part of the multipart body has no header end")
+        parts.append(frame(b"\n".join(sorted(line.strip() for line in head.split(b"\r\n") if line)), content))
+    return frame(*parts)
+
+
+def _boundary(content_type: str) -> bytes:
+    for parameter in content_type.split(";")[1:]:
+        name, _, value = parameter.strip().partition("=")
+        if name.lower() == "boundary" and value.strip('"'):
+            return value.strip('"').encode("latin-1")
+    raise ValueError("the content type names no boundary")
+
+
+_CANONICAL: dict[str, Callable[[bytes, str], bytes]] = {
+    "json": canonical_json,
+    "form": canonical_form,
+    "multipart": canonical_multipart,
+}

@@ -1,0 +1,35 @@
+"""Read a claim's reply: which of the five outcomes it is. Pure, total, and the only place that decides."""
+
+from __future__ import annotations
+
+from retrysafe.core.ops import Claim, ClaimReply
+from retrysafe.core.outcomes import Busy, Execute, Mismatch, Outcome, Replay, Uncertain
+from retrysafe.core.records import Record
+from retrysafe.core.states import State
+from retrysafe.core.times import SECOND
+
+LAPSED_UNSEEN = "the lease lapsed: its owner stopped without saying how it ended"
+
+
+def judge(op: Claim, reply: ClaimReply) -> Outcome:
+    """What the caller does next."""
+    record = reply.record
+    if record is None:
+        return Busy(SECOND)  # held by a transaction that has not committed: nothing of it can be seen yet
+    if reply.granted:
+        return Execute(record.fence, record)
+    # Before the state: a foreign body must get neither the answer nor a hint to wait for it (I8, I9).
+    if record.fingerprint != op.fingerprint:
+        return Mismatch(record.created)
+    if record.state is State.COMPLETED:
+        return Replay(record)
+    return refused(record, reply.now)
+
+
+def refused(record: Record, now: int) -> Outcome:
+    """Open or just released by somebody else: come back, or wait for a person."""
+    if record.state is State.UNCERTAIN:
+        return Uncertain(record.started, record.note)
+    if record.lapsed(now) and record.on_lapse == "uncertain":
+        return Uncertain(record.started, LAPSED_UNSEEN)
+    return Busy(max(record.lease_until - now, 0))

@@ -1,0 +1,146 @@
+"""Keys: read from a header, framed into an id, derived for others.
+
+Framing means every part is preceded by its length. Without it ("a", "bc") and ("ab", "c") would be one
+record, and one tenant could reach another's by choosing its key well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from string import Formatter
+from typing import Any
+
+from retrysafe.core import values
+from retrysafe.core.records import Kind
+from retrysafe.errors import MalformedKey, ScopeRequired, TemplateError
+
+ID_VERSION = "1"
+MAX_KEY = 255
+MAX_TEXT = 1024
+DERIVED_LENGTH = 48
+
+_BARE = re.compile(r"[\x21-\x2b\x2d-\x7e]+")  # visible ASCII without the comma, which joins two header lines
+_QUOTED = re.compile(r'"((?:[\x20-\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
+_VISIBLE = re.compile(r"[\x21-\x7e]+")
+_ESCAPE = re.compile(r'\\(["\\])')
+
+
+def parse_key(header: str) -> str:
+    """The key in an `Idempotency-Key` header: an RFC 8941 string or bare text; both spellings are one key."""
+    text = header.strip(" \t")
+    if text.startswith('"'):
+        quoted = _QUOTED.fullmatch(text)
+        if quoted is None:
+            raise MalformedKey(header, "a quoted key is one RFC 8941 string with nothing behind it")
+        key = _ESCAPE.sub(r"\1", quoted.group(1))
+        if key and not _VISIBLE.fullmatch(key):
+            raise MalformedKey(header, "a key has no spaces in it")
+    else:
+        key = text
+        if key and not _BARE.fullmatch(key):
+            raise MalformedKey(header, "a bare key is visible ASCII without a comma, in exactly one header line")
+    if not key:
+        raise MalformedKey(header, "the key is empty")
+    if len(key) > MAX_KEY:
+        raise MalformedKey(header, f"the key has {len(key)} characters; at most {MAX_KEY} are allowed")
+    return key
+
+
+def frame(*parts: str | bytes) -> bytes:
+    """Parts joined so that no other list of parts gives the same bytes."""
+    framed = bytearray()
+    for part in parts:
+        data = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
+        framed += len(data).to_bytes(4, "big") + data
+    return bytes(framed)
+
+
+def record_id(kind: Kind, namespace: str, scope: str, key: str) -> bytes:
+    """The 32 bytes a record is found by."""
+    return hashlib.sha256(frame(ID_VERSION, kind, namespace, scope, key)).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key together with whose it is. Without a scope there is no key: that would share answers between tenants."""
+
+    value: str
+    scope: str
+    kind: Kind = "http"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.scope, str) or not self.scope:
+            raise ScopeRequired(self.scope)
+        for name, text in (("key", self.value), ("scope", self.scope)):
+            if not isinstance(text, str) or not text:
+                raise MalformedKey(str(text), f"the {name} is empty or not text")
+            if len(text) > MAX_TEXT or "\0" in text or not _encodable(text):
+                raise MalformedKey(text, f"a {name} has at most {MAX_TEXT} characters, no NUL and no lone surrogate")
+
+    def id(self, namespace: str) -> bytes:
+        return record_id(self.kind, namespace, self.scope, self.value)
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def derive(key: str | bytes | Key, service: str, step: str, *, part: str = "", undo: bool = False) -> str:
+    """A stable key for somebody else's API: the same for the same inputs, for ever; 48 characters, no colon.
+
+    `derive("order-7", "stripe", "charge")` may be sent any number of times and charges once.
+    """
+    root = frame(key.kind, key.scope, key.value) if isinstance(key, Key) else key
+    digest = hashlib.sha256(frame("derive", root, service, step, "undo" if undo else "do", part))
+    return digest.hexdigest()[:DERIVED_LENGTH]
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """`receipt:{order_id}`: a key made of a function's arguments, each framed, so that no two calls collide."""
+
+    text: str
+    fields: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Template:
+        try:
+            pieces = list(Formatter().parse(text))
+        except ValueError as error:
+            raise TemplateError(text, str(error)) from None
+        fields = []
+        for _, field, spec, conversion in pieces:
+            if field is None:
+                continue
+            if not field.isidentifier() or spec or conversion:
+                raise TemplateError(text, f"a field is the plain name of an argument, like {{order_id}}; got {field!r}")
+            fields.append(field)
+        if not text or not fields:
+            raise TemplateError(text, "name at least one argument, or every call would be the same call")
+        return cls(text, tuple(fields))
+
+    def fill(self, arguments: Mapping[str, Any]) -> str:
+        """The key of one call. Each value stands as canonical JSON in braces: `receipt:{42}` is not `receipt:{"42"}`."""
+        filled = []
+        for literal, field, _, _ in Formatter().parse(self.text):
+            filled.append(literal)
+            if field is not None:
+                filled.append("{" + _written(field, arguments, self.text) + "}")
+        return "".join(filled)
+
+
+def _written(field: str, arguments: Mapping[str, Any], text: str) -> str:
+    value = arguments[field]
+    if value is None or value == "":
+        raise TemplateError(text, f"{field} is {value!r}: an empty value would make different calls one call")
+    try:
+        return values.dumps(value)
+    except values.NotPlain as error:
+        raise TemplateError(text, f"{field} cannot be part of a key: {error}") from None

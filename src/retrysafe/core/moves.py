@@ -1,0 +1,215 @@
+"""The machine in motion: what each operation does to a record, as pure functions.
+
+This is the definition. The memory store runs it as it stands, and the SQL and Lua of the other stores are
+compared with it, reply by reply, by tests/stateful/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from retrysafe.core.ops import (
+    Advance,
+    Claim,
+    ClaimReply,
+    Complete,
+    Fenced,
+    Forget,
+    Release,
+    Renew,
+    Resolve,
+    Suspect,
+)
+from retrysafe.core.records import Answer, Fence, Record
+from retrysafe.core.states import OPEN, SETTLED, State
+from retrysafe.core.times import FOREVER, HOUR, later
+
+KEPT_AFTER_COMPLETION = HOUR
+"""An answer that took a whole retention to produce is still there for the client that is about to ask."""
+
+
+class Grant(Enum):
+    """How a claim may be granted."""
+
+    BIRTH = "birth"
+    REBIRTH = "rebirth"
+    TAKEOVER = "takeover"
+    OWN = "own"
+    """It was granted before, and the reply got lost."""
+
+
+def grantable(found: Record | None, op: Claim, now: int) -> Grant | None:
+    """Whether this claim may be granted, given what is stored. The whole of DESIGN's table, in seven lines."""
+    if found is None:
+        return Grant.BIRTH
+    if found.token == op.token and found.state is State.CLAIMED:
+        return Grant.OWN
+    if found.state in SETTLED and found.expired(now):
+        return Grant.REBIRTH
+    if found.fingerprint != op.fingerprint:
+        return None
+    abandoned = found.lapsed(now) and found.on_lapse != "uncertain"
+    return Grant.TAKEOVER if found.state is State.RELEASED or abandoned else None
+
+
+def born(op: Claim, now: int) -> Record:
+    """A record's first moment."""
+    return Record(
+        id=op.id,
+        namespace=op.namespace,
+        kind=op.kind,
+        scope=op.scope,
+        key=op.key,
+        target=op.target,
+        fingerprint=op.fingerprint,
+        state=State.CLAIMED,
+        attempt=1,
+        token=op.token,
+        run=op.run,
+        lease_until=later(now, op.lease),
+        on_lapse=op.on_lapse,
+        point="",
+        progress=b"",
+        input=op.input,
+        answer=None,
+        note="",
+        created=now,
+        started=now,
+        completed=0,
+        expires=FOREVER,
+        retention=op.retention,
+    )
+
+
+def taken_over(found: Record, op: Claim, now: int) -> Record:
+    """The next attempt of the same life: run, recovery point and input stay, the fence changes."""
+    return found._replace(
+        state=State.CLAIMED,
+        attempt=found.attempt + 1,
+        token=op.token,
+        lease_until=later(now, op.lease),
+        on_lapse=op.on_lapse,
+        note="",
+        started=now,
+        completed=0,
+        expires=FOREVER,
+    )
+
+
+def claim(found: Record | None, op: Claim, now: int) -> tuple[Record | None, ClaimReply]:
+    grant = grantable(found, op, now)
+    if grant is None or grant is Grant.OWN:
+        return found, ClaimReply(grant is Grant.OWN, found, now)
+    if grant is Grant.TAKEOVER and found is not None:
+        record = taken_over(found, op, now)
+    else:
+        record = born(op, now)
+    return record, ClaimReply(True, record, now)
+
+
+def settled(record: Record, state: State, now: int, note: str, answer: Answer | None = None) -> Record:
+    """Into completed or released. Released at a recovery point is unfinished work, and that never expires."""
+    unfinished = state is State.RELEASED and record.point != ""
+    kept = max(later(record.created, record.retention), later(now, KEPT_AFTER_COMPLETION))
+    return record._replace(
+        state=state,
+        lease_until=now,
+        answer=answer,
+        note=note,
+        completed=now,
+        expires=FOREVER if unfinished else kept,
+    )
+
+
+def renew(record: Record, op: Renew, now: int) -> Record:
+    return record._replace(state=State.CLAIMED, lease_until=later(now, op.lease), note="")
+
+
+def advance(record: Record, op: Advance, now: int) -> Record:
+    return record._replace(
+        state=State.CLAIMED,
+        point=op.point,
+        progress=op.progress,
+        on_lapse=op.on_lapse,
+        lease_until=later(now, op.lease),
+        note="",
+    )
+
+
+def complete(record: Record, op: Complete, now: int) -> Record:
+    return settled(record, State.COMPLETED, now, "", op.answer)
+
+
+def release(record: Record, op: Release, now: int) -> Record:
+    return settled(record, State.RELEASED, now, op.note)
+
+
+def suspect(record: Record, op: Suspect, now: int) -> Record | None:
+    living = not record.lapsed(now) or record.on_lapse != "uncertain"
+    if record.state is not State.CLAIMED or (op.lapsed_only and living):
+        return None
+    return record._replace(state=State.UNCERTAIN, note=op.note)
+
+
+def resolve(record: Record, op: Resolve, now: int) -> Record | None:
+    if record.state is not State.UNCERTAIN:
+        return None
+    state = State.RELEASED if op.answer is None else State.COMPLETED
+    return settled(record, state, now, op.note, op.answer)
+
+
+def forget(record: Record, op: Forget, now: int) -> Record | None:
+    if record.state is State.RELEASED and record.point != "":
+        return None  # unfinished work: its input and progress are what it resumes from
+    erased = None
+    if record.answer is not None:
+        erased = Answer(record.answer.status, b"", (), gone="forgotten")
+    return record._replace(answer=erased, input=b"", progress=b"")
+
+
+FENCED_MOVES: dict[type[Any], tuple[frozenset[State], Callable[[Record, Any, int], Record | None]]] = {
+    Renew: (OPEN, renew),
+    Advance: (OPEN, advance),
+    Complete: (OPEN, complete),
+    Release: (OPEN, release),
+    Suspect: (OPEN, suspect),
+    Resolve: (OPEN, resolve),
+    Forget: (SETTLED, forget),
+}
+
+
+def move(found: Record | None, op: Fenced, now: int) -> tuple[Record | None, bool]:
+    """Apply a fenced operation. False means: nothing was changed, and not because it already had been."""
+    allowed, change = FENCED_MOVES[type(op)]
+    if found is not None and owns(found, op.fence) and found.state in allowed:
+        after = change(found, op, now)
+        if after is not None:
+            return after, True
+    return found, recognised(found, op)
+
+
+def owns(record: Record, fence: Fence) -> bool:
+    return record.attempt == fence.attempt and record.token == fence.token
+
+
+def recognised(found: Record | None, op: Fenced) -> bool:
+    """Whether the record shows that this very operation succeeded before, and only its reply was lost.
+
+    An answer is compared byte by byte: a second, different answer under the same fence is a refusal,
+    never a quiet success.
+    """
+    if found is None or not owns(found, op.fence):
+        return False
+    if isinstance(op, Complete):
+        return found.state is State.COMPLETED and found.answer == op.answer
+    if isinstance(op, Release):
+        return found.state is State.RELEASED
+    if isinstance(op, Suspect):
+        return found.state is State.UNCERTAIN
+    if isinstance(op, Resolve):
+        if op.answer is None:
+            return found.state is State.RELEASED
+        return found.state is State.COMPLETED and found.answer == op.answer
+    return False

@@ -1,0 +1,191 @@
+"""The storage operations, as values. A store is two verbs over these: execute(op), execute_many(ops).
+
+Every operation may be sent again. It carries what makes a second arrival recognisable (a token, a fence),
+so after an unclear failure the caller simply sends the same value once more and learns the truth.
+
+`now` is None in production: the store's own clock decides. Tests pass a number and never sleep.
+
+To add an operation: a class here, its move in moves.py (which gives it to the memory store), its statement
+in stores/sql/ and its script in stores/redis/, and a case in testing/contract/. Staged jobs and the undo
+ledger will be operations of this same shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+from retrysafe.core.records import Answer, Fence, Fingerprint, Record
+from retrysafe.core.states import OnLapse, State
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Op(Generic[R_co]):
+    """An operation whose reply is an R."""
+
+    __slots__ = ()
+
+
+class ClaimReply(NamedTuple):
+    """`record` is None only when another transaction holds the key and has not shown it yet."""
+
+    granted: bool
+    record: Record | None
+    now: int
+
+
+class LookupReply(NamedTuple):
+    record: Record | None
+    now: int
+
+
+class Page(NamedTuple):
+    """`cursor` is the store's own; empty when this was the last page."""
+
+    records: tuple[Record, ...]
+    cursor: str
+
+
+class StatsReply(NamedTuple):
+    claimed: int
+    released: int
+    completed: int
+    uncertain: int
+    lapsed: int
+    """Of the claimed, how many have no living owner."""
+    expired: int
+    """Of the settled, how many the reaper may take."""
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim(Op[ClaimReply]):
+    """Ask to be the one who runs it. A replay writes nothing; the token recognises an earlier grant of this very claim."""
+
+    id: bytes
+    namespace: str
+    kind: str
+    scope: str
+    key: str
+    target: str
+    fingerprint: Fingerprint
+    token: bytes
+    run: bytes
+    lease: int
+    retention: int
+    on_lapse: OnLapse
+    input: bytes = b""
+    now: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Renew(Op[bool]):
+    """Keep the lease: the heartbeat."""
+
+    id: bytes
+    fence: Fence
+    lease: int
+    now: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Advance(Op[bool]):
+    """Commit a recovery point, and say what a lapsed lease means from here on."""
+
+    id: bytes
+    fence: Fence
+    point: str
+    progress: bytes
+    on_lapse: OnLapse
+    lease: int
+    now: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Complete(Op[bool]):
+    """Store the answer, once."""
+
+    id: bytes
+    fence: Fence
+    answer: Answer
+    now: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Op[bool]):
+    """Nothing final happened: whoever asks next may try, at the recovery point if there is one."""
+
+    id: bytes
+    fence: Fence
+    note: str = ""
+    now: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect(Op[bool]):
+    """Mark the outcome unknown. The sweeper sets `lapsed_only`: it must never accuse an owner that is alive."""
+
+    id: bytes
+    fence: Fence
+    note: str
+    lapsed_only: bool = False
+    now: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve(Op[bool]):
+    """A person or a probe knows: it happened (the answer), or it did not (None). Only out of uncertain."""
+
+    id: bytes
+    fence: Fence
+    answer: Answer | None
+    note: str
+    now: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup(Op[LookupReply]):
+    id: bytes
+    now: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Forget(Op[bool]):
+    """Erase the bytes of a settled record (answer, input, progress) and keep the fact, so that nothing runs again."""
+
+    id: bytes
+    fence: Fence
+    now: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reap(Op[int]):
+    """Delete at most `limit` expired records; the reply is how many went."""
+
+    limit: int
+    now: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class List(Op[Page]):
+    """Page through records. A record that is there throughout is seen at least once; order is the store's own."""
+
+    namespace: str | None = None
+    state: State | None = None
+    kind: str | None = None
+    scope: str | None = None
+    lapsed: bool = False
+    cursor: str = ""
+    limit: int = 100
+    now: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stats(Op[StatsReply]):
+    now: int | None = None
+
+
+Fenced = Renew | Advance | Complete | Release | Suspect | Resolve | Forget
+FENCED = (Renew, Advance, Complete, Release, Suspect, Resolve, Forget)
+AnyOp = Claim | Fenced | Lookup | Reap | List | Stats

@@ -1,0 +1,95 @@
+"""The states of a record, and every move between them.
+
+Theory
+------
+A record is one key's life. It is born `claimed`: somebody was told "yours" and holds a lease. From there
+it goes one of three ways. The owner knows how it ended and says so (`completed`: there is an answer;
+`released`: nothing final happened, anybody may try again). Or nobody knows (`uncertain`), and then nothing
+runs until a person, a probe, or the owner itself comes back with the truth.
+
+Rules the table below obeys:
+
+1.  Only a claim starts work, and a claim is one arbitrated operation.
+2.  Every move out of an open state (claimed, uncertain) needs the fence: attempt and token together.
+    The attempt grows on each takeover; the token makes a record that was reaped and born again a stranger
+    to its former owner, although its attempt starts at 1 once more.
+3.  Open states never expire. Settled states (completed, released) expire by comparison of `expires` with
+    the store's clock, and an expired record is as good as none: the next claim starts a new life.
+4.  A completed record is written once. Its only exits are expiry and `forget`, which erases the answer's
+    bytes but keeps the fact that it happened.
+5.  An owner whose lease lapsed, but whom nobody replaced, still owns: its fence matches. This holds even
+    after the sweeper marked the record uncertain: the owner is the best witness there is.
+
+What a lapsed lease means is not the state's business but the record's `on_lapse`, written by the claim and
+by each advance: `resume` and `rerun` let the next claim take over, `uncertain` does not.
+
+The diagram in docs/explanation/state-machine.md is drawn from `TRANSITIONS` by tools/diagram.py.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Literal, NamedTuple
+
+
+class State(Enum):
+    """Where a record stands. Stored as the lower-case value."""
+
+    CLAIMED = "claimed"
+    """Somebody works on it. Exits: its owner (complete, release, suspect), a claim once the lease lapsed
+    (if `on_lapse` allows it), the sweeper (suspect, once lapsed, if `on_lapse` says uncertain)."""
+
+    RELEASED = "released"
+    """An attempt ended without a final answer. Exits: the next claim; after expiry the reaper."""
+
+    COMPLETED = "completed"
+    """The answer is stored and is replayed from now on. Exits: none before expiry; then a claim or the reaper."""
+
+    UNCERTAIN = "uncertain"
+    """Work began and nobody knows how it ended. Exits: resolve (a person or a probe), or the owner itself."""
+
+
+OnLapse = Literal["resume", "uncertain", "rerun"]
+"""What a lapsed lease means now: take over at the recovery point, ask a person, or run from the start."""
+
+OPEN = frozenset({State.CLAIMED, State.UNCERTAIN})
+SETTLED = frozenset({State.COMPLETED, State.RELEASED})
+STATES: dict[str, State] = {state.value: state for state in State}
+
+
+class Transition(NamedTuple):
+    """One arrow of the machine. `source` None is "no record"; `target` None is "the record is gone"."""
+
+    source: State | None
+    move: str
+    target: State | None
+    when: str
+    who: str
+
+
+TRANSITIONS: tuple[Transition, ...] = (
+    Transition(None, "claim", State.CLAIMED, "no record", "anyone"),
+    Transition(State.COMPLETED, "claim", State.CLAIMED, "expired: a new life, a new run", "anyone"),
+    Transition(State.RELEASED, "claim", State.CLAIMED, "expired, or same fingerprint", "anyone"),
+    Transition(State.CLAIMED, "claim", State.CLAIMED, "lapsed, on_lapse resume or rerun, same fingerprint", "anyone"),
+    Transition(State.CLAIMED, "renew", State.CLAIMED, "fence", "owner"),
+    Transition(State.CLAIMED, "advance", State.CLAIMED, "fence", "owner"),
+    Transition(State.CLAIMED, "complete", State.COMPLETED, "fence", "owner"),
+    Transition(State.CLAIMED, "release", State.RELEASED, "fence", "owner"),
+    Transition(State.CLAIMED, "suspect", State.UNCERTAIN, "fence; the sweeper: lapsed, on_lapse uncertain", "owner or sweeper"),
+    Transition(State.UNCERTAIN, "renew", State.CLAIMED, "fence: the owner is back", "owner"),
+    Transition(State.UNCERTAIN, "advance", State.CLAIMED, "fence: the owner is back", "owner"),
+    Transition(State.UNCERTAIN, "complete", State.COMPLETED, "fence: the owner is back", "owner"),
+    Transition(State.UNCERTAIN, "release", State.RELEASED, "fence: the owner is back", "owner"),
+    Transition(State.UNCERTAIN, "resolve", State.COMPLETED, "with an answer", "person or probe"),
+    Transition(State.UNCERTAIN, "resolve", State.RELEASED, "it did not happen", "person or probe"),
+    Transition(State.COMPLETED, "forget", State.COMPLETED, "the bytes go, the fact stays", "person"),
+    Transition(State.RELEASED, "forget", State.RELEASED, "the bytes go, the fact stays", "person"),
+    Transition(State.COMPLETED, "reap", None, "expired", "reaper"),
+    Transition(State.RELEASED, "reap", None, "expired", "reaper"),
+)
+
+
+def may(source: State | None, move: str) -> bool:
+    """Whether the table has an arrow for this move out of this state."""
+    return any(t.source is source and t.move == move for t in TRANSITIONS)

@@ -1,0 +1,36 @@
+"""Time is data: integer microseconds since 1970, so that every store compares exactly the same numbers.
+
+Floats would round differently in SQL, Lua and Python, and a lease judged one tick apart by two of them
+is two owners. People and `Policy` speak float seconds; `micros` is the only bridge.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+SECOND = 1_000_000
+HOUR = 3600 * SECOND
+DAY = 24 * HOUR
+
+# The largest number that every store, Lua's doubles and JSON hold exactly: in the year 2255.
+FOREVER = 2**53 - 1
+
+
+def micros(duration: float | timedelta) -> int:
+    """A duration in whole microseconds; infinite (or longer than we can count) is FOREVER."""
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if seconds >= FOREVER / SECOND:
+        return FOREVER
+    return round(seconds * SECOND)
+
+
+def later(moment: int, duration: int) -> int:
+    """`moment + duration`, never beyond FOREVER."""
+    return min(moment + duration, FOREVER)
+
+
+def iso(moment: int) -> str:
+    """How a moment is shown to people: `2026-11-15T12:00:03Z`, or `never`."""
+    if moment >= FOREVER:
+        return "never"
+    return datetime.fromtimestamp(moment / SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

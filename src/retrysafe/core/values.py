@@ -1,0 +1,109 @@
+"""Python values as JSON and back, without losing what JSON cannot say.
+
+`dumps` is canonical (sorted keys, no white space), so it serves for fingerprints and key templates;
+`loads` gives back exactly what went in, so it serves as the result codec. What is not a plain JSON value
+is written as an object with one key that starts with `$`: {"$tuple": [1, 2]}, {"$bytes": "aGk="}. Real keys
+that start with `$` are escaped with another, so nothing a user stores can pose as one of ours.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable, Iterable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+
+class NotPlain(TypeError):
+    """A value that has no faithful JSON form. `path` says where it stands."""
+
+    def __init__(self, value: object, path: str) -> None:
+        self.value_type = type(value).__qualname__
+        self.path = path
+        super().__init__(f"{path or 'the value'} is a {self.value_type}, which has no faithful JSON form")
+
+
+def dumps(value: Any) -> str:
+    """Canonical text of a value. Raises NotPlain where `loads(dumps(v)) == v` could not hold."""
+    return json.dumps(_plain(value, ""), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def loads(text: str | bytes) -> Any:
+    return _rich(json.loads(text))
+
+
+def _plain(value: Any, path: str) -> Any:
+    kind = type(value)
+    if kind in (str, bool, int, type(None)):
+        return value
+    if kind is float:
+        return value if math.isfinite(value) else {"$float": repr(value)}
+    if kind is list:
+        return [_plain(item, f"{path}[{n}]") for n, item in enumerate(value)]
+    if kind is dict:
+        return _plain_dict(value, path)
+    if kind in (tuple, set, frozenset):
+        items = [_plain(item, f"{path}[{n}]") for n, item in enumerate(value)]
+        return {f"${kind.__name__}": items if kind is tuple else sorted(items, key=_order)}
+    write = _WRITERS.get(kind)
+    if write is None:
+        raise NotPlain(value, path)
+    return {f"${kind.__name__}": write(value)}
+
+
+def _plain_dict(value: dict[Any, Any], path: str) -> Any:
+    if all(type(key) is str for key in value):
+        escaped = ((f"${key}" if key.startswith("$") else key, key) for key in value)
+        return {name: _plain(value[key], f"{path}.{key}") for name, key in escaped}
+    pairs = [[_plain(key, f"{path}(key)"), _plain(item, f"{path}[{key!r}]")] for key, item in value.items()]
+    return {"$dict": sorted(pairs, key=_order)}
+
+
+def _order(item: Any) -> str:
+    return json.dumps(item, sort_keys=True)
+
+
+def _rich(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_rich(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        ((name, inner),) = value.items()
+        if name.startswith("$") and not name.startswith("$$"):
+            return _READERS[name](inner)
+    return {name[1:] if name.startswith("$") else name: _rich(item) for name, item in value.items()}
+
+
+def _rich_all(items: Iterable[Any]) -> list[Any]:
+    return [_rich(item) for item in items]
+
+
+_WRITERS: dict[type, Callable[[Any], Any]] = {
+    bytes: lambda v: base64.b64encode(v).decode(),
+    datetime: datetime.isoformat,
+    date: date.isoformat,
+    time: time.isoformat,
+    timedelta: lambda v: [v.days, v.seconds, v.microseconds],
+    Decimal: str,
+    UUID: str,
+}
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "$float": float,
+    "$tuple": lambda v: tuple(_rich_all(v)),
+    "$set": lambda v: set(_rich_all(v)),
+    "$frozenset": lambda v: frozenset(_rich_all(v)),
+    "$dict": lambda v: {_rich(key): _rich(item) for key, item in v},
+    "$bytes": base64.b64decode,
+    "$datetime": datetime.fromisoformat,
+    "$date": date.fromisoformat,
+    "$time": time.fromisoformat,
+    "$timedelta": lambda v: timedelta(*v),
+    "$Decimal": Decimal,
+    "$UUID": UUID,
+}

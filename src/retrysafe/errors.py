@@ -1,0 +1,246 @@
+"""Everything retrysafe raises.
+
+    RetrySafeError
+    ├── UsageError                 the developer: a setting or a call is wrong
+    │   ├── PolicyError            a Policy field has an impossible value
+    │   ├── StoreURLError          no store answers to this URL
+    │   ├── MissingDriver          the store's driver is not installed
+    │   ├── BadName                a table, schema or prefix that cannot be one
+    │   ├── TemplateError          a key template that cannot make keys
+    │   ├── ScopeRequired          no principal: keys would be shared between tenants
+    │   ├── ArgumentError          a call whose arguments cannot be fingerprinted
+    │   ├── ResultNotStorable      the work was done, its result has no stored form
+    │   └── WrongColour            sync used where only async was given, or the reverse
+    ├── KeyProblem                 the client: its key cannot be used
+    │   ├── MissingKey
+    │   ├── MalformedKey
+    │   └── FingerprintMismatch    the key belongs to another request
+    ├── NotNow                     nobody: try the same key again
+    │   └── InProgress             another caller is at it
+    ├── OutcomeUnknown             it began, and nobody knows how it ended
+    ├── AnswerGone                 it was done; its answer was not kept
+    ├── LeaseLost                  the caller was replaced: whatever it writes now changes nothing
+    └── StoreError                 the operator: the store
+        ├── StoreUnavailable       it could not be reached; nothing was done
+        ├── StoreUnclear           it went silent after the request was sent
+        ├── SchemaMissing          its tables are not there or too old
+        └── CorruptRecord          what it holds cannot be read
+
+Each says whose it is (`blame`), whether the same call may succeed later (`retryable`), what an HTTP layer
+answers (`status`), and where it is explained (`anchor` in docs/reference/errors.md). No message is without the
+offending value (secrets aside) and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from retrysafe.core.times import SECOND, iso
+
+Blame = Literal["client", "developer", "operator", "nobody"]
+
+
+class RetrySafeError(Exception):
+    blame: ClassVar[Blame] = "nobody"
+    retryable: ClassVar[bool] = False
+    status: ClassVar[int] = 500
+    anchor: ClassVar[str] = "retrysafe-error"
+
+
+# The developer's --------------------------------------------------------------------------------
+
+
+class UsageError(RetrySafeError, ValueError):
+    blame = "developer"
+    anchor = "usage"
+
+
+class PolicyError(UsageError):
+    anchor = "policy"
+
+    def __init__(self, field: str, value: object, fix: str) -> None:
+        super().__init__(f"Policy({field}={value!r}) is not possible: {fix}")
+
+
+class StoreURLError(UsageError):
+    anchor = "store-url"
+
+
+class MissingDriver(UsageError, ImportError):
+    anchor = "missing-driver"
+
+    def __init__(self, store: str, module: str, extra: str) -> None:
+        super().__init__(
+            f"the {store} store needs the module {module!r}, which is not installed: pip install 'retrysafe[{extra}]'"
+        )
+
+
+class BadName(UsageError):
+    anchor = "names"
+
+
+class TemplateError(UsageError):
+    anchor = "templates"
+
+    def __init__(self, text: str, why: str) -> None:
+        super().__init__(f"key template {text!r}: {why}")
+
+
+class ScopeRequired(UsageError):
+    anchor = "scope"
+
+    def __init__(self, scope: object) -> None:
+        super().__init__(
+            f"scope is {scope!r}, but every key belongs to somebody: "
+            "pass what identifies the authenticated caller (a tenant or account id), never a header it may choose"
+        )
+
+
+class ArgumentError(UsageError):
+    anchor = "arguments"
+
+
+class ResultNotStorable(UsageError):
+    anchor = "results"
+
+    def __init__(self, function: str, why: str) -> None:
+        super().__init__(
+            f"{function} ran, but its result cannot be stored: {why}. The key is marked done, so it will not run "
+            "again; return plain data, or pass codec="
+        )
+
+
+class WrongColour(UsageError):
+    anchor = "colours"
+
+
+# The client's -----------------------------------------------------------------------------------
+
+
+class KeyProblem(RetrySafeError):
+    blame = "client"
+    status = 400
+    anchor = "keys"
+
+
+class MissingKey(KeyProblem):
+    anchor = "missing-key"
+
+    def __init__(self) -> None:
+        super().__init__("this request needs an Idempotency-Key header: send one random key per logical operation")
+
+
+class MalformedKey(KeyProblem, ValueError):
+    anchor = "malformed-key"
+
+    def __init__(self, header: str, why: str) -> None:
+        shown = header if len(header) <= 80 else header[:77] + "…"
+        super().__init__(f"idempotency key {shown!r} cannot be used: {why}; send 1 to 255 visible ASCII characters")
+
+
+class FingerprintMismatch(KeyProblem):
+    status = 422
+    anchor = "mismatch"
+
+    def __init__(self, key: str, first_seen: int) -> None:
+        self.first_seen = first_seen
+        super().__init__(
+            f"idempotency key {key!r} was first used with a different request at {iso(first_seen)}; "
+            "send a new key for a new request, or repeat the original request unchanged"
+        )
+
+
+# Nobody's ---------------------------------------------------------------------------------------
+
+
+class NotNow(RetrySafeError):
+    retryable = True
+    status = 409
+    anchor = "not-now"
+
+
+class InProgress(NotNow):
+    anchor = "in-progress"
+
+    def __init__(self, key: str, retry_after: int) -> None:
+        self.retry_after = retry_after / SECOND
+        super().__init__(
+            f"idempotency key {key!r} is being worked on by another caller; "
+            f"retry with the same key in {self.retry_after:.1f} s at the latest"
+        )
+
+
+class OutcomeUnknown(RetrySafeError):
+    blame = "operator"
+    anchor = "outcome-unknown"
+
+    def __init__(self, key: str, since: int, note: str) -> None:
+        super().__init__(
+            f"the outcome of idempotency key {key!r}, begun at {iso(since)}, is unknown ({note}); it will not run "
+            "again until somebody finds out and resolves it"
+        )
+
+
+class AnswerGone(RetrySafeError):
+    status = 410
+    anchor = "answer-gone"
+
+    def __init__(self, key: str, why: str) -> None:
+        self.why = why
+        super().__init__(
+            f"idempotency key {key!r} was completed, but its answer was not kept ({why}); it will not run again. "
+            "Look the result up in the system it went to"
+        )
+
+
+class LeaseLost(RetrySafeError):
+    anchor = "lease-lost"
+
+    def __init__(self, key: str, attempt: int) -> None:
+        super().__init__(
+            f"attempt {attempt} of idempotency key {key!r} no longer owns it: the lease lapsed and another attempt "
+            "took over, or the key expired. Nothing this attempt writes now has an effect; stop, and look the key up"
+        )
+
+
+# The operator's ---------------------------------------------------------------------------------
+
+
+class StoreError(RetrySafeError):
+    blame = "operator"
+    status = 503
+    anchor = "store"
+
+
+class StoreUnavailable(StoreError):
+    """The store could not be reached, or refused before doing anything."""
+
+    retryable = True
+    anchor = "store-unavailable"
+
+
+class StoreUnclear(StoreUnavailable):
+    """The store went silent after a request was sent: it may or may not have been carried out.
+
+    Every operation may be sent again and recognises its own earlier success; the engine does that. Nobody guesses.
+    """
+
+    anchor = "store-unclear"
+
+
+class SchemaMissing(StoreError):
+    anchor = "schema-missing"
+
+    def __init__(self, found: str, url: str) -> None:
+        super().__init__(f"{found}; create or upgrade the tables with: retrysafe migrate {url}")
+
+
+class CorruptRecord(StoreError):
+    status = 500
+    anchor = "corrupt-record"
+
+    def __init__(self, record_id: bytes, why: str) -> None:
+        super().__init__(
+            f"record {record_id.hex()[:16]}… cannot be read: {why}. Nothing was run; "
+            "look at it with `retrysafe keys show`, and restore it or forget it"
+        )

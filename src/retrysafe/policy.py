@@ -1,0 +1,144 @@
+"""Policy: every choice a route or function has, as one immutable object. Each default states its reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from typing import Any, Literal, Self, get_args
+
+from retrysafe.core.times import micros
+from retrysafe.errors import PolicyError
+
+Mode = Literal["observe", "optional", "required", "generate"]
+BusyRule = Literal["conflict", "wait", "accepted"]
+Abandoned = Literal["uncertain", "rerun"]
+Start = Literal["request", "worker"]
+FailureRule = Literal["store", "release", "success_only"]
+Final = Callable[[int, BaseException | None], bool]
+"""`callable(status, exception)`: whether this ending is final and is stored."""
+
+MINUTE = 60.0
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+FOREVER = math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Durations are seconds, or a `timedelta`.
+
+    mode       whether a key must be sent; `required`, because an unprotected write is what we are here to end
+    busy       what a second caller gets while the first runs; `conflict`: it holds no connection open
+    wait       how long `busy="wait"` waits; 30 s, what most clients and proxies allow
+    failures   which endings are final; `store`: whatever was answered is the answer, as Stripe does
+    abandoned  what a dead owner leaves behind; `uncertain`: we do not know, so a person looks
+    start      who runs an operation; `request`: whoever sent it
+    retention  how long an answer is replayed; 24 h on HTTP (72 h survive a bug deployed on Friday)
+    lease      how long an owner may be silent; 60 s, three missed heartbeats
+    max_body   request bodies above this are refused; 1 MiB
+    max_answer answers above this leave a tombstone; 1 MiB
+    """
+
+    mode: Mode = "required"
+    busy: BusyRule = "conflict"
+    wait: float = 30.0
+    failures: FailureRule | Final = "store"
+    abandoned: Abandoned = "uncertain"
+    start: Start = "request"
+    retention: float = DAY
+    lease: float = MINUTE
+    max_body: int = 1 << 20
+    max_answer: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        for name, literal in _LITERALS.items():
+            value = getattr(self, name)
+            if not (value in get_args(literal) or (name == "failures" and callable(value))):
+                choices = " | ".join(map(repr, get_args(literal)))
+                more = " | callable(status, exception)" if name == "failures" else ""
+                raise PolicyError(name, value, f"choose one of {choices}{more}")
+        for name, (least, fix) in _DURATIONS.items():
+            object.__setattr__(self, name, _seconds(name, getattr(self, name), least, fix))
+        for name in ("max_body", "max_answer"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise PolicyError(name, value, "give a size in bytes, zero or more")
+
+    def but(self, **changes: Any) -> Self:
+        """This policy with some fields changed."""
+        known = [field.name for field in fields(self)]
+        for name, value in changes.items():
+            if name not in known:
+                raise PolicyError(name, value, f"there is no such field; the fields are {', '.join(known)}")
+        return replace(self, **changes)
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> Policy:
+        """A published contract by name: stripe_v1, stripe_v2, ietf, create_payment, function."""
+        if name not in PRESETS:
+            raise PolicyError("preset", name, f"the presets are {', '.join(PRESETS)}")
+        return PRESETS[name].but(**changes)
+
+    @property
+    def heartbeat(self) -> float:
+        """A third of the lease: two beats may be lost before anybody may take over."""
+        return self.lease / 3
+
+    @property
+    def lease_micros(self) -> int:
+        return micros(self.lease)
+
+    @property
+    def retention_micros(self) -> int:
+        return micros(self.retention)
+
+    def final(self, status: int, exception: BaseException | None) -> bool:
+        """Whether this ending is stored and replayed, or released so that it may run again."""
+        if callable(self.failures):
+            return bool(self.failures(status, exception))
+        if self.failures == "store":
+            return True
+        if self.failures == "release":
+            return exception is None and status < 500
+        return exception is None and 200 <= status < 300
+
+
+_LITERALS: dict[str, Any] = {
+    "mode": Mode,
+    "busy": BusyRule,
+    "failures": FailureRule,
+    "abandoned": Abandoned,
+    "start": Start,
+}
+
+_DURATIONS: dict[str, tuple[float, str]] = {
+    "wait": (0.0, "give seconds or a timedelta, zero or more"),
+    "retention": (1.0, "give at least one second; an answer that is not kept cannot be replayed"),
+    "lease": (0.05, "give at least 0.05 s; a lease shorter than a round trip is never held"),
+}
+
+
+def _seconds(name: str, value: object, least: float, fix: str) -> float:
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or value < least:
+        raise PolicyError(name, value, fix)
+    if math.isinf(value) and name != "retention":
+        raise PolicyError(name, value, "only retention may be for ever")
+    return float(value)
+
+
+PRESETS: dict[str, Policy] = {
+    # Everything the handler answered is final, 500 included: a retry can never flip an outcome.
+    "stripe_v1": Policy(failures="store", retention=DAY),
+    # Failed work is resumed to completion; meant for operations, which know how to resume.
+    "stripe_v2": Policy(failures="release", retention=30 * DAY),
+    # The draft's wording: success or error, the earlier result is given again; 409 while it runs.
+    "ietf": Policy(failures="store", busy="conflict", retention=DAY),
+    # A declined card is an answer, a crash is not.
+    "create_payment": Policy(failures="release", retention=3 * DAY),
+    # A key like `charge-order-4127` has no second time; an exception is not a result unless asked.
+    "function": Policy(failures="release", retention=FOREVER, busy="wait"),
+}

@@ -1,0 +1,100 @@
+"""Who holds a connection, and how long: nothing opens before it is used, nothing is carried over a fork,
+and each event loop has its own.
+
+A socket inherited through fork is shared with the parent: two processes would read each other's replies.
+So a store is remembered together with the process that opened it, and a child quietly opens its own. The
+inherited one is kept referenced and never touched, because closing it would speak on the parent's socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from retrysafe.core.ops import Op
+from retrysafe.stores.base import AsyncStore, Capabilities, Store
+
+R = TypeVar("R")
+
+_inherited: list[object] = []
+
+
+class ForkSafe:
+    """A sync store that opens at first use, once per process."""
+
+    def __init__(self, capabilities: Capabilities, open_one: Callable[[], Store]) -> None:
+        self.capabilities = capabilities
+        self._open = open_one
+        self._store: Store | None = None
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+
+    def execute(self, op: Op[R]) -> R:
+        return self._current().execute(op)
+
+    def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        return self._current().execute_many(ops)
+
+    def migrate(self) -> list[str]:
+        return self._current().migrate()
+
+    def close(self) -> None:
+        store, self._store = self._store, None
+        if store is not None and self._pid == os.getpid():
+            store.close()
+
+    def _current(self) -> Store:
+        store = self._store
+        if store is not None and self._pid == os.getpid():
+            return store
+        return self._reopen()
+
+    def _reopen(self) -> Store:
+        if self._pid != os.getpid():
+            # A fork may have happened while another thread of the parent held this lock.
+            self._lock = threading.Lock()
+            _inherited.append(self._store)
+            self._store, self._pid = None, os.getpid()
+        with self._lock:
+            if self._store is None:
+                self._store = self._open()
+            return self._store
+
+
+class PerLoop:
+    """An async store that opens at first use, once per process and event loop."""
+
+    def __init__(self, capabilities: Capabilities, open_one: Callable[[], AsyncStore]) -> None:
+        self.capabilities = capabilities
+        self._open = open_one
+        self._stores: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncStore] = weakref.WeakKeyDictionary()
+        self._pid = os.getpid()
+
+    async def execute(self, op: Op[R]) -> R:
+        return await self._current().execute(op)
+
+    async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        return await self._current().execute_many(ops)
+
+    async def migrate(self) -> list[str]:
+        return await self._current().migrate()
+
+    async def aclose(self) -> None:
+        """Close what belongs to the running loop. Another loop's connections can only be closed by that loop."""
+        store = self._stores.pop(asyncio.get_running_loop(), None)
+        if store is not None and self._pid == os.getpid():
+            await store.aclose()
+
+    def _current(self) -> AsyncStore:
+        loop = asyncio.get_running_loop()
+        if self._pid != os.getpid():
+            _inherited.append(self._stores)
+            self._stores, self._pid = weakref.WeakKeyDictionary(), os.getpid()
+        store = self._stores.get(loop)
+        if store is None:
+            store = self._stores[loop] = self._open()
+        return store

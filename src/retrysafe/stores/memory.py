@@ -1,0 +1,172 @@
+"""The reference store: core/moves.py on a dictionary. It is the oracle of the tests, and good for nothing durable.
+
+`memory://` is private to whoever opened it; `memory://name` is shared by everybody in the process who says
+the same name, sync and async alike.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from retrysafe.core.moves import claim, move
+from retrysafe.core.ops import (
+    FENCED,
+    Claim,
+    ClaimReply,
+    List,
+    Lookup,
+    LookupReply,
+    Op,
+    Page,
+    Reap,
+    Stats,
+    StatsReply,
+)
+from retrysafe.core.records import Record
+from retrysafe.core.states import SETTLED, State
+from retrysafe.stores.base import AsyncStore, Capabilities, Store
+
+R = TypeVar("R")
+
+CAPABILITIES = Capabilities(name="memory", durable=False, shared=False, transactions=False, clock="host")
+
+
+class MemoryStore:
+    """Every operation under one lock, so every operation is atomic."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(self) -> None:
+        self._records: dict[bytes, Record] = {}
+        self._lock = threading.Lock()
+
+    def execute(self, op: Op[R]) -> R:
+        with self._lock:
+            return self._apply(op)
+
+    def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        with self._lock:
+            return [self._apply(op) for op in ops]
+
+    def migrate(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _apply(self, op: Op[R]) -> R:
+        given: int | None = op.now  # type: ignore[attr-defined]
+        now = time.time_ns() // 1000 if given is None else given
+        reply: R = _APPLY[type(op)](self, op, now)
+        return reply
+
+    def _claim(self, op: Claim, now: int) -> ClaimReply:
+        record, reply = claim(self._records.get(op.id), op, now)
+        if record is not None:
+            self._records[op.id] = record
+        return reply
+
+    def _move(self, op: Any, now: int) -> bool:
+        record, applied = move(self._records.get(op.id), op, now)
+        if record is not None:
+            self._records[op.id] = record
+        return applied
+
+    def _lookup(self, op: Lookup, now: int) -> LookupReply:
+        return LookupReply(self._records.get(op.id), now)
+
+    def _reap(self, op: Reap, now: int) -> int:
+        expired = [r.id for r in self._records.values() if r.state in SETTLED and r.expired(now)]
+        for record_id in sorted(expired)[: op.limit]:
+            del self._records[record_id]
+        return min(len(expired), op.limit)
+
+    def _list(self, op: List, now: int) -> Page:
+        after = bytes.fromhex(op.cursor)
+        found = [r for r in self._records.values() if r.id > after and listed(r, op, now)]
+        page = sorted(found, key=lambda record: record.id)[: op.limit]
+        more = len(found) > len(page)
+        return Page(tuple(page), page[-1].id.hex() if more else "")
+
+    def _stats(self, op: Stats, now: int) -> StatsReply:
+        records = list(self._records.values())
+        counts = {state: sum(r.state is state for r in records) for state in State}
+        return StatsReply(
+            claimed=counts[State.CLAIMED],
+            released=counts[State.RELEASED],
+            completed=counts[State.COMPLETED],
+            uncertain=counts[State.UNCERTAIN],
+            lapsed=sum(r.lapsed(now) for r in records),
+            expired=sum(r.state in SETTLED and r.expired(now) for r in records),
+            now=now,
+        )
+
+
+def listed(record: Record, op: List, now: int) -> bool:
+    """Whether a record is among those a List asks for."""
+    return (
+        op.namespace in (None, record.namespace)
+        and op.state in (None, record.state)
+        and op.kind in (None, record.kind)
+        and op.scope in (None, record.scope)
+        and (not op.lapsed or record.lapsed(now))
+    )
+
+
+_APPLY: dict[type[Any], Callable[[MemoryStore, Any, int], Any]] = {
+    Claim: MemoryStore._claim,
+    Lookup: MemoryStore._lookup,
+    Reap: MemoryStore._reap,
+    List: MemoryStore._list,
+    Stats: MemoryStore._stats,
+    **dict.fromkeys(FENCED, MemoryStore._move),
+}
+
+
+class AsyncMemoryStore:
+    """The same records, awaited. Nothing in it ever blocks longer than a dictionary look-up."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(self, store: MemoryStore | None = None) -> None:
+        self._store = store or MemoryStore()
+
+    async def execute(self, op: Op[R]) -> R:
+        return self._store.execute(op)
+
+    async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        return self._store.execute_many(ops)
+
+    async def migrate(self) -> list[str]:
+        return []
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
+class MemoryBackend:
+    """Opens memory stores by name."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(self) -> None:
+        self._named: dict[str, MemoryStore] = {}
+
+    def open(self, url: str) -> Store:
+        return self._named_store(url)
+
+    def open_async(self, url: str) -> AsyncStore:
+        return AsyncMemoryStore(self._named_store(url))
+
+    def schema(self, url: str) -> str:
+        return ""
+
+    def _named_store(self, url: str) -> MemoryStore:
+        name = url.partition("://")[2]
+        return self._named.setdefault(name, MemoryStore()) if name else MemoryStore()
+
+
+backend = MemoryBackend()

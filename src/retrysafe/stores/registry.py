@@ -1,0 +1,62 @@
+"""From a URL to a store. Third parties join by the entry point group `retrysafe.stores` (see docs/howto/)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import entry_points
+from urllib.parse import urlsplit, urlunsplit
+
+from retrysafe.errors import StoreURLError
+from retrysafe.stores.base import AsyncStore, Backend, Store
+from retrysafe.stores.lifetime import ForkSafe, PerLoop
+
+_OURS = {
+    "memory": "retrysafe.stores.memory",
+    "sqlite": "retrysafe.stores.sqlite",
+    "postgresql": "retrysafe.stores.postgres",
+    "postgres": "retrysafe.stores.postgres",
+    "redis": "retrysafe.stores.redis",
+    "rediss": "retrysafe.stores.redis",
+    "valkey": "retrysafe.stores.redis",
+}
+
+_EXAMPLES = "sqlite:///app.db, postgresql://user@host/db, redis://host:6379/0, memory://"
+
+
+def open_store(url: str) -> Store:
+    """A store, sync. It connects when it is first used, and again in each process that was forked from this one."""
+    backend = find_backend(url)
+    return ForkSafe(backend.capabilities, lambda: backend.open(url))
+
+
+def open_async_store(url: str) -> AsyncStore:
+    """A store, async. It connects when it is first used, once per event loop."""
+    backend = find_backend(url)
+    return PerLoop(backend.capabilities, lambda: backend.open_async(url))
+
+
+def find_backend(url: str) -> Backend:
+    """The backend that answers to the URL's scheme."""
+    if not isinstance(url, str) or "://" not in url:
+        raise StoreURLError(f"{url!r} is not a store URL; write one like {_EXAMPLES}")
+    scheme = url.partition("://")[0].lower()
+    module = _OURS.get(scheme)
+    if module is not None:
+        found: Backend = import_module(module).backend
+        return found
+    for entry in entry_points(group="retrysafe.stores"):
+        if entry.name == scheme:
+            loaded: Backend = entry.load()
+            return loaded
+    raise StoreURLError(
+        f"no store answers to {scheme!r} in {safe_url(url)!r}; the schemes here are {', '.join(_OURS)}: {_EXAMPLES}"
+    )
+
+
+def safe_url(url: str) -> str:
+    """The URL without its password, for messages and logs."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
