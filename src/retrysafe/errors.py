@@ -19,6 +19,7 @@
     │   └── InProgress             another caller is at it
     ├── OutcomeUnknown             it began, and nobody knows how it ended
     ├── AnswerGone                 it was done; its answer was not kept
+    ├── StoredFailure              it was tried, it failed, and that is the answer
     ├── LeaseLost                  the caller was replaced: whatever it writes now changes nothing
     └── StoreError                 the operator: the store
         ├── StoreUnavailable       it could not be reached; nothing was done
@@ -190,6 +191,18 @@ class AnswerGone(RetrySafeError):
         super().__init__(
             f"idempotency key {key!r} was completed, but its answer was not kept ({why}); it will not run again. "
             "Look the result up in the system it went to"
+        )
+
+
+class StoredFailure(RetrySafeError):
+    anchor = "stored-failure"
+
+    def __init__(self, function: str, kind: str, message: str) -> None:
+        self.kind = kind
+        self.message = message
+        super().__init__(
+            f"{function} was tried and failed with {kind}: {message}. The failure was stored as its answer "
+            "(failures='store'); use another key to try again"
         )
 
 

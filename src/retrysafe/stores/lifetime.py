@@ -71,7 +71,9 @@ class PerLoop:
     def __init__(self, capabilities: Capabilities, open_one: Callable[[], AsyncStore]) -> None:
         self.capabilities = capabilities
         self._open = open_one
-        self._stores: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncStore] = weakref.WeakKeyDictionary()
+        self._stores: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncStore] = (
+            weakref.WeakKeyDictionary()
+        )
         self._pid = os.getpid()
 
     async def execute(self, op: Op[R]) -> R:

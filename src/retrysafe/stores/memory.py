@@ -79,8 +79,10 @@ class MemoryStore:
         return LookupReply(self._records.get(op.id), now)
 
     def _reap(self, op: Reap, now: int) -> int:
-        expired = [r.id for r in self._records.values() if r.state in SETTLED and r.expired(now)]
-        for record_id in sorted(expired)[: op.limit]:
+        expired = sorted(
+            (r.expires, r.id) for r in self._records.values() if r.state in SETTLED and r.expired(now)
+        )
+        for _, record_id in expired[: op.limit]:
             del self._records[record_id]
         return min(len(expired), op.limit)
 

@@ -1,0 +1,64 @@
+"""The only two loops that resume a flow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from retrysafe.core.ops import Op
+from retrysafe.engine.effects import Effect, Flow
+
+R = TypeVar("R")
+
+
+def run(flow: Flow[R], perform: Callable[[Effect], Any]) -> R:
+    """Drive a flow with a blocking `perform`."""
+    try:
+        effect = next(flow)
+        while True:
+            try:
+                reply = perform(effect)
+            except BaseException as error:
+                effect = flow.throw(error)
+            else:
+                effect = flow.send(reply)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+
+
+class Interrupted(BaseException):
+    """The caller was cancelled during a storage operation, whose reply was fetched all the same."""
+
+    def __init__(self, reply: Any, cause: asyncio.CancelledError) -> None:
+        super().__init__()
+        self.reply = reply
+        self.cause = cause
+
+
+async def arun(flow: Flow[R], perform: Callable[[Effect], Awaitable[Any]]) -> R:
+    """Drive a flow with an awaitable `perform`.
+
+    A cancellation that arrives during a storage operation is held back until that operation is settled: the flow
+    goes on to give back what it holds, but starts nothing new. Then the cancellation is delivered.
+    """
+    held: asyncio.CancelledError | None = None
+    try:
+        effect = next(flow)
+        while True:
+            if held is not None and not isinstance(effect, Op):
+                effect = flow.throw(held)
+                continue
+            try:
+                reply = await perform(effect)
+            except Interrupted as stop:
+                held = stop.cause
+                effect = flow.send(stop.reply)
+            except BaseException as error:
+                effect = flow.throw(error)
+            else:
+                effect = flow.send(reply)
+    except StopIteration as done:
+        if held is not None:
+            raise held from None
+        return done.value  # type: ignore[no-any-return]

@@ -1,0 +1,39 @@
+"""What a flow asks for: a storage operation, the user's call, or a pause. Flows are generators that yield these
+and never do I/O themselves, so that one flow serves threads, event loops and simulations alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from retrysafe.core.ops import Op
+from retrysafe.core.records import Fence
+
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class Invoke:
+    """Call the user's function, keeping the lease alive meanwhile. It may return an awaitable to the async loop."""
+
+    function: Callable[[], Any]
+    id: bytes
+    key: str
+    fence: Fence
+    lease: float
+    started: bool = field(default=False, init=False)
+    """Set by whoever performs it, just before the call: an interruption before that has had no effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait a little; a store that can tell may wake the sleeper earlier."""
+
+    id: bytes
+    seconds: float
+
+
+Effect = Op[Any] | Invoke | Pause
+Flow = Generator[Effect, Any, R]

@@ -1,0 +1,58 @@
+"""Counters and an event hook. Nothing here carries a key, a scope or a body: an id is enough to look it up (S28)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+Name = Literal[
+    "new", "replayed", "busy", "mismatched", "uncertain", "completed", "released", "suspected", "lease_lost",
+    "renew_failed", "store_failed",
+]  # fmt: skip
+
+
+class Event(NamedTuple):
+    """Something that happened to a record: `name`, what it was for, and its id in hex."""
+
+    name: str
+    target: str
+    id: str
+
+
+Hook = Callable[[Event], None]
+
+_log = logging.getLogger("retrysafe")
+
+
+class Events:
+    """Counts by name, and tells whoever asked to be told. A hook that fails is logged and disturbs nobody."""
+
+    def __init__(self, hook: Hook | None = None) -> None:
+        self._hooks = [hook] if hook is not None else []
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def emit(self, name: Name, record_id: bytes, target: str = "") -> None:
+        with self._lock:
+            self._counts[name] += 1
+        if self._hooks:
+            event = Event(name, target, record_id.hex())
+            for hook in self._hooks:
+                self._tell(hook, event)
+
+    def subscribe(self, hook: Hook) -> None:
+        self._hooks.append(hook)
+
+    def counts(self) -> dict[str, int]:
+        with self._lock:
+            return dict(self._counts)
+
+    @staticmethod
+    def _tell(hook: Hook, event: Event) -> None:
+        try:
+            hook(event)
+        except Exception:
+            _log.exception("the event hook failed on %s", event.name)

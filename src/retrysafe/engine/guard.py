@@ -1,0 +1,201 @@
+"""The guard: claim, call the user's function, settle. One generator; it yields what it needs and decides the rest.
+
+The order is the promise. The claim is committed before the function starts, the answer before anybody sees it,
+and every way out of the call (an answer, an exception, a cancellation, nothing at all) ends in a state that
+tells the truth about what is known.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from retrysafe.core.judge import judge
+from retrysafe.core.keys import Key
+from retrysafe.core.ops import Claim, Complete, Release, Suspect
+from retrysafe.core.outcomes import Busy, Execute, Mismatch, Outcome, Replay, Uncertain
+from retrysafe.core.records import Answer, Fingerprint, Record
+from retrysafe.core.times import SECOND
+from retrysafe.engine.effects import Flow, Invoke, Pause
+from retrysafe.engine.events import Events
+from retrysafe.errors import (
+    AnswerGone,
+    FingerprintMismatch,
+    InProgress,
+    LeaseLost,
+    OutcomeUnknown,
+    RetrySafeError,
+    StoreError,
+)
+from retrysafe.policy import Policy
+
+POLL = (0.1, 0.2)
+"""Seconds between two looks at a busy key; drawn anew each time, so that waiters do not march in step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is being protected, apart from how it is run."""
+
+    key: Key
+    namespace: str
+    target: str
+    fingerprint: Fingerprint
+    policy: Policy
+    input: bytes = b""
+
+    def claim(self) -> Claim:
+        return Claim(
+            id=self.key.id(self.namespace),
+            namespace=self.namespace,
+            kind=self.key.kind,
+            scope=self.key.scope,
+            key=self.key.value,
+            target=self.target,
+            fingerprint=self.fingerprint,
+            token=secrets.token_bytes(16),
+            run=secrets.token_bytes(16),
+            lease=self.policy.lease_micros,
+            retention=self.policy.retention_micros,
+            on_lapse=self.policy.abandoned,
+            input=self.input,
+        )
+
+
+class Work(Protocol):
+    """How it is run, and what its endings mean."""
+
+    def call(self, record: Record) -> Any: ...
+    def answer(self, result: Any) -> Answer: ...
+    def failure(self, error: Exception) -> Answer: ...
+
+
+class Ended(NamedTuple):
+    """How it ended for this caller. `result` is what the function returned; None on a replay."""
+
+    answer: Answer
+    replayed: bool
+    result: Any
+    record: Record
+
+
+class Unstorable(Exception):
+    """Raised by `Work.answer`: it ran, but its result has no stored form. `problem` is what the caller is told."""
+
+    def __init__(self, problem: RetrySafeError) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+def guard(task: Task, work: Work, events: Events) -> Flow[Ended]:
+    """Run it once, or give the stored answer."""
+    claim = task.claim()
+    outcome = yield from claimed(claim, task, events)
+    if isinstance(outcome, Replay):
+        events.emit("replayed", claim.id, task.target)
+        return replayed(task, outcome.record)
+    if not isinstance(outcome, Execute):
+        raise refusal(task, outcome)
+    events.emit("new", claim.id, task.target)
+    record = outcome.record
+    call = Invoke(lambda: work.call(record), claim.id, task.key.value, outcome.fence, task.policy.lease)
+    try:
+        result = yield call
+    except BaseException as error:
+        yield from failed(task, work, call, error, events)
+        raise
+    answer, problem = stored_form(work, result)
+    yield from complete(task, call, answer, events)
+    if problem is not None:
+        raise problem
+    return Ended(answer, False, result, record)
+
+
+def claimed(claim: Claim, task: Task, events: Events) -> Flow[Outcome]:
+    """Claim; while another is at it wait as the policy says. Each look compares the fingerprint anew."""
+    waited = 0.0
+    while True:
+        outcome = judge(claim, (yield claim))
+        if isinstance(outcome, Execute | Replay):
+            return outcome
+        left = task.policy.wait - waited
+        if not (isinstance(outcome, Busy) and task.policy.busy == "wait" and left > 0):
+            events.emit(_REFUSED[type(outcome)], claim.id, task.target)
+            return outcome
+        pause = min(random.uniform(*POLL), left)
+        yield Pause(claim.id, pause)
+        waited += pause
+
+
+_REFUSED: dict[type[Outcome], Any] = {Busy: "busy", Mismatch: "mismatched", Uncertain: "uncertain"}
+
+
+def refusal(task: Task, outcome: Outcome) -> RetrySafeError:
+    """The error for an outcome that neither runs nor replays."""
+    key = task.key.value
+    if isinstance(outcome, Mismatch):
+        return FingerprintMismatch(key, outcome.first_seen)
+    if isinstance(outcome, Uncertain):
+        return OutcomeUnknown(key, outcome.since, outcome.note)
+    assert isinstance(outcome, Busy)
+    return InProgress(key, max(outcome.retry_after, SECOND))
+
+
+def replayed(task: Task, record: Record) -> Ended:
+    answer = record.answer
+    assert answer is not None, "a completed record has an answer"
+    if answer.gone:
+        raise AnswerGone(task.key.value, answer.gone)
+    return Ended(answer, True, None, record)
+
+
+def stored_form(work: Work, result: Any) -> tuple[Answer, RetrySafeError | None]:
+    """The answer to store. A result that cannot be stored leaves a tombstone: the work was done, and once is enough."""
+    try:
+        return work.answer(result), None
+    except Unstorable as error:
+        return Answer(500, gone="unstorable"), error.problem
+
+
+def complete(task: Task, call: Invoke, answer: Answer, events: Events) -> Flow[None]:
+    stored = yield Complete(call.id, call.fence, answer)
+    if not stored:
+        events.emit("lease_lost", call.id, task.target)
+        raise LeaseLost(task.key.value, call.fence.attempt)
+    events.emit("completed", call.id, task.target)
+
+
+def failed(task: Task, work: Work, call: Invoke, error: BaseException, events: Events) -> Flow[None]:
+    """The call ended without a result: write down what that means. The error itself goes on to the caller."""
+    try:
+        if not call.started:
+            yield from release(task, call, "it was interrupted before it began", events)
+        elif not isinstance(error, Exception):
+            yield from abandoned(task, call, error, events)
+        elif is_final(task.policy, error):
+            yield from complete(task, call, work.failure(error), events)
+        else:
+            yield from release(task, call, f"it failed with {type(error).__qualname__}", events)
+    except (StoreError, LeaseLost) as trouble:
+        events.emit("store_failed", call.id, task.target)
+        error.add_note(f"retrysafe could not write down how this ended: {trouble}")
+
+
+def is_final(policy: Policy, error: Exception) -> bool:
+    return policy.final(getattr(error, "status_code", 500), error)
+
+
+def release(task: Task, call: Invoke, note: str, events: Events) -> Flow[None]:
+    if (yield Release(call.id, call.fence, note)):
+        events.emit("released", call.id, task.target)
+
+
+def abandoned(task: Task, call: Invoke, error: BaseException, events: Events) -> Flow[None]:
+    """Stopped half way (cancelled, interrupted): nobody knows what was done, unless the policy says it does not matter."""
+    note = f"it was stopped half way by {type(error).__qualname__}"
+    if task.policy.abandoned == "rerun":
+        yield from release(task, call, note, events)
+    elif (yield Suspect(call.id, call.fence, note)):
+        events.emit("suspected", call.id, task.target)

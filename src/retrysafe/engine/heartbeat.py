@@ -1,0 +1,196 @@
+"""Keeping a lease alive while the user's function runs, and telling it when that failed.
+
+One thread serves all calls of a process, one timer each call of an event loop. A call that is over before its
+first beat costs a heap push, or a timer that is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import count
+
+from retrysafe.core.ops import Renew
+from retrysafe.core.records import Fence
+from retrysafe.core.times import micros
+from retrysafe.errors import LeaseLost, StoreError
+from retrysafe.stores.base import AsyncStore, Store
+
+BEATS_PER_LEASE = 3
+IDLE = 5.0
+
+OnBeat = Callable[[str, bytes], None]
+"""Called with `lease_lost` or `renew_failed`, and the record's id."""
+
+
+class Lease:
+    """What a running function can ask about its right to run."""
+
+    __slots__ = ("_attempt", "_key", "done", "fence", "id", "lost")
+
+    def __init__(self, record_id: bytes, key: str, fence: Fence) -> None:
+        self.id = record_id
+        self.fence = fence
+        self.lost = False
+        self.done = False
+        self._key = key
+        self._attempt = fence.attempt
+
+    def check(self) -> None:
+        """Raise LeaseLost if another attempt has taken over: call it before each irrevocable act."""
+        if self.lost:
+            raise LeaseLost(self._key, self._attempt)
+
+
+_current: ContextVar[Lease | None] = ContextVar("retrysafe_lease", default=None)
+
+
+def current_lease() -> Lease | None:
+    """The lease of the guarded function that is running here, or None."""
+    return _current.get()
+
+
+@contextmanager
+def held_lease(lease: Lease) -> Iterator[None]:
+    token = _current.set(lease)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+class Heartbeat:
+    """A thread that renews leases as they come due."""
+
+    def __init__(self, store: Callable[[], Store], on_beat: OnBeat) -> None:
+        self._store = store
+        self._on_beat = on_beat
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._due: list[tuple[float, int, Lease, float]] = []
+        self._order = count()
+        self._changed = threading.Condition()
+        self._wakes_at = 0.0
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+
+    @contextmanager
+    def keep(self, lease: Lease, duration: float) -> Iterator[None]:
+        self._add(time.monotonic() + duration / BEATS_PER_LEASE, lease, duration)
+        try:
+            yield
+        finally:
+            lease.done = True
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+        if self._thread is not None and self._pid == os.getpid():
+            self._thread.join(timeout=IDLE)
+        self._reset()
+
+    def _add(self, due: float, lease: Lease, duration: float) -> None:
+        if self._pid != os.getpid():
+            self._reset()  # the thread did not come along through the fork
+        with self._changed:
+            heapq.heappush(self._due, (due, next(self._order), lease, duration))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._loop, name="retrysafe-heartbeat", daemon=True)
+                self._thread.start()
+            elif due < self._wakes_at:
+                self._changed.notify()
+
+    def _loop(self) -> None:
+        while True:
+            with self._changed:
+                now = time.monotonic()
+                while self._due and self._due[0][2].done:
+                    heapq.heappop(self._due)
+                self._wakes_at = min(self._due[0][0] if self._due else now + IDLE, now + IDLE)
+                if self._stopped:
+                    return
+                if self._wakes_at > now:
+                    self._changed.wait(self._wakes_at - now)
+                    continue
+                _, _, lease, duration = heapq.heappop(self._due)
+            self._beat(lease, duration)
+
+    def _beat(self, lease: Lease, duration: float) -> None:
+        step = duration / BEATS_PER_LEASE
+        try:
+            renewed = self._store().execute(Renew(lease.id, lease.fence, micros(duration)))
+        except StoreError:
+            self._on_beat("renew_failed", lease.id)
+            step /= BEATS_PER_LEASE  # there are two more chances: use them early
+        else:
+            if not renewed:
+                return self._lose(lease)
+        if not lease.done:
+            self._add(time.monotonic() + step, lease, duration)
+        return None
+
+    def _lose(self, lease: Lease) -> None:
+        if not lease.done:
+            lease.lost = True
+            self._on_beat("lease_lost", lease.id)
+
+
+class AsyncHeartbeat:
+    """A timer per call; the renewal runs as a task of the call's own loop."""
+
+    def __init__(self, store: Callable[[], AsyncStore], on_beat: OnBeat) -> None:
+        self._store = store
+        self._on_beat = on_beat
+
+    @contextmanager
+    def keep(self, lease: Lease, duration: float) -> Iterator[None]:
+        beating = _Beating(self._store, self._on_beat, lease, duration)
+        try:
+            yield
+        finally:
+            beating.stop()
+
+
+class _Beating:
+    """One call's timer."""
+
+    def __init__(self, store: Callable[[], AsyncStore], on_beat: OnBeat, lease: Lease, duration: float) -> None:
+        self._store = store
+        self._on_beat = on_beat
+        self._lease = lease
+        self._duration = duration
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._timer = self._loop.call_later(duration / BEATS_PER_LEASE, self._fire)
+
+    def stop(self) -> None:
+        # A renewal in flight is left to end by itself: it is fenced, so it can disturb nothing.
+        self._lease.done = True
+        self._timer.cancel()
+
+    def _fire(self) -> None:
+        self._task = self._loop.create_task(self._beat())
+
+    async def _beat(self) -> None:
+        step = self._duration / BEATS_PER_LEASE
+        lease = self._lease
+        try:
+            renewed = await self._store().execute(Renew(lease.id, lease.fence, micros(self._duration)))
+        except StoreError:
+            self._on_beat("renew_failed", lease.id)
+            step /= BEATS_PER_LEASE
+        else:
+            if not renewed and not lease.done:
+                lease.lost = True
+                self._on_beat("lease_lost", lease.id)
+        if not lease.done and not lease.lost:
+            self._timer = self._loop.call_later(step, self._fire)

@@ -1,0 +1,136 @@
+"""`@safe.once("receipt:{order_id}")`: a function whose effect happens once per key."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+from retrysafe.core import values
+from retrysafe.core.keys import Key, Template
+from retrysafe.core.records import Answer, Record
+from retrysafe.engine import arguments, codecs
+from retrysafe.engine.codecs import Codec
+from retrysafe.engine.guard import Ended, Task, Unstorable
+from retrysafe.errors import ResultNotStorable, StoredFailure, TemplateError, UsageError
+from retrysafe.policy import Policy
+
+if TYPE_CHECKING:
+    from retrysafe.engine.safe import RetrySafe
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Once:
+    """Everything about a decorated function that does not change from call to call."""
+
+    def __init__(
+        self,
+        safe: RetrySafe,
+        function: Callable[..., Any],
+        template: str,
+        ignore: Iterable[str],
+        scope: str | None,
+        policy: Policy,
+        codec: Codec,
+    ) -> None:
+        refuse_generators(function)
+        self.safe = safe
+        self.function = function
+        self.template = Template.parse(template)
+        self.signature = inspect.signature(function)
+        self.name = f"{function.__module__}.{function.__qualname__}"
+        self.ignore = checked_names("ignore", ignore, self.signature, self.name)
+        checked_names("the template", self.template.fields, self.signature, self.name)
+        overlap = self.ignore & set(self.template.fields)
+        if overlap:
+            raise TemplateError(template, f"{sorted(overlap)} cannot be part of the key and ignored")
+        self.scope = scope if scope is not None else self.name
+        self.policy = policy
+        self.codec = codec
+
+    def task(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task:
+        given = arguments.bound(self.signature, args, kwargs)
+        described = {name: arguments.describe(given[name]) for name in self.template.fields}
+        key = Key(self.template.fill(described), self.scope, "function")
+        fingerprint = arguments.fingerprint_of(self.name, given, self.ignore)
+        return Task(key, self.safe.namespace, self.name, fingerprint, self.policy)
+
+    def result(self, ended: Ended) -> Any:
+        if not ended.replayed:
+            return ended.result
+        if ended.answer.status == codecs.RAISED:
+            told = values.loads(ended.answer.body)
+            raise StoredFailure(self.name, told["type"], told["message"])
+        return codecs.read_back(self.codec, ended.answer, ended.record.id)
+
+
+class Call:
+    """One call, as the guard's Work."""
+
+    __slots__ = ("_args", "_kwargs", "_once")
+
+    def __init__(self, once: Once, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._once = once
+        self._args = args
+        self._kwargs = kwargs
+
+    def call(self, record: Record) -> Any:
+        return self._once.function(*self._args, **self._kwargs)
+
+    def answer(self, result: Any) -> Answer:
+        try:
+            return codecs.returned(self._once.codec, result)
+        except (TypeError, ValueError) as error:
+            raise Unstorable(ResultNotStorable(self._once.name, str(error))) from error
+
+    def failure(self, error: Exception) -> Answer:
+        return codecs.raised(error)
+
+
+def wrap(once: Once) -> Callable[..., Any]:
+    """The decorated function, in the colour of the original."""
+    if inspect.iscoroutinefunction(once.function):
+
+        @functools.wraps(once.function)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            task = once.task(args, kwargs)
+            return once.result(await once.safe.aguard(task, Call(once, args, kwargs)))
+
+        return awaited
+
+    @functools.wraps(once.function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        task = once.task(args, kwargs)
+        return once.result(once.safe.guard(task, Call(once, args, kwargs)))
+
+    return called
+
+
+def decorator(make: Callable[[Callable[..., Any]], Once]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        return cast("Callable[P, R]", wrap(make(function)))
+
+    return decorate
+
+
+def refuse_generators(function: Callable[..., Any]) -> None:
+    if not callable(function) or isinstance(function, staticmethod | classmethod):
+        raise UsageError(f"@once goes under @staticmethod/@classmethod and on functions only; got {function!r}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UsageError(
+            f"{function.__qualname__} is a generator: what it yields cannot be replayed. Return a list, or put the "
+            "effect into a function of its own and decorate that"
+        )
+
+
+def checked_names(where: str, wanted: Iterable[str], signature: inspect.Signature, function: str) -> frozenset[str]:
+    names = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+    for name in names:
+        if name not in signature.parameters:
+            raise UsageError(
+                f"{where} names {name!r}, but {function} has no such argument; it has {', '.join(signature.parameters)}"
+            )
+    return frozenset(names)

@@ -1,0 +1,115 @@
+"""Performing effects: the I/O at the edge, once per colour.
+
+After an unclear failure the same operation is sent again: it recognises its own earlier success, so the second
+reply is the truth about the first. Nobody guesses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+from retrysafe.core.ops import Op
+from retrysafe.engine.drive import Interrupted
+from retrysafe.engine.effects import Effect, Invoke, Pause
+from retrysafe.engine.heartbeat import AsyncHeartbeat, Heartbeat, Lease, held_lease
+from retrysafe.engine.sealing import Sealer
+from retrysafe.errors import StoreUnclear
+from retrysafe.stores.base import AsyncStore, Store
+
+R = TypeVar("R")
+
+RESEND_AFTER = (0.02, 0.1, 0.5, 1.0)
+"""Seconds before each further try: long enough for a database to restart, short enough for a waiting client."""
+
+SETTLE_LIMIT = 10.0
+"""How long a cancelled caller is kept to find out what its last operation did."""
+
+
+class Performer:
+    """Effects for threads."""
+
+    def __init__(self, store: Store, heartbeat: Heartbeat, sealer: Sealer) -> None:
+        self._store = store
+        self._heartbeat = heartbeat
+        self._sealer = sealer
+
+    def __call__(self, effect: Effect) -> Any:
+        if isinstance(effect, Invoke):
+            return self._invoke(effect)
+        if isinstance(effect, Pause):
+            return time.sleep(effect.seconds)
+        return self.execute(effect)
+
+    def execute(self, op: Op[R]) -> R:
+        sealed = self._sealer.seal(op)
+        for pause in RESEND_AFTER:
+            try:
+                return self._sealer.unseal(self._store.execute(sealed))
+            except StoreUnclear:
+                time.sleep(pause)
+        return self._sealer.unseal(self._store.execute(sealed))
+
+    def _invoke(self, call: Invoke) -> Any:
+        lease = Lease(call.id, call.key, call.fence)
+        with self._heartbeat.keep(lease, call.lease), held_lease(lease):
+            call.started = True
+            return call.function()
+
+
+class AsyncPerformer:
+    """Effects for event loops."""
+
+    def __init__(self, store: AsyncStore, heartbeat: AsyncHeartbeat, sealer: Sealer) -> None:
+        self._store = store
+        self._heartbeat = heartbeat
+        self._sealer = sealer
+
+    async def __call__(self, effect: Effect) -> Any:
+        if isinstance(effect, Invoke):
+            return await self._invoke(effect)
+        if isinstance(effect, Pause):
+            return await asyncio.sleep(effect.seconds)
+        sealed = self._sealer.seal(effect)
+        try:
+            return await self._send(sealed)
+        except asyncio.CancelledError as cause:
+            reply = await _through_cancels(self._send(sealed))
+            raise Interrupted(reply, cause) from None
+
+    async def execute(self, op: Op[R]) -> R:
+        return await self._send(self._sealer.seal(op))
+
+    async def _send(self, sealed: Op[R]) -> R:
+        for pause in RESEND_AFTER:
+            try:
+                return self._sealer.unseal(await self._store.execute(sealed))
+            except StoreUnclear:
+                await asyncio.sleep(pause)
+        return self._sealer.unseal(await self._store.execute(sealed))
+
+    async def _invoke(self, call: Invoke) -> Any:
+        lease = Lease(call.id, call.key, call.fence)
+        with self._heartbeat.keep(lease, call.lease), held_lease(lease):
+            call.started = True
+            result = call.function()
+            return await result if inspect.isawaitable(result) else result
+
+
+async def _through_cancels(work: Awaitable[R]) -> R:
+    """Await to the end, whoever cancels meanwhile, but not for ever."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(work)
+    deadline = loop.time() + SETTLE_LIMIT
+    while not task.done() and loop.time() < deadline:
+        try:
+            await asyncio.wait({task}, timeout=deadline - loop.time())
+        except asyncio.CancelledError:
+            continue
+    if not task.done():
+        task.cancel()
+        raise StoreUnclear(f"the caller was cancelled, and the store did not answer within {SETTLE_LIMIT:.0f} s")
+    return task.result()

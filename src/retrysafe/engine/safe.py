@@ -1,0 +1,171 @@
+"""RetrySafe: the one object users hold. Sync and async both work on it; nothing opens until it is used."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+from retrysafe.core.ops import Op
+from retrysafe.engine import once as once_module
+from retrysafe.engine.codecs import Codec, JsonCodec
+from retrysafe.engine.drive import arun, run
+from retrysafe.engine.effects import Flow
+from retrysafe.engine.events import Events, Hook
+from retrysafe.engine.guard import Ended, Task, Work, guard
+from retrysafe.engine.heartbeat import AsyncHeartbeat, Heartbeat
+from retrysafe.engine.perform import AsyncPerformer, Performer
+from retrysafe.engine.sealing import KeyRing, Sealer
+from retrysafe.errors import StoreURLError, UsageError, WrongColour
+from retrysafe.policy import Policy
+from retrysafe.stores.base import AsyncStore, Store
+from retrysafe.stores.registry import find_backend, open_async_store, open_store, safe_url
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class RetrySafe:
+    """Made from a store's URL, or from stores you built around your own pool or client.
+
+    `namespace` separates applications that share a store; `policy` is what routes and functions start from;
+    `keyring` encrypts what is stored; `on_event` is told what happens.
+    """
+
+    def __init__(
+        self,
+        store: str | Store | None = None,
+        *,
+        async_store: AsyncStore | None = None,
+        namespace: str = "default",
+        policy: Policy | None = None,
+        keyring: KeyRing | None = None,
+        on_event: Hook | None = None,
+    ) -> None:
+        if not namespace or len(namespace) > 255:
+            raise UsageError(f"namespace={namespace!r}: give 1 to 255 characters, one name per application")
+        self.namespace = namespace
+        self.policy = policy
+        self.events = Events(on_event)
+        self._sealer = Sealer(keyring)
+        self._url = ""
+        self._sync, self._async = self._stores(store, async_store)
+        self._heartbeat = Heartbeat(lambda: self.store, self.events.emit)  # type: ignore[arg-type]
+        self._async_heartbeat = AsyncHeartbeat(lambda: self.async_store, self.events.emit)  # type: ignore[arg-type]
+
+    def _stores(
+        self, store: str | Store | None, async_store: AsyncStore | None
+    ) -> tuple[Store | None, AsyncStore | None]:
+        if isinstance(store, str):
+            if async_store is not None:
+                raise UsageError("give a URL, or stores of your own; not both")
+            # A private memory store still has to be one store in both colours.
+            self._url = store + secrets.token_hex(8) if store == "memory://" else store
+            find_backend(self._url)
+            return open_store(self._url), open_async_store(self._url)
+        if store is None and async_store is None:
+            raise StoreURLError("RetrySafe() needs a store: RetrySafe('sqlite:///app.db'), or a store of your own")
+        if store is not None and not isinstance(store, Store):
+            raise StoreURLError(
+                f"RetrySafe({store!r}) is neither a URL nor a store; for an async one pass async_store="
+            )
+        return store, async_store
+
+    @property
+    def store(self) -> Store:
+        """The sync store."""
+        if self._sync is None:
+            raise WrongColour("this RetrySafe has only an async store; call it from async code, or also pass store=")
+        return self._sync
+
+    @property
+    def async_store(self) -> AsyncStore:
+        """The async store."""
+        if self._async is None:
+            raise WrongColour("this RetrySafe has only a sync store; call it from sync code, or also pass async_store=")
+        return self._async
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What has happened so far in this process, by name."""
+        return self.events.counts()
+
+    # Functions ------------------------------------------------------------------------------
+
+    def once(
+        self,
+        key: str,
+        *,
+        ignore: Iterable[str] = (),
+        scope: str | None = None,
+        policy: Policy | None = None,
+        codec: Codec | None = None,
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Make a function safe to call again: its effect happens once per key, and its result comes back each time.
+
+        `key` names arguments: `"receipt:{order_id}"`. The other arguments are compared: the same key with other
+        arguments is an error, unless they are in `ignore`.
+        """
+        chosen = policy or self.policy or Policy.preset("function")
+
+        def make(function: Callable[..., Any]) -> once_module.Once:
+            return once_module.Once(self, function, key, ignore, scope, chosen, codec or JsonCodec())
+
+        return once_module.decorator(make)
+
+    # Flows ----------------------------------------------------------------------------------
+
+    def guard(self, task: Task, work: Work) -> Ended:
+        """Run `work` once for `task`, or give the stored answer."""
+        return self.run(guard(task, work, self.events))
+
+    async def aguard(self, task: Task, work: Work) -> Ended:
+        return await self.arun(guard(task, work, self.events))
+
+    def run(self, flow: Flow[R]) -> R:
+        return run(flow, Performer(self.store, self._heartbeat, self._sealer))
+
+    async def arun(self, flow: Flow[R]) -> R:
+        return await arun(flow, AsyncPerformer(self.async_store, self._async_heartbeat, self._sealer))
+
+    def execute(self, op: Op[R]) -> R:
+        """One storage operation, sealed and sent again where that is needed: what tools are made of."""
+        return Performer(self.store, self._heartbeat, self._sealer).execute(op)
+
+    async def aexecute(self, op: Op[R]) -> R:
+        return await AsyncPerformer(self.async_store, self._async_heartbeat, self._sealer).execute(op)
+
+    # Lifetime -------------------------------------------------------------------------------
+
+    def migrate(self) -> list[str]:
+        """Create or upgrade the store's tables; what was applied, by name."""
+        return self.store.migrate()
+
+    def close(self) -> None:
+        self._heartbeat.stop()
+        if self._sync is not None:
+            self._sync.close()
+
+    async def aclose(self) -> None:
+        """Close what the running loop uses, and the sync side."""
+        if self._async is not None:
+            await self._async.aclose()
+        self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"RetrySafe({safe_url(self._url) or self._sync or self._async!r}, namespace={self.namespace!r})"

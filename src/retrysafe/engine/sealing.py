@@ -1,0 +1,136 @@
+"""Encryption of what is stored: answers, inputs, progress. A step from operation to operation, so every store and
+every path is covered, and no store knows.
+
+AES-256-GCM with a random 96-bit nonce. The associated data is the record's id, the field and the status, so a
+ciphertext moved to another row, field or status does not open (S11). The key ring has one active key and any
+number of older ones that still open; rotating is adding a key and making it active.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from retrysafe.core.keys import frame
+from retrysafe.core.ops import Advance, Claim, ClaimReply, Complete, LookupReply, Op, Page, Resolve
+from retrysafe.core.records import Answer, Record
+from retrysafe.errors import CorruptRecord, MissingDriver, UsageError
+
+R = TypeVar("R")
+
+MAGIC = b"rs1"
+NONCE = 12
+KEY = 32
+
+
+class KeyRing:
+    """Keys by name. `KeyRing({"2026-11": key, "2026-05": old}, active="2026-11")`; each key is 32 random bytes."""
+
+    def __init__(self, keys: Mapping[str, bytes], active: str | None = None) -> None:
+        if not keys:
+            raise UsageError("KeyRing({}) has no key: give at least one, made with secrets.token_bytes(32)")
+        for name, key in keys.items():
+            if not isinstance(key, bytes) or len(key) != KEY:
+                size = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
+                raise UsageError(
+                    f"key {name!r} of the key ring is {size}; give {KEY} random bytes: secrets.token_bytes({KEY})"
+                )
+            if not name or len(name.encode()) > 255:
+                raise UsageError(f"key name {name!r} must have 1 to 255 bytes")
+        self.active = active if active is not None else next(iter(keys))
+        if self.active not in keys:
+            raise UsageError(f"the active key {self.active!r} is not in the ring; it holds {', '.join(keys)}")
+        try:
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+        except ImportError as error:
+            raise MissingDriver("encryption", "cryptography", "encryption") from error
+        self._ciphers = {name: AESGCM(key) for name, key in keys.items()}
+
+    def encrypt(self, data: bytes, bound_to: bytes) -> bytes:
+        nonce = secrets.token_bytes(NONCE)
+        name = self.active.encode()
+        sealed = self._ciphers[self.active].encrypt(nonce, data, bound_to)
+        return MAGIC + bytes([len(name)]) + name + nonce + sealed
+
+    def decrypt(self, data: bytes, bound_to: bytes) -> bytes:
+        """Raises ValueError with the reason when it does not open."""
+        if not data.startswith(MAGIC):
+            raise ValueError("it is not encrypted, but a key ring is set")
+        size = data[len(MAGIC)]
+        start = len(MAGIC) + 1 + size
+        name = data[len(MAGIC) + 1 : start].decode("utf-8", "replace")
+        cipher = self._ciphers.get(name)
+        if cipher is None:
+            raise ValueError(f"it was encrypted with key {name!r}, which is not in the ring; add it as an old key")
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            return cipher.decrypt(data[start : start + NONCE], data[start + NONCE :], bound_to)
+        except InvalidTag:
+            raise ValueError(f"key {name!r} does not open it: it was changed or moved") from None
+
+
+class Sealer:
+    """Seals operations on their way to the store, and opens replies on their way back."""
+
+    def __init__(self, ring: KeyRing | None) -> None:
+        self._ring = ring
+
+    def seal(self, op: Op[R]) -> Op[R]:
+        if self._ring is None:
+            return op
+        sealed: Any = self._sealed(self._ring, op)
+        return sealed  # type: ignore[no-any-return]  # an operation is sealed into one of its own type
+
+    @staticmethod
+    def _sealed(ring: KeyRing, op: Op[Any]) -> Op[Any]:
+        if isinstance(op, Claim) and op.input:
+            return replace(op, input=ring.encrypt(op.input, _bound(op.id, "input")))
+        if isinstance(op, Advance) and op.progress:
+            return replace(op, progress=ring.encrypt(op.progress, _bound(op.id, "progress")))
+        if isinstance(op, Complete | Resolve) and op.answer is not None and not op.answer.gone:
+            return replace(op, answer=_seal_answer(ring, op.id, op.answer))
+        return op
+
+    def unseal(self, reply: R) -> R:
+        if self._ring is None:
+            return reply
+        opened: Any = reply
+        if isinstance(reply, ClaimReply | LookupReply) and reply.record is not None:
+            opened = reply._replace(record=_open_record(self._ring, reply.record))
+        elif isinstance(reply, Page):
+            opened = reply._replace(records=tuple(_open_record(self._ring, record) for record in reply.records))
+        return opened  # type: ignore[no-any-return]
+
+
+def _bound(record_id: bytes, field: str, status: int = 0) -> bytes:
+    return frame(record_id, field, str(status))
+
+
+def _seal_answer(ring: KeyRing, record_id: bytes, answer: Answer) -> Answer:
+    """Headers go inside too: a Location can be a secret."""
+    plain = frame(json.dumps(answer.headers).encode(), answer.body)
+    return Answer(answer.status, ring.encrypt(plain, _bound(record_id, "answer", answer.status)))
+
+
+def _open_record(ring: KeyRing, record: Record) -> Record:
+    try:
+        return record._replace(
+            input=ring.decrypt(record.input, _bound(record.id, "input")) if record.input else b"",
+            progress=ring.decrypt(record.progress, _bound(record.id, "progress")) if record.progress else b"",
+            answer=_open_answer(ring, record.id, record.answer) if record.answer is not None else None,
+        )
+    except ValueError as error:
+        raise CorruptRecord(record.id, str(error)) from error
+
+
+def _open_answer(ring: KeyRing, record_id: bytes, answer: Answer) -> Answer:
+    if answer.gone:
+        return answer
+    plain = ring.decrypt(answer.body, _bound(record_id, "answer", answer.status))
+    size = int.from_bytes(plain[:4], "big")
+    headers = json.loads(plain[4 : 4 + size])
+    return Answer(answer.status, plain[8 + size :], [(name, value) for name, value in headers])

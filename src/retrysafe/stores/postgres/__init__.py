@@ -1,0 +1,38 @@
+"""PostgreSQL, through psycopg 3. READ COMMITTED, a commit per operation, the database's own clock."""
+
+from __future__ import annotations
+
+from retrysafe.errors import MissingDriver
+from retrysafe.stores.base import AsyncStore, Store
+from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, parse_url
+from retrysafe.stores.sql import migrations
+
+
+class PostgresBackend:
+    """Opens `postgresql://…`. The driver is imported when a store is opened, so that naming one costs nothing."""
+
+    capabilities = CAPABILITIES
+
+    def open(self, url: str) -> Store:
+        at = parse_url(url)
+        try:
+            from retrysafe.stores.postgres.sync import PostgresStore
+        except ImportError as error:
+            raise MissingDriver("PostgreSQL", error.name or "psycopg", "postgres") from error
+        return PostgresStore.from_url(at)
+
+    def open_async(self, url: str) -> AsyncStore:
+        at = parse_url(url)
+        try:
+            from retrysafe.stores.postgres.aio import AsyncPostgresStore
+        except ImportError as error:
+            raise MissingDriver("PostgreSQL", error.name or "psycopg", "postgres") from error
+        return AsyncPostgresStore.from_url(at)
+
+    def schema(self, url: str) -> str:
+        return migrations.script(DIALECT, parse_url(url).names)
+
+
+backend = PostgresBackend()
+
+__all__ = ["backend"]

@@ -1,0 +1,133 @@
+"""The async colour of PostgreSQL. The twin of sync.py; what they share is in plans.py."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg_pool import AsyncConnectionPool
+
+from retrysafe.core.ops import Op
+from retrysafe.errors import StoreUnavailable, StoreUnclear
+from retrysafe.stores.base import afollow
+from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, Location
+from retrysafe.stores.postgres.errors import Again, meaning
+from retrysafe.stores.postgres.sync import TRIES
+from retrysafe.stores.sql import migrations
+from retrysafe.stores.sql.dialect import Statement
+from retrysafe.stores.sql.names import DEFAULT, names
+from retrysafe.stores.sql.plans import Plans, by_id
+
+R = TypeVar("R")
+Pool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
+
+
+class AsyncPostgresStore:
+    """Made from a URL, or from your own `psycopg_pool.AsyncConnectionPool` (which stays yours to open and close)."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(
+        self, pool: Pool, *, table: str = DEFAULT, schema: str = "", owned: bool = False, url: str = "URL"
+    ) -> None:
+        self._pool = pool
+        self._names = names(table, schema)
+        self._plans = Plans(DIALECT, self._names)
+        self._owned = owned
+        self._url = url
+        self._opening = asyncio.Lock()
+        self._opened = not owned
+
+    @classmethod
+    def from_url(cls, at: Location) -> AsyncPostgresStore:
+        pool: Pool = AsyncConnectionPool(
+            at.conninfo,
+            min_size=1,
+            max_size=at.pool,
+            timeout=at.pool_timeout,
+            kwargs={"autocommit": True},
+            name="retrysafe",
+            open=False,
+        )
+        store = cls(pool, owned=True, url=at.url)
+        store._names, store._plans = at.names, Plans(DIALECT, at.names)
+        return store
+
+    async def execute(self, op: Op[R]) -> R:
+        return await self._retrying(lambda connection: afollow(self._plans.of(op), _sender(connection)))
+
+    async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        """One transaction, so one commit; in the order of ids, so that two batches cannot deadlock."""
+
+        async def all_at_once(connection: psycopg.AsyncConnection[Any]) -> list[Any]:
+            replies: list[Any] = [None] * len(ops)
+            async with connection.transaction():
+                for place, op in by_id(ops):
+                    replies[place] = await afollow(self._plans.of(op), _sender(connection, batch=True))
+            return replies
+
+        return await self._retrying(all_at_once) if ops else []
+
+    async def migrate(self) -> list[str]:
+        async def locked(connection: psycopg.AsyncConnection[Any]) -> list[str]:
+            async with connection.transaction():
+                lock = "SELECT pg_advisory_xact_lock(hashtext(%s))"
+                await connection.execute(lock, [f"retrysafe:{self._names.meta}"])
+                return await afollow(migrations.upgrade(DIALECT, self._names), _sender(connection))
+
+        return await self._retrying(locked)
+
+    async def aclose(self) -> None:
+        if self._owned and self._opened:
+            await self._pool.close()
+
+    async def _retrying(self, work: Callable[[psycopg.AsyncConnection[Any]], Awaitable[R]]) -> R:
+        if not self._opened:
+            await self._open()
+        for _ in range(TRIES):
+            try:
+                async with self._connection() as connection:
+                    return await work(connection)
+            except Again:
+                continue
+            except StoreUnclear:
+                # After a restart every idle connection is dead; find them all now rather than one per caller.
+                await self._pool.check()
+                raise
+        raise StoreUnavailable(f"PostgreSQL answered {TRIES} serialization failures in a row; try again")
+
+    async def _open(self) -> None:
+        async with self._opening:
+            if not self._opened:
+                await self._pool.open()
+                self._opened = True
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        """A connection that commits each statement by itself, whatever its owner's pool does with it otherwise."""
+        try:
+            async with self._pool.connection() as connection:
+                before = connection.autocommit
+                if not before:
+                    await connection.set_autocommit(True)
+                try:
+                    yield connection
+                finally:
+                    if not before and not connection.closed:
+                        await connection.set_autocommit(False)
+        except Exception as error:
+            raise meaning(error, self._url) from error
+
+
+def _sender(connection: psycopg.AsyncConnection[Any], batch: bool = False) -> Callable[[Statement], Awaitable[Any]]:
+    async def send(statement: Statement) -> Any:
+        try:
+            cursor = await connection.execute(statement.sql, statement.values or None, binary=True)
+            return await cursor.fetchall() if cursor.description is not None else []
+        except psycopg.Error as error:
+            raise meaning(error, "URL", batch) from error
+
+    return send

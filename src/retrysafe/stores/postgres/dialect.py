@@ -1,0 +1,55 @@
+"""PostgreSQL's words, and its URL. No driver is needed to read this file."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from retrysafe.errors import StoreURLError
+from retrysafe.stores.base import Capabilities
+from retrysafe.stores.sql.dialect import Dialect
+from retrysafe.stores.sql.names import DEFAULT, Names, names, number, split_options
+
+CAPABILITIES = Capabilities(name="postgres", durable=True, shared=True, transactions=True, clock="store")
+
+# statement_timestamp() is one moment for the whole statement, also while it waits for a row: a claimant that
+# waited judges a lease by when it asked, which can only make it more careful.
+DIALECT = Dialect(
+    package="retrysafe.stores.postgres",
+    now="coalesce(CAST(:now AS bigint), (extract(epoch FROM statement_timestamp()) * 1000000)::bigint)",
+    empty="''::bytea",
+    least="least",
+    greatest="greatest",
+    skip_locked="FOR UPDATE SKIP LOCKED",
+    parameter="%({})s",
+)
+
+_OPTIONS = frozenset({"table", "schema", "pool", "pool_timeout"})
+
+# Settings of the client's library, not of the session: a dead peer is noticed in seconds instead of minutes.
+_LIBPQ = {
+    "connect_timeout": "5",
+    "tcp_user_timeout": "10000",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+}
+
+
+class Location(NamedTuple):
+    conninfo: str
+    names: Names
+    pool: int
+    pool_timeout: float
+    url: str
+
+
+def parse_url(url: str) -> Location:
+    """`postgresql://user:password@host:port/db`, our own options `table=`, `schema=`, `pool=`, `pool_timeout=`."""
+    plain, options = split_options(url, _OPTIONS)
+    rest = plain.partition("://")[2]
+    if not rest:
+        raise StoreURLError(f"{url!r} names no server; write postgresql://user@host:5432/database")
+    tables = names(options.get("table", DEFAULT), options.get("schema", ""))
+    given = {pair.partition("=")[0] for pair in plain.partition("?")[2].split("&")}
+    extra = "&".join(f"{name}={value}" for name, value in _LIBPQ.items() if name not in given)
+    conninfo = f"postgresql://{rest}{'&' if '?' in rest else '?'}{extra}"
+    return Location(conninfo, tables, int(number(options, "pool", 10)), number(options, "pool_timeout", 5.0), url)

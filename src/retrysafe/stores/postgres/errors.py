@@ -1,0 +1,64 @@
+"""What psycopg raises, read: did the server say no, or did it go silent?"""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
+
+from retrysafe.errors import RetrySafeError, SchemaMissing, StoreError, StoreUnavailable, StoreUnclear
+from retrysafe.stores.sql.plans import Held
+
+SERIALIZATION = frozenset({"40001", "40P01"})
+"""Nothing happened, and the same thing may work now: serialization failure, deadlock."""
+
+LOCK_NOT_AVAILABLE = "55P03"
+_MISSING = frozenset({"42P01", "3F000", "42703"})
+_SHUTDOWN = frozenset({"57P01", "57P02", "57P03", "57P05"})
+
+
+class Again(Exception):
+    """Send it again at once: the server rolled back and said why."""
+
+
+def meaning(error: Exception, url: str, batch: bool = False) -> Exception:
+    """The error as one of ours; Held and Again stay inside the store.
+
+    In a batch a held row spoils the transaction for everybody in it, so it is no answer to one claim there.
+    """
+    if isinstance(error, RetrySafeError | Held | Again):
+        return error
+    if isinstance(error, PoolTimeout | TooManyRequests):
+        return StoreUnavailable(
+            f"no connection to PostgreSQL within the pool's timeout: {error}; is it up, is ?pool= large enough?"
+        )
+    if isinstance(error, PoolClosed):
+        return StoreUnavailable(f"this store was closed: {error}; open a new one")
+    if not isinstance(error, psycopg.Error):
+        return error
+    code = error.sqlstate
+    if code is None:
+        return StoreUnclear(f"the connection to PostgreSQL broke: {_line(error)}")
+    if batch and code == LOCK_NOT_AVAILABLE:
+        return StoreUnavailable("a key of this batch is held by an open transaction; send the operations one by one")
+    return _said(code, error, url)
+
+
+def _said(code: str, error: psycopg.Error, url: str) -> Exception:
+    """The server answered, so its word counts."""
+    if code in SERIALIZATION:
+        return Again(_line(error))
+    if code == LOCK_NOT_AVAILABLE:
+        return Held(_line(error))
+    if code in _MISSING:
+        return SchemaMissing(f"PostgreSQL says: {_line(error)}", url)
+    if code in _SHUTDOWN or code.startswith("08"):
+        return StoreUnclear(f"PostgreSQL ended the connection ({code}): {_line(error)}")
+    if code == "25006":
+        return StoreUnavailable("PostgreSQL is read-only here (a standby?); point the URL at the primary")
+    if code.startswith(("53", "54", "58")):
+        return StoreUnavailable(f"PostgreSQL has no room or failed ({code}): {_line(error)}")
+    return StoreError(f"PostgreSQL refused ({code}): {_line(error)}")
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

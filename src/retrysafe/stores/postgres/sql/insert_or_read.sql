@@ -1,0 +1,19 @@
+-- A claim's first statement: insert, and if the id is taken read what is there. One round trip either way, and
+-- a replay burns no transaction id. No row at all means another insert committed after our snapshot was taken.
+-- The wait for an uncommitted insert of the same id is bounded here, in the statement, because a session
+-- setting would not survive a pooler in transaction mode.
+WITH patience AS (
+    SELECT set_config('lock_timeout', '2000', true)
+), fresh AS (
+    INSERT INTO {keys} ({columns})
+    SELECT
+        :id, :namespace, :kind, :scope, :key, :target, :fingerprint, 'claimed', 1, :token, :run,
+        {least}({now} + :lease, {forever}), :on_lapse, '', {empty}, :input, NULL, '', {empty}, '', '',
+        {now}, {now}, 0, {forever}, :retention
+    FROM patience
+    ON CONFLICT (id) DO NOTHING
+    RETURNING {columns}
+)
+SELECT true, {now}, {columns} FROM fresh
+UNION ALL
+SELECT false, {now}, {columns} FROM {keys} WHERE id = :id

@@ -1,0 +1,123 @@
+"""The sync colour of PostgreSQL: a pool, a connection per operation, a commit per statement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg_pool import ConnectionPool
+
+from retrysafe.core.ops import Op
+from retrysafe.errors import StoreUnavailable, StoreUnclear
+from retrysafe.stores.base import follow
+from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, Location
+from retrysafe.stores.postgres.errors import Again, meaning
+from retrysafe.stores.sql import migrations
+from retrysafe.stores.sql.dialect import Statement
+from retrysafe.stores.sql.names import DEFAULT, names
+from retrysafe.stores.sql.plans import Plans, by_id
+
+R = TypeVar("R")
+Pool = ConnectionPool[psycopg.Connection[Any]]
+
+TRIES = 10
+"""Serialization failures in a row before giving up; each means that somebody else got on."""
+
+
+class PostgresStore:
+    """Made from a URL, or from your own `psycopg_pool.ConnectionPool` (which stays yours to close)."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(
+        self, pool: Pool, *, table: str = DEFAULT, schema: str = "", owned: bool = False, url: str = "URL"
+    ) -> None:
+        self._pool = pool
+        self._names = names(table, schema)
+        self._plans = Plans(DIALECT, self._names)
+        self._owned = owned
+        self._url = url
+
+    @classmethod
+    def from_url(cls, at: Location) -> PostgresStore:
+        pool: Pool = ConnectionPool(
+            at.conninfo,
+            min_size=1,
+            max_size=at.pool,
+            timeout=at.pool_timeout,
+            kwargs={"autocommit": True},
+            name="retrysafe",
+            open=True,
+        )
+        store = cls(pool, owned=True, url=at.url)
+        store._names, store._plans = at.names, Plans(DIALECT, at.names)
+        return store
+
+    def execute(self, op: Op[R]) -> R:
+        return self._retrying(lambda connection: follow(self._plans.of(op), _sender(connection)))
+
+    def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        """One transaction, so one commit; in the order of ids, so that two batches cannot deadlock."""
+
+        def all_at_once(connection: psycopg.Connection[Any]) -> list[Any]:
+            replies: list[Any] = [None] * len(ops)
+            with connection.transaction():
+                for place, op in by_id(ops):
+                    replies[place] = follow(self._plans.of(op), _sender(connection, batch=True))
+            return replies
+
+        return self._retrying(all_at_once) if ops else []
+
+    def migrate(self) -> list[str]:
+        def locked(connection: psycopg.Connection[Any]) -> list[str]:
+            with connection.transaction():
+                connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"retrysafe:{self._names.meta}"])
+                return follow(migrations.upgrade(DIALECT, self._names), _sender(connection))
+
+        return self._retrying(locked)
+
+    def close(self) -> None:
+        if self._owned:
+            self._pool.close()
+
+    def _retrying(self, work: Callable[[psycopg.Connection[Any]], R]) -> R:
+        for _ in range(TRIES):
+            try:
+                with self._connection() as connection:
+                    return work(connection)
+            except Again:
+                continue
+            except StoreUnclear:
+                # After a restart every idle connection is dead; find them all now rather than one per caller.
+                self._pool.check()
+                raise
+        raise StoreUnavailable(f"PostgreSQL answered {TRIES} serialization failures in a row; try again")
+
+    @contextmanager
+    def _connection(self) -> Iterator[psycopg.Connection[Any]]:
+        """A connection that commits each statement by itself, whatever its owner's pool does with it otherwise."""
+        try:
+            with self._pool.connection() as connection:
+                before = connection.autocommit
+                if not before:
+                    connection.autocommit = True
+                try:
+                    yield connection
+                finally:
+                    if not before and not connection.closed:
+                        connection.autocommit = False
+        except Exception as error:
+            raise meaning(error, self._url) from error
+
+
+def _sender(connection: psycopg.Connection[Any], batch: bool = False) -> Callable[[Statement], Any]:
+    def send(statement: Statement) -> Any:
+        try:
+            cursor = connection.execute(statement.sql, statement.values or None, binary=True)
+            return cursor.fetchall() if cursor.description is not None else []
+        except psycopg.Error as error:
+            raise meaning(error, "URL", batch) from error
+
+    return send

@@ -1,0 +1,34 @@
+"""Redis and Valkey: one script per operation, atomic on the server, judged by the server's clock.
+
+As durable as the server is set up to be: `retrysafe doctor` reads its settings and says what they are worth.
+"""
+
+from __future__ import annotations
+
+from retrysafe.stores.base import AsyncStore, Store
+from retrysafe.stores.redis import layout, urls, wire
+from retrysafe.stores.redis.aio import AsyncRedisStore
+from retrysafe.stores.redis.sync import RedisStore
+
+__all__ = ["AsyncRedisStore", "RedisStore", "backend"]
+
+
+class RedisBackend:
+    """Opens Redis stores by URL."""
+
+    capabilities = wire.CAPABILITIES
+
+    def open(self, url: str) -> Store:
+        return RedisStore.open(url)
+
+    def open_async(self, url: str) -> AsyncStore:
+        return AsyncRedisStore.open(url)
+
+    def schema(self, url: str) -> str:
+        """Redis has no schema to create; this says which keys there will be."""
+        prefix = urls.target(url).layout.prefix
+        table = (layout.__doc__ or "").split("\n\n")[1]
+        return table.replace("<prefix>", prefix)
+
+
+backend = RedisBackend()

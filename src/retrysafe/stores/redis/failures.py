@@ -1,0 +1,112 @@
+"""What can go wrong with a server, in our words: what it is, and what to do.
+
+Three moments are told apart. Before a command left, nothing was done (StoreUnavailable). After it left and
+before its answer came, nobody knows (StoreUnclear). A server that answers with an error has said no: each of
+our scripts is refused before its first write or not at all, so then, too, nothing was done.
+"""
+
+from __future__ import annotations
+
+import re
+
+from retrysafe.errors import CorruptRecord, StoreError, StoreUnavailable, StoreUnclear
+
+_ONE_SERVER = "clusters are not supported yet, use one server"
+
+_REFUSALS = {
+    "OOM": "its memory is full and its eviction policy makes no room, so it takes no new record; "
+    "raise `maxmemory`, or let `retrysafe worker` reap expired records",
+    "READONLY": "it is a replica, or was made one by a failover; point the URL at the primary",
+    "LOADING": "it is reading its data from disk after a start; try again in a moment",
+    "BUSY": "another script keeps it busy; look at SLOWLOG, and end that script with SCRIPT KILL",
+    "MASTERDOWN": "it is a replica that has lost its primary; point the URL at the primary",
+    "NOREPLICAS": "it has fewer replicas than `min-replicas-to-write` asks for; repair the replication",
+    "MISCONF": "it cannot write to its disk and so refuses changes; look at its log, free space on the disk",
+    "NOAUTH": "it wants a password; put one in the URL: redis://user:password@host",
+    "WRONGPASS": "it does not accept this user or password; correct them in the URL",
+    "NOPERM": "this user may not do that; its ACL needs the commands of our scripts on our keys, "
+    "for example: ACL SETUSER name ~retrysafe:* +@read +@write +@scripting +time",
+    "NOSCRIPT": "it forgets scripts as soon as they are loaded; "
+    "do not put a balancer over several servers behind one address",
+    "MOVED": f"it is a node of a cluster, and this key lives on another; {_ONE_SERVER}",
+    "CLUSTERDOWN": f"it is a node of a cluster that is down; {_ONE_SERVER}",
+    "CROSSSLOT": f"it is a node of a cluster; {_ONE_SERVER}",
+}
+for _same, _as in {"ASK": "MOVED", "TRYAGAIN": "MOVED", "UNKILLABLE": "BUSY"}.items():
+    _REFUSALS[_same] = _REFUSALS[_as]
+
+# redis-py takes the code off the message of the errors it has a class for.
+_CLASSES = {
+    "OutOfMemoryError": "OOM",
+    "ReadOnlyError": "READONLY",
+    "BusyLoadingError": "LOADING",
+    "MasterDownError": "MASTERDOWN",
+    "NoScriptError": "NOSCRIPT",
+    "NoPermissionError": "NOPERM",
+    "MovedError": "MOVED",
+    "AskError": "ASK",
+    "TryAgainError": "TRYAGAIN",
+    "ClusterDownError": "CLUSTERDOWN",
+    "ClusterCrossSlotError": "CROSSSLOT",
+}
+
+# `CORRUPT <id> <why>` is our own (scripts/prelude.lua). Newer servers add where in the script it was.
+_CORRUPT = re.compile(r"CORRUPT (?P<id>(?:[0-9a-f]{2})*) (?P<why>.*?)(?: script: .*)?", re.DOTALL)
+# Redis before 7 wraps a command's error: `Error running script (call to f_…): @user_script:9: -OOM command …`
+_WRAPPED = re.compile(r"-(?P<code>[A-Z]{2,}) ")
+_BARE = re.compile(r"(?P<code>[A-Z]{2,})(?: |$)")
+
+
+def refusal(error: Exception, server: str) -> StoreError:
+    """The server said no."""
+    said = str(error)
+    corrupt = _CORRUPT.fullmatch(said)
+    if corrupt is not None:
+        return CorruptRecord(bytes.fromhex(corrupt["id"]), corrupt["why"])
+    code = code_of(error)
+    if code == "WRONGTYPE":
+        return StoreError(f"{server} holds something else under one of our keys ({said}): another prefix is free of it")
+    why = _REFUSALS.get(code, "look the message up, and at the server's log")
+    return StoreUnavailable(f"{server} refused with {code} ({said}): {why}")
+
+
+def unreachable(error: Exception, server: str) -> StoreUnavailable:
+    """No connection could be had, so nothing was sent."""
+    if answered(error):
+        refused = refusal(error, server)
+        if isinstance(refused, StoreUnavailable):
+            return refused
+    return StoreUnavailable(
+        f"{server} could not be reached ({_shown(error)}): nothing was done; start it, or check the URL"
+    )
+
+
+def unclear(error: Exception, server: str) -> StoreUnclear:
+    """The command was sent, and no answer came."""
+    return StoreUnclear(
+        f"{server} went silent after the request was sent ({_shown(error)}): it may have been done; "
+        "send it again and learn which"
+    )
+
+
+def answered(error: Exception) -> bool:
+    """Whether this error is what the server answered, rather than the lack of an answer."""
+    from redis import exceptions
+
+    return isinstance(error, exceptions.ResponseError | exceptions.BusyLoadingError | exceptions.AuthenticationError)
+
+
+def code_of(error: Exception) -> str:
+    """The error's code: `OOM`, `READONLY` …; `ERR` where there is none."""
+    said = str(error)
+    for kind in type(error).__mro__:
+        if kind.__name__ in _CLASSES:
+            return _CLASSES[kind.__name__]
+        if kind.__name__ == "AuthenticationError":
+            return "NOAUTH" if "required" in said.lower() else "WRONGPASS"
+    found = _WRAPPED.search(said) or _BARE.match(said)
+    return found["code"] if found is not None else "ERR"
+
+
+def _shown(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

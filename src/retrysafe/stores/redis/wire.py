@@ -1,0 +1,102 @@
+"""From plans to commands on a connection, once for both colours: what goes out together, what is said again.
+
+We take a connection from redis-py's pool and speak on it ourselves, rather than through the client's
+`execute_command`. So it is known whether a command had left when something failed, nothing is silently sent
+twice, and any number of commands go out in one write.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from retrysafe.errors import MissingDriver, UsageError
+from retrysafe.stores.base import Capabilities, Plan
+from retrysafe.stores.redis.commands import Call
+from retrysafe.stores.redis.failures import code_of, refusal
+
+CAPABILITIES = Capabilities(name="redis", durable=True, shared=True, transactions=False, clock="store")
+
+Command = tuple[bytes, ...]
+Exchange = list[Command]
+"""Commands that go out in one write; answered by the list of their responses, errors among them as values."""
+
+
+def together(plans: Sequence[Plan[Call, Any]], server: str) -> Plan[Exchange, list[Any]]:
+    """Follow several plans at once: in each round, the next call of every plan goes out in one write."""
+    replies: list[Any] = [None] * len(plans)
+    calls: dict[int, Call] = {}
+
+    def go_on(place: int, response: Any) -> None:
+        try:
+            calls[place] = plans[place].send(response)
+        except StopIteration as done:
+            replies[place] = done.value
+
+    for place in range(len(plans)):
+        go_on(place, None)
+    while calls:
+        places, sent = list(calls), list(calls.values())
+        calls.clear()
+        responses = yield from _run(sent)
+        for place, response in zip(places, responses, strict=True):
+            if isinstance(response, Exception):
+                raise refusal(response, server) from response
+            go_on(place, response)
+    return replies
+
+
+def _run(calls: list[Call]) -> Plan[Exchange, list[Any]]:
+    """Run scripts by their digest. Those the server does not know (it restarted, failed over, was flushed)
+    were not run: they are loaded, and only they are sent again."""
+    responses: list[Any] = yield [call.command() for call in calls]
+    unknown = [place for place, response in enumerate(responses) if _unknown_script(response)]
+    if unknown:
+        sources = {calls[place].script.source for place in unknown}
+        loads: Exchange = [(b"SCRIPT", b"LOAD", source) for source in sources]
+        again = yield loads + [calls[place].command() for place in unknown]
+        for place, response in zip(unknown, again[len(loads) :], strict=True):
+            responses[place] = response
+    return responses
+
+
+def _unknown_script(response: Any) -> bool:
+    return isinstance(response, Exception) and code_of(response) == "NOSCRIPT"
+
+
+def checked_pool(client: Any) -> Any:
+    """The client's pool, if we can speak on its connections."""
+    pool = getattr(client, "connection_pool", None)
+    if pool is None:
+        raise UsageError(
+            f"{type(client).__name__} has no connection pool: pass a redis.Redis or redis.asyncio.Redis "
+            "client of one server; clusters are not supported yet"
+        )
+    if pool.get_encoder().decode_responses:
+        raise UsageError(
+            "the client has decode_responses=True, but stored answers are bytes and would not come back as "
+            "they were: pass a client made without it, Redis.from_url(url)"
+        )
+    return pool
+
+
+def connection_arguments(pool: Any) -> tuple[str, ...]:
+    """redis-py before 5.3 wants a command's name to give out a connection; since then it warns about one."""
+    name = inspect.signature(pool.get_connection).parameters.get("command_name")
+    return ("EVALSHA",) if name is not None and name.default is inspect.Parameter.empty else ()
+
+
+def server_name(pool: Any) -> str:
+    """How messages call the server. Never with a password."""
+    given = pool.connection_kwargs
+    if "path" in given:
+        return f"Redis at {given['path']}"
+    return f"Redis at {given.get('host', 'localhost')}:{given.get('port', 6379)}"
+
+
+def need_driver() -> None:
+    try:
+        import redis  # noqa: F401
+    except ImportError as error:
+        raise MissingDriver("Redis", "redis", "redis") from error

@@ -1,0 +1,68 @@
+"""A dialect turns the shared texts into one database's SQL. Built once per store, never per call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from retrysafe.core.moves import KEPT_AFTER_COMPLETION
+from retrysafe.core.times import FOREVER
+from retrysafe.stores.sql.names import Names
+from retrysafe.stores.sql.rows import COLUMNS
+
+_PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
+
+
+class Statement(NamedTuple):
+    """One thing to send. `writes` is False where a connection that only reads will do."""
+
+    sql: str
+    values: Mapping[str, Any]
+    writes: bool = True
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The words that differ. `parameter` shows how a bound value is written, with `{}` for its name."""
+
+    package: str
+    now: str
+    empty: str
+    least: str
+    greatest: str
+    skip_locked: str = ""
+    parameter: str = ":{}"
+
+    def load(self, names: Names) -> dict[str, str]:
+        """Every text by its name: the shared ones, and the dialect's own, which win."""
+        found = {**_read("retrysafe.stores.sql", "texts"), **_read(self.package, "sql")}
+        return {name: self.fill(text, names) for name, text in found.items()}
+
+    def fill(self, text: str, names: Names) -> str:
+        words = {
+            "keys": names.keys,
+            "meta": names.meta,
+            "prefix": names.bare,
+            "columns": ", ".join(COLUMNS),
+            "now": self.now,
+            "empty": self.empty,
+            "least": self.least,
+            "greatest": self.greatest,
+            "skip_locked": self.skip_locked,
+            "forever": str(FOREVER),
+            "hour": str(KEPT_AFTER_COMPLETION),
+        }
+        for word, value in words.items():
+            text = text.replace("{" + word + "}", value)
+        code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
+        return _PARAMETER.sub(lambda match: self.parameter.format(match.group(1)), code).strip()
+
+
+def _read(package: str, folder: str) -> dict[str, str]:
+    root = files(package).joinpath(folder)
+    if not root.is_dir():
+        return {}
+    return {item.name.removesuffix(".sql"): item.read_text() for item in root.iterdir() if item.name.endswith(".sql")}

@@ -1,0 +1,192 @@
+"""Each operation as a plan: which statements to send, and how to read what comes back. Written once for both
+colours and for all SQL stores; who sends them (our pool, the user's own connection) is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from retrysafe.core.moves import Grant, grantable, recognised
+from retrysafe.core.ops import (
+    Advance,
+    Claim,
+    ClaimReply,
+    Complete,
+    Fenced,
+    Forget,
+    List,
+    Lookup,
+    LookupReply,
+    Op,
+    Page,
+    Reap,
+    Release,
+    Renew,
+    Resolve,
+    Stats,
+    StatsReply,
+    Suspect,
+)
+from retrysafe.errors import StoreUnavailable
+from retrysafe.stores.base import Plan
+from retrysafe.stores.sql import rows
+from retrysafe.stores.sql.dialect import Dialect, Statement
+from retrysafe.stores.sql.names import Names
+
+R = TypeVar("R")
+
+ROUNDS = 20
+"""How often a claim looks again when others move the record between its statements. Each round somebody won."""
+
+_RECOGNISABLE = (Complete, Release, Suspect, Resolve)
+
+
+class Held(Exception):
+    """Raised by an executor: another transaction holds the row and would not let go in time (I28)."""
+
+
+class Plans:
+    """The statements of one installation."""
+
+    def __init__(self, dialect: Dialect, names: Names) -> None:
+        self._dialect = dialect
+        self._texts = dialect.load(names)
+        self._reads_first = "insert_or_read" not in self._texts
+
+    def of(self, op: Op[R]) -> Plan[Statement, R]:
+        """The plan of an operation."""
+        plan: Plan[Statement, R] = _PLANS[type(op)](self, op)
+        return plan
+
+    # Claim ----------------------------------------------------------------------------------
+
+    def _claim(self, op: Claim) -> Plan[Statement, ClaimReply]:
+        values = rows.claim_values(op)
+        for _ in range(ROUNDS):
+            try:
+                reply = yield from self._attempt(op, values)
+            except Held:
+                return ClaimReply(False, None, 0)
+            if reply is not None:
+                return reply
+        raise StoreUnavailable(f"the claim lost {ROUNDS} races in a row; the key is contended, try again")
+
+    def _attempt(self, op: Claim, values: dict[str, Any]) -> Plan[Statement, ClaimReply | None]:
+        """One round: None when somebody else moved the record between two statements, so look again."""
+        found = yield from self._insert_or_read(values)
+        if found is None or found.granted:
+            return found
+        grant = grantable(found.record, op, found.now)
+        if grant is None or grant is Grant.OWN:
+            return found._replace(granted=grant is Grant.OWN)
+        name = "rebirth" if grant is Grant.REBIRTH else "takeover"
+        taken = yield Statement(self._texts[name], values)
+        return _reply(True, taken[0]) if taken else None
+
+    def _insert_or_read(self, values: dict[str, Any]) -> Plan[Statement, ClaimReply | None]:
+        if not self._reads_first:
+            # No row at all means: another insert committed after our snapshot. Neither ours nor absent (I1).
+            both = yield Statement(self._texts["insert_or_read"], values)
+            return _reply(both[0][0], both[0][1:]) if both else None
+        # Where a write takes the one lock there is, a replay must not ask for it: read first, then insert.
+        seen = yield Statement(self._texts["lookup"], {"id": values["id"], "now": values["now"]}, writes=False)
+        if seen[0][1] is not None:
+            return _reply(False, seen[0])
+        born = yield Statement(self._texts["insert"], values)
+        return _reply(True, born[0]) if born else None
+
+    # Fenced writes --------------------------------------------------------------------------
+
+    def _fenced(self, op: Any) -> Plan[Statement, bool]:
+        name, values = _FENCED_VALUES[type(op)](op)
+        values |= {"id": op.id, "attempt": op.fence.attempt, "token": op.fence.token, "now": op.now}
+        changed = yield Statement(self._texts[name], values)
+        if changed or not isinstance(op, _RECOGNISABLE):
+            return bool(changed)
+        # Refused, or done before and the reply was lost? What is stored tells; it can only be read now.
+        found = yield from self._lookup(Lookup(op.id, op.now))
+        return recognised(found.record, op)
+
+    # Reading and cleaning -------------------------------------------------------------------
+
+    def _lookup(self, op: Lookup) -> Plan[Statement, LookupReply]:
+        seen = yield Statement(self._texts["lookup"], {"id": op.id, "now": op.now}, writes=False)
+        moment, *row = seen[0]
+        return LookupReply(None if row[0] is None else rows.read(row), moment)
+
+    def _reap(self, op: Reap) -> Plan[Statement, int]:
+        gone = yield Statement(self._texts["reap"], {"limit": op.limit, "now": op.now})
+        return len(gone)
+
+    def _list(self, op: List) -> Plan[Statement, Page]:
+        conditions, values = _conditions(op)
+        where = self._dialect.fill(" AND ".join(conditions), _NO_NAMES)
+        text = self._texts["list"].replace("{where}", where)
+        found = yield Statement(text, values, writes=False)
+        page = tuple(rows.read(row) for row in found[: op.limit])
+        return Page(page, page[-1].id.hex() if len(found) > op.limit else "")
+
+    def _stats(self, op: Stats) -> Plan[Statement, StatsReply]:
+        counted = yield Statement(self._texts["stats"], {"now": op.now}, writes=False)
+        return StatsReply(*counted[0])
+
+
+_NO_NAMES = Names("", "", "")
+
+
+def _reply(granted: bool, row: Iterable[Any]) -> ClaimReply:
+    moment, *columns = row
+    return ClaimReply(bool(granted), rows.read(columns), moment)
+
+
+def _conditions(op: List) -> tuple[list[str], dict[str, Any]]:
+    values: dict[str, Any] = {"after": bytes.fromhex(op.cursor), "limit": op.limit + 1, "now": op.now}
+    conditions = ["id > :after"]
+    for name in ("namespace", "kind", "scope"):
+        value = getattr(op, name)
+        if value is not None:
+            conditions.append(f"{name} = :{name}")
+            values[name] = value
+    if op.state is not None:
+        # The literal, not a parameter: the planner then sees that a partial index will do.
+        conditions.append(f"state = '{op.state.value}'")
+    if op.lapsed:
+        conditions.append("state = 'claimed' AND lease_until <= {now}")
+    return conditions, values
+
+
+def _resolve_values(op: Resolve) -> tuple[str, dict[str, Any]]:
+    name = "resolve_released" if op.answer is None else "resolve_completed"
+    return name, {"note": op.note, **rows.answer_values(op.answer)}
+
+
+_FENCED_VALUES: dict[type[Any], Callable[[Any], tuple[str, dict[str, Any]]]] = {
+    Renew: lambda op: ("renew", {"lease": op.lease}),
+    Advance: lambda op: (
+        "advance",
+        {"point": op.point, "progress": op.progress, "on_lapse": op.on_lapse, "lease": op.lease},
+    ),
+    Complete: lambda op: ("complete", rows.answer_values(op.answer)),
+    Release: lambda op: ("release", {"note": op.note}),
+    Suspect: lambda op: ("suspect", {"note": op.note, "lapsed_only": int(op.lapsed_only)}),
+    Resolve: _resolve_values,
+    Forget: lambda op: ("forget", {}),
+}
+
+_PLANS: dict[type[Any], Callable[[Plans, Any], Any]] = {
+    Claim: Plans._claim,
+    Lookup: Plans._lookup,
+    Reap: Plans._reap,
+    List: Plans._list,
+    Stats: Plans._stats,
+    **dict.fromkeys(_FENCED_VALUES, Plans._fenced),
+}
+
+
+def by_id(ops: Iterable[Op[Any]]) -> list[tuple[int, Op[Any]]]:
+    """Operations with their places, sorted by id: two batches that meet in one transaction each cannot deadlock."""
+    return sorted(enumerate(ops), key=lambda item: getattr(item[1], "id", b""))
+
+
+__all__ = ["Fenced", "Held", "Plans", "Statement", "by_id"]

@@ -1,0 +1,78 @@
+"""Between a Record and a row. Column order is COLUMNS, everywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from retrysafe.core.ops import Claim
+from retrysafe.core.records import Answer, Fingerprint, Record
+from retrysafe.core.states import STATES
+from retrysafe.errors import CorruptRecord
+
+COLUMNS = (
+    "id", "namespace", "kind", "scope", "key", "target", "fingerprint", "state", "attempt", "token", "run",
+    "lease_until", "on_lapse", "point", "progress", "input", "status", "headers", "body", "gone", "note",
+    "created", "started", "completed", "expires", "retention",
+)  # fmt: skip
+
+ON_LAPSE = frozenset({"resume", "uncertain", "rerun"})
+
+
+def read(row: Sequence[Any]) -> Record:
+    """A record out of a row; CorruptRecord if it cannot be one. Nothing is run on the strength of a guess."""
+    (
+        record_id, namespace, kind, scope, key, target, fingerprint, state, attempt, token, run,
+        lease_until, on_lapse, point, progress, input_, status, headers, body, gone, note,
+        created, started, completed, expires, retention,
+    ) = row  # fmt: skip
+    try:
+        if on_lapse not in ON_LAPSE:
+            raise ValueError(f"on_lapse is {on_lapse!r}")
+        answer = None if status is None else Answer(status, bytes(body), read_headers(headers), gone)
+        return Record(
+            bytes(record_id), namespace, kind, scope, key, target, Fingerprint.parse(fingerprint), STATES[state],
+            attempt, bytes(token), bytes(run), lease_until, on_lapse, point, bytes(progress), bytes(input_),
+            answer, note, created, started, completed, expires, retention,
+        )  # fmt: skip
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptRecord(bytes(record_id), f"{type(error).__name__}: {error}") from error
+
+
+def read_headers(text: str) -> list[tuple[str, str]]:
+    return [(name, value) for name, value in json.loads(text)] if text else []
+
+
+def write_headers(answer: Answer) -> str:
+    return json.dumps(answer.headers, separators=(",", ":")) if answer.headers else ""
+
+
+def claim_values(op: Claim) -> dict[str, Any]:
+    return {
+        "id": op.id,
+        "namespace": op.namespace,
+        "kind": op.kind,
+        "scope": op.scope,
+        "key": op.key,
+        "target": op.target,
+        "fingerprint": str(op.fingerprint),
+        "token": op.token,
+        "run": op.run,
+        "lease": op.lease,
+        "retention": op.retention,
+        "on_lapse": op.on_lapse,
+        "input": op.input,
+        "now": op.now,
+    }
+
+
+def answer_values(answer: Answer | None) -> dict[str, Any]:
+    if answer is None:
+        return {"status": None, "headers": "", "body": b"", "gone": ""}
+    return {
+        "status": answer.status,
+        "headers": write_headers(answer),
+        "body": answer.body,
+        "gone": answer.gone,
+    }

@@ -1,0 +1,7 @@
+-- The answer, written once: no open state, no write. Kept for its retention, and at least an hour from now.
+UPDATE {keys} SET
+    state = 'completed', lease_until = {now}, status = :status, headers = :headers, body = :body, gone = :gone,
+    note = '', completed = {now},
+    expires = {greatest}({least}(created + retention, {forever}), {least}({now} + {hour}, {forever}))
+WHERE id = :id AND attempt = :attempt AND token = :token AND state IN ('claimed', 'uncertain')
+RETURNING 1

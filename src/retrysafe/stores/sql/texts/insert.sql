@@ -1,0 +1,9 @@
+-- A record's first moment. Says nothing (no row) when the id is taken.
+INSERT INTO {keys} ({columns})
+VALUES (
+    :id, :namespace, :kind, :scope, :key, :target, :fingerprint, 'claimed', 1, :token, :run,
+    {least}({now} + :lease, {forever}), :on_lapse, '', {empty}, :input, NULL, '', {empty}, '', '',
+    {now}, {now}, 0, {forever}, :retention
+)
+ON CONFLICT (id) DO NOTHING
+RETURNING {now}, {columns}

@@ -1,0 +1,8 @@
+-- At most :limit expired records go. Unfinished work is never among them: its expires is for ever.
+DELETE FROM {keys}
+WHERE id IN (
+    SELECT id FROM {keys}
+    WHERE state IN ('completed', 'released') AND expires <= {now}
+    ORDER BY expires, id LIMIT :limit {skip_locked}
+)
+RETURNING 1

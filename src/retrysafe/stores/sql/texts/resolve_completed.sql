@@ -1,0 +1,7 @@
+-- A person or a probe knows that it happened.
+UPDATE {keys} SET
+    state = 'completed', lease_until = {now}, status = :status, headers = :headers, body = :body, gone = :gone,
+    note = :note, completed = {now},
+    expires = {greatest}({least}(created + retention, {forever}), {least}({now} + {hour}, {forever}))
+WHERE id = :id AND attempt = :attempt AND token = :token AND state = 'uncertain'
+RETURNING 1

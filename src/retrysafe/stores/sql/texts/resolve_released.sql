@@ -1,0 +1,8 @@
+-- A person or a probe knows that it did not happen.
+UPDATE {keys} SET
+    state = 'released', lease_until = {now}, status = NULL, headers = '', body = {empty}, gone = '',
+    note = :note, completed = {now},
+    expires = CASE WHEN point <> '' THEN {forever} ELSE
+        {greatest}({least}(created + retention, {forever}), {least}({now} + {hour}, {forever})) END
+WHERE id = :id AND attempt = :attempt AND token = :token AND state = 'uncertain'
+RETURNING 1

@@ -1,0 +1,10 @@
+-- How many records stand where.
+SELECT
+    count(*) FILTER (WHERE state = 'claimed'),
+    count(*) FILTER (WHERE state = 'released'),
+    count(*) FILTER (WHERE state = 'completed'),
+    count(*) FILTER (WHERE state = 'uncertain'),
+    count(*) FILTER (WHERE state = 'claimed' AND lease_until <= {now}),
+    count(*) FILTER (WHERE state IN ('completed', 'released') AND expires <= {now}),
+    {now}
+FROM {keys}

@@ -1,0 +1,29 @@
+"""SQLite: the embedded default. One file, any number of processes, full durability."""
+
+from __future__ import annotations
+
+from retrysafe.stores.base import AsyncStore, Store
+from retrysafe.stores.sql import migrations
+from retrysafe.stores.sqlite.aio import AsyncSqliteStore
+from retrysafe.stores.sqlite.file import CAPABILITIES, DIALECT, SqliteFile, parse_url
+from retrysafe.stores.sqlite.sync import SqliteStore
+
+
+class SqliteBackend:
+    """Opens `sqlite:///path`; creates the file and its tables."""
+
+    capabilities = CAPABILITIES
+
+    def open(self, url: str) -> Store:
+        return SqliteStore(SqliteFile.from_url(url))
+
+    def open_async(self, url: str) -> AsyncStore:
+        return AsyncSqliteStore(SqliteFile.from_url(url))
+
+    def schema(self, url: str) -> str:
+        return migrations.script(DIALECT, parse_url(url).names)
+
+
+backend = SqliteBackend()
+
+__all__ = ["AsyncSqliteStore", "SqliteFile", "SqliteStore", "backend"]

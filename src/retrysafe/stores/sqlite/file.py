@@ -1,0 +1,212 @@
+"""One SQLite file: a single writing connection, reading connections beside it.
+
+Traps this avoids (RELIABILITY.md section 6): a deferred transaction that upgrades to writing fails at once
+despite the busy timeout, so every write begins IMMEDIATE; many connections setting WAL at the same moment
+lock each other out, so it is set once, with patience, before anything else; `synchronous` is FULL, so a
+commit is on the disk before anybody is told "yours".
+
+The host's clock is the store's clock: it is read after the write lock is held, so that whoever waited for
+the lock does not judge a lease by the time it began to wait.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import unquote
+
+from retrysafe.core.ops import Op
+from retrysafe.errors import SchemaMissing, StoreError, StoreUnavailable, StoreUnclear, StoreURLError
+from retrysafe.stores.base import Capabilities, Plan, follow
+from retrysafe.stores.sql import migrations
+from retrysafe.stores.sql.dialect import Dialect, Statement
+from retrysafe.stores.sql.names import DEFAULT, Names, names, number, split_options
+from retrysafe.stores.sql.plans import Plans, by_id
+
+R = TypeVar("R")
+
+CAPABILITIES = Capabilities(name="sqlite", durable=True, shared=True, transactions=True, clock="host")
+
+DIALECT = Dialect(package="retrysafe.stores.sqlite", now=":now", empty="x''", least="min", greatest="max")
+
+_OPTIONS = frozenset({"table", "timeout"})
+
+
+class Location(NamedTuple):
+    path: str
+    names: Names
+    timeout: float
+
+
+def parse_url(url: str) -> Location:
+    """`sqlite:///app.db` (relative), `sqlite:////var/lib/app.db` (absolute), `?table=` and `?timeout=` seconds."""
+    plain, options = split_options(url, _OPTIONS)
+    rest = plain.partition("://")[2]
+    host, slash, path = rest.partition("/")
+    if host or not slash or not path:
+        raise StoreURLError(f"{url!r} names no file; write sqlite:///app.db, or sqlite:////full/path/app.db")
+    if "?" in path:
+        unknown = path.partition("?")[2]
+        raise StoreURLError(f"{url!r} has options SQLite does not know ({unknown}); there are table= and timeout=")
+    path = unquote(path)
+    if path == ":memory:":
+        raise StoreURLError(f"{url!r}: a database in memory is lost with its connection; use memory:// or a file")
+    return Location(path, names(options.get("table", DEFAULT)), number(options, "timeout", 30.0))
+
+
+class SqliteFile:
+    """The file, its connections and its lock. Both colours stand on it."""
+
+    def __init__(self, path: str | Path, *, table: str = DEFAULT, timeout: float = 30.0) -> None:
+        self.path = str(path)
+        self.names = names(table)
+        self.plans = Plans(DIALECT, self.names)
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._readers: deque[sqlite3.Connection] = deque()
+        self._writer: sqlite3.Connection | None = None
+        self._ready = False
+
+    @classmethod
+    def from_url(cls, url: str) -> SqliteFile:
+        at = parse_url(url)
+        return cls(at.path, table=at.names.bare, timeout=at.timeout)
+
+    def execute(self, op: Op[R]) -> R:
+        """Run one operation; each of its statements is a transaction of its own."""
+        self.prepare()
+        return follow(self.plans.of(op), self.send)
+
+    def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        """Run operations in one transaction: one commit for all, or none happened."""
+        self.prepare()
+        replies: list[Any] = [None] * len(ops)
+        if ops:
+            with self._writing() as connection:
+                for place, op in by_id(ops):
+                    replies[place] = follow(self.plans.of(op), lambda sent: _run(connection, sent))
+        return replies
+
+    def send(self, statement: Statement) -> list[Any]:
+        return self.write(statement) if statement.writes else self.read(statement)
+
+    def read(self, statement: Statement) -> list[Any]:
+        """On a connection of its own: readers and the writer do not wait for each other."""
+        with translated(self.path):
+            connection = self._readers.pop() if self._readers else self._connect()
+            try:
+                return _run(connection, statement)
+            finally:
+                self._readers.append(connection)
+
+    def write(self, statement: Statement) -> list[Any]:
+        with self._writing() as connection:
+            return _run(connection, statement)
+
+    def prepare(self) -> None:
+        """Create the file and its tables at first use: an embedded store needs no separate step."""
+        if not self._ready:
+            self.migrate()
+
+    def migrate(self) -> list[str]:
+        Path(self.path).absolute().parent.mkdir(parents=True, exist_ok=True)
+        with self._writing() as connection:
+            plan: Plan[Statement, list[str]] = migrations.upgrade(DIALECT, self.names)
+            applied = follow(plan, lambda sent: _run(connection, sent))
+        self._ready = True
+        return applied
+
+    def close(self) -> None:
+        with self._lock:
+            writer, self._writer = self._writer, None
+            if writer is not None:
+                writer.close()
+        while self._readers:
+            self._readers.pop().close()
+        self._ready = False
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """The write lock of this process, then of the file; commit at the end, or nothing."""
+        with self._lock, translated(self.path):
+            if self._writer is None:
+                self._writer = self._connect()
+            connection = self._writer
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.path,
+            timeout=self._timeout,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=64,
+        )
+        if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+            _set_wal(connection, self._timeout)
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
+
+
+def _set_wal(connection: sqlite3.Connection, timeout: float) -> None:
+    """Switching to WAL wants the file to itself for a moment, and does not honour the busy timeout."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def _run(connection: sqlite3.Connection, statement: Statement) -> list[Any]:
+    values = dict(statement.values)
+    if values.get("now", 0) is None:
+        values["now"] = time.time_ns() // 1000
+    return connection.execute(statement.sql, values).fetchall()
+
+
+@contextmanager
+def translated(path: str) -> Iterator[None]:
+    """sqlite3's errors as ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise meaning(error, path) from error
+
+
+def meaning(error: sqlite3.Error, path: str) -> StoreError:
+    """What an SQLite error means for the operation that met it."""
+    name = getattr(error, "sqlite_errorname", None) or type(error).__name__
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return StoreUnavailable(
+            f"{path}: another writer held the file for the whole timeout; retry, or raise ?timeout="
+        )
+    if name.startswith("SQLITE_IOERR"):
+        return StoreUnclear(f"{path}: the disk failed ({error}); look at the file system")
+    if name == "SQLITE_FULL":
+        return StoreUnavailable(f"{path}: the disk is full; nothing was written. Make room and retry")
+    if name == "SQLITE_CANTOPEN":
+        return StoreUnavailable(f"{path}: cannot be opened ({error}); check that the folder exists and is writable")
+    if name == "SQLITE_READONLY":
+        return StoreUnavailable(f"{path}: is read-only; check its permissions and those of its folder")
+    if name == "SQLITE_NOTADB":
+        return StoreUnavailable(f"{path}: is not an SQLite database; point the URL at another file")
+    if "no such table" in str(error):
+        return SchemaMissing(f"{path} has no retrysafe tables ({error})", f"sqlite:///{path}")
+    return StoreError(f"{path}: {name}: {error}")

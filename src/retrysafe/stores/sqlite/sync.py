@@ -1,0 +1,33 @@
+"""The sync colour of SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from retrysafe.core.ops import Op
+from retrysafe.stores.sqlite.file import CAPABILITIES, SqliteFile
+
+R = TypeVar("R")
+
+
+class SqliteStore:
+    """Blocks the calling thread for the commit, and only for that."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(self, file: SqliteFile | str | Path) -> None:
+        self._file = file if isinstance(file, SqliteFile) else SqliteFile(file)
+
+    def execute(self, op: Op[R]) -> R:
+        return self._file.execute(op)
+
+    def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        return self._file.execute_many(ops)
+
+    def migrate(self) -> list[str]:
+        return self._file.migrate()
+
+    def close(self) -> None:
+        self._file.close()

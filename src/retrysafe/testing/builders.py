@@ -1,0 +1,186 @@
+"""Operations in one short line each, for tests that read as stories.
+
+Times are seconds here and microseconds in the operation. `now` is 0 unless given; `now=None` asks the store's
+own clock. Whoever holds a key is passed as the reply of its claim, as a looked-up reply, or as the record itself:
+
+    slow = do(claim("k", lease=30, on_lapse="rerun", now=0))
+    fast = do(claim("k", lease=30, on_lapse="rerun", now=31))
+    assert do(complete(slow, b"stale", now=32)) is False
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from retrysafe.core.fingerprint import of_body
+from retrysafe.core.keys import record_id
+from retrysafe.core.ops import (
+    Advance,
+    Claim,
+    ClaimReply,
+    Complete,
+    Forget,
+    List,
+    Lookup,
+    LookupReply,
+    Reap,
+    Release,
+    Renew,
+    Resolve,
+    Stats,
+    Suspect,
+)
+from retrysafe.core.records import Answer, Fingerprint, Gone, Kind, Record
+from retrysafe.core.states import OnLapse, State
+from retrysafe.core.times import micros
+
+TICK = 1e-6
+"""The smallest step of time there is. Exact in sums up to a few thousand years of seconds."""
+
+DAY = 86_400.0
+NAMESPACE = "default"
+SCOPE = "t1"
+
+Held = ClaimReply | LookupReply | Record
+
+
+def record_of(held: Held) -> Record:
+    """The record in whatever shows one."""
+    record = held if isinstance(held, Record) else held.record
+    assert record is not None, f"{held} shows no record"
+    return record
+
+
+def moment(now: float | None) -> int | None:
+    return None if now is None else micros(now)
+
+
+def fingerprint(body: bytes) -> Fingerprint:
+    return of_body("application/octet-stream", [body])
+
+
+def claim(
+    key: str = "k",
+    *,
+    lease: float = 30,
+    retention: float = DAY,
+    on_lapse: OnLapse = "uncertain",
+    body: bytes = b"{}",
+    fingerprint: Fingerprint | None = None,
+    scope: str = SCOPE,
+    kind: Kind = "http",
+    namespace: str = NAMESPACE,
+    target: str = "POST /things",
+    token: bytes | None = None,
+    run: bytes | None = None,
+    input: bytes = b"",
+    now: float | None = 0,
+) -> Claim:
+    """Ask for a key, with a fresh token and run unless they are given."""
+    return Claim(
+        id=record_id(kind, namespace, scope, key),
+        namespace=namespace,
+        kind=kind,
+        scope=scope,
+        key=key,
+        target=target,
+        fingerprint=fingerprint or of_body("application/octet-stream", [body]),
+        token=secrets.token_bytes(16) if token is None else token,
+        run=secrets.token_bytes(16) if run is None else run,
+        lease=micros(lease),
+        retention=micros(retention),
+        on_lapse=on_lapse,
+        input=input,
+        now=moment(now),
+    )
+
+
+def renew(held: Held, *, lease: float = 30, now: float | None = 0) -> Renew:
+    record = record_of(held)
+    return Renew(record.id, record.fence, micros(lease), moment(now))
+
+
+def advance(
+    held: Held,
+    point: str = "charged",
+    progress: bytes = b"progress",
+    *,
+    on_lapse: OnLapse = "resume",
+    lease: float = 30,
+    now: float | None = 0,
+) -> Advance:
+    record = record_of(held)
+    return Advance(record.id, record.fence, point, progress, on_lapse, micros(lease), moment(now))
+
+
+def answer(
+    body: Any = b"done",
+    *,
+    status: int = 201,
+    headers: Mapping[str, str] | Iterable[tuple[str, str]] = (("content-type", "text/plain"),),
+    gone: Gone = "",
+) -> Answer:
+    return Answer(status, body, headers, gone)
+
+
+def complete(held: Held, body: Answer | Any = b"done", *, now: float | None = 0) -> Complete:
+    """Settle with an answer: a whole `Answer`, or only its body."""
+    record = record_of(held)
+    return Complete(record.id, record.fence, body if isinstance(body, Answer) else answer(body), moment(now))
+
+
+def release(held: Held, note: str = "", *, now: float | None = 0) -> Release:
+    record = record_of(held)
+    return Release(record.id, record.fence, note, moment(now))
+
+
+def suspect(
+    held: Held, note: str = "who knows", *, lapsed_only: bool = False, now: float | None = 0
+) -> Suspect:
+    record = record_of(held)
+    return Suspect(record.id, record.fence, note, lapsed_only, moment(now))
+
+
+def resolve(
+    held: Held, body: Answer | bytes | None, note: str = "asked the provider", *, now: float | None = 0
+) -> Resolve:
+    """A person knows: it happened and this is the answer, or (None) it did not happen."""
+    record = record_of(held)
+    found = answer(body) if isinstance(body, bytes) else body
+    return Resolve(record.id, record.fence, found, note, moment(now))
+
+
+def forget(held: Held, *, now: float | None = 0) -> Forget:
+    record = record_of(held)
+    return Forget(record.id, record.fence, moment(now))
+
+
+def lookup(held: Held | str | Claim, *, now: float | None = 0) -> Lookup:
+    """Look at a key: by its name in the default scope, by the claim that asked for it, or by who holds it."""
+    if isinstance(held, str):
+        return Lookup(record_id("http", NAMESPACE, SCOPE, held), moment(now))
+    return Lookup(held.id if isinstance(held, Claim) else record_of(held).id, moment(now))
+
+
+def reap(limit: int = 1000, *, now: float | None = 0) -> Reap:
+    return Reap(limit, moment(now))
+
+
+def listing(
+    *,
+    namespace: str | None = None,
+    state: State | None = None,
+    kind: str | None = None,
+    scope: str | None = None,
+    lapsed: bool = False,
+    cursor: str = "",
+    limit: int = 100,
+    now: float | None = 0,
+) -> List:
+    return List(namespace, state, kind, scope, lapsed, cursor, limit, moment(now))
+
+
+def stats(*, now: float | None = 0) -> Stats:
+    return Stats(moment(now))

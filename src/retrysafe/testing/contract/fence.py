@@ -1,0 +1,259 @@
+"""The fence: who was replaced changes nothing, and learns it (I3, I4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from retrysafe.core.ops import Op
+from retrysafe.core.records import Record
+from retrysafe.core.states import State
+from retrysafe.core.times import FOREVER, SECOND
+from retrysafe.testing.builders import (
+    Held,
+    advance,
+    claim,
+    complete,
+    forget,
+    reap,
+    record_of,
+    release,
+    renew,
+    resolve,
+    suspect,
+)
+from retrysafe.testing.driver import Do
+
+LATER = 100.0
+
+OPEN_WRITES: dict[str, Callable[[Held], Op[bool]]] = {
+    "renew": lambda held: renew(held, lease=999, now=LATER),
+    "advance": lambda held: advance(held, "zombie", b"zombie", on_lapse="rerun", lease=999, now=LATER),
+    "complete": lambda held: complete(held, b"zombie", now=LATER),
+    "release": lambda held: release(held, "zombie", now=LATER),
+    "suspect": lambda held: suspect(held, "zombie", now=LATER),
+    "sweep": lambda held: suspect(held, "zombie", lapsed_only=True, now=LATER),
+}
+WRITES: dict[str, Callable[[Held], Op[bool]]] = {
+    **OPEN_WRITES,
+    "resolve": lambda held: resolve(held, b"zombie", "zombie", now=LATER),
+    "resolve-no": lambda held: resolve(held, None, "zombie", now=LATER),
+    "forget": lambda held: forget(held, now=LATER),
+}
+
+every_write = pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
+every_open_write = pytest.mark.parametrize("write", OPEN_WRITES.values(), ids=OPEN_WRITES.keys())
+
+
+# Each state a record can be in, with the reply of the claim that owns it now ----------------------
+
+
+def claimed(do: Do) -> Record:
+    do(claim("k", lease=10, on_lapse="uncertain", now=0))
+    return do.record("k")
+
+
+def released(do: Do) -> Record:
+    assert do(release(do(claim("k", now=0)), now=1))
+    return do.record("k")
+
+
+def completed(do: Do) -> Record:
+    assert do(complete(do(claim("k", now=0)), b"first", now=1))
+    return do.record("k")
+
+
+def uncertain(do: Do) -> Record:
+    assert do(suspect(do(claim("k", now=0)), now=1))
+    return do.record("k")
+
+
+STATES = [claimed, released, completed, uncertain]
+every_state = pytest.mark.parametrize("arrange", STATES, ids=lambda arrange: arrange.__name__)
+
+
+def strangers(record: Record) -> dict[str, Record]:
+    """Fences that are nearly the right one."""
+    return {
+        "next attempt": record._replace(attempt=record.attempt + 1),
+        "former attempt": record._replace(attempt=record.attempt - 1),
+        "other token": record._replace(token=b"\xff" * 16),
+        "empty token": record._replace(token=b""),
+        "half a token": record._replace(token=record.token[:8]),
+        "longer token": record._replace(token=record.token + b"\x00"),
+        "neither": record._replace(attempt=99, token=b"\x00" * 16),
+    }
+
+
+def assert_refused(do: Do, op: Op[bool], before: Record) -> None:
+    assert do(op) is False
+    assert do.record(before, now=LATER) == before
+
+
+@every_write
+@every_state
+def test_a_wrong_fence_changes_nothing(
+    do: Do, arrange: Callable[[Do], Record], write: Callable[[Held], Op[bool]]
+) -> None:
+    before = arrange(do)
+    for stranger in strangers(before).values():
+        assert_refused(do, write(stranger), before)
+
+
+@every_write
+def test_a_record_that_is_not_there_cannot_be_written(do: Do, write: Callable[[Held], Op[bool]]) -> None:
+    ghost = record_of(do(claim("k", now=0)))._replace(id=b"\x01" * 32)
+    assert do(write(ghost)) is False
+    assert do(claim("k", now=1)).record == do.record("k")
+
+
+@every_write
+def test_after_a_takeover_the_former_owner_is_a_stranger(do: Do, write: Callable[[Held], Op[bool]]) -> None:
+    slow = do(claim("k", lease=10, on_lapse="rerun", now=0))
+    fast = record_of(do(claim("k", lease=1000, on_lapse="rerun", now=11)))
+    assert_refused(do, write(slow), fast)
+
+
+@every_write
+def test_after_a_takeover_that_is_settled(do: Do, write: Callable[[Held], Op[bool]]) -> None:
+    """I5: the second attempt's answer is what counts, whatever the first one brings."""
+    slow = do(claim("k", lease=10, on_lapse="rerun", now=0))
+    fast = do(claim("k", lease=10, on_lapse="rerun", now=11))
+    assert do(complete(fast, b"fresh", now=12)) is True
+    assert_refused(do, write(slow), do.record("k"))
+
+
+@every_write
+def test_after_a_release_and_the_next_claim(do: Do, write: Callable[[Held], Op[bool]]) -> None:
+    first = do(claim("k", now=0))
+    assert do(release(first, now=1))
+    second = record_of(do(claim("k", lease=1000, now=2)))
+    assert_refused(do, write(first), second)
+
+
+@every_write
+@pytest.mark.parametrize("reaped", [True, False], ids=["reaped", "not-reaped"])
+def test_after_expiry_and_rebirth(do: Do, write: Callable[[Held], Op[bool]], reaped: bool) -> None:
+    """I3: attempt 1 again, but with another token. The zombie of the former life touches nothing."""
+    old = do(claim("k", retention=1, now=-8000))
+    assert do(complete(old, b"old life", now=-7999))
+    if reaped:
+        assert do(reap(now=-7999 + 3600)) == 1
+        assert do(write(old)) is False
+    new = record_of(do(claim("k", lease=10_000, now=0)))
+    assert (new.attempt, record_of(old).attempt) == (1, 1)
+    assert_refused(do, write(old), new)
+    assert do(complete(new, b"new life", now=1)) is True
+    assert_refused(do, write(old), do.record("k"))
+
+
+# What a settled record still lets its own last owner do: nothing but be recognised ----------------
+
+
+@pytest.mark.parametrize("name", ["renew", "advance", "release", "suspect", "sweep", "resolve", "resolve-no"])
+def test_completed_is_closed_for_its_own_owner_too(do: Do, name: str) -> None:
+    before = completed(do)
+    assert_refused(do, WRITES[name](before), before)
+
+
+@pytest.mark.parametrize("name", ["renew", "advance", "complete", "suspect", "sweep", "resolve"])
+def test_released_is_closed_for_its_own_owner_too(do: Do, name: str) -> None:
+    before = released(do)
+    assert_refused(do, WRITES[name](before), before)
+
+
+@pytest.mark.parametrize("name", ["resolve", "resolve-no", "forget"])
+def test_a_claimed_record_is_neither_resolved_nor_forgotten(do: Do, name: str) -> None:
+    before = claimed(do)
+    assert_refused(do, WRITES[name](before), before)
+
+
+def test_an_uncertain_record_is_not_forgotten(do: Do) -> None:
+    before = uncertain(do)
+    assert_refused(do, forget(before, now=LATER), before)
+
+
+# Silent, but not replaced: still the owner ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_lapse", ["resume", "rerun", "uncertain"])
+@every_open_write
+def test_a_lapsed_owner_nobody_replaced_still_owns(
+    do: Do, write: Callable[[Held], Op[bool]], on_lapse: Any
+) -> None:
+    held = do(claim("k", lease=10, on_lapse=on_lapse, now=0))
+    op = write(held)
+    expected = not (getattr(op, "lapsed_only", False) and on_lapse != "uncertain")
+    assert do(op) is expected
+
+
+def test_renew_moves_the_lease_and_nothing_else(do: Do) -> None:
+    held = record_of(do(claim("k", lease=10, now=0)))
+    assert do(renew(held, lease=20, now=5)) is True
+    assert do.record("k") == held._replace(lease_until=25 * SECOND)
+
+
+def test_renew_may_shorten_a_lease_and_may_hold_for_ever(do: Do) -> None:
+    held = record_of(do(claim("k", lease=100, now=0)))
+    assert do(renew(held, lease=1, now=5)) is True
+    assert do.record("k").lease_until == 6 * SECOND
+    assert do(renew(held, lease=float("inf"), now=5)) is True
+    assert do.record("k").lease_until == FOREVER
+
+
+def test_advance_writes_point_progress_and_what_a_lapse_means(do: Do) -> None:
+    held = record_of(do(claim("k", lease=10, on_lapse="uncertain", input=b"in", now=0)))
+    progress = bytes(range(256))
+    assert do(advance(held, "charged", progress, on_lapse="resume", lease=20, now=5)) is True
+    assert do.record("k") == held._replace(
+        point="charged", progress=progress, on_lapse="resume", lease_until=25 * SECOND
+    )
+    assert do(advance(held, "shipped", b"", on_lapse="rerun", lease=20, now=6)) is True
+    after = do.record("k")
+    assert (after.point, after.progress, after.on_lapse) == ("shipped", b"", "rerun")
+
+
+@pytest.mark.parametrize("by_sweeper", [True, False], ids=["sweeper", "owner"])
+@pytest.mark.parametrize("name", ["renew", "advance", "complete", "release"])
+def test_the_owner_of_a_suspected_record_may_come_back(do: Do, name: str, by_sweeper: bool) -> None:
+    """It is the best witness there is."""
+    held = do(claim("k", lease=10, on_lapse="uncertain", now=0))
+    assert do(suspect(held, "swept", lapsed_only=by_sweeper, now=11)) is True
+    assert do.record("k").state is State.UNCERTAIN
+    assert do(OPEN_WRITES[name](held)) is True
+    expected = {"complete": State.COMPLETED, "release": State.RELEASED}.get(name, State.CLAIMED)
+    after = do.record("k")
+    assert (after.state, after.attempt) == (expected, 1)
+    assert after.note == ("zombie" if name == "release" else "")
+
+
+# The sweeper (rule 9) -----------------------------------------------------------------------------
+
+
+def test_the_sweeper_never_accuses_a_living_owner(do: Do) -> None:
+    held = record_of(do(claim("k", lease=10, on_lapse="uncertain", now=0)))
+    assert do(suspect(held, "swept", lapsed_only=True, now=9.999999)) is False
+    assert do.record("k") == held
+
+
+def test_the_sweeper_comes_too_late_for_a_renewed_lease(do: Do) -> None:
+    held = do(claim("k", lease=10, on_lapse="uncertain", now=0))
+    assert do(renew(held, lease=30, now=11)) is True
+    before = do.record("k")
+    assert do(suspect(held, "swept", lapsed_only=True, now=12)) is False
+    assert do.record("k") == before
+
+
+@pytest.mark.parametrize("on_lapse", ["resume", "rerun"])
+def test_the_sweeper_leaves_what_may_be_taken_over(do: Do, on_lapse: Any) -> None:
+    held = record_of(do(claim("k", lease=10, on_lapse=on_lapse, now=0)))
+    assert do(suspect(held, "swept", lapsed_only=True, now=11)) is False
+    assert do.record("k") == held
+
+
+def test_suspect_keeps_everything_but_state_and_note(do: Do) -> None:
+    held = record_of(do(claim("k", lease=10, input=b"in", now=0)))
+    assert do(suspect(held, "the socket closed: 'ä' \x01 \"", now=1)) is True
+    assert do.record("k") == held._replace(state=State.UNCERTAIN, note="the socket closed: 'ä' \x01 \"")

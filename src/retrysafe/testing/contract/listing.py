@@ -1,0 +1,138 @@
+"""Listing and counting: for people and workers, page by page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from retrysafe.core.ops import StatsReply
+from retrysafe.core.states import State
+from retrysafe.core.times import SECOND
+from retrysafe.testing.builders import claim, complete, listing, release, stats, suspect
+from retrysafe.testing.driver import Do
+
+
+def populate(do: Do) -> dict[str, set[str]]:
+    """Twelve records in all states, two scopes, two kinds, two namespaces; which keys each filter shows."""
+    shown: dict[str, set[str]] = {}
+
+    def note(key: str, *groups: str) -> None:
+        for group in (*groups, "all"):
+            shown.setdefault(group, set()).add(key)
+
+    for number in range(12):
+        scope, kind = ("s1", "s2")[number % 2], ("http", "job")[number % 3 == 0]
+        namespace = ("n1", "n2")[number >= 8]
+        lease = 5 if number < 6 else 100
+        held = do(
+            claim(
+                f"k{number}",
+                scope=scope,
+                kind=kind,  # type: ignore[arg-type]  # both are kinds
+                namespace=namespace,
+                lease=lease,
+                on_lapse=("rerun", "uncertain")[number == 4],
+                now=0,
+            )
+        )
+        state = ("claimed", "completed", "released", "uncertain")[number % 4]
+        if state == "completed":
+            assert do(complete(held, b"x", now=1))
+        elif state == "released":
+            assert do(release(held, now=1))
+        elif state == "uncertain":
+            assert do(suspect(held, now=1))
+        lapsed = ["lapsed"] if state == "claimed" and lease == 5 else []
+        note(f"k{number}", scope, kind, namespace, state, f"{scope}+{state}", *lapsed)
+    return shown
+
+
+FILTERS: dict[str, dict[str, Any]] = {
+    "all": {},
+    "s1": {"scope": "s1"},
+    "s2": {"scope": "s2"},
+    "http": {"kind": "http"},
+    "job": {"kind": "job"},
+    "n1": {"namespace": "n1"},
+    "n2": {"namespace": "n2"},
+    "claimed": {"state": State.CLAIMED},
+    "completed": {"state": State.COMPLETED},
+    "released": {"state": State.RELEASED},
+    "uncertain": {"state": State.UNCERTAIN},
+    "s1+released": {"scope": "s1", "state": State.RELEASED},
+    "lapsed": {"lapsed": True},
+}
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7, 100])
+@pytest.mark.parametrize("name", FILTERS)
+def test_filters_show_what_they_say(do: Do, name: str, limit: int) -> None:
+    expected = populate(do)[name]
+    pages = do.pages(listing(**FILTERS[name], limit=limit, now=50))
+    assert all(len(page) <= limit for page in pages)
+    assert {record.key for page in pages for record in page} == expected
+
+
+def test_a_filter_nothing_matches(do: Do) -> None:
+    populate(do)
+    for filters in ({"scope": "nobody"}, {"namespace": ""}, {"state": State.UNCERTAIN, "lapsed": True}):
+        assert do.listed(listing(**filters, now=50)) == {}  # type: ignore[arg-type]  # mixed filter types
+
+
+def test_lapsed_is_judged_to_the_tick(do: Do) -> None:
+    held = do(claim("k", lease=30, now=0))
+    assert do.listed(listing(lapsed=True, now=29.999999)) == {}
+    assert list(do.listed(listing(lapsed=True, now=30)).values()) == [held.record]
+
+
+def test_a_listed_record_is_the_whole_record(do: Do) -> None:
+    held = do(claim("k", input=b"in\x00\xff", now=0))
+    assert do(complete(held, b"\x00answer\xff", now=1))
+    assert list(do.listed(listing(now=1)).values()) == [do.record("k", now=1)]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7])
+def test_paging_over_many_records_shows_each_of_them(do: Do, limit: int) -> None:
+    ops = [claim(f"k{number}", scope=f"s{number % 3}", now=0) for number in range(41)]
+    do.many(ops)
+    pages = do.pages(listing(limit=limit))
+    assert all(len(page) <= limit for page in pages)
+    assert {record.id for page in pages for record in page} == {op.id for op in ops}
+    one_scope = do.listed(listing(limit=limit, scope="s1"))
+    assert set(one_scope) == {op.id for op in ops if op.scope == "s1"}
+
+
+def test_paging_while_records_come_and_go_shows_what_stays(do: Do) -> None:
+    """A record that is there throughout is seen at least once, whatever happens beside it."""
+    staying = {do(claim(f"stay{number}", now=0)).record.id for number in range(10)}  # type: ignore[union-attr]
+    page = do(listing(limit=3, state=State.CLAIMED))
+    seen = {record.id for record in page.records}
+    turn = 0
+    while page.cursor:
+        turn += 1
+        assert turn < 100
+        passing = do(claim(f"passing{turn}", now=0))
+        assert do(complete(passing, b"x", now=0))
+        page = do(listing(limit=3, state=State.CLAIMED, cursor=page.cursor))
+        seen |= {record.id for record in page.records}
+    assert staying <= seen
+
+
+def test_an_empty_store_lists_nothing(do: Do) -> None:
+    page = do(listing())
+    assert (page.records, page.cursor) == ((), "")
+
+
+def test_stats_count_by_state(do: Do) -> None:
+    populate(do)
+    assert do(stats(now=50)) == StatsReply(
+        claimed=3, released=3, completed=3, uncertain=3, lapsed=2, expired=0, now=50 * SECOND
+    )
+    assert do(stats(now=86_400)) == StatsReply(
+        claimed=3, released=3, completed=3, uncertain=3, lapsed=3, expired=6, now=86_400 * SECOND
+    )
+
+
+def test_stats_of_an_empty_store(do: Do) -> None:
+    assert do(stats(now=5)) == StatsReply(0, 0, 0, 0, 0, 0, 5 * SECOND)

@@ -1,0 +1,262 @@
+"""Endings: written once (I5), recognised when sent again (I11), given back byte for byte (I6)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from retrysafe.core.judge import judge
+from retrysafe.core.ops import Op
+from retrysafe.core.outcomes import Replay
+from retrysafe.core.records import Answer, Gone, Record
+from retrysafe.core.states import State
+from retrysafe.core.times import SECOND
+from retrysafe.testing.builders import (
+    Held,
+    advance,
+    answer,
+    claim,
+    complete,
+    record_of,
+    release,
+    renew,
+    resolve,
+    suspect,
+)
+from retrysafe.testing.driver import Do
+
+# Complete -----------------------------------------------------------------------------------------
+
+
+def test_complete_settles(do: Do) -> None:
+    held = record_of(do(claim("k", input=b"in", now=0)))
+    assert do(complete(held, answer(b"ok", status=201), now=4)) is True
+    assert do.record("k") == held._replace(
+        state=State.COMPLETED,
+        answer=answer(b"ok", status=201),
+        lease_until=4 * SECOND,
+        completed=4 * SECOND,
+        expires=held.retention,
+    )
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        answer(b"other"),
+        answer(b"first", status=202),
+        answer(b"first", headers=()),
+        answer(b"first", headers=[("content-type", "text/plain"), ("x", "1")]),
+        answer(b"first", headers=[("Content-Type", "text/plain")]),
+        answer(b"first", gone="too_large"),
+        answer(b"first\x00"),
+        answer(b""),
+    ],
+    ids=["body", "status", "no-headers", "more-headers", "case-of-header", "gone", "trailing-nul", "empty"],
+)
+def test_an_answer_is_written_once(do: Do, second: Answer) -> None:
+    """I5: under the very same fence, too. A different answer is a refusal, never a quiet success."""
+    held = do(claim("k", now=0))
+    assert do(complete(held, answer(b"first"), now=1)) is True
+    before = do.record("k")
+    assert do(complete(held, second, now=2)) is False
+    assert do.record("k") == before
+
+
+# Sent again ---------------------------------------------------------------------------------------
+
+
+def ends(held: Held) -> dict[str, tuple[Op[bool], bool]]:
+    """Every way to end, and whether it starts from uncertain."""
+    return {
+        "complete": (complete(held, b"done", now=5), False),
+        "release": (release(held, "not now", now=5), False),
+        "suspect": (suspect(held, "unknown", now=5), False),
+        "resolve-yes": (resolve(held, b"done", now=5), True),
+        "resolve-no": (resolve(held, None, now=5), True),
+    }
+
+
+NAMES = ["complete", "release", "suspect", "resolve-yes", "resolve-no"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_ending_recognises_its_own_earlier_success(do: Do, name: str) -> None:
+    """I11: sent a second and a third time, later, it says yes and writes nothing."""
+    held = do(claim("k", now=0))
+    op, from_uncertain = ends(held)[name]
+    if from_uncertain:
+        assert do(suspect(held, now=1)) is True
+    assert do(op) is True
+    before = do.record("k")
+    for later in (5, 6, 3000):
+        assert do(replace(op, now=later * SECOND)) is True  # type: ignore[type-var]  # every ending has `now`
+        assert do.record("k") == before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_ending_is_not_recognised_once_somebody_else_had_the_key(do: Do, name: str) -> None:
+    """I4: the state looks the same, the fence does not."""
+    held = do(claim("k", now=0))
+    op, from_uncertain = ends(held)[name]
+    assert do(release(held, now=1)) is True
+    other = do(claim("k", now=2))
+    assert do(suspect(other, now=3)) is True
+    if not from_uncertain and name != "suspect":
+        assert do(release(other, now=4)) is True
+    before = do.record("k")
+    assert do(op) is False
+    assert do.record("k") == before
+
+
+def test_renew_and_advance_may_be_sent_again(do: Do) -> None:
+    held = do(claim("k", lease=10, now=0))
+    for op in (renew(held, lease=20, now=1), advance(held, "a", b"1", lease=20, now=2)):
+        assert do(op) is True
+        after = do.record("k")
+        assert do(op) is True
+        assert do.record("k") == after
+
+
+# Release ------------------------------------------------------------------------------------------
+
+
+def test_release_settles_without_an_answer(do: Do) -> None:
+    held = record_of(do(claim("k", input=b"in", now=0)))
+    assert do(release(held, "upstream said 503", now=4)) is True
+    assert do.record("k") == held._replace(
+        state=State.RELEASED,
+        note="upstream said 503",
+        lease_until=4 * SECOND,
+        completed=4 * SECOND,
+        expires=held.retention,
+    )
+
+
+def test_complete_after_release_is_refused(do: Do) -> None:
+    held = do(claim("k", now=0))
+    assert do(release(held, now=1)) is True
+    assert do(complete(held, b"too late", now=2)) is False
+    assert do.record("k").answer is None
+
+
+# Resolve ------------------------------------------------------------------------------------------
+
+
+def test_resolve_yes_stores_the_answer(do: Do) -> None:
+    held = record_of(do(claim("k", now=0)))
+    assert do(suspect(held, "unknown", now=1)) is True
+    assert do(resolve(held, b"it was paid", "asked the bank", now=9)) is True
+    after = do.record("k")
+    assert (after.state, after.answer, after.note) == (
+        State.COMPLETED,
+        answer(b"it was paid"),
+        "asked the bank",
+    )
+    assert (after.completed, after.lease_until, after.attempt) == (9 * SECOND, 9 * SECOND, 1)
+    op = claim("k", now=10)
+    assert isinstance(judge(op, do(op)), Replay)
+
+
+def test_resolve_no_lets_the_next_one_try(do: Do) -> None:
+    held = record_of(do(claim("k", now=0)))
+    assert do(suspect(held, "unknown", now=1)) is True
+    assert do(resolve(held, None, "the bank never saw it", now=9)) is True
+    after = do.record("k")
+    assert (after.state, after.answer, after.note) == (State.RELEASED, None, "the bank never saw it")
+    second = do(claim("k", now=10))
+    assert second.granted
+    assert (record_of(second).attempt, record_of(second).run) == (2, held.run)
+
+
+@pytest.mark.parametrize("other", [b"another", None], ids=["other-answer", "no"])
+def test_a_second_resolution_that_says_something_else_is_refused(do: Do, other: bytes | None) -> None:
+    held = do(claim("k", now=0))
+    assert do(suspect(held, now=1)) is True
+    assert do(resolve(held, b"paid", now=2)) is True
+    before = do.record("k")
+    assert do(resolve(held, other, now=3)) is False
+    assert do.record("k") == before
+
+
+def test_a_resolution_after_the_owner_came_back_is_refused(do: Do) -> None:
+    held = do(claim("k", now=0))
+    assert do(suspect(held, now=1)) is True
+    assert do(complete(held, b"the truth", now=2)) is True
+    assert do(resolve(held, b"a guess", now=3)) is False
+    assert do(resolve(held, None, now=3)) is False
+    assert do.record("k").answer == answer(b"the truth")
+
+
+# Byte for byte ------------------------------------------------------------------------------------
+
+BODIES = {
+    "empty": b"",
+    "one-nul": b"\x00",
+    "all-bytes": bytes(range(256)),
+    "not-utf-8": b"\xff\xfe\xc3\x28",
+    "json": b'{"a": 1.0, "b": [ ] }\n',
+    "crlf": b"a\r\n\r\nb\n",
+    "quotes": b"'; DROP TABLE keys; -- \"\\",
+    "one-mebibyte": bytes(range(256)) * 4096,
+}
+
+HEADERS: dict[str, tuple[tuple[str, str], ...]] = {
+    "none": (),
+    "duplicates": (("link", "</a>"), ("link", "</b>"), ("link", "</a>")),
+    "order-and-case": (("B", "1"), ("a", "2"), ("A", "3")),
+    "odd": (("x-empty", ""), ("x-space", " a  b "), ("x-latin", "caf\xe9"), ("x-quote", "a\"b'c\\d;e,f=g")),
+    "long": (("x-long", "v" * 20_000),),
+}
+
+
+def replayed(do: Do, stored: Answer) -> Record:
+    held = do(claim("k", now=0))
+    assert do(complete(held, stored, now=1)) is True
+    op = claim("k", now=2)
+    outcome = judge(op, do(op))
+    assert isinstance(outcome, Replay)
+    assert outcome.record == do.record("k", now=2)
+    assert do(complete(held, stored, now=3)) is True, "its own answer is recognised"
+    return outcome.record
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+def test_bodies_come_back_byte_for_byte(do: Do, body: bytes) -> None:
+    assert replayed(do, answer(body)).answer == answer(body)
+
+
+@pytest.mark.parametrize("headers", HEADERS.values(), ids=HEADERS.keys())
+def test_headers_come_back_in_order(do: Do, headers: tuple[tuple[str, str], ...]) -> None:
+    assert replayed(do, answer(b"x", headers=headers)).answer == answer(b"x", headers=headers)
+
+
+@pytest.mark.parametrize("status", [0, 100, 200, 204, 304, 402, 503, 599, 999])
+def test_every_status_comes_back(do: Do, status: int) -> None:
+    assert replayed(do, answer(b"", status=status)).answer == answer(b"", status=status)
+
+
+@pytest.mark.parametrize("gone", get_args(Gone))
+def test_a_tombstone_says_why(do: Do, gone: Gone) -> None:
+    assert replayed(do, answer(b"", gone=gone)).answer == answer(b"", gone=gone)
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+def test_input_and_progress_come_back_byte_for_byte(do: Do, body: bytes) -> None:
+    held = do(claim("k", input=body, lease=5, now=0))
+    assert do(advance(held, "p", body, on_lapse="resume", lease=5, now=1)) is True
+    taken = record_of(do(claim("k", now=10)))
+    assert (taken.input, taken.progress, taken.attempt) == (body, body, 2)
+
+
+@pytest.mark.parametrize("text", ["", "plain", "ünïcödé 🙂", "'\"\\;--\n\r\t", "a" * 5000])
+def test_notes_and_points_come_back(do: Do, text: str) -> None:
+    held = do(claim("k", now=0))
+    assert do(advance(held, text, b"", now=0)) is True
+    assert do.record("k").point == text
+    assert do(suspect(held, text, now=1)) is True
+    assert do.record("k").note == text
+    assert do(release(held, text, now=2)) is True
+    assert do.record("k").note == text
