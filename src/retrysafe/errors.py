@@ -22,8 +22,8 @@
     ├── StoredFailure              it was tried, it failed, and that is the answer
     ├── LeaseLost                  the caller was replaced: whatever it writes now changes nothing
     └── StoreError                 the operator: the store
-        ├── StoreUnavailable       it could not be reached; nothing was done
-        ├── StoreUnclear           it went silent after the request was sent
+        ├── StoreUnavailable       it could not be reached, or said no; nothing was done
+        │   └── StoreUnclear       … or it went silent after the request was sent
         ├── SchemaMissing          its tables are not there or too old
         └── CorruptRecord          what it holds cannot be read
 
@@ -37,6 +37,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from retrysafe.core.times import SECOND, iso
+from retrysafe.core.urls import safe_url
 
 Blame = Literal["client", "developer", "operator", "nobody"]
 
@@ -134,9 +135,9 @@ class MissingKey(KeyProblem):
 class MalformedKey(KeyProblem, ValueError):
     anchor = "malformed-key"
 
-    def __init__(self, header: str, why: str) -> None:
+    def __init__(self, header: str, why: str, fix: str = "send 1 to 255 visible ASCII characters") -> None:
         shown = header if len(header) <= 80 else header[:77] + "…"
-        super().__init__(f"idempotency key {shown!r} cannot be used: {why}; send 1 to 255 visible ASCII characters")
+        super().__init__(f"idempotency key {shown!r} cannot be used: {why}; {fix}")
 
 
 class FingerprintMismatch(KeyProblem):
@@ -245,7 +246,7 @@ class SchemaMissing(StoreError):
     anchor = "schema-missing"
 
     def __init__(self, found: str, url: str) -> None:
-        super().__init__(f"{found}; create or upgrade the tables with: retrysafe migrate {url}")
+        super().__init__(f"{found}; create or upgrade the tables with: retrysafe migrate {safe_url(url)}")
 
 
 class CorruptRecord(StoreError):

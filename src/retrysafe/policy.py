@@ -113,6 +113,9 @@ _LITERALS: dict[str, Any] = {
     "start": Start,
 }
 
+_LONGEST = 10**12
+"""Seconds, some 31,000 years: beyond it all durations are the same."""
+
 _DURATIONS: dict[str, tuple[float, str]] = {
     "wait": (0.0, "give seconds or a timedelta, zero or more"),
     "retention": (1.0, "give at least one second; an answer that is not kept cannot be replayed"),
@@ -123,8 +126,9 @@ _DURATIONS: dict[str, tuple[float, str]] = {
 def _seconds(name: str, value: object, least: float, fix: str) -> float:
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or value < least:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:  # not `<`: NaN is neither
         raise PolicyError(name, value, fix)
+    value = min(value, _LONGEST) if isinstance(value, int) else value  # a float cannot hold every int
     if math.isinf(value) and name != "retention":
         raise PolicyError(name, value, "only retention may be for ever")
     return float(value)

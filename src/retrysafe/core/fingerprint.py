@@ -74,6 +74,7 @@ def canonical_json(body: bytes, content_type: str = "") -> bytes:
     value = json.loads(
         body.decode(),
         parse_float=_literal,
+        parse_int=_integer,
         parse_constant=_refuse,
         object_pairs_hook=_object,
     )
@@ -82,6 +83,10 @@ def canonical_json(body: bytes, content_type: str = "") -> bytes:
 
 def _literal(text: str) -> dict[str, str]:
     return {"\0n": text}
+
+
+def _integer(text: str) -> int | dict[str, str]:
+    return _literal(text) if text == "-0" else int(text)  # `int` would make it 0, which other readers tell apart
 
 
 def _refuse(text: str) -> NoReturn:
@@ -118,10 +123,13 @@ def canonical_multipart(body: bytes, content_type: str) -> bytes:
         raise ValueError("the multipart body is not closed by its boundary")
     parts = []
     for piece in pieces[1:-1]:
+        # What follows the boundary on its line makes it another, longer boundary: that is content, not a part.
+        if not piece.startswith(b"\r\n"):
+            raise ValueError("a boundary of the multipart body does not end its line")
         head, separator, content = piece.partition(b"\r\n\r\n")
         if not separator:
             raise ValueError("a part of the multipart body has no header end")
-        parts.append(frame(b"\n".join(sorted(line.strip() for line in head.split(b"\r\n") if line)), content))
+        parts.append(frame(head, content))
     return frame(*parts)
 
 

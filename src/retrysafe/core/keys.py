@@ -25,6 +25,7 @@ DERIVED_LENGTH = 48
 _BARE = re.compile(r"[\x21-\x2b\x2d-\x7e]+")  # visible ASCII without the comma, which joins two header lines
 _QUOTED = re.compile(r'"((?:[\x20-\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
+_KEY_FIX = f"give 1 to {MAX_TEXT} characters of text; shorten a long one to an id or a digest"
 _ESCAPE = re.compile(r'\\(["\\])')
 
 
@@ -76,9 +77,10 @@ class Key:
             raise ScopeRequired(self.scope)
         for name, text in (("key", self.value), ("scope", self.scope)):
             if not isinstance(text, str) or not text:
-                raise MalformedKey(str(text), f"the {name} is empty or not text")
+                raise MalformedKey(str(text), f"the {name} is empty or not text", _KEY_FIX)
             if len(text) > MAX_TEXT or "\0" in text or not _encodable(text):
-                raise MalformedKey(text, f"a {name} has at most {MAX_TEXT} characters, no NUL and no lone surrogate")
+                why = f"the {name} has more than {MAX_TEXT} characters, a NUL or a lone surrogate"
+                raise MalformedKey(text, why, _KEY_FIX)
 
     def id(self, namespace: str) -> bytes:
         return record_id(self.kind, namespace, self.scope, self.value)
@@ -127,7 +129,7 @@ class Template:
         return cls(text, tuple(fields))
 
     def fill(self, arguments: Mapping[str, Any]) -> str:
-        """The key of one call. Each value stands as canonical JSON in braces: `receipt:{42}` is not `receipt:{"42"}`."""
+        """The key of one call. Values stand as canonical JSON in braces: `receipt:{42}` is not `receipt:{"42"}`."""
         filled = []
         for literal, field, _, _ in Formatter().parse(self.text):
             filled.append(literal)

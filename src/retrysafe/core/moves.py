@@ -102,11 +102,8 @@ def claim(found: Record | None, op: Claim, now: int) -> tuple[Record | None, Cla
     grant = grantable(found, op, now)
     if grant is None or grant is Grant.OWN:
         return found, ClaimReply(grant is Grant.OWN, found, now)
-    if grant is Grant.TAKEOVER and found is not None:
-        record = taken_over(found, op, now)
-    else:
-        record = born(op, now)
-    return record, ClaimReply(True, record, now)
+    after = born(op, now) if found is None or grant is Grant.REBIRTH else taken_over(found, op, now)
+    return after, ClaimReply(True, after, now)
 
 
 def settled(record: Record, state: State, now: int, note: str, answer: Answer | None = None) -> Record:

@@ -61,7 +61,7 @@ class StatsReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Claim(Op[ClaimReply]):
-    """Ask to be the one who runs it. A replay writes nothing; the token recognises an earlier grant of this very claim."""
+    """Ask to be the one who runs it. A refusal writes nothing; the token recognises an earlier grant of this claim."""
 
     id: bytes
     namespace: str

@@ -21,15 +21,21 @@ from uuid import UUID
 class NotPlain(TypeError):
     """A value that has no faithful JSON form. `path` says where it stands."""
 
-    def __init__(self, value: object, path: str) -> None:
+    def __init__(self, value: object, path: str, why: str = "which has no faithful JSON form") -> None:
         self.value_type = type(value).__qualname__
         self.path = path
-        super().__init__(f"{path or 'the value'} is a {self.value_type}, which has no faithful JSON form")
+        super().__init__(f"{path or 'the value'} is a {self.value_type}, {why}")
 
 
 def dumps(value: Any) -> str:
     """Canonical text of a value. Raises NotPlain where `loads(dumps(v)) == v` could not hold."""
-    return json.dumps(_plain(value, ""), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    try:
+        plain = _plain(value, "")
+        return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except RecursionError:
+        raise NotPlain(value, "", "nested too deeply, or inside itself") from None
+    except ValueError as error:  # an integer of more digits than Python will write (or read back)
+        raise NotPlain(value, "", f"which cannot be written ({error})") from None
 
 
 def loads(text: str | bytes) -> Any:

@@ -16,6 +16,9 @@ from retrysafe.core import fingerprint, values
 from retrysafe.core.records import Fingerprint
 from retrysafe.errors import ArgumentError
 
+MARK = "\0"
+"""Begins the keys we write; a user's key that begins with it gets another, so that no dict can pose as an enum."""
+
 
 def bound(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Every argument by its name; TypeError as Python itself would raise it."""
@@ -41,9 +44,9 @@ def fingerprint_of(function: str, arguments: Mapping[str, Any], ignore: frozense
 
 
 def describe(value: Any) -> Any:
-    """Plain data that differs whenever the values do. Types are named, so that two classes with the same fields differ."""
+    """Plain data that differs whenever the values do. Types are named: two classes with the same fields differ."""
     if isinstance(value, Enum):
-        return {"enum": f"{type(value).__qualname__}.{value.name}"}
+        return {f"{MARK}enum": f"{type(value).__qualname__}.{value.name}"}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _named(value, {f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
     if hasattr(type(value), "model_dump"):
@@ -59,12 +62,16 @@ def describe(value: Any) -> Any:
     if type(value) is tuple:
         return tuple(describe(item) for item in value)
     if type(value) is dict:
-        return {key: describe(item) for key, item in value.items()}
+        return {_unmarked(key): describe(item) for key, item in value.items()}
     return value
 
 
 def _named(value: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "type": type(value).__qualname__,
-        "fields": {name: describe(item) for name, item in fields.items()},
+        f"{MARK}type": type(value).__qualname__,
+        f"{MARK}fields": {name: describe(item) for name, item in fields.items()},
     }
+
+
+def _unmarked(key: Any) -> Any:
+    return MARK + key if type(key) is str and key.startswith(MARK) else key

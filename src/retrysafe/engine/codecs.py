@@ -40,8 +40,12 @@ def returned(codec: Codec, value: Any) -> Answer:
 
 def raised(error: BaseException) -> Answer:
     """An exception as a stored answer: its name and words, never its object."""
-    told = {"type": type(error).__qualname__, "message": str(error)}
-    return Answer(RAISED, values.dumps(told).encode(), [("content-type", JsonCodec.media_type)])
+    try:
+        message = str(error)
+    except Exception as broken:  # an exception that cannot say what it is was still raised
+        message = f"(its text cannot be had: {type(broken).__qualname__})"
+    told = {"type": type(error).__qualname__, "message": str.__str__(message)}
+    return Answer(RAISED, JsonCodec().encode(told), [("content-type", JsonCodec.media_type)])
 
 
 def read_back(codec: Codec, answer: Answer, record_id: bytes) -> Any:
@@ -53,5 +57,5 @@ def read_back(codec: Codec, answer: Answer, record_id: bytes) -> Any:
         )
     try:
         return codec.decode(answer.body)
-    except (ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # a codec may be anybody's
         raise CorruptRecord(record_id, f"its result does not decode ({type(error).__name__}: {error})") from error

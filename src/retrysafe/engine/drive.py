@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrysafe.core.ops import Op
 from retrysafe.engine.effects import Effect, Flow
+
+if TYPE_CHECKING:
+    import asyncio
 
 R = TypeVar("R")
 

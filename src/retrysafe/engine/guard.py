@@ -27,7 +27,6 @@ from retrysafe.errors import (
     LeaseLost,
     OutcomeUnknown,
     RetrySafeError,
-    StoreError,
 )
 from retrysafe.policy import Policy
 
@@ -103,6 +102,8 @@ def guard(task: Task, work: Work, events: Events) -> Flow[Ended]:
     call = Invoke(lambda: work.call(record), claim.id, task.key.value, outcome.fence, task.policy.lease)
     try:
         result = yield call
+    except GeneratorExit:
+        raise  # nobody drives this flow any more (its loop is gone): it can ask for nothing, and the lease will lapse
     except BaseException as error:
         yield from failed(task, work, call, error, events)
         raise
@@ -178,7 +179,7 @@ def failed(task: Task, work: Work, call: Invoke, error: BaseException, events: E
             yield from complete(task, call, work.failure(error), events)
         else:
             yield from release(task, call, f"it failed with {type(error).__qualname__}", events)
-    except (StoreError, LeaseLost) as trouble:
+    except Exception as trouble:  # the store's, or the user's own `failures` callable or error text
         events.emit("store_failed", call.id, task.target)
         error.add_note(f"retrysafe could not write down how this ended: {trouble}")
 
@@ -193,7 +194,7 @@ def release(task: Task, call: Invoke, note: str, events: Events) -> Flow[None]:
 
 
 def abandoned(task: Task, call: Invoke, error: BaseException, events: Events) -> Flow[None]:
-    """Stopped half way (cancelled, interrupted): nobody knows what was done, unless the policy says it does not matter."""
+    """Stopped half way (cancelled, interrupted): nobody knows what was done, unless the policy lets it run again."""
     note = f"it was stopped half way by {type(error).__qualname__}"
     if task.policy.abandoned == "rerun":
         yield from release(task, call, note, events)

@@ -6,8 +6,8 @@ first beat costs a heap push, or a timer that is cancelled.
 
 from __future__ import annotations
 
-import asyncio
 import heapq
+import math
 import os
 import threading
 import time
@@ -15,12 +15,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import count
+from typing import TYPE_CHECKING
 
 from retrysafe.core.ops import Renew
 from retrysafe.core.records import Fence
 from retrysafe.core.times import micros
-from retrysafe.errors import LeaseLost, StoreError
+from retrysafe.errors import LeaseLost
 from retrysafe.stores.base import AsyncStore, Store
+
+if TYPE_CHECKING:
+    import asyncio
 
 BEATS_PER_LEASE = 3
 IDLE = 5.0
@@ -32,19 +36,25 @@ OnBeat = Callable[[str, bytes], None]
 class Lease:
     """What a running function can ask about its right to run."""
 
-    __slots__ = ("_attempt", "_key", "done", "fence", "id", "lost")
+    __slots__ = ("_attempt", "_key", "done", "fence", "id", "lost", "until")
 
     def __init__(self, record_id: bytes, key: str, fence: Fence) -> None:
         self.id = record_id
         self.fence = fence
         self.lost = False
         self.done = False
+        self.until = math.inf
+        """On this process's monotonic clock: until then nobody else can have been told that it is theirs."""
         self._key = key
         self._attempt = fence.attempt
 
     def check(self) -> None:
-        """Raise LeaseLost if another attempt has taken over: call it before each irrevocable act."""
-        if self.lost:
+        """Raise LeaseLost if another attempt has taken over, or may have: call it before each irrevocable act.
+
+        "May have" matters: a process that was paused for longer than its lease asks here before its heartbeat
+        has had a chance to find out, and one that is cut off from the store never finds out at all.
+        """
+        if self.lost or time.monotonic() >= self.until:
             raise LeaseLost(self._key, self._attempt)
 
 
@@ -63,6 +73,11 @@ def held_lease(lease: Lease) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+def adopt_lease(lease: Lease) -> None:
+    """Make it the current lease of a context that ends with the work, such as a task's: nothing to reset."""
+    _current.set(lease)
 
 
 class Heartbeat:
@@ -84,7 +99,9 @@ class Heartbeat:
 
     @contextmanager
     def keep(self, lease: Lease, duration: float) -> Iterator[None]:
-        self._add(time.monotonic() + duration / BEATS_PER_LEASE, lease, duration)
+        now = time.monotonic()
+        lease.until = now + duration
+        self._add(now + duration / BEATS_PER_LEASE, lease, duration)
         try:
             yield
         finally:
@@ -126,14 +143,17 @@ class Heartbeat:
 
     def _beat(self, lease: Lease, duration: float) -> None:
         step = duration / BEATS_PER_LEASE
+        asked = time.monotonic()
         try:
             renewed = self._store().execute(Renew(lease.id, lease.fence, micros(duration)))
-        except StoreError:
+        except Exception:
+            # Not only StoreError: this thread beats for every call of the process, and must survive a broken store.
             self._on_beat("renew_failed", lease.id)
             step /= BEATS_PER_LEASE  # there are two more chances: use them early
         else:
             if not renewed:
                 return self._lose(lease)
+            lease.until = asked + duration
         if not lease.done:
             self._add(time.monotonic() + step, lease, duration)
         return None
@@ -153,6 +173,7 @@ class AsyncHeartbeat:
 
     @contextmanager
     def keep(self, lease: Lease, duration: float) -> Iterator[None]:
+        lease.until = time.monotonic() + duration
         beating = _Beating(self._store, self._on_beat, lease, duration)
         try:
             yield
@@ -168,7 +189,9 @@ class _Beating:
         self._on_beat = on_beat
         self._lease = lease
         self._duration = duration
-        self._loop = asyncio.get_running_loop()
+        from asyncio import get_running_loop  # here, not above: sync programs need not load asyncio
+
+        self._loop = get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._timer = self._loop.call_later(duration / BEATS_PER_LEASE, self._fire)
 
@@ -183,13 +206,16 @@ class _Beating:
     async def _beat(self) -> None:
         step = self._duration / BEATS_PER_LEASE
         lease = self._lease
+        asked = time.monotonic()
         try:
             renewed = await self._store().execute(Renew(lease.id, lease.fence, micros(self._duration)))
-        except StoreError:
+        except Exception:
             self._on_beat("renew_failed", lease.id)
             step /= BEATS_PER_LEASE
         else:
-            if not renewed and not lease.done:
+            if renewed:
+                lease.until = asked + self._duration
+            elif not lease.done:
                 lease.lost = True
                 self._on_beat("lease_lost", lease.id)
         if not lease.done and not lease.lost:

@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from retrysafe.core import values
 from retrysafe.core.keys import Key, Template
 from retrysafe.core.records import Answer, Record
 from retrysafe.engine import arguments, codecs
@@ -31,6 +30,7 @@ class Once:
         safe: RetrySafe,
         function: Callable[..., Any],
         template: str,
+        *,
         ignore: Iterable[str],
         scope: str | None,
         policy: Policy,
@@ -62,7 +62,7 @@ class Once:
         if not ended.replayed:
             return ended.result
         if ended.answer.status == codecs.RAISED:
-            told = values.loads(ended.answer.body)
+            told = codecs.read_back(codecs.JsonCodec(), ended.answer, ended.record.id)
             raise StoredFailure(self.name, told["type"], told["message"])
         return codecs.read_back(self.codec, ended.answer, ended.record.id)
 
@@ -83,7 +83,7 @@ class Call:
     def answer(self, result: Any) -> Answer:
         try:
             return codecs.returned(self._once.codec, result)
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # whatever a codec raises: the work is done and must not be done again
             raise Unstorable(ResultNotStorable(self._once.name, str(error))) from error
 
     def failure(self, error: Exception) -> Answer:
@@ -117,8 +117,12 @@ def decorator(make: Callable[[Callable[..., Any]], Once]) -> Callable[[Callable[
 
 
 def refuse_generators(function: Callable[..., Any]) -> None:
-    if not callable(function) or isinstance(function, staticmethod | classmethod):
+    if not callable(function) or isinstance(function, type | staticmethod | classmethod):
         raise UsageError(f"@once goes under @staticmethod/@classmethod and on functions only; got {function!r}")
+    if not hasattr(function, "__qualname__"):
+        raise UsageError(
+            f"{function!r} has no name of its own, and the name is part of the key: wrap it in a def and decorate that"
+        )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise UsageError(
             f"{function.__qualname__} is a generator: what it yields cannot be replayed. Return a list, or put the "

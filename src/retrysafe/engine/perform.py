@@ -6,7 +6,6 @@ reply is the truth about the first. Nobody guesses.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import time
 from collections.abc import Awaitable
@@ -69,6 +68,8 @@ class AsyncPerformer:
         self._sealer = sealer
 
     async def __call__(self, effect: Effect) -> Any:
+        import asyncio  # in the coroutines, not above: sync programs need not load it
+
         if isinstance(effect, Invoke):
             return await self._invoke(effect)
         if isinstance(effect, Pause):
@@ -84,6 +85,8 @@ class AsyncPerformer:
         return await self._send(self._sealer.seal(op))
 
     async def _send(self, sealed: Op[R]) -> R:
+        import asyncio
+
         for pause in RESEND_AFTER:
             try:
                 return self._sealer.unseal(await self._store.execute(sealed))
@@ -101,6 +104,8 @@ class AsyncPerformer:
 
 async def _through_cancels(work: Awaitable[R]) -> R:
     """Await to the end, whoever cancels meanwhile, but not for ever."""
+    import asyncio
+
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
     deadline = loop.time() + SETTLE_LIMIT

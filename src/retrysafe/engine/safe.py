@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -14,7 +15,7 @@ from retrysafe.engine.drive import arun, run
 from retrysafe.engine.effects import Flow
 from retrysafe.engine.events import Events, Hook
 from retrysafe.engine.guard import Ended, Task, Work, guard
-from retrysafe.engine.heartbeat import AsyncHeartbeat, Heartbeat
+from retrysafe.engine.heartbeat import AsyncHeartbeat, Heartbeat, Lease
 from retrysafe.engine.perform import AsyncPerformer, Performer
 from retrysafe.engine.sealing import KeyRing, Sealer
 from retrysafe.errors import StoreURLError, UsageError, WrongColour
@@ -43,8 +44,10 @@ class RetrySafe:
         keyring: KeyRing | None = None,
         on_event: Hook | None = None,
     ) -> None:
-        if not namespace or len(namespace) > 255:
-            raise UsageError(f"namespace={namespace!r}: give 1 to 255 characters, one name per application")
+        if not isinstance(namespace, str) or not namespace or len(namespace) > 255 or "\0" in namespace:
+            raise UsageError(
+                f"namespace={namespace!r}: give 1 to 255 characters of text without NUL, one name per application"
+            )
         self.namespace = namespace
         self.policy = policy
         self.events = Events(on_event)
@@ -70,6 +73,8 @@ class RetrySafe:
             raise StoreURLError(
                 f"RetrySafe({store!r}) is neither a URL nor a store; for an async one pass async_store="
             )
+        if async_store is not None and not isinstance(async_store, AsyncStore):
+            raise StoreURLError(f"async_store={async_store!r} is not an async store; pass a sync one as store=")
         return store, async_store
 
     @property
@@ -110,7 +115,9 @@ class RetrySafe:
         chosen = policy or self.policy or Policy.preset("function")
 
         def make(function: Callable[..., Any]) -> once_module.Once:
-            return once_module.Once(self, function, key, ignore, scope, chosen, codec or JsonCodec())
+            return once_module.Once(
+                self, function, key, ignore=ignore, scope=scope, policy=chosen, codec=codec or JsonCodec()
+            )
 
         return once_module.decorator(make)
 
@@ -128,6 +135,14 @@ class RetrySafe:
 
     async def arun(self, flow: Flow[R]) -> R:
         return await arun(flow, AsyncPerformer(self.async_store, self._async_heartbeat, self._sealer))
+
+    def keep(self, lease: Lease, duration: float) -> AbstractContextManager[None]:
+        """Keep a lease alive from here to the end of the block, for callers that cannot be an `Invoke`."""
+        return self._heartbeat.keep(lease, duration)
+
+    def akeep(self, lease: Lease, duration: float) -> AbstractContextManager[None]:
+        """The same on the running event loop."""
+        return self._async_heartbeat.keep(lease, duration)
 
     def execute(self, op: Op[R]) -> R:
         """One storage operation, sealed and sent again where that is needed: what tools are made of."""

@@ -59,7 +59,7 @@ class KeyRing:
         """Raises ValueError with the reason when it does not open."""
         if not data.startswith(MAGIC):
             raise ValueError("it is not encrypted, but a key ring is set")
-        size = data[len(MAGIC)]
+        size = int.from_bytes(data[len(MAGIC) : len(MAGIC) + 1], "big")  # 0, not an IndexError, when cut off here
         start = len(MAGIC) + 1 + size
         name = data[len(MAGIC) + 1 : start].decode("utf-8", "replace")
         cipher = self._ciphers.get(name)

@@ -8,15 +8,17 @@ inherited one is kept referenced and never touched, because closing it would spe
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrysafe.core.ops import Op
 from retrysafe.stores.base import AsyncStore, Capabilities, Store
+
+if TYPE_CHECKING:
+    import asyncio
 
 R = TypeVar("R")
 
@@ -71,9 +73,7 @@ class PerLoop:
     def __init__(self, capabilities: Capabilities, open_one: Callable[[], AsyncStore]) -> None:
         self.capabilities = capabilities
         self._open = open_one
-        self._stores: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncStore] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._stores: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncStore] = weakref.WeakKeyDictionary()
         self._pid = os.getpid()
 
     async def execute(self, op: Op[R]) -> R:
@@ -87,12 +87,12 @@ class PerLoop:
 
     async def aclose(self) -> None:
         """Close what belongs to the running loop. Another loop's connections can only be closed by that loop."""
-        store = self._stores.pop(asyncio.get_running_loop(), None)
+        store = self._stores.pop(_running_loop(), None)
         if store is not None and self._pid == os.getpid():
             await store.aclose()
 
     def _current(self) -> AsyncStore:
-        loop = asyncio.get_running_loop()
+        loop = _running_loop()
         if self._pid != os.getpid():
             _inherited.append(self._stores)
             self._stores, self._pid = weakref.WeakKeyDictionary(), os.getpid()
@@ -100,3 +100,9 @@ class PerLoop:
         if store is None:
             store = self._stores[loop] = self._open()
         return store
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    from asyncio import get_running_loop  # here, not above: sync programs need not load asyncio
+
+    return get_running_loop()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import entry_points
-from urllib.parse import urlsplit, urlunsplit
 
+from retrysafe.core.urls import safe_url
 from retrysafe.errors import StoreURLError
 from retrysafe.stores.base import AsyncStore, Backend, Store
 from retrysafe.stores.lifetime import ForkSafe, PerLoop
@@ -38,12 +37,14 @@ def open_async_store(url: str) -> AsyncStore:
 def find_backend(url: str) -> Backend:
     """The backend that answers to the URL's scheme."""
     if not isinstance(url, str) or "://" not in url:
-        raise StoreURLError(f"{url!r} is not a store URL; write one like {_EXAMPLES}")
+        raise StoreURLError(f"{safe_url(str(url))!r} is not a store URL; write one like {_EXAMPLES}")
     scheme = url.partition("://")[0].lower()
     module = _OURS.get(scheme)
     if module is not None:
         found: Backend = import_module(module).backend
         return found
+    from importlib.metadata import entry_points  # slow to import, and only third parties need it
+
     for entry in entry_points(group="retrysafe.stores"):
         if entry.name == scheme:
             loaded: Backend = entry.load()
@@ -53,10 +54,4 @@ def find_backend(url: str) -> Backend:
     )
 
 
-def safe_url(url: str) -> str:
-    """The URL without its password, for messages and logs."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
+__all__ = ["find_backend", "open_async_store", "open_store", "safe_url"]

@@ -1,7 +1,7 @@
 """Operations in one short line each, for tests that read as stories.
 
 Times are seconds here and microseconds in the operation. `now` is 0 unless given; `now=None` asks the store's
-own clock. Whoever holds a key is passed as the reply of its claim, as a looked-up reply, or as the record itself:
+own clock. Whoever holds a key is passed as the reply of its claim, as a looked-up reply, or as the record:
 
     slow = do(claim("k", lease=30, on_lapse="rerun", now=0))
     fast = do(claim("k", lease=30, on_lapse="rerun", now=31))
@@ -136,9 +136,7 @@ def release(held: Held, note: str = "", *, now: float | None = 0) -> Release:
     return Release(record.id, record.fence, note, moment(now))
 
 
-def suspect(
-    held: Held, note: str = "who knows", *, lapsed_only: bool = False, now: float | None = 0
-) -> Suspect:
+def suspect(held: Held, note: str = "who knows", *, lapsed_only: bool = False, now: float | None = 0) -> Suspect:
     record = record_of(held)
     return Suspect(record.id, record.fence, note, lapsed_only, moment(now))
 

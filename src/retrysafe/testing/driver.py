@@ -61,9 +61,7 @@ class Do:
             close,
         )
 
-    def through(
-        self, execute: Callable[[Op[Any]], Any], execute_many: Callable[[Sequence[Op[Any]]], list[Any]]
-    ) -> Do:
+    def through(self, execute: Callable[[Op[Any]], Any], execute_many: Callable[[Sequence[Op[Any]]], list[Any]]) -> Do:
         return Do(self.capabilities, execute, execute_many, self._migrate, self._close)
 
     def __call__(self, op: Op[R]) -> R:
@@ -106,9 +104,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="retrysafe-test-loop", daemon=True
-        )
+        self._thread = threading.Thread(target=self._loop.run_forever, name="retrysafe-test-loop", daemon=True)
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:

@@ -1,13 +1,13 @@
 """A store that fails where the test says, around any real store.
 
 Each call passes three points: *before* it is sent, *applied* with the reply lost on the way back, and *after*
-the reply arrived. `Fault(3, "applied")` hits the third call there, once; `lasting=True` makes every later call fail
-as well, as a store that went down does. What the caller sees follows from the point: StoreUnavailable before,
-StoreUnclear once it was applied. After the acknowledgement nothing can go wrong with the store any more; there the
-caller itself dies (`Crashed`), and with `crash=True` it does so at the other points too.
+the reply arrived. `Fault(3, "applied")` hits the third call there, once; `lasting=True` makes every later call
+fail as well, as a store that went down does. What the caller sees follows from the point: StoreUnavailable
+before, StoreUnclear once it was applied. After the acknowledgement nothing can go wrong with the store any more;
+there the caller itself dies (`Crashed`), and with `crash=True` it does so at the other points too.
 
-To enumerate every crash point of a story: run it once on a FaultStore without faults, read `calls`, and run it
-again for each call and point.
+To enumerate every crash point of a story: run it once on a FaultStore without faults, read `calls`, and run
+it again for each call and point.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Crashed(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Fail the `call`-th call (from 1) at `point`; only calls with an operation of type `only` count, if given."""
+    """Fail the `call`-th call (from 1) at `point`; with `only`, just calls with such an operation count."""
 
     call: int
     point: Point
@@ -43,7 +43,7 @@ class Fault:
 
 
 class Script:
-    """The faults to come, and what happened so far. Shared by the stores that follow it; safe in many threads."""
+    """The faults to come, and what happened so far. May be shared by several stores and threads."""
 
     def __init__(self, faults: Iterable[Fault] = ()) -> None:
         self.faults = list(faults)

@@ -19,7 +19,6 @@ DIALECT = Dialect(
     empty="''::bytea",
     least="least",
     greatest="greatest",
-    skip_locked="FOR UPDATE SKIP LOCKED",
     parameter="%({})s",
 )
 

@@ -67,7 +67,7 @@ class AsyncRedisStore:
         except Exception as error:
             raise unreachable(error, self._server) from error
         try:
-            await connection.send_packed_command(connection.pack_commands(commands))
+            await connection.send_packed_command(wire.packed(commands))
             return [await _read(connection) for _ in commands]
         except BaseException as error:
             # Cancelled or failed: whatever is still to come on this connection belongs to nobody, and the

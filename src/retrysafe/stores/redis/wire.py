@@ -61,6 +61,15 @@ def _run(calls: list[Call]) -> Plan[Exchange, list[Any]]:
     return responses
 
 
+def packed(commands: Exchange) -> list[bytes]:
+    """Commands as they travel. Ours are bytes already, so this is a good deal quicker than the driver's own packing."""
+    parts: list[bytes] = []
+    for command in commands:
+        parts.append(b"*%d\r\n" % len(command))
+        parts.extend(b"$%d\r\n%b\r\n" % (len(part), part) for part in command)
+    return [b"".join(parts)]
+
+
 def _unknown_script(response: Any) -> bool:
     return isinstance(response, Exception) and code_of(response) == "NOSCRIPT"
 

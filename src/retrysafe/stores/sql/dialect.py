@@ -33,7 +33,6 @@ class Dialect:
     empty: str
     least: str
     greatest: str
-    skip_locked: str = ""
     parameter: str = ":{}"
 
     def load(self, names: Names) -> dict[str, str]:
@@ -51,7 +50,6 @@ class Dialect:
             "empty": self.empty,
             "least": self.least,
             "greatest": self.greatest,
-            "skip_locked": self.skip_locked,
             "forever": str(FOREVER),
             "hour": str(KEPT_AFTER_COMPLETION),
         }

@@ -180,9 +180,7 @@ def test_an_uncertain_record_is_not_forgotten(do: Do) -> None:
 
 @pytest.mark.parametrize("on_lapse", ["resume", "rerun", "uncertain"])
 @every_open_write
-def test_a_lapsed_owner_nobody_replaced_still_owns(
-    do: Do, write: Callable[[Held], Op[bool]], on_lapse: Any
-) -> None:
+def test_a_lapsed_owner_nobody_replaced_still_owns(do: Do, write: Callable[[Held], Op[bool]], on_lapse: Any) -> None:
     held = do(claim("k", lease=10, on_lapse=on_lapse, now=0))
     op = write(held)
     expected = not (getattr(op, "lapsed_only", False) and on_lapse != "uncertain")

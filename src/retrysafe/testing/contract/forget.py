@@ -27,9 +27,7 @@ def test_forget_erases_the_bytes_and_keeps_the_fact(do: Do) -> None:
     assert do(complete(held, answer(b"secret", status=201), now=2)) is True
     before = do.record("k")
     assert do(forget(held, now=3)) is True
-    assert do.record("k") == before._replace(
-        answer=Answer(201, b"", (), gone="forgotten"), input=b"", progress=b""
-    )
+    assert do.record("k") == before._replace(answer=Answer(201, b"", (), gone="forgotten"), input=b"", progress=b"")
 
 
 def test_a_forgotten_key_does_not_run_again(do: Do) -> None:

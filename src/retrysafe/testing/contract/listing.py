@@ -77,7 +77,7 @@ def test_filters_show_what_they_say(do: Do, name: str, limit: int) -> None:
 def test_a_filter_nothing_matches(do: Do) -> None:
     populate(do)
     for filters in ({"scope": "nobody"}, {"namespace": ""}, {"state": State.UNCERTAIN, "lapsed": True}):
-        assert do.listed(listing(**filters, now=50)) == {}  # type: ignore[arg-type]  # mixed filter types
+        assert do.listed(listing(**filters, now=50)) == {}
 
 
 def test_lapsed_is_judged_to_the_tick(do: Do) -> None:

@@ -72,9 +72,23 @@ def batch(do: Do) -> list[Op[Any]]:
 
 
 KEYS = (
-    "busy replay mismatch takeover renew advance complete late release suspect sweep resolve resolve-no "
-    "late-resolve forget present"
-).split()
+    "busy",
+    "replay",
+    "mismatch",
+    "takeover",
+    "renew",
+    "advance",
+    "complete",
+    "late",
+    "release",
+    "suspect",
+    "sweep",
+    "resolve",
+    "resolve-no",
+    "late-resolve",
+    "forget",
+    "present",
+)
 
 
 def test_a_batch_gives_the_replies_of_its_operations(do: Do) -> None:

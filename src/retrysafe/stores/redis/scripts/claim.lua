@@ -1,6 +1,6 @@
 -- Claim: ask to be the one who runs it. One arbitrated step: look, judge, and write only if it is granted.
--- ARGV: now, member, token, fingerprint, lease, on_lapse, then the fields of a newborn record (name, value, …)
--- that do not depend on the clock.
+-- ARGV: now, member, token, fingerprint, lease, on_lapse, then what only a newborn record takes from the claim:
+-- retention, namespace, kind, scope, key, target, run, input.
 -- Reply: {granted, now} for a birth (the caller knows the rest), else {granted, now, the record's values …}.
 local member, token, fingerprint, lease, on_lapse = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 local now = clock()
@@ -15,8 +15,11 @@ end
 local function birth()
   local moment = text(now)
   local lease_until = text(later(now, lease))
-  redis.call('HSET', KEYS[1], 'lease_until', lease_until, 'created', moment, 'started', moment,
-    'expires', text(FOREVER), unpack(ARGV, 7))
+  redis.call('HSET', KEYS[1], 'state', 'claimed', 'attempt', '1', 'token', token, 'fingerprint', fingerprint,
+    'lease_until', lease_until, 'on_lapse', on_lapse, 'point', '', 'created', moment, 'started', moment,
+    'retention', ARGV[7], 'expires', text(FOREVER), 'namespace', ARGV[8], 'kind', ARGV[9], 'scope', ARGV[10],
+    'key', ARGV[11], 'target', ARGV[12], 'run', ARGV[13], 'progress', '', 'input', ARGV[14], 'note', '',
+    'completed', '0')
   -- A former life that ended by the server's own expiry may have left its names in the indexes.
   redis.call('ZREM', INDEX.completed, member)
   redis.call('ZREM', INDEX.released, member)

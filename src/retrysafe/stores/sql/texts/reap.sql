@@ -3,6 +3,6 @@ DELETE FROM {keys}
 WHERE id IN (
     SELECT id FROM {keys}
     WHERE state IN ('completed', 'released') AND expires <= {now}
-    ORDER BY expires, id LIMIT :limit {skip_locked}
+    ORDER BY expires, id LIMIT :limit
 )
 RETURNING 1

@@ -1,0 +1,48 @@
+.DEFAULT_GOAL := help
+PY := .venv/bin/python
+PORT ?= 8000
+N ?= 2
+
+help:           ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: setup-demo    ## serve the payments demo on http://127.0.0.1:8000 (PORT= changes it, RESET=1 starts over)
+	@exec $(PY) -m retrysafe.cli.main demo --port $(PORT) $(if $(RESET),--reset)
+
+test: setup     ## the whole suite, on real servers that it starts and stops by itself
+	@$(PY) -m pytest -n $(N) --dist loadgroup
+
+check: setup lint type    ## everything CI checks beside the tests
+	@$(PY) tools/diagram.py --check
+	@$(PY) tools/fragments.py --check
+
+fmt: setup      ## format the code
+	@.venv/bin/ruff format src tests tools examples benchmarks
+	@.venv/bin/ruff check --fix -q src tests tools examples benchmarks
+
+lint: setup     ## ruff
+	@.venv/bin/ruff format --check -q src tests tools examples benchmarks
+	@.venv/bin/ruff check -q src tests tools examples benchmarks
+
+type: setup     ## mypy, strict
+	@.venv/bin/mypy
+
+bench: setup    ## what an operation costs, as ratios against the raw driver
+	@$(PY) -m benchmarks
+
+docs: setup     ## write the generated pages anew
+	@$(PY) tools/diagram.py
+
+proof: setup    ## the long campaigns: more races, more kills, more cuts
+	@$(PY) -m pytest -n $(N) --dist loadgroup -m campaign
+
+lock: setup     ## write the hashed locks anew
+	@python3 tools/lock.py
+
+setup:
+	@python3 tools/bootstrap.py test
+
+setup-demo:
+	@python3 tools/bootstrap.py demo
+
+.PHONY: help demo test check fmt lint type bench docs proof lock setup setup-demo

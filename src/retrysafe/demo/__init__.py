@@ -1,0 +1,1 @@
+"""The demo: a payments API one can double-click on."""

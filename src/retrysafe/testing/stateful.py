@@ -1,0 +1,260 @@
+"""Any store against the memory store: the same random operations, and every reply and record must agree.
+
+    TestMine = compare(lambda: Do.sync(MyStore())).TestCase
+
+Three keys, two requests, times of a few ticks around every boundary and not always forward, fences that were right
+once, tokens that come back, all operations, batches. What the memory store does is core/moves.py, word for word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from retrysafe.core.keys import record_id
+from retrysafe.core.ops import (
+    Advance,
+    Claim,
+    ClaimReply,
+    Complete,
+    Forget,
+    List,
+    Lookup,
+    Op,
+    Reap,
+    Release,
+    Renew,
+    Resolve,
+    Stats,
+    Suspect,
+)
+from retrysafe.core.records import Answer, Fence, Fingerprint
+from retrysafe.core.states import State
+from retrysafe.core.times import FOREVER, HOUR
+from retrysafe.stores.memory import MemoryStore
+from retrysafe.testing.driver import Do
+
+
+@dataclass(frozen=True)
+class Name:
+    """A key to play with: each differs from the others in more than its text, so that filters have work."""
+
+    kind: str
+    namespace: str
+    scope: str
+    key: str
+
+    @property
+    def id(self) -> bytes:
+        return record_id(self.kind, self.namespace, self.scope, self.key)  # type: ignore[arg-type]  # a kind
+
+
+NAMES = (Name("http", "n1", "a", "k1"), Name("job", "n1", "b", "k2"), Name("http", "n2", "a", "k3"))
+FINGERPRINTS = (Fingerprint("raw1", b"\x00" * 32, 1), Fingerprint("raw1", b"\xff" * 32, 1))
+LEASES = (1, 2, 5, HOUR, FOREVER)
+RETENTIONS = (1, 3, HOUR, HOUR + 2, FOREVER)
+ON_LAPSE = ("resume", "uncertain", "rerun")
+ANSWERS = (
+    Answer(200, b"", ()),
+    Answer(201, b"\x00\xff one", (("link", "a"), ("link", "b"))),
+    Answer(200, b"", (), gone="stream"),
+)
+LIMITS = (1, 2, 7)
+
+# Leases are a few ticks, expiry comes an hour after the end: these two scales meet every boundary.
+moments = st.builds(
+    lambda hours, ticks: hours * HOUR + ticks,
+    st.sampled_from([0, 0, 0, 1, 1, 2, 3]),
+    st.integers(min_value=0, max_value=8),
+)
+names = st.sampled_from(NAMES)
+texts = st.sampled_from(["", "p1", "p2", "ä'\"\\"])
+blobs = st.sampled_from([b"", b"\x00\xff", b"progress"])
+answers = st.sampled_from(ANSWERS)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a random operation is made of; which parts count depends on the operation."""
+
+    verb: str
+    name: Name
+    fingerprint: Fingerprint
+    lease: int
+    retention: int
+    on_lapse: Any
+    text: str
+    blob: bytes
+    answer: Answer | None
+    flag: bool
+    pick: int
+    now: int
+
+
+VERBS = ("claim", "claim", "claim", "renew", "advance", "complete", "release", "suspect", "resolve", "forget")
+
+choices = st.builds(
+    Choice,
+    verb=st.sampled_from([*VERBS, "lookup"]),
+    name=names,
+    fingerprint=st.sampled_from([FINGERPRINTS[0], FINGERPRINTS[0], FINGERPRINTS[1]]),
+    lease=st.sampled_from(LEASES),
+    retention=st.sampled_from(RETENTIONS),
+    on_lapse=st.sampled_from(ON_LAPSE),
+    text=texts,
+    blob=blobs,
+    answer=st.one_of(st.none(), answers),
+    flag=st.booleans(),
+    pick=st.integers(min_value=0, max_value=11),
+    now=moments,
+)
+
+
+class Comparison(RuleBasedStateMachine):
+    """Subclassed by `compare`, which says how the store under test is opened."""
+
+    open_do: Callable[[], Do]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tested = type(self).open_do()
+        self.oracle = Do.sync(MemoryStore())
+        self.grants = 0
+        self.claims: list[Claim] = []
+        self.fences: dict[bytes, list[Fence]] = {name.id: [] for name in NAMES}
+        self.now = 0
+
+    def teardown(self) -> None:
+        self.tested.close()
+
+    # One operation --------------------------------------------------------------------------------
+
+    @rule(choice=choices)
+    def one(self, choice: Choice) -> None:
+        self.agree(self.build(choice))
+
+    @rule(choice=choices)
+    def sent_twice(self, choice: Choice) -> None:
+        """I11: after a lost reply."""
+        op = self.build(choice)
+        self.agree(op)
+        self.agree(op)
+
+    @precondition(lambda self: self.claims)
+    @rule(pick=st.integers(min_value=0, max_value=11), now=moments)
+    def an_earlier_claim_again(self, pick: int, now: int) -> None:
+        """A claim of long ago arrives once more: same token, later or earlier time."""
+        self.agree(replace(self.claims[pick % len(self.claims)], now=now))
+
+    @rule(batch=st.lists(choices, max_size=3, unique_by=lambda choice: choice.name))
+    def together(self, batch: list[Choice]) -> None:
+        ops = [self.build(choice) for choice in batch]
+        expected = [self.oracle(op) for op in ops]
+        replies = self.tested.many(ops)
+        assert replies == expected, f"{ops} together gave {replies}, the memory store says {expected}"
+        for op, reply in zip(ops, expected, strict=True):
+            self.remember(op, reply)
+
+    # Over all keys --------------------------------------------------------------------------------
+
+    @rule(limit=st.sampled_from(LIMITS), now=moments)
+    def reap(self, limit: int, now: int) -> None:
+        """Which records go first is the store's own choice; how many is not. So reap to the end."""
+        for _ in range(len(NAMES) + 1):
+            self.agree(Reap(limit, now))
+
+    @rule(
+        namespace=st.sampled_from([None, "n1", "n2"]),
+        state=st.sampled_from([None, *State]),
+        kind=st.sampled_from([None, "http", "job"]),
+        scope=st.sampled_from([None, "a", "b"]),
+        lapsed=st.booleans(),
+        limit=st.sampled_from(LIMITS),
+        now=moments,
+    )
+    def listing(self, **filters: Any) -> None:
+        op = List(**filters)
+        pages = self.tested.pages(op)
+        assert all(len(page) <= op.limit for page in pages)
+        seen = {record.id: record for page in pages for record in page}
+        assert seen == self.oracle.listed(op), f"{op} shows {seen}"
+
+    @rule(now=moments)
+    def stats(self, now: int) -> None:
+        self.agree(Stats(now))
+
+    @invariant()
+    def records_agree(self) -> None:
+        for name in NAMES:
+            tested = self.tested(Lookup(name.id, self.now)).record
+            expected = self.oracle(Lookup(name.id, self.now)).record
+            assert tested == expected, f"{name.key} is {tested}, the memory store has {expected}"
+
+    # ----------------------------------------------------------------------------------------------
+
+    def agree(self, op: Op[Any]) -> None:
+        expected, reply = self.oracle(op), self.tested(op)
+        assert reply == expected, f"{op} gave {reply}, the memory store says {expected}"
+        self.remember(op, expected)
+
+    def remember(self, op: Op[Any], reply: Any) -> None:
+        """Fences that were right once are the ones worth trying again."""
+        self.now = getattr(op, "now", 0) or 0
+        if isinstance(op, Claim):
+            self.claims.append(op)
+            if isinstance(reply, ClaimReply) and reply.granted and reply.record is not None:
+                self.fences[op.id].append(reply.record.fence)
+
+    def fence(self, choice: Choice) -> Fence:
+        """Mostly the newest, often an older one, sometimes a wrong one."""
+        known = self.fences[choice.name.id]
+        if not known or choice.pick == 11:
+            return Fence(1 + choice.pick % 2, b"nobody's token..")
+        newest = known[-1]
+        if choice.pick == 10:
+            return newest._replace(attempt=newest.attempt + 1)
+        return known[-1 - choice.pick % len(known)] if choice.pick > 4 else newest
+
+    def build(self, choice: Choice) -> Op[Any]:
+        return BUILD[choice.verb](self, choice)
+
+    def claim(self, choice: Choice) -> Claim:
+        self.grants += 1
+        return Claim(
+            id=choice.name.id,
+            namespace=choice.name.namespace,
+            kind=choice.name.kind,
+            scope=choice.name.scope,
+            key=choice.name.key,
+            target="POST /things",
+            fingerprint=choice.fingerprint,
+            token=self.grants.to_bytes(16, "big"),
+            run=self.grants.to_bytes(16, "little"),
+            lease=choice.lease,
+            retention=choice.retention,
+            on_lapse=choice.on_lapse,
+            input=choice.blob,
+            now=choice.now,
+        )
+
+
+BUILD: dict[str, Callable[[Comparison, Choice], Op[Any]]] = {
+    "claim": Comparison.claim,
+    "renew": lambda m, c: Renew(c.name.id, m.fence(c), c.lease, c.now),
+    "advance": lambda m, c: Advance(c.name.id, m.fence(c), c.text, c.blob, c.on_lapse, c.lease, c.now),
+    "complete": lambda m, c: Complete(c.name.id, m.fence(c), c.answer or ANSWERS[0], c.now),
+    "release": lambda m, c: Release(c.name.id, m.fence(c), c.text, c.now),
+    "suspect": lambda m, c: Suspect(c.name.id, m.fence(c), c.text, c.flag, c.now),
+    "resolve": lambda m, c: Resolve(c.name.id, m.fence(c), c.answer, c.text, c.now),
+    "forget": lambda m, c: Forget(c.name.id, m.fence(c), c.now),
+    "lookup": lambda m, c: Lookup(c.name.id, c.now),
+}
+
+
+def compare(do_factory: Callable[[], Do]) -> type[RuleBasedStateMachine]:
+    """A state machine that drives the store `do_factory` opens (empty each time) and the memory store together."""
+    return type("AgainstMemory", (Comparison,), {"open_do": staticmethod(do_factory)})

@@ -1,0 +1,228 @@
+"""The ASGI middleware: Starlette, FastAPI, Litestar, Quart, Django ASGI, or a bare application.
+
+    app = IdempotencyMiddleware(app, safe=safe, scope=lambda request: request.raw["user"].account_id)
+
+With `scope` the claim is made here, before the application: authentication must be a layer further out. Without it the
+middleware only captures, and the route claims when it knows who asks: `await scope["retrysafe.exchange"].claim(who)`.
+
+A protected request runs in a task of its own. A client that leaves does not stop it, and a server that shuts down waits
+for it a while (`grace`) before it is cancelled and written down as stopped half way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Unpack
+
+from retrysafe.engine.safe import RetrySafe
+from retrysafe.web import problems, status
+from retrysafe.web.asgi_answer import AnswerSender, Message, Send
+from retrysafe.web.exchange import EXCHANGE, AsyncExchange, BodyRefused, Shortcut, as_scope, enter, is_shortcut
+from retrysafe.web.routes import Route
+from retrysafe.web.settings import Options, Scope, Settings
+from retrysafe.web.view import RequestView, of_scope
+
+ASGIScope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+ASGIApp = Callable[[ASGIScope, Receive, Send], Awaitable[None]]
+
+UNCAPTURED = frozenset({"http.response.pathsend", "http.response.zerocopysend", "http.response.trailers"})
+"""Server extensions by which an answer would go past us."""
+
+CANCEL_LIMIT = 5.0
+"""How long cancelled work may take to notice it."""
+
+
+class IdempotencyMiddleware:
+    """See the module; the options are in retrysafe.web.settings.Options."""
+
+    def __init__(
+        self, app: ASGIApp, *, safe: RetrySafe, scope: Scope | None = None, **options: Unpack[Options]
+    ) -> None:
+        self.app = app
+        self.settings = Settings(safe, scope, options)
+        self._methods = self.settings.methods
+        self._header = self.settings.header_bytes
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        if scope["method"] not in self._methods:
+            if self.settings.serves_status and scope["method"] == "GET":
+                token = self._status_token(scope)
+                if token is not None:
+                    return await self._status(of_scope(scope), token, send)
+            return await self.app(scope, receive, send)
+        route = self.settings.routes.find(scope["method"], local_path(scope))
+        if route is None:
+            return await self.app(scope, receive, send)
+        lines = [value for name, value in scope["headers"] if name == self._header]
+        if not lines and route.policy.mode == "optional":
+            return await self._keyless(scope, receive, send, route)
+        exchange = AsyncExchange(self.settings, of_scope(scope), route, [line.decode("latin-1") for line in lines])
+        sender = AnswerSender(exchange, send)
+        exchange.body = body = Body(exchange, receive, sender.over)
+        work = asyncio.create_task(self._work(_captured(scope, exchange), exchange, body, sender))
+        return await self._finish(work, exchange)
+
+    async def _keyless(self, scope: ASGIScope, receive: Receive, send: Send, route: Route) -> None:
+        """No key, and none is needed: the application gets its own `receive` and `send`."""
+        if self.settings.scope is not None:
+            self.settings.census.count(route.target, "", "missing")
+            return await self.app(scope, receive, send)
+        exchange = AsyncExchange(self.settings, of_scope(scope), route, ())
+        exchange.untouched = True
+        return await self.app({**scope, EXCHANGE: exchange}, receive, send)
+
+    async def _work(self, scope: ASGIScope, exchange: AsyncExchange, body: Body, sender: AnswerSender) -> None:
+        """Claim, run, settle, answer: all in one task."""
+        enter(exchange)
+        try:
+            if self.settings.scope is not None:
+                await exchange.claim(await _principal(self.settings.scope, exchange.view))
+            await self.app(scope, body.receive, sender.send)
+        except Exception as error:
+            if is_shortcut(error) and exchange.response is not None:
+                return await sender.end()
+            await sender.failed(error)
+            raise
+        except BaseException as error:
+            await sender.stopped(error)
+            raise
+        else:
+            await sender.end()
+        finally:
+            sender.over.set()
+            await exchange.observed_end()
+
+    async def _finish(self, work: asyncio.Task[None], exchange: AsyncExchange) -> None:
+        try:
+            await asyncio.wait({work})
+        except asyncio.CancelledError:
+            await self._wind_down(work, exchange)
+            raise
+        work.result()
+
+    async def _wind_down(self, work: asyncio.Task[None], exchange: AsyncExchange) -> None:
+        """The server wants to stop: claimed work may finish for a while, then it is cancelled and says so."""
+        if exchange.claimed:
+            await _through_cancels(work, self.settings.grace)
+        if not work.done():
+            work.cancel()
+            await _through_cancels(work, CANCEL_LIMIT)
+        if work.done() and not work.cancelled():
+            work.exception()  # it was written down; the cancellation is what the server hears
+
+    def _status_token(self, scope: ASGIScope) -> str | None:
+        prefix, path = self.settings.status_path + "/", local_path(scope)
+        return path[len(prefix) :] if path.startswith(prefix) else None
+
+    async def _status(self, view: RequestView, token: str, send: Send) -> None:
+        settings = self.settings
+        assert settings.status_scope is not None, "checked when the middleware was made"
+        principal = as_scope(await _principal(settings.status_scope, view))
+        flow = status.looked_up(settings, view.raw.get("root_path", ""), token, principal)
+        response = await settings.safe.arun(flow)
+        await AnswerSender.transmit(send, response)
+
+
+class Body:
+    """The request body on its way to the application, remembered for the fingerprint as it passes."""
+
+    def __init__(self, exchange: AsyncExchange, receive: Receive, over: asyncio.Event) -> None:
+        self._exchange = exchange
+        self._receive = receive
+        self._over = over
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self._complete = False
+        self._waiting: deque[Message] = deque()
+        self._limit = max(exchange.settings.max_body, exchange.policy.max_body)
+
+    async def receive(self) -> Message:
+        """The application's `receive`."""
+        if self._waiting:
+            return self._waiting.popleft()
+        if not self._complete:
+            return self._noted(await self._receive())
+        return await self._afterwards()
+
+    async def drain(self, limit: int, timeout: float) -> list[bytes]:
+        """The whole body, read to its end; the application will get it again."""
+        declared = self._exchange.view.headers.get("content-length", "0")
+        if self._size > limit or (declared.isdecimal() and int(declared) > limit):
+            raise BodyRefused(problems.TOO_LARGE)
+        try:
+            async with asyncio.timeout(timeout):
+                while not self._complete:
+                    message = self._noted(await self._receive())
+                    self._waiting.append(message)
+                    if self._size > limit:
+                        raise BodyRefused(problems.TOO_LARGE)
+                    if message["type"] == "http.disconnect":
+                        raise BodyRefused(problems.UNREADABLE)
+        except TimeoutError:
+            raise BodyRefused(problems.TOO_SLOW) from None
+        chunks, self._chunks = self._chunks, []
+        return chunks
+
+    def _noted(self, message: Message) -> Message:
+        if message["type"] != "http.request":
+            self._complete = True
+            return message
+        chunk = message.get("body", b"")
+        self._size += len(chunk)
+        if chunk and not self._exchange.asked:
+            self._chunks.append(chunk)
+        elif chunk and self._size <= self._limit:
+            self._chunks.append(chunk)
+        if self._size > self._limit:
+            self._chunks.clear()  # too large to be claimed; no reason to hold it
+        self._complete = not message.get("more_body", False)
+        return message
+
+    async def _afterwards(self) -> Message:
+        """After the body there is only the disconnect. While the work of a key runs, it is not the application's
+        business: half done is worse than done for nobody. Never invented, and never early."""
+        message: Message | None = None
+        if not self._exchange.claimed and not self._over.is_set():
+            message = await self._receive()
+        if self._exchange.claimed:
+            await self._over.wait()
+        return message if message is not None else await self._receive()
+
+
+async def _principal(scope: Scope, view: RequestView) -> Any:
+    found = scope(view)
+    return await found if inspect.isawaitable(found) else found
+
+
+async def _through_cancels(work: asyncio.Task[None], limit: float) -> None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + limit
+    while not work.done() and loop.time() < deadline:
+        try:
+            await asyncio.wait({work}, timeout=deadline - loop.time())
+        except asyncio.CancelledError:
+            continue
+
+
+def _captured(scope: ASGIScope, exchange: AsyncExchange) -> ASGIScope:
+    inner = {**scope, EXCHANGE: exchange}
+    extensions = scope.get("extensions")
+    if extensions:
+        inner["extensions"] = {name: value for name, value in extensions.items() if name not in UNCAPTURED}
+    return inner
+
+
+def local_path(scope: ASGIScope) -> str:
+    """The path below where the application is mounted."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path[len(root) :] if root and path.startswith(root + "/") else path
+
+
+__all__ = ["IdempotencyMiddleware", "Shortcut"]

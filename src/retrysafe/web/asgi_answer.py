@@ -1,0 +1,168 @@
+"""The application's answer on its way to the client: held back until it is stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Literal
+
+from retrysafe.web.capture import Buffer, Pairs, Response, checked, is_stream
+from retrysafe.web.exchange import AsyncExchange, Shortcut
+
+Message = MutableMapping[str, Any]
+Send = Callable[[Message], Awaitable[None]]
+RawHeaders = list[tuple[bytes, bytes]]
+
+START = "http.response.start"
+BODY = "http.response.body"
+
+
+class AnswerSender:
+    """The `send` that an application under capture gets.
+
+    Held back until the claim is settled, then sent on. An answer that cannot be kept leaves its tombstone first and then
+    passes by. Once the exchange has an answer of its own, what the application says is dropped.
+    """
+
+    def __init__(self, exchange: AsyncExchange, send: Send) -> None:
+        self.over = asyncio.Event()
+        """Set when nothing more will go out: from then on the application may learn that the client left."""
+        self._exchange = exchange
+        self._send = send
+        self._start: Message | None = None
+        self._headers: Pairs = ()
+        self._buffer: Buffer | None = None
+        self._passes: Literal["", "settled", "not final"] = ""
+        self._sent = False
+        self._complete = False
+
+    async def send(self, message: Message) -> None:
+        exchange = self._exchange
+        if exchange.response is not None or self._complete:
+            return
+        if message["type"] == START:
+            await self._started(message)
+        elif message["type"] == BODY:
+            await self._went_on(message)
+        elif self._start is None or self._sent:
+            await self._send(message)  # an extension's: early hints, debug information
+
+    async def end(self) -> None:
+        """The application returned, or was cut short by a refusal."""
+        exchange = self._exchange
+        if exchange.response is not None:
+            return await self._send_own(exchange.response)
+        if exchange.claimed:
+            await self.failed(RuntimeError("the application returned without a whole answer"))
+        return None
+
+    async def failed(self, error: Exception) -> None:
+        """The application raised. If it had not answered, ours is the answer; the caller raises on."""
+        exchange = self._exchange
+        if exchange.claimed:
+            exchange.response = await exchange.settle(exchange.raised(error))
+        if exchange.response is not None:
+            await self._send_own(exchange.response)
+
+    async def stopped(self, error: BaseException) -> None:
+        if self._exchange.claimed:
+            await self._exchange.settle(self._exchange.stopped(error))
+
+    # The application's answer -------------------------------------------------------------------
+
+    async def _started(self, message: Message) -> None:
+        exchange = self._exchange
+        if not exchange.claimed:
+            if not exchange.unprotected(message["status"]):
+                await self._pass_on(message)
+            return
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message.get("headers", ())]
+        self._headers = checked(headers)
+        self._start = message
+        self._buffer = Buffer(exchange.policy.max_answer)
+        if is_stream(headers):
+            await self._let_pass("stream")
+
+    async def _went_on(self, message: Message) -> None:
+        last = not message.get("more_body", False)
+        if self._start is None or self._passes:
+            if last and self._passes == "not final":
+                await self._exchange.settle(self._exchange.let_go())
+            return await self._pass_on(message)
+        assert self._buffer is not None, "made with the start"
+        fits = self._buffer.add(message.get("body", b""))
+        if not fits:
+            await self._let_pass("too_large")
+            await self._flush(more=not last)
+            if last and self._passes == "not final":
+                await self._exchange.settle(self._exchange.let_go())
+        elif last:
+            await self._whole()
+        return None
+
+    async def _whole(self) -> None:
+        exchange, start, buffer = self._exchange, self._start, self._buffer
+        assert start is not None
+        assert buffer is not None
+        body = buffer.joined()
+        instead = await exchange.settle(exchange.answered(start["status"], self._headers, body))
+        if instead is not None:
+            exchange.response = instead
+            return await self._send_own(instead)
+        return await self._flush(more=False)
+
+    async def _let_pass(self, gone: Literal["stream", "too_large"]) -> None:
+        """It cannot be kept. First the fact that it happened, then the bytes."""
+        exchange, start = self._exchange, self._start
+        assert start is not None
+        if not exchange.storable(start["status"]):
+            self._passes = "not final"
+        else:
+            instead = await exchange.settle(exchange.tombstone(start["status"], gone))
+            if instead is not None:
+                exchange.response = instead
+                await self._send_own(instead)
+                raise Shortcut("the answer could not be stored")  # a stream would go on for ever
+            self._passes = "settled"
+        if gone == "stream":
+            await self._pass_on(start)
+
+    async def _flush(self, *, more: bool) -> None:
+        start, buffer = self._start, self._buffer
+        assert start is not None
+        assert buffer is not None
+        await self._pass_on(start)
+        await self._pass_on({"type": BODY, "body": buffer.joined(), "more_body": more})
+        buffer.chunks.clear()
+
+    async def _pass_on(self, message: Message) -> None:
+        if message["type"] == START:
+            self._exchange.started = self._sent = True
+            extra = self._exchange.extra_headers()
+            if extra:
+                message = {**message, "headers": [*message.get("headers", ()), *raw(extra)]}
+        elif not message.get("more_body", False):
+            self._complete = True
+            try:
+                await self._send(message)
+            finally:
+                self.over.set()
+            return
+        await self._send(message)
+
+    # Ours ---------------------------------------------------------------------------------------
+
+    async def _send_own(self, response: Response) -> None:
+        if not self._sent:
+            self._sent = self._complete = True
+            await self.transmit(self._send, response.plus(*self._exchange.extra_headers()))
+        self.over.set()
+
+    @staticmethod
+    async def transmit(send: Send, response: Response) -> None:
+        await send({"type": START, "status": response.status, "headers": raw(response.headers)})
+        await send({"type": BODY, "body": response.body, "more_body": False})
+
+
+def raw(headers: Pairs) -> RawHeaders:
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]

@@ -1,0 +1,147 @@
+"""An answer on its way into the store, and on its way out again.
+
+The first client gets every header the application set. What is kept for the others leaves out what belongs to one
+response only: cookies, credentials, dates, request ids, rate limits, and what describes a connection.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from retrysafe.core.records import Answer, Record
+from retrysafe.errors import CorruptRecord, UsageError
+
+Pairs = Sequence[tuple[str, str]]
+
+DROPPED = (
+    "set-cookie", "set-cookie2", "clear-site-data",
+    "authorization", "www-authenticate", "authentication-info", "proxy-*",
+    "date", "server", "age", "via", "alt-svc", "server-timing", "x-runtime", "x-response-time", "x-process-time",
+    "connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "content-length",
+    "ratelimit", "ratelimit-*", "x-ratelimit-*", "x-rate-limit-*",
+    "request-id", "x-request-id", "correlation-id", "x-correlation-id", "x-amzn-requestid", "x-amzn-trace-id",
+    "x-cloud-trace-context", "cf-ray", "traceparent", "tracestate", "traceresponse", "baggage", "b3", "x-b3-*",
+    "idempotency-key", "idempotent-replayed",
+)  # fmt: skip
+"""Headers that are not kept; `*` at the end stands for any rest. An option of the middleware replaces the list."""
+
+NEVER_STORED = frozenset({401, 407, 408, 425, 429})
+"""Answers about this attempt and not about the request: kept, a fresh token would still be told "expired"."""
+
+BODILESS = frozenset({204, 304})
+REPLAYED = ("idempotent-replayed", "true")
+NO_STORE = ("cache-control", "no-store")
+
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_BAD_VALUE = re.compile(r"[\r\n\0]")
+
+
+class Response(NamedTuple):
+    """A whole answer, ready to be sent: header names and values as latin-1 text."""
+
+    status: int
+    headers: Pairs
+    body: bytes
+
+    @classmethod
+    def own(cls, status: int, headers: Pairs, body: bytes) -> Response:
+        return cls(status, (*headers, ("content-length", str(len(body)))), body)
+
+    def plus(self, *headers: tuple[str, str]) -> Response:
+        return self._replace(headers=(*self.headers, *headers))
+
+
+class Dropped:
+    """The list of headers that are not kept."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        lowered = [name.lower() for name in names]
+        for name in lowered:
+            if not _NAME.fullmatch(name):
+                raise UsageError(f"dropped={name!r} is not a header name; write one, or a beginning with * behind it")
+        self._names = frozenset(name for name in lowered if not name.endswith("*"))
+        self._beginnings = tuple(name[:-1] for name in lowered if name.endswith("*"))
+
+    def __contains__(self, name: str) -> bool:
+        name = name.lower()
+        return name in self._names or name.startswith(self._beginnings)
+
+    def keep(self, headers: Pairs) -> list[tuple[str, str]]:
+        return [(name, value) for name, value in headers if name not in self]
+
+
+class BadHeader(ValueError):
+    """The application set a header that would let one answer become two."""
+
+
+def checked(headers: Pairs) -> Pairs:
+    """Refuse a header the wire could not carry, before it is stored."""
+    for name, value in headers:
+        if not _NAME.fullmatch(name) or _BAD_VALUE.search(value):
+            raise BadHeader(
+                f"the application set the header {name!r} with a line break or a bad name; nothing was sent"
+            )
+    return headers
+
+
+def to_store(status: int, headers: Pairs, body: bytes, dropped: Dropped) -> Answer:
+    return Answer(status, body, dropped.keep(headers))
+
+
+def to_replay(record: Record) -> Response:
+    """The stored answer as it goes out again. What could not have been stored by us is refused, not sent."""
+    answer = record.answer
+    assert answer is not None, "a completed record has an answer"
+    if not isinstance(answer.status, int) or not 200 <= answer.status <= 599:
+        raise CorruptRecord(record.id, f"its status is {answer.status!r}")
+    for name, value in answer.headers:
+        if not isinstance(value, str) or not _NAME.fullmatch(name) or _BAD_VALUE.search(value):
+            raise CorruptRecord(record.id, "a header of its answer holds a line break or a bad name")
+        if not _latin(value):
+            raise CorruptRecord(record.id, "a header of its answer cannot be sent")
+    kept = [(name, value) for name, value in answer.headers if name.lower() not in _REPLACED]
+    if answer.status not in BODILESS:
+        kept.append(("content-length", str(len(answer.body))))
+    return Response(answer.status, (*kept, NO_STORE, REPLAYED), answer.body)
+
+
+_REPLACED = frozenset({"cache-control", "content-length", "transfer-encoding", "idempotent-replayed"})
+
+
+def _latin(value: str) -> bool:
+    try:
+        value.encode("latin-1")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_stream(headers: Pairs) -> bool:
+    """Server-sent events have no end to wait for."""
+    return any(
+        name.lower() == "content-type" and value.partition(";")[0].strip().lower() == "text/event-stream"
+        for name, value in headers
+    )
+
+
+class Buffer:
+    """The pieces of an answer, as they came, up to a limit."""
+
+    __slots__ = ("_limit", "chunks", "size")
+
+    def __init__(self, limit: int) -> None:
+        self.chunks: list[bytes] = []
+        self.size = 0
+        self._limit = limit
+
+    def add(self, chunk: bytes) -> bool:
+        """False once the answer is larger than may be kept."""
+        if chunk:
+            self.chunks.append(chunk)
+            self.size += len(chunk)
+        return self.size <= self._limit
+
+    def joined(self) -> bytes:
+        return self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)

@@ -1,0 +1,54 @@
+"""Two flows around the guard's claim: one that can be interrupted without leaving a lease behind, and one that does
+not let waiters crowd a process.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from retrysafe.core.ops import Claim
+from retrysafe.core.outcomes import Busy, Execute, Outcome
+from retrysafe.core.times import SECOND
+from retrysafe.engine.effects import Effect, Flow, Invoke, Pause
+from retrysafe.engine.events import Events
+from retrysafe.engine.guard import Task, claimed, release
+from retrysafe.web.load import Waiters
+
+
+def taken(claim: Claim, task: Task, events: Events) -> Flow[Outcome]:
+    """The guard's claim. A cancellation that came while it was made gives it back: nothing has begun."""
+    outcome = yield from claimed(claim, task, events)
+    if isinstance(outcome, Execute):
+        try:
+            yield Pause(claim.id, 0)  # a held cancellation is delivered at the first effect that is not an operation
+        except BaseException:
+            call = Invoke(lambda: None, claim.id, task.key.value, outcome.fence, task.policy.lease)
+            yield from release(task, call, "it was interrupted before it began", events)
+            raise
+    return outcome
+
+
+def capped(flow: Flow[Outcome], waiters: Waiters, record_id: bytes, target: str, events: Events) -> Flow[Outcome]:
+    """Let the flow wait only while there is room among the waiters; otherwise it is busy at once."""
+    waiting = False
+    try:
+        effect: Effect = next(flow)
+        while True:
+            if isinstance(effect, Pause) and effect.seconds > 0 and not waiting:
+                waiting = waiters.enter()
+                if not waiting:
+                    flow.close()
+                    events.emit("busy", record_id, target)
+                    return Busy(SECOND)
+            try:
+                reply: Any = yield effect
+            except BaseException as error:
+                effect = flow.throw(error)
+            else:
+                effect = flow.send(reply)
+    except StopIteration as done:
+        outcome: Outcome = done.value
+        return outcome
+    finally:
+        if waiting:
+            waiters.leave()

@@ -1,0 +1,559 @@
+"""One request, from its claim to its settlement.
+
+The middleware makes an exchange for each request it protects. The claim happens where the principal is known: at the
+edge, when the middleware was given `scope`, or later, when the route asks (`claim(principal)`). A claim that may not
+run leaves the answer to send in `response` and raises `Shortcut`; whatever the application says then is discarded.
+
+Everything that decides is here, once, as flows; the two colours at the end only drive them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+from contextvars import ContextVar, Token
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
+from uuid import UUID
+
+from retrysafe.core.fingerprint import of_request
+from retrysafe.core.keys import Key, frame
+from retrysafe.core.ops import Complete, Lookup, LookupReply
+from retrysafe.core.outcomes import Busy, Execute, Mismatch, Outcome, Replay
+from retrysafe.core.records import Answer, Fingerprint, Gone, Record
+from retrysafe.core.states import State
+from retrysafe.engine.effects import Flow, Invoke
+from retrysafe.engine.events import Events
+from retrysafe.engine.guard import Task, abandoned, complete, refusal, release
+from retrysafe.engine.heartbeat import Lease, adopt_lease, held_lease
+from retrysafe.errors import (
+    CorruptRecord,
+    KeyProblem,
+    LeaseLost,
+    MissingKey,
+    RetrySafeError,
+    ScopeRequired,
+    StoreError,
+    UsageError,
+)
+from retrysafe.policy import Policy
+from retrysafe.web import problems, status
+from retrysafe.web.capture import Pairs, Response, to_replay, to_store
+from retrysafe.web.claiming import capped, taken
+from retrysafe.web.keyheader import mint, quoted, read_key
+from retrysafe.web.load import Sent
+from retrysafe.web.problems import Problem
+from retrysafe.web.routes import Route
+from retrysafe.web.settings import Settings
+from retrysafe.web.view import RequestView
+
+EXCHANGE = "retrysafe.exchange"
+"""Where the exchange is found: `scope[EXCHANGE]` on ASGI, `environ[EXCHANGE]` on WSGI."""
+
+_log = logging.getLogger("retrysafe.web")
+_current: ContextVar[Exchange | None] = ContextVar("retrysafe_exchange", default=None)
+
+
+def current_exchange() -> Exchange | None:
+    """The exchange of the request that is being handled here, or None."""
+    return _current.get()
+
+
+class Shortcut(Exception):
+    """The application must not run: the exchange already holds the answer. Let it through, or turn it into any
+    answer of your framework; the middleware sends the exchange's."""
+
+
+class BodyRefused(Exception):
+    """The request body is too large, too slow or broken."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.title)
+        self.problem = problem
+
+
+class Held(NamedTuple):
+    """What a granted claim holds."""
+
+    task: Task
+    call: Invoke
+    record: Record
+    lease: Lease
+    began: float
+
+
+class Exchange:
+    """What both colours share: who asks, with which key, for what; and what that means."""
+
+    def __init__(self, settings: Settings, view: RequestView, route: Route, lines: Sequence[str]) -> None:
+        self.settings = settings
+        self.view = view
+        self.route = route
+        self.policy = route.policy
+        self.target = route.target
+        self.response: Response | None = None
+        """The answer to send instead of the application's; None while it may speak for itself."""
+        self.key: Key | None = None
+        self.held: Held | None = None
+        self.asked = False
+        """Whether anybody asked for a claim, granted or not."""
+        self.started = False
+        """Whether an answer has begun to go out."""
+        self.untouched = False
+        """Whether the middleware lets this request through without capturing it (keyless, `optional`)."""
+        self.minted = ""
+        self._lines = lines
+        self._observed: Invoke | None = None
+        self._kept = ExitStack()
+
+    @property
+    def claimed(self) -> bool:
+        """Whether the work is ours and not settled yet."""
+        return self.held is not None
+
+    @property
+    def record(self) -> Record | None:
+        """The record of the claim while it is held."""
+        return self.held.record if self.held is not None else None
+
+    def hand_over(self) -> Held:
+        """Give the claim to somebody who settles it himself (an operation). The exchange then only lets the answer pass."""
+        held, self.held = self.held, None
+        if held is None:
+            raise UsageError("there is no claim to hand over: await exchange.claim(principal) first")
+        self._kept.close()
+        self.settings.quotas.ended(held.task.key.scope, 0, self.policy.retention)
+        return held
+
+    # Before the claim ---------------------------------------------------------------------------
+
+    def _asks(self, policy: Policy | None, target: str | None) -> Policy:
+        self.policy, self.target = policy or self.policy, target or self.target
+        if self.asked:
+            raise UsageError(f"{self.target} asks for its claim twice; one request has one key and one claim")
+        if self.started:
+            raise UsageError(f"{self.target} asks for its claim after its answer has begun; ask before the work")
+        if self.untouched and self.policy.mode != "optional":
+            raise UsageError(
+                f"{self.target} asks with mode={self.policy.mode!r}, but the middleware lets requests without a key "
+                "through under its own mode='optional'; give the middleware the same mode, or name the route in routes="
+            )
+        self.asked = True
+        return self.policy
+
+    def _read_key(self, policy: Policy, scope: str) -> str | None:
+        """The key, or None where there need not be one. Counts who sends what."""
+        try:
+            key = read_key(self._lines, self.settings.key_rule)
+            if key is None and policy.mode == "required":
+                raise MissingKey
+        except KeyProblem as error:
+            self._count("missing" if isinstance(error, MissingKey) else "malformed", scope)
+            raise self.refused(error) from None
+        if key is None and policy.mode == "generate":
+            key = self.minted = mint()
+            if self._count("generated", scope):
+                _log.warning(
+                    "%s: a client sends no Idempotency-Key; one was minted, which protects nothing", self.target
+                )
+            return key
+        self._count("missing" if key is None else "keyed", scope)
+        return key
+
+    def _count(self, sent: Sent, scope: str) -> bool:
+        return self.settings.census.count(self.target, scope, sent)
+
+    def _identified(self, scope: str, policy: Policy) -> Key | None:
+        value = self._read_key(policy, scope)
+        if value is None:
+            return None
+        try:
+            self.key = Key(value, scope)
+        except (ScopeRequired, KeyProblem) as error:
+            raise self.refused(error if isinstance(error, ScopeRequired) else ScopeRequired(scope)) from None
+        return self.key
+
+    def _task(self, key: Key, policy: Policy, chunks: list[bytes]) -> Task:
+        return Task(key, self.settings.safe.namespace, self.target, self._fingerprint(chunks), policy)
+
+    def _fingerprint(self, chunks: list[bytes]) -> Fingerprint:
+        view, own = self.view, self.route.fingerprint
+        if own is None:
+            return of_request(view.method, view.path, view.query, view.headers.get("content-type", ""), chunks)
+        value = own(view, b"".join(chunks))
+        framed = frame(view.method, view.path, value)
+        return Fingerprint("http-own1", hashlib.sha256(framed).digest(), len(value))
+
+    # The claim ----------------------------------------------------------------------------------
+
+    def _opening(self, task: Task) -> Flow[Held]:
+        """Claim it, or raise Shortcut with the answer in place."""
+        try:
+            return (yield from self._claiming(task))
+        except (StoreError, RetrySafeError) as error:
+            raise self.refused(error) from error
+
+    def _claiming(self, task: Task) -> Flow[Held]:
+        settings, events, claim = self.settings, self.settings.safe.events, task.claim()
+        if settings.quotas.exceeded(task.key.scope, task.policy.retention):
+            found: LookupReply = yield Lookup(claim.id)
+            if _would_run(found):
+                raise self.refused(problems.QUOTA, retry_after=self._retry_after())
+        outcome: Outcome = yield from capped(
+            taken(claim, task, events), settings.waiters, claim.id, task.target, events
+        )
+        if isinstance(outcome, Execute):
+            _same_owner(outcome.record, task)
+            events.emit("new", claim.id, task.target)
+            call = Invoke(_nothing, claim.id, task.key.value, outcome.fence, task.policy.lease)
+            lease = Lease(claim.id, task.key.value, outcome.fence)
+            return Held(task, call, outcome.record, lease, time.monotonic())
+        if isinstance(outcome, Replay):
+            _same_owner(outcome.record, task)
+            answer = outcome.record.answer
+            if answer is not None and answer.gone:
+                raise self.refused(problems.GONE)
+            replay = to_replay(outcome.record)
+            events.emit("replayed", claim.id, task.target)
+            raise self.refused(replay)
+        if isinstance(outcome, Busy) and task.policy.busy == "accepted":
+            known: LookupReply = yield Lookup(claim.id)
+            if known.record is not None:
+                raise self.refused(status.accepted(settings, mount(self.view), known.record, task.target))
+        raise self.refused(refusal(task, outcome))
+
+    def refused(self, why: RetrySafeError | Problem | Response, *, retry_after: int | None = None) -> Shortcut:
+        """Put the answer in place; raise what this returns."""
+        if isinstance(why, Response):
+            self.response = why
+            return Shortcut("the answer is stored")
+        problem = why if isinstance(why, Problem) else problems.of_error(why)
+        if problem.code in ("failed", "unavailable", "unknown") and isinstance(why, RetrySafeError):
+            _log.error("%s: %s", self.target, why)
+        if retry_after is None and problem.code in ("in_progress", "unavailable"):
+            retry_after = self._retry_after()
+        self.response = self._respond(problem, retry_after)
+        return Shortcut(problem.title)
+
+    def _retry_after(self) -> int:
+        return self.settings.durations.retry_after(self.target, self.policy.lease)
+
+    def _respond(self, problem: Problem, retry_after: int | None = None) -> Response:
+        return problems.respond(problem, self.settings.codes, self.settings.docs, retry_after=retry_after)
+
+    def _hold(self, held: Held, keep: AbstractContextManager[None]) -> Key:
+        """Ours now: the heartbeat beats until it is settled."""
+        self.held = held
+        self._kept.enter_context(keep)
+        fresh = held.record.attempt == 1
+        self.settings.quotas.began(held.task.key.scope, fresh, held.task.policy.retention)
+        return held.task.key
+
+    # Settlement ---------------------------------------------------------------------------------
+
+    def storable(self, code: int, error: BaseException | None = None) -> bool:
+        """Whether this ending is final. A rule of the user's that fails counts as "yes": once is what was promised."""
+        if error is None and code in self.settings.never_stored:
+            return False
+        try:
+            return self.policy.final(code, error)
+        except Exception:
+            _log.exception("%s: failures= raised; the answer is stored", self.target)
+            return True
+
+    def answered(self, code: int, headers: Pairs, body: bytes) -> Flow[Response | None]:
+        """The application gave its whole answer. None: send it. Otherwise: send this instead."""
+        if not self.storable(code):
+            return (yield from self._let_go(f"it answered {code}"))
+        return (yield from self._completing(to_store(code, headers, body, self.settings.dropped)))
+
+    def tombstone(self, code: int, gone: Gone) -> Flow[Response | None]:
+        """Its answer cannot be kept, but it happened: say so before the first byte goes out."""
+        return (yield from self._completing(Answer(code, gone=gone)))
+
+    def raised(self, error: BaseException) -> Flow[Response | None]:
+        """The application failed without an answer: ours is the answer."""
+        code = self.settings.codes.failed
+        if not self.storable(code, error):
+            yield from self._let_go(f"it failed with {type(error).__qualname__}")
+            return self._respond(problems.FAILED_FOR_NOW)
+        told = self._respond(problems.FAILED)
+        instead = yield from self._completing(to_store(code, told.headers, told.body, self.settings.dropped))
+        return instead or told
+
+    def stopped(self, error: BaseException) -> Flow[Response | None]:
+        """Cancelled, or the process is ending: nobody knows how far it got."""
+        held = self._end(0)
+        try:
+            yield from abandoned(held.task, held.call, error, self.settings.safe.events)
+        except StoreError as trouble:
+            self._trouble(held, trouble)
+        return None
+
+    def let_go(self) -> Flow[Response | None]:
+        """An answer that is not final has passed by."""
+        return (yield from self._let_go("its answer was not final"))
+
+    def _let_go(self, note: str) -> Flow[Response | None]:
+        held = self._end(0)
+        try:
+            yield from release(held.task, held.call, note, self.settings.safe.events)
+        except StoreError as trouble:
+            self._trouble(held, trouble)  # the lease lapses by itself
+        return None
+
+    def _completing(self, answer: Answer) -> Flow[Response | None]:
+        held = self.held
+        assert held is not None, "only a claimed exchange is settled"
+        try:
+            yield from complete(held.task, held.call, answer, self.settings.safe.events)
+        except LeaseLost:
+            return self._respond(problems.LOST)
+        except StoreError as trouble:
+            # An answer that is not stored must not be sent: the retry could get another one.
+            self._trouble(held, trouble)
+            return self._respond(problems.UNRECORDED, self._retry_after())
+        finally:
+            self._end(len(answer.body))
+        return None
+
+    def _end(self, size: int) -> Held:
+        """The claim is over, whatever became of it."""
+        held, self.held = self.held, None
+        assert held is not None, "only a claimed exchange is settled"
+        self._kept.close()
+        self.settings.durations.saw(self.target, time.monotonic() - held.began)
+        self.settings.quotas.ended(held.task.key.scope, size, held.task.policy.retention)
+        return held
+
+    def _trouble(self, held: Held, trouble: StoreError) -> None:
+        self.settings.safe.events.emit("store_failed", held.call.id, self.target)
+        _log.error("%s: how it ended could not be written down: %s", self.target, trouble)
+
+    # An answer that passes by -------------------------------------------------------------------
+
+    def unprotected(self, code: int) -> bool:
+        """Whether a route that must claim has answered without. Sets the answer to send instead."""
+        if self.asked or code >= 400:
+            return False
+        if not self.route.listed or self.policy.mode != "required":
+            if self._lines and self._count("unclaimed", ""):
+                _log.warning(
+                    "%s was sent an Idempotency-Key, but nothing there asks for it: not protected", self.target
+                )
+            return False
+        _log.error(
+            "%s is listed as required, but the route never claimed its key: it ran unprotected. Pass scope= to the "
+            "middleware, or use your framework's dependency or decorator on the route",
+            self.target,
+        )
+        self.response = self._respond(problems.UNPROTECTED)
+        return True
+
+    def extra_headers(self) -> Pairs:
+        return ((self.settings.header.lower(), quoted(self.minted)),) if self.minted else ()
+
+    # Observing ----------------------------------------------------------------------------------
+
+    def _observing(self, task: Task) -> Flow[None]:
+        """`mode="observe"`: find out what would have happened, in a namespace of its own, and refuse nothing."""
+        quiet = task.policy.but(busy="conflict", abandoned="rerun")
+        task = replace(task, namespace=f"observed:{task.namespace}", policy=quiet)
+        claim = task.claim()
+        try:
+            outcome: Outcome = yield from taken(claim, task, Events())
+        except StoreError as error:
+            _log.warning("%s: observing failed: %s", self.target, error)
+            return
+        if isinstance(outcome, Execute):
+            self._observed = Invoke(_nothing, claim.id, task.key.value, outcome.fence, task.policy.lease)
+        would: Sent = "would_run" if isinstance(outcome, Execute) else "would_conflict"
+        if isinstance(outcome, Replay | Mismatch):
+            would = "would_replay" if isinstance(outcome, Replay) else "would_mismatch"
+        self._count(would, task.key.scope)
+
+    def _observed_end(self) -> Flow[None]:
+        call, self._observed = self._observed, None
+        if call is not None:
+            try:
+                yield Complete(call.id, call.fence, Answer(200, gone="unstorable"))
+            except StoreError as error:
+                _log.warning("%s: observing failed: %s", self.target, error)
+
+    def _sent_key(self, scope: str) -> Key | None:
+        try:
+            value = read_key(self._lines, self.settings.key_rule)
+            self._count("missing" if value is None else "keyed", scope)
+            return None if value is None else Key(value, scope)
+        except (KeyProblem, ScopeRequired) as error:
+            self._count("malformed" if isinstance(error, KeyProblem) else "would_refuse", scope)
+            return None
+
+
+def enter(exchange: Exchange) -> Token[Exchange | None]:
+    """Make it the current one of this context."""
+    return _current.set(exchange)
+
+
+def leave(token: Token[Exchange | None]) -> None:
+    _current.reset(token)
+
+
+def is_shortcut(error: BaseException) -> bool:
+    """Whether a Shortcut is what this is about: frameworks wrap what passes through their task groups and views."""
+    seen: set[int] = set()
+    todo: list[BaseException | None] = [error]
+    while todo:
+        one = todo.pop()
+        if one is None or id(one) in seen:
+            continue
+        if isinstance(one, Shortcut):
+            return True
+        seen.add(id(one))
+        todo += [one.__cause__, one.__context__]
+        if isinstance(one, BaseExceptionGroup):
+            todo += one.exceptions
+    return False
+
+
+def as_scope(principal: Any) -> str:
+    """The principal as text; empty if there is none. Numbers and UUIDs are what account ids often are."""
+    if isinstance(principal, str):
+        return principal
+    if isinstance(principal, int | UUID) and not isinstance(principal, bool):
+        return str(principal)
+    return ""
+
+
+def mount(view: RequestView) -> str:
+    """Where the application hangs below the server's root."""
+    path: str = view.raw.get("root_path") or view.raw.get("SCRIPT_NAME") or ""
+    return path
+
+
+def _nothing() -> None:
+    """The application is called by its server, not by us."""
+
+
+def _would_run(found: LookupReply) -> bool:
+    record = found.record
+    return record is None or record.state is State.RELEASED or record.expired(found.now)
+
+
+def _same_owner(record: Record, task: Task) -> None:
+    """The id says whose it is; the stored text must agree, or somebody moved a row (S2)."""
+    if record.scope != task.key.scope or record.key != task.key.value:
+        raise CorruptRecord(record.id, "it is stored under another scope or key than its id says")
+
+
+class AsyncBody(Protocol):
+    async def drain(self, limit: int, timeout: float) -> list[bytes]: ...
+
+
+class SyncBody(Protocol):
+    def drain(self, limit: int, timeout: float) -> list[bytes]: ...
+
+
+class AsyncExchange(Exchange):
+    """The colour of ASGI. It lives in a task of its own, so what it puts into the context ends with it."""
+
+    body: AsyncBody
+
+    async def claim(self, principal: Any, policy: Policy | None = None, *, target: str | None = None) -> Key | None:
+        """Claim this request's key for the principal. None: it runs unprotected, as its mode allows.
+
+        Raises Shortcut when the application must not run.
+        """
+        policy = self._asks(policy, target)
+        if policy.mode == "observe":
+            return await self._observe(as_scope(principal), policy)
+        key = self._identified(as_scope(principal), policy)
+        if key is None:
+            return None
+        task = self._task(key, policy, await self._drained(policy))
+        held = await self.settings.safe.arun(self._opening(task))
+        adopt_lease(held.lease)
+        return self._hold(held, self.settings.safe.akeep(held.lease, policy.lease))
+
+    async def identify(self, principal: Any, policy: Policy | None = None, *, target: str | None = None) -> Task | None:
+        """The key and the fingerprint without a claim, for a strength that makes its own record."""
+        policy = self._asks(policy, target)
+        key = self._identified(as_scope(principal), policy)
+        return None if key is None else self._task(key, policy, await self._drained(policy))
+
+    async def settle(self, flow: Flow[Response | None]) -> Response | None:
+        return await self.settings.safe.arun(flow)
+
+    async def observed_end(self) -> None:
+        if self._observed is not None:
+            await self.settings.safe.arun(self._observed_end())
+
+    async def _drained(self, policy: Policy) -> list[bytes]:
+        try:
+            return await self.body.drain(policy.max_body, self.settings.read_timeout)
+        except BodyRefused as error:
+            raise self.refused(error.problem) from None
+
+    async def _observe(self, scope: str, policy: Policy) -> None:
+        key = self._sent_key(scope)
+        if key is not None:
+            try:
+                chunks = await self.body.drain(policy.max_body, self.settings.read_timeout)
+            except BodyRefused:
+                self._count("would_refuse", scope)
+            else:
+                await self.settings.safe.arun(self._observing(self._task(key, policy, chunks)))
+
+
+class SyncExchange(Exchange):
+    """The colour of WSGI: the same steps in the request's own thread."""
+
+    body: SyncBody
+
+    def claim(self, principal: Any, policy: Policy | None = None, *, target: str | None = None) -> Key | None:
+        """Claim this request's key for the principal. None: it runs unprotected, as its mode allows.
+
+        Raises Shortcut when the application must not run.
+        """
+        policy = self._asks(policy, target)
+        if policy.mode == "observe":
+            return self._observe(as_scope(principal), policy)
+        key = self._identified(as_scope(principal), policy)
+        if key is None:
+            return None
+        task = self._task(key, policy, self._drained(policy))
+        held = self.settings.safe.run(self._opening(task))
+        self._kept.enter_context(held_lease(held.lease))
+        return self._hold(held, self.settings.safe.keep(held.lease, policy.lease))
+
+    def identify(self, principal: Any, policy: Policy | None = None, *, target: str | None = None) -> Task | None:
+        """The key and the fingerprint without a claim, for a strength that makes its own record."""
+        policy = self._asks(policy, target)
+        key = self._identified(as_scope(principal), policy)
+        return None if key is None else self._task(key, policy, self._drained(policy))
+
+    def settle(self, flow: Flow[Response | None]) -> Response | None:
+        return self.settings.safe.run(flow)
+
+    def observed_end(self) -> None:
+        if self._observed is not None:
+            self.settings.safe.run(self._observed_end())
+
+    def _drained(self, policy: Policy) -> list[bytes]:
+        try:
+            return self.body.drain(policy.max_body, self.settings.read_timeout)
+        except BodyRefused as error:
+            raise self.refused(error.problem) from None
+
+    def _observe(self, scope: str, policy: Policy) -> None:
+        key = self._sent_key(scope)
+        if key is not None:
+            try:
+                chunks = self.body.drain(policy.max_body, self.settings.read_timeout)
+            except BodyRefused:
+                self._count("would_refuse", scope)
+            else:
+                self.settings.safe.run(self._observing(self._task(key, policy, chunks)))

@@ -1,0 +1,230 @@
+"""What this process knows of its own traffic: how long routes take, who waits, who uses how much, who sends keys.
+
+All of it is in memory, of this process alone, and bounded. It steers `Retry-After`, waiting, quotas and the rollout;
+nothing about who may run depends on it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from retrysafe.core.keys import frame
+from retrysafe.errors import UsageError
+
+T = TypeVar("T")
+Clock = Callable[[], float]
+
+MAX_ROUTES = 1_000
+MAX_CLIENTS = 1_000
+MAX_SCOPES = 10_000
+
+
+class Recent(Generic[T]):
+    """A table that forgets what was not used for longest once it is full."""
+
+    def __init__(self, limit: int, make: Callable[[], T]) -> None:
+        self._limit = limit
+        self._make = make
+        self._items: OrderedDict[str, T] = OrderedDict()
+
+    def __getitem__(self, name: str) -> T:
+        if name in self._items:
+            self._items.move_to_end(name)
+        else:
+            if len(self._items) >= self._limit:
+                self._items.popitem(last=False)
+            self._items[name] = self._make()
+        return self._items[name]
+
+    def peek(self, name: str) -> T | None:
+        return self._items.get(name)
+
+    def put(self, name: str, value: T) -> None:
+        self[name]  # makes room
+        self._items[name] = value
+
+
+class Durations:
+    """A moving average per route: what `Retry-After` says."""
+
+    WEIGHT = 0.2
+
+    def __init__(self) -> None:
+        self._average: Recent[float] = Recent(MAX_ROUTES, lambda: 0.0)
+        self._lock = threading.Lock()
+
+    def saw(self, target: str, seconds: float) -> None:
+        with self._lock:
+            before = self._average.peek(target)
+            now = seconds if before is None else before + self.WEIGHT * (seconds - before)
+            self._average.put(target, now)
+
+    def retry_after(self, target: str, lease: float) -> int:
+        """Whole seconds, at least one, never longer than the lease: by then it is over or abandoned."""
+        with self._lock:
+            average = self._average.peek(target)
+        return max(1, math.ceil(min(average or 0.0, lease)))
+
+
+class Waiters:
+    """How many requests of this process may wait for another one at the same time."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._now = 0
+        self._lock = threading.Lock()
+
+    def enter(self) -> bool:
+        with self._lock:
+            if self._now >= self._limit:
+                return False
+            self._now += 1
+            return True
+
+    def leave(self) -> None:
+        with self._lock:
+            self._now -= 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """What one scope may use; None is no limit. Approximate: each process counts for itself, and from its start.
+
+    `leases` (running at once) is exact for the process. `live` (keys) and `bytes` (of answers) are a sliding estimate
+    over the retention. So with four workers a scope may get up to four times as much.
+    """
+
+    live: int | None = None
+    bytes: int | None = None
+    leases: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("live", "bytes", "leases"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise UsageError(f"Quota({name}={value!r}): give a whole number of at least 1, or None for no limit")
+
+
+class Sliding:
+    """A sum over about the last `window` seconds: this window's, and what is left of the one before."""
+
+    __slots__ = ("_began", "_before", "_now")
+
+    def __init__(self) -> None:
+        self._began = -math.inf
+        self._before = 0.0
+        self._now = 0.0
+
+    def add(self, amount: float, at: float, window: float) -> None:
+        self._turn(at, window)
+        self._now += amount
+
+    def sum(self, at: float, window: float) -> float:
+        self._turn(at, window)
+        gone = (at - self._began) / window if math.isfinite(window) else 0.0
+        return self._now + self._before * (1 - gone)
+
+    def _turn(self, at: float, window: float) -> None:
+        if self._began == -math.inf:
+            self._began = at
+        elif at - self._began >= window:
+            fresh = at - self._began < 2 * window
+            self._before, self._now = (self._now if fresh else 0.0), 0.0
+            self._began = at
+
+
+class Usage:
+    """What one scope uses."""
+
+    __slots__ = ("bytes", "leases", "live")
+
+    def __init__(self) -> None:
+        self.leases = 0
+        self.live = Sliding()
+        self.bytes = Sliding()
+
+
+class Quotas:
+    """The usage of all scopes, against one Quota."""
+
+    def __init__(self, quota: Quota | None, clock: Clock = time.monotonic) -> None:
+        self._quota = quota
+        self._clock = clock
+        self._usage: Recent[Usage] = Recent(MAX_SCOPES, Usage)
+        self._lock = threading.Lock()
+
+    def exceeded(self, scope: str, window: float) -> bool:
+        quota = self._quota
+        if quota is None:
+            return False
+        with self._lock:
+            usage, now = self._usage[scope], self._clock()
+            return (
+                (quota.leases is not None and usage.leases >= quota.leases)
+                or (quota.live is not None and usage.live.sum(now, window) >= quota.live)
+                or (quota.bytes is not None and usage.bytes.sum(now, window) >= quota.bytes)
+            )
+
+    def began(self, scope: str, new: bool, window: float) -> None:
+        if self._quota is not None:
+            with self._lock:
+                usage = self._usage[scope]
+                usage.leases += 1
+                if new:
+                    usage.live.add(1, self._clock(), window)
+
+    def ended(self, scope: str, size: int, window: float) -> None:
+        if self._quota is not None:
+            with self._lock:
+                usage = self._usage[scope]
+                usage.leases = max(0, usage.leases - 1)
+                usage.bytes.add(size, self._clock(), window)
+
+
+Sent = Literal[
+    "keyed", "missing", "malformed", "generated", "unclaimed",
+    "would_run", "would_replay", "would_mismatch", "would_conflict", "would_refuse",
+]  # fmt: skip
+
+
+class Census:
+    """Who sends keys, by route and client: what a rollout is steered by. A client is a hash of its scope (S28)."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str, Sent]] = Counter()
+        self._routes: set[str] = set()
+        self._clients: set[str] = set()
+        self._lock = threading.Lock()
+
+    def count(self, target: str, scope: str, sent: Sent) -> bool:
+        """Add one; whether this is the first of its kind."""
+        client = client_name(scope)
+        with self._lock:
+            place = (_admitted(self._routes, target, MAX_ROUTES), _admitted(self._clients, client, MAX_CLIENTS), sent)
+            self._counts[place] += 1
+            return self._counts[place] == 1
+
+    def table(self) -> dict[tuple[str, str, Sent], int]:
+        """Counts by (route, client, what it sent). The client is empty where nobody had to say who asks."""
+        with self._lock:
+            return dict(self._counts)
+
+
+def client_name(scope: str) -> str:
+    return hashlib.sha256(frame("client", scope)).hexdigest()[:16] if scope else ""
+
+
+def _admitted(known: set[str], name: str, limit: int) -> str:
+    if name in known:
+        return name
+    if len(known) >= limit:
+        return "other"
+    known.add(name)
+    return name

@@ -1,0 +1,220 @@
+"""Answers of our own: `application/problem+json` (RFC 9457), with stable types and what to do next.
+
+Nothing from inside gets out: no exception text, no stored byte, no address of a store. The texts below are all a
+client is ever told; what the operator needs is in the log (S31).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+from retrysafe.errors import (
+    AnswerGone,
+    CorruptRecord,
+    FingerprintMismatch,
+    InProgress,
+    LeaseLost,
+    MalformedKey,
+    MissingKey,
+    OutcomeUnknown,
+    RetrySafeError,
+    ScopeRequired,
+    StoreError,
+    UsageError,
+)
+from retrysafe.web.capture import Response
+
+TYPE = "urn:retrysafe:problem:"
+"""A name and not an address: it stays what it is wherever the documentation moves."""
+
+DOCS = "https://retrysafe.readthedocs.io/reference/errors"
+"""Where `Link: rel="describedby"` points; the anchor is appended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Codes:
+    """The status of each answer of ours. Stripe answers a mismatch with 400, Square with 409."""
+
+    missing: int = 400
+    malformed: int = 400
+    mismatch: int = 422
+    in_progress: int = 409
+    too_large: int = 413
+    too_slow: int = 408
+    gone: int = 410
+    quota: int = 429
+    unknown: int = 500
+    failed: int = 500
+    unavailable: int = 503
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            code = getattr(self, field.name)
+            if not isinstance(code, int) or not 400 <= code <= 599:
+                raise UsageError(f"Codes({field.name}={code!r}): give a status from 400 to 599")
+
+
+class Problem(NamedTuple):
+    """One kind of answer. `retry_same_key`: sending it again is worth it. `safe_new_key`: it did surely not happen."""
+
+    code: str
+    anchor: str
+    title: str
+    detail: str
+    retry_same_key: bool
+    safe_new_key: bool
+
+
+MISSING = Problem(
+    "missing", "missing-key", "Idempotency-Key is missing",
+    "This request needs an Idempotency-Key header: send one random key per logical operation, and the same key "
+    "with each retry of it.",
+    False, True,
+)  # fmt: skip
+MALFORMED = Problem(
+    "malformed", "malformed-key", "Idempotency-Key cannot be used",
+    "Send exactly one Idempotency-Key header line with 1 to 255 visible ASCII characters, bare (without a comma) or "
+    "as a quoted string.",
+    False, True,
+)  # fmt: skip
+MISMATCH = Problem(
+    "mismatch", "mismatch", "Idempotency-Key was used with another request",
+    "This key was first used with a different request. Nothing was done. Send a new key for a new request, or repeat "
+    "the original request unchanged.",
+    False, True,
+)  # fmt: skip
+IN_PROGRESS = Problem(
+    "in_progress", "in-progress", "The first request is still running",
+    "A request with this key is being worked on. Send the same request with the same key again after Retry-After.",
+    True, False,
+)  # fmt: skip
+TOO_LARGE = Problem(
+    "too_large", "too-large", "The request body is too large",
+    "The body is larger than this route accepts. Nothing was done.",
+    False, True,
+)  # fmt: skip
+TOO_SLOW = Problem(
+    "too_slow", "too-slow", "The request body did not arrive in time",
+    "The body was not complete within the time this server waits. Nothing was done by this request.",
+    True, False,
+)  # fmt: skip
+UNREADABLE = Problem(
+    "malformed", "unreadable-body", "The request body cannot be read",
+    "The Content-Length header is not a number, or the body ended before it. Nothing was done.",
+    True, False,
+)  # fmt: skip
+GONE = Problem(
+    "gone", "answer-gone", "It was done, but its answer was not kept",
+    "The request with this key was carried out once and will not be carried out again, but its answer was too large, "
+    "a stream, or has been erased. Look the result up.",
+    False, False,
+)  # fmt: skip
+UNKNOWN = Problem(
+    "unknown", "outcome-unknown", "The outcome is unknown",
+    "A request with this key began, and how it ended is not known. It will not run again until that has been found "
+    "out. Do not send it with a new key: it may have happened.",
+    True, False,
+)  # fmt: skip
+UNRECORDED = Problem(
+    "unknown", "outcome-unrecorded", "It was done, but could not be recorded",
+    "The request was carried out, but its answer could not be stored, and so is not shown. Send the same request with "
+    "the same key again. Do not send it with a new key: it has happened.",
+    True, False,
+)  # fmt: skip
+LOST = Problem(
+    "unknown", "lease-lost", "Another attempt has taken over",
+    "This attempt took so long that another one replaced it. Send the same request with the same key again to get the "
+    "answer that counts.",
+    True, False,
+)  # fmt: skip
+CORRUPT = Problem(
+    "unknown", "corrupt-record", "The stored answer cannot be read",
+    "What is stored for this key is damaged. Nothing was run. Do not send it with a new key: it may have happened.",
+    True, False,
+)  # fmt: skip
+FAILED = Problem(
+    "failed", "failed", "The request failed",
+    "The server met an error while it worked on this request. This is its final answer for this key.",
+    False, False,
+)  # fmt: skip
+FAILED_FOR_NOW = Problem(
+    "failed", "failed-for-now", "The request failed",
+    "The server met an error while it worked on this request. It may be tried again with the same key.",
+    True, False,
+)  # fmt: skip
+UNAVAILABLE = Problem(
+    "unavailable", "store-unavailable", "Keys cannot be checked right now",
+    "The store of idempotency keys cannot be reached, so nothing was done by this request. Send it again with the same "
+    "key.",
+    True, False,
+)  # fmt: skip
+QUOTA = Problem(
+    "quota", "quota", "Too many idempotency keys",
+    "This account has too many keys, stored bytes or running requests at the moment. Nothing was done by this request.",
+    True, False,
+)  # fmt: skip
+MISCONFIGURED = Problem(
+    "failed", "misconfigured", "The server is set up wrongly",
+    "This route cannot be protected as it is set up, so nothing was done by this request. The operator finds the reason "
+    "in the log.",
+    True, False,
+)  # fmt: skip
+UNPROTECTED = Problem(
+    "failed", "unprotected", "The server is set up wrongly",
+    "This route must claim its idempotency key and did not: the request was carried out, but not protected. The operator "
+    "finds the reason in the log.",
+    False, False,
+)  # fmt: skip
+NOT_FOUND = Problem(
+    "gone", "status-not-found", "There is no such status",
+    "The address is wrong, has expired, or belongs to another account.",
+    False, False,
+)  # fmt: skip
+
+_OF_ERROR: tuple[tuple[type[RetrySafeError], Problem], ...] = (
+    (MissingKey, MISSING),
+    (MalformedKey, MALFORMED),
+    (FingerprintMismatch, MISMATCH),
+    (InProgress, IN_PROGRESS),
+    (OutcomeUnknown, UNKNOWN),
+    (AnswerGone, GONE),
+    (LeaseLost, LOST),
+    (CorruptRecord, CORRUPT),
+    (ScopeRequired, MISCONFIGURED),
+    (UsageError, MISCONFIGURED),
+    (StoreError, UNAVAILABLE),
+)
+
+ALL = tuple(value for value in list(globals().values()) if isinstance(value, Problem))
+
+
+def of_error(error: RetrySafeError) -> Problem:
+    for kind, problem in _OF_ERROR:
+        if isinstance(error, kind):
+            return problem
+    return FAILED_FOR_NOW
+
+
+def respond(
+    problem: Problem, codes: Codes, docs: str = DOCS, *, status: int | None = None, retry_after: int | None = None
+) -> Response:
+    """The answer for a problem. `retry_after` is whole seconds."""
+    code = status if status is not None else getattr(codes, problem.code)
+    body = {
+        "type": TYPE + problem.anchor,
+        "title": problem.title,
+        "status": code,
+        "detail": problem.detail,
+        "retry_same_key": problem.retry_same_key,
+        "safe_new_key": problem.safe_new_key,
+    }
+    headers = [
+        ("content-type", "application/problem+json"),
+        ("link", f'<{docs}#{problem.anchor}>; rel="describedby"'),
+        ("cache-control", "no-store"),
+    ]
+    if retry_after is not None:
+        headers.append(("retry-after", str(retry_after)))
+    return Response.own(code, headers, json.dumps(body).encode())

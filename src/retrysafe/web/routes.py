@@ -1,0 +1,106 @@
+"""Which policy a request falls under: `{"POST /orders/{id}/pay": Policy(...)}`, compiled once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from retrysafe.errors import UsageError
+from retrysafe.policy import Policy
+from retrysafe.web.view import RequestView
+
+METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+MAX_TARGET = 200
+
+RouteFingerprint = Callable[[RequestView, bytes], bytes | str]
+"""What this route takes for "the same request"; method and path are always compared besides."""
+
+_FIELD = re.compile(r"\{([A-Za-z_]\w*)(:path)?\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How one route is protected. `policy=None` in `routes` (instead of a Route) leaves it alone."""
+
+    policy: Policy
+    fingerprint: RouteFingerprint | None = None
+    target: str = ""
+    listed: bool = False
+    """Whether the developer named it in `routes`."""
+
+
+RouteOption = Policy | Route | None
+
+
+class Routes:
+    """The table of listed routes, and what everything else gets."""
+
+    def __init__(
+        self,
+        default: Policy,
+        listed: Mapping[str, RouteOption],
+        methods: frozenset[str],
+        fingerprint: RouteFingerprint | None,
+    ) -> None:
+        unsafe = methods & SAFE_METHODS
+        if unsafe:
+            raise UsageError(f"methods names {sorted(unsafe)}, which change nothing and need no key; leave them out")
+        self._default = default
+        self._fingerprint = fingerprint
+        self._exact: dict[tuple[str, str], Route | None] = {}
+        self._patterns: list[tuple[str, re.Pattern[str], Route | None]] = []
+        for name, option in listed.items():
+            self._add(name, option)
+        self._methods = methods
+        self.methods = methods | {method for method, _ in self._exact} | {method for method, _, _ in self._patterns}
+
+    def find(self, method: str, path: str) -> Route | None:
+        """The route of a request whose method is among `methods`; None if it is to be left alone."""
+        found = self._exact.get((method, path), self)
+        if found is not self:
+            return found  # type: ignore[return-value]  # `self` is the mark for "not there": None is a value here
+        for listed_method, pattern, route in self._patterns:
+            if listed_method == method and pattern.fullmatch(path):
+                return route
+        if method not in self._methods:
+            return None
+        return Route(self._default, self._fingerprint, f"{method} {path}"[:MAX_TARGET])
+
+    def policies(self) -> list[Policy]:
+        routes = [*self._exact.values(), *(route for _, _, route in self._patterns)]
+        return [self._default, *(route.policy for route in routes if route is not None)]
+
+    def _add(self, name: str, option: RouteOption) -> None:
+        method, _, path = name.partition(" ")
+        method, path = method.upper(), path.strip()
+        if not method.isalpha() or not path.startswith("/"):
+            raise UsageError(f"route {name!r} is not like 'POST /orders/{{id}}/pay': a method, a space, a path")
+        if method in SAFE_METHODS:
+            raise UsageError(f"route {name!r}: {method} changes nothing, and passes through untouched; leave it out")
+        route = self._route(name, method, path, option)
+        if _FIELD.search(path):
+            self._patterns.append((method, _compiled(path), route))
+        elif "{" in path or "}" in path:
+            raise UsageError(f"route {name!r}: a field is written {{name}}, or {{name:path}} for the rest of the path")
+        else:
+            self._exact[method, path] = route
+
+    def _route(self, name: str, method: str, path: str, option: RouteOption) -> Route | None:
+        if option is None:
+            return None
+        target = f"{method} {path}"[:MAX_TARGET]
+        if isinstance(option, Policy):
+            return Route(option, self._fingerprint, target, listed=True)
+        if isinstance(option, Route):
+            return Route(option.policy, option.fingerprint or self._fingerprint, option.target or target, listed=True)
+        raise UsageError(f"route {name!r} is given {option!r}; give a Policy, a Route, or None to leave it alone")
+
+
+def _compiled(path: str) -> re.Pattern[str]:
+    pattern, end = "", 0
+    for field in _FIELD.finditer(path):
+        pattern += re.escape(path[end : field.start()]) + (".+" if field.group(2) else "[^/]+")
+        end = field.end()
+    return re.compile(pattern + re.escape(path[end:]), re.DOTALL)

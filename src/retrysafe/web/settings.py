@@ -1,0 +1,110 @@
+"""Every option of a middleware, checked when it is made: a wrong one is found at start, not by a customer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypedDict
+
+from retrysafe.engine.safe import RetrySafe
+from retrysafe.errors import UsageError
+from retrysafe.policy import Policy
+from retrysafe.web.capture import DROPPED, NEVER_STORED, Dropped
+from retrysafe.web.keyheader import HEADER, KeyRule
+from retrysafe.web.load import Census, Durations, Quota, Quotas, Waiters
+from retrysafe.web.problems import DOCS, Codes
+from retrysafe.web.routes import METHODS, RouteFingerprint, RouteOption, Routes
+from retrysafe.web.view import RequestView
+
+Scope = Callable[[RequestView], str | None | Awaitable[str | None]]
+"""Who asks: the authenticated tenant or account. Never a header the client may choose, never an address."""
+
+STATUS_PATH = "/.well-known/retrysafe/status"
+
+
+class Options(TypedDict, total=False):
+    """What both middlewares take besides `safe` and `scope`.
+
+    policy        what every protected request gets unless its route says otherwise
+    routes        `{"POST /orders/{id}/pay": Policy(...)}`; None leaves a route alone
+    methods       which methods are protected: POST, PUT, PATCH, DELETE
+    header        the name of the key's header
+    key_rule      more than the grammar asks of a key: a least length, UUIDs only
+    fingerprint   `callable(view, body)`: what counts as the same request (also per route)
+    codes         the statuses of our own answers
+    dropped       response headers that are not kept (capture.DROPPED)
+    never_stored  statuses that are about the attempt and not about the request (capture.NEVER_STORED)
+    read_timeout  seconds a request body may take to arrive, before anything is claimed; 30
+    grace         seconds a cancelled request's work may go on (server shutdown); 10
+    waiters       how many requests of this process may wait under `busy="wait"`; 100
+    quota         what one scope may use
+    status_path   where the status of `busy="accepted"` is served
+    status_scope  who asks there; `scope` unless given
+    docs          the address our problems link to
+    """
+
+    policy: Policy | None
+    routes: Mapping[str, RouteOption]
+    methods: Iterable[str]
+    header: str
+    key_rule: KeyRule
+    fingerprint: RouteFingerprint | None
+    codes: Codes
+    dropped: Iterable[str]
+    never_stored: Iterable[int]
+    read_timeout: float
+    grace: float
+    waiters: int
+    quota: Quota | None
+    status_path: str
+    status_scope: Scope | None
+    docs: str
+
+
+class Settings:
+    """The options, compiled, and what is counted while they are used. One per middleware."""
+
+    def __init__(self, safe: RetrySafe, scope: Scope | None, options: Options) -> None:
+        unknown = set(options) - set(Options.__annotations__)
+        if unknown:
+            raise UsageError(
+                f"IdempotencyMiddleware has no option {sorted(unknown)}; see retrysafe.web.settings.Options"
+            )
+        if not isinstance(safe, RetrySafe):
+            raise UsageError(f"safe={safe!r}: give the RetrySafe object of the application")
+        if scope is not None and not callable(scope):
+            raise UsageError(f"scope={scope!r}: give a callable that takes the request and returns whose it is")
+        self.safe = safe
+        self.scope = scope
+        self.policy = options.get("policy") or safe.policy or Policy()
+        methods = frozenset(method.upper() for method in options.get("methods", METHODS))
+        self.routes = Routes(self.policy, options.get("routes", {}), methods, options.get("fingerprint"))
+        self.methods = self.routes.methods
+        self.header = options.get("header", HEADER)
+        self.header_bytes = self.header.lower().encode("ascii")
+        self.header_environ = "HTTP_" + self.header.upper().replace("-", "_")
+        self.key_rule = options.get("key_rule", KeyRule())
+        self.codes = options.get("codes", Codes())
+        self.dropped = Dropped(options.get("dropped", DROPPED))
+        self.never_stored = frozenset(options.get("never_stored", NEVER_STORED))
+        self.read_timeout = _positive("read_timeout", options.get("read_timeout", 30.0))
+        self.grace = _positive("grace", options.get("grace", 10.0))
+        self.status_path = options.get("status_path", STATUS_PATH).rstrip("/")
+        self.status_scope = options.get("status_scope") or scope
+        self.docs = options.get("docs", DOCS)
+        self.max_body = max(policy.max_body for policy in self.routes.policies())
+        self.durations = Durations()
+        self.waiters = Waiters(options.get("waiters", 100))
+        self.quotas = Quotas(options.get("quota"))
+        self.census = Census()
+        accepted = any(policy.busy == "accepted" for policy in self.routes.policies())
+        self.serves_status = accepted or "status_scope" in options or "status_path" in options
+        if self.serves_status and self.status_scope is None:
+            raise UsageError(
+                "busy='accepted' serves a status URL, and that must know who asks: pass scope= or status_scope="
+            )
+
+
+def _positive(name: str, value: float) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+        raise UsageError(f"{name}={value!r}: give seconds, more than zero")
+    return float(value)

@@ -1,0 +1,84 @@
+"""What `scope`, `fingerprint` and every other callable of the user's sees of a request: small and read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class HeaderView(Mapping[str, str]):
+    """Headers by name, whatever its case. Several lines of one name are joined with a comma, as HTTP allows."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
+        self._values: dict[str, str] = {}
+        for name, value in pairs:
+            name = name.lower()
+            self._values[name] = f"{self._values[name]}, {value}" if name in self._values else value
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name.lower()]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.lower() in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"HeaderView({', '.join(self._values)})"  # names only: values are secrets as often as not
+
+
+@dataclass(frozen=True, slots=True)
+class RequestView:
+    """A request as the user's callables see it. `raw` is the ASGI scope or the WSGI environ."""
+
+    method: str
+    path: str
+    query: str
+    headers: HeaderView
+    client: str
+    raw: Mapping[str, Any] = field(repr=False)
+
+
+def of_scope(scope: Mapping[str, Any]) -> RequestView:
+    client = scope.get("client")
+    return RequestView(
+        scope["method"].upper(),
+        scope["path"],
+        scope.get("query_string", b"").decode("latin-1"),
+        HeaderView((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]),
+        client[0] if client else "",
+        scope,
+    )
+
+
+def of_environ(environ: Mapping[str, Any]) -> RequestView:
+    return RequestView(
+        environ["REQUEST_METHOD"].upper(),
+        environ_path(environ),
+        environ.get("QUERY_STRING", ""),
+        HeaderView(_environ_headers(environ)),
+        environ.get("REMOTE_ADDR", ""),
+        environ,
+    )
+
+
+def environ_path(environ: Mapping[str, Any]) -> str:
+    """The whole path as text. WSGI hands over its bytes disguised as latin-1."""
+    path: str = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
+    return path.encode("latin-1", "replace").decode("utf-8", "replace")
+
+
+def _environ_headers(environ: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
+        if environ.get(name):
+            yield name.replace("_", "-"), environ[name]
+    for name, value in environ.items():
+        if name.startswith("HTTP_"):
+            yield name[5:].replace("_", "-"), value

@@ -1,0 +1,167 @@
+"""Servers for the whole run, addresses for each test, and a closing line that says what was exercised."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+
+pytest.register_assert_rewrite("retrysafe.testing")
+
+from retrysafe.testing import Do  # noqa: E402  (after the rewrite was asked for)
+from tests.opening import Opener, PostgresTables, open_migrated, store_url  # noqa: E402
+from tests.servers import session  # noqa: E402
+
+SERVERLESS = ("unit", "typing", "docs", "layers")
+"""Folders of tests that never talk to a server: naming only these starts none."""
+
+WITHOUT_SERVER = {"sqlite": f"SQLite {sqlite3.sqlite_version}", "memory": "memory"}
+
+
+def in_ci() -> bool:
+    return os.environ.get("CI", "").lower() in ("1", "true", "yes")
+
+
+# The run ------------------------------------------------------------------------------------------
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if is_controller(config) and needs_servers(config):
+        session.start_all()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if is_controller(config):
+        session.stop_all()
+
+
+def is_controller(config: pytest.Config) -> bool:
+    """True without xdist, too."""
+    return not hasattr(config, "workerinput")
+
+
+def needs_servers(config: pytest.Config) -> bool:
+    if config.option.collectonly:
+        return False
+    here = Path(__file__).parent
+    asked = [Path(arg.partition("::")[0]).resolve() for arg in config.args]
+    quiet = [here / folder for folder in SERVERLESS]
+    return not all(any(folder in (path, *path.parents) for folder in quiet) for path in asked)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Reports travel between xdist's processes, markers do not: note the stores on the report."""
+    for item in items:
+        stores = sorted({name for mark in item.iter_markers("store") for name in mark.args})
+        item.user_properties.extend(("store", name) for name in stores)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: Any) -> Iterator[None]:
+    """The last thing anybody reads: after the list of failures and skips."""
+    yield
+    counts = exercised(terminalreporter)
+    servers = session.handed_over()
+    if counts:
+        labels = {**{name: server.label for name, server in servers.items()}, **WITHOUT_SERVER}
+        parts = [f"{labels[name]} {counts[name]} tests" for name in labels if counts[name]]
+        terminalreporter.write_sep("=", "servers")
+        terminalreporter.write_line("servers: " + " · ".join(parts))
+    for server in servers.values():
+        if server.missing:
+            verdict = "its tests FAILED" if in_ci() else "its tests were SKIPPED"
+            terminalreporter.write_line(f"NOT RUN: no {server.store} server, so {verdict}: {server.missing}", red=True)
+
+
+def exercised(terminalreporter: Any) -> Counter[str]:
+    """How many tests ran to an end, for each store."""
+    reports = [
+        report
+        for outcome in ("passed", "failed", "xfailed", "xpassed")
+        for report in terminalreporter.stats.get(outcome, ())
+        if getattr(report, "when", "") == "call"
+    ]
+    return Counter(value for report in reports for name, value in report.user_properties if name == "store")
+
+
+# Addresses ----------------------------------------------------------------------------------------
+
+
+def shared_url(store: str) -> str:
+    """The session's server for a store. Without it: skipped at home, failed in CI."""
+    server = session.handed_over().get(store)
+    if server is not None and server.url:
+        return server.url
+    why = f"no {store} server: {server.missing if server else 'none was started for this selection of tests'}"
+    if in_ci():
+        pytest.fail(why, pytrace=False)
+    pytest.skip(why)
+
+
+@pytest.fixture(scope="session")
+def worker_number(request: pytest.FixtureRequest) -> int:
+    """Which of xdist's workers this is; 0 without xdist."""
+    name = getattr(request.config, "workerinput", {}).get("workerid", "gw0")
+    return int(name.removeprefix("gw"))
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """A database of this worker's own on the session's PostgreSQL."""
+    server = shared_url("postgres")
+    name = f"retrysafe_{uuid4().hex[:12]}"
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    yield urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture(scope="session")
+def redis_url(worker_number: int) -> str:
+    """A numbered database of this worker's own on the session's Redis. Tests still take a prefix each."""
+    return urlunsplit(urlsplit(shared_url("redis"))._replace(path=f"/{worker_number}"))
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """A file that does not exist yet."""
+    return f"sqlite:///{tmp_path / 'retrysafe.db'}"
+
+
+@pytest.fixture
+def memory_url() -> str:
+    """A name nobody else uses: whoever opens it in this test, sync or async, sees the same records."""
+    return f"memory://{uuid4().hex}"
+
+
+# Stores -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def postgres_tables(postgres_url: str) -> Iterator[PostgresTables]:
+    tables = PostgresTables(postgres_url)
+    yield tables
+    tables.close()
+
+
+@pytest.fixture
+def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
+    """`opener(store, colour)`: an empty store of that kind. Each call gives another, except on PostgreSQL."""
+
+    def open_empty(store: str, colour: str) -> Do:
+        if store == "postgres":
+            tables: PostgresTables = request.getfixturevalue("postgres_tables")
+            return tables.empty(colour)
+        return open_migrated(store_url(request, tmp_path, store), colour)
+
+    return open_empty

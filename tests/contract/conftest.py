@@ -1,0 +1,65 @@
+"""`do`: every store × colour × transport.
+
+plain          each operation is sent once
+lost-replies   each write is applied, its reply thrown away, and sent again: what the test sees is the second reply,
+               so every test proves that the store recognises its own earlier success (I11)
+many           each operation travels alone in a batch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from retrysafe.core.ops import FENCED, Claim, Op
+from retrysafe.testing import Do
+from tests.opening import COLOURS, STORES, Opener
+
+WRITES = (Claim, *FENCED)
+"""What carries its own token or fence. Reap is left out: its reply counts what went, and belongs to no key."""
+
+
+def plain(do: Do) -> Do:
+    return do
+
+
+def lost_replies(do: Do) -> Do:
+    def execute(op: Op[Any]) -> Any:
+        if isinstance(op, WRITES):
+            do(op)
+        return do(op)
+
+    def execute_many(ops: Sequence[Op[Any]]) -> list[Any]:
+        if any(isinstance(op, WRITES) for op in ops):
+            do.many(ops)
+        return do.many(ops)
+
+    return do.through(execute, execute_many)
+
+
+def in_batches(do: Do) -> Do:
+    def execute(op: Op[Any]) -> Any:
+        (reply,) = do.many([op])
+        return reply
+
+    return do.through(execute, do.many)
+
+
+TRANSPORTS: dict[str, Callable[[Do], Do]] = {"plain": plain, "lost-replies": lost_replies, "many": in_batches}
+
+MATRIX = [
+    pytest.param((store, colour, transport), id=f"{store}-{colour}-{transport}", marks=pytest.mark.store(store))
+    for store in STORES
+    for colour in COLOURS
+    for transport in TRANSPORTS
+]
+
+
+@pytest.fixture(params=MATRIX)
+def do(request: pytest.FixtureRequest, opener: Opener) -> Iterator[Do]:
+    store, colour, transport = request.param
+    opened = opener(store, colour)
+    yield TRANSPORTS[transport](opened)
+    opened.close()

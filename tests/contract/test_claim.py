@@ -1,0 +1,1 @@
+from retrysafe.testing.contract.claim import *  # noqa: F403

@@ -1,0 +1,1 @@
+from retrysafe.testing.contract.expiry import *  # noqa: F403

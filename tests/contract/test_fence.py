@@ -1,0 +1,1 @@
+from retrysafe.testing.contract.fence import *  # noqa: F403

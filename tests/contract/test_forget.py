@@ -1,0 +1,1 @@
+from retrysafe.testing.contract.forget import *  # noqa: F403

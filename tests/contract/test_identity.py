@@ -1,0 +1,1 @@
+from retrysafe.testing.contract.identity import *  # noqa: F403

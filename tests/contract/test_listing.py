@@ -1,0 +1,1 @@
+from retrysafe.testing.contract.listing import *  # noqa: F403

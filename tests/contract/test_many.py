@@ -1,0 +1,1 @@
+from retrysafe.testing.contract.many import *  # noqa: F403

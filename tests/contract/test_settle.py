@@ -1,0 +1,1 @@
+from retrysafe.testing.contract.settle import *  # noqa: F403

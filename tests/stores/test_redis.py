@@ -1,0 +1,386 @@
+"""What is Redis's own: opening, scripts that vanish, the server's expiry beside ours, damaged records, errors in our
+words. The machine itself is in tests/contract/, what needs a server to be reconfigured or killed in
+test_redis_server.py, connections that are cut or cancelled in test_redis_connections.py.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from retrysafe.core.states import State
+from retrysafe.errors import (
+    BadName,
+    CorruptRecord,
+    MissingDriver,
+    StoreError,
+    StoreUnavailable,
+    StoreUnclear,
+    StoreURLError,
+    UsageError,
+)
+from retrysafe.stores.redis import AsyncRedisStore, RedisStore, backend
+from retrysafe.stores.redis.failures import refusal, unreachable
+from retrysafe.testing.builders import (
+    advance,
+    claim,
+    complete,
+    listing,
+    lookup,
+    reap,
+    release,
+    renew,
+    stats,
+    suspect,
+)
+from tests.opening import unique, with_option
+
+pytestmark = pytest.mark.store("redis")
+
+
+@pytest.fixture
+def prefix() -> str:
+    return unique("t") + ":"
+
+
+@pytest.fixture
+def url(redis_url: str, prefix: str) -> str:
+    return with_option(redis_url, "prefix", prefix)
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[RedisStore]:
+    opened = RedisStore.open(url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+async def astore(url: str) -> AsyncIterator[AsyncRedisStore]:
+    """With a pool of one: a connection that came back unclean is the next one's."""
+    opened = AsyncRedisStore.open(with_option(url, "max_connections", "1"))
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+def raw(redis_url: str) -> Iterator[redis.Redis]:
+    """A client of our own, to look behind the store."""
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+
+
+def key_of(prefix: str, record_id: bytes) -> str:
+    return f"{prefix}{{0}}:{record_id.hex()}"
+
+
+def index(raw: Any, prefix: str, name: str) -> list[bytes]:
+    names: list[bytes] = raw.zrange(f"{prefix}{{0}}:{name}", 0, -1)
+    return names
+
+
+# Opening ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", "a{b}", "a b", "x" * 65, "ключ:", "a*"])
+def test_a_prefix_that_cannot_be_one_is_named(name: str) -> None:
+    with pytest.raises(BadName) as caught:
+        RedisStore(redis.Redis(), prefix=name)
+    assert repr(name) in str(caught.value)
+    assert "A-Z" in str(caught.value)
+
+
+@pytest.mark.parametrize("buckets", ["0", "257", "-1", "many", ""])
+def test_buckets_that_cannot_be_are_named(redis_url: str, buckets: str) -> None:
+    with pytest.raises(BadName, match="from 1 to 256"):
+        backend.open(with_option(redis_url, "buckets", buckets))
+
+
+def test_our_options_never_reach_the_driver_and_its_own_do() -> None:
+    store = RedisStore.open("valkey://localhost:1/3?prefix=p:&buckets=2&socket_timeout=7&client_name=me")
+    given = store._pool.connection_kwargs
+    assert (given["db"], given["socket_timeout"], given["client_name"]) == (3, 7.0, "me")
+    assert given["socket_connect_timeout"] == 5.0
+    assert "prefix" not in given
+    assert "buckets" not in given
+
+
+@pytest.mark.parametrize("option", ["nonsense=1", "socket_timeout=soon"])
+def test_an_option_nobody_knows_is_refused_when_opening(option: str) -> None:
+    with pytest.raises(StoreURLError, match=option.partition("=")[0]):
+        backend.open(f"redis://localhost:1/0?{option}")
+
+
+def test_a_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "redis", None)
+    for open_one in (backend.open, backend.open_async):
+        with pytest.raises(MissingDriver, match=r"pip install 'retrysafe\[redis\]'"):
+            open_one("redis://localhost:1/0")
+
+
+def test_a_client_that_decodes_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"decode_responses=True.*without it"):
+        RedisStore(redis.Redis(decode_responses=True))
+    with pytest.raises(UsageError, match=r"decode_responses=True.*without it"):
+        AsyncRedisStore(redis.asyncio.Redis(decode_responses=True))
+
+
+def test_what_is_no_client_of_one_server_is_refused() -> None:
+    with pytest.raises(UsageError, match="no connection pool"):
+        RedisStore(object())
+
+
+def test_a_client_that_is_yours_stays_open(raw: redis.Redis, prefix: str) -> None:
+    store = RedisStore(raw, prefix=prefix)
+    assert store.execute(claim()).granted
+    connections = raw.connection_pool._available_connections[:]
+    store.close()
+    assert all(connection._sock is not None for connection in connections)
+    assert raw.ping()
+
+
+def test_the_layout_is_written_down_once(store: RedisStore, raw: redis.Redis, prefix: str) -> None:
+    assert store.migrate() == ["0001_layout"]
+    first = raw.hgetall(f"{prefix}meta")
+    assert store.migrate() == []
+    assert raw.hgetall(f"{prefix}meta") == first
+    assert first[b"version"] == b"1"
+    assert len(first[b"install"]) == 32
+
+
+def test_another_layout_is_refused(store: RedisStore, raw: redis.Redis, url: str, prefix: str) -> None:
+    store.migrate()
+    with pytest.raises(UsageError, match="spread over 1"):
+        RedisStore.open(with_option(url, "buckets", "4")).migrate()
+    raw.hset(f"{prefix}meta", "version", "9")
+    with pytest.raises(StoreError, match="upgrade retrysafe"):
+        store.migrate()
+
+
+def test_the_schema_names_the_keys(url: str, prefix: str) -> None:
+    assert f"{prefix}{{<bucket>}}:claimed" in backend.schema(url)
+
+
+# Scripts ------------------------------------------------------------------------------------------
+
+
+def test_scripts_are_loaded_again_when_the_server_forgot_them(store: RedisStore, raw: redis.Redis) -> None:
+    held = store.execute(claim())
+    raw.script_flush()
+    assert store.execute(complete(held))
+    raw.script_flush()
+    ops = [claim("a"), lookup("k"), claim("b"), lookup("a")]
+    a, k, b, seen = store.execute_many(ops)
+    assert a.granted
+    assert b.granted
+    assert k.record.state is State.COMPLETED
+    assert seen.record == a.record
+
+
+async def test_scripts_are_loaded_again_async(astore: AsyncRedisStore, raw: redis.Redis) -> None:
+    raw.script_flush()
+    first, second = await astore.execute_many([claim("a"), claim("b")])
+    assert first.granted
+    assert second.granted
+
+
+# The server's expiry ------------------------------------------------------------------------------
+
+
+def test_only_settled_records_expire_by_the_server(store: RedisStore, raw: redis.Redis, prefix: str) -> None:
+    held = store.execute(claim(retention=7200, now=None))
+    key = key_of(prefix, held.record.id)
+    assert raw.pttl(key) == -1
+    assert store.execute(renew(held, now=None))
+    assert raw.pttl(key) == -1
+    assert store.execute(release(held, now=None))
+    expires = store.execute(lookup(held, now=None)).record.expires
+    assert raw.pexpiretime(key) == -(-expires // 1000)
+    again = store.execute(claim(now=None))
+    assert again.record.attempt == 2
+    assert raw.pttl(key) == -1
+    assert store.execute(suspect(again, now=None))
+    assert raw.pttl(key) == -1
+    assert store.execute(complete(again, now=None))
+    assert raw.pttl(key) > 0
+
+
+def test_unfinished_work_and_answers_kept_for_ever_have_no_end(
+    store: RedisStore, raw: redis.Redis, prefix: str
+) -> None:
+    held = store.execute(claim(now=None))
+    store.execute(advance(held, now=None))
+    store.execute(release(held, now=None))
+    assert raw.pttl(key_of(prefix, held.record.id)) == -1
+    kept = store.execute(claim("kept", retention=float("inf"), now=None))
+    store.execute(complete(kept, now=None))
+    assert raw.pttl(key_of(prefix, kept.record.id)) == -1
+
+
+def test_with_a_given_moment_the_server_expires_nothing(store: RedisStore, raw: redis.Redis, prefix: str) -> None:
+    held = store.execute(claim())
+    store.execute(complete(held))
+    assert raw.pttl(key_of(prefix, held.record.id)) == -1
+
+
+def test_what_the_server_expired_leaves_no_trace(store: RedisStore, raw: redis.Redis, prefix: str) -> None:
+    """The record is gone, its names are not: the reaper counts and clears them, a new life starts clean."""
+    for key in ("a", "b"):
+        held = store.execute(claim(key, now=0))
+        store.execute(complete(held, now=0))
+        raw.delete(key_of(prefix, held.record.id))
+    assert store.execute(stats(now=3 * 86400)).expired == 2
+    assert store.execute(claim("a", now=3 * 86400)).granted
+    counted = store.execute(stats(now=3 * 86400))
+    assert (counted.claimed, counted.completed) == (1, 1)
+    assert store.execute(listing(now=0, state=State.COMPLETED)).records == ()
+    assert store.execute(reap(now=3 * 86400)) == 1
+    assert len(index(raw, prefix, "ids")) == 1
+
+
+def test_indexes_stay_bounded_without_a_worker(store: RedisStore, raw: redis.Redis, prefix: str) -> None:
+    stale = [bytes([n]) * 32 for n in range(6)]
+    raw.zadd(f"{prefix}{{0}}:completed", {name.hex(): 1000 + n for n, name in enumerate(stale)})
+    raw.zadd(f"{prefix}{{0}}:ids", {name.hex(): 0 for name in stale})
+    for n in range(3):
+        store.execute(complete(store.execute(claim(str(n), now=None)), now=None))
+    assert len(index(raw, prefix, "completed")) == 3
+    assert len(index(raw, prefix, "ids")) == 3
+
+
+def test_a_listing_survives_every_change_between_its_pages(store: RedisStore) -> None:
+    """Records that change state, lease or both while somebody pages through are still seen."""
+    held = [store.execute(claim(str(n), lease=1000, now=0)) for n in range(12)]
+    seen: set[bytes] = set()
+    page = store.execute(listing(limit=3, now=1))
+    changes = iter([lambda h: renew(h, lease=1, now=1), lambda h: complete(h, now=1), lambda h: suspect(h, now=1)] * 4)
+    while True:
+        assert len(page.records) <= 3
+        seen |= {record.id for record in page.records}
+        if not page.cursor:
+            break
+        change = next(changes)
+        for one in held:
+            store.execute(change(one))
+        page = store.execute(listing(limit=3, cursor=page.cursor, now=1))
+    assert seen == {one.record.id for one in held}
+
+
+def test_a_long_listing_goes_in_stretches(store: RedisStore) -> None:
+    """More records than one call looks at, and the wanted ones at the far end."""
+    store.execute_many([claim(str(n)) for n in range(2500)])
+    ids = sorted(record.id for record in everything(store, limit=700))
+    assert len(ids) == len(set(ids)) == 2500
+    assert len(list(everything(store, limit=700, state=State.CLAIMED))) == 2500
+    assert list(everything(store, limit=700, scope="nobody")) == []
+    last = next(record for record in everything(store, limit=700) if record.id == ids[-1])
+    store.execute(suspect(last))
+    assert [record.id for record in everything(store, limit=1, state=State.UNCERTAIN)] == [ids[-1]]
+
+
+def everything(store: RedisStore, **asked: Any) -> Iterator[Any]:
+    cursor = ""
+    while True:
+        page = store.execute(listing(cursor=cursor, **asked))
+        yield from page.records
+        cursor = page.cursor
+        if not cursor:
+            return
+
+
+@pytest.mark.parametrize("cursor", ["nonsense", "0:xyz", "9:", "-1:00", "0"])
+def test_a_foreign_cursor_is_named(store: RedisStore, cursor: str) -> None:
+    with pytest.raises(UsageError, match=f"cursor '{cursor}'"):
+        store.execute(listing(cursor=cursor))
+
+
+# Damage -------------------------------------------------------------------------------------------
+
+DAMAGE = {
+    "another type": lambda raw, key: (raw.delete(key), raw.set(key, "x")),
+    "no state": lambda raw, key: raw.hdel(key, "state"),
+    "an unknown state": lambda raw, key: raw.hset(key, "state", "done"),
+    "no number": lambda raw, key: raw.hset(key, "expires", "soon"),
+    "no fingerprint": lambda raw, key: raw.hset(key, "fingerprint", "?"),
+    "no headers": lambda raw, key: raw.hset(key, mapping={"status": "200", "headers": "{", "body": "", "gone": ""}),
+    "an unknown tombstone": lambda raw, key: raw.hset(
+        key, mapping={"status": "200", "headers": "[]", "body": "", "gone": "fishing"}
+    ),
+    "no text": lambda raw, key: raw.hset(key, "note", b"\xff"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_record_is_neither_run_nor_overwritten(
+    store: RedisStore, raw: redis.Redis, prefix: str, damage: str
+) -> None:
+    held = store.execute(claim())
+    key = key_of(prefix, held.record.id)
+    DAMAGE[damage](raw, key)
+    before = raw.dump(key)
+    for op in (lookup(held), claim(), listing()):
+        with pytest.raises(CorruptRecord, match=held.record.id.hex()[:16]):
+            store.execute(op)
+    assert raw.dump(key) == before
+
+
+def test_damage_does_not_stop_the_reaper(store: RedisStore, raw: redis.Redis, prefix: str) -> None:
+    good, bad = (store.execute(claim(key)) for key in ("good", "bad"))
+    store.execute_many([complete(good), complete(bad)])
+    raw.delete(key_of(prefix, bad.record.id))
+    raw.set(key_of(prefix, bad.record.id), "x")
+    assert store.execute(reap(now=3 * 86400)) == 1
+    assert raw.exists(key_of(prefix, bad.record.id))
+
+
+# A server that says no ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (redis.exceptions.OutOfMemoryError("command not allowed"), "OOM.*maxmemory"),
+        (redis.ResponseError("Error running script (call to f_1): @user_script:9: -OOM command not"), "OOM.*maxmemory"),
+        (redis.ReadOnlyError("You can't write against a read only replica."), "READONLY.*primary"),
+        (redis.BusyLoadingError("Redis is loading the dataset in memory"), "LOADING.*again"),
+        (redis.exceptions.MasterDownError("Link with MASTER is down"), "MASTERDOWN.*primary"),
+        (redis.AuthenticationError("Authentication required."), "NOAUTH.*password"),
+        (redis.AuthenticationError("invalid username-password pair"), "WRONGPASS.*URL"),
+        (redis.exceptions.NoPermissionError("this user has no permissions"), "NOPERM.*ACL"),
+        (redis.ResponseError("MISCONF Redis is configured to save"), "MISCONF.*disk"),
+        (redis.ResponseError("BUSY Redis is busy running a script"), "BUSY.*SCRIPT KILL"),
+        (redis.exceptions.MovedError("1 127.0.0.1:7000"), "MOVED.*cluster"),
+        (redis.ResponseError("something new"), "ERR.*something new"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_every_refusal_says_what_it_is_and_what_to_do(error: Exception, words: str) -> None:
+    told = refusal(error, "Redis at here:1")
+    assert isinstance(told, StoreUnavailable)
+    assert not isinstance(told, StoreUnclear)
+    with pytest.raises(StoreUnavailable, match=f"Redis at here:1.*{words}"):
+        raise told
+
+
+def test_a_refused_log_in_is_a_refusal_too() -> None:
+    told = unreachable(redis.AuthenticationError("invalid username-password pair"), "Redis at here:1")
+    assert "WRONGPASS" in str(told)
+
+
+def test_a_wrong_password_is_told_without_it(redis_url: str) -> None:
+    store = RedisStore.open(redis_url.replace("redis://", "redis://nobody:hunter2@"))
+    with pytest.raises(StoreUnavailable, match="WRONGPASS") as caught:
+        store.execute(claim())
+    assert "hunter2" not in str(caught.value)
+    store.close()
+
+
+def test_another_applications_key_under_our_prefix(store: RedisStore, raw: redis.Redis, prefix: str) -> None:
+    raw.set(f"{prefix}{{0}}:claimed", "x")
+    with pytest.raises(StoreError, match="another prefix"):
+        store.execute(stats())

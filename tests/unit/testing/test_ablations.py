@@ -1,0 +1,134 @@
+"""Check the checkers: break one rule of the machine at a time, and the contract suite must notice.
+
+A rule whose absence nobody notices has no test. Each ablation changes one place of core/moves.py, gives the result to
+a memory store, and runs the contract functions on it until one fails.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
+from types import ModuleType
+
+import pytest
+
+from retrysafe.core import moves
+from retrysafe.stores import memory
+from retrysafe.testing import Do
+
+TOPICS = ("claim", "fence", "settle", "expiry", "identity", "listing", "many", "forget")
+
+FENCE = "found is not None and owns(found, op.fence)"
+NEXT_ATTEMPT = "attempt=found.attempt + 1,"
+OWNS = "record.attempt == fence.attempt and record.token == fence.token"
+ABANDONED = 'found.lapsed(now) and found.on_lapse != "uncertain"'
+
+ABLATIONS: dict[str, tuple[str, str]] = {
+    "an own token opens a settled record": (
+        " and found.state is State.CLAIMED:\n        return Grant.OWN",
+        ":\n        return Grant.OWN",
+    ),
+    "an own claim is not recognised": ("found.token == op.token and", "False and"),
+    "settled records are reborn before they expire": (
+        "found.state in SETTLED and found.expired(now)",
+        "found.state in SETTLED",
+    ),
+    "settled records are never reborn": ("found.state in SETTLED and found.expired(now)", "False"),
+    "another request is let in": ("if found.fingerprint != op.fingerprint:\n        return None", "pass"),
+    "unknown outcomes are run again": (ABANDONED, "found.lapsed(now)"),
+    "a living owner is replaced": (ABANDONED, 'found.state is State.CLAIMED and found.on_lapse != "uncertain"'),
+    "a released key stays shut": ("found.state is State.RELEASED or abandoned", "abandoned"),
+    "a takeover keeps the attempt": (NEXT_ATTEMPT, "attempt=found.attempt,"),
+    "a takeover mints a run": (NEXT_ATTEMPT, f"{NEXT_ATTEMPT} run=op.run,"),
+    "a takeover replaces the input": (NEXT_ATTEMPT, f"{NEXT_ATTEMPT} input=op.input,"),
+    "a takeover restarts retention": (NEXT_ATTEMPT, f"{NEXT_ATTEMPT} created=now,"),
+    "a takeover drops the recovery point": (NEXT_ATTEMPT, f'{NEXT_ATTEMPT} point="",'),
+    "an answer is not kept for an hour": ("later(now, KEPT_AFTER_COMPLETION)", "0"),
+    "retention counts from the end": ("later(record.created, record.retention)", "later(now, record.retention)"),
+    "unfinished work expires": ("FOREVER if unfinished else kept", "kept"),
+    "the sweeper accuses the living": ("op.lapsed_only and living", "False"),
+    "the sweeper takes what may be rerun": (
+        'not record.lapsed(now) or record.on_lapse != "uncertain"',
+        "not record.lapsed(now)",
+    ),
+    "claimed records are resolved": ("if record.state is not State.UNCERTAIN:\n        return None", "pass"),
+    "unfinished work is forgotten": (
+        'if record.state is State.RELEASED and record.point != "":\n        return None',
+        "pass",
+    ),
+    "forgetting keeps the progress": ('input=b"", progress=b""', 'input=b""'),
+    "open records are forgotten": ("Forget: (SETTLED, forget)", "Forget: (OPEN | SETTLED, forget)"),
+    "an answer is written twice": ("Complete: (OPEN, complete)", "Complete: (OPEN | SETTLED, complete)"),
+    "a completed record is released": ("Release: (OPEN, release)", "Release: (OPEN | SETTLED, release)"),
+    "a suspected owner cannot renew": ("Renew: (OPEN, renew)", "Renew: (frozenset({State.CLAIMED}), renew)"),
+    "a suspected owner cannot advance": ("Advance: (OPEN, advance)", "Advance: (frozenset({State.CLAIMED}), advance)"),
+    "the token is not compared": (OWNS, "record.attempt == fence.attempt"),
+    "the attempt is not compared": (OWNS, "record.token == fence.token"),
+    "any answer passes for one's own": (
+        "found.state is State.COMPLETED and found.answer == op.answer",
+        "found.state is State.COMPLETED",
+    ),
+    "a release is not recognised": ("return found.state is State.RELEASED", "return False"),
+    "a suspicion is not recognised": ("return found.state is State.UNCERTAIN", "return False"),
+    "strangers are recognised": (
+        "if found is None or not owns(found, op.fence):\n        return False",
+        "assert found is not None",
+    ),
+    **{
+        f"{verb} is not fenced": (FENCE, f"found is not None and (isinstance(op, {verb}) or owns(found, op.fence))")
+        for verb in ("Renew", "Advance", "Complete", "Release", "Suspect", "Resolve", "Forget")
+    },
+}
+
+
+def contract() -> list[Callable[..., None]]:
+    """Every contract function with each set of its parameters."""
+    return [case for topic in TOPICS for case in cases(import_module(f"retrysafe.testing.contract.{topic}"))]
+
+
+def cases(module: ModuleType) -> Iterator[Callable[..., None]]:
+    for name, function in vars(module).items():
+        if name.startswith("test_"):
+            marks = [mark for mark in getattr(function, "pytestmark", []) if mark.name == "parametrize"]
+            for chosen in itertools.product(*(list(parameters(*mark.args)) for mark in marks)):
+                yield partial(function, **{key: value for part in chosen for key, value in part.items()})
+
+
+def parameters(names: str | tuple[str, ...], values: object) -> Iterator[dict[str, object]]:
+    assert isinstance(values, list | tuple | dict) or hasattr(values, "__iter__")
+    for value in values:
+        yield {names: value} if isinstance(names, str) else dict(zip(names, value, strict=True))
+
+
+def first_failure() -> Callable[..., None] | None:
+    for case in contract():
+        try:
+            case(do=Do.sync(memory.MemoryStore()))
+        except Exception:
+            return case
+    return None
+
+
+def broken(name: str, old: str, new: str) -> ModuleType:
+    source = inspect.getsource(moves)
+    assert old in source, f"core/moves.py no longer says {old!r}: bring the ablation {name!r} up to date"
+    module = ModuleType("broken_moves")
+    sys.modules[module.__name__] = module
+    exec(compile(source.replace(old, new), module.__name__, "exec"), vars(module))
+    return module
+
+
+def test_the_machine_as_it_is_passes() -> None:
+    assert first_failure() is None
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_a_broken_rule_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = broken(name, *ABLATIONS[name])
+    monkeypatch.setattr(memory, "claim", module.claim)
+    monkeypatch.setattr(memory, "move", module.move)
+    assert first_failure() is not None, f"nobody noticed that {name}"

@@ -1,0 +1,96 @@
+"""The fault injector itself: it fails where it was told, and only there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from retrysafe.core.ops import Claim, Complete
+from retrysafe.errors import StoreUnavailable, StoreUnclear
+from retrysafe.stores.memory import AsyncMemoryStore, MemoryStore
+from retrysafe.testing import AsyncFaultStore, Crashed, Do, Fault, FaultStore, Script
+from retrysafe.testing.builders import claim, complete, lookup
+
+Play = Callable[..., tuple[Do, Script]]
+
+
+@pytest.fixture(params=["sync", "async"])
+def play(request: pytest.FixtureRequest) -> Iterator[Play]:
+    """A store that follows the faults given, in both colours."""
+    opened: list[Do] = []
+
+    def start(*faults: Fault) -> tuple[Do, Script]:
+        script = Script(faults)
+        if request.param == "sync":
+            do = Do.sync(FaultStore(MemoryStore(), script))
+        else:
+            do = Do.asynchronous(AsyncFaultStore(AsyncMemoryStore(), script))
+        opened.append(do)
+        return do, script
+
+    yield start
+    for do in opened:
+        do.close()
+
+
+def test_without_faults_it_only_counts(play: Play) -> None:
+    do, script = play()
+    held = do(claim("k"))
+    assert do.many([complete(held), lookup("k")])[0] is True
+    assert script.calls == 2
+    assert script.seen[:2] == [Claim, Complete]
+
+
+def test_before_means_not_applied(play: Play) -> None:
+    do, _ = play(Fault(1, "before"))
+    with pytest.raises(StoreUnavailable) as raised:
+        do(claim("k"))
+    assert not isinstance(raised.value, StoreUnclear)
+    assert do(lookup("k")).record is None
+
+
+def test_applied_means_done_and_unclear(play: Play) -> None:
+    """I11: sent again, the claim recognises itself."""
+    do, _ = play(Fault(1, "applied"))
+    op = claim("k")
+    with pytest.raises(StoreUnclear):
+        do(op)
+    assert do(op).granted
+
+
+def test_after_means_the_caller_died_with_the_reply_in_hand(play: Play) -> None:
+    do, _ = play(Fault(1, "after"))
+    with pytest.raises(Crashed):
+        do(claim("k"))
+    assert do.record("k").attempt == 1
+
+
+def test_the_nth_call_of_a_kind(play: Play) -> None:
+    do, _ = play(Fault(2, "before", only=Claim))
+    held = do(claim("a"))
+    assert do(complete(held)) is True
+    with pytest.raises(StoreUnavailable):
+        do(claim("b"))
+    assert do(claim("b")).granted
+
+
+def test_lasting_goes_on_until_repaired(play: Play) -> None:
+    do, script = play(Fault(2, "applied", lasting=True))
+    do(claim("a"))
+    with pytest.raises(StoreUnclear):
+        do(claim("b"))
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            do(lookup("b"))
+    script.repair()
+    assert do.record("b").attempt == 1
+
+
+def test_a_crash_lasts_if_it_was_told_to(play: Play) -> None:
+    do, script = play(Fault(1, "before", crash=True, lasting=True))
+    for _ in range(2):
+        with pytest.raises(Crashed):
+            do.many([claim("a")])
+    script.repair()
+    assert do(lookup("a")).record is None
