@@ -10,13 +10,18 @@
     │   ├── ScopeRequired          no principal: keys would be shared between tenants
     │   ├── ArgumentError          a call whose arguments cannot be fingerprinted
     │   ├── ResultNotStorable      the work was done, its result has no stored form
-    │   └── WrongColour            sync used where only async was given, or the reverse
+    │   ├── WrongColour            sync used where only async was given, or the reverse
+    │   ├── NestedTransaction      a transaction was open already: ours must be the outermost
+    │   ├── TransactionSplit       the body committed or rolled back in the middle of its transaction
+    │   ├── NotSameDatabase        the transaction is not on the store's own database
+    │   └── NoAnswer               a transaction block was left without an answer
     ├── KeyProblem                 the client: its key cannot be used
     │   ├── MissingKey
     │   ├── MalformedKey
     │   └── FingerprintMismatch    the key belongs to another request
     ├── NotNow                     nobody: try the same key again
-    │   └── InProgress             another caller is at it
+    │   ├── InProgress             another caller is at it
+    │   └── RolledBack             the database undid all of it: nothing happened
     ├── OutcomeUnknown             it began, and nobody knows how it ended
     ├── AnswerGone                 it was done; its answer was not kept
     ├── StoredFailure              it was tried, it failed, and that is the answer
@@ -105,15 +110,63 @@ class ArgumentError(UsageError):
 class ResultNotStorable(UsageError):
     anchor = "results"
 
-    def __init__(self, function: str, why: str) -> None:
-        super().__init__(
-            f"{function} ran, but its result cannot be stored: {why}. The key is marked done, so it will not run "
-            "again; return plain data, or pass codec="
+    def __init__(self, function: str, why: str, *, rolled_back: bool = False) -> None:
+        after = (
+            "It was rolled back, so nothing happened"
+            if rolled_back
+            else "The key is marked done, so it will not run again"
         )
+        super().__init__(
+            f"{function} ran, but its result cannot be stored: {why}. {after}; return plain data, or pass codec="
+        )
+
+
+class OperationError(UsageError):
+    anchor = "operations"
 
 
 class WrongColour(UsageError):
     anchor = "colours"
+
+
+class NestedTransaction(UsageError):
+    anchor = "nested-transaction"
+
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(
+            f"{what} is in a transaction already, so the work and its receipt could not be committed here: {fix}"
+        )
+
+
+class TransactionSplit(UsageError):
+    anchor = "transaction-split"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"the body of idempotency key {key!r} committed or rolled back its own transaction. What it wrote before "
+            "a commit stays, what came after was rolled back, and no receipt was written: the key is marked "
+            "uncertain until somebody resolves it. Leave commit and rollback to retrysafe; use a savepoint inside"
+        )
+
+
+class NotSameDatabase(UsageError):
+    anchor = "not-same-database"
+
+    def __init__(self, store: str, transaction: str) -> None:
+        super().__init__(
+            f"the transaction is on another database than the store: installation {transaction[:8] or '(none)'}… "
+            f"instead of {store[:8]}…. Pass a connection to the store's own database, or open the store on yours"
+        )
+
+
+class NoAnswer(UsageError):
+    anchor = "no-answer"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"the transaction block of idempotency key {key!r} ended without an answer, so there is nothing to replay; "
+            "everything was rolled back. Set tx.answer = Answer(...) before the block ends"
+        )
 
 
 # The client's -----------------------------------------------------------------------------------
@@ -169,6 +222,39 @@ class InProgress(NotNow):
         super().__init__(
             f"idempotency key {key!r} is being worked on by another caller; "
             f"retry with the same key in {self.retry_after:.1f} s at the latest"
+        )
+
+
+class RolledBack(NotNow):
+    anchor = "rolled-back"
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(
+            f"the transaction of idempotency key {key!r} was rolled back and nothing happened: {why}; "
+            "run it again with the same key"
+        )
+
+
+class NotFinished(NotNow):
+    status = 503
+    anchor = "not-finished"
+
+    def __init__(self, operation: str, key: str, point: str, why: str) -> None:
+        self.retry_after = 1.0
+        super().__init__(
+            f"{operation} with key {key!r} stopped at {point!r} ({why}); retry with the same key, or let the worker go on"
+        )
+
+
+class OperationChanged(RetrySafeError):
+    blame = "developer"
+    status = 503
+    anchor = "operation-changed"
+
+    def __init__(self, operation: str, why: str) -> None:
+        super().__init__(
+            f"{operation} was begun by other code: {why}. It is refused rather than guessed at; run it with the code "
+            "that began it, or resolve it by hand"
         )
 
 

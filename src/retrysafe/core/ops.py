@@ -186,6 +186,12 @@ class Stats(Op[StatsReply]):
     now: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Install(Op[str]):
+    """Which installation this is: a name drawn when its tables were made. Two connections that read the same one
+    are connections to the same database. Only the SQL stores answer it."""
+
+
 Fenced = Renew | Advance | Complete | Release | Suspect | Resolve | Forget
 FENCED = (Renew, Advance, Complete, Release, Suspect, Resolve, Forget)
 AnyOp = Claim | Fenced | Lookup | Reap | List | Stats

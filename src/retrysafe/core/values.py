@@ -14,8 +14,11 @@ import math
 from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
+from zoneinfo import ZoneInfo
+
+Moment = TypeVar("Moment", datetime, time)
 
 
 class NotPlain(TypeError):
@@ -89,11 +92,28 @@ def _rich_all(items: Iterable[Any]) -> list[Any]:
     return [_rich(item) for item in items]
 
 
+def _write_moment(moment: datetime | time) -> Any:
+    """ISO text; with `fold` and the zone's name beside it where ISO cannot say them, so that a moment in the hour
+    that clocks show twice, or in Europe/Berlin, is not quietly turned into another or into a bare offset."""
+    zone = moment.tzinfo.key if type(moment.tzinfo) is ZoneInfo else None
+    if zone is not None:
+        return [moment.replace(tzinfo=None).isoformat(), moment.fold, zone]
+    return [moment.isoformat(), moment.fold, ""] if moment.fold else moment.isoformat()
+
+
+def _read_moment(kind: type[Moment], told: Any) -> Moment:
+    if isinstance(told, str):
+        return kind.fromisoformat(told)
+    text, fold, zone = told
+    moment = kind.fromisoformat(text).replace(fold=fold)
+    return moment.replace(tzinfo=ZoneInfo(zone)) if zone else moment
+
+
 _WRITERS: dict[type, Callable[[Any], Any]] = {
     bytes: lambda v: base64.b64encode(v).decode(),
-    datetime: datetime.isoformat,
+    datetime: _write_moment,
     date: date.isoformat,
-    time: time.isoformat,
+    time: _write_moment,
     timedelta: lambda v: [v.days, v.seconds, v.microseconds],
     Decimal: str,
     UUID: str,
@@ -106,9 +126,9 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "$frozenset": lambda v: frozenset(_rich_all(v)),
     "$dict": lambda v: {_rich(key): _rich(item) for key, item in v},
     "$bytes": base64.b64decode,
-    "$datetime": datetime.fromisoformat,
+    "$datetime": lambda v: _read_moment(datetime, v),
     "$date": date.fromisoformat,
-    "$time": time.fromisoformat,
+    "$time": lambda v: _read_moment(time, v),
     "$timedelta": lambda v: timedelta(*v),
     "$Decimal": Decimal,
     "$UUID": UUID,

@@ -35,5 +35,25 @@ class Pause:
     seconds: float
 
 
-Effect = Op[Any] | Invoke | Pause
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Call a function of the user's while the lease is kept by somebody further out; bounded on an event loop."""
+
+    function: Callable[[], Any]
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Transact:
+    """One transaction on the user's database: their function with its handle, then ours, in the same commit.
+
+    `settle` makes our operations out of what the function returned; if one of them is refused, all is rolled back
+    and LeaseLost is raised.
+    """
+
+    function: Callable[[Any], Any]
+    settle: Callable[[Any], tuple[Op[Any], ...]]
+
+
+Effect = Op[Any] | Invoke | Pause | Call | Transact
 Flow = Generator[Effect, Any, R]

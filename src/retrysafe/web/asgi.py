@@ -20,7 +20,8 @@ from typing import Any, Unpack
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.web import problems, status
 from retrysafe.web.asgi_answer import AnswerSender, Message, Send
-from retrysafe.web.exchange import EXCHANGE, AsyncExchange, BodyRefused, Shortcut, as_scope, enter, is_shortcut
+from retrysafe.web.colours import AsyncExchange
+from retrysafe.web.exchange import EXCHANGE, BodyRefused, Shortcut, as_scope, enter, is_shortcut
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Options, Scope, Settings
 from retrysafe.web.view import RequestView, of_scope
@@ -150,13 +151,13 @@ class Body:
             return self._noted(await self._receive())
         return await self._afterwards()
 
-    async def drain(self, limit: int, timeout: float) -> list[bytes]:
+    async def drain(self, limit: int, seconds: float) -> list[bytes]:
         """The whole body, read to its end; the application will get it again."""
         declared = self._exchange.view.headers.get("content-length", "0")
         if self._size > limit or (declared.isdecimal() and int(declared) > limit):
             raise BodyRefused(problems.TOO_LARGE)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds):
                 while not self._complete:
                     message = self._noted(await self._receive())
                     self._waiting.append(message)
@@ -175,9 +176,7 @@ class Body:
             return message
         chunk = message.get("body", b"")
         self._size += len(chunk)
-        if chunk and not self._exchange.asked:
-            self._chunks.append(chunk)
-        elif chunk and self._size <= self._limit:
+        if chunk:
             self._chunks.append(chunk)
         if self._size > self._limit:
             self._chunks.clear()  # too large to be claimed; no reason to hold it

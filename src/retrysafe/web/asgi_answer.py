@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Literal
 
 from retrysafe.web.capture import Buffer, Pairs, Response, checked, is_stream
-from retrysafe.web.exchange import AsyncExchange, Shortcut
+from retrysafe.web.colours import AsyncExchange
+from retrysafe.web.exchange import Shortcut
 
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
@@ -20,8 +21,8 @@ BODY = "http.response.body"
 class AnswerSender:
     """The `send` that an application under capture gets.
 
-    Held back until the claim is settled, then sent on. An answer that cannot be kept leaves its tombstone first and then
-    passes by. Once the exchange has an answer of its own, what the application says is dropped.
+    Held back until the claim is settled, then sent on. An answer that cannot be kept leaves its tombstone first and
+    then passes by. Once the exchange has an answer of its own, what the application says is dropped.
     """
 
     def __init__(self, exchange: AsyncExchange, send: Send) -> None:
@@ -91,14 +92,21 @@ class AnswerSender:
             return await self._pass_on(message)
         assert self._buffer is not None, "made with the start"
         fits = self._buffer.add(message.get("body", b""))
-        if not fits:
+        if not fits and not last:
             await self._let_pass("too_large")
-            await self._flush(more=not last)
-            if last and self._passes == "not final":
-                await self._exchange.settle(self._exchange.let_go())
+            await self._flush(more=True)
+        elif not fits:
+            await self._too_large_at_once()
         elif last:
             await self._whole()
         return None
+
+    async def _too_large_at_once(self) -> None:
+        """Too large, and already whole."""
+        await self._let_pass("too_large")
+        if self._exchange.claimed:
+            await self._exchange.settle(self._exchange.let_go())
+        await self._flush(more=False)
 
     async def _whole(self) -> None:
         exchange, start, buffer = self._exchange, self._start, self._buffer

@@ -4,7 +4,7 @@ The middleware makes an exchange for each request it protects. The claim happens
 edge, when the middleware was given `scope`, or later, when the route asks (`claim(principal)`). A claim that may not
 run leaves the answer to send in `response` and raises `Shortcut`; whatever the application says then is discarded.
 
-Everything that decides is here, once, as flows; the two colours at the end only drive them.
+Everything that decides is here, once, as flows; the two colours in colours.py only drive them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar, Token
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from retrysafe.core.fingerprint import of_request
@@ -28,7 +28,7 @@ from retrysafe.core.states import State
 from retrysafe.engine.effects import Flow, Invoke
 from retrysafe.engine.events import Events
 from retrysafe.engine.guard import Task, abandoned, complete, refusal, release
-from retrysafe.engine.heartbeat import Lease, adopt_lease, held_lease
+from retrysafe.engine.heartbeat import Lease
 from retrysafe.errors import (
     CorruptRecord,
     KeyProblem,
@@ -106,8 +106,8 @@ class Exchange:
         """Whether the middleware lets this request through without capturing it (keyless, `optional`)."""
         self.minted = ""
         self._lines = lines
-        self._observed: Invoke | None = None
-        self._kept = ExitStack()
+        self.observed: Invoke | None = None
+        self.kept = ExitStack()
 
     @property
     def claimed(self) -> bool:
@@ -120,17 +120,17 @@ class Exchange:
         return self.held.record if self.held is not None else None
 
     def hand_over(self) -> Held:
-        """Give the claim to somebody who settles it himself (an operation). The exchange then only lets the answer pass."""
+        """Give the claim to somebody who settles it himself (an operation); its answer then only passes by."""
         held, self.held = self.held, None
         if held is None:
             raise UsageError("there is no claim to hand over: await exchange.claim(principal) first")
-        self._kept.close()
+        self.kept.close()
         self.settings.quotas.ended(held.task.key.scope, 0, self.policy.retention)
         return held
 
     # Before the claim ---------------------------------------------------------------------------
 
-    def _asks(self, policy: Policy | None, target: str | None) -> Policy:
+    def asks(self, policy: Policy | None, target: str | None) -> Policy:
         self.policy, self.target = policy or self.policy, target or self.target
         if self.asked:
             raise UsageError(f"{self.target} asks for its claim twice; one request has one key and one claim")
@@ -151,22 +151,22 @@ class Exchange:
             if key is None and policy.mode == "required":
                 raise MissingKey
         except KeyProblem as error:
-            self._count("missing" if isinstance(error, MissingKey) else "malformed", scope)
+            self.count("missing" if isinstance(error, MissingKey) else "malformed", scope)
             raise self.refused(error) from None
         if key is None and policy.mode == "generate":
             key = self.minted = mint()
-            if self._count("generated", scope):
+            if self.count("generated", scope):
                 _log.warning(
                     "%s: a client sends no Idempotency-Key; one was minted, which protects nothing", self.target
                 )
             return key
-        self._count("missing" if key is None else "keyed", scope)
+        self.count("missing" if key is None else "keyed", scope)
         return key
 
-    def _count(self, sent: Sent, scope: str) -> bool:
+    def count(self, sent: Sent, scope: str) -> bool:
         return self.settings.census.count(self.target, scope, sent)
 
-    def _identified(self, scope: str, policy: Policy) -> Key | None:
+    def identified(self, scope: str, policy: Policy) -> Key | None:
         value = self._read_key(policy, scope)
         if value is None:
             return None
@@ -176,7 +176,7 @@ class Exchange:
             raise self.refused(error if isinstance(error, ScopeRequired) else ScopeRequired(scope)) from None
         return self.key
 
-    def _task(self, key: Key, policy: Policy, chunks: list[bytes]) -> Task:
+    def task(self, key: Key, policy: Policy, chunks: list[bytes]) -> Task:
         return Task(key, self.settings.safe.namespace, self.target, self._fingerprint(chunks), policy)
 
     def _fingerprint(self, chunks: list[bytes]) -> Fingerprint:
@@ -189,7 +189,7 @@ class Exchange:
 
     # The claim ----------------------------------------------------------------------------------
 
-    def _opening(self, task: Task) -> Flow[Held]:
+    def opening(self, task: Task) -> Flow[Held]:
         """Claim it, or raise Shortcut with the answer in place."""
         try:
             return (yield from self._claiming(task))
@@ -244,10 +244,10 @@ class Exchange:
     def _respond(self, problem: Problem, retry_after: int | None = None) -> Response:
         return problems.respond(problem, self.settings.codes, self.settings.docs, retry_after=retry_after)
 
-    def _hold(self, held: Held, keep: AbstractContextManager[None]) -> Key:
+    def hold(self, held: Held, keep: AbstractContextManager[None]) -> Key:
         """Ours now: the heartbeat beats until it is settled."""
         self.held = held
-        self._kept.enter_context(keep)
+        self.kept.enter_context(keep)
         fresh = held.record.attempt == 1
         self.settings.quotas.began(held.task.key.scope, fresh, held.task.policy.retention)
         return held.task.key
@@ -324,7 +324,7 @@ class Exchange:
         """The claim is over, whatever became of it."""
         held, self.held = self.held, None
         assert held is not None, "only a claimed exchange is settled"
-        self._kept.close()
+        self.kept.close()
         self.settings.durations.saw(self.target, time.monotonic() - held.began)
         self.settings.quotas.ended(held.task.key.scope, size, held.task.policy.retention)
         return held
@@ -340,7 +340,7 @@ class Exchange:
         if self.asked or code >= 400:
             return False
         if not self.route.listed or self.policy.mode != "required":
-            if self._lines and self._count("unclaimed", ""):
+            if self._lines and self.count("unclaimed", ""):
                 _log.warning(
                     "%s was sent an Idempotency-Key, but nothing there asks for it: not protected", self.target
                 )
@@ -358,7 +358,7 @@ class Exchange:
 
     # Observing ----------------------------------------------------------------------------------
 
-    def _observing(self, task: Task) -> Flow[None]:
+    def observing(self, task: Task) -> Flow[None]:
         """`mode="observe"`: find out what would have happened, in a namespace of its own, and refuse nothing."""
         quiet = task.policy.but(busy="conflict", abandoned="rerun")
         task = replace(task, namespace=f"observed:{task.namespace}", policy=quiet)
@@ -369,27 +369,27 @@ class Exchange:
             _log.warning("%s: observing failed: %s", self.target, error)
             return
         if isinstance(outcome, Execute):
-            self._observed = Invoke(_nothing, claim.id, task.key.value, outcome.fence, task.policy.lease)
+            self.observed = Invoke(_nothing, claim.id, task.key.value, outcome.fence, task.policy.lease)
         would: Sent = "would_run" if isinstance(outcome, Execute) else "would_conflict"
         if isinstance(outcome, Replay | Mismatch):
             would = "would_replay" if isinstance(outcome, Replay) else "would_mismatch"
-        self._count(would, task.key.scope)
+        self.count(would, task.key.scope)
 
-    def _observed_end(self) -> Flow[None]:
-        call, self._observed = self._observed, None
+    def observing_end(self) -> Flow[None]:
+        call, self.observed = self.observed, None
         if call is not None:
             try:
                 yield Complete(call.id, call.fence, Answer(200, gone="unstorable"))
             except StoreError as error:
                 _log.warning("%s: observing failed: %s", self.target, error)
 
-    def _sent_key(self, scope: str) -> Key | None:
+    def sent_key(self, scope: str) -> Key | None:
         try:
             value = read_key(self._lines, self.settings.key_rule)
-            self._count("missing" if value is None else "keyed", scope)
+            self.count("missing" if value is None else "keyed", scope)
             return None if value is None else Key(value, scope)
         except (KeyProblem, ScopeRequired) as error:
-            self._count("malformed" if isinstance(error, KeyProblem) else "would_refuse", scope)
+            self.count("malformed" if isinstance(error, KeyProblem) else "would_refuse", scope)
             return None
 
 
@@ -447,113 +447,3 @@ def _same_owner(record: Record, task: Task) -> None:
     """The id says whose it is; the stored text must agree, or somebody moved a row (S2)."""
     if record.scope != task.key.scope or record.key != task.key.value:
         raise CorruptRecord(record.id, "it is stored under another scope or key than its id says")
-
-
-class AsyncBody(Protocol):
-    async def drain(self, limit: int, timeout: float) -> list[bytes]: ...
-
-
-class SyncBody(Protocol):
-    def drain(self, limit: int, timeout: float) -> list[bytes]: ...
-
-
-class AsyncExchange(Exchange):
-    """The colour of ASGI. It lives in a task of its own, so what it puts into the context ends with it."""
-
-    body: AsyncBody
-
-    async def claim(self, principal: Any, policy: Policy | None = None, *, target: str | None = None) -> Key | None:
-        """Claim this request's key for the principal. None: it runs unprotected, as its mode allows.
-
-        Raises Shortcut when the application must not run.
-        """
-        policy = self._asks(policy, target)
-        if policy.mode == "observe":
-            return await self._observe(as_scope(principal), policy)
-        key = self._identified(as_scope(principal), policy)
-        if key is None:
-            return None
-        task = self._task(key, policy, await self._drained(policy))
-        held = await self.settings.safe.arun(self._opening(task))
-        adopt_lease(held.lease)
-        return self._hold(held, self.settings.safe.akeep(held.lease, policy.lease))
-
-    async def identify(self, principal: Any, policy: Policy | None = None, *, target: str | None = None) -> Task | None:
-        """The key and the fingerprint without a claim, for a strength that makes its own record."""
-        policy = self._asks(policy, target)
-        key = self._identified(as_scope(principal), policy)
-        return None if key is None else self._task(key, policy, await self._drained(policy))
-
-    async def settle(self, flow: Flow[Response | None]) -> Response | None:
-        return await self.settings.safe.arun(flow)
-
-    async def observed_end(self) -> None:
-        if self._observed is not None:
-            await self.settings.safe.arun(self._observed_end())
-
-    async def _drained(self, policy: Policy) -> list[bytes]:
-        try:
-            return await self.body.drain(policy.max_body, self.settings.read_timeout)
-        except BodyRefused as error:
-            raise self.refused(error.problem) from None
-
-    async def _observe(self, scope: str, policy: Policy) -> None:
-        key = self._sent_key(scope)
-        if key is not None:
-            try:
-                chunks = await self.body.drain(policy.max_body, self.settings.read_timeout)
-            except BodyRefused:
-                self._count("would_refuse", scope)
-            else:
-                await self.settings.safe.arun(self._observing(self._task(key, policy, chunks)))
-
-
-class SyncExchange(Exchange):
-    """The colour of WSGI: the same steps in the request's own thread."""
-
-    body: SyncBody
-
-    def claim(self, principal: Any, policy: Policy | None = None, *, target: str | None = None) -> Key | None:
-        """Claim this request's key for the principal. None: it runs unprotected, as its mode allows.
-
-        Raises Shortcut when the application must not run.
-        """
-        policy = self._asks(policy, target)
-        if policy.mode == "observe":
-            return self._observe(as_scope(principal), policy)
-        key = self._identified(as_scope(principal), policy)
-        if key is None:
-            return None
-        task = self._task(key, policy, self._drained(policy))
-        held = self.settings.safe.run(self._opening(task))
-        self._kept.enter_context(held_lease(held.lease))
-        return self._hold(held, self.settings.safe.keep(held.lease, policy.lease))
-
-    def identify(self, principal: Any, policy: Policy | None = None, *, target: str | None = None) -> Task | None:
-        """The key and the fingerprint without a claim, for a strength that makes its own record."""
-        policy = self._asks(policy, target)
-        key = self._identified(as_scope(principal), policy)
-        return None if key is None else self._task(key, policy, self._drained(policy))
-
-    def settle(self, flow: Flow[Response | None]) -> Response | None:
-        return self.settings.safe.run(flow)
-
-    def observed_end(self) -> None:
-        if self._observed is not None:
-            self.settings.safe.run(self._observed_end())
-
-    def _drained(self, policy: Policy) -> list[bytes]:
-        try:
-            return self.body.drain(policy.max_body, self.settings.read_timeout)
-        except BodyRefused as error:
-            raise self.refused(error.problem) from None
-
-    def _observe(self, scope: str, policy: Policy) -> None:
-        key = self._sent_key(scope)
-        if key is not None:
-            try:
-                chunks = self.body.drain(policy.max_body, self.settings.read_timeout)
-            except BodyRefused:
-                self._count("would_refuse", scope)
-            else:
-                self.settings.safe.run(self._observing(self._task(key, policy, chunks)))

@@ -115,7 +115,7 @@ class Quota:
 class Sliding:
     """A sum over about the last `window` seconds: this window's, and what is left of the one before."""
 
-    __slots__ = ("_began", "_before", "_now")
+    __slots__ = ("_before", "_began", "_now")
 
     def __init__(self) -> None:
         self._began = -math.inf

@@ -157,14 +157,14 @@ QUOTA = Problem(
 )  # fmt: skip
 MISCONFIGURED = Problem(
     "failed", "misconfigured", "The server is set up wrongly",
-    "This route cannot be protected as it is set up, so nothing was done by this request. The operator finds the reason "
-    "in the log.",
+    "This route cannot be protected as it is set up, so nothing was done by this request. The operator finds the "
+    "reason in the log.",
     True, False,
 )  # fmt: skip
 UNPROTECTED = Problem(
     "failed", "unprotected", "The server is set up wrongly",
-    "This route must claim its idempotency key and did not: the request was carried out, but not protected. The operator "
-    "finds the reason in the log.",
+    "This route must claim its idempotency key and did not: the request was carried out, but not protected. The "
+    "operator finds the reason in the log.",
     False, False,
 )  # fmt: skip
 NOT_FOUND = Problem(

@@ -15,7 +15,7 @@ from retrysafe.web.problems import DOCS, Codes
 from retrysafe.web.routes import METHODS, RouteFingerprint, RouteOption, Routes
 from retrysafe.web.view import RequestView
 
-Scope = Callable[[RequestView], str | None | Awaitable[str | None]]
+Scope = Callable[[RequestView], str | Awaitable[str | None] | None]
 """Who asks: the authenticated tenant or account. Never a header the client may choose, never an address."""
 
 STATUS_PATH = "/.well-known/retrysafe/status"

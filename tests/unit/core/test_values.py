@@ -10,6 +10,7 @@ from decimal import Decimal
 from enum import Enum, IntEnum
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -85,6 +86,8 @@ def test_the_text_is_canonical(value: Any) -> None:
         {"$tuple": [1]}, {"$dict": [[1, 2]]}, {"$": 1}, {"$$x": {"$y": 1}}, {"$unknown": 1}, {"$a": 1, "b": 2},
         {1: "a", "1": "b"}, {None: 1}, {(1, 2): 3}, {True: 1, "true": 2}, {b"x": frozenset({1, (2, 3)})},
         datetime(2026, 11, 15, 12, 0, 3, 7, tzinfo=timezone(timedelta(hours=5, minutes=30))),
+        datetime(2026, 10, 25, 2, 30, fold=1), datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=1),
+        time(2, 30, tzinfo=ZoneInfo("Europe/Berlin")),
         datetime(1, 1, 1), datetime.max, time(23, 59, 59, 999999, tzinfo=UTC), date(2026, 2, 28),
         timedelta(days=-1, microseconds=1), Decimal("1.10"), Decimal("-0"), Decimal("Infinity"), Decimal("1E+50"),
         UUID(int=7),

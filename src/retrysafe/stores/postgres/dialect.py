@@ -20,6 +20,8 @@ DIALECT = Dialect(
     least="least",
     greatest="greatest",
     parameter="%({})s",
+    try_lock="pg_try_advisory_xact_lock(CAST(:lock AS bigint))",
+    began="(extract(epoch FROM transaction_timestamp()) * 1000000)::bigint",
 )
 
 _OPTIONS = frozenset({"table", "schema", "pool", "pool_timeout"})

@@ -34,6 +34,10 @@ class Dialect:
     least: str
     greatest: str
     parameter: str = ":{}"
+    try_lock: str = "1"
+    """Whether this transaction now holds the lock of the key `:lock`; 1 where opening it took the only lock there is."""
+    began: str = "0"
+    """A number that is another one in the next transaction; 0 where a savepoint tells instead."""
 
     def load(self, names: Names) -> dict[str, str]:
         """Every text by its name: the shared ones, and the dialect's own, which win."""

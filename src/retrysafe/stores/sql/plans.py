@@ -4,6 +4,7 @@ colours and for all SQL stores; who sends them (our pool, the user's own connect
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from retrysafe.core.ops import (
     Complete,
     Fenced,
     Forget,
+    Install,
     List,
     Lookup,
     LookupReply,
@@ -131,6 +133,14 @@ class Plans:
         counted = yield Statement(self._texts["stats"], {"now": op.now}, writes=False)
         return StatsReply(*counted[0])
 
+    def _install(self, op: Install) -> Plan[Statement, str]:
+        found = yield Statement(self._texts["install"], {}, writes=False)
+        if not found:
+            # The tables were made from a script, which cannot draw a name. The first to ask does.
+            yield Statement(self._texts["install_put"], {"value": secrets.token_hex(16)})
+            found = yield Statement(self._texts["install"], {}, writes=False)
+        return str(found[0][0])
+
 
 _NO_NAMES = Names("", "", "")
 
@@ -180,6 +190,7 @@ _PLANS: dict[type[Any], Callable[[Plans, Any], Any]] = {
     Reap: Plans._reap,
     List: Plans._list,
     Stats: Plans._stats,
+    Install: Plans._install,
     **dict.fromkeys(_FENCED_VALUES, Plans._fenced),
 }
 

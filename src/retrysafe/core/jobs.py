@@ -1,0 +1,90 @@
+"""Staged jobs: the outbox. A job is committed together with the work that wants it, published at least once with a
+stable id, and deleted by exactly that id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from retrysafe.core.ops import Op
+
+
+class Job(NamedTuple):
+    """What is to be told to somebody else."""
+
+    id: bytes
+    """Stable over every publication: whoever receives it twice can tell."""
+    topic: str
+    payload: bytes
+    order: str = ""
+    """Jobs with the same order key are published one after the other; empty: in any order."""
+
+
+class StagedJob(NamedTuple):
+    """A job as it stands in the outbox."""
+
+    job: Job
+    sequence: int
+    created: int
+    attempts: int
+    due: int
+    dead: bool
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stage(Op[int]):
+    """Put jobs in; how many were new. The same job again is the same job."""
+
+    jobs: tuple[Job, ...]
+    now: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TakeJobs(Op[tuple[StagedJob, ...]]):
+    """Lease at most `limit` jobs that are due: nobody else takes them until the lease is over."""
+
+    limit: int
+    token: bytes
+    lease: int
+    now: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FinishJobs(Op[int]):
+    """Published: delete exactly these (I19), if we still hold them."""
+
+    ids: tuple[bytes, ...]
+    token: bytes
+    now: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FailJob(Op[bool]):
+    """Not published: try again after `delay`, or with `dead` never, until a person says so."""
+
+    id: bytes
+    token: bytes
+    error: str
+    delay: int
+    dead: bool
+    now: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReviveJob(Op[bool]):
+    """A person says: try that dead one again."""
+
+    id: bytes
+    now: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListJobs(Op[tuple[StagedJob, ...]]):
+    """Jobs in their order, after `after`; only the dead ones if asked."""
+
+    dead: bool = False
+    after: int = 0
+    limit: int = 100
+    now: int | None = None

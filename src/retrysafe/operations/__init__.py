@@ -1,0 +1,9 @@
+"""Operations: work that calls other systems, in steps that survive a crash at any instruction. With undos: sagas."""
+
+from __future__ import annotations
+
+from retrysafe.operations.endings import Stop, Undo
+from retrysafe.operations.operation import Operation
+from retrysafe.operations.staging import stage
+
+__all__ = ["Operation", "Stop", "Undo", "stage"]

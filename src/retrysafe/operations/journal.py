@@ -1,0 +1,82 @@
+"""What an operation has done so far: its progress, as one value that is replaced with each commit.
+
+Entries stand in the order the steps began. An entry's `state` says what is known of it:
+
+    begun     it may have happened (an intent that was written before the call)
+    done      it happened, and this is its result
+    undoing   its undo may have happened
+    undone    it was undone
+    stuck     its undo failed for good: a person must look
+
+The journal is pure data: `encode` and `decode` are all the I/O it knows.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from retrysafe.core.records import Answer
+
+EntryState = Literal["begun", "done", "undoing", "undone", "stuck"]
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One call of one step. `args` and `result` are typed.dump texts; `at` is when its intent was committed."""
+
+    step: str
+    state: EntryState
+    args: str = ""
+    result: str = ""
+    at: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """All entries, and the answer that waits at the end of the undoing if there is any."""
+
+    entries: tuple[Entry, ...] = ()
+    undoing: Answer | None = None
+    cause: str = ""
+    at: int = 0
+    """When this journal was last committed: the moment from which the next step's key has been in use."""
+
+    def with_entry(self, place: int, entry: Entry) -> Journal:
+        """The entry at its place: replaced if it is there, appended if it is the next."""
+        assert place <= len(self.entries), "a step's place is the number of steps before it"
+        return replace(self, entries=(*self.entries[:place], entry, *self.entries[place + 1 :]))
+
+    def encode(self) -> bytes:
+        undoing = None
+        if self.undoing is not None:
+            answer = self.undoing
+            undoing = [answer.status, answer.body.decode("latin-1"), list(answer.headers)]
+        entries = [[e.step, e.state, e.args, e.result, e.at, e.error] for e in self.entries]
+        whole = {"v": VERSION, "entries": entries, "undoing": undoing, "cause": self.cause, "at": self.at}
+        return json.dumps(whole, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Journal:
+        """Raises ValueError for anything this version cannot have written."""
+        if not data:
+            return cls()
+        whole = json.loads(data)
+        if whole.get("v") != VERSION:
+            raise ValueError(f"the journal is of version {whole.get('v')!r}, this code reads {VERSION}")
+        undoing = None
+        if whole["undoing"] is not None:
+            status, body, headers = whole["undoing"]
+            undoing = Answer(status, body.encode("latin-1"), [(name, value) for name, value in headers])
+        return cls(tuple(Entry(*each) for each in whole["entries"]), undoing, whole["cause"], whole["at"])
+
+
+def point_of(journal: Journal) -> str:
+    """The recovery point: the last thing that is certain, in words for people."""
+    if journal.undoing is not None:
+        left = sum(entry.state in ("begun", "done", "undoing") for entry in journal.entries)
+        return f"undoing:{left} left"
+    return journal.entries[-1].step if journal.entries else "started"

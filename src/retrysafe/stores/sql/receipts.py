@@ -1,0 +1,159 @@
+"""The receipt: a completed record that commits together with the work it stands for, on the user's connection.
+
+Statements and how to read them, as in plans.py; who sends them is not known here. The lock and the read are one
+round trip, the receipt is another, and between them the user's own statements run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from retrysafe.core.keys import frame
+from retrysafe.core.moves import Grant, born, settled, taken_over
+from retrysafe.core.ops import Claim
+from retrysafe.core.records import Answer, Record
+from retrysafe.core.states import State
+from retrysafe.errors import NotSameDatabase
+from retrysafe.stores.base import Plan
+from retrysafe.stores.sql import rows
+from retrysafe.stores.sql.dialect import Dialect, Statement
+from retrysafe.stores.sql.names import Names
+from retrysafe.stores.sql.plans import Plans
+
+
+class Look(NamedTuple):
+    """What a transaction sees of its key when it begins."""
+
+    locked: bool
+    began: int
+    install: str
+    now: int
+    record: Record | None
+
+
+class Mark(NamedTuple):
+    """How an open transaction is recognised later: by the moment it began, or by a savepoint that ends with it."""
+
+    began: int
+    savepoint: str = ""
+
+
+class Split(Exception):
+    """The transaction that is open is not the one that began."""
+
+
+class Receipts:
+    """The statements of one installation, in one driver's parameter style."""
+
+    def __init__(self, dialect: Dialect, names: Names) -> None:
+        self.plans = Plans(dialect, names)
+        self._texts = dialect.load(names)
+        self._names = names
+        self._by_savepoint = dialect.began == "0"
+
+    def look(self, claim: Claim) -> Plan[Statement, Look]:
+        """Try the lock and read the record."""
+        values = {"id": claim.id, "lock": lock_number(self._names, claim.id), "now": claim.now}
+        seen = yield Statement(self._texts["receipt_read"], values)
+        locked, began, install, now, *row = seen[0]
+        return Look(bool(locked), began, install or "", now, None if row[0] is None else rows.read(row))
+
+    def mark(self, look: Look | None = None) -> Plan[Statement, Mark]:
+        """Remember which transaction this is. After a look, PostgreSQL has told already."""
+        if self._by_savepoint:
+            name = f"retrysafe_{secrets.token_hex(8)}"
+            yield Statement(f'SAVEPOINT "{name}"', {})
+            return Mark(0, name)
+        if look is not None:
+            return Mark(look.began)
+        told = yield Statement(self._texts["receipt_began"], {})
+        return Mark(told[0][0])
+
+    def whole(self, mark: Mark) -> Plan[Statement, bool]:
+        """Whether the open transaction is the one that was marked. Ask once, last: it uses the mark up."""
+        if not mark.savepoint:
+            said = yield Statement(self._texts["receipt_whole"], {"began": mark.began})
+            return bool(said[0][0])
+        try:
+            yield Statement(f'RELEASE "{mark.savepoint}"', {})
+        except Exception as error:
+            if "no such savepoint" not in str(error):
+                raise
+            return False
+        return True
+
+    def write(
+        self, claim: Claim, look: Look, grant: Grant, answer: Answer, mark: Mark
+    ) -> Plan[Statement, Record | None]:
+        """Insert the receipt, or put it in the place of what was read. None: somebody else changed the record
+        meanwhile. Raises Split when the transaction is another one by now."""
+        if mark.savepoint and not (yield from self.whole(mark)):
+            raise Split
+        base = started(claim, look, grant)
+        values = receipt_values(base, claim.now) | rows.answer_values(answer) | {"began": mark.began}
+        if look.record is None:
+            done = yield Statement(self._texts["receipt_insert"], values)
+        else:
+            done = yield Statement(self._texts["receipt_replace"], values | _seen(look.record))
+        if done:
+            return settled(base, State.COMPLETED, done[0][0], "", answer)
+        if not mark.savepoint and not (yield from self.whole(mark)):
+            raise Split
+        return None
+
+
+@lru_cache(maxsize=64)
+def receipts(dialect: Dialect, names: Names) -> Receipts:
+    """Loaded once per installation and parameter style."""
+    return Receipts(dialect, names)
+
+
+def same_database(dialect: Dialect, names: Names, install: str) -> Plan[Statement, None]:
+    """Raise NotSameDatabase unless the connection this is sent on reads the same installation."""
+    found = yield Statement(dialect.fill(_INSTALL, names), {})
+    told = str(found[0][0]) if found else ""
+    if told != install:
+        raise NotSameDatabase(install, told)
+
+
+_INSTALL = "SELECT value FROM {meta} WHERE name = 'install'"
+
+
+def started(claim: Claim, look: Look, grant: Grant) -> Record:
+    """The record as a claim would have left it at the moment of the look."""
+    if look.record is None or grant is not Grant.TAKEOVER:
+        return born(claim, look.now)
+    return taken_over(look.record, claim, look.now)
+
+
+def receipt_values(base: Record, now: int | None) -> dict[str, Any]:
+    return {
+        "id": base.id,
+        "namespace": base.namespace,
+        "kind": base.kind,
+        "scope": base.scope,
+        "key": base.key,
+        "target": base.target,
+        "fingerprint": str(base.fingerprint),
+        "attempt": base.attempt,
+        "token": base.token,
+        "run": base.run,
+        "input": base.input,
+        "created": base.created,
+        "started": base.started,
+        "retention": base.retention,
+        "now": now,
+    }
+
+
+def _seen(record: Record) -> dict[str, Any]:
+    return {"seen_attempt": record.attempt, "seen_token": record.token, "seen_state": record.state.value}
+
+
+def lock_number(names: Names, record_id: bytes) -> int:
+    """The number of a key's advisory lock. Drawn from the table's name too: the users' own locks share the space."""
+    digest = hashlib.sha256(frame("retrysafe-lock", names.keys, record_id)).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)

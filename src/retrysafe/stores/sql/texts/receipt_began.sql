@@ -1,0 +1,2 @@
+-- When this transaction began.
+SELECT {began}

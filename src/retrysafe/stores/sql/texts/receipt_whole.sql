@@ -1,0 +1,2 @@
+-- Whether this still is the transaction that began.
+SELECT {began} = :began

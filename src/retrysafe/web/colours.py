@@ -1,0 +1,125 @@
+"""An exchange in its two colours. Nothing is decided here: the steps are the same, only the waiting differs."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from retrysafe.core.keys import Key
+from retrysafe.engine.effects import Flow
+from retrysafe.engine.guard import Task
+from retrysafe.engine.heartbeat import adopt_lease, held_lease
+from retrysafe.policy import Policy
+from retrysafe.web.capture import Response
+from retrysafe.web.exchange import BodyRefused, Exchange, as_scope
+
+
+class AsyncBody(Protocol):
+    async def drain(self, limit: int, seconds: float) -> list[bytes]: ...
+
+
+class SyncBody(Protocol):
+    def drain(self, limit: int, seconds: float) -> list[bytes]: ...
+
+
+class AsyncExchange(Exchange):
+    """The colour of ASGI. It lives in a task of its own, so what it puts into the context ends with it."""
+
+    body: AsyncBody
+
+    async def claim(self, principal: Any, policy: Policy | None = None, *, target: str | None = None) -> Key | None:
+        """Claim this request's key for the principal. None: it runs unprotected, as its mode allows.
+
+        Raises Shortcut when the application must not run.
+        """
+        policy = self.asks(policy, target)
+        if policy.mode == "observe":
+            await self._observe(as_scope(principal), policy)
+            return None
+        key = self.identified(as_scope(principal), policy)
+        if key is None:
+            return None
+        task = self.task(key, policy, await self._drained(policy))
+        held = await self.settings.safe.arun(self.opening(task))
+        adopt_lease(held.lease)
+        return self.hold(held, self.settings.safe.akeep(held.lease, policy.lease))
+
+    async def identify(self, principal: Any, policy: Policy | None = None, *, target: str | None = None) -> Task | None:
+        """The key and the fingerprint without a claim, for a strength that makes its own record."""
+        policy = self.asks(policy, target)
+        key = self.identified(as_scope(principal), policy)
+        return None if key is None else self.task(key, policy, await self._drained(policy))
+
+    async def settle(self, flow: Flow[Response | None]) -> Response | None:
+        return await self.settings.safe.arun(flow)
+
+    async def observed_end(self) -> None:
+        if self.observed is not None:
+            await self.settings.safe.arun(self.observing_end())
+
+    async def _drained(self, policy: Policy) -> list[bytes]:
+        try:
+            return await self.body.drain(policy.max_body, self.settings.read_timeout)
+        except BodyRefused as error:
+            raise self.refused(error.problem) from None
+
+    async def _observe(self, scope: str, policy: Policy) -> None:
+        key = self.sent_key(scope)
+        if key is not None:
+            try:
+                chunks = await self.body.drain(policy.max_body, self.settings.read_timeout)
+            except BodyRefused:
+                self.count("would_refuse", scope)
+            else:
+                await self.settings.safe.arun(self.observing(self.task(key, policy, chunks)))
+
+
+class SyncExchange(Exchange):
+    """The colour of WSGI: the same steps in the request's own thread."""
+
+    body: SyncBody
+
+    def claim(self, principal: Any, policy: Policy | None = None, *, target: str | None = None) -> Key | None:
+        """Claim this request's key for the principal. None: it runs unprotected, as its mode allows.
+
+        Raises Shortcut when the application must not run.
+        """
+        policy = self.asks(policy, target)
+        if policy.mode == "observe":
+            self._observe(as_scope(principal), policy)
+            return None
+        key = self.identified(as_scope(principal), policy)
+        if key is None:
+            return None
+        task = self.task(key, policy, self._drained(policy))
+        held = self.settings.safe.run(self.opening(task))
+        self.kept.enter_context(held_lease(held.lease))
+        return self.hold(held, self.settings.safe.keep(held.lease, policy.lease))
+
+    def identify(self, principal: Any, policy: Policy | None = None, *, target: str | None = None) -> Task | None:
+        """The key and the fingerprint without a claim, for a strength that makes its own record."""
+        policy = self.asks(policy, target)
+        key = self.identified(as_scope(principal), policy)
+        return None if key is None else self.task(key, policy, self._drained(policy))
+
+    def settle(self, flow: Flow[Response | None]) -> Response | None:
+        return self.settings.safe.run(flow)
+
+    def observed_end(self) -> None:
+        if self.observed is not None:
+            self.settings.safe.run(self.observing_end())
+
+    def _drained(self, policy: Policy) -> list[bytes]:
+        try:
+            return self.body.drain(policy.max_body, self.settings.read_timeout)
+        except BodyRefused as error:
+            raise self.refused(error.problem) from None
+
+    def _observe(self, scope: str, policy: Policy) -> None:
+        key = self.sent_key(scope)
+        if key is not None:
+            try:
+                chunks = self.body.drain(policy.max_body, self.settings.read_timeout)
+            except BodyRefused:
+                self.count("would_refuse", scope)
+            else:
+                self.settings.safe.run(self.observing(self.task(key, policy, chunks)))

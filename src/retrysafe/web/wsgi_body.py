@@ -1,0 +1,127 @@
+"""The request body of WSGI: read once, exactly to its end, and handed to the application again.
+
+`wsgi.input` has no end of its own on many servers (wsgiref and Flask's development server hand over the socket): one
+byte beyond CONTENT_LENGTH and the request hangs for ever. Only where the server says `wsgi.input_terminated` may it be
+read until it is empty.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from retrysafe.web import problems
+from retrysafe.web.exchange import BodyRefused
+from retrysafe.web.problems import Problem
+
+PIECE = 64 * 1024
+
+
+class Body:
+    """What the application finds as `wsgi.input`. Nothing is read before somebody wants it."""
+
+    def __init__(self, environ: dict[str, Any], limit: int) -> None:
+        self._input = environ["wsgi.input"]
+        self._declared = str(environ.get("CONTENT_LENGTH") or "").strip()
+        self._terminated = bool(environ.get("wsgi.input_terminated"))
+        self._limit = limit
+        self._read: list[bytes] = []
+        self._refused: Problem | None = None
+        self._file: Any = None
+
+    def drain(self, limit: int, seconds: float) -> list[bytes]:
+        """The whole body, before anything is claimed."""
+        if self._declared.isdecimal() and int(self._declared) > limit:
+            raise BodyRefused(problems.TOO_LARGE)
+        self._load(min(limit, self._limit), seconds)
+        if self._refused is not None:
+            raise BodyRefused(self._refused)
+        if sum(map(len, self._read)) > limit:
+            raise BodyRefused(problems.TOO_LARGE)
+        chunks, self._read = self._read, []
+        return chunks
+
+    # What applications call -----------------------------------------------------------------------
+
+    def read(self, size: int | None = -1) -> bytes:
+        data: bytes = self._opened().read(-1 if size is None else size)
+        return data
+
+    def readline(self, size: int | None = -1) -> bytes:
+        line: bytes = self._opened().readline(-1 if size is None else size)
+        return line
+
+    def readlines(self, hint: int = -1) -> list[bytes]:
+        return list(self) if hint <= 0 else self._opened().readlines(hint)  # type: ignore[no-any-return]  # wsgi.input
+
+    def readinto(self, target: Any) -> int:
+        data = self.read(len(target))
+        target[: len(data)] = data
+        return len(data)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.readline, b"")
+
+    def _opened(self) -> Any:
+        self._load(self._limit, float("inf"))
+        return self._file
+
+    # Reading it -----------------------------------------------------------------------------------
+
+    def _load(self, limit: int, seconds: float) -> None:
+        if self._file is not None:
+            return
+        if self._declared and not self._declared.isdecimal():
+            self._refused, self._file = problems.UNREADABLE, io.BytesIO()
+        elif self._declared and int(self._declared) > limit:
+            self._refused, self._file = problems.TOO_LARGE, self._input  # the application may take it as it comes
+        elif self._declared:
+            self._fill(int(self._declared), seconds)
+            if self._refused is None and sum(map(len, self._read)) < int(self._declared):
+                self._refused = problems.UNREADABLE  # the client left half way
+            self._file = io.BytesIO(b"".join(self._read))
+        elif self._terminated:
+            self._fill(limit + 1, seconds)
+            whole = b"".join(self._read)
+            self._file = io.BytesIO(whole)
+            if len(whole) > limit:
+                self._refused, self._file = problems.TOO_LARGE, _Joined(whole, self._input)
+        else:
+            self._file = io.BytesIO()  # no length and no end: there is no body
+
+    def _fill(self, wanted: int, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while wanted > 0:
+            piece = self._input.read(min(wanted, PIECE))
+            if not piece:
+                return
+            self._read.append(piece)
+            wanted -= len(piece)
+            if time.monotonic() > deadline:
+                self._refused = problems.TOO_SLOW
+                return
+
+
+class _Joined:
+    """What was read already, then the rest as it comes."""
+
+    def __init__(self, head: bytes, rest: Any) -> None:
+        self._head = io.BytesIO(head)
+        self._rest = rest
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._head.read(size)
+        if size < 0:
+            return data + bytes(self._rest.read())
+        return data or bytes(self._rest.read(size))
+
+    def readline(self, size: int = -1) -> bytes:
+        line = self._head.readline(size)
+        if line.endswith(b"\n") or (0 <= size <= len(line)):
+            return line
+        return line + bytes(self._rest.readline())
+
+    def readlines(self, hint: int = -1) -> list[bytes]:
+        return list(iter(self.readline, b""))

@@ -1,0 +1,374 @@
+"""PostgreSQL as others leave it: rows that are locked, other isolation levels, pools and sessions not made for us (I28)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+from retrysafe.core.judge import judge
+from retrysafe.core.ops import Claim
+from retrysafe.core.outcomes import Busy
+from retrysafe.core.states import State
+from retrysafe.errors import SchemaMissing, StoreUnavailable
+from retrysafe.stores.postgres.aio import AsyncPostgresStore
+from retrysafe.stores.postgres.dialect import DIALECT
+from retrysafe.stores.postgres.sync import PostgresStore
+from retrysafe.stores.sql.names import names
+from retrysafe.stores.sql.plans import Plans
+from retrysafe.testing import Do
+from retrysafe.testing.builders import claim, complete, lookup, release, renew
+from tests.faults.story import CASES, check_truth
+from tests.opening import COLOURS, open_do, open_migrated, unique, with_option
+
+pytestmark = pytest.mark.store("postgres")
+
+PATIENCE = 2.0
+"""What insert_or_read.sql sets as lock_timeout."""
+
+SLACK = 15.0
+"""For a busy machine. The point is that it returns at all: without a limit it waits for as long as the test does."""
+
+each_colour = pytest.mark.parametrize("colour", COLOURS)
+ROOT = Path(__file__).parents[2]
+
+
+class Place:
+    """Tables of one test's own."""
+
+    def __init__(self, url: str) -> None:
+        self.plain = url
+        self.table = unique("lock_")
+        self.url = with_option(url, "table", self.table)
+
+    @contextmanager
+    def store(self, colour: str) -> Iterator[Do]:
+        do = open_migrated(self.url, colour)
+        try:
+            yield do
+        finally:
+            do.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[psycopg.Connection[Any]]:
+        """Somebody else's, open until the block ends; rolled back unless committed before."""
+        connection = psycopg.connect(self.plain)
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    def insert(self, connection: psycopg.Connection[Any], op: Claim) -> None:
+        """The row a claim makes, in somebody else's transaction."""
+        statement = next(Plans(DIALECT, names(self.table)).of(op))
+        connection.execute(statement.sql, statement.values)
+
+    def lock(self, connection: psycopg.Connection[Any], record_id: bytes) -> None:
+        query = sql.SQL("SELECT 1 FROM {} WHERE id = %s FOR UPDATE").format(sql.Identifier(f"{self.table}_keys"))
+        assert connection.execute(query, [record_id]).fetchone() is not None
+
+
+@pytest.fixture
+def place(postgres_url: str) -> Place:
+    return Place(postgres_url)
+
+
+# Somebody is in the middle of it ------------------------------------------------------------------
+
+
+@each_colour
+def test_an_uncommitted_claim_is_not_waited_for(place: Place, colour: str) -> None:
+    with place.store(colour) as do, place.transaction() as other:
+        first, mine = claim("k", now=None), claim("k", now=None)
+        place.insert(other, first)
+        began = time.monotonic()
+        reply = do(mine)
+        assert time.monotonic() - began < PATIENCE + SLACK
+        assert (reply.granted, reply.record) == (False, None)
+        assert isinstance(judge(mine, reply), Busy)
+        # The connection is as good as before: another key at once.
+        assert do(claim("other", now=None)).granted is True
+        other.rollback()
+        assert do(mine).granted is True
+
+
+@each_colour
+def test_once_it_commits_it_is_seen(place: Place, colour: str) -> None:
+    with place.store(colour) as do, place.transaction() as other:
+        first, mine = claim("k", now=None), claim("k", now=None)
+        place.insert(other, first)
+        assert do(mine).record is None
+        other.commit()
+        reply = do(mine)
+        assert reply.granted is False
+        assert reply.record is not None
+        assert reply.record.fence == (1, first.token)
+
+
+def test_it_commits_while_we_wait(place: Place) -> None:
+    """The claim waits in the database for the other's fate; then it reads again in a fresh snapshot (I1)."""
+    with place.store("sync") as do, place.transaction() as other:
+        first, mine = claim("k", now=None), claim("k", now=None)
+        place.insert(other, first)
+        replies: list[Any] = []
+        waiting = threading.Thread(target=lambda: replies.append(do(mine)))
+        waiting.start()
+        until_blocked(place)
+        other.commit()
+        waiting.join(PATIENCE + SLACK)
+        (reply,) = replies
+        assert reply.granted is False
+        assert reply.record.fence == (1, first.token)
+
+
+def until_blocked(place: Place) -> None:
+    """Until some session waits for a lock on a statement that names this test's table."""
+    deadline = time.monotonic() + SLACK
+    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
+    with psycopg.connect(place.plain, autocommit=True) as admin:
+        while time.monotonic() < deadline:
+            row = admin.execute(query, [f"%{place.table}%"]).fetchone()
+            if row is not None and row[0]:
+                return
+    raise AssertionError("nobody waits for a lock")
+
+
+@each_colour
+@pytest.mark.parametrize("how", ["takeover", "rebirth"])
+def test_a_locked_row_is_not_waited_for_either(place: Place, colour: str, how: str) -> None:
+    """A record that may be taken, but whose row somebody holds: Busy, not a hang."""
+    with place.store(colour) as do, place.transaction() as other:
+        held = do(claim("k", retention=1))
+        assert do(release(held)) is True
+        place.lock(other, held.record.id)
+        mine = claim("k", now=1 if how == "takeover" else 10_000)
+        began = time.monotonic()
+        reply = do(mine)
+        assert time.monotonic() - began < PATIENCE + SLACK
+        assert isinstance(judge(mine, reply), Busy)
+        other.rollback()
+        after = do(mine)
+        assert after.granted is True
+        assert after.record.attempt == (2 if how == "takeover" else 1)
+
+
+@each_colour
+def test_a_lock_timeout_of_the_database_is_an_error_of_ours(place: Place, colour: str) -> None:
+    """Operators set lock_timeout for a role or database; a fenced write that meets it did nothing, and says so."""
+    with place.store("sync") as owner:
+        held = owner(claim("k", now=None))
+        assert held.granted
+    impatient = with_option(place.url, "options", "-c%20lock_timeout%3D50")
+    do = open_do(impatient, colour)
+    try:
+        with place.transaction() as other:
+            place.lock(other, held.record.id)
+            for op in (renew(held, now=None), complete(held, now=None)):
+                with pytest.raises(StoreUnavailable, match="open transaction"):
+                    do(op)
+        assert do(complete(held, now=None)) is True
+    finally:
+        do.close()
+
+
+@each_colour
+def test_a_batch_with_a_held_key_did_nothing(place: Place, colour: str) -> None:
+    with place.store(colour) as do, place.transaction() as other:
+        batch = [claim(key, now=None) for key in ("a", "b", "c")]
+        place.insert(other, claim("b", now=None))
+        with pytest.raises(StoreUnavailable, match="one by one"):
+            do.many(batch)
+        assert [do(lookup(op, now=None)).record for op in batch] == [None] * 3
+        other.rollback()
+        assert all(reply.granted for reply in do.many(batch))
+
+
+# Sessions that are not as we would have them ------------------------------------------------------
+
+
+@pytest.fixture
+def database(postgres_url: str) -> Iterator[str]:
+    """A database of this test's own, to be set up strangely."""
+    name = f"retrysafe_{uuid4().hex[:12]}"
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    yield postgres_url.rpartition("/")[0] + f"/{name}"
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def alter(database: str, setting: str, value: str) -> None:
+    with psycopg.connect(database, autocommit=True) as admin:
+        name = database.rpartition("/")[2]
+        text = sql.SQL("ALTER DATABASE {} SET {} = {}")
+        admin.execute(text.format(sql.Identifier(name), sql.Identifier(setting), sql.Literal(value)))
+
+
+@each_colour
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_any_isolation_level(database: str, colour: str, level: str) -> None:
+    """Serialization failures are ours to repeat. Every operation, and a crowd on the same keys."""
+    alter(database, "default_transaction_isolation", level)
+    do = open_migrated(database, colour)
+    try:
+        for case in CASES:
+            op = case.make(do, unique())
+            check_truth(do, case, op, do(op))
+        grants = crowd(do, [unique() for _ in range(20)])
+        assert grants == [1] * 20
+    finally:
+        do.close()
+
+
+def crowd(do: Do, keys: list[str], size: int = 4) -> list[int]:
+    """How many of several claimers were granted each key; half of them ask in batches."""
+    granted = dict.fromkeys(keys, 0)
+    lock, together = threading.Lock(), threading.Barrier(size)
+    failures: list[BaseException] = []
+
+    def ask(number: int) -> None:
+        try:
+            together.wait(SLACK)
+            ops = [claim(key, now=None) for key in keys]
+            replies = [do(op) for op in ops] if number % 2 else do.many(ops)
+            with lock:
+                for key, reply in zip(keys, replies, strict=True):
+                    granted[key] += reply.granted
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures, failures
+    return list(granted.values())
+
+
+def test_a_pool_of_yours_without_autocommit(place: Place) -> None:
+    """We commit each operation by itself, and give your connection back as it was."""
+    with place.store("sync"):
+        pass
+    with ConnectionPool(place.plain, min_size=1, max_size=1, kwargs={"autocommit": False}, open=True) as pool:
+        do = Do.sync(PostgresStore(pool, table=place.table))
+        for case in CASES:
+            with pool.connection() as connection:
+                assert connection.autocommit is False
+            op = case.make(do, unique())
+            reply = do(op)
+            with place.store("sync") as elsewhere:
+                check_truth(elsewhere, case, op, reply)
+        assert all(reply.granted for reply in do.many([claim(unique(), now=None) for _ in range(3)]))
+        with pytest.raises(StoreUnavailable, match="one by one"):
+            held_batch(place, do)
+        do.close()
+        with pool.connection() as connection:
+            assert connection.autocommit is False
+            assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def held_batch(place: Place, do: Do) -> None:
+    with place.transaction() as other:
+        key = unique()
+        place.insert(other, claim(key, now=None))
+        do.many([claim(key, now=None)])
+
+
+async def test_an_async_pool_of_yours_without_autocommit(place: Place) -> None:
+    with place.store("sync"):
+        pass
+    async with AsyncConnectionPool(place.plain, min_size=1, max_size=1, kwargs={"autocommit": False}, open=False) as pool:
+        store = AsyncPostgresStore(pool, table=place.table)
+        op = claim(unique(), now=None)
+        assert (await store.execute(op)).granted is True
+        with place.store("sync") as elsewhere:
+            assert elsewhere.record(op, now=None).state is State.CLAIMED
+        assert all(reply.granted for reply in await store.execute_many([claim(unique(), now=None) for _ in range(3)]))
+        await store.aclose()
+        async with pool.connection() as connection:
+            assert connection.autocommit is False
+            assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
+@each_colour
+def test_a_read_only_session(database: str, colour: str) -> None:
+    """A standby, or a database set to read-only: refused with what to do. Looking is still possible."""
+    open_migrated(database, "sync").close()
+    alter(database, "default_transaction_read_only", "on")
+    do = open_do(database, colour)
+    try:
+        with pytest.raises(StoreUnavailable, match="read-only.*primary"):
+            do(claim("k", now=None))
+        with pytest.raises(StoreUnavailable, match="read-only.*primary"):
+            do.many([claim("k", now=None)])
+        assert do(lookup("k", now=None)).record is None
+    finally:
+        do.close()
+
+
+# Tables -------------------------------------------------------------------------------------------
+
+
+@each_colour
+def test_missing_tables_name_the_command(place: Place, colour: str) -> None:
+    do = open_do(place.url, colour)
+    try:
+        for op in (claim("k", now=None), lookup("k", now=None)):
+            with pytest.raises(SchemaMissing, match="retrysafe migrate"):
+                do(op)
+        with pytest.raises(SchemaMissing, match="retrysafe migrate"):
+            do.many([claim("k", now=None)])
+        assert do.migrate()
+        assert do(claim("k", now=None)).granted is True
+    finally:
+        do.close()
+
+
+MIGRATE = """
+import json, sys
+from retrysafe.stores.registry import open_store
+
+store = open_store(sys.argv[1])
+sys.stdin.readline()
+print(json.dumps(store.migrate()))
+store.close()
+"""
+
+
+@pytest.mark.parametrize("store", ["postgres", pytest.param("sqlite", marks=pytest.mark.store("sqlite"))])
+def test_eight_processes_migrate_at_once(place: Place, sqlite_url: str, store: str) -> None:
+    url = place.url if store == "postgres" else sqlite_url
+    command = [sys.executable, "-W", "error", "-c", MIGRATE, url]
+    pipe = subprocess.PIPE
+    processes = [subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(8)]
+    try:
+        ended = [process.communicate("go\n", timeout=60) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [errors for _, errors in ended] == [""] * 8
+    applied = [json.loads(output) for output, _ in ended]
+    everything = max(applied, key=len)
+    assert everything
+    assert sorted(applied, key=len) == [[]] * 7 + [everything], "each migration was applied by exactly one process"
+    do = open_do(url, "sync")
+    try:
+        assert do.migrate() == []
+        assert do(claim("k", now=None)).granted is True
+    finally:
+        do.close()

@@ -1,0 +1,165 @@
+"""The two loops: what the world answers goes into the flow, and a cancellation waits for the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from retrysafe.core.ops import Lookup
+from retrysafe.core.records import Fence
+from retrysafe.engine.drive import Interrupted, arun, run
+from retrysafe.engine.effects import Effect, Flow, Invoke, Pause
+
+OP = Lookup(b"i")
+PAUSE = Pause(b"i", 1.0)
+CALL = Invoke(lambda: None, b"i", "k", Fence(1, b"t"), 1.0)
+
+Drive = Callable[[Flow[Any], Callable[[Effect], Any]], Any]
+
+
+def sync(flow: Flow[Any], perform: Callable[[Effect], Any]) -> Any:
+    return run(flow, perform)
+
+
+def asynchronous(flow: Flow[Any], perform: Callable[[Effect], Any]) -> Any:
+    async def awaited(effect: Effect) -> Any:
+        return perform(effect)
+
+    return asyncio.run(arun(flow, awaited))
+
+
+@pytest.fixture(params=[sync, asynchronous])
+def drive(request: pytest.FixtureRequest) -> Drive:
+    found: Drive = request.param
+    return found
+
+
+def test_replies_go_in_and_the_result_comes_out(drive: Drive) -> None:
+    def flow() -> Flow[Any]:
+        first = yield OP
+        second = yield PAUSE
+        return [first, second]
+
+    assert drive(flow(), lambda effect: effect) == [OP, PAUSE]
+
+
+def test_a_flow_that_asks_for_nothing(drive: Drive) -> None:
+    def flow() -> Flow[int]:
+        return 7
+        yield OP
+
+    assert drive(flow(), lambda effect: pytest.fail("nothing was asked for")) == 7
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), StopAsyncIteration()], ids=repr)
+def test_errors_are_thrown_into_the_flow_which_may_go_on(drive: Drive, error: BaseException) -> None:
+    def flow() -> Flow[Any]:
+        try:
+            yield CALL
+        except BaseException as met:
+            return [met, (yield OP)]
+
+    def perform(effect: Effect) -> Any:
+        if effect is CALL:
+            raise error
+        return "reply"
+
+    assert drive(flow(), perform) == [error, "reply"]
+
+
+def test_an_error_the_flow_does_not_catch_gets_out_itself(drive: Drive) -> None:
+    error = ValueError("no")
+
+    def flow() -> Flow[Any]:
+        return (yield OP)
+
+    def perform(effect: Effect) -> Any:
+        raise error
+
+    with pytest.raises(ValueError, match="no") as met:
+        drive(flow(), perform)
+    assert met.value is error
+
+
+def test_an_error_of_the_flow_itself_gets_out(drive: Drive) -> None:
+    def flow() -> Flow[Any]:
+        yield OP
+        raise LookupError("decided")
+
+    with pytest.raises(LookupError, match="decided"):
+        drive(flow(), lambda effect: None)
+
+
+# Cancellation ------------------------------------------------------------------------------------
+
+CAUSE = asyncio.CancelledError("stop")
+
+
+def interrupted_at(wanted: Effect) -> tuple[list[Effect], Callable[[Effect], Awaitable[Any]]]:
+    """Whoever performs `wanted` is cancelled meanwhile, and fetched its reply all the same."""
+    seen: list[Effect] = []
+
+    async def perform(effect: Effect) -> Any:
+        seen.append(effect)
+        if effect is wanted:
+            raise Interrupted("fetched", CAUSE)
+        return "reply"
+
+    return seen, perform
+
+
+async def test_the_reply_is_delivered_and_nothing_new_begins() -> None:
+    met: list[Any] = []
+
+    def flow() -> Flow[Any]:
+        met.append((yield OP))
+        try:
+            yield CALL
+        except BaseException as error:
+            met.append(error)
+            met.append((yield Lookup(b"give it back")))
+            raise
+
+    seen, perform = interrupted_at(OP)
+    with pytest.raises(asyncio.CancelledError) as stopped:
+        await arun(flow(), perform)
+    assert stopped.value is CAUSE
+    assert met == ["fetched", CAUSE, "reply"]
+    assert seen == [OP, Lookup(b"give it back")]
+
+
+async def test_a_pause_is_something_new_too() -> None:
+    def flow() -> Flow[Any]:
+        yield OP
+        yield PAUSE
+
+    seen, perform = interrupted_at(OP)
+    with pytest.raises(asyncio.CancelledError):
+        await arun(flow(), perform)
+    assert seen == [OP]
+
+
+async def test_a_flow_that_ends_then_is_cancelled_after_all() -> None:
+    """The answer is stored, and the caller still learns that it was cancelled."""
+
+    def flow() -> Flow[str]:
+        yield OP
+        return "done"
+
+    _, perform = interrupted_at(OP)
+    with pytest.raises(asyncio.CancelledError) as stopped:
+        await arun(flow(), perform)
+    assert stopped.value is CAUSE
+
+
+async def test_an_error_of_the_flow_is_more_than_the_cancellation() -> None:
+    def flow() -> Flow[Any]:
+        yield OP
+        raise LookupError("decided")
+
+    _, perform = interrupted_at(OP)
+    with pytest.raises(LookupError):
+        await arun(flow(), perform)
