@@ -48,6 +48,8 @@ Blame = Literal["client", "developer", "operator", "nobody"]
 
 
 class RetrySafeError(Exception):
+    """The root of everything retrysafe raises: `except RetrySafeError` catches it all."""
+
     blame: ClassVar[Blame] = "nobody"
     retryable: ClassVar[bool] = False
     status: ClassVar[int] = 500

@@ -13,8 +13,8 @@ from retrysafe.core.ops import Op
 class Job(NamedTuple):
     """What is to be told to somebody else."""
 
-    id: bytes
-    """Stable over every publication: whoever receives it twice can tell."""
+    id: str
+    """Stable over every publication, so whoever receives it twice can tell; 32 hex digits, no colon."""
     topic: str
     payload: bytes
     order: str = ""
@@ -55,7 +55,7 @@ class TakeJobs(Op[tuple[StagedJob, ...]]):
 class FinishJobs(Op[int]):
     """Published: delete exactly these (I19), if we still hold them."""
 
-    ids: tuple[bytes, ...]
+    ids: tuple[str, ...]
     token: bytes
     now: int | None = None
 
@@ -64,7 +64,7 @@ class FinishJobs(Op[int]):
 class FailJob(Op[bool]):
     """Not published: try again after `delay`, or with `dead` never, until a person says so."""
 
-    id: bytes
+    id: str
     token: bytes
     error: str
     delay: int
@@ -76,7 +76,7 @@ class FailJob(Op[bool]):
 class ReviveJob(Op[bool]):
     """A person says: try that dead one again."""
 
-    id: bytes
+    id: str
     now: int | None = None
 
 

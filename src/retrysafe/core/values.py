@@ -12,11 +12,10 @@ import base64
 import json
 import math
 from collections.abc import Callable, Iterable
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from typing import Any, TypeVar
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
 Moment = TypeVar("Moment", datetime, time)
 
@@ -95,10 +94,18 @@ def _rich_all(items: Iterable[Any]) -> list[Any]:
 def _write_moment(moment: datetime | time) -> Any:
     """ISO text; with `fold` and the zone's name beside it where ISO cannot say them, so that a moment in the hour
     that clocks show twice, or in Europe/Berlin, is not quietly turned into another or into a bare offset."""
-    zone = moment.tzinfo.key if type(moment.tzinfo) is ZoneInfo else None
-    if zone is not None:
+    zone = _zone(moment.tzinfo)
+    if zone:
         return [moment.replace(tzinfo=None).isoformat(), moment.fold, zone]
     return [moment.isoformat(), moment.fold, ""] if moment.fold else moment.isoformat()
+
+
+def _zone(info: tzinfo | None) -> str:
+    if info is None or type(info) is timezone:
+        return ""
+    from zoneinfo import ZoneInfo  # slow to import, and seldom needed
+
+    return (info.key or "") if type(info) is ZoneInfo else ""
 
 
 def _read_moment(kind: type[Moment], told: Any) -> Moment:
@@ -106,7 +113,11 @@ def _read_moment(kind: type[Moment], told: Any) -> Moment:
         return kind.fromisoformat(told)
     text, fold, zone = told
     moment = kind.fromisoformat(text).replace(fold=fold)
-    return moment.replace(tzinfo=ZoneInfo(zone)) if zone else moment
+    if not zone:
+        return moment
+    from zoneinfo import ZoneInfo
+
+    return moment.replace(tzinfo=ZoneInfo(zone))
 
 
 _WRITERS: dict[type, Callable[[Any], Any]] = {

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 Name = Literal[
     "new", "replayed", "busy", "mismatched", "uncertain", "completed", "released", "suspected", "lease_lost",
-    "renew_failed", "store_failed",
+    "renew_failed", "store_failed", "job_dead",
 ]  # fmt: skip
 
 

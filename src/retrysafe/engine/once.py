@@ -35,13 +35,15 @@ class Once:
         scope: str | None,
         policy: Policy,
         codec: Codec,
+        hidden: str = "",
     ) -> None:
+        """`hidden` names an argument that the caller does not pass, such as an open transaction."""
         refuse_generators(function)
         self.safe = safe
         self.function = function
         self.template = Template.parse(template)
-        self.signature = inspect.signature(function)
         self.name = f"{function.__module__}.{function.__qualname__}"
+        self.signature = without(inspect.signature(function), hidden, self.name)
         self.ignore = checked_names("ignore", ignore, self.signature, self.name)
         checked_names("the template", self.template.fields, self.signature, self.name)
         overlap = self.ignore & set(self.template.fields)
@@ -128,6 +130,14 @@ def refuse_generators(function: Callable[..., Any]) -> None:
             f"{function.__qualname__} is a generator: what it yields cannot be replayed. Return a list, or put the "
             "effect into a function of its own and decorate that"
         )
+
+
+def without(signature: inspect.Signature, hidden: str, function: str) -> inspect.Signature:
+    """The signature as callers see it."""
+    if hidden:
+        checked_names("the decorator", hidden, signature, function)
+    shown = [parameter for name, parameter in signature.parameters.items() if name != hidden]
+    return signature.replace(parameters=shown)
 
 
 def checked_names(where: str, wanted: Iterable[str], signature: inspect.Signature, function: str) -> frozenset[str]:

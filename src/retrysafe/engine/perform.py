@@ -41,7 +41,12 @@ class Performer:
             return self._invoke(effect)
         if isinstance(effect, Pause):
             return time.sleep(effect.seconds)
+        assert isinstance(effect, Op), f"only operations ask for {type(effect).__name__}"
         return self.execute(effect)
+
+    def seal(self, op: Op[R]) -> Op[R]:
+        """For operations that go to the store by another way: on the user's connection."""
+        return self._sealer.seal(op)
 
     def execute(self, op: Op[R]) -> R:
         sealed = self._sealer.seal(op)
@@ -74,12 +79,16 @@ class AsyncPerformer:
             return await self._invoke(effect)
         if isinstance(effect, Pause):
             return await asyncio.sleep(effect.seconds)
+        assert isinstance(effect, Op), f"only operations ask for {type(effect).__name__}"
         sealed = self._sealer.seal(effect)
         try:
             return await self._send(sealed)
         except asyncio.CancelledError as cause:
             reply = await _through_cancels(self._send(sealed))
             raise Interrupted(reply, cause) from None
+
+    def seal(self, op: Op[R]) -> Op[R]:
+        return self._sealer.seal(op)
 
     async def execute(self, op: Op[R]) -> R:
         return await self._send(self._sealer.seal(op))

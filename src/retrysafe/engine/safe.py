@@ -6,8 +6,9 @@ import secrets
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
+from retrysafe.core.keys import Key
 from retrysafe.core.ops import Op
 from retrysafe.engine import once as once_module
 from retrysafe.engine.codecs import Codec, JsonCodec
@@ -22,6 +23,10 @@ from retrysafe.errors import StoreURLError, UsageError, WrongColour
 from retrysafe.policy import Policy
 from retrysafe.stores.base import AsyncStore, Store
 from retrysafe.stores.registry import find_backend, open_async_store, open_store, safe_url
+
+if TYPE_CHECKING:
+    from retrysafe.operations.operation import Operation
+    from retrysafe.transactions.block import Block
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,6 +48,7 @@ class RetrySafe:
         policy: Policy | None = None,
         keyring: KeyRing | None = None,
         on_event: Hook | None = None,
+        tx: Any = None,
     ) -> None:
         if not isinstance(namespace, str) or not namespace or len(namespace) > 255 or "\0" in namespace:
             raise UsageError(
@@ -50,6 +56,9 @@ class RetrySafe:
             )
         self.namespace = namespace
         self.policy = policy
+        self.tx = tx
+        self.operations: dict[str, Operation] = {}
+        self.publishers: dict[str, Callable[..., Any]] = {}
         self.events = Events(on_event)
         self._sealer = Sealer(keyring)
         self._url = ""
@@ -121,6 +130,81 @@ class RetrySafe:
 
         return once_module.decorator(make)
 
+    # Transactions ---------------------------------------------------------------------------
+
+    def transaction(
+        self,
+        tx: Any,
+        *,
+        key: str | Key,
+        scope: str | None = None,
+        request: Any = None,
+        target: str = "",
+        policy: Policy | None = None,
+    ) -> Block:
+        """`with safe.transaction(pool, key="charge-7", scope="acct-1", request=body) as tx:`, or `async with`.
+
+        What the block writes through `tx.handle` and the answer it sets commit together, once. `request` is what the
+        key stands for, in plain data: the same key with another request is an error.
+        """
+        from retrysafe.transactions.block import Block, block_task
+
+        return Block(self, tx, block_task(self, key, scope, request=request, target=target, policy=policy))
+
+    def transactional(
+        self,
+        key: str,
+        *,
+        tx: Any,
+        ignore: Iterable[str] = (),
+        scope: str | None = None,
+        policy: Policy | None = None,
+        codec: Codec | None = None,
+    ) -> Callable[[Callable[..., R]], Callable[..., R]]:
+        """`once` for work that lives in one database: the function's argument `tx` is the connection or session, and
+        what it writes there commits together with its result. Callers do not pass `tx`."""
+        from retrysafe.transactions import function as transactional
+
+        chosen = policy or self.policy or Policy.preset("function")
+
+        def decorate(function: Callable[..., R]) -> Callable[..., R]:
+            once = once_module.Once(
+                self,
+                function,
+                key,
+                ignore=ignore,
+                scope=scope,
+                policy=chosen,
+                codec=codec or JsonCodec(),
+                hidden=transactional.HANDLE,
+            )
+            return transactional.wrap(once, tx)
+
+        return decorate
+
+    # Operations -----------------------------------------------------------------------------
+
+    def operation(
+        self, name: str, *, version: int = 1, policy: Policy | None = None, max_attempts: int = 10
+    ) -> Operation:
+        """Declare work that calls other systems: steps and a body, which survive a crash at any instruction."""
+        from retrysafe.operations.operation import Operation
+
+        made = Operation(self, name, version, policy, max_attempts)
+        if made.target in self.operations:
+            raise UsageError(f"operation {made.target!r} is declared already; give another name or version")
+        self.operations[made.target] = made
+        return made
+
+    def publish(self, topic: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Say who delivers the jobs of a topic (`"*"`: of all others): a function of a `Job`, sync or async."""
+
+        def register(function: Callable[P, R]) -> Callable[P, R]:
+            self.publishers[topic] = function
+            return function
+
+        return register
+
     # Flows ----------------------------------------------------------------------------------
 
     def guard(self, task: Task, work: Work) -> Ended:
@@ -131,10 +215,16 @@ class RetrySafe:
         return await self.arun(guard(task, work, self.events))
 
     def run(self, flow: Flow[R]) -> R:
-        return run(flow, Performer(self.store, self._heartbeat, self._sealer))
+        return run(flow, self.performer())
 
     async def arun(self, flow: Flow[R]) -> R:
-        return await arun(flow, AsyncPerformer(self.async_store, self._async_heartbeat, self._sealer))
+        return await arun(flow, self.async_performer())
+
+    def performer(self) -> Performer:
+        return Performer(self.store, self._heartbeat, self._sealer)
+
+    def async_performer(self) -> AsyncPerformer:
+        return AsyncPerformer(self.async_store, self._async_heartbeat, self._sealer)
 
     def keep(self, lease: Lease, duration: float) -> AbstractContextManager[None]:
         """Keep a lease alive from here to the end of the block, for callers that cannot be an `Invoke`."""
@@ -146,10 +236,10 @@ class RetrySafe:
 
     def execute(self, op: Op[R]) -> R:
         """One storage operation, sealed and sent again where that is needed: what tools are made of."""
-        return Performer(self.store, self._heartbeat, self._sealer).execute(op)
+        return self.performer().execute(op)
 
     async def aexecute(self, op: Op[R]) -> R:
-        return await AsyncPerformer(self.async_store, self._async_heartbeat, self._sealer).execute(op)
+        return await self.async_performer().execute(op)
 
     # Lifetime -------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from retrysafe.core.jobs import Job, Stage, StagedJob
 from retrysafe.core.keys import frame
 from retrysafe.core.ops import Advance, Claim, ClaimReply, Complete, LookupReply, Op, Page, Resolve
 from retrysafe.core.records import Answer, Record
@@ -91,6 +92,8 @@ class Sealer:
             return replace(op, input=ring.encrypt(op.input, _bound(op.id, "input")))
         if isinstance(op, Advance) and op.progress:
             return replace(op, progress=ring.encrypt(op.progress, _bound(op.id, "progress")))
+        if isinstance(op, Stage):
+            return replace(op, jobs=tuple(job._replace(payload=_seal_payload(ring, job)) for job in op.jobs))
         if isinstance(op, Complete | Resolve) and op.answer is not None and not op.answer.gone:
             return replace(op, answer=_seal_answer(ring, op.id, op.answer))
         return op
@@ -103,11 +106,24 @@ class Sealer:
             opened = reply._replace(record=_open_record(self._ring, reply.record))
         elif isinstance(reply, Page):
             opened = reply._replace(records=tuple(_open_record(self._ring, record) for record in reply.records))
+        elif isinstance(reply, tuple) and reply and isinstance(reply[0], StagedJob):
+            opened = tuple(each._replace(job=_open_job(self._ring, each.job)) for each in reply)
         return opened  # type: ignore[no-any-return]
 
 
 def _bound(record_id: bytes, field: str, status: int = 0) -> bytes:
     return frame(record_id, field, str(status))
+
+
+def _seal_payload(ring: KeyRing, job: Job) -> bytes:
+    return ring.encrypt(job.payload, frame("job", job.id, job.topic))
+
+
+def _open_job(ring: KeyRing, job: Job) -> Job:
+    try:
+        return job._replace(payload=ring.decrypt(job.payload, frame("job", job.id, job.topic)))
+    except ValueError as error:
+        raise CorruptRecord(bytes.fromhex(job.id), f"the staged job cannot be opened: {error}") from error
 
 
 def _seal_answer(ring: KeyRing, record_id: bytes, answer: Answer) -> Answer:

@@ -77,7 +77,14 @@ def adopt(operation: Declared, record: Record, fence: Fence, lease: float) -> Ru
         raise OperationChanged(operation.target, f"it was begun as {record.target!r}")
     longest = max((step.timeout for step in operation.steps.values() if step.kind == "foreign"), default=0.0)
     try:
-        return Run(operation.name, operation.steps, record, fence, max(lease, longest), operation.clock)
+        return Run(
+            operation.name,
+            operation.steps,
+            record,
+            fence=fence,
+            lease=max(lease, longest),
+            clock=operation.clock,
+        )
     except ValueError as error:
         raise OperationChanged(operation.target, str(error)) from error
 
@@ -146,7 +153,7 @@ def step_back(run: Run, note: str, events: Events) -> Flow[None]:
 
 
 def interrupted(run: Run, events: Events) -> Flow[None]:
-    """Cancelled or shut down: unlike a guard, an operation knows how to go on, unless it stood in a step it may not repeat."""
+    """Cancelled or shut down: it knows how to go on, unless it stood in a step that may not be repeated."""
     if run.answer is not None:
         return
     last = run.journal.entries[-1] if run.journal.entries else None

@@ -16,7 +16,7 @@ from retrysafe.core.records import Answer, Record
 from retrysafe.engine import arguments, typed
 from retrysafe.engine.guard import Ended, Task
 from retrysafe.errors import OperationError
-from retrysafe.operations import flow, run
+from retrysafe.operations import flow, perform, run
 from retrysafe.operations.run import Run
 from retrysafe.operations.steps import DAY, Step
 from retrysafe.policy import FOREVER, Policy
@@ -104,13 +104,13 @@ class Operation:
 
             @functools.wraps(step.function)
             async def awaited(*args: Any, **kwargs: Any) -> Any:
-                return await self.safe.arun(story(running(step), step, args, kwargs))
+                return await perform.run_async(self.safe, story(running(step), step, args, kwargs))
 
             return awaited
 
         @functools.wraps(step.function)
         def called(*args: Any, **kwargs: Any) -> Any:
-            return self.safe.run(story(running(step), step, args, kwargs))
+            return perform.run_sync(self.safe, story(running(step), step, args, kwargs))
 
         return called
 
@@ -169,8 +169,8 @@ class Operation:
 
     def _drive(self, story: Any) -> Any:
         if inspect.iscoroutinefunction(self._needed_body()):
-            return self.safe.arun(story)
-        return self.safe.run(story)
+            return perform.run_async(self.safe, story)
+        return perform.run_sync(self.safe, story)
 
 
 async def _inside(attempt: Run, result: Any) -> Any:

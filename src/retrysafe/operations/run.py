@@ -46,7 +46,14 @@ class Run:
     """The mutable part: one object per attempt, used by one caller at a time."""
 
     def __init__(
-        self, name: str, steps: dict[str, Step], record: Record, fence: Fence, lease: float, clock: Callable[[], float]
+        self,
+        name: str,
+        steps: dict[str, Step],
+        record: Record,
+        *,
+        fence: Fence,
+        lease: float,
+        clock: Callable[[], float],
     ) -> None:
         self.name = name
         self.steps = steps

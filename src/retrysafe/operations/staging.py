@@ -16,7 +16,7 @@ from retrysafe.core.jobs import Job
 from retrysafe.core.keys import frame
 from retrysafe.errors import UsageError
 
-JOB_ID = 16
+JOB_ID = 32
 
 
 class Staging:
@@ -38,7 +38,7 @@ class Staging:
             raise UsageError(f"stage(tx, {topic!r}): a topic has 1 to 255 characters")
         data = payload if isinstance(payload, bytes) else json.dumps(payload, separators=(",", ":")).encode()
         name = frame(self._run, self._step, str(len(self.jobs)), topic)
-        self.jobs.append(Job(hashlib.sha256(name).digest()[:JOB_ID], topic, data, order))
+        self.jobs.append(Job(hashlib.sha256(name).hexdigest()[:JOB_ID], topic, data, order))
 
 
 current: ContextVar[Staging | None] = ContextVar("retrysafe_staging", default=None)

@@ -40,6 +40,8 @@ class Capabilities:
     """Whether a record can commit together with its user's own writes."""
     clock: str
     """Whose clock judges leases: `store`, or `host` where the store has none of its own."""
+    outbox: bool = False
+    """Whether jobs can be staged in it (core/jobs.py)."""
 
 
 @runtime_checkable

@@ -28,10 +28,11 @@ from retrysafe.core.ops import (
 from retrysafe.core.records import Record
 from retrysafe.core.states import SETTLED, State
 from retrysafe.stores.base import AsyncStore, Capabilities, Store
+from retrysafe.stores.memory_outbox import MemoryOutbox
 
 R = TypeVar("R")
 
-CAPABILITIES = Capabilities(name="memory", durable=False, shared=False, transactions=False, clock="host")
+CAPABILITIES = Capabilities(name="memory", durable=False, shared=False, transactions=False, clock="host", outbox=True)
 
 
 class MemoryStore:
@@ -41,6 +42,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._records: dict[bytes, Record] = {}
+        self._outbox = MemoryOutbox()
         self._lock = threading.Lock()
 
     def execute(self, op: Op[R]) -> R:
@@ -60,7 +62,8 @@ class MemoryStore:
     def _apply(self, op: Op[R]) -> R:
         given: int | None = op.now  # type: ignore[attr-defined]
         now = time.time_ns() // 1000 if given is None else given
-        reply: R = _APPLY[type(op)](self, op, now)
+        apply = _APPLY.get(type(op))
+        reply: R = apply(self, op, now) if apply is not None else self._outbox.apply(op, now)
         return reply
 
     def _claim(self, op: Claim, now: int) -> ClaimReply:

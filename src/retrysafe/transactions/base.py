@@ -21,9 +21,9 @@ from functools import lru_cache
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from retrysafe.errors import UsageError
-from retrysafe.stores.postgres.dialect import DIALECT as PSYCOPG
+from retrysafe.stores.postgres import dialect as postgres
 from retrysafe.stores.sql.dialect import Dialect, Statement
-from retrysafe.stores.sqlite.file import DIALECT as SQLITE
+from retrysafe.stores.sqlite import file as sqlite
 
 Colour = Literal["sync", "async"]
 DialectName = Literal["postgres", "sqlite"]
@@ -33,6 +33,8 @@ PATIENCE = 2.0
 """Seconds a transaction waits for SQLite's one write lock before its caller is told to come back; a connection
 whose own busy timeout is shorter waits only for that."""
 
+PSYCOPG = postgres.DIALECT
+SQLITE = sqlite.DIALECT
 POSTGRES = replace(PSYCOPG, parameter=":{}")
 """For SQLAlchemy's text(), and for asyncpg, which gets numbers from `numbered`."""
 SQLITE_FORMAT = replace(SQLITE, parameter="%({})s")

@@ -15,13 +15,14 @@ import asyncio
 import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from typing import Any, Unpack
 
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.web import problems, status
 from retrysafe.web.asgi_answer import AnswerSender, Message, Send
 from retrysafe.web.colours import AsyncExchange
-from retrysafe.web.exchange import EXCHANGE, BodyRefused, Shortcut, as_scope, enter, is_shortcut
+from retrysafe.web.exchange import EXCHANGE, LINGER, BodyRefused, Shortcut, as_scope, enter, is_shortcut
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Options, Scope, Settings
 from retrysafe.web.view import RequestView, of_scope
@@ -139,7 +140,7 @@ class Body:
         self._over = over
         self._chunks: list[bytes] = []
         self._size = 0
-        self._complete = False
+        self._complete = self._too_large = False
         self._waiting: deque[Message] = deque()
         self._limit = max(exchange.settings.max_body, exchange.policy.max_body)
 
@@ -153,8 +154,10 @@ class Body:
 
     async def drain(self, limit: int, seconds: float) -> list[bytes]:
         """The whole body, read to its end; the application will get it again."""
-        declared = self._exchange.view.headers.get("content-length", "0")
+        headers = self._exchange.view.headers
+        declared = headers.get("content-length", "0")
         if self._size > limit or (declared.isdecimal() and int(declared) > limit):
+            self._too_large = "expect" not in headers  # who asked before sending has not sent
             raise BodyRefused(problems.TOO_LARGE)
         try:
             async with asyncio.timeout(seconds):
@@ -162,6 +165,7 @@ class Body:
                     message = self._noted(await self._receive())
                     self._waiting.append(message)
                     if self._size > limit:
+                        self._too_large = True
                         raise BodyRefused(problems.TOO_LARGE)
                     if message["type"] == "http.disconnect":
                         raise BodyRefused(problems.UNREADABLE)
@@ -169,6 +173,13 @@ class Body:
             raise BodyRefused(problems.TOO_SLOW) from None
         chunks, self._chunks = self._chunks, []
         return chunks
+
+    async def linger(self, seconds: float) -> None:
+        """Read on for a while what was refused as too large."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._too_large and not self._complete and self._size < LINGER:
+                    self._noted(await self._receive())
 
     def _noted(self, message: Message) -> Message:
         if message["type"] != "http.request":

@@ -15,10 +15,12 @@ from retrysafe.web.exchange import BodyRefused, Exchange, as_scope
 
 class AsyncBody(Protocol):
     async def drain(self, limit: int, seconds: float) -> list[bytes]: ...
+    async def linger(self, seconds: float) -> None: ...
 
 
 class SyncBody(Protocol):
     def drain(self, limit: int, seconds: float) -> list[bytes]: ...
+    def linger(self, seconds: float) -> None: ...
 
 
 class AsyncExchange(Exchange):
@@ -60,6 +62,7 @@ class AsyncExchange(Exchange):
         try:
             return await self.body.drain(policy.max_body, self.settings.read_timeout)
         except BodyRefused as error:
+            await self.body.linger(self.settings.read_timeout)
             raise self.refused(error.problem) from None
 
     async def _observe(self, scope: str, policy: Policy) -> None:
@@ -112,6 +115,7 @@ class SyncExchange(Exchange):
         try:
             return self.body.drain(policy.max_body, self.settings.read_timeout)
         except BodyRefused as error:
+            self.body.linger(self.settings.read_timeout)
             raise self.refused(error.problem) from None
 
     def _observe(self, scope: str, policy: Policy) -> None:

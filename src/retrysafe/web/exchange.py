@@ -62,6 +62,11 @@ def current_exchange() -> Exchange | None:
     return _current.get()
 
 
+LINGER = 8 * 1024 * 1024
+"""How many bytes of a refused body are still read. A connection that is closed on a client which is still sending
+breaks, and the client never sees why."""
+
+
 class Shortcut(Exception):
     """The application must not run: the exchange already holds the answer. Let it through, or turn it into any
     answer of your framework; the middleware sends the exchange's."""

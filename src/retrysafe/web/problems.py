@@ -18,8 +18,11 @@ from retrysafe.errors import (
     LeaseLost,
     MalformedKey,
     MissingKey,
+    NotFinished,
+    OperationChanged,
     OutcomeUnknown,
     RetrySafeError,
+    RolledBack,
     ScopeRequired,
     StoreError,
     UsageError,
@@ -172,12 +175,26 @@ NOT_FOUND = Problem(
     "The address is wrong, has expired, or belongs to another account.",
     False, False,
 )  # fmt: skip
+NOT_FINISHED = Problem(
+    "unavailable", "not-finished", "It has begun and is not finished yet",
+    "The request was begun, and stopped at a point from which it goes on. Send the same request with the same key again "
+    "after Retry-After. Do not send it with a new key: part of it has happened.",
+    True, False,
+)  # fmt: skip
+ROLLED_BACK = Problem(
+    "in_progress", "rolled-back", "It was undone, and nothing happened",
+    "The database undid all of this request. Send it again with the same key.",
+    True, True,
+)  # fmt: skip
 
 _OF_ERROR: tuple[tuple[type[RetrySafeError], Problem], ...] = (
     (MissingKey, MISSING),
     (MalformedKey, MALFORMED),
     (FingerprintMismatch, MISMATCH),
     (InProgress, IN_PROGRESS),
+    (RolledBack, ROLLED_BACK),
+    (NotFinished, NOT_FINISHED),
+    (OperationChanged, NOT_FINISHED),
     (OutcomeUnknown, UNKNOWN),
     (AnswerGone, GONE),
     (LeaseLost, LOST),

@@ -11,7 +11,8 @@ from retrysafe.web.capture import Buffer, Pairs, Response, checked, is_stream
 from retrysafe.web.colours import SyncExchange
 
 Environ = dict[str, Any]
-StartResponse = Callable[..., Callable[[bytes], object]]
+Write = Callable[[bytes], object]
+StartResponse = Callable[..., Write]
 WSGIApp = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 
@@ -25,13 +26,11 @@ class AnswerTaker:
         self._line = ""
         self._headers: Pairs = ()
         self._passes: Literal["", "settled", "not final"] = ""
-        self._write: Callable[[bytes], object] | None = None
+        self._write: Write | None = None
 
     # What the application calls -------------------------------------------------------------------
 
-    def start_response(
-        self, line: str, headers: list[tuple[str, str]], exc_info: Any = None
-    ) -> Callable[[bytes], object]:
+    def start_response(self, line: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Write:
         exchange = self._exchange
         if self._write is not None:  # it has gone out: the server raises the error on, or complains
             return self._start_response(line, headers, exc_info)
@@ -122,16 +121,19 @@ class AnswerTaker:
         while True:
             if self._line and exchange.claimed and not self._passes and is_stream(self._headers):
                 self._let_pass("stream")
-            if self._passes or self._write is not None or exchange.response is not None:
+            if self._passes or self._begun() or exchange.response is not None:
                 return False
             chunk = next(rest, None)
             if chunk is None:
                 return True
-            if not exchange.claimed and self._write is not None:
+            if not exchange.claimed and self._begun():
                 self._buffer.add(chunk)  # it began to answer, without a claim, with this very piece
                 return False
             if exchange.response is None and not self._buffer.add(chunk):
                 self._let_pass("too_large")
+
+    def _begun(self) -> bool:
+        return self._write is not None
 
     def _started_chunks(self) -> Iterator[bytes]:
         if self._write is None:
@@ -159,7 +161,7 @@ class AnswerTaker:
         exchange.response = exchange.settle(exchange.tombstone(code, gone))
         self._passes = "settled"
 
-    def _begin(self, line: str, headers: Pairs, exc_info: Any = None) -> Callable[[bytes], object]:
+    def _begin(self, line: str, headers: Pairs, exc_info: Any = None) -> Write:
         self._exchange.started = True
         told = [*headers, *self._exchange.extra_headers()]
         self._write = self._start_response(line, told, exc_info) if exc_info else self._start_response(line, told)

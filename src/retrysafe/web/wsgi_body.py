@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from retrysafe.web import problems
-from retrysafe.web.exchange import BodyRefused
+from retrysafe.web.exchange import LINGER, BodyRefused
 from retrysafe.web.problems import Problem
 
 PIECE = 64 * 1024
@@ -27,14 +27,13 @@ class Body:
         self._declared = str(environ.get("CONTENT_LENGTH") or "").strip()
         self._terminated = bool(environ.get("wsgi.input_terminated"))
         self._limit = limit
+        self._expects = "HTTP_EXPECT" in environ
         self._read: list[bytes] = []
         self._refused: Problem | None = None
         self._file: Any = None
 
     def drain(self, limit: int, seconds: float) -> list[bytes]:
-        """The whole body, before anything is claimed."""
-        if self._declared.isdecimal() and int(self._declared) > limit:
-            raise BodyRefused(problems.TOO_LARGE)
+        """The whole body, before anything is claimed; the application will get it again."""
         self._load(min(limit, self._limit), seconds)
         if self._refused is not None:
             raise BodyRefused(self._refused)
@@ -42,6 +41,16 @@ class Body:
             raise BodyRefused(problems.TOO_LARGE)
         chunks, self._read = self._read, []
         return chunks
+
+    def linger(self, seconds: float) -> None:
+        """Read on for a while what was refused as too large."""
+        known = int(self._declared) if self._declared.isdecimal() else LINGER if self._terminated else 0
+        left, deadline = 0 if self._expects else min(known, LINGER), time.monotonic() + seconds
+        while self._refused is problems.TOO_LARGE and left > 0 and time.monotonic() < deadline:
+            piece = self._input.read(min(left, PIECE))
+            if not piece:
+                return
+            left -= len(piece)
 
     # What applications call -----------------------------------------------------------------------
 
@@ -54,7 +63,8 @@ class Body:
         return line
 
     def readlines(self, hint: int = -1) -> list[bytes]:
-        return list(self) if hint <= 0 else self._opened().readlines(hint)  # type: ignore[no-any-return]  # wsgi.input
+        lines: list[bytes] = self._opened().readlines(hint)
+        return lines
 
     def readinto(self, target: Any) -> int:
         data = self.read(len(target))

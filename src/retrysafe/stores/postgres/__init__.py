@@ -6,6 +6,7 @@ from retrysafe.errors import MissingDriver
 from retrysafe.stores.base import AsyncStore, Store
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, parse_url
 from retrysafe.stores.sql import migrations
+from retrysafe.stores.sql.names import Names
 
 
 class PostgresBackend:
@@ -28,6 +29,9 @@ class PostgresBackend:
         except ImportError as error:
             raise MissingDriver("PostgreSQL", error.name or "psycopg", "postgres") from error
         return AsyncPostgresStore.from_url(at)
+
+    def names(self, url: str) -> Names:
+        return parse_url(url).names
 
     def schema(self, url: str) -> str:
         return migrations.script(DIALECT, parse_url(url).names)

@@ -34,8 +34,8 @@ class AsyncPostgresStore:
         self, pool: Pool, *, table: str = DEFAULT, schema: str = "", owned: bool = False, url: str = "URL"
     ) -> None:
         self._pool = pool
-        self._names = names(table, schema)
-        self._plans = Plans(DIALECT, self._names)
+        self.names = names(table, schema)
+        self._plans = Plans(DIALECT, self.names)
         self._owned = owned
         self._url = url
         self._opening = asyncio.Lock()
@@ -53,7 +53,7 @@ class AsyncPostgresStore:
             open=False,
         )
         store = cls(pool, owned=True, url=at.url)
-        store._names, store._plans = at.names, Plans(DIALECT, at.names)
+        store.names, store._plans = at.names, Plans(DIALECT, at.names)
         return store
 
     async def execute(self, op: Op[R]) -> R:
@@ -75,8 +75,8 @@ class AsyncPostgresStore:
         async def locked(connection: psycopg.AsyncConnection[Any]) -> list[str]:
             async with connection.transaction():
                 lock = "SELECT pg_advisory_xact_lock(hashtext(%s))"
-                await connection.execute(lock, [f"retrysafe:{self._names.meta}"])
-                return await afollow(migrations.upgrade(DIALECT, self._names), _sender(connection))
+                await connection.execute(lock, [f"retrysafe:{self.names.meta}"])
+                return await afollow(migrations.upgrade(DIALECT, self.names), _sender(connection))
 
         return await self._retrying(locked)
 

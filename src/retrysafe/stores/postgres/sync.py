@@ -35,8 +35,8 @@ class PostgresStore:
         self, pool: Pool, *, table: str = DEFAULT, schema: str = "", owned: bool = False, url: str = "URL"
     ) -> None:
         self._pool = pool
-        self._names = names(table, schema)
-        self._plans = Plans(DIALECT, self._names)
+        self.names = names(table, schema)
+        self._plans = Plans(DIALECT, self.names)
         self._owned = owned
         self._url = url
 
@@ -52,7 +52,7 @@ class PostgresStore:
             open=True,
         )
         store = cls(pool, owned=True, url=at.url)
-        store._names, store._plans = at.names, Plans(DIALECT, at.names)
+        store.names, store._plans = at.names, Plans(DIALECT, at.names)
         return store
 
     def execute(self, op: Op[R]) -> R:
@@ -73,8 +73,8 @@ class PostgresStore:
     def migrate(self) -> list[str]:
         def locked(connection: psycopg.Connection[Any]) -> list[str]:
             with connection.transaction():
-                connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"retrysafe:{self._names.meta}"])
-                return follow(migrations.upgrade(DIALECT, self._names), _sender(connection))
+                connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"retrysafe:{self.names.meta}"])
+                return follow(migrations.upgrade(DIALECT, self.names), _sender(connection))
 
         return self._retrying(locked)
 

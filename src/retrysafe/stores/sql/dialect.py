@@ -35,7 +35,7 @@ class Dialect:
     greatest: str
     parameter: str = ":{}"
     try_lock: str = "1"
-    """Whether this transaction now holds the lock of the key `:lock`; 1 where opening it took the only lock there is."""
+    """Whether this transaction now holds the lock numbered `:lock`; 1 where opening it took the only lock there is."""
     began: str = "0"
     """A number that is another one in the next transaction; 0 where a savepoint tells instead."""
 
@@ -48,12 +48,16 @@ class Dialect:
         words = {
             "keys": names.keys,
             "meta": names.meta,
+            "outbox": names.outbox,
+            "receipts": names.receipts,
             "prefix": names.bare,
             "columns": ", ".join(COLUMNS),
             "now": self.now,
             "empty": self.empty,
             "least": self.least,
             "greatest": self.greatest,
+            "try_lock": self.try_lock,
+            "began": self.began,
             "forever": str(FOREVER),
             "hour": str(KEPT_AFTER_COMPLETION),
         }

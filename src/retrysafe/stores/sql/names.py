@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import NamedTuple
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from retrysafe.errors import BadName, StoreURLError
 
@@ -19,17 +19,20 @@ class Names(NamedTuple):
     meta: str
     bare: str
     """The prefix as it was given, for index names."""
+    outbox: str = ""
+    receipts: str = ""
 
 
 def names(prefix: str = DEFAULT, schema: str = "") -> Names:
-    """The tables of one installation: `<prefix>_keys` and `<prefix>_meta`."""
+    """The tables of one installation: `<prefix>_keys`, `_meta`, `_outbox` and `_receipts`."""
     for what, text in (("table", prefix), ("schema", schema or "x")):
         if not _NAME.fullmatch(text) or len(text) > 48:
             raise BadName(
                 f"{what}={text!r} cannot be a {what} name: use 1 to 48 of a-z, 0-9 and _, not starting with a digit"
             )
     space = f'"{schema}".' if schema else ""
-    return Names(f'{space}"{prefix}_keys"', f'{space}"{prefix}_meta"', prefix)
+    keys, meta, outbox, receipts = (f'{space}"{prefix}_{table}"' for table in ("keys", "meta", "outbox", "receipts"))
+    return Names(keys, meta, prefix, outbox, receipts)
 
 
 def split_options(url: str, allowed: frozenset[str]) -> tuple[str, dict[str, str]]:
@@ -38,7 +41,8 @@ def split_options(url: str, allowed: frozenset[str]) -> tuple[str, dict[str, str
     plain, _, query = url.partition("?")
     pairs = parse_qsl(query, keep_blank_values=True)
     ours = {name: value for name, value in pairs if name in allowed}
-    rest = urlencode([(name, value) for name, value in pairs if name not in allowed])
+    # A space as %20: drivers read a query as a URI's, where "+" is a plus (libpq's `options=-c%20name%3Dvalue`).
+    rest = urlencode([(name, value) for name, value in pairs if name not in allowed], quote_via=quote)
     return (f"{plain}?{rest}" if rest else plain), ours
 
 

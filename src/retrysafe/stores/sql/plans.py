@@ -32,7 +32,7 @@ from retrysafe.core.ops import (
 )
 from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.base import Plan
-from retrysafe.stores.sql import rows
+from retrysafe.stores.sql import job_plans, rows
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import Names
 
@@ -145,6 +145,10 @@ class Plans:
 _NO_NAMES = Names("", "", "")
 
 
+def _job_plan(plan: Callable[[dict[str, str], Any], Any]) -> Callable[[Plans, Any], Any]:
+    return lambda plans, op: plan(plans._texts, op)
+
+
 def _reply(granted: bool, row: Iterable[Any]) -> ClaimReply:
     moment, *columns = row
     return ClaimReply(bool(granted), rows.read(columns), moment)
@@ -185,6 +189,7 @@ _FENCED_VALUES: dict[type[Any], Callable[[Any], tuple[str, dict[str, Any]]]] = {
 }
 
 _PLANS: dict[type[Any], Callable[[Plans, Any], Any]] = {
+    **{kind: _job_plan(plan) for kind, plan in job_plans.PLANS.items()},
     Claim: Plans._claim,
     Lookup: Plans._lookup,
     Reap: Plans._reap,

@@ -61,6 +61,11 @@ class Receipts:
         locked, began, install, now, *row = seen[0]
         return Look(bool(locked), began, install or "", now, None if row[0] is None else rows.read(row))
 
+    @staticmethod
+    def begun(claim: Claim, look: Look, grant: Grant) -> Record:
+        """The record as a claim would have left it at the moment of the look."""
+        return started(claim, look, grant)
+
     def mark(self, look: Look | None = None) -> Plan[Statement, Mark]:
         """Remember which transaction this is. After a look, PostgreSQL has told already."""
         if self._by_savepoint:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from retrysafe.stores.base import AsyncStore, Store
 from retrysafe.stores.sql import migrations
+from retrysafe.stores.sql.names import Names
 from retrysafe.stores.sqlite.aio import AsyncSqliteStore
 from retrysafe.stores.sqlite.file import CAPABILITIES, DIALECT, SqliteFile, parse_url
 from retrysafe.stores.sqlite.sync import SqliteStore
@@ -19,6 +20,9 @@ class SqliteBackend:
 
     def open_async(self, url: str) -> AsyncStore:
         return AsyncSqliteStore(SqliteFile.from_url(url))
+
+    def names(self, url: str) -> Names:
+        return parse_url(url).names
 
     def schema(self, url: str) -> str:
         return migrations.script(DIALECT, parse_url(url).names)

@@ -25,6 +25,7 @@ class AsyncSqliteStore:
 
     def __init__(self, file: SqliteFile | str | Path) -> None:
         self._file = file if isinstance(file, SqliteFile) else SqliteFile(file)
+        self.names = self._file.names
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="retrysafe-sqlite")
         self._prepared = False
 

@@ -31,7 +31,7 @@ from retrysafe.stores.sql.plans import Plans, by_id
 
 R = TypeVar("R")
 
-CAPABILITIES = Capabilities(name="sqlite", durable=True, shared=True, transactions=True, clock="host")
+CAPABILITIES = Capabilities(name="sqlite", durable=True, shared=True, transactions=True, clock="host", outbox=True)
 
 DIALECT = Dialect(package="retrysafe.stores.sqlite", now=":now", empty="x''", least="min", greatest="max")
 

@@ -19,6 +19,7 @@ class SqliteStore:
 
     def __init__(self, file: SqliteFile | str | Path) -> None:
         self._file = file if isinstance(file, SqliteFile) else SqliteFile(file)
+        self.names = self._file.names
 
     def execute(self, op: Op[R]) -> R:
         return self._file.execute(op)

@@ -1,0 +1,45 @@
+"""Awaiting from a thread: one event loop in the background, for workers that serve both colours.
+
+Nothing on a hot path uses it: a thread hop costs more than the work it would carry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable
+from typing import TypeVar
+
+R = TypeVar("R")
+
+
+class Background:
+    """A loop in a daemon thread, started at first use and again after a fork."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+
+    def run(self, work: Awaitable[R]) -> R:
+        return asyncio.run_coroutine_threadsafe(_awaited(work), self._running()).result()
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None or self._pid != os.getpid():
+                self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
+                threading.Thread(target=self._loop.run_forever, name="retrysafe-background", daemon=True).start()
+            return self._loop
+
+
+async def _awaited(work: Awaitable[R]) -> R:
+    return await work
+
+
+_background = Background()
+
+
+def wait_for(work: Awaitable[R]) -> R:
+    """The result of an awaitable, from a thread that has no loop."""
+    return _background.run(work)

@@ -1,0 +1,4 @@
+-- Not published: later again, or a dead letter.
+UPDATE {outbox} SET due = {now} + :delay, dead = :dead, error = :error, token = {empty}
+WHERE id = :id AND token = :token
+RETURNING 1

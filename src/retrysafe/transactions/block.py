@@ -1,0 +1,177 @@
+"""`with safe.transaction(…) as tx:` and `async with`: the body of the transaction is the block itself."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from retrysafe.core.keys import Key
+from retrysafe.core.records import Answer, Record
+from retrysafe.engine.arguments import fingerprint_of
+from retrysafe.engine.codecs import raised
+from retrysafe.engine.guard import Ended, Task
+from retrysafe.errors import NoAnswer, UsageError
+from retrysafe.policy import Policy
+from retrysafe.transactions.drive import AsyncStage, Stage, aadvance, advance
+from retrysafe.transactions.flow import Body, TxEffect, TxFlow, transaction
+from retrysafe.transactions.place import place
+from retrysafe.transactions.sources import source
+
+if TYPE_CHECKING:
+    from retrysafe.engine.safe import RetrySafe
+
+
+RELEASE = Policy(failures="release")
+"""Unless told otherwise an exception is no answer: all was rolled back, so trying again does no harm."""
+
+
+def block_task(
+    safe: RetrySafe, key: str | Key, scope: str | None, *, request: Any, target: str, policy: Policy | None
+) -> Task:
+    if not isinstance(key, Key):
+        key = Key(key, scope or "")
+    elif scope is not None and scope != key.scope:
+        raise UsageError(f"scope={scope!r} is not the scope of {key!r}; give a Key, or a text and its scope")
+    fingerprint = fingerprint_of("safe.transaction", {"request": request, "target": target}, frozenset())
+    return Task(key, safe.namespace, target, fingerprint, policy or safe.policy or RELEASE)
+
+
+class Block:
+    """One transaction with a key. A block cannot be run again, so what the database undid is told as RolledBack."""
+
+    def __init__(self, safe: RetrySafe, given: Any, task: Task) -> None:
+        self._safe = safe
+        self._given = given
+        self._task = task
+        self._flow: TxFlow[Ended] | None = None
+        self._stage: Stage | AsyncStage | None = None
+        self._ended: Ended | None = None
+        self._answer: Answer | None = None
+
+    # What the block uses --------------------------------------------------------------------
+
+    @property
+    def replayed(self) -> bool:
+        """Whether it was done before: then `answer` is the stored one, and nothing may be written."""
+        return self._ended is not None and self._ended.replayed
+
+    @property
+    def handle(self) -> Any:
+        """Your connection or session, in the transaction that commits with the answer."""
+        if self.replayed:
+            raise UsageError(
+                f"idempotency key {self._task.key.value!r} was done before, so no transaction is open; "
+                "begin the block with: if tx.replayed: return tx.answer"
+            )
+        if self._stage is None or self._stage.tx is None:
+            raise UsageError("the transaction is open only inside its with block")
+        return self._stage.tx.handle
+
+    @property
+    def answer(self) -> Answer:
+        """The answer: the stored one on a replay, else the one you set."""
+        if self._answer is None:
+            raise UsageError("tx.answer is not set yet; set it before the block ends")
+        return self._answer
+
+    @answer.setter
+    def answer(self, value: Answer) -> None:
+        if self.replayed:
+            raise UsageError(f"idempotency key {self._task.key.value!r} has its answer; a replay cannot change it")
+        if not isinstance(value, Answer):
+            raise UsageError(f"tx.answer = {value!r}: give an Answer, like Answer(201, {{'id': 7}})")
+        self._answer = value
+
+    @property
+    def record(self) -> Record:
+        """What is stored, once the block has ended."""
+        if self._ended is None:
+            raise UsageError("the record exists when the block has ended")
+        return self._ended.record
+
+    # Around the block -----------------------------------------------------------------------
+
+    def _begin(self) -> TxFlow[Ended]:
+        if self._flow is not None:
+            raise UsageError("a transaction block is used once; call safe.transaction(...) again")
+        self._flow = transaction(self._task, Given(), place(self._safe, reruns=0))
+        return self._flow
+
+    def _entered(self, at: Ended | Body) -> None:
+        if isinstance(at, Ended):
+            self._ended, self._answer = at, at.answer
+
+    def _resume(self, error: BaseException | None) -> TxEffect:
+        assert self._flow is not None
+        if error is not None:
+            return self._flow.throw(error)
+        if self._answer is None:
+            return self._flow.throw(NoAnswer(self._task.key.value))
+        return self._flow.send(self._answer)
+
+    def _left(self, at: Ended | Body) -> None:
+        assert isinstance(at, Ended), "a block is not run again"
+        self._ended = at
+
+    # The two colours ------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        flow = self._begin()
+        stage = self._stage = Stage(self._safe, source(self._given, "sync"))
+        try:
+            self._entered(advance(flow, stage, lambda: next(flow), bodies=False))
+        except BaseException:
+            stage.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        flow, stage = self._flow, self._stage
+        assert flow is not None
+        assert isinstance(stage, Stage)
+        try:
+            if not self.replayed and (error is None or isinstance(error, Exception)):
+                self._left(advance(flow, stage, lambda: self._resume(error), bodies=False))
+        except Exception as told:
+            if told is not error:
+                raise
+        finally:
+            stage.close()
+
+    async def __aenter__(self) -> Self:
+        flow = self._begin()
+        stage = self._stage = AsyncStage(self._safe, source(self._given, "async"))
+        try:
+            self._entered(await aadvance(flow, stage, lambda: next(flow), bodies=False))
+        except BaseException:
+            await stage.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        flow, stage = self._flow, self._stage
+        assert flow is not None
+        assert isinstance(stage, AsyncStage)
+        try:
+            if not self.replayed and (error is None or isinstance(error, Exception)):
+                self._left(await aadvance(flow, stage, lambda: self._resume(error), bodies=False))
+        except Exception as told:
+            if told is not error:
+                raise
+        finally:
+            await stage.close()
+
+
+class Given:
+    """The block as the flow's work: its result is the answer that was set."""
+
+    def call(self, handle: Any) -> Any:
+        raise AssertionError("a block is its own body")
+
+    def answer(self, result: Answer) -> Answer:
+        return result
+
+    def failure(self, error: Exception) -> Answer:
+        return raised(error)

@@ -1,0 +1,75 @@
+"""`@safe.transactional("pay:{order_id}", tx=SessionLocal)`: a function whose writes commit with its result."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from retrysafe.core.records import Answer
+from retrysafe.engine.codecs import raised, returned
+from retrysafe.engine.guard import Unstorable
+from retrysafe.engine.once import Once
+from retrysafe.errors import ResultNotStorable
+from retrysafe.transactions.run import aperform, perform
+
+HANDLE = "tx"
+"""The argument that gets the connection or session. Callers do not pass it, and it is no part of the fingerprint."""
+
+
+class Call:
+    """One call, as the transaction's work."""
+
+    __slots__ = ("_args", "_kwargs", "_once")
+
+    def __init__(self, once: Once, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._once = once
+        self._args = args
+        self._kwargs = kwargs
+
+    def call(self, handle: Any) -> Any:
+        args, kwargs = placed(self._once, self._args, self._kwargs, handle)
+        return self._once.function(*args, **kwargs)
+
+    def answer(self, result: Any) -> Answer:
+        try:
+            return returned(self._once.codec, result)
+        except (TypeError, ValueError) as error:
+            raise Unstorable(ResultNotStorable(self._once.name, str(error), rolled_back=True)) from error
+
+    def failure(self, error: Exception) -> Answer:
+        return raised(error)
+
+
+def placed(once: Once, args: tuple[Any, ...], kwargs: dict[str, Any], handle: Any) -> tuple[Any, Any]:
+    """The caller's arguments with the handle in its place, wherever in the signature that is."""
+    given = once.signature.bind(*args, **kwargs).arguments
+    full = inspect.signature(once.function)
+    ordered = {name: handle if name == HANDLE else given[name] for name in full.parameters if name in {*given, HANDLE}}
+    bound = inspect.BoundArguments(full, ordered)
+    return bound.args, bound.kwargs
+
+
+def wrap(once: Once, given: Any) -> Callable[..., Any]:
+    """The decorated function, in the colour of the original; callers see it without the handle."""
+    wrapped: Any
+    if inspect.iscoroutinefunction(once.function):
+
+        @functools.wraps(once.function)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            task = once.task(args, kwargs)
+            return once.result(await aperform(once.safe, task, given, Call(once, args, kwargs)))
+
+        wrapped = awaited
+    else:
+
+        @functools.wraps(once.function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            task = once.task(args, kwargs)
+            return once.result(perform(once.safe, task, given, Call(once, args, kwargs)))
+
+        wrapped = called
+    wrapped.__signature__ = once.signature
+    result: Callable[..., Any] = wrapped
+    return result

@@ -1,0 +1,43 @@
+"""asyncpg: connections and pools."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from retrysafe.errors import NestedTransaction
+from retrysafe.stores.sql.dialect import Statement
+from retrysafe.transactions.base import POSTGRES, DialectName, Rows, numbered
+
+
+class AsyncpgTx:
+    """asyncpg has no type information of its own, so its connection is Any here."""
+
+    dialect = POSTGRES
+    dialect_name: DialectName = "postgres"
+
+    def __init__(self, connection: Any) -> None:
+        self.handle = connection
+
+    async def send(self, statement: Statement) -> Rows:
+        sql, names = numbered(statement.sql)
+        found = await self.handle.fetch(sql, *(statement.values[name] for name in names))
+        return [tuple(record) for record in found]
+
+    async def flush(self) -> None:
+        """A connection holds nothing back."""
+
+
+@asynccontextmanager
+async def connection(given: Any) -> AsyncIterator[AsyncpgTx]:
+    if given.is_in_transaction():
+        raise NestedTransaction("the asyncpg Connection", "commit or roll back first, or pass a pool")
+    async with given.transaction():
+        yield AsyncpgTx(given)
+
+
+@asynccontextmanager
+async def pool(given: Any) -> AsyncIterator[AsyncpgTx]:
+    async with given.acquire() as taken, connection(taken) as tx:
+        yield tx

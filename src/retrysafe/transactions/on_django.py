@@ -1,0 +1,80 @@
+"""Django: `transaction.atomic(durable=True)` on one of its databases, PostgreSQL or SQLite.
+
+Django itself decides whether the block is the outermost one, so its TestCase, which wraps every test in a transaction
+of its own, works too: there the block is a savepoint, and nothing is durable, as in any such test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import connections, transaction  # type: ignore[import-untyped]  # Django ships no types
+
+from retrysafe.errors import NestedTransaction
+from retrysafe.stores.base import follow
+from retrysafe.stores.sql.dialect import Dialect, Statement
+from retrysafe.transactions.base import PSYCOPG, SQLITE_FORMAT, Rows, dialect_named, timed
+from retrysafe.transactions.write_lock import locked
+
+
+class DjangoTx:
+    """`handle` is Django's connection; the ORM on the same alias is in the same transaction."""
+
+    def __init__(self, alias: str) -> None:
+        self.handle: Any = connections[alias]
+        self.dialect_name = dialect_named(self.handle.vendor)
+        self.dialect: Dialect = PSYCOPG if self.dialect_name == "postgres" else SQLITE_FORMAT
+
+    def send(self, statement: Statement) -> Rows:
+        values = timed(statement.values) if self.dialect_name == "sqlite" else statement.values
+        with self.handle.cursor() as cursor:
+            cursor.execute(statement.sql, values or None)
+            return [tuple(row) for row in cursor.fetchall()] if cursor.description is not None else []
+
+    def flush(self) -> None:
+        """The ORM holds nothing back."""
+
+    def lock(self) -> None:
+        outermost = not self.handle.savepoint_ids
+        if self.dialect_name == "sqlite" and outermost:
+            follow(locked(begun=True), self.send)
+
+
+@contextmanager
+def alias(given: str) -> Iterator[DjangoTx]:
+    """`django:default`."""
+    name = given.removeprefix("django:")
+    refuse_manual(name)
+    block = transaction.atomic(using=name, durable=True)
+    try:
+        block.__enter__()
+    except RuntimeError as error:
+        raise NestedTransaction(f"Django's database {name!r}", "call it outside of transaction.atomic()") from error
+    raised: BaseException | None = None
+    try:
+        tx = DjangoTx(name)
+        tx.lock()
+        yield tx
+    except BaseException as error:
+        raised = error
+        raise
+    finally:
+        block.__exit__(type(raised) if raised else None, raised, raised.__traceback__ if raised else None)
+
+
+@contextmanager
+def wrapper(given: Any) -> Iterator[DjangoTx]:
+    """`django.db.connections["default"]`."""
+    with alias(given.alias) as tx:
+        yield tx
+
+
+def refuse_manual(name: str) -> None:
+    found = connections[name]
+    if not found.in_atomic_block and not found.get_autocommit():
+        raise NestedTransaction(
+            f"Django's database {name!r} has autocommit turned off and",
+            "set AUTOCOMMIT back to True, so that atomic() can commit",
+        )

@@ -1,0 +1,81 @@
+"""psycopg 3: connections and pools, sync and async."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+from retrysafe.errors import NestedTransaction
+from retrysafe.stores.sql.dialect import Statement
+from retrysafe.transactions.base import PSYCOPG, DialectName, Rows
+
+FIX = "commit or roll back first, or pass a pool"
+
+
+class PsycopgTx:
+    dialect = PSYCOPG
+    dialect_name: DialectName = "postgres"
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.handle = connection
+
+    def send(self, statement: Statement) -> Rows:
+        with self.handle.cursor(row_factory=tuple_row) as cursor:
+            cursor.execute(statement.sql, statement.values or None)
+            return list(cursor.fetchall()) if cursor.description is not None else []
+
+    def flush(self) -> None:
+        """A connection holds nothing back."""
+
+
+class AsyncPsycopgTx:
+    dialect = PSYCOPG
+    dialect_name: DialectName = "postgres"
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self.handle = connection
+
+    async def send(self, statement: Statement) -> Rows:
+        async with self.handle.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(statement.sql, statement.values or None)
+            return list(await cursor.fetchall()) if cursor.description is not None else []
+
+    async def flush(self) -> None:
+        """A connection holds nothing back."""
+
+
+@contextmanager
+def connection(given: psycopg.Connection[Any]) -> Iterator[PsycopgTx]:
+    refuse_nested(given)
+    with given.transaction():
+        yield PsycopgTx(given)
+
+
+@asynccontextmanager
+async def async_connection(given: psycopg.AsyncConnection[Any]) -> AsyncIterator[AsyncPsycopgTx]:
+    refuse_nested(given)
+    async with given.transaction():
+        yield AsyncPsycopgTx(given)
+
+
+@contextmanager
+def pool(given: ConnectionPool[Any]) -> Iterator[PsycopgTx]:
+    with given.connection() as taken, connection(taken) as tx:
+        yield tx
+
+
+@asynccontextmanager
+async def async_pool(given: AsyncConnectionPool[Any]) -> AsyncIterator[AsyncPsycopgTx]:
+    async with given.connection() as taken, async_connection(taken) as tx:
+        yield tx
+
+
+def refuse_nested(given: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+    if given.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+        raise NestedTransaction(f"the psycopg {type(given).__name__}", FIX)

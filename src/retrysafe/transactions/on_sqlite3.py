@@ -1,0 +1,64 @@
+"""sqlite3 of the standard library."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from retrysafe.errors import NestedTransaction
+from retrysafe.stores.base import follow
+from retrysafe.stores.sql.dialect import Statement
+from retrysafe.transactions.base import SQLITE, DialectName, Rows, timed
+from retrysafe.transactions.write_lock import locked
+
+FIX = (
+    "commit or roll back first, or pass the path of the file. A connection made with autocommit=False is in a "
+    "transaction all the time: leave that argument out"
+)
+
+
+class Sqlite3Tx:
+    dialect = SQLITE
+    dialect_name: DialectName = "sqlite"
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.handle = connection
+
+    def send(self, statement: Statement) -> Rows:
+        cursor = self.handle.cursor()
+        cursor.row_factory = None
+        try:
+            return cursor.execute(statement.sql, timed(statement.values)).fetchall()
+        finally:
+            cursor.close()
+
+    def flush(self) -> None:
+        """A connection holds nothing back."""
+
+
+@contextmanager
+def connection(given: sqlite3.Connection) -> Iterator[Sqlite3Tx]:
+    if given.in_transaction:
+        raise NestedTransaction("the sqlite3 Connection", FIX)
+    tx = Sqlite3Tx(given)
+    follow(locked(begun=False), tx.send)
+    try:
+        yield tx
+        given.execute("COMMIT")
+    except BaseException:
+        undo(given)
+        raise
+
+
+def undo(given: sqlite3.Connection) -> None:
+    # Not rollback(): under autocommit=True that does nothing, although our BEGIN opened a transaction.
+    if given.in_transaction:
+        given.execute("ROLLBACK")
+
+
+@contextmanager
+def path(given: str | Path) -> Iterator[Sqlite3Tx]:
+    with closing(sqlite3.connect(given, isolation_level=None)) as opened, connection(opened) as tx:
+        yield tx

@@ -1,0 +1,84 @@
+"""Running a body in a transaction with its receipt: what routes and decorators are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from retrysafe.core.records import Answer
+from retrysafe.engine.codecs import raised
+from retrysafe.engine.guard import Ended, Task
+from retrysafe.errors import UsageError
+from retrysafe.transactions.drive import AsyncStage, Stage, aadvance, advance
+from retrysafe.transactions.flow import TxWork, transaction
+from retrysafe.transactions.place import place
+from retrysafe.transactions.sources import source
+
+if TYPE_CHECKING:
+    from retrysafe.engine.safe import RetrySafe
+
+
+def perform(safe: RetrySafe, task: Task, given: Any, work: TxWork) -> Ended:
+    """Run `work` in a transaction of `given`'s, once for `task`; or give the stored answer."""
+    stage = Stage(safe, source(given, "sync"))
+    flow = transaction(task, work, place(safe))
+    try:
+        ended = advance(flow, stage, lambda: next(flow))
+    finally:
+        stage.close()
+    assert isinstance(ended, Ended)
+    return ended
+
+
+async def aperform(safe: RetrySafe, task: Task, given: Any, work: TxWork) -> Ended:
+    stage = AsyncStage(safe, source(given, "async"))
+    flow = transaction(task, work, place(safe))
+    try:
+        ended = await aadvance(flow, stage, lambda: next(flow))
+    finally:
+        await stage.close()
+    assert isinstance(ended, Ended)
+    return ended
+
+
+def run(
+    safe: RetrySafe,
+    task: Task,
+    given: Any,
+    body: Callable[[Any], Answer],
+    failure: Callable[[Exception], Answer] = raised,
+) -> Ended:
+    """For routes: `body(handle)` gives the Answer that commits with what it wrote; `failure` makes one of an
+    exception that the policy calls final."""
+    return perform(safe, task, given, Route(body, failure))
+
+
+async def arun(
+    safe: RetrySafe,
+    task: Task,
+    given: Any,
+    body: Callable[[Any], Awaitable[Answer]],
+    failure: Callable[[Exception], Answer] = raised,
+) -> Ended:
+    return await aperform(safe, task, given, Route(body, failure))
+
+
+class Route:
+    """A callable that gives an Answer, as work."""
+
+    __slots__ = ("_body", "_failure")
+
+    def __init__(self, body: Callable[[Any], Any], failure: Callable[[Exception], Answer]) -> None:
+        self._body = body
+        self._failure = failure
+
+    def call(self, handle: Any) -> Any:
+        return self._body(handle)
+
+    def answer(self, result: Any) -> Answer:
+        if not isinstance(result, Answer):
+            raise UsageError(f"the body of a transaction returned {result!r}; return an Answer")
+        return result
+
+    def failure(self, error: Exception) -> Answer:
+        return self._failure(error)

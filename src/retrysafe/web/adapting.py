@@ -1,0 +1,88 @@
+"""What the adapters of all ASGI frameworks share: find the exchange, ask it, and answer with what comes of it.
+
+An adapter is thin on purpose. The middleware captures, stores and sends; the adapter only says *when* the key is claimed
+(after authentication) and *for whom*, and turns refusals into something its framework takes for an ordinary answer.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from retrysafe.core.keys import Key
+from retrysafe.core.records import Answer
+from retrysafe.engine.guard import Ended
+from retrysafe.errors import RetrySafeError, StoreError, UsageError
+from retrysafe.policy import Policy
+from retrysafe.web import problems
+from retrysafe.web.capture import BODILESS, NO_STORE, REPLAYED, Response
+from retrysafe.web.colours import AsyncExchange
+from retrysafe.web.exchange import EXCHANGE, Exchange
+from retrysafe.web.openapi import Strength
+from retrysafe.web.problems import Codes
+from retrysafe.web.routes import SAFE_METHODS
+
+_log = logging.getLogger("retrysafe.web")
+
+
+def find_exchange(scope: Mapping[str, Any], fix: str) -> AsyncExchange | None:
+    """The exchange of this request; None for a method that changes nothing. Not there otherwise is an error: a route that
+    asks to be protected must not run without."""
+    exchange: AsyncExchange | None = scope.get(EXCHANGE)
+    if exchange is None and scope["method"] not in SAFE_METHODS:
+        raise UsageError(
+            f"{scope['method']} {scope['path']} asks for its idempotency key, but the middleware does not capture it: "
+            f"{fix}; if it is there, see that neither its methods= nor its routes= leaves this route alone"
+        )
+    return exchange
+
+
+async def ask(
+    exchange: AsyncExchange, principal: Any, policy: Policy | None, target: str, strength: Strength
+) -> Key | None:
+    """Claim the key, or, for an operation, which claims its own record, only read it. Raises Shortcut."""
+    if strength == "guard":
+        return await exchange.claim(principal, policy, target=target)
+    task = await exchange.identify(principal, policy, target=target)
+    return None if task is None else task.key
+
+
+async def resolved(value: Any) -> Any:
+    """What a callable of the user's gave, whether it was `async` or not."""
+    return await value if inspect.isawaitable(value) else value
+
+
+def checked_strength(strength: str) -> None:
+    if strength not in ("guard", "operation"):
+        raise UsageError(f"strength={strength!r}: choose 'guard', or 'operation' where an operation claims the key")
+
+
+def of_answer(answer: Answer | Ended) -> Response:
+    """An operation's answer as it goes out: status, headers and bytes as they are stored."""
+    replayed = isinstance(answer, Ended) and answer.replayed
+    told = answer.answer if isinstance(answer, Ended) else answer
+    headers = list(told.headers)
+    if replayed:
+        headers = [pair for pair in headers if pair[0].lower() not in ("cache-control", "idempotent-replayed")]
+        headers += [NO_STORE, REPLAYED]
+    if told.status in BODILESS:
+        return Response(told.status, tuple(headers), b"")
+    return Response.own(told.status, tuple(headers), told.body)
+
+
+def of_error(error: RetrySafeError, exchange: Exchange | None) -> Response:
+    """The problem for an error of ours that a handler let through.
+
+    Only where nothing is claimed: under a claim it is the handler's failure like any other, and is raised on, so that
+    the middleware writes down what its policy says.
+    """
+    if exchange is not None and exchange.claimed:
+        raise error
+    problem = problems.of_error(error)
+    if problem.code in ("failed", "unavailable", "unknown"):
+        _log.error("%s: %s", exchange.target if exchange is not None else "a route", error)
+    wait = getattr(error, "retry_after", 1.0 if isinstance(error, StoreError) else None)
+    codes, docs = (Codes(), problems.DOCS) if exchange is None else (exchange.settings.codes, exchange.settings.docs)
+    return problems.respond(problem, codes, docs, retry_after=None if wait is None else max(1, round(wait)))

@@ -1,0 +1,7 @@
+"""The worker: what finishes what others began. Five services, each with `run_once()`; any number of processes."""
+
+from __future__ import annotations
+
+from retrysafe.worker.service import Worker
+
+__all__ = ["Worker"]

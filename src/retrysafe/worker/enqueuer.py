@@ -1,0 +1,89 @@
+"""The enqueuer: publishes staged jobs, at least once, with a stable id, and deletes exactly what it published.
+
+Between publishing and deleting the process may die; then the job is published again, with the same id, once its
+lease is over. Whoever receives it can tell (I20).
+"""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from retrysafe.core.jobs import FailJob, FinishJobs, Job, StagedJob, TakeJobs
+from retrysafe.core.times import micros
+from retrysafe.engine.bridge import wait_for
+from retrysafe.engine.safe import RetrySafe
+
+BATCH = 100
+LEASE = 60.0
+MAX_ATTEMPTS = 20
+BACKOFF_LIMIT = 600.0
+
+Publisher = Callable[[Job], Any]
+"""Delivers a job, or raises. May be async."""
+
+
+class Published(NamedTuple):
+    published: int
+    failed: int
+    dead: int
+
+
+class Enqueuer:
+    """`publishers` by topic; `"*"` takes what no other does. A topic without a publisher waits."""
+
+    def __init__(
+        self,
+        safe: RetrySafe,
+        publishers: Mapping[str, Publisher],
+        *,
+        batch: int = BATCH,
+        max_attempts: int = MAX_ATTEMPTS,
+    ) -> None:
+        self._safe = safe
+        self._publishers = dict(publishers)
+        self._batch = batch
+        self._max_attempts = max_attempts
+
+    def run_once(self) -> Published:
+        """Everything that is due now."""
+        total = Published(0, 0, 0)
+        while True:
+            token = secrets.token_bytes(16)
+            taken = self._safe.execute(TakeJobs(self._batch, token, micros(LEASE)))
+            if not taken:
+                return total
+            done = self._publish(taken, token)
+            total = Published(*(a + b for a, b in zip(total, done, strict=True)))
+
+    def _publish(self, taken: tuple[StagedJob, ...], token: bytes) -> Published:
+        published: list[str] = []
+        failed = dead = 0
+        for staged in taken:
+            try:
+                self._deliver(staged.job)
+            except Exception as error:
+                gone = staged.attempts >= self._max_attempts
+                failed, dead = failed + (not gone), dead + gone
+                self._fail(staged, token, error, dead=gone)
+            else:
+                published.append(staged.job.id)
+        self._safe.execute(FinishJobs(tuple(published), token))
+        return Published(len(published), failed, dead)
+
+    def _deliver(self, job: Job) -> None:
+        publisher = self._publishers.get(job.topic) or self._publishers.get("*")
+        if publisher is None:
+            raise LookupError(f"no publisher for topic {job.topic!r}; register one with safe.publish({job.topic!r})")
+        result = publisher(job)
+        if inspect.isawaitable(result):
+            wait_for(result)
+
+    def _fail(self, staged: StagedJob, token: bytes, error: Exception, *, dead: bool) -> None:
+        delay = min(2.0 ** min(staged.attempts, 20), BACKOFF_LIMIT)
+        text = f"{type(error).__name__}: {error}"[:500]
+        self._safe.execute(FailJob(staged.job.id, token, text, micros(delay), dead))
+        if dead:
+            self._safe.events.emit("job_dead", bytes.fromhex(staged.job.id), staged.job.topic)

@@ -1,0 +1,33 @@
+"""The sweeper: guards whose owner went silent become `uncertain`, with an event, so that a person hears of it.
+
+It uses the owner's own fence and asks the store to judge the lease once more: an owner that is alive is never accused.
+"""
+
+from __future__ import annotations
+
+from retrysafe.core.judge import LAPSED_UNSEEN
+from retrysafe.core.ops import List, Suspect
+from retrysafe.core.states import State
+from retrysafe.engine.safe import RetrySafe
+
+PAGE = 500
+
+
+class Sweeper:
+    def __init__(self, safe: RetrySafe) -> None:
+        self._safe = safe
+
+    def run_once(self) -> int:
+        """How many became uncertain."""
+        swept, cursor = 0, ""
+        while True:
+            page = self._safe.execute(List(state=State.CLAIMED, lapsed=True, cursor=cursor, limit=PAGE))
+            for record in page.records:
+                if record.on_lapse == "uncertain" and self._safe.execute(
+                    Suspect(record.id, record.fence, LAPSED_UNSEEN, lapsed_only=True)
+                ):
+                    self._safe.events.emit("suspected", record.id, record.target)
+                    swept += 1
+            cursor = page.cursor
+            if not cursor:
+                return swept

@@ -1,0 +1,187 @@
+"""What a dead worker, a dead store and a client that left leave behind."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import struct
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from socket import SO_LINGER, SOL_SOCKET
+
+import httpx
+import pytest
+
+from tests.web.apps.reference import SHORT
+from tests.web.conformance.conftest import Starter
+from tests.web.conformance.targets import ALICE, TARGETS, Target, new_key
+from tests.web.conformance.test_table import is_problem
+
+EACH = pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.store("sqlite")) for name in TARGETS])
+
+
+def slow_request(path: str, key: str) -> bytes:
+    head = [
+        f"POST {path} HTTP/1.1", "Host: x", "Content-Type: application/json", "Content-Length: 14",
+        f"Authorization: Bearer {ALICE}", f"X-Tag: {key}", f"Idempotency-Key: {key}",
+    ]  # fmt: skip
+    return "\r\n".join([*head, "", '{"amount": 10}']).encode()
+
+
+def killed_in_mid_handler(target: Target, path: str, key: str) -> None:
+    with closing(target.connect()) as connection:
+        connection.sendall(slow_request(path, key))
+        target.began(key)
+        target.kill()
+    target.start()
+
+
+def once_lapsed(target: Target, path: str, key: str) -> httpx.Response:
+    """The first answer that is not "somebody is at it". Never a permanent 409."""
+    told = target.post(path, key)
+    deadline = time.monotonic() + 10 * SHORT
+    while told.status_code == 409 and time.monotonic() < deadline:
+        time.sleep(SHORT / 10)
+        told = target.post(path, key)
+    return told
+
+
+@EACH
+def test_killed_in_mid_handler_the_outcome_is_unknown(start: Starter, name: str) -> None:
+    target, key = start(name), new_key()
+    killed_in_mid_handler(target, "/slow", key)
+    target.go(key)
+    told = once_lapsed(target, "/slow", key)
+    assert is_problem(told, 500, "outcome-unknown")
+    assert told.json()["safe_new_key"] is False
+    assert is_problem(target.post("/slow", key, content=b"{}"), 422, "mismatch")
+    assert target.executions(key) == 1, "it was not run again"
+
+
+@EACH
+def test_killed_in_mid_handler_a_route_that_says_rerun_runs_again(start: Starter, name: str) -> None:
+    target, key = start(name), new_key()
+    killed_in_mid_handler(target, "/slow-rerun", key)
+    target.go(key)
+    told = once_lapsed(target, "/slow-rerun", key)
+    assert told.status_code == 201
+    assert target.post("/slow-rerun", key).content == told.content
+    assert target.executions(key) == 2
+
+
+@pytest.mark.parametrize("abrupt", [False, True], ids=["closed", "reset"])
+def test_a_client_that_leaves_does_not_stop_the_work(target: Target, abrupt: bool) -> None:
+    """PEERS bug 2, and 25: a cancelled request released its key after the effect."""
+    key = new_key()
+    connection = target.connect()
+    connection.sendall(slow_request("/slow", key))
+    target.began(key)
+    if abrupt:
+        connection.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+    busy = target.post("/slow", key)
+    target.go(key)
+    told = once_lapsed(target, "/slow", key)
+    assert busy.status_code == 409
+    assert told.status_code == 201
+    assert told.headers["idempotent-replayed"] == "true"
+    assert target.executions(key) == 1
+
+
+def test_a_handler_slower_than_its_lease_keeps_it(target: Target) -> None:
+    """PEERS bugs 8, 29: slower than the lease meant running twice."""
+    key = new_key()
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(target.post, "/slow-rerun", key)
+        target.began(key)
+        until = time.monotonic() + 2.5 * SHORT
+        while time.monotonic() < until:
+            assert target.post("/slow-rerun", key).status_code == 409
+            time.sleep(SHORT / 5)
+        target.go(key)
+        done = first.result()
+    assert done.status_code == 201
+    assert target.post("/slow-rerun", key).content == done.content
+    assert target.executions(key) == 1
+
+
+def test_s23_a_slow_sender_holds_no_lease(target: Target) -> None:
+    """Its body is not complete, so nothing is claimed: somebody else may use the key meanwhile."""
+    key = new_key()
+    with closing(target.connect()) as connection:
+        connection.sendall(slow_request("/payments", key)[:-3])
+        other = target.post("/payments", key, content=b'{"amount": 10}')
+        connection.sendall(b"10}"[-3:])
+        told = connection.recv(65536)
+    assert other.status_code == 201
+    assert b"idempotent-replayed: true" in told.lower(), "both had the same body: one ran, one got its answer"
+    assert target.executions(key) == 1
+
+
+class LockedFile:
+    """An SQLite store that is "down": another writer holds the file for longer than anybody waits."""
+
+    def __init__(self, folder: Path) -> None:
+        self._connection = sqlite3.connect(folder / "keys.db", isolation_level=None, check_same_thread=False)
+
+    def down(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def up(self) -> None:
+        self._connection.execute("ROLLBACK")
+
+
+@EACH
+def test_store_down_on_arrival_nothing_runs_and_it_recovers(start: Starter, name: str) -> None:
+    target, key = start(name, options="?timeout=0.2"), new_key()
+    store = LockedFile(target.folder)
+    store.down()
+    told = target.post("/payments", key)
+    assert is_problem(told, 503, "store-unavailable")
+    assert told.json()["retry_same_key"] is True
+    assert target.executions(key) == 0
+    store.up()
+    assert target.post("/payments", key).status_code == 201
+    assert target.executions(key) == 1
+
+
+@EACH
+def test_store_down_at_completion_the_truth_is_told(start: Starter, name: str) -> None:
+    """An answer that is not stored is not sent: the retry could get another one (I7)."""
+    target, key = start(name, options="?timeout=0.2"), new_key()
+    store = LockedFile(target.folder)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(target.post, "/slow", key)
+        target.began(key)
+        store.down()
+        target.go(key)
+        told = first.result()
+    assert is_problem(told, 500, "outcome-unrecorded")
+    assert told.json()["retry_same_key"] is True
+    assert told.json()["safe_new_key"] is False
+    store.up()
+    after = once_lapsed(target, "/slow", key)
+    assert is_problem(after, 500, "outcome-unknown")
+    assert target.executions(key) == 1
+    assert target.post("/payments", new_key()).status_code == 201, "it works again without a restart"
+
+
+@EACH
+def test_a_server_that_is_told_to_stop_lets_the_work_finish_or_says_so(start: Starter, name: str) -> None:
+    """The lease is never leaked: after the restart the key has its answer, or its outcome is known to be unknown."""
+    target, key = start(name), new_key()
+    with closing(target.connect()) as connection:
+        connection.sendall(slow_request("/slow", key))
+        target.began(key)
+        assert target.process is not None
+        target.process.send_signal(signal.SIGTERM)
+        target.go(key)
+        target.process.wait(20)
+    target.stop()
+    target.start()
+    told = once_lapsed(target, "/slow", key)
+    assert (told.status_code, target.executions(key)) in ((201, 1), (500, 1))
+    if told.status_code == 500:
+        assert is_problem(told, 500, "outcome-unknown")
