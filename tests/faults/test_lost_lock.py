@@ -39,7 +39,9 @@ PATIENCE = 2.0
 """What insert_or_read.sql sets as lock_timeout."""
 
 SLACK = 15.0
-"""For a busy machine. The point is that it returns at all: without a limit it waits for as long as the test does."""
+"""For a busy machine. The point is that it returns at all: without a limit it waits for the other's end."""
+
+IDLE = 30
 
 each_colour = pytest.mark.parametrize("colour", COLOURS)
 ROOT = Path(__file__).parents[2]
@@ -63,8 +65,11 @@ class Place:
 
     @contextmanager
     def transaction(self) -> Iterator[psycopg.Connection[Any]]:
-        """Somebody else's, open until the block ends; rolled back unless committed before."""
-        connection = psycopg.connect(self.plain)
+        """Somebody else's, open until the block ends; rolled back unless committed before.
+
+        The server ends it when it is idle for too long, so that a claim that waits for it fails instead of hanging.
+        """
+        connection = psycopg.connect(self.plain, options=f"-c idle_in_transaction_session_timeout={IDLE}s")
         try:
             yield connection
         finally:

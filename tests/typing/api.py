@@ -5,7 +5,6 @@ must get, so a type that is loosened by accident is found (mypy reports an ignor
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from datetime import timedelta
 from typing import Any, assert_type
 
 from retrysafe import (
@@ -44,7 +43,7 @@ assert_type(receipt(1, object()), str)
 assert_type(receipt(1, mailer=None, copies=2), str)
 receipt("1", object())  # type: ignore[arg-type]
 receipt(1)  # type: ignore[call-arg]
-receipt(1, object(), 2)  # type: ignore[misc]
+receipt(1, object(), 2)  # type: ignore[call-arg]
 receipt(1, object(), colour="red")  # type: ignore[call-arg]
 
 plain: Callable[[int], Coroutine[Any, Any, dict[str, int]]] = charge
@@ -77,7 +76,6 @@ Policy(mode="sometimes")  # type: ignore[arg-type]
 Policy(retain=60)  # type: ignore[call-arg]
 Policy(max_body=1.5)  # type: ignore[arg-type]
 policy.lease = 5  # type: ignore[misc]
-Policy(lease=timedelta(seconds=5))
 
 
 # Keys, answers, leases ---------------------------------------------------------------------------

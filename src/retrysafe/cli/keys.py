@@ -37,7 +37,9 @@ def add(commands: Any) -> None:
 
     show = verbs.add_parser("show", help="everything about one key, or about all keys spelled like it")
     show.add_argument("url", metavar="URL")
-    show.add_argument("key", metavar="KEY", help="the key as the client sent it, or the first 8 or more digits of its id")
+    show.add_argument(
+        "key", metavar="KEY", help="the key as the client sent it, or the first 8 or more digits of its id"
+    )
     show.add_argument("--scope", help="whose key, if several have it")
     show.add_argument("--body", action="store_true", help="also show the stored answer")
     show.add_argument("--json", action="store_true", help="one JSON object per line")
@@ -153,10 +155,8 @@ def answer(record: Record) -> dict[str, Any]:
 
 def line(record: Record, now: int) -> str:
     state = "lapsed" if record.lapsed(now) else record.state.value
-    return (
-        f"{record.id.hex()[:12]}  {state:9}  {record.kind:9}  {_short(record.scope, 24):24}  {_short(record.key, 36):36}  "
-        f"#{record.attempt}  {iso(record.created)}"
-    )
+    whose, key = _short(record.scope, 24), _short(record.key, 36)
+    return f"{record.id.hex()[:12]}  {state:9}  {record.kind:9}  {whose:24}  {key:36}  #{record.attempt}  {iso(record.created)}"
 
 
 def _short(text: str, width: int) -> str:

@@ -1,7 +1,7 @@
 """What the adapters of all ASGI frameworks share: find the exchange, ask it, and answer with what comes of it.
 
-An adapter is thin on purpose. The middleware captures, stores and sends; the adapter only says *when* the key is claimed
-(after authentication) and *for whom*, and turns refusals into something its framework takes for an ordinary answer.
+An adapter is thin on purpose. The middleware captures, stores and sends; the adapter only says *when* the key is
+claimed (after authentication) and *for whom*, and turns refusals into something its framework takes for an ordinary answer.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _log = logging.getLogger("retrysafe.web")
 
 
 def find_exchange(scope: Mapping[str, Any], fix: str) -> AsyncExchange | None:
-    """The exchange of this request; None for a method that changes nothing. Not there otherwise is an error: a route that
-    asks to be protected must not run without."""
+    """The exchange of this request; None for a method that changes nothing. Otherwise it must be there: a route that
+    asks to be protected does not run without."""
     exchange: AsyncExchange | None = scope.get(EXCHANGE)
     if exchange is None and scope["method"] not in SAFE_METHODS:
         raise UsageError(

@@ -63,7 +63,9 @@ class AnswerSender:
         if exchange.claimed:
             exchange.response = await exchange.settle(exchange.raised(error))
         if exchange.response is not None:
-            await self._send_own(exchange.response)
+            # The server closes the connection on an error; the client should not send its next request into that.
+            last = str(exchange.view.raw.get("http_version", "")).startswith("1")
+            await self._send_own(exchange.response.plus(("connection", "close")) if last else exchange.response)
 
     async def stopped(self, error: BaseException) -> None:
         if self._exchange.claimed:

@@ -1,13 +1,13 @@
 """What an OpenAPI document says about a protected route, as plain dictionaries.
 
-A framework only has to say which of its operations are protected, and how (`Documented`). `describe` then adds the key's
-header, our problem answers, the replay header and the policy. Doing it twice changes nothing.
+A framework only has to say which of its operations are protected, and how (`Documented`). `describe` then adds the
+key's header, our problem answers, the replay header and the policy. Doing it twice changes nothing.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from retrysafe.policy import DAY, HOUR, MINUTE, Policy
@@ -38,9 +38,9 @@ class Documented:
 
     policy: Policy
     strength: Strength = "guard"
-    codes: Codes = Codes()
+    codes: Codes = field(default_factory=Codes)
     header: str = HEADER
-    key_rule: KeyRule = KeyRule()
+    key_rule: KeyRule = field(default_factory=KeyRule)
     quota: bool = False
 
 
@@ -149,19 +149,18 @@ def sentence(how: Documented) -> str:
         return f"**Idempotency**: `{how.header}` is not honoured here yet, only counted."
     must = {"required": "Send", "optional": "You may send", "generate": "Send"}[policy.mode]
     return (
-        f"**Idempotency**: {must} a new `{how.header}` with each new request, and the same one with each retry. A retry "
-        f"gets the first answer again, {duration(policy.retention)} long, with `Idempotent-Replayed: true`."
+        f"**Idempotency**: {must} a new `{how.header}` with each new request, and the same one with each retry. "
+        f"A retry gets the first answer again, {duration(policy.retention)}, with `Idempotent-Replayed: true`."
     )
 
 
 def duration(seconds: float) -> str:
     if math.isinf(seconds):
         return "for ever"
-    for name, unit in (("day", DAY), ("hour", HOUR), ("minute", MINUTE)):
-        if seconds >= unit and seconds % unit == 0:
-            count = int(seconds // unit)
-            return f"{count} {name}{'s' if count > 1 else ''}"
-    return f"{seconds:g} seconds"
+    for name, unit in (("days", DAY), ("hours", HOUR), ("minutes", MINUTE)):
+        if seconds >= 2 * unit and seconds % unit == 0:
+            return f"for {seconds // unit:.0f} {name}"
+    return f"for {seconds:g} seconds"
 
 
 PROBLEM_SCHEMA: Json = {

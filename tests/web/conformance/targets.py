@@ -77,6 +77,8 @@ TARGETS: dict[str, Launch] = {
     "hypercorn": hypercorn("tests.web.apps.asgi_app:app"),
     "gunicorn": gunicorn("tests.web.apps.wsgi_app:app", stores=EVERYWHERE),
     "gunicorn-deferred": gunicorn("tests.web.apps.wsgi_app:deferred"),
+    "fastapi": uvicorn("tests.web.apps.fastapi_app:app"),
+    "fastapi-hypercorn": hypercorn("tests.web.apps.fastapi_app:app"),
     "wsgiref": Launch(("-m", "tests.web.apps.wsgi_app", "{port}"), chunked=False),
 }
 

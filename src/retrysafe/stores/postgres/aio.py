@@ -14,12 +14,12 @@ from retrysafe.core.ops import Op
 from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import afollow
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, Location
-from retrysafe.stores.postgres.errors import Again, meaning
+from retrysafe.stores.postgres.errors import Again, held_elsewhere, meaning
 from retrysafe.stores.postgres.sync import TRIES
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import DEFAULT, names
-from retrysafe.stores.sql.plans import Plans, by_id
+from retrysafe.stores.sql.plans import Held, Plans, by_id
 
 R = TypeVar("R")
 Pool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
@@ -93,6 +93,8 @@ class AsyncPostgresStore:
                     return await work(connection)
             except Again:
                 continue
+            except Held as error:
+                raise held_elsewhere() from error
             except StoreUnclear:
                 # After a restart every idle connection is dead; find them all now rather than one per caller.
                 await self._pool.check()
@@ -119,7 +121,10 @@ class AsyncPostgresStore:
                     if not before and not connection.closed:
                         await connection.set_autocommit(False)
         except Exception as error:
-            raise meaning(error, self._url) from error
+            found = meaning(error, self._url)
+            if found is error:
+                raise  # already one of ours: it must not become its own cause
+            raise found from error
 
 
 def _sender(connection: psycopg.AsyncConnection[Any], batch: bool = False) -> Callable[[Statement], Awaitable[Any]]:

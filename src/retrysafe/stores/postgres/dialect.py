@@ -19,6 +19,8 @@ DIALECT = Dialect(
     empty="''::bytea",
     least="least",
     greatest="greatest",
+    # Every statement of a claim carries it: a caller gets an answer while somebody else holds the row (I28).
+    patience="patience AS (SELECT set_config('lock_timeout', '2000', true))",
     parameter="%({})s",
     try_lock="pg_try_advisory_xact_lock(CAST(:lock AS bigint))",
     began="(extract(epoch FROM transaction_timestamp()) * 1000000)::bigint",

@@ -43,6 +43,14 @@ def meaning(error: Exception, url: str, batch: bool = False) -> Exception:
     return _said(code, error, url)
 
 
+def held_elsewhere() -> StoreUnavailable:
+    """A lock timeout (the role's or the database's own) that no plan has an answer to: only claims may be Busy."""
+    return StoreUnavailable(
+        "the key's row is held by an open transaction for longer than lock_timeout; nothing was done: "
+        "end that transaction, and send the operation again"
+    )
+
+
 def _said(code: str, error: psycopg.Error, url: str) -> Exception:
     """The server answered, so its word counts."""
     if code in SERIALIZATION:

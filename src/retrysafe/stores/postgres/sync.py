@@ -13,11 +13,11 @@ from retrysafe.core.ops import Op
 from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import follow
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, Location
-from retrysafe.stores.postgres.errors import Again, meaning
+from retrysafe.stores.postgres.errors import Again, held_elsewhere, meaning
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import DEFAULT, names
-from retrysafe.stores.sql.plans import Plans, by_id
+from retrysafe.stores.sql.plans import Held, Plans, by_id
 
 R = TypeVar("R")
 Pool = ConnectionPool[psycopg.Connection[Any]]
@@ -89,6 +89,8 @@ class PostgresStore:
                     return work(connection)
             except Again:
                 continue
+            except Held as error:
+                raise held_elsewhere() from error
             except StoreUnclear:
                 # After a restart every idle connection is dead; find them all now rather than one per caller.
                 self._pool.check()
@@ -109,7 +111,10 @@ class PostgresStore:
                     if not before and not connection.closed:
                         connection.autocommit = False
         except Exception as error:
-            raise meaning(error, self._url) from error
+            found = meaning(error, self._url)
+            if found is error:
+                raise  # already one of ours: it must not become its own cause
+            raise found from error
 
 
 def _sender(connection: psycopg.Connection[Any], batch: bool = False) -> Callable[[Statement], Any]:

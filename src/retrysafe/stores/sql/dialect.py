@@ -33,6 +33,8 @@ class Dialect:
     empty: str
     least: str
     greatest: str
+    patience: str = ""
+    """A CTE named `patience` that bounds the wait for a row somebody else has locked; empty where that is a setting."""
     parameter: str = ":{}"
     try_lock: str = "1"
     """Whether this transaction now holds the lock numbered `:lock`; 1 where opening it took the only lock there is."""
@@ -56,6 +58,9 @@ class Dialect:
             "empty": self.empty,
             "least": self.least,
             "greatest": self.greatest,
+            "with_patience": f"WITH {self.patience}" if self.patience else "",
+            "from_patience": "FROM patience" if self.patience else "",
+            "patience": self.patience,
             "try_lock": self.try_lock,
             "began": self.began,
             "forever": str(FOREVER),

@@ -99,11 +99,17 @@ class SqliteFile:
     def read(self, statement: Statement) -> list[Any]:
         """On a connection of its own: readers and the writer do not wait for each other."""
         with translated(self.path):
-            connection = self._readers.pop() if self._readers else self._connect()
+            connection = self._reader()
             try:
                 return _run(connection, statement)
             finally:
                 self._readers.append(connection)
+
+    def _reader(self) -> sqlite3.Connection:
+        try:
+            return self._readers.pop()  # without asking first: another thread may take the last one in between
+        except IndexError:
+            return self._connect()
 
     def write(self, statement: Statement) -> list[Any]:
         with self._writing() as connection:
@@ -115,12 +121,21 @@ class SqliteFile:
             self.migrate()
 
     def migrate(self) -> list[str]:
-        Path(self.path).absolute().parent.mkdir(parents=True, exist_ok=True)
+        self._make_folder()
         with self._writing() as connection:
             plan: Plan[Statement, list[str]] = migrations.upgrade(DIALECT, self.names)
             applied = follow(plan, lambda sent: _run(connection, sent))
         self._ready = True
         return applied
+
+    def _make_folder(self) -> None:
+        folder = Path(self.path).absolute().parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreUnavailable(
+                f"{self.path}: its folder {folder} cannot be made ({error}); make it, or point the URL elsewhere"
+            ) from error
 
     def close(self) -> None:
         with self._lock:
@@ -138,8 +153,8 @@ class SqliteFile:
             if self._writer is None:
                 self._writer = self._connect()
             connection = self._writer
-            connection.execute("BEGIN IMMEDIATE")
             try:
+                connection.execute("BEGIN IMMEDIATE")
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
@@ -201,9 +216,11 @@ def meaning(error: sqlite3.Error, path: str) -> StoreError:
         return StoreUnclear(f"{path}: the disk failed ({error}); look at the file system")
     if name == "SQLITE_FULL":
         return StoreUnavailable(f"{path}: the disk is full; nothing was written. Make room and retry")
-    if name == "SQLITE_CANTOPEN":
+    if name.startswith("SQLITE_CANTOPEN") and Path(path).is_dir():
+        return StoreUnavailable(f"{path}: is a folder; point the URL at a file in it")
+    if name.startswith("SQLITE_CANTOPEN"):
         return StoreUnavailable(f"{path}: cannot be opened ({error}); check that the folder exists and is writable")
-    if name == "SQLITE_READONLY":
+    if name.startswith("SQLITE_READONLY"):
         return StoreUnavailable(f"{path}: is read-only; check its permissions and those of its folder")
     if name == "SQLITE_NOTADB":
         return StoreUnavailable(f"{path}: is not an SQLite database; point the URL at another file")

@@ -2,9 +2,7 @@
 -- a replay burns no transaction id. No row at all means another insert committed after our snapshot was taken.
 -- The wait for an uncommitted insert of the same id is bounded here, in the statement, because a session
 -- setting would not survive a pooler in transaction mode.
-WITH patience AS (
-    SELECT set_config('lock_timeout', '2000', true)
-), fresh AS (
+WITH {patience}, fresh AS (
     INSERT INTO {keys} ({columns})
     SELECT
         :id, :namespace, :kind, :scope, :key, :target, :fingerprint, 'claimed', 1, :token, :run,

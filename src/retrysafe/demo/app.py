@@ -1,0 +1,148 @@
+"""The demo's API, as a bare ASGI application: no framework between the reader and what happens.
+
+    POST /payments            {"amount": 10000, "currency": "usd"}; send an Idempotency-Key and it is safe to retry
+    GET  /payments/{id}
+    GET  /provider/charges    what the payment provider has charged; it knows nothing of us
+
+The bearer token is the account. Without one the account is `demo`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import threading
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from retrysafe.core.keys import Key
+from retrysafe.demo.checkout import Checkout, Wanted
+from retrysafe.demo.provider import Provider
+from retrysafe.engine.guard import Ended
+from retrysafe.errors import RetrySafeError
+from retrysafe.policy import Policy
+from retrysafe.web.asgi import ASGIApp, IdempotencyMiddleware
+from retrysafe.web.exchange import EXCHANGE
+from retrysafe.worker import Worker
+
+JSON = "application/json"
+MAX_AMOUNT = 1_000_000_00
+
+
+class Reply(NamedTuple):
+    status: int
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = (("content-type", JSON),)
+
+
+class Demo:
+    """Routes to three small handlers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.provider = Provider(folder / "provider.db")
+        self.checkout = Checkout(folder, self.provider)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http":
+            reply = await self._route(scope, await _read(receive))
+            headers = [(name.encode(), value.encode()) for name, value in reply.headers]
+            headers.append((b"content-length", str(len(reply.body)).encode()))
+            await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+            await send({"type": "http.response.body", "body": reply.body})
+
+    async def _route(self, scope: Any, body: bytes) -> Reply:
+        method, path = scope["method"], scope["path"]
+        if method == "POST" and path == "/payments":
+            return await self._pay(scope, body)
+        if method == "GET" and path == "/":
+            page = files("retrysafe.demo").joinpath("page.html").read_bytes()
+            return Reply(200, page, (("content-type", "text/html; charset=utf-8"),))
+        if method == "GET" and path == "/provider/charges":
+            return _json(200, await asyncio.to_thread(self.provider.charges))
+        if method == "GET" and path.startswith("/payments/"):
+            found = await asyncio.to_thread(self.checkout.find, path.removeprefix("/payments/"), account(scope))
+            return _json(200, found) if found else _json(404, {"error": "no such payment"})
+        return _json(404, {"error": f"nothing answers to {method} {path}"})
+
+    async def _pay(self, scope: Any, body: bytes) -> Reply:
+        wanted = read_payment(body, account(scope))
+        if isinstance(wanted, Reply):
+            return wanted
+        exchange = scope[EXCHANGE]
+        task = await exchange.identify(account(scope), target="POST /payments")
+        # Without a key each request is a new operation: the page shows what that costs.
+        key = task.key if task is not None else Key(secrets.token_hex(16), account(scope))
+        try:
+            ended = await asyncio.to_thread(self.checkout.pay.start, wanted, key=key)
+        except RetrySafeError as error:
+            raise exchange.refused(error) from error
+        return answered(ended)
+
+    async def _lifespan(self, receive: Any, send: Any) -> None:
+        """A worker beside the server: it finishes what a killed server left half done, and sends the receipts."""
+        worker = Worker(self.checkout.safe, tick=1.0, grace=2.0)
+        thread = threading.Thread(target=worker.run, name="demo-worker", daemon=True)
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                thread.start()
+            else:
+                worker.stop()
+                await asyncio.to_thread(thread.join)
+                await asyncio.to_thread(self.checkout.safe.close)
+            await send({"type": f"{message['type']}.complete"})
+            if message["type"] == "lifespan.shutdown":
+                return
+
+
+def make_app(folder: Path) -> ASGIApp:
+    """The demo behind the middleware; its data in `folder`."""
+    demo = Demo(folder)
+    return IdempotencyMiddleware(demo, safe=demo.checkout.safe, policy=Policy(mode="optional"))
+
+
+def account(scope: Any) -> str:
+    """A demo's idea of authentication: the bearer token is the account."""
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            scheme, _, token = value.decode("latin-1").partition(" ")
+            if scheme.lower() == "bearer" and token.strip():
+                return str(token.strip())
+    return "demo"
+
+
+def read_payment(body: bytes, whose: str) -> Wanted | Reply:
+    """What is wanted, or what is wrong with it."""
+    try:
+        given = json.loads(body)
+    except ValueError:
+        return _json(400, {"error": 'send JSON like {"amount": 10000, "currency": "usd"}'})
+    amount = given.get("amount") if isinstance(given, dict) else None
+    currency = given.get("currency") if isinstance(given, dict) else None
+    if not isinstance(amount, int) or isinstance(amount, bool) or not 0 < amount <= MAX_AMOUNT:
+        return _json(422, {"error": f"amount is {amount!r}: give cents, a whole number from 1 to {MAX_AMOUNT}"})
+    if not isinstance(currency, str) or len(currency) != 3 or not currency.isalpha():
+        return _json(422, {"error": f"currency is {currency!r}: give three letters, like usd"})
+    return Wanted(whose, amount, currency.lower())
+
+
+def answered(ended: Ended) -> Reply:
+    marker = (("idempotent-replayed", "true"), ("cache-control", "no-store")) if ended.replayed else ()
+    return Reply(ended.answer.status, ended.answer.body, (*ended.answer.headers, *marker))
+
+
+async def _read(receive: Any) -> bytes:
+    chunks = []
+    while True:
+        message = await receive()
+        chunks.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(chunks)
+
+
+def _json(status: int, value: Any) -> Reply:
+    return Reply(status, json.dumps(value).encode())

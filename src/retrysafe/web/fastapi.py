@@ -1,0 +1,232 @@
+"""FastAPI: the claim as a dependency that stands on your authentication, and the OpenAPI document that says so.
+
+    app = FastAPI()
+    install(app, safe=safe)
+
+    @app.post("/payments")
+    async def pay(order: Order, key: Key = Depends(idempotent(scope=current_account))): ...
+
+`scope` is a dependency of yours. FastAPI resolves it first, so whoever could not have made the request is refused by
+your own code before a key is looked at. Works on routers too: `APIRouter(dependencies=[Depends(idempotent(...))])`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from inspect import Parameter, Signature
+from typing import Any, Unpack
+
+from fastapi import Depends, FastAPI, Header, Request, params
+from fastapi.routing import APIRoute
+
+from retrysafe.core.keys import Key
+from retrysafe.core.records import Answer
+from retrysafe.engine.guard import Ended
+from retrysafe.engine.safe import RetrySafe
+from retrysafe.errors import UsageError
+from retrysafe.policy import Policy
+from retrysafe.web import asgi, openapi
+from retrysafe.web.adapting import checked_strength
+from retrysafe.web.asgi import ASGIScope, Receive
+from retrysafe.web.asgi_answer import Send
+from retrysafe.web.keyheader import HEADER
+from retrysafe.web.openapi import EXTENSION, Documented, Json, Strength
+from retrysafe.web.routes import Route
+from retrysafe.web.settings import Options, Scope
+from retrysafe.web.starlette import Refusal, add_problem_handlers, answered, claim, respond
+
+
+class Idempotent:
+    """The dependency. Its value is the `Key`, or None where the mode lets a request run without one."""
+
+    def __init__(self, scope: Any, policy: Policy | None, strength: Strength, header: str) -> None:
+        checked_strength(strength)
+        if not callable(scope) and not isinstance(scope, params.Depends):
+            raise UsageError(f"scope={scope!r}: give the dependency that yields the authenticated account or tenant")
+        self.policy = policy
+        self.strength = strength
+        self.__signature__ = _signature(scope, header, _told(policy, strength))
+
+    async def __call__(self, request: Request, principal: Any, idempotency_key: str | None = None) -> Key | None:
+        return await claim(request, principal, self.policy, strength=self.strength)
+
+
+def idempotent(
+    scope: Any, policy: Policy | None = None, *, strength: Strength = "guard", header: str = HEADER
+) -> Idempotent:
+    """A dependency that claims the request's key: `key: Key = Depends(idempotent(scope=current_account))`.
+
+    scope     your dependency (or a `Depends`/`Security`) for the authenticated account or tenant: str, int or UUID
+    policy    what this route gets instead of the middleware's policy
+    strength  "operation" where an operation claims the key itself: `return respond(await create_order(o, key=key))`
+    header    its name in the OpenAPI document, if the middleware reads another one
+    """
+    return Idempotent(scope, policy, strength, header)
+
+
+def _signature(scope: Any, header: str, told: Json) -> Signature:
+    """What FastAPI reads: the request, the user's dependency, and the header, which is here for the document only.
+    FastAPI does not validate it: that a key is missing or wrong is for us to say."""
+    depends = scope if isinstance(scope, params.Depends) else Depends(scope)
+    shown = Header(default=None, alias=header, description="", json_schema_extra={EXTENSION: told})
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    return Signature(
+        [
+            Parameter("request", kind, annotation=Request),
+            Parameter("principal", kind, default=depends, annotation=Any),
+            Parameter("idempotency_key", kind, default=shown, annotation=str | None),
+        ]
+    )
+
+
+# Installing -------------------------------------------------------------------------------------
+
+
+class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
+    """The ASGI middleware, which besides completes the application's OpenAPI document when it starts: whoever replaced
+    `app.openapi` has done so by then."""
+
+    _documented = False
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        if not self._documented:
+            self._documented = True
+            app = scope.get("app")
+            if isinstance(app, FastAPI):
+                document(app)
+        await super().__call__(scope, receive, send)
+
+
+def install(app: FastAPI, *, safe: RetrySafe, scope: Scope | None = None, **options: Unpack[Options]) -> None:
+    """Everything at once: the middleware, problems for our errors, the OpenAPI document."""
+    app.add_middleware(IdempotencyMiddleware, safe=safe, scope=scope, **options)
+    add_problem_handlers(app)
+    document(app)
+
+
+# OpenAPI ----------------------------------------------------------------------------------------
+
+
+def document(app: FastAPI) -> None:
+    """Complete whatever `app.openapi` makes, now and whenever it is made anew. Call it again after replacing it."""
+    if not isinstance(app.openapi, _Completed):
+        app.openapi = _Completed(app, app.openapi)  # type: ignore[method-assign]  # the way FastAPI documents
+
+
+class _Completed:
+    def __init__(self, app: FastAPI, make: Callable[[], Json]) -> None:
+        self._app = app
+        self._make = make
+        self._last: Json | None = None
+
+    def __call__(self) -> Json:
+        schema = self._make()
+        if schema is not self._last:
+            self._last = documented(schema, self._app)
+        return schema
+
+
+def documented(schema: Json, app: FastAPI) -> Json:
+    """Complete one OpenAPI document: the operations whose header parameter carries our mark."""
+    options = _middleware_options(app)
+    for method, path, operation in openapi.operations(schema):
+        told = _mark(operation)
+        if told is not None:
+            schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+            openapi.describe(operation, schemas, _how(told, options, f"{method} {path}"))
+    for item in schema.get("paths", {}).values():
+        _without_mark(item.get("get", {}))
+    return schema
+
+
+def _told(policy: Policy | None, strength: Strength) -> Json:
+    """The mark: what is known when the route is made. The rest is known when the document is."""
+    return openapi.extension(Documented(policy, strength)) if policy is not None else {"strength": strength}
+
+
+def _marked(parameter: Json) -> Any:
+    return parameter.get("schema", {}).get(EXTENSION) if parameter.get("in") == "header" else None
+
+
+def _mark(operation: Json) -> Json | None:
+    return next((told for told in map(_marked, operation.get("parameters", ())) if told is not None), None)
+
+
+def _without_mark(operation: Json) -> None:
+    """A router's dependency stands on its GET routes too, where there is nothing to claim."""
+    if "parameters" in operation:
+        operation["parameters"] = [one for one in operation["parameters"] if _marked(one) is None]
+
+
+def _how(told: Json, options: Json, name: str) -> Documented:
+    policy = _told_policy(told) if "mode" in told else _default_policy(options, name)
+    common = {key: options[key] for key in ("codes", "header", "key_rule") if key in options}
+    return Documented(policy, told["strength"], quota=options.get("quota") is not None, **common)
+
+
+def _told_policy(told: Json) -> Policy:
+    seconds = told["retention_seconds"]
+    failures = (lambda status, exception: True) if told["failures"] == "custom" else told["failures"]
+    retention = float("inf") if seconds is None else seconds
+    return Policy(mode=told["mode"], busy=told["busy"], failures=failures, retention=retention)
+
+
+def _default_policy(options: Json, name: str) -> Policy:
+    listed = options.get("routes", {}).get(name)
+    if isinstance(listed, Route | Policy):
+        return listed.policy if isinstance(listed, Route) else listed
+    safe: RetrySafe | None = options.get("safe")
+    return options.get("policy") or (safe.policy if safe else None) or Policy()
+
+
+def _middleware_options(app: FastAPI) -> Json:
+    for added in app.user_middleware:
+        made_by: Any = added.cls
+        if inspect.isclass(made_by) and issubclass(made_by, asgi.IdempotencyMiddleware):
+            return dict(added.kwargs)
+    return {}
+
+
+# Answers ----------------------------------------------------------------------------------------
+
+
+class AnswerRoute(APIRoute):
+    """A route whose handler may return an operation's `Answer` as it is: `APIRouter(route_class=AnswerRoute)`."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        if inspect.signature(endpoint, eval_str=True).return_annotation in (Answer, Ended):
+            options["response_model"] = None  # the stored bytes go out: there is nothing to validate or filter
+        super().__init__(path, _answering(endpoint), **options)
+
+
+def _answering(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    if hasattr(endpoint, "_retrysafe_answers"):
+        return endpoint  # a router was included: its routes are made again
+    if inspect.iscoroutinefunction(endpoint):
+
+        @functools.wraps(endpoint)
+        async def made(*args: Any, **kwargs: Any) -> Any:
+            return answered(await endpoint(*args, **kwargs))
+    else:
+
+        @functools.wraps(endpoint)
+        def made(*args: Any, **kwargs: Any) -> Any:
+            return answered(endpoint(*args, **kwargs))
+
+    made._retrysafe_answers = True  # type: ignore[attr-defined]
+    return made
+
+
+__all__ = [
+    "AnswerRoute",
+    "IdempotencyMiddleware",
+    "Refusal",
+    "add_problem_handlers",
+    "document",
+    "documented",
+    "idempotent",
+    "install",
+    "respond",
+]

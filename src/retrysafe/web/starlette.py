@@ -1,0 +1,145 @@
+"""Starlette: a decorator under your authentication, answers of operations, and problems for our errors.
+
+    app = Starlette(routes=[...], middleware=[Middleware(IdempotencyMiddleware, safe=safe)])
+
+    @requires("authenticated")
+    @idempotent(scope=lambda request: request.user.account_id)
+    async def pay(request: Request) -> Response: ...
+
+The decorators outside it run first: who is refused there never meets a key. FastAPI has more (retrysafe.web.fastapi).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from retrysafe.core.keys import Key
+from retrysafe.core.records import Answer
+from retrysafe.engine.guard import Ended
+from retrysafe.errors import RetrySafeError
+from retrysafe.policy import Policy
+from retrysafe.web import adapting
+from retrysafe.web.adapting import ask, checked_strength, find_exchange, resolved
+from retrysafe.web.asgi import IdempotencyMiddleware
+from retrysafe.web.asgi_answer import raw
+from retrysafe.web.colours import AsyncExchange
+from retrysafe.web.exchange import EXCHANGE, Shortcut
+from retrysafe.web.openapi import Strength
+
+Handler = Callable[..., Any]
+FIX = "app.add_middleware(IdempotencyMiddleware, safe=safe)"
+
+
+class Refusal(Shortcut, HTTPException):
+    """The handler must not run; the middleware sends the answer. An HTTPException, so that nobody reports an error."""
+
+    def __init__(self, exchange: AsyncExchange) -> None:
+        assert exchange.response is not None, "a shortcut leaves its answer in the exchange"
+        HTTPException.__init__(self, exchange.response.status, "answered by the idempotency middleware")
+
+
+async def claim(
+    request: Request, principal: Any, policy: Policy | None = None, *, strength: Strength = "guard"
+) -> Key | None:
+    """Claim this request's key for the principal. None: it runs unprotected, as its mode allows, or is a GET."""
+    exchange = find_exchange(request.scope, FIX)
+    if exchange is None:
+        return None
+    try:
+        return await ask(exchange, principal, policy, target(request), strength)
+    except Shortcut as stop:
+        raise Refusal(exchange) from stop
+
+
+def target(request: Request) -> str:
+    """`POST /orders/{id}`: the route and not the address, so that there are few of them."""
+    scope = request.scope
+    # FastAPI keeps the path with the prefixes of included routers beside the route; older ones put it into the route.
+    route = scope.get("fastapi", {}).get("effective_route_context") or scope.get("route")
+    mounted = scope.get("root_path", "").removeprefix(scope.get("app_root_path", ""))
+    path = getattr(route, "path", None) or _endpoint(scope)
+    return f"{request.method} {mounted}{path}"
+
+
+def _endpoint(scope: Any) -> str:
+    """Older Starlettes do not tell the route; the handler's name is as good."""
+    endpoint = scope.get("endpoint")
+    return f"[{getattr(endpoint, '__qualname__', type(endpoint).__name__)}]"
+
+
+def idempotent(
+    scope: Callable[[Request], Any], policy: Policy | None = None, *, strength: Strength = "guard"
+) -> Callable[[Handler], Handler]:
+    """Protect a handler. `scope(request)` says whose key it is, and may be `async`. See `request.state.key`."""
+    checked_strength(strength)
+
+    def decorate(handler: Handler) -> Handler:
+        @functools.wraps(handler)
+        async def protected(*args: Any, **kwargs: Any) -> Any:
+            request = next(one for one in (*args, *kwargs.values()) if isinstance(one, Request))
+            principal = await resolved(scope(request))
+            request.state.key = await claim(request, principal, policy, strength=strength)
+            return answered(await _called(handler, args, kwargs))
+
+        return protected
+
+    return decorate
+
+
+async def _called(handler: Handler, args: Any, kwargs: Any) -> Any:
+    if inspect.iscoroutinefunction(handler):
+        return await handler(*args, **kwargs)
+    return await run_in_threadpool(handler, *args, **kwargs)
+
+
+# Answers ----------------------------------------------------------------------------------------
+
+
+def respond(answer: Answer | Ended) -> Response:
+    """An operation's answer as a response: its status, headers and bytes. An `Ended` also says if it is a replay."""
+    return _response(adapting.of_answer(answer))
+
+
+def answered(result: Any) -> Any:
+    return respond(result) if isinstance(result, Answer | Ended) else result
+
+
+def add_problem_handlers(app: Starlette) -> None:
+    """Answer our errors (in progress, mismatch, not finished …) with their problems, where a handler raises them."""
+    app.add_exception_handler(RetrySafeError, _problem)
+    app.add_exception_handler(Refusal, _discarded)
+
+
+def _problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RetrySafeError), "registered for these"
+    return _response(adapting.of_error(error, request.scope.get(EXCHANGE)))
+
+
+def _discarded(request: Request, error: Exception) -> Response:
+    """What the framework sees of a replay or refusal: its status. The bytes are the middleware's."""
+    return Response(status_code=getattr(error, "status_code", 500))
+
+
+def _response(told: Any) -> Response:
+    response = Response(told.body, told.status)
+    response.raw_headers = raw(told.headers)  # ours exactly: several of one name, and no content type of Starlette's
+    return response
+
+
+__all__ = [
+    "IdempotencyMiddleware",
+    "Refusal",
+    "add_problem_handlers",
+    "claim",
+    "idempotent",
+    "respond",
+]

@@ -1,0 +1,85 @@
+"""`rig`: every adapter × database. `world` is the database, `caller()` opens another user of it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from retrysafe import RetrySafe
+from tests.opening import unique, with_option
+from tests.transactions.rigs import RIGS, Caller, World
+
+EFFECTS = "CREATE TABLE IF NOT EXISTS effects (value text NOT NULL PRIMARY KEY)"
+
+
+# Django is used without an application of its own, so its registry of applications is never ready.
+NO_APPS = pytest.mark.filterwarnings("ignore:Accessing the database during app initialization")
+
+
+def marks(name: str) -> list[pytest.MarkDecorator]:
+    store = pytest.mark.store(name.partition("-")[0])
+    return [store, NO_APPS] if name.endswith("django") else [store]
+
+
+@pytest.fixture(params=[pytest.param(name, marks=marks(name)) for name in RIGS])
+def rig(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest, rig: str, tmp_path: Path) -> Iterator[World]:
+    make = sqlite_world if rig.startswith("sqlite") else postgres_world
+    made = make(request, tmp_path)
+    yield made
+    made.safe.close()
+
+
+@pytest.fixture
+def caller(rig: str, world: World) -> Iterator[Callable[[], Caller]]:
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(RIGS[rig](world))
+
+
+@pytest.fixture
+def postgres(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    made = postgres_world(request, tmp_path)
+    yield made
+    made.safe.close()
+
+
+@pytest.fixture
+def sqlite(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    made = sqlite_world(request, tmp_path)
+    yield made
+    made.safe.close()
+
+
+def sqlite_world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    url = f"sqlite:///{tmp_path / unique()}.db"
+    safe = RetrySafe(url)
+    safe.migrate()
+    connection = sqlite3.connect(url.partition("///")[2])
+    connection.execute(EFFECTS)
+    connection.commit()
+    connection.close()
+    return World(url, safe)
+
+
+def postgres_world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    """One set of tables per worker process, emptied for each test."""
+    server: str = request.getfixturevalue("postgres_url")
+    prefix = f"tx_{server.rpartition('/')[2][-12:]}"
+    safe = RetrySafe(with_option(server, "table", prefix))
+    safe.migrate()
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(EFFECTS)
+        admin.execute("DELETE FROM effects")
+        admin.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(f"{prefix}_keys")))
+    return World(with_option(server, "table", prefix), safe)

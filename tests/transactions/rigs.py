@@ -1,0 +1,391 @@
+"""One small interface to every way of holding a transaction, so that each behaviour is told once.
+
+A body is a list of steps: text is written to the table `effects` through the user's own handle, COMMIT is sent as it
+is, anything callable is called. A caller is one user with a connection of its own; it works from any one thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiosqlite
+import asyncpg
+import psycopg
+import psycopg_pool
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.orm import sessionmaker
+from sqlalchemy.pool import NullPool
+
+from retrysafe import Answer, Policy, RetrySafe
+from retrysafe.core.keys import Key
+from retrysafe.engine.arguments import fingerprint_of
+from retrysafe.engine.guard import Ended, Task
+from retrysafe.transactions import arun, run
+from tests.transactions.django_databases import django_alias
+
+COMMIT = "COMMIT"
+SCOPE = "acct-1"
+RELEASE = Policy(failures="release")
+QUICK = 0.1
+"""Seconds a caller on SQLite waits for the write lock here: nobody in a test gives it up before being told to."""
+
+Step = str | Callable[[], object]
+
+
+@dataclass
+class World:
+    """A database with the store's tables and the user's own."""
+
+    url: str
+    safe: RetrySafe
+
+    @property
+    def path(self) -> str:
+        return self.url.partition("///")[2]
+
+    @property
+    def plain(self) -> str:
+        return self.url.partition("?")[0]
+
+    def effects(self) -> list[str]:
+        return [value for (value,) in self.query("SELECT value FROM effects ORDER BY value")]
+
+    def query(self, sql: str) -> list[Any]:
+        if self.url.startswith("sqlite"):
+            connection = sqlite3.connect(self.path)
+            try:
+                return connection.execute(sql).fetchall()
+            finally:
+                connection.close()
+        with psycopg.connect(self.plain, autocommit=True) as other:
+            return other.execute(sql).fetchall()
+
+
+class Caller:
+    """`given` is what the user passes as tx; `write` and `raw` are how the user's own code uses the handle."""
+
+    def __init__(
+        self, world: World, given: Any, write: Callable[[Any, str], Any], raw: Callable[[Any, str], Any]
+    ) -> None:
+        self.world = world
+        self.given = given
+        self._write = write
+        self._raw = raw
+
+    def block(self, key: str, steps: Sequence[Step], *, request: Any = 1, policy: Policy = RELEASE) -> Ended:
+        """`with safe.transaction(…)`."""
+        with self.world.safe.transaction(self.given, key=key, scope=SCOPE, request=request, policy=policy) as tx:
+            if not tx.replayed:
+                self._do(tx.handle, steps)
+                tx.answer = Answer(201, {"done": key})
+        return Ended(tx.answer, tx.replayed, None, tx.record)
+
+    def run(self, key: str, steps: Sequence[Step], *, request: Any = 1, policy: Policy = RELEASE) -> Ended:
+        """What routes and decorators are made of."""
+
+        def body(handle: Any) -> Answer:
+            self._do(handle, steps)
+            return Answer(201, {"done": key})
+
+        return run(self.world.safe, task(self.world.safe, key, request, policy), self.given, body)
+
+    def _do(self, handle: Any, steps: Sequence[Step]) -> None:
+        for step in steps:
+            if not isinstance(step, str):
+                step()
+            elif step == COMMIT:
+                self._raw(handle, step)
+            else:
+                self._write(handle, step)
+
+
+class AsyncCaller(Caller):
+    """The same on an event loop of its own, so that it can be used like the other."""
+
+    def __init__(self, world: World, make: Callable[[], Any], write: Any, raw: Any) -> None:
+        self.runner = asyncio.Runner()
+        given = make()
+        super().__init__(world, self.runner.run(given) if asyncio.iscoroutine(given) else given, write, raw)
+
+    def block(self, key: str, steps: Sequence[Step], *, request: Any = 1, policy: Policy = RELEASE) -> Ended:
+        async def run_block() -> Ended:
+            begin = self.world.safe.transaction(self.given, key=key, scope=SCOPE, request=request, policy=policy)
+            async with begin as tx:
+                if not tx.replayed:
+                    await self._ado(tx.handle, steps)
+                    tx.answer = Answer(201, {"done": key})
+            return Ended(tx.answer, tx.replayed, None, tx.record)
+
+        return self.runner.run(run_block())
+
+    def run(self, key: str, steps: Sequence[Step], *, request: Any = 1, policy: Policy = RELEASE) -> Ended:
+        async def body(handle: Any) -> Answer:
+            await self._ado(handle, steps)
+            return Answer(201, {"done": key})
+
+        return self.runner.run(arun(self.world.safe, task(self.world.safe, key, request, policy), self.given, body))
+
+    async def _ado(self, handle: Any, steps: Sequence[Step]) -> None:
+        for step in steps:
+            if not isinstance(step, str):
+                step()
+            elif step == COMMIT:
+                await self._raw(handle, step)
+            else:
+                await self._write(handle, step)
+
+    def close(self, closing: Callable[[Any], Awaitable[Any]]) -> None:
+        async def finish() -> None:
+            await closing(self.given)
+            await self.world.safe.async_store.aclose()
+
+        self.runner.run(finish())
+        self.runner.close()
+
+
+def task(safe: RetrySafe, key: str, request: Any, policy: Policy) -> Task:
+    """As `safe.transaction` makes it, so that both forms meet in one record."""
+    fingerprint = fingerprint_of("test", {"request": request, "target": ""}, frozenset())
+    return Task(Key(key, SCOPE), safe.namespace, "", fingerprint, policy)
+
+
+# Drivers ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def on_psycopg(world: World) -> Iterator[Caller]:
+    with psycopg.connect(world.plain) as connection:
+        yield Caller(world, connection, psycopg_write, lambda c, sql: c.execute(sql))
+
+
+@contextmanager
+def on_psycopg_autocommit(world: World) -> Iterator[Caller]:
+    with psycopg.connect(world.plain, autocommit=True, row_factory=psycopg.rows.dict_row) as connection:
+        yield Caller(world, connection, psycopg_write, lambda c, sql: c.execute(sql))
+
+
+@contextmanager
+def on_psycopg_pool(world: World) -> Iterator[Caller]:
+    with psycopg_pool.ConnectionPool(world.plain, min_size=1, max_size=2, open=True) as pool:
+        yield Caller(world, pool, psycopg_write, lambda c, sql: c.execute(sql))
+
+
+def psycopg_write(connection: Any, value: str) -> Any:
+    return connection.execute("INSERT INTO effects (value) VALUES (%s)", [value])
+
+
+@contextmanager
+def on_async_psycopg(world: World) -> Iterator[Caller]:
+    caller = AsyncCaller(
+        world, lambda: psycopg.AsyncConnection.connect(world.plain), psycopg_write, lambda c, sql: c.execute(sql)
+    )
+    yield caller
+    caller.close(lambda connection: connection.close())
+
+
+@contextmanager
+def on_async_psycopg_pool(world: World) -> Iterator[Caller]:
+    async def opened() -> Any:
+        pool = psycopg_pool.AsyncConnectionPool(world.plain, min_size=1, max_size=2, open=False)
+        await pool.open()
+        return pool
+
+    caller = AsyncCaller(world, opened, psycopg_write, lambda c, sql: c.execute(sql))
+    yield caller
+    caller.close(lambda pool: pool.close())
+
+
+def asyncpg_write(connection: Any, value: str) -> Any:
+    return connection.execute("INSERT INTO effects (value) VALUES ($1)", value)
+
+
+@contextmanager
+def on_asyncpg(world: World) -> Iterator[Caller]:
+    caller = AsyncCaller(world, lambda: _asyncpg_connect(world.plain), asyncpg_write, lambda c, sql: c.execute(sql))
+    yield caller
+    caller.close(lambda connection: connection.close())
+
+
+async def _asyncpg_connect(url: str) -> Any:
+    return await asyncpg.connect(url)
+
+
+@contextmanager
+def on_asyncpg_pool(world: World) -> Iterator[Caller]:
+    async def opened() -> Any:
+        return await asyncpg.create_pool(world.plain, min_size=1, max_size=2)
+
+    caller = AsyncCaller(world, opened, asyncpg_write, lambda c, sql: c.execute(sql))
+    yield caller
+    caller.close(lambda pool: pool.close())
+
+
+def sqlite_write(connection: Any, value: str) -> Any:
+    return connection.execute("INSERT INTO effects (value) VALUES (?)", [value])
+
+
+@contextmanager
+def on_sqlite3(world: World) -> Iterator[Caller]:
+    connection = sqlite3.connect(world.path, timeout=QUICK)
+    connection.row_factory = sqlite3.Row
+    yield Caller(world, connection, sqlite_write, lambda c, sql: c.execute(sql))
+    connection.close()
+
+
+@contextmanager
+def on_sqlite3_factory(world: World) -> Iterator[Caller]:
+    def make() -> sqlite3.Connection:
+        return sqlite3.connect(world.path, timeout=QUICK, isolation_level=None)
+
+    yield Caller(world, make, sqlite_write, lambda c, sql: c.execute(sql))
+
+
+@contextmanager
+def on_aiosqlite(world: World) -> Iterator[Caller]:
+    async def opened() -> Any:
+        return await aiosqlite.connect(world.path, timeout=QUICK)
+
+    caller = AsyncCaller(world, opened, sqlite_write, lambda c, sql: c.execute(sql))
+    yield caller
+    caller.close(lambda connection: connection.close())
+
+
+@contextmanager
+def on_aiosqlite_factory(world: World) -> Iterator[Caller]:
+    def make() -> Any:
+        return lambda: aiosqlite.connect(world.path, timeout=QUICK)
+
+    caller = AsyncCaller(world, make, sqlite_write, lambda c, sql: c.execute(sql))
+    yield caller
+    caller.close(_nothing)
+
+
+async def _nothing(given: Any) -> None:
+    """Nothing of ours is left open."""
+
+
+def sqlalchemy_write(handle: Any, value: str) -> Any:
+    return handle.execute(text("INSERT INTO effects (value) VALUES (:value)"), {"value": value})
+
+
+def sqlalchemy_commit(session: Any, sql: str) -> Any:
+    return session.commit()
+
+
+def sqlalchemy_url(world: World, driver: str) -> str:
+    return f"{driver}:{world.plain.partition(':')[2]}"
+
+
+def sqlalchemy_engine(world: World, driver: str) -> Any:
+    quick = {"connect_args": {"timeout": QUICK}} if driver.startswith("sqlite") else {}
+    make = create_async_engine if driver.endswith(("asyncpg", "aiosqlite", "psycopg_async")) else create_engine
+    return make(sqlalchemy_url(world, driver), poolclass=NullPool, **quick)
+
+
+def on_session(driver: str) -> Callable[[World], Any]:
+    @contextmanager
+    def caller(world: World) -> Iterator[Caller]:
+        engine = sqlalchemy_engine(world, driver)
+        with sessionmaker(engine)() as session:
+            yield Caller(world, session, sqlalchemy_write, sqlalchemy_commit)
+        engine.dispose()
+
+    return caller
+
+
+def on_sessionmaker(driver: str) -> Callable[[World], Any]:
+    @contextmanager
+    def caller(world: World) -> Iterator[Caller]:
+        engine = sqlalchemy_engine(world, driver)
+        yield Caller(world, sessionmaker(engine), sqlalchemy_write, sqlalchemy_commit)
+        engine.dispose()
+
+    return caller
+
+
+def on_engine(driver: str) -> Callable[[World], Any]:
+    @contextmanager
+    def caller(world: World) -> Iterator[Caller]:
+        engine = sqlalchemy_engine(world, driver)
+        yield Caller(world, engine, sqlalchemy_write, sqlalchemy_commit)
+        engine.dispose()
+
+    return caller
+
+
+def on_async_sessionmaker(driver: str) -> Callable[[World], Any]:
+    @contextmanager
+    def caller(world: World) -> Iterator[Caller]:
+        engine = sqlalchemy_engine(world, driver)
+        made = AsyncCaller(world, lambda: async_sessionmaker(engine), sqlalchemy_write, sqlalchemy_commit)
+        yield made
+        made.close(lambda maker: engine.dispose())
+
+    return caller
+
+
+def on_async_session(driver: str) -> Callable[[World], Any]:
+    @contextmanager
+    def caller(world: World) -> Iterator[Caller]:
+        engine = sqlalchemy_engine(world, driver)
+        made = AsyncCaller(world, async_sessionmaker(engine), sqlalchemy_write, sqlalchemy_commit)
+        yield made
+
+        async def closing(session: Any) -> None:
+            await session.close()
+            await engine.dispose()
+
+        made.close(closing)
+
+    return caller
+
+
+@contextmanager
+def on_django(world: World) -> Iterator[Caller]:
+    def raw(connection: Any, sql: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(sql)
+
+    def write(connection: Any, value: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("INSERT INTO effects (value) VALUES (%s)", [value])
+
+    with django_alias(world.plain, QUICK) as alias:
+        yield Caller(world, f"django:{alias}", write, raw)
+
+
+POSTGRES: dict[str, Callable[[World], Any]] = {
+    "psycopg": on_psycopg,
+    "psycopg-autocommit": on_psycopg_autocommit,
+    "psycopg-pool": on_psycopg_pool,
+    "psycopg-async": on_async_psycopg,
+    "psycopg-async-pool": on_async_psycopg_pool,
+    "asyncpg": on_asyncpg,
+    "asyncpg-pool": on_asyncpg_pool,
+    "session": on_session("postgresql+psycopg"),
+    "sessionmaker": on_sessionmaker("postgresql+psycopg"),
+    "engine": on_engine("postgresql+psycopg"),
+    "async-session-asyncpg": on_async_session("postgresql+asyncpg"),
+    "async-sessionmaker-asyncpg": on_async_sessionmaker("postgresql+asyncpg"),
+    "async-sessionmaker-psycopg": on_async_sessionmaker("postgresql+psycopg_async"),
+    "django": on_django,
+}
+SQLITE: dict[str, Callable[[World], Any]] = {
+    "sqlite3": on_sqlite3,
+    "sqlite3-factory": on_sqlite3_factory,
+    "aiosqlite": on_aiosqlite,
+    "aiosqlite-factory": on_aiosqlite_factory,
+    "session": on_session("sqlite"),
+    "sessionmaker": on_sessionmaker("sqlite"),
+    "engine": on_engine("sqlite"),
+    "async-session": on_async_session("sqlite+aiosqlite"),
+    "async-sessionmaker": on_async_sessionmaker("sqlite+aiosqlite"),
+    "django": on_django,
+}
+RIGS = {**{f"postgres-{name}": rig for name, rig in POSTGRES.items()}, **{f"sqlite-{n}": r for n, r in SQLITE.items()}}

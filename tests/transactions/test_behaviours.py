@@ -1,0 +1,321 @@
+"""What the transaction strength promises, on every adapter and database it supports."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from retrysafe import Policy
+from retrysafe.core.keys import Key
+from retrysafe.core.ops import Claim, Lookup
+from retrysafe.core.records import Record
+from retrysafe.core.states import State
+from retrysafe.errors import (
+    FingerprintMismatch,
+    InProgress,
+    NestedTransaction,
+    NoAnswer,
+    OutcomeUnknown,
+    RetrySafeError,
+    TransactionSplit,
+)
+from tests.transactions.rigs import COMMIT, RELEASE, SCOPE, AsyncCaller, Caller, World, task
+
+Open = Callable[[], Caller]
+PATIENCE = 30.0
+
+
+def stored(world: World, key: str) -> Record | None:
+    return world.safe.execute(Lookup(Key(key, SCOPE).id(world.safe.namespace))).record
+
+
+def claim(world: World, key: str, **changes: Any) -> Claim:
+    return task(world.safe, key, 1, RELEASE.but(**changes)).claim()
+
+
+class Boom(Exception):
+    status_code = 418
+
+
+def explode() -> None:
+    raise Boom("the body failed")
+
+
+@pytest.mark.parametrize("form", ["block", "run"])
+def test_the_effect_and_its_receipt_commit_together(world: World, caller: Open, form: str) -> None:
+    user = caller()
+    seen: list[object] = []
+    ended = getattr(user, form)("k", ["a", lambda: seen.append((world.effects(), stored(world, "k")))])
+    assert not ended.replayed
+    assert seen == [([], None)], "nothing is visible before the commit"
+    assert world.effects() == ["a"]
+    record = stored(world, "k")
+    assert record is not None
+    assert (record.state, record.attempt, record.answer) == (State.COMPLETED, 1, ended.answer)
+    assert record == ended.record
+
+
+@pytest.mark.parametrize("form", ["block", "run"])
+def test_a_replay_runs_nothing_and_gives_the_same_bytes(world: World, caller: Open, form: str) -> None:
+    user = caller()
+    first = getattr(user, form)("k", ["a"])
+    before = stored(world, "k")
+    again = getattr(user, form)("k", ["b", explode])
+    assert again.replayed
+    assert again.answer == first.answer
+    assert world.effects() == ["a"]
+    assert stored(world, "k") == before, "a replay writes nothing"
+
+
+@pytest.mark.parametrize("form", ["block", "run"])
+def test_an_exception_rolls_both_back_and_a_retry_runs(world: World, caller: Open, form: str) -> None:
+    user = caller()
+    with pytest.raises(Boom):
+        getattr(user, form)("k", ["a", explode])
+    assert (world.effects(), stored(world, "k")) == ([], None)
+    assert not getattr(user, form)("k", ["a"]).replayed
+    assert world.effects() == ["a"]
+
+
+@pytest.mark.parametrize("form", ["block", "run"])
+def test_a_failure_that_is_final_is_stored_after_the_rollback(world: World, caller: Open, form: str) -> None:
+    user = caller()
+    keep = Policy(failures="store")
+    with pytest.raises(Boom):
+        getattr(user, form)("k", ["a", explode], policy=keep)
+    assert world.effects() == []
+    record = stored(world, "k")
+    assert record is not None
+    assert record.state is State.COMPLETED
+    again = getattr(user, form)("k", ["b"], policy=keep)
+    assert again.replayed
+    assert again.answer == record.answer
+    assert world.effects() == []
+
+
+def test_another_request_with_the_key_is_a_mismatch(world: World, caller: Open) -> None:
+    user = caller()
+    user.block("k", ["a"])
+    with pytest.raises(FingerprintMismatch):
+        user.run("k", ["b"], request=2)
+    with pytest.raises(FingerprintMismatch):
+        user.block("k", ["b"], request=2)
+    assert world.effects() == ["a"]
+
+
+def test_busy_while_another_holds_it(world: World, caller: Open) -> None:
+    with Holding(caller(), "k", ["a"]) as first:
+        with pytest.raises(InProgress):
+            caller().run("k", ["b"])
+        with pytest.raises(InProgress):
+            caller().block("k", ["b"])
+        first.go()
+    assert world.effects() == ["a"]
+    assert caller().run("k", ["b"]).replayed
+
+
+def test_waiting_callers_get_the_answer_of_the_first(world: World, caller: Open) -> None:
+    """Nobody lets the first go on before the second has met it: it is let go by the second's own first pause."""
+    wait = RELEASE.but(busy="wait", wait=PATIENCE)
+    with Holding(caller(), "k", ["a"]) as first:
+        met = threading.Event()
+        waiter = Background(lambda: caller().run("k", ["b"], policy=wait))
+        threading.Thread(target=lambda: (met.wait(QUICK_LOOK), first.go())).start()
+        ended = waiter.result()
+    assert ended.replayed
+    assert world.effects() == ["a"]
+
+
+QUICK_LOOK = 0.3
+
+
+def test_of_many_at_once_exactly_one_has_its_effect(world: World, caller: Open) -> None:
+    rivals = [caller() for _ in range(4)]
+    start = threading.Barrier(len(rivals))
+    wait = RELEASE.but(busy="wait", wait=PATIENCE)
+
+    def compete(number: int) -> Any:
+        start.wait(PATIENCE)
+        return rivals[number].run("k", [f"by-{number}"], policy=wait)
+
+    with ThreadPoolExecutor(len(rivals)) as pool:
+        ends = list(pool.map(compete, range(len(rivals))))
+    assert len(world.effects()) == 1
+    assert len({end.answer for end in ends}) == 1
+    assert [end.replayed for end in ends].count(False) == 1
+
+
+def test_nesting_is_refused(world: World, caller: Open) -> None:
+    user = caller()
+
+    def inner() -> None:
+        user.run("inner", ["b"])
+
+    if isinstance(user, AsyncCaller) or not shares_its_connection(user):
+        pytest.skip("this caller gives every transaction a connection of its own")
+    with pytest.raises(NestedTransaction):
+        user.run("outer", ["a", inner])
+    assert world.effects() == []
+    assert stored(world, "outer") is None
+
+
+def shares_its_connection(user: Caller) -> bool:
+    return not (callable(user.given) or type(user.given).__name__ in ("ConnectionPool", "Engine"))
+
+
+@pytest.mark.parametrize("form", ["block", "run"])
+def test_a_commit_in_the_middle_is_detected_and_told(world: World, caller: Open, form: str) -> None:
+    user = caller()
+    with pytest.raises(TransactionSplit) as told:
+        getattr(user, form)("k", ["a", COMMIT, "b"])
+    assert not getattr(told.value, "__notes__", []), told.value.__notes__
+    assert world.effects() == ["a"], "what was committed stays, what came after was rolled back"
+    record = stored(world, "k")
+    assert record is not None
+    assert record.state is State.UNCERTAIN
+    with pytest.raises(OutcomeUnknown):
+        getattr(caller(), form)("k", ["a2"])
+    assert world.effects() == ["a"]
+
+
+def test_a_living_guard_of_the_same_key_keeps_it_busy(world: World, caller: Open) -> None:
+    world.safe.execute(claim(world, "k"))
+    with pytest.raises(InProgress):
+        caller().run("k", ["a"])
+    assert world.effects() == []
+
+
+def test_an_abandoned_guard_is_taken_over_or_stays_uncertain(world: World, caller: Open) -> None:
+    user = caller()
+    for key, abandoned in (("rerun", "rerun"), ("unknown", "uncertain")):
+        world.safe.execute(replaced(claim(world, key, abandoned=abandoned), now=1))
+    ended = user.run("rerun", ["a"])
+    record = stored(world, "rerun")
+    assert record == ended.record
+    assert record is not None
+    assert (record.state, record.attempt, record.created) == (State.COMPLETED, 2, 1)
+    with pytest.raises(OutcomeUnknown):
+        user.run("unknown", ["b"])
+    assert world.effects() == ["a"]
+
+
+def test_an_expired_receipt_begins_a_new_life(world: World, caller: Open) -> None:
+    user = caller()
+    first = user.run("k", ["a"])
+    world.safe.execute(Lookup(first.record.id))
+    expire(world, first.record.id)
+    second = user.run("k", ["b"], request=2)
+    assert not second.replayed
+    assert second.record.run != first.record.run
+    assert stored(world, "k") == second.record
+    assert world.effects() == ["a", "b"]
+
+
+def test_a_guard_that_claims_meanwhile_wins_and_everything_is_rolled_back(world: World, caller: Open) -> None:
+    """Two strengths on one key is a mistake, and even then nothing happens twice."""
+    if world.url.startswith("sqlite"):
+        pytest.skip("on SQLite the open transaction holds the only write lock: no guard can claim")
+    with pytest.raises(InProgress):
+        caller().run("k", ["a", lambda: world.safe.execute(claim(world, "k"))])
+    assert world.effects() == []
+
+
+def test_an_answer_that_is_not_final_rolls_back(world: World, caller: Open) -> None:
+    ended = caller().run("k", ["a"], policy=Policy(failures=lambda status, error: status != 201))
+    assert ended.answer.status == 201
+    assert (world.effects(), stored(world, "k")) == ([], None)
+
+
+def test_a_block_without_an_answer_is_refused(world: World, caller: Open) -> None:
+    user = caller()
+    if isinstance(user, AsyncCaller):
+
+        async def leave() -> None:
+            async with world.safe.transaction(user.given, key="k", scope=SCOPE):
+                pass
+
+        with pytest.raises(NoAnswer):
+            user.runner.run(leave())
+    else:
+        with pytest.raises(NoAnswer), world.safe.transaction(user.given, key="k", scope=SCOPE):
+            pass
+    assert stored(world, "k") is None
+    assert not user.run("k", ["a"]).replayed
+
+
+def test_the_users_connection_is_left_as_it_was(world: World, caller: Open) -> None:
+    """After a replay, a refusal, a failure and a success the same connection serves on."""
+    user = caller()
+    user.run("k", ["a"])
+    user.run("k", ["b"])
+    with pytest.raises(RetrySafeError):
+        user.run("k", ["c"], request=2)
+    with pytest.raises(Boom):
+        user.run("l", ["d", explode])
+    user.run("m", ["e"])
+    assert world.effects() == ["a", "e"]
+
+
+# Helpers ------------------------------------------------------------------------------------------
+
+
+def replaced(op: Claim, *, now: int) -> Claim:
+    from dataclasses import replace
+
+    return replace(op, now=now)
+
+
+def expire(world: World, record_id: bytes) -> None:
+    """Turn its clock back, as only a test may."""
+    import sqlite3
+
+    import psycopg
+
+    if world.url.startswith("sqlite"):
+        connection = sqlite3.connect(world.path)
+        connection.execute("UPDATE retrysafe_keys SET expires = 1 WHERE id = ?", [record_id])
+        connection.commit()
+        connection.close()
+        return
+    table = world.url.rpartition("table=")[2]
+    with psycopg.connect(world.plain) as connection:
+        connection.execute(f"UPDATE {table}_keys SET expires = 1 WHERE id = %s", [record_id])
+
+
+class Background:
+    """Something that runs beside the test."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._pool = ThreadPoolExecutor(1)
+        self._future = self._pool.submit(function)
+
+    def result(self) -> Any:
+        try:
+            return self._future.result(PATIENCE)
+        finally:
+            self._pool.shutdown()
+
+
+class Holding:
+    """A user that stands in the middle of its transaction until told to go on."""
+
+    def __init__(self, user: Caller, key: str, steps: list[Any]) -> None:
+        self._inside = threading.Event()
+        self._go = threading.Event()
+        self._work = lambda: user.run(key, [*steps, self._inside.set, lambda: self._go.wait(PATIENCE)])
+
+    def __enter__(self) -> Holding:
+        self._running = Background(self._work)
+        assert self._inside.wait(PATIENCE)
+        return self
+
+    def go(self) -> None:
+        self._go.set()
+
+    def __exit__(self, *error: object) -> None:
+        self._go.set()
+        self._running.result()
