@@ -10,6 +10,7 @@
     │   ├── ScopeRequired          no principal: keys would be shared between tenants
     │   ├── ArgumentError          a call whose arguments cannot be fingerprinted
     │   ├── ResultNotStorable      the work was done, its result has no stored form
+    │   ├── OperationError         an operation that is declared or called wrongly
     │   ├── WrongColour            sync used where only async was given, or the reverse
     │   ├── NestedTransaction      a transaction was open already: ours must be the outermost
     │   ├── TransactionSplit       the body committed or rolled back in the middle of its transaction
@@ -21,7 +22,9 @@
     │   └── FingerprintMismatch    the key belongs to another request
     ├── NotNow                     nobody: try the same key again
     │   ├── InProgress             another caller is at it
-    │   └── RolledBack             the database undid all of it: nothing happened
+    │   ├── RolledBack             the database undid all of it: nothing happened
+    │   └── NotFinished            an operation stopped at a recovery point: it goes on from there
+    ├── OperationChanged           it was begun by other code, which this code does not understand
     ├── OutcomeUnknown             it began, and nobody knows how it ended
     ├── AnswerGone                 it was done; its answer was not kept
     ├── StoredFailure              it was tried, it failed, and that is the answer
@@ -244,7 +247,8 @@ class NotFinished(NotNow):
     def __init__(self, operation: str, key: str, point: str, why: str) -> None:
         self.retry_after = 1.0
         super().__init__(
-            f"{operation} with key {key!r} stopped at {point!r} ({why}); retry with the same key, or let the worker go on"
+            f"{operation} with key {key!r} stopped at {point!r} ({why}); "
+            "retry with the same key, or let the worker go on"
         )
 
 

@@ -99,17 +99,18 @@ class PostgresProxy:
     def mode(self) -> Raw:
         return self._raw
 
-    def passes(self, link: Link, message: bytes, forward: Callable[[], None], *, up: bool) -> bool:
+    def passes(self, link: Link, message: bytes, to: socket.socket) -> bool:
         """Forward a message, or cut the connection. One at a time, so that the numbering has an order."""
+        up = to is link.server
         with self._lock:
             if link.swallowing:
                 return self._swallowed(link, message, up)
             self.seen.append((">" if up else "<") + message[:1].decode("latin-1"))
             if self._at == 0 or len(self.seen) != self._at:
-                forward()
+                link.send(to, message)
                 return True
             if self._side != "before":
-                forward()
+                link.send(to, message)
             if self._side == "swallow" and up and message[:1] in (b"S", b"Q"):
                 link.swallowing = True
                 return True
@@ -154,7 +155,7 @@ class Link:
     def __init__(self, proxy: PostgresProxy, client: socket.socket, server: socket.socket) -> None:
         self._proxy = proxy
         self._client = client
-        self._server = server
+        self.server = server
         self._plain = threading.Event()
         self._gone = threading.Event()
         self.swallowing = False
@@ -170,7 +171,7 @@ class Link:
     def close(self) -> None:
         self._gone.set()
         self._plain.set()
-        for end in (self._client, self._server):
+        for end in (self._client, self.server):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
@@ -180,11 +181,11 @@ class Link:
         """RST: what a crashed peer or a firewall sends."""
         self._gone.set()
         self._plain.set()
-        for end in (self._client, self._server):
+        for end in (self._client, self.server):
             with suppress(OSError):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._client.close()
-        self._server.close()
+        self.server.close()
         self._proxy.forget(self)
 
     def _pumped(self, pump: Callable[[], None]) -> None:
@@ -197,14 +198,14 @@ class Link:
         self._startup()
         while True:
             message = self._message(self._client)
-            if not self._proxy.passes(self, message, lambda: self._send(self._server, message), up=True):
+            if not self._proxy.passes(self, message, self.server):
                 return
 
     def _down(self) -> None:
         self._plain.wait()
         while True:
-            message = self._message(self._server)
-            if not self._proxy.passes(self, message, lambda: self._send(self._client, message), up=False):
+            message = self._message(self.server)
+            if not self._proxy.passes(self, message, self._client):
                 return
 
     def _startup(self) -> None:
@@ -212,13 +213,13 @@ class Link:
         while True:
             head = self._exactly(self._client, 8)
             length, code = struct.unpack("!ii", head)
-            self._server.sendall(head + self._exactly(self._client, length - 8))
+            self.server.sendall(head + self._exactly(self._client, length - 8))
             if code not in (SSL_REQUEST, GSS_REQUEST):
                 self._plain.set()
                 return
-            self._client.sendall(self._exactly(self._server, 1))
+            self._client.sendall(self._exactly(self.server, 1))
 
-    def _send(self, to: socket.socket, message: bytes) -> None:
+    def send(self, to: socket.socket, message: bytes) -> None:
         step = 1 if self._proxy.mode() == "trickle" else len(message)
         with suppress(OSError):  # the other end left first; our own read will say so
             for place in range(0, len(message), step):

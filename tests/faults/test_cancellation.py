@@ -212,7 +212,7 @@ async def asks_again(charge: Charge) -> None:
 
 @each_store
 async def test_it_is_the_callers_cancellation(one_connection: str) -> None:
-    """`asyncio.timeout` around a guarded call works as around any other: it is not swallowed, nor made an error of ours."""
+    """A guarded call is cancelled like any other: that is neither swallowed nor made an error of ours."""
     safe = RetrySafe(one_connection)
     begun = asyncio.Event()
 

@@ -17,13 +17,13 @@ import pytest
 
 from retrysafe.core.ops import Lookup
 from retrysafe.errors import StoreUnavailable, StoreUnclear
-from retrysafe.testing import Do
 from tests.faults.proxy import PostgresProxy, Side
 from tests.faults.story import CASES, Case, asked, check_truth, eventually, resend, rival, stored, warm
 from tests.opening import open_do, open_migrated, unique, with_option
 from tests.servers import PostgresServer
 
-pytestmark = pytest.mark.store("postgres")
+# One group: the tests share a server, and xdist gives a group to one worker.
+pytestmark = [pytest.mark.store("postgres"), pytest.mark.xdist_group("killed postgres")]
 
 
 class Doomed:

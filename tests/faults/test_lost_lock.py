@@ -1,4 +1,4 @@
-"""PostgreSQL as others leave it: rows that are locked, other isolation levels, pools and sessions not made for us (I28)."""
+"""PostgreSQL as others leave it: rows that are locked (I28), other isolation levels, pools and sessions not for us."""
 
 from __future__ import annotations
 
@@ -296,7 +296,9 @@ def held_batch(place: Place, do: Do) -> None:
 async def test_an_async_pool_of_yours_without_autocommit(place: Place) -> None:
     with place.store("sync"):
         pass
-    async with AsyncConnectionPool(place.plain, min_size=1, max_size=1, kwargs={"autocommit": False}, open=False) as pool:
+    async with AsyncConnectionPool(
+        place.plain, min_size=1, max_size=1, kwargs={"autocommit": False}, open=False
+    ) as pool:
         store = AsyncPostgresStore(pool, table=place.table)
         op = claim(unique(), now=None)
         assert (await store.execute(op)).granted is True
@@ -316,9 +318,9 @@ def test_a_read_only_session(database: str, colour: str) -> None:
     alter(database, "default_transaction_read_only", "on")
     do = open_do(database, colour)
     try:
-        with pytest.raises(StoreUnavailable, match="read-only.*primary"):
+        with pytest.raises(StoreUnavailable, match=r"read-only.*primary"):
             do(claim("k", now=None))
-        with pytest.raises(StoreUnavailable, match="read-only.*primary"):
+        with pytest.raises(StoreUnavailable, match=r"read-only.*primary"):
             do.many([claim("k", now=None)])
         assert do(lookup("k", now=None)).record is None
     finally:

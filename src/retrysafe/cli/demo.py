@@ -34,5 +34,5 @@ def run(given: argparse.Namespace) -> int:
     given.data.mkdir(parents=True, exist_ok=True)
     app = make_app(given.data)
     print(f"the demo is at http://{HOST}:{given.port}  (its data stays in {given.data}/; Ctrl-C stops it)", flush=True)
-    uvicorn.run(app, host=HOST, port=given.port, log_level="warning")  # type: ignore[arg-type]
+    uvicorn.run(app, host=HOST, port=given.port, log_level="warning")
     return 0

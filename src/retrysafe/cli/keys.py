@@ -155,8 +155,8 @@ def answer(record: Record) -> dict[str, Any]:
 
 def line(record: Record, now: int) -> str:
     state = "lapsed" if record.lapsed(now) else record.state.value
-    whose, key = _short(record.scope, 24), _short(record.key, 36)
-    return f"{record.id.hex()[:12]}  {state:9}  {record.kind:9}  {whose:24}  {key:36}  #{record.attempt}  {iso(record.created)}"
+    whose, key, began = _short(record.scope, 24), _short(record.key, 36), iso(record.created)
+    return f"{record.id.hex()[:12]}  {state:9}  {record.kind:9}  {whose:24}  {key:36}  #{record.attempt}  {began}"
 
 
 def _short(text: str, width: int) -> str:

@@ -72,7 +72,10 @@ def held_lease(lease: Lease) -> Iterator[None]:
     try:
         yield
     finally:
-        _current.reset(token)
+        try:
+            _current.reset(token)
+        except ValueError:  # it ends in another context than it began in: an async view under WSGI
+            _current.set(None)
 
 
 def adopt_lease(lease: Lease) -> None:

@@ -36,7 +36,8 @@ class RetrySafe:
     """Made from a store's URL, or from stores you built around your own pool or client.
 
     `namespace` separates applications that share a store; `policy` is what routes and functions start from;
-    `keyring` encrypts what is stored; `on_event` is told what happens.
+    `keyring` encrypts what is stored; `on_event` is told what happens; `tx` says how to open your own transactions
+    (a pool, a sessionmaker, "django:default"); `batching` lets calls that wait anyway go to the store together.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class RetrySafe:
         keyring: KeyRing | None = None,
         on_event: Hook | None = None,
         tx: Any = None,
+        batching: bool = True,
     ) -> None:
         if not isinstance(namespace, str) or not namespace or len(namespace) > 255 or "\0" in namespace:
             raise UsageError(
@@ -62,6 +64,7 @@ class RetrySafe:
         self.events = Events(on_event)
         self._sealer = Sealer(keyring)
         self._url = ""
+        self._batching = batching
         self._sync, self._async = self._stores(store, async_store)
         self._heartbeat = Heartbeat(lambda: self.store, self.events.emit)  # type: ignore[arg-type]
         self._async_heartbeat = AsyncHeartbeat(lambda: self.async_store, self.events.emit)  # type: ignore[arg-type]
@@ -75,7 +78,10 @@ class RetrySafe:
             # A private memory store still has to be one store in both colours.
             self._url = store + secrets.token_hex(8) if store == "memory://" else store
             find_backend(self._url)
-            return open_store(self._url), open_async_store(self._url)
+            return (
+                open_store(self._url, batching=self._batching),
+                open_async_store(self._url, batching=self._batching),
+            )
         if store is None and async_store is None:
             raise StoreURLError("RetrySafe() needs a store: RetrySafe('sqlite:///app.db'), or a store of your own")
         if store is not None and not isinstance(store, Store):

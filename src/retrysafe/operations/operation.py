@@ -8,7 +8,7 @@ import time
 import typing
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 from retrysafe.core.keys import Key
 from retrysafe.core.ops import Claim
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 MAX_ATTEMPTS = 10
 
@@ -56,11 +58,19 @@ class Operation:
 
     # Declaring ------------------------------------------------------------------------------
 
-    def local(self, function: F | None = None, **options: Any) -> Any:
+    @overload
+    def local(self, function: Callable[Concatenate[Any, P], R], /) -> Callable[P, R]: ...
+    @overload
+    def local(self, /, **options: Any) -> Callable[[Callable[Concatenate[Any, P], R]], Callable[P, R]]: ...
+    def local(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """A step in one transaction of yours: `def step(tx, …)`. Options: `undo`, `tries`."""
         return self._declare("local", function, options)
 
-    def foreign(self, function: F | None = None, **options: Any) -> Any:
+    @overload
+    def foreign(self, function: Callable[..., R], /) -> Callable[..., R]: ...
+    @overload
+    def foreign(self, /, **options: Any) -> Callable[[Callable[..., R]], Callable[..., R]]: ...
+    def foreign(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """A step that calls another system: `def step(…, *, key)`.
 
         `timeout` seconds; `key_life`: how long the other system remembers a key; `find(…, key)`: ask it what happened;

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from retrysafe.core.ops import Op
+from retrysafe.errors import StoreError
 
 R = TypeVar("R")
 Request = TypeVar("Request")
@@ -66,6 +67,10 @@ class AsyncStore(Protocol):
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]: ...
     async def migrate(self) -> list[str]: ...
     async def aclose(self) -> None: ...
+
+
+class BatchRefused(StoreError):
+    """One operation of a batch cannot go together with the others, and none of them happened: send them apart."""
 
 
 class Backend(Protocol):

@@ -7,6 +7,7 @@ from importlib import import_module
 from retrysafe.core.urls import safe_url
 from retrysafe.errors import StoreURLError
 from retrysafe.stores.base import AsyncStore, Backend, Store
+from retrysafe.stores.batching import AsyncBatching, Batching
 from retrysafe.stores.lifetime import ForkSafe, PerLoop
 
 _OURS = {
@@ -22,16 +23,22 @@ _OURS = {
 _EXAMPLES = "sqlite:///app.db, postgresql://user@host/db, redis://host:6379/0, memory://"
 
 
-def open_store(url: str) -> Store:
-    """A store, sync. It connects when it is first used, and again in each process that was forked from this one."""
+def open_store(url: str, *, batching: bool = False) -> Store:
+    """A store, sync. It connects when it is first used, and again in each process that was forked from this one.
+
+    With `batching`, calls of many threads that have to wait anyway go together (stores/batching.py).
+    """
     backend = find_backend(url)
-    return ForkSafe(backend.capabilities, lambda: backend.open(url))
+    return ForkSafe(backend.capabilities, lambda: Batching(backend.open(url)) if batching else backend.open(url))
 
 
-def open_async_store(url: str) -> AsyncStore:
+def open_async_store(url: str, *, batching: bool = False) -> AsyncStore:
     """A store, async. It connects when it is first used, once per event loop."""
     backend = find_backend(url)
-    return PerLoop(backend.capabilities, lambda: backend.open_async(url))
+    return PerLoop(
+        backend.capabilities,
+        lambda: AsyncBatching(backend.open_async(url)) if batching else backend.open_async(url),
+    )
 
 
 def find_backend(url: str) -> Backend:

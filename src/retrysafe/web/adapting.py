@@ -1,7 +1,8 @@
 """What the adapters of all ASGI frameworks share: find the exchange, ask it, and answer with what comes of it.
 
 An adapter is thin on purpose. The middleware captures, stores and sends; the adapter only says *when* the key is
-claimed (after authentication) and *for whom*, and turns refusals into something its framework takes for an ordinary answer.
+claimed (after authentication) and *for whom*, and turns refusals into something its framework takes for an ordinary
+answer.
 """
 
 from __future__ import annotations

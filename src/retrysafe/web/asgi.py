@@ -22,7 +22,7 @@ from retrysafe.engine.safe import RetrySafe
 from retrysafe.web import problems, status
 from retrysafe.web.asgi_answer import AnswerSender, Message, Send
 from retrysafe.web.colours import AsyncExchange
-from retrysafe.web.exchange import EXCHANGE, LINGER, BodyRefused, Shortcut, as_scope, enter, is_shortcut
+from retrysafe.web.exchange import EXCHANGE, LINGER, BodyRefused, Shortcut, as_scope, enter, is_shortcut, leave
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Options, Scope, Settings
 from retrysafe.web.view import RequestView, of_scope
@@ -77,7 +77,11 @@ class IdempotencyMiddleware:
             return await self.app(scope, receive, send)
         exchange = AsyncExchange(self.settings, of_scope(scope), route, ())
         exchange.untouched = True
-        return await self.app({**scope, EXCHANGE: exchange}, receive, send)
+        token = enter(exchange)
+        try:
+            return await self.app({**scope, EXCHANGE: exchange}, receive, send)
+        finally:
+            leave(token)
 
     async def _work(self, scope: ASGIScope, exchange: AsyncExchange, body: Body, sender: AnswerSender) -> None:
         """Claim, run, settle, answer: all in one task."""

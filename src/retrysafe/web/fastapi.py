@@ -134,8 +134,8 @@ def documented(schema: Json, app: FastAPI) -> Json:
     for method, path, operation in openapi.operations(schema):
         told = _mark(operation)
         if told is not None:
-            schemas = schema.setdefault("components", {}).setdefault("schemas", {})
-            openapi.describe(operation, schemas, _how(told, options, f"{method} {path}"))
+            problem = openapi.referred_problem(schema)
+            openapi.describe(operation, _how(told, options, f"{method} {path}"), problem)
     for item in schema.get("paths", {}).values():
         _without_mark(item.get("get", {}))
     return schema

@@ -44,15 +44,14 @@ class Documented:
     quota: bool = False
 
 
-def describe(operation: Json, schemas: Json, how: Documented) -> None:
-    """Add everything to one operation object, and the problem's schema to `components.schemas`."""
+def describe(operation: Json, how: Documented, problem: Json) -> None:
+    """Add everything to one operation object. `problem` is the schema of our problems, or a reference to it."""
     parameters = operation.setdefault("parameters", [])
     parameters[:] = [one for one in parameters if not _is_header(one, how.header)]
     parameters.append(key_parameter(how))
-    reference = {"$ref": f"#/components/schemas/{_component(schemas)}"}
     responses = operation.setdefault("responses", {})
     for status, kinds in problem_statuses(how).items():
-        _add_problem(responses.setdefault(str(status), {}), kinds, reference)
+        _add_problem(responses.setdefault(str(status), {}), kinds, problem)
     for status, response in responses.items():
         if status.startswith("2"):
             response.setdefault("headers", {}).update(success_headers(how))
@@ -104,12 +103,12 @@ def problem_statuses(how: Documented) -> dict[int, list[Problem]]:
     return found
 
 
-def _add_problem(response: Json, kinds: list[Problem], reference: Json) -> None:
+def _add_problem(response: Json, kinds: list[Problem], problem: Json) -> None:
     titles = "; ".join(kind.title for kind in kinds)
     told = response.get("description", "")
     if titles not in told:
         response["description"] = f"{told}; or: {titles}" if told else titles
-    response.setdefault("content", {})[PROBLEM_TYPE] = {"schema": reference}
+    response.setdefault("content", {})[PROBLEM_TYPE] = {"schema": problem}
     headers = response.setdefault("headers", {})
     headers["Link"] = {"description": "Where this problem is explained", "schema": {"type": "string"}}
     if any(kind.code in _WITH_RETRY_AFTER for kind in kinds):
@@ -179,11 +178,12 @@ PROBLEM_SCHEMA: Json = {
 }
 
 
-def _component(schemas: Json) -> str:
-    """Its name among the components: `Problem`, unless the application has another one of that name."""
+def referred_problem(schema: Json) -> Json:
+    """Put our problem among a document's components, as `Problem` unless that name is taken; a reference to it."""
+    schemas = schema.setdefault("components", {}).setdefault("schemas", {})
     name = "Problem" if schemas.get("Problem", PROBLEM_SCHEMA) == PROBLEM_SCHEMA else "IdempotencyProblem"
     schemas[name] = PROBLEM_SCHEMA
-    return name
+    return {"$ref": f"#/components/schemas/{name}"}
 
 
 def _is_header(parameter: Json, name: str) -> bool:

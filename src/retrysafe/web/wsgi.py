@@ -65,10 +65,14 @@ class IdempotencyMiddleware:
         """No key, and none is needed: the application gets its own environment."""
         if self.settings.scope is not None:
             self.settings.census.count(route.target, "", "missing")
-        else:
-            environ[EXCHANGE] = exchange = SyncExchange(self.settings, of_environ(environ), route, ())
-            exchange.untouched = True
-        return self.app(environ, start_response)
+            return self.app(environ, start_response)
+        environ[EXCHANGE] = exchange = SyncExchange(self.settings, of_environ(environ), route, ())
+        exchange.untouched = True
+        token = enter(exchange)
+        try:
+            return self.app(environ, start_response)
+        finally:
+            leave(token)
 
     def _work(self, environ: Environ, exchange: SyncExchange, taker: AnswerTaker) -> Iterable[bytes]:
         """Claim, run, settle, answer."""

@@ -67,8 +67,8 @@ def add(name: str) -> None:
     async def handler(
         request: Request,
         account: Annotated[str, Depends(current_account)],
-        key: Annotated[Any, Depends(claim)],
         x_tag: Annotated[str, Header()] = "-",
+        key: Any = Depends(claim),
     ) -> Response:
         body = await request.body()
         return response(

@@ -79,6 +79,15 @@ TARGETS: dict[str, Launch] = {
     "gunicorn-deferred": gunicorn("tests.web.apps.wsgi_app:deferred"),
     "fastapi": uvicorn("tests.web.apps.fastapi_app:app"),
     "fastapi-hypercorn": hypercorn("tests.web.apps.fastapi_app:app"),
+    "litestar": uvicorn("tests.web.apps.litestar_app:app"),
+    "quart": hypercorn("tests.web.apps.quart_app:app"),
+    "quart-uvicorn": uvicorn("tests.web.apps.quart_app:app"),
+    "flask": gunicorn("tests.web.apps.flask_app:app"),
+    "flask-dev": Launch(("-m", "tests.web.apps.flask_app", "{port}")),
+    "django": gunicorn("tests.web.apps.django_app:wsgi"),
+    "django-drf": gunicorn("tests.web.apps.django_drf:wsgi"),
+    "django-asgi": uvicorn("tests.web.apps.django_async:asgi"),
+    "django-asgi-inner": uvicorn("tests.web.apps.django_async:asgi_inner"),
     "wsgiref": Launch(("-m", "tests.web.apps.wsgi_app", "{port}"), chunked=False),
 }
 

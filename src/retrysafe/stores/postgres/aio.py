@@ -13,6 +13,8 @@ from psycopg_pool import AsyncConnectionPool
 from retrysafe.core.ops import Op
 from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import afollow
+from retrysafe.stores.postgres import batches
+from retrysafe.stores.postgres.batches import UNSETTLED, together
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, Location
 from retrysafe.stores.postgres.errors import Again, held_elsewhere, meaning
 from retrysafe.stores.postgres.sync import TRIES
@@ -60,16 +62,26 @@ class AsyncPostgresStore:
         return await self._retrying(lambda connection: afollow(self._plans.of(op), _sender(connection)))
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
-        """One transaction, so one commit; in the order of ids, so that two batches cannot deadlock."""
+        """One statement where one can carry them all, else one transaction: in either case one commit."""
+        if not ops:
+            return []
+        if not together(ops):
+            return await self._retrying(lambda connection: self._one_by_one(connection, ops))
+        replies = await self._retrying(
+            lambda connection: afollow(batches.plan(self._plans.texts, ops), _sender(connection, batch=True))
+        )
+        for place, reply in enumerate(replies):
+            if reply is UNSETTLED:
+                replies[place] = await self.execute(ops[place])
+        return replies
 
-        async def all_at_once(connection: psycopg.AsyncConnection[Any]) -> list[Any]:
-            replies: list[Any] = [None] * len(ops)
-            async with connection.transaction():
-                for place, op in by_id(ops):
-                    replies[place] = await afollow(self._plans.of(op), _sender(connection, batch=True))
-            return replies
-
-        return await self._retrying(all_at_once) if ops else []
+    async def _one_by_one(self, connection: psycopg.AsyncConnection[Any], ops: Sequence[Op[Any]]) -> list[Any]:
+        """In the order of ids, so that two batches cannot deadlock."""
+        replies: list[Any] = [None] * len(ops)
+        async with connection.transaction():
+            for place, op in by_id(ops):
+                replies[place] = await afollow(self._plans.of(op), _sender(connection, batch=True))
+        return replies
 
     async def migrate(self) -> list[str]:
         async def locked(connection: psycopg.AsyncConnection[Any]) -> list[str]:

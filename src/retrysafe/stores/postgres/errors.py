@@ -6,6 +6,7 @@ import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
 from retrysafe.errors import RetrySafeError, SchemaMissing, StoreError, StoreUnavailable, StoreUnclear
+from retrysafe.stores.base import BatchRefused
 from retrysafe.stores.sql.plans import Held
 
 SERIALIZATION = frozenset({"40001", "40P01"})
@@ -39,7 +40,7 @@ def meaning(error: Exception, url: str, batch: bool = False) -> Exception:
     if code is None:
         return StoreUnclear(f"the connection to PostgreSQL broke: {_line(error)}")
     if batch and code == LOCK_NOT_AVAILABLE:
-        return StoreUnavailable("a key of this batch is held by an open transaction; send the operations one by one")
+        return BatchRefused("a key of this batch is held by an open transaction; send the operations one by one")
     return _said(code, error, url)
 
 

@@ -12,6 +12,8 @@ from psycopg_pool import ConnectionPool
 from retrysafe.core.ops import Op
 from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import follow
+from retrysafe.stores.postgres import batches
+from retrysafe.stores.postgres.batches import UNSETTLED, together
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, Location
 from retrysafe.stores.postgres.errors import Again, held_elsewhere, meaning
 from retrysafe.stores.sql import migrations
@@ -59,16 +61,26 @@ class PostgresStore:
         return self._retrying(lambda connection: follow(self._plans.of(op), _sender(connection)))
 
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
-        """One transaction, so one commit; in the order of ids, so that two batches cannot deadlock."""
+        """One statement where one can carry them all, else one transaction: in either case one commit."""
+        if not ops:
+            return []
+        if not together(ops):
+            return self._retrying(lambda connection: self._one_by_one(connection, ops))
+        replies = self._retrying(
+            lambda connection: follow(batches.plan(self._plans.texts, ops), _sender(connection, batch=True))
+        )
+        for place, reply in enumerate(replies):
+            if reply is UNSETTLED:
+                replies[place] = self.execute(ops[place])
+        return replies
 
-        def all_at_once(connection: psycopg.Connection[Any]) -> list[Any]:
-            replies: list[Any] = [None] * len(ops)
-            with connection.transaction():
-                for place, op in by_id(ops):
-                    replies[place] = follow(self._plans.of(op), _sender(connection, batch=True))
-            return replies
-
-        return self._retrying(all_at_once) if ops else []
+    def _one_by_one(self, connection: psycopg.Connection[Any], ops: Sequence[Op[Any]]) -> list[Any]:
+        """In the order of ids, so that two batches cannot deadlock."""
+        replies: list[Any] = [None] * len(ops)
+        with connection.transaction():
+            for place, op in by_id(ops):
+                replies[place] = follow(self._plans.of(op), _sender(connection, batch=True))
+        return replies
 
     def migrate(self) -> list[str]:
         def locked(connection: psycopg.Connection[Any]) -> list[str]:

@@ -53,8 +53,8 @@ class Plans:
 
     def __init__(self, dialect: Dialect, names: Names) -> None:
         self._dialect = dialect
-        self._texts = dialect.load(names)
-        self._reads_first = "insert_or_read" not in self._texts
+        self.texts = dialect.load(names)
+        self._reads_first = "insert_or_read" not in self.texts
 
     def of(self, op: Op[R]) -> Plan[Statement, R]:
         """The plan of an operation."""
@@ -83,19 +83,19 @@ class Plans:
         if grant is None or grant is Grant.OWN:
             return found._replace(granted=grant is Grant.OWN)
         name = "rebirth" if grant is Grant.REBIRTH else "takeover"
-        taken = yield Statement(self._texts[name], values)
+        taken = yield Statement(self.texts[name], values)
         return _reply(True, taken[0]) if taken else None
 
     def _insert_or_read(self, values: dict[str, Any]) -> Plan[Statement, ClaimReply | None]:
         if not self._reads_first:
             # No row at all means: another insert committed after our snapshot. Neither ours nor absent (I1).
-            both = yield Statement(self._texts["insert_or_read"], values)
+            both = yield Statement(self.texts["insert_or_read"], values)
             return _reply(both[0][0], both[0][1:]) if both else None
         # Where a write takes the one lock there is, a replay must not ask for it: read first, then insert.
-        seen = yield Statement(self._texts["lookup"], {"id": values["id"], "now": values["now"]}, writes=False)
+        seen = yield Statement(self.texts["lookup"], {"id": values["id"], "now": values["now"]}, writes=False)
         if seen[0][1] is not None:
             return _reply(False, seen[0])
-        born = yield Statement(self._texts["insert"], values)
+        born = yield Statement(self.texts["insert"], values)
         return _reply(True, born[0]) if born else None
 
     # Fenced writes --------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class Plans:
     def _fenced(self, op: Any) -> Plan[Statement, bool]:
         name, values = _FENCED_VALUES[type(op)](op)
         values |= {"id": op.id, "attempt": op.fence.attempt, "token": op.fence.token, "now": op.now}
-        changed = yield Statement(self._texts[name], values)
+        changed = yield Statement(self.texts[name], values)
         if changed or not isinstance(op, _RECOGNISABLE):
             return bool(changed)
         # Refused, or done before and the reply was lost? What is stored tells; it can only be read now.
@@ -113,32 +113,32 @@ class Plans:
     # Reading and cleaning -------------------------------------------------------------------
 
     def _lookup(self, op: Lookup) -> Plan[Statement, LookupReply]:
-        seen = yield Statement(self._texts["lookup"], {"id": op.id, "now": op.now}, writes=False)
+        seen = yield Statement(self.texts["lookup"], {"id": op.id, "now": op.now}, writes=False)
         moment, *row = seen[0]
         return LookupReply(None if row[0] is None else rows.read(row), moment)
 
     def _reap(self, op: Reap) -> Plan[Statement, int]:
-        gone = yield Statement(self._texts["reap"], {"limit": op.limit, "now": op.now})
+        gone = yield Statement(self.texts["reap"], {"limit": op.limit, "now": op.now})
         return len(gone)
 
     def _list(self, op: List) -> Plan[Statement, Page]:
         conditions, values = _conditions(op)
         where = self._dialect.fill(" AND ".join(conditions), _NO_NAMES)
-        text = self._texts["list"].replace("{where}", where)
+        text = self.texts["list"].replace("{where}", where)
         found = yield Statement(text, values, writes=False)
         page = tuple(rows.read(row) for row in found[: op.limit])
         return Page(page, page[-1].id.hex() if len(found) > op.limit else "")
 
     def _stats(self, op: Stats) -> Plan[Statement, StatsReply]:
-        counted = yield Statement(self._texts["stats"], {"now": op.now}, writes=False)
+        counted = yield Statement(self.texts["stats"], {"now": op.now}, writes=False)
         return StatsReply(*counted[0])
 
     def _install(self, op: Install) -> Plan[Statement, str]:
-        found = yield Statement(self._texts["install"], {}, writes=False)
+        found = yield Statement(self.texts["install"], {}, writes=False)
         if not found:
             # The tables were made from a script, which cannot draw a name. The first to ask does.
-            yield Statement(self._texts["install_put"], {"value": secrets.token_hex(16)})
-            found = yield Statement(self._texts["install"], {}, writes=False)
+            yield Statement(self.texts["install_put"], {"value": secrets.token_hex(16)})
+            found = yield Statement(self.texts["install"], {}, writes=False)
         return str(found[0][0])
 
 
@@ -146,7 +146,7 @@ _NO_NAMES = Names("", "", "")
 
 
 def _job_plan(plan: Callable[[dict[str, str], Any], Any]) -> Callable[[Plans, Any], Any]:
-    return lambda plans, op: plan(plans._texts, op)
+    return lambda plans, op: plan(plans.texts, op)
 
 
 def _reply(granted: bool, row: Iterable[Any]) -> ClaimReply:

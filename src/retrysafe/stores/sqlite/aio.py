@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from retrysafe.core.ops import Op
+from retrysafe.core.ops import Claim, ClaimReply, Op
 from retrysafe.stores.base import afollow
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sqlite.file import CAPABILITIES, SqliteFile
@@ -35,6 +35,10 @@ class AsyncSqliteStore:
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         return await self._in_writer(self._file.execute_many, ops)
+
+    def glance(self, op: Claim) -> ClaimReply | None:
+        """A replay or a refusal, read beside the writer; None when the claim has to write."""
+        return self._file.glance(op)
 
     async def migrate(self) -> list[str]:
         return await self._in_writer(self._file.migrate)

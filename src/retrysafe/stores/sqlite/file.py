@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
-from retrysafe.core.ops import Op
+from retrysafe.core.moves import Grant, grantable
+from retrysafe.core.ops import Claim, ClaimReply, Lookup, Op
 from retrysafe.errors import SchemaMissing, StoreError, StoreUnavailable, StoreUnclear, StoreURLError
 from retrysafe.stores.base import Capabilities, Plan, follow
 from retrysafe.stores.sql import migrations
@@ -92,6 +93,21 @@ class SqliteFile:
                 for place, op in by_id(ops):
                     replies[place] = follow(self.plans.of(op), lambda sent: _run(connection, sent))
         return replies
+
+    def glance(self, op: Claim) -> ClaimReply | None:
+        """A claim that only has to be read: a replay or a refusal. None: it has to write, or nothing is open yet.
+
+        So a replay neither waits for the writer nor for a batch that is on its way to the disk.
+        """
+        if not self._ready:
+            return None
+        found = follow(self.plans.of(Lookup(op.id, op.now)), self.send)
+        if found.record is None:
+            return None
+        grant = grantable(found.record, op, found.now)
+        if grant is None or grant is Grant.OWN:
+            return ClaimReply(grant is Grant.OWN, found.record, found.now)
+        return None
 
     def send(self, statement: Statement) -> list[Any]:
         return self.write(statement) if statement.writes else self.read(statement)
@@ -170,9 +186,13 @@ class SqliteFile:
             check_same_thread=False,
             cached_statements=64,
         )
-        if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-            _set_wal(connection, self._timeout)
-        connection.execute("PRAGMA synchronous = FULL")
+        try:
+            if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                _set_wal(connection, self._timeout)
+            connection.execute("PRAGMA synchronous = FULL")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from retrysafe.core.ops import Op
+from retrysafe.core.ops import Claim, ClaimReply, Op
 from retrysafe.stores.sqlite.file import CAPABILITIES, SqliteFile
 
 R = TypeVar("R")
@@ -26,6 +26,10 @@ class SqliteStore:
 
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         return self._file.execute_many(ops)
+
+    def glance(self, op: Claim) -> ClaimReply | None:
+        """A replay or a refusal, read beside the writer; None when the claim has to write."""
+        return self._file.glance(op)
 
     def migrate(self) -> list[str]:
         return self._file.migrate()

@@ -1,0 +1,12 @@
+-- Many answers, one commit. `id = ANY` beside the join: without it a fresh table is read from end to end.
+UPDATE {keys} AS k SET
+    state = 'completed', lease_until = {now}, status = g.status, headers = g.headers, body = g.body, gone = g.gone,
+    note = '', completed = {now},
+    expires = {greatest}({least}(k.created + k.retention, {forever}), {least}({now} + {hour}, {forever}))
+FROM unnest(
+    CAST(:id AS bytea[]), CAST(:attempt AS integer[]), CAST(:token AS bytea[]), CAST(:status AS integer[]),
+    CAST(:headers AS text[]), CAST(:body AS bytea[]), CAST(:gone AS text[])
+) AS g(id, attempt, token, status, headers, body, gone)
+WHERE k.id = g.id AND k.id = ANY(CAST(:id AS bytea[])) AND k.attempt = g.attempt AND k.token = g.token
+    AND k.state IN ('claimed', 'uncertain')
+RETURNING k.id

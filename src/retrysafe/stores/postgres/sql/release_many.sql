@@ -1,0 +1,12 @@
+-- Many releases, one commit. Released at a recovery point never expires (I13).
+UPDATE {keys} AS k SET
+    state = 'released', lease_until = {now}, status = NULL, headers = '', body = {empty}, gone = '',
+    note = g.note, completed = {now},
+    expires = CASE WHEN k.point <> '' THEN {forever} ELSE
+        {greatest}({least}(k.created + k.retention, {forever}), {least}({now} + {hour}, {forever})) END
+FROM unnest(
+    CAST(:id AS bytea[]), CAST(:attempt AS integer[]), CAST(:token AS bytea[]), CAST(:note AS text[])
+) AS g(id, attempt, token, note)
+WHERE k.id = g.id AND k.id = ANY(CAST(:id AS bytea[])) AND k.attempt = g.attempt AND k.token = g.token
+    AND k.state IN ('claimed', 'uncertain')
+RETURNING k.id

@@ -1,0 +1,97 @@
+"""Claims and settlements from code of one colour on an exchange of the other.
+
+Under ASGI the exchange is async, and a plain view runs in a thread; under WSGI it is sync, and an async view runs on a
+loop of its own. Django lets any view run anywhere, and so do we.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from asgiref.sync import async_to_sync, sync_to_async
+
+from retrysafe.core.keys import Key
+from retrysafe.errors import UsageError
+from retrysafe.policy import Policy
+from retrysafe.web.colours import AsyncExchange, SyncExchange
+from retrysafe.web.exchange import EXCHANGE, Exchange
+from retrysafe.web.routes import SAFE_METHODS
+
+ATTRIBUTE = "retrysafe_exchange"
+"""Where the middleware leaves the exchange on a request; None where there is nothing to claim."""
+
+AnyExchange = AsyncExchange | SyncExchange
+
+
+def exchange_of(request: Any) -> AnyExchange | None:
+    """The request's exchange; None where there is nothing to claim (a safe method, a route left alone)."""
+    exchange = found(request)
+    if exchange is not None or request.method in SAFE_METHODS or hasattr(request, ATTRIBUTE):
+        return exchange
+    raise UsageError(
+        f"{request.method} {request.path} asks for its claim, but no middleware has captured the request; put "
+        "'retrysafe.web.django.IdempotencyMiddleware' first in MIDDLEWARE"
+    )
+
+
+def found(request: Any) -> AnyExchange | None:
+    """Captured by whichever middleware: one around the application, or Django's own."""
+    for place in (getattr(request, "scope", None), request.META):
+        if place is not None and isinstance(place.get(EXCHANGE), Exchange):
+            exchange: AnyExchange = place[EXCHANGE]
+            return exchange
+    kept: AnyExchange | None = getattr(request, ATTRIBUTE, None)
+    return kept
+
+
+def claim(exchange: AnyExchange, principal: Any, policy: Policy | None, target: str) -> Key | None:
+    if isinstance(exchange, AsyncExchange):
+        claimed: Key | None = async_to_sync(exchange.claim)(principal, policy, target=target)
+        return claimed
+    return exchange.claim(principal, policy, target=target)
+
+
+async def aclaim(exchange: AnyExchange, principal: Any, policy: Policy | None, target: str) -> Key | None:
+    if isinstance(exchange, AsyncExchange):
+        return await exchange.claim(principal, policy, target=target)
+    return exchange.claim(principal, policy, target=target)  # the loop of an async view under WSGI serves only it
+
+
+def raised(exchange: AnyExchange, error: BaseException) -> None:
+    """The view failed and nobody made an answer of it: ours is stored, and sent instead of Django's error page."""
+    if isinstance(exchange, AsyncExchange):
+        exchange.response = async_to_sync(exchange.settle)(exchange.raised(error))
+    else:
+        exchange.response = exchange.settle(exchange.raised(error))
+
+
+async def araised(exchange: AnyExchange, error: BaseException) -> None:
+    if isinstance(exchange, AsyncExchange):
+        exchange.response = await exchange.settle(exchange.raised(error))
+    else:
+        exchange.response = exchange.settle(exchange.raised(error))
+
+
+def principal_of(scope: Callable[[Any], Any], request: Any) -> Any:
+    principal = scope(request)
+    return async_to_sync(_awaited)(principal) if inspect.isawaitable(principal) else principal
+
+
+async def aprincipal_of(scope: Callable[[Any], Any], request: Any) -> Any:
+    """A plain callable may well load the user from the database, which Django forbids on the loop."""
+    if inspect.iscoroutinefunction(scope):
+        return await scope(request)
+    principal = await sync_to_async(scope)(request)
+    return await principal if inspect.isawaitable(principal) else principal
+
+
+async def _awaited(principal: Any) -> Any:
+    return await principal
+
+
+def target_of(request: Any) -> str:
+    """The route's template, not the path: records and counters are named by it."""
+    match = request.resolver_match
+    return f"{request.method} /{match.route}" if match is not None and match.route is not None else ""

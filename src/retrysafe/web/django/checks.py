@@ -1,0 +1,124 @@
+"""`manage.py check`: what would otherwise be found by a customer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from django.conf import settings  # type: ignore[import-untyped]  # Django ships no types
+from django.core import checks  # type: ignore[import-untyped]
+from django.db import connections  # type: ignore[import-untyped]
+
+from retrysafe.errors import RetrySafeError
+from retrysafe.web.django import conf, schema
+
+MIDDLEWARE = ("retrysafe.web.django.IdempotencyMiddleware", "retrysafe.web.django.middleware.IdempotencyMiddleware")
+
+MAY_COME_BEFORE = (
+    "django.middleware.security.SecurityMiddleware",
+    "corsheaders.middleware.CorsMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+)
+"""They neither change a body nor read one, and what they add is right for a replay, too."""
+
+
+def register() -> None:
+    checks.register(check_configuration)
+    checks.register(check_middleware)
+    checks.register(check_atomic_requests)
+    checks.register(check_durability, deploy=True)
+    checks.register(check_tables, checks.Tags.database)
+
+
+def check_configuration(app_configs: Any = None, **_: Any) -> list[Any]:
+    """The setting can be read, and there is a store for it."""
+    try:
+        conf.safe()
+        conf.options()
+        conf.default_scope()
+    except RetrySafeError as error:
+        return [
+            checks.Error(str(error), hint="See the setting RETRYSAFE in the how-to for Django.", id="retrysafe.E001")
+        ]
+    return []
+
+
+def check_middleware(app_configs: Any = None, **_: Any) -> list[Any]:
+    """The middleware is there, and what it stores is what goes out."""
+    listed: Sequence[str] = settings.MIDDLEWARE
+    place = next((at for at, name in enumerate(listed) if name in MIDDLEWARE), None)
+    if place is None:
+        return [
+            checks.Error(
+                "The middleware of retrysafe.web.django is not in MIDDLEWARE: every protected view fails.",
+                hint=f"Put {MIDDLEWARE[0]!r} first in MIDDLEWARE.",
+                id="retrysafe.E002",
+            )
+        ]
+    before = [name for name in listed[:place] if name not in MAY_COME_BEFORE]
+    if not before:
+        return []
+    return [
+        checks.Warning(
+            f"{', '.join(before)} comes before {listed[place]}: it works on answers after they are stored, and on "
+            "requests before they are captured.",
+            hint="Put the middleware of retrysafe first in MIDDLEWARE.",
+            id="retrysafe.W003",
+        )
+    ]
+
+
+def check_atomic_requests(app_configs: Any = None, **_: Any) -> list[Any]:
+    """SQLite has one write lock. `@idempotent` and the DRF mixin claim before the request's transaction, but below
+    `@api_view` it is open already."""
+    return [
+        checks.Warning(
+            f"DATABASES[{alias!r}] is SQLite with ATOMIC_REQUESTS, and also holds the idempotency keys: a function "
+            "view made with DRF's @api_view claims inside its own request's transaction and may wait for itself.",
+            hint="Use a class with IdempotentMixin there, or a file of its own: RETRYSAFE = {'URL': 'sqlite:///…'}.",
+            id="retrysafe.W004",
+        )
+        for alias in _aliases_in_use()
+        if connections[alias].vendor == "sqlite" and connections[alias].settings_dict["ATOMIC_REQUESTS"]
+    ]
+
+
+def check_durability(app_configs: Any = None, **_: Any) -> list[Any]:
+    """Only with --deploy: a store in memory forgets at each restart, and each process has its own."""
+    try:
+        store = conf.safe().store
+    except RetrySafeError:
+        return []  # E001 says why
+    if store.capabilities.durable and store.capabilities.shared:
+        return []
+    return [
+        checks.Error(
+            f"The idempotency keys are in {store.capabilities.name}: they are lost with the process, and other "
+            "processes do not see them. A retry after a deployment would run again.",
+            hint="Set RETRYSAFE['URL'] to a database, or leave it out to use the project's own.",
+            id="retrysafe.E005",
+        )
+    ]
+
+
+def check_tables(app_configs: Any = None, databases: Iterable[str] | None = None, **_: Any) -> list[Any]:
+    """Only where databases are checked (`manage.py check --database default`, `migrate`)."""
+    found: list[Any] = []
+    for alias in _aliases_in_use():
+        if alias in (databases or ()):
+            absent = schema.missing(connections[alias])
+            if absent:
+                told = f"DATABASES[{alias!r}] has no tables {', '.join(absent)} for the idempotency keys."
+                found.append(checks.Warning(told, hint="Run: manage.py migrate", id="retrysafe.W006"))
+    return found
+
+
+def _aliases_in_use() -> Iterator[str]:
+    """The database of the project that holds the records, if one does."""
+    try:
+        chosen = conf.given()
+        alias = conf.database()
+    except RetrySafeError:
+        return
+    if not chosen.get("URL") and not chosen.get("SAFE") and connections[alias].vendor in schema.DIALECTS:
+        yield alias

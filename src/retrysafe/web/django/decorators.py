@@ -1,0 +1,89 @@
+"""`@idempotent`: the view claims its key when it is about to run, so under whatever authenticates.
+
+    @login_required
+    @idempotent(scope=lambda request: request.user.account_id, policy=Policy(busy="wait"))
+    def create_payment(request): ...
+
+For `def` and `async def`. On a class: `@method_decorator(idempotent(...), name="post")`. With DRF's `@api_view` it
+stands below it; for its classes there is drf.IdempotentMixin.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, NamedTuple, TypeVar, overload
+
+from retrysafe.policy import Policy
+from retrysafe.web.django import atomic, bridge, conf
+from retrysafe.web.django.carry import own_answer
+from retrysafe.web.exchange import Shortcut
+
+View = TypeVar("View", bound=Callable[..., Any])
+
+
+class Ask(NamedTuple):
+    """What a view asks for."""
+
+    scope: conf.Scope | None
+    policy: Policy | None
+    target: str
+
+    def claim(self, request: Any) -> None:
+        exchange = bridge.exchange_of(request)
+        if exchange is not None:
+            principal = bridge.principal_of(self.scope or conf.default_scope(), request)
+            bridge.claim(exchange, principal, self.policy, self.target or bridge.target_of(request))
+
+    async def aclaim(self, request: Any) -> None:
+        exchange = bridge.exchange_of(request)
+        if exchange is not None:
+            principal = await bridge.aprincipal_of(self.scope or conf.default_scope(), request)
+            await bridge.aclaim(exchange, principal, self.policy, self.target or bridge.target_of(request))
+
+
+@overload
+def idempotent(view: View, /) -> View: ...
+@overload
+def idempotent(
+    *, scope: conf.Scope | None = None, policy: Policy | None = None, target: str = ""
+) -> Callable[[View], View]: ...
+def idempotent(
+    view: Any = None, /, *, scope: conf.Scope | None = None, policy: Policy | None = None, target: str = ""
+) -> Any:
+    """Make a view safe to call again. `scope` is `RETRYSAFE["SCOPE"]`, else the user's primary key; `target` is the
+    URL pattern unless given."""
+    ask = Ask(scope, policy, target)
+
+    def decorate(inner: Any) -> Any:
+        return _async_view(inner, ask) if inspect.iscoroutinefunction(inner) else _view(inner, ask)
+
+    return decorate if view is None else decorate(view)
+
+
+def _view(inner: Any, ask: Ask) -> Any:
+    @wraps(inner)
+    def protected(request: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            ask.claim(request)
+        except Shortcut:
+            return own_answer(request)
+        return atomic.in_transactions(inner, mark)(request, *args, **kwargs)
+
+    mark = atomic.leave_alone(protected, getattr(inner, atomic.ATTRIBUTE, ()))
+    return protected
+
+
+def _async_view(inner: Any, ask: Ask) -> Any:
+    """Django refuses ATOMIC_REQUESTS on async views by itself, and should."""
+
+    @wraps(inner)
+    async def protected(request: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            await ask.aclaim(request)
+        except Shortcut:
+            return own_answer(request)
+        return await inner(request, *args, **kwargs)
+
+    return protected

@@ -1,0 +1,61 @@
+"""Django REST framework: the claim is made in `initial()`, after authentication, permissions and throttling.
+
+    class Payments(IdempotentMixin, APIView):
+        idempotency_policy = Policy(failures="release")
+
+        def idempotency_scope(self, request):
+            return request.user.account_id
+
+So a replay is for those only who could have made the request now: revoked is 403, expired is 401. Put the mixin first.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from retrysafe.policy import Policy
+from retrysafe.web.django import atomic, bridge, conf
+from retrysafe.web.django.carry import own_answer
+from retrysafe.web.exchange import Shortcut
+
+
+class IdempotentMixin:
+    """For APIView, generic views and view sets. Protects the methods the middleware protects."""
+
+    idempotency_policy: ClassVar[Policy | None] = None
+    """What this view does otherwise than `RETRYSAFE["POLICY"]`."""
+
+    def idempotency_scope(self, request: Any) -> Any:
+        """Whose key it is. `RETRYSAFE["SCOPE"]`, else the user's primary key."""
+        return bridge.principal_of(conf.default_scope(), request)
+
+    def get_idempotency_policy(self, request: Any) -> Policy | None:
+        """Override it where actions differ."""
+        return self.idempotency_policy
+
+    @classmethod
+    def as_view(cls, *args: Any, **kwargs: Any) -> Any:
+        view = super().as_view(*args, **kwargs)  # type: ignore[misc]  # the framework's class is the next one
+        atomic.leave_alone(view, getattr(view, atomic.ATTRIBUTE, ()))
+        return view
+
+    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)  # type: ignore[misc]  # as above
+        name = request.method.lower()
+        handler = getattr(self, name, None)
+        if handler is None:
+            return  # 405 is not an answer of ours
+        try:
+            self._claim(request)
+        except Shortcut:
+            # An exception would be the project's handler's to shape and to report; nothing went wrong.
+            setattr(self, name, lambda *_, **__: own_answer(request))
+        else:
+            # `dispatch` looks the handler up after this: it runs inside the request's transaction, the claim did not.
+            setattr(self, name, atomic.in_transactions(handler, atomic.mark_of(request)))
+
+    def _claim(self, request: Any) -> None:
+        exchange = bridge.exchange_of(request)
+        if exchange is not None:
+            policy = self.get_idempotency_policy(request)
+            bridge.claim(exchange, self.idempotency_scope(request), policy, bridge.target_of(request))

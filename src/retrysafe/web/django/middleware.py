@@ -1,0 +1,268 @@
+"""The Django middleware. It captures; the view claims (decorators.py, drf.py).
+
+It stands first in MIDDLEWARE, so what it stores is what goes out: after GZip, sessions and everything else. Inside it
+are our own two middlewares, `web.wsgi` and `web.asgi`, around the rest of Django as their application: streaming,
+tombstones, waiting, all of it is there once.
+
+Django turns exceptions into answers before any middleware sees them, and tells `got_request_exception` of those nobody
+expected. That is where we learn that a 500 is a failure and not an answer. The project's reporters hear it too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from django.core.signals import got_request_exception  # type: ignore[import-untyped]  # Django ships no types
+from django.urls import get_resolver, get_urlconf  # type: ignore[import-untyped]
+from django.utils.log import log_response  # type: ignore[import-untyped]
+from django.views.defaults import server_error  # type: ignore[import-untyped]
+
+from retrysafe.web import asgi, wsgi
+from retrysafe.web.django import bridge, carry, conf
+from retrysafe.web.exchange import EXCHANGE
+
+_log = logging.getLogger("django.request")
+_CARRIED = "retrysafe.django"
+_ERROR = "retrysafe_error"
+
+
+class Carried:
+    """One request on its way through our middleware, and Django's answer to it."""
+
+    def __init__(self, request: Any) -> None:
+        self.request = request
+        self.response: Any = None
+        self.gathered = False
+        """Whether a streaming answer was read here, so that somebody has to stream it again."""
+        self.rest: Any = None
+        """What is left of it."""
+        self.started: tuple[int, list[tuple[str, str]]] = (500, [])
+        self.sent: list[bytes] = []
+
+    def start_response(self, line: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[..., None]:
+        self.started = int(line[:3]), headers
+        return self.sent.append
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message["headers"]]
+            self.started = message["status"], headers
+        elif message["type"] == "http.response.body":
+            self.sent.append(message.get("body", b""))
+
+    def replaced(self, exchange: bridge.AnyExchange | None) -> bool:
+        """Whether somebody else than Django gives the answer."""
+        return self.response is None or (exchange is not None and exchange.response is not None)
+
+    def instead(self) -> carry.ExactResponse:
+        answer = carry.ExactResponse(*self.started, b"".join(self.sent))
+        # What Django's answer holds open is closed at the end of the request, as ever.
+        answer._resource_closers.extend(getattr(self.response, "_resource_closers", ()))
+        return answer
+
+
+class IdempotencyMiddleware:
+    """See the module; the options are in the setting RETRYSAFE (conf.py)."""
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[Any], Any]) -> None:
+        self.get_response = get_response
+        options = conf.options()
+        self._wsgi = wsgi.IdempotencyMiddleware(self._wsgi_app, safe=conf.safe(), **options)
+        self._asgi = asgi.IdempotencyMiddleware(self._asgi_app, safe=conf.safe(), **options)
+        # One count, whichever colour a request has.
+        self.settings = self._asgi.settings = self._wsgi.settings
+        self.is_async = iscoroutinefunction(get_response)
+        if self.is_async:
+            markcoroutinefunction(self)
+        got_request_exception.connect(note_failure, dispatch_uid="retrysafe.web.django")
+
+    def __call__(self, request: Any) -> Any:
+        if self.is_async:
+            return self._acall(request)
+        if self._is_none_of_ours(request):
+            return self.get_response(request)
+        if bridge.found(request) is not None:
+            return self._captured_further_out(request)
+        carried, environ = Carried(request), carry.environ_of(request)
+        environ = {**environ, _CARRIED: carried}
+        return self._answer(carried, environ, self._wsgi(environ, carried.start_response))
+
+    def _is_none_of_ours(self, request: Any) -> bool:
+        settings = self.settings
+        return request.method not in settings.methods and not (settings.serves_status and request.method == "GET")
+
+    # Plain ----------------------------------------------------------------------------------------
+
+    def _wsgi_app(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        carried: Carried = environ[_CARRIED]
+        request = carried.request
+        exchange = environ.get(EXCHANGE)
+        setattr(request, bridge.ATTRIBUTE, exchange)
+        if exchange is not None and not exchange.untouched:
+            carry.hand_body(request, environ)
+        carried.response = response = self.get_response(request)
+        error = failure_of(request, exchange)
+        if error is not None and exchange is not None:
+            bridge.raised(exchange, error)
+        start_response(carry.status_line(response), carry.header_pairs(response))
+        if not response.streaming:
+            return [response.content]
+        carried.gathered = exchange is not None and exchange.claimed
+        if not carried.gathered:
+            return ()  # it passes by as it is
+        return map(bytes, response)  # not the answer itself: closing that ends the request
+
+    def _answer(self, carried: Carried, environ: dict[str, Any], chunks: Iterable[bytes]) -> Any:
+        exchange, response = environ.get(EXCHANGE), carried.response
+        if carried.replaced(exchange):
+            try:
+                for chunk in chunks:
+                    carried.sent.append(chunk)
+            except Exception as error:  # a stream broke: the answer is ours, the error is Django's to report
+                report(carried.request, carried.instead(), error)
+            return carried.instead()
+        if carried.gathered:
+            response.streaming_content = chunks
+        else:
+            carry.consumed(chunks)
+        return with_extra(response, exchange)
+
+    def _captured_further_out(self, request: Any) -> Any:
+        exchange = bridge.found(request)
+        setattr(request, bridge.ATTRIBUTE, exchange)
+        response = self.get_response(request)
+        error = failure_of(request, exchange)
+        if error is not None and exchange is not None:
+            bridge.raised(exchange, error)
+        return response
+
+    # Async ----------------------------------------------------------------------------------------
+
+    async def _acall(self, request: Any) -> Any:
+        if self._is_none_of_ours(request):
+            return await self.get_response(request)
+        exchange = bridge.found(request)
+        if exchange is not None:
+            setattr(request, bridge.ATTRIBUTE, exchange)
+            response = await self.get_response(request)
+            error = failure_of(request, exchange)
+            if error is not None:
+                await bridge.araised(exchange, error)
+            return response
+        carried = Carried(request)
+        return await self._adriven(carried, {**request.scope, _CARRIED: carried})
+
+    async def _adriven(self, carried: Carried, scope: dict[str, Any]) -> Any:
+        request, limit = carried.request, self.settings.max_body
+        body: bytes | None = None
+
+        async def receive() -> Any:
+            nonlocal body
+            if body is not None:
+                await asyncio.Event().wait()  # Django itself watches for the client
+            body = carry.remembered_body(request, limit)
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        try:
+            await self._asgi(scope, receive, carried.send)
+        except Exception as error:
+            exchange = getattr(request, bridge.ATTRIBUTE, None)
+            if exchange is None or exchange.response is None:
+                raise
+            report(request, carried.instead(), error)
+        exchange = getattr(request, bridge.ATTRIBUTE, None)
+        if carried.replaced(exchange):
+            return carried.instead()
+        if carried.rest is not None:
+            carried.response.streaming_content = carried.rest
+        return with_extra(carried.response, exchange)
+
+    async def _asgi_app(self, scope: Any, receive: Any, send: Any) -> None:
+        carried: Carried = scope[_CARRIED]
+        request = carried.request
+        exchange = scope.get(EXCHANGE)
+        setattr(request, bridge.ATTRIBUTE, exchange)
+        if exchange is not None and not exchange.untouched:
+            await receive()  # now: the view may read it before it claims
+        carried.response = response = await self.get_response(request)
+        error = failure_of(request, exchange)
+        if error is not None and exchange is not None:
+            await bridge.araised(exchange, error)
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in carry.header_pairs(response)]
+        await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+        if not response.streaming:
+            await send({"type": "http.response.body", "body": response.content})
+        elif exchange is not None and exchange.claimed:
+            await self._gather(carried, exchange, send)
+
+    async def _gather(self, carried: Carried, exchange: Any, send: Any) -> None:
+        """Hold a streaming answer back until it is stored, or has left its tombstone."""
+        response = carried.response
+        pieces = aiter(response) if response.is_async else as_async(await sync_to_async(lambda: list(response))())
+        async for chunk in pieces:
+            await send({"type": "http.response.body", "body": bytes(chunk), "more_body": True})
+            if carried.sent:  # it passes by from here on
+                if exchange.claimed:
+                    await exchange.settle(exchange.let_go())
+                carried.rest = chained(list(carried.sent), pieces)
+                return
+        await send({"type": "http.response.body", "body": b""})
+        carried.rest = as_async(carried.sent)
+
+
+def with_extra(response: Any, exchange: bridge.AnyExchange | None) -> Any:
+    for name, value in exchange.extra_headers() if exchange is not None else ():
+        response[name] = value
+    return response
+
+
+async def as_async(chunks: Iterable[bytes]) -> Any:
+    for chunk in chunks:
+        yield chunk
+
+
+async def chained(head: list[bytes], rest: Any) -> Any:
+    for chunk in head:
+        yield chunk
+    async for chunk in rest:
+        yield chunk
+
+
+# Failures -------------------------------------------------------------------------------------------
+
+
+def note_failure(*, request: Any = None, **_: Any) -> None:
+    """Django met an exception nobody expected: keep it for the middleware."""
+    if request is not None and getattr(request, bridge.ATTRIBUTE, None) is not None and not has_own_page():
+        setattr(request, _ERROR, sys.exc_info()[1])
+
+
+def has_own_page() -> bool:
+    """Whether the project answers a 500 by a handler of its own: then that is the answer, and is stored as it is."""
+    with suppress(Exception):
+        handler: object = get_resolver(get_urlconf()).resolve_error_handler(500)
+        return handler is not server_error
+    return False
+
+
+def failure_of(request: Any, exchange: bridge.AnyExchange | None) -> BaseException | None:
+    """What is to be settled as a failure, if anything is left to settle."""
+    error: BaseException | None = getattr(request, _ERROR, None)
+    return error if exchange is not None and exchange.claimed else None
+
+
+def report(request: Any, response: Any, error: Exception) -> None:
+    """An answer broke after its view had returned. Django would have left that to the server."""
+    got_request_exception.send(sender=IdempotencyMiddleware, request=request)
+    log_response(
+        "%s: %s", response.reason_phrase, request.path, response=response, request=request, logger=_log, exception=error
+    )

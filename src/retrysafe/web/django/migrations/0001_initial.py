@@ -1,0 +1,15 @@
+"""The tables of the keys."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.db import migrations  # type: ignore[import-untyped]  # Django ships no types
+
+from retrysafe.web.django.schema import apply, unapply
+
+
+class Migration(migrations.Migration):  # type: ignore[misc]  # untyped base
+    initial = True
+    dependencies: ClassVar[list[Any]] = []
+    operations: ClassVar[list[Any]] = [migrations.RunPython(apply, unapply, elidable=False)]

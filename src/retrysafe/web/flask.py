@@ -1,0 +1,172 @@
+"""The Flask extension: it captures around the application, and a decorator claims where the principal is known.
+
+    idempotency = Idempotency(safe=RetrySafe("postgresql://…"))
+
+    def create_app():
+        app = Flask(__name__)
+        idempotency.init_app(app)
+        return app
+
+    @app.post("/payments")
+    @login_required
+    @idempotency.protect(scope=lambda: current_user.account_id)
+    def create_payment(): ...
+
+`protect` stands under whatever authenticates, so a replay never answers somebody who could not have made the request.
+Plain and async views, blueprints, streaming, the test client and the development server all work.
+
+An exception nobody handles: our 500 is stored and sent; Flask has logged it and told `got_request_exception` by then.
+Where the application has an error page of its own for 500, that page is the answer, and is stored as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, Unpack
+
+from flask import Flask, Response, current_app, got_request_exception, has_request_context, request
+from werkzeug.exceptions import InternalServerError
+
+from retrysafe.core.keys import Key
+from retrysafe.engine.safe import RetrySafe
+from retrysafe.errors import UsageError
+from retrysafe.policy import Policy
+from retrysafe.web.colours import SyncExchange
+from retrysafe.web.exchange import EXCHANGE, Shortcut
+from retrysafe.web.routes import SAFE_METHODS
+from retrysafe.web.settings import Options
+from retrysafe.web.wsgi import IdempotencyMiddleware
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Scope = Callable[[], Any]
+"""Who asks: the authenticated account or tenant, found through Flask's request context."""
+
+NAME = "retrysafe"
+
+
+class Idempotency:
+    """One for any number of applications.
+
+    `safe` may be left out: then each application's config says `RETRYSAFE_URL`. `scope` is what `protect` uses where it
+    is not given one. The other options are those of the middleware (retrysafe.web.settings.Options).
+    """
+
+    def __init__(
+        self,
+        app: Flask | None = None,
+        *,
+        safe: RetrySafe | None = None,
+        scope: Scope | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        if scope is not None and not callable(scope):
+            raise UsageError(f"scope={scope!r}: give a callable without arguments that returns whose key it is")
+        self._safe = safe
+        self._scope = scope
+        self._options = options
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: Flask) -> None:
+        """Capture around this application. Other WSGI middleware that changes answers goes on before."""
+        if NAME in app.extensions:
+            raise UsageError(f"{app.name} has an Idempotency already; call init_app once for each application")
+        middleware = IdempotencyMiddleware(app.wsgi_app, safe=self._safe or _safe_of(app), **self._options)
+        app.extensions[NAME] = middleware
+        app.wsgi_app = middleware  # type: ignore[method-assign]  # Flask's documented seam
+        got_request_exception.connect(_failed, app)
+
+    @property
+    def safe(self) -> RetrySafe:
+        """The RetrySafe object of the current application."""
+        return _middleware().settings.safe
+
+    def protect(
+        self, *, scope: Scope | None = None, policy: Policy | None = None, target: str | None = None
+    ) -> Callable[[Callable[P, R]], Callable[P, R | Response]]:
+        """Make a view safe to call again. `target` is the URL rule unless given."""
+        chosen = scope or self._scope
+        if chosen is None:
+            raise UsageError(
+                "protect() must know whose key it is: protect(scope=lambda: current_user.account_id), or "
+                "Idempotency(scope=...) for all views"
+            )
+
+        def decorate(view: Callable[P, R]) -> Callable[P, R | Response]:
+            @wraps(view)
+            def protected(*args: P.args, **kwargs: P.kwargs) -> R | Response:
+                try:
+                    claim(chosen, policy, target)
+                except Shortcut:
+                    return _own_answer()
+                # Here and not around: the claim belongs to the request's own thread, an async view to its loop.
+                answer: R = current_app.ensure_sync(view)(*args, **kwargs)
+                return answer
+
+            return protected
+
+        return decorate
+
+
+def claim(scope: Scope, policy: Policy | None = None, target: str | None = None) -> Key | None:
+    """Claim the current request's key, for those who cannot use the decorator. None: it runs unprotected, as its mode
+    or method allows. Raises Shortcut when the view must not run: return anything then, the stored answer is sent."""
+    exchange = _exchange()
+    if exchange is None:
+        return None
+    return exchange.claim(scope(), policy, target=target or f"{request.method} {request.url_rule or request.path}")
+
+
+def _exchange() -> SyncExchange | None:
+    found: SyncExchange | None = request.environ.get(EXCHANGE)
+    if found is None and request.method not in SAFE_METHODS:
+        _middleware()  # or it says what is missing
+    return found
+
+
+def _middleware() -> IdempotencyMiddleware:
+    found: IdempotencyMiddleware | None = current_app.extensions.get(NAME)
+    if found is None:
+        raise UsageError(
+            f"{current_app.name} has protected views, but no Idempotency: call idempotency.init_app(app) where the "
+            "application is made"
+        )
+    return found
+
+
+def _own_answer() -> Response:
+    """What the exchange has to say instead of the view. The middleware sends it in any case."""
+    exchange = _exchange()
+    assert exchange is not None, "only a claim is refused"
+    assert exchange.response is not None, "a refusal leaves its answer"
+    status, headers, body = exchange.response
+    return Response(body, status, list(headers))
+
+
+def _failed(sender: Flask, exception: BaseException, **_: Any) -> None:
+    """Flask met an exception nobody handles. The work ends here: after this it only makes an error page."""
+    exchange = _exchange() if has_request_context() else None
+    if exchange is not None and exchange.claimed and not _has_own_page(sender):
+        exchange.response = exchange.settle(exchange.raised(exception))
+
+
+def _has_own_page(app: Flask) -> bool:
+    """Whether a handler is registered for 500: by its number, or by a class InternalServerError is of."""
+    for name in (*request.blueprints, None):
+        by_code = app.error_handler_spec.get(name, {})
+        if by_code.get(500) or any(kind in by_code.get(None, {}) for kind in InternalServerError.__mro__):
+            return True
+    return False
+
+
+def _safe_of(app: Flask) -> RetrySafe:
+    url = app.config.get("RETRYSAFE_URL")
+    if not url:
+        raise UsageError(
+            f"{app.name} does not say where its keys are: pass Idempotency(safe=RetrySafe('postgresql://…')), or set "
+            "app.config['RETRYSAFE_URL']"
+        )
+    return RetrySafe(str(url))

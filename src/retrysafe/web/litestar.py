@@ -1,0 +1,177 @@
+"""Litestar: the claim as a guard behind your authentication guards, and the OpenAPI document that says so.
+
+    @post("/payments", guards=[signed_in, idempotent(scope=lambda request: request.user.account_id)])
+    async def pay(data: Order) -> Payment: ...
+
+    app = Litestar([pay])
+    install(app, safe=safe)
+
+Guards run in order, from the application's to the handler's: who is refused by an earlier one never meets a key. A
+guard and not a dependency, because Litestar leaves out a dependency that no handler names, and with it the protection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Unpack
+
+from litestar import Litestar, Request, Response
+from litestar.connection import ASGIConnection
+from litestar.di import Provide
+from litestar.exceptions import HTTPException
+from litestar.handlers import BaseRouteHandler
+from litestar.handlers.http_handlers import HTTPRouteHandler
+from litestar.middleware.cors import CORSMiddleware
+from litestar.openapi.spec import Operation
+from litestar.response.base import ASGIResponse
+
+from retrysafe.core.keys import Key
+from retrysafe.core.records import Answer
+from retrysafe.engine.guard import Ended
+from retrysafe.engine.safe import RetrySafe
+from retrysafe.errors import RetrySafeError, UsageError
+from retrysafe.policy import Policy
+from retrysafe.web import adapting, openapi
+from retrysafe.web.adapting import ask, checked_strength, find_exchange, resolved
+from retrysafe.web.asgi import IdempotencyMiddleware
+from retrysafe.web.colours import AsyncExchange
+from retrysafe.web.exchange import EXCHANGE, Shortcut
+from retrysafe.web.openapi import PROBLEM_SCHEMA, Documented, Json, Strength
+from retrysafe.web.settings import Options, Scope, Settings
+
+Connection = ASGIConnection[Any, Any, Any, Any]
+AnyRequest = Request[Any, Any, Any]
+FIX = "call retrysafe.web.litestar.install(app, safe=safe) after making the application"
+
+
+class Refusal(Shortcut, HTTPException):
+    """The handler must not run; the middleware sends the answer. An HTTPException, so that nobody reports an error."""
+
+    def __init__(self, exchange: AsyncExchange) -> None:
+        assert exchange.response is not None, "a shortcut leaves its answer in the exchange"
+        told = "answered by the idempotency middleware"
+        HTTPException.__init__(self, detail=told, status_code=exchange.response.status)
+
+
+class Idempotent:
+    """The guard. It lets a request through whose key it has claimed."""
+
+    def __init__(self, scope: Callable[[Any], Any], policy: Policy | None, strength: Strength) -> None:
+        checked_strength(strength)
+        if not callable(scope):
+            raise UsageError(f"scope={scope!r}: give a callable that takes the request and returns whose it is")
+        self.scope = scope
+        self.policy = policy
+        self.strength = strength
+
+    async def __call__(self, connection: Connection, route_handler: BaseRouteHandler) -> None:
+        exchange = find_exchange(connection.scope, FIX)
+        if exchange is None:
+            return
+        principal = await resolved(self.scope(connection))
+        target = f"{connection.scope['method']} {connection.scope['path_template']}"  # type: ignore[typeddict-item]
+        try:
+            await ask(exchange, principal, self.policy, target, self.strength)
+        except Shortcut as stop:
+            raise Refusal(exchange) from stop
+
+
+def idempotent(
+    scope: Callable[[Any], Any], policy: Policy | None = None, *, strength: Strength = "guard"
+) -> Idempotent:
+    """A guard that claims the request's key. Put it last among the guards.
+
+    scope     `callable(request)`, may be `async`: the authenticated account or tenant, str, int or UUID
+    policy    what this route gets instead of the middleware's policy
+    strength  "operation" where an operation claims the key itself
+    """
+    return Idempotent(scope, policy, strength)
+
+
+def current_key(request: AnyRequest) -> Any:
+    """The key of this request, or None. As a dependency: `dependencies={"key": provide_key}`."""
+    exchange: AsyncExchange | None = request.scope.get(EXCHANGE)  # type: ignore[assignment]  # a key of our own
+    key: Key | None = exchange.key if exchange is not None else None
+    return key
+
+
+provide_key = Provide(current_key, sync_to_thread=False)
+
+
+def install(app: Litestar, *, safe: RetrySafe, scope: Scope | None = None, **options: Unpack[Options]) -> None:
+    """The middleware around the whole application, problems for our errors, and the OpenAPI document. Call it once,
+    when all routes are registered."""
+    outer = app.asgi_handler
+    # Inside CORS: whose page may read a replay is decided for each request, and not kept with the answer.
+    inner: Any = outer.app if isinstance(outer, CORSMiddleware) else outer
+    made = IdempotencyMiddleware(inner, safe=safe, scope=scope, **options)
+    if isinstance(outer, CORSMiddleware):
+        outer.app = made  # type: ignore[assignment]  # ASGI in Litestar's own types
+    else:
+        app.asgi_handler = made  # type: ignore[assignment]
+    app.exception_handlers.setdefault(RetrySafeError, _problem)
+    for route in app.routes:
+        for handler in getattr(route, "route_handlers", ()):
+            _document(handler, made.settings)
+
+
+# Answers ----------------------------------------------------------------------------------------
+
+
+class AnswerResponse(Response[bytes]):
+    """A whole answer, as it is."""
+
+    def __init__(self, told: Any) -> None:
+        super().__init__(told.body, status_code=told.status)
+        self.told = told
+
+    def to_asgi_response(self, *args: Any, **kwargs: Any) -> ASGIResponse:
+        return ASGIResponse(body=self.told.body, status_code=self.told.status, headers=self.told.headers)
+
+
+def respond(answer: Answer | Ended) -> AnswerResponse:
+    """An operation's answer as a response: its status, headers and bytes. An `Ended` also says if it is a replay."""
+    return AnswerResponse(adapting.of_answer(answer))
+
+
+def _problem(request: AnyRequest, error: RetrySafeError) -> Response[bytes]:
+    exchange: Any = request.scope.get(EXCHANGE)
+    return AnswerResponse(adapting.of_error(error, exchange))
+
+
+# OpenAPI ----------------------------------------------------------------------------------------
+
+
+def _document(handler: HTTPRouteHandler, settings: Settings) -> None:
+    guard = next((one for one in handler.resolve_guards() if isinstance(one, Idempotent)), None)
+    if guard is None or not handler.http_methods & settings.methods:
+        return
+    how = Documented(
+        guard.policy or settings.policy,
+        guard.strength,
+        settings.codes,
+        settings.header,
+        settings.key_rule,
+    )
+    handler.operation_class = _operation(handler.operation_class, how)
+
+
+def _operation(base: type[Operation], how: Documented) -> type[Operation]:
+    def to_schema(self: Operation) -> Json:
+        told = base.to_schema(self)
+        openapi.describe(told, how, PROBLEM_SCHEMA)
+        return told
+
+    return type("ProtectedOperation", (base,), {"to_schema": to_schema})
+
+
+__all__ = [
+    "AnswerResponse",
+    "IdempotencyMiddleware",
+    "Refusal",
+    "current_key",
+    "idempotent",
+    "install",
+    "provide_key",
+    "respond",
+]

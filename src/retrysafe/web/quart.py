@@ -1,0 +1,121 @@
+"""Quart: a decorator under your authentication.
+
+    app = Quart(__name__)
+    install(app, safe=safe)
+
+    @app.post("/payments")
+    @login_required
+    @idempotent(scope=lambda: current_user.account_id)
+    async def pay(): ...
+
+The decorators above it run first: who is refused there never meets a key. `current_key()` is the key inside the view.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Unpack
+
+from quart import Quart, Response, current_app, request
+from werkzeug.exceptions import HTTPException
+
+from retrysafe.core.keys import Key
+from retrysafe.core.records import Answer
+from retrysafe.engine.guard import Ended
+from retrysafe.engine.safe import RetrySafe
+from retrysafe.errors import RetrySafeError
+from retrysafe.policy import Policy
+from retrysafe.web import adapting
+from retrysafe.web.adapting import ask, checked_strength, find_exchange, resolved
+from retrysafe.web.asgi import IdempotencyMiddleware
+from retrysafe.web.colours import AsyncExchange
+from retrysafe.web.exchange import EXCHANGE, Shortcut
+from retrysafe.web.openapi import Strength
+from retrysafe.web.settings import Options, Scope
+
+View = Callable[..., Any]
+FIX = "call retrysafe.web.quart.install(app, safe=safe)"
+
+
+class Refusal(Shortcut, HTTPException):
+    """The view must not run; the middleware sends the answer. An HTTPException, so that nobody reports an error."""
+
+    def __init__(self, exchange: AsyncExchange) -> None:
+        assert exchange.response is not None, "a shortcut leaves its answer in the exchange"
+        HTTPException.__init__(self, "answered by the idempotency middleware")
+        self.code = exchange.response.status
+
+
+def install(app: Quart, *, safe: RetrySafe, scope: Scope | None = None, **options: Unpack[Options]) -> None:
+    """The middleware around the application, and problems for our errors."""
+    inner: Any = app.asgi_app
+    app.asgi_app = IdempotencyMiddleware(  # type: ignore[method-assign, assignment]  # as Quart documents
+        inner, safe=safe, scope=scope, **options
+    )
+    app.register_error_handler(RetrySafeError, _problem)
+
+
+def idempotent(
+    scope: Callable[[], Any], policy: Policy | None = None, *, strength: Strength = "guard"
+) -> Callable[[View], View]:
+    """Protect a view.
+
+    scope     `callable()`, may be `async`: the authenticated account or tenant, str, int or UUID
+    policy    what this view gets instead of the middleware's policy
+    strength  "operation" where an operation claims the key itself, with `key=current_key()`
+    """
+    checked_strength(strength)
+
+    def decorate(view: View) -> View:
+        @functools.wraps(view)
+        async def protected(*args: Any, **kwargs: Any) -> Any:
+            await claim(await resolved(scope()), policy, strength=strength)
+            result = await current_app.ensure_async(view)(*args, **kwargs)
+            return respond(result) if isinstance(result, Answer | Ended) else result
+
+        return protected
+
+    return decorate
+
+
+async def claim(principal: Any, policy: Policy | None = None, *, strength: Strength = "guard") -> Key | None:
+    """Claim the current request's key for the principal. None: it runs unprotected, as its mode allows, or is a GET."""
+    exchange = find_exchange(request.scope, FIX)
+    if exchange is None:
+        return None
+    if not exchange.untouched:
+        # Quart reads the body in a task of its own. Wait for it: two readers at once would tear it apart.
+        await request.get_data(cache=True, parse_form_data=False)
+    target = f"{request.method} {request.url_rule.rule if request.url_rule else request.path}"
+    try:
+        return await ask(exchange, principal, policy, target, strength)
+    except Shortcut as stop:
+        raise Refusal(exchange) from stop
+
+
+def current_key() -> Key | None:
+    """The key of the current request, once it is claimed or read."""
+    exchange: AsyncExchange | None = request.scope.get(EXCHANGE)  # type: ignore[assignment]  # a key of our own
+    return exchange.key if exchange is not None else None
+
+
+def respond(answer: Answer | Ended) -> Response:
+    """An operation's answer as a response: its status, headers and bytes. An `Ended` also says if it is a replay."""
+    return _response(adapting.of_answer(answer))
+
+
+async def _problem(error: RetrySafeError) -> Response:
+    exchange: Any = request.scope.get(EXCHANGE)
+    return _response(adapting.of_error(error, exchange))
+
+
+def _response(told: Any) -> Response:
+    response = Response(told.body, told.status)
+    response.headers.clear()
+    for name, value in told.headers:
+        response.headers.add(name, value)
+    return response
+
+
+__all__ = ["IdempotencyMiddleware", "Refusal", "claim", "current_key", "idempotent", "install", "respond"]

@@ -1,0 +1,11 @@
+"""The reference application in Django with async views."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["REFERENCE_DJANGO"] = "async"
+
+from tests.web.apps.django_app import asgi, asgi_inner  # noqa: E402  (the views are chosen by then)
+
+__all__ = ["asgi", "asgi_inner"]
