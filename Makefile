@@ -13,7 +13,7 @@ test: setup     ## the whole suite, on real servers that it starts and stops by 
 	@$(PY) -m pytest -n $(N) --dist loadgroup
 
 check: setup lint type    ## everything CI checks beside the tests
-	@$(PY) tools/diagram.py --check
+	@for page in diagram errors_page cli_page; do $(PY) tools/$$page.py --check || exit 1; done
 	@$(PY) tools/fragments.py --check
 
 fmt: setup      ## format the code
@@ -31,7 +31,7 @@ bench: setup    ## what an operation costs, as ratios against the raw driver
 	@$(PY) -m benchmarks
 
 docs: setup     ## write the generated pages anew
-	@$(PY) tools/diagram.py
+	@for page in diagram errors_page cli_page; do $(PY) tools/$$page.py || exit 1; done
 
 proof: setup    ## the long campaigns: more races, more kills, more cuts
 	@$(PY) -m pytest -n $(N) --dist loadgroup -m campaign

@@ -148,9 +148,9 @@ class TransactionSplit(UsageError):
 
     def __init__(self, key: str) -> None:
         super().__init__(
-            f"the body of idempotency key {key!r} committed or rolled back its own transaction. What it wrote before "
-            "a commit stays, what came after was rolled back, and no receipt was written: the key is marked "
-            "uncertain until somebody resolves it. Leave commit and rollback to retrysafe; use a savepoint inside"
+            f"the body of idempotency key {key!r} committed or rolled back its own transaction. What it committed "
+            "stays, what was still open was rolled back, and no receipt was written: the key is marked uncertain "
+            "until somebody resolves it. Leave commit and rollback to retrysafe; use a savepoint inside"
         )
 
 

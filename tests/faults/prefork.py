@@ -35,7 +35,7 @@ def main(url: str, children: int, keys: int) -> None:
         pid = os.fork()
         if pid == 0:
             os.close(opened)
-            leave(lambda: (report(safe, keys), os.read(gate, 1)))
+            leave(lambda: report(safe, keys, wait=gate))
         pids.append(pid)
     report(safe, keys)
     sys.stdin.readline()  # whoever runs us has looked at the server
@@ -60,10 +60,12 @@ def leave(work: Callable[[], Any]) -> None:
         os._exit(code)
 
 
-def report(safe: RetrySafe, keys: int) -> None:
+def report(safe: RetrySafe, keys: int, wait: int | None = None) -> None:
     granted = [key for key in map(str, range(keys)) if safe.store.execute(claim(key, lease=600, now=None)).granted]
     line = json.dumps({"pid": os.getpid(), "granted": granted, "heartbeat": heartbeat(safe)})
     os.write(1, line.encode() + b"\n")  # one small write: the lines of several processes do not mix
+    if wait is not None:
+        os.read(wait, 1)
 
 
 def heartbeat(safe: RetrySafe) -> bool:

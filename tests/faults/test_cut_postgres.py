@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -82,7 +83,7 @@ def test_cut_at_every_message(proxy: PostgresProxy, healthy: Do, colour: str, pr
         if prepared:
             for number in range(6):
                 used = case.make(healthy, f"{key}-{number}")
-                resend(lambda used=used: do(used))
+                resend(partial(do, used))
         warm(do)
         return op
 

@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,7 @@ def test_nothing_acknowledged_is_lost(doomed: Doomed) -> None:
     made: list[tuple[Case, Any, Any]] = []
     for case in CASES:
         op = case.make(doomed.healthy, unique())
-        made.append((case, op, resend(lambda op=op: doomed.do(op))))
+        made.append((case, op, resend(partial(doomed.do, op))))
     doomed.kill()
     doomed.revive()
     for case, op, reply in made:

@@ -29,7 +29,7 @@ from retrysafe.stores.postgres.sync import PostgresStore
 from retrysafe.stores.sql.names import names
 from retrysafe.stores.sql.plans import Plans
 from retrysafe.testing import Do
-from retrysafe.testing.builders import claim, complete, lookup, release, renew
+from retrysafe.testing.builders import claim, complete, lookup, record_of, release, renew
 from tests.faults.story import CASES, check_truth
 from tests.opening import COLOURS, open_do, open_migrated, unique, with_option
 
@@ -157,7 +157,7 @@ def test_a_locked_row_is_not_waited_for_either(place: Place, colour: str, how: s
     with place.store(colour) as do, place.transaction() as other:
         held = do(claim("k", retention=1))
         assert do(release(held)) is True
-        place.lock(other, held.record.id)
+        place.lock(other, record_of(held).id)
         mine = claim("k", now=1 if how == "takeover" else 10_000)
         began = time.monotonic()
         reply = do(mine)
@@ -166,7 +166,7 @@ def test_a_locked_row_is_not_waited_for_either(place: Place, colour: str, how: s
         other.rollback()
         after = do(mine)
         assert after.granted is True
-        assert after.record.attempt == (2 if how == "takeover" else 1)
+        assert record_of(after).attempt == (2 if how == "takeover" else 1)
 
 
 @each_colour
@@ -179,7 +179,7 @@ def test_a_lock_timeout_of_the_database_is_an_error_of_ours(place: Place, colour
     do = open_do(impatient, colour)
     try:
         with place.transaction() as other:
-            place.lock(other, held.record.id)
+            place.lock(other, record_of(held).id)
             for op in (renew(held, now=None), complete(held, now=None)):
                 with pytest.raises(StoreUnavailable, match="open transaction"):
                     do(op)

@@ -360,10 +360,12 @@ def recovers(path: Path, token: str, told: list[str]) -> None:
             assert found is None, "refused as not done, yet it was"
         again = do(op)
         assert again.granted is (found is None or found.state is State.CLAIMED)
+        assert again.record is not None
         assert again.record.fence == (1, op.token)
         assert do(done(op)) is True
         rival = do(claim(op.key, now=None))
         assert rival.granted is False
+        assert rival.record is not None
         assert rival.record.answer == ANSWER
     finally:
         do.close()

@@ -23,7 +23,7 @@ NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 BASE = ("core", "errors", "policy")
 MIDDLE = ("operations", "webhooks", "jobs", "consumers", "web", "client", "worker")
 TOP = ("cli", "console", "demo")
-SEAM = ("stores.base", "stores.lifetime", "stores.registry")
+SEAM = ("stores.base", "stores.lifetime", "stores.registry", "stores.batching", "stores.wrappers")
 
 # Who may import what of ours. The longest matching prefix counts.
 MAY: dict[str, tuple[str, ...]] = {
@@ -64,7 +64,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "litestar": ("web/litestar",),
     "quart": ("web/quart",),
     "flask": ("web/flask",),
-    "werkzeug": ("web/flask",),
+    "werkzeug": ("web/flask", "web/quart"),
     "django": ("web/django", "transactions/on_django.py"),
     "asgiref": ("web/django",),
     "rest_framework": ("web/django", "web/drf"),

@@ -232,7 +232,7 @@ def sqlite_write(connection: Any, value: str) -> Any:
 
 @contextmanager
 def on_sqlite3(world: World) -> Iterator[Caller]:
-    connection = sqlite3.connect(world.path, timeout=QUICK)
+    connection = sqlite3.connect(world.path, timeout=QUICK, check_same_thread=False)
     connection.row_factory = sqlite3.Row
     yield Caller(world, connection, sqlite_write, lambda c, sql: c.execute(sql))
     connection.close()

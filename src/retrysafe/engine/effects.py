@@ -45,14 +45,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Transact:
-    """One transaction on the user's database: their function with its handle, then ours, in the same commit.
+    """One transaction on the user's database. `story` is told the open transaction and yields what to do in it (see
+    operations/local.py); when it ends all is committed, and when it raises all is rolled back."""
 
-    `settle` makes our operations out of what the function returned; if one of them is refused, all is rolled back
-    and LeaseLost is raised.
-    """
-
-    function: Callable[[Any], Any]
-    settle: Callable[[Any], tuple[Op[Any], ...]]
+    story: Callable[[Any], Generator[Any, Any, Any]]
 
 
 Effect = Op[Any] | Invoke | Pause | Call | Transact

@@ -7,7 +7,6 @@ from importlib import import_module
 from retrysafe.core.urls import safe_url
 from retrysafe.errors import StoreURLError
 from retrysafe.stores.base import AsyncStore, Backend, Store
-from retrysafe.stores.batching import AsyncBatching, Batching
 from retrysafe.stores.lifetime import ForkSafe, PerLoop
 
 _OURS = {
@@ -29,7 +28,7 @@ def open_store(url: str, *, batching: bool = False) -> Store:
     With `batching`, calls of many threads that have to wait anyway go together (stores/batching.py).
     """
     backend = find_backend(url)
-    return ForkSafe(backend.capabilities, lambda: Batching(backend.open(url)) if batching else backend.open(url))
+    return ForkSafe(backend.capabilities, lambda: _batched(backend.open(url)) if batching else backend.open(url))
 
 
 def open_async_store(url: str, *, batching: bool = False) -> AsyncStore:
@@ -37,8 +36,20 @@ def open_async_store(url: str, *, batching: bool = False) -> AsyncStore:
     backend = find_backend(url)
     return PerLoop(
         backend.capabilities,
-        lambda: AsyncBatching(backend.open_async(url)) if batching else backend.open_async(url),
+        lambda: _async_batched(backend.open_async(url)) if batching else backend.open_async(url),
     )
+
+
+def _batched(store: Store) -> Store:
+    from retrysafe.stores.batching import Batching  # it loads asyncio, which `import retrysafe` need not
+
+    return Batching(store)
+
+
+def _async_batched(store: AsyncStore) -> AsyncStore:
+    from retrysafe.stores.batching import AsyncBatching
+
+    return AsyncBatching(store)
 
 
 def find_backend(url: str) -> Backend:

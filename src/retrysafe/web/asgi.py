@@ -37,6 +37,9 @@ UNCAPTURED = frozenset({"http.response.pathsend", "http.response.zerocopysend", 
 CANCEL_LIMIT = 5.0
 """How long cancelled work may take to notice it."""
 
+MAX_CANCELS = 8
+"""More of them than a server has reason to send, and fewer than a cancel scope sends in a millisecond."""
+
 
 class IdempotencyMiddleware:
     """See the module; the options are in retrysafe.web.settings.Options."""
@@ -48,6 +51,7 @@ class IdempotencyMiddleware:
         self.settings = Settings(safe, scope, options)
         self._methods = self.settings.methods
         self._header = self.settings.header_bytes
+        self._detached: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -114,13 +118,29 @@ class IdempotencyMiddleware:
 
     async def _wind_down(self, work: asyncio.Task[None], exchange: AsyncExchange) -> None:
         """The server wants to stop: claimed work may finish for a while, then it is cancelled and says so."""
+        waited = True
         if exchange.claimed:
-            await _through_cancels(work, self.settings.grace)
-        if not work.done():
+            waited = await _through_cancels(work, self.settings.grace)
+        if not work.done() and waited:
             work.cancel()
-            await _through_cancels(work, CANCEL_LIMIT)
-        if work.done() and not work.cancelled():
+            waited = await _through_cancels(work, CANCEL_LIMIT)
+        if not work.done():
+            self._detach(work, 0 if waited else self.settings.grace)
+        elif not work.cancelled():
             work.exception()  # it was written down; the cancellation is what the server hears
+
+    def _detach(self, work: asyncio.Task[None], seconds: float) -> None:
+        """Whoever cancels does not let us wait (anyio does so at each turn of the loop): the work ends by itself."""
+        self._detached.add(work)  # a task nobody holds may vanish
+        timer = asyncio.get_running_loop().call_later(seconds, work.cancel)
+
+        def ended(done: asyncio.Task[None]) -> None:
+            timer.cancel()
+            self._detached.discard(done)
+            if not done.cancelled():
+                done.exception()
+
+        work.add_done_callback(ended)
 
     def _status_token(self, scope: ASGIScope) -> str | None:
         prefix, path = self.settings.status_path + "/", local_path(scope)
@@ -214,14 +234,18 @@ async def _principal(scope: Scope, view: RequestView) -> Any:
     return await found if inspect.isawaitable(found) else found
 
 
-async def _through_cancels(work: asyncio.Task[None], limit: float) -> None:
+async def _through_cancels(work: asyncio.Task[None], limit: float) -> bool:
+    """Wait, although somebody cancels. False: somebody cancels all the time, and waiting would only burn the loop."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + limit
+    deadline, cancels = loop.time() + limit, 0
     while not work.done() and loop.time() < deadline:
         try:
             await asyncio.wait({work}, timeout=deadline - loop.time())
         except asyncio.CancelledError:
-            continue
+            cancels += 1
+            if cancels > MAX_CANCELS:
+                return False
+    return True
 
 
 def _captured(scope: ASGIScope, exchange: AsyncExchange) -> ASGIScope:

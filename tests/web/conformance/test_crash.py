@@ -14,11 +14,14 @@ from socket import SO_LINGER, SOL_SOCKET
 import httpx
 import pytest
 
+from tests.servers.base import ServerUnavailable
+from tests.servers.valkey import ValkeyServer
 from tests.web.apps.reference import SHORT
 from tests.web.conformance.conftest import Starter
 from tests.web.conformance.targets import ALICE, TARGETS, Target, new_key
 from tests.web.conformance.test_table import is_problem
 
+BARE = ("uvicorn", "uvicorn-deferred", "hypercorn", "gunicorn", "gunicorn-deferred", "wsgiref")
 EACH = pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.store("sqlite")) for name in TARGETS])
 
 
@@ -168,7 +171,7 @@ def test_store_down_at_completion_the_truth_is_told(start: Starter, name: str) -
     assert target.post("/payments", new_key()).status_code == 201, "it works again without a restart"
 
 
-@EACH
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.store("sqlite")) for name in BARE])
 def test_a_server_that_is_told_to_stop_lets_the_work_finish_or_says_so(start: Starter, name: str) -> None:
     """The lease is never leaked: after the restart the key has its answer, or its outcome is known to be unknown."""
     target, key = start(name), new_key()
@@ -185,3 +188,31 @@ def test_a_server_that_is_told_to_stop_lets_the_work_finish_or_says_so(start: St
     assert (told.status_code, target.executions(key)) in ((201, 1), (500, 1))
     if told.status_code == 500:
         assert is_problem(told, 500, "outcome-unknown")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.store("redis")) for name in ("uvicorn", "gunicorn")]
+)
+def test_a_real_store_that_dies_and_comes_back(start: Starter, name: str) -> None:
+    """Killed on arrival and at completion; the application is not restarted."""
+    try:
+        store = ValkeyServer().start()
+    except ServerUnavailable as missing:
+        pytest.skip(str(missing))
+    try:
+        target, key, arriving = start(name, url=store.url), new_key(), new_key()
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(target.post, "/slow", key)
+            target.began(key)
+            store.kill()
+            down = target.post("/payments", arriving)
+            target.go(key)
+            told = first.result()
+        assert is_problem(down, 503, "store-unavailable")
+        assert is_problem(told, 500, "outcome-unrecorded")
+        store.resume()
+        assert once_lapsed(target, "/payments", arriving).status_code == 201
+        assert is_problem(once_lapsed(target, "/slow", key), 500, "outcome-unknown")
+        assert (target.executions(arriving), target.executions(key)) == (1, 1)
+    finally:
+        store.stop()

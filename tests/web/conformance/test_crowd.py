@@ -15,7 +15,7 @@ SEVERAL = [
     pytest.param(name, store, marks=pytest.mark.store(store), id=f"{name}-{store}")
     for name, launch in TARGETS.items()
     for store in launch.stores
-    if launch.workers
+    if launch.workers and len(launch.stores) > 1
 ]
 
 

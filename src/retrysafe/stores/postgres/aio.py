@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import psycopg
 from psycopg_pool import AsyncConnectionPool
@@ -25,6 +25,25 @@ from retrysafe.stores.sql.plans import Held, Plans, by_id
 
 R = TypeVar("R")
 Pool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
+
+
+class Connection(psycopg.AsyncConnection[Any]):
+    """A connection whose making can be cancelled.
+
+    The pool's worker takes a cancellation while it connects for a failed attempt and goes back to waiting for work.
+    `asyncio.run` cancels everything once, at its end, and would then wait for that worker for ever. So it is asked
+    for again: it is delivered where the worker waits next.
+    """
+
+    @classmethod
+    async def connect(cls, *args: Any, **kwargs: Any) -> Self:
+        try:
+            return await super().connect(*args, **kwargs)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None:
+                task.cancel()
+            raise
 
 
 class AsyncPostgresStore:
@@ -47,7 +66,9 @@ class AsyncPostgresStore:
     def from_url(cls, at: Location) -> AsyncPostgresStore:
         pool: Pool = AsyncConnectionPool(
             at.conninfo,
-            min_size=1,
+            connection_class=Connection,
+            # With one kept ready, the first caller finds it still connecting and has a second one made for nothing.
+            min_size=0,
             max_size=at.pool,
             timeout=at.pool_timeout,
             kwargs={"autocommit": True},

@@ -133,8 +133,20 @@ class SqliteFile:
 
     def prepare(self) -> None:
         """Create the file and its tables at first use: an embedded store needs no separate step."""
-        if not self._ready:
+        if not self._ready and not self._up_to_date():
             self.migrate()
+        self._ready = True
+
+    def _up_to_date(self) -> bool:
+        """Only a look: migrating takes the write lock, and somebody may hold it in a long transaction."""
+        if not Path(self.path).exists():
+            return False
+        version = f"SELECT value FROM {self.names.meta} WHERE name = 'version'"
+        try:
+            found = self.read(Statement(version, {}, writes=False))
+        except SchemaMissing:
+            return False
+        return bool(found) and int(found[0][0]) >= migrations.latest(DIALECT, self.names)
 
     def migrate(self) -> list[str]:
         self._make_folder()

@@ -1,0 +1,33 @@
+"""What goes wrong inside an operation, as errors that the body of the operation may meet."""
+
+from __future__ import annotations
+
+from retrysafe.errors import RetrySafeError
+
+
+class StepFailed(RetrySafeError):
+    """A step failed as often as it may in one attempt. A body that catches it goes on without the step, for good: the
+    failure becomes part of the journal, and a later attempt meets it again at the same place."""
+
+    anchor = "step-failed"
+
+    def __init__(self, step: str, why: str) -> None:
+        self.step = step
+        self.why = why
+        super().__init__(f"step {step!r} failed: {why}; catch it only to go on without this step")
+
+
+class Unknown(RetrySafeError):
+    """A step has no known outcome, and may not be sent again to find out. `undoable` where its undo may answer that."""
+
+    anchor = "outcome-unknown"
+
+    def __init__(self, step: str, why: str, *, undoable: bool) -> None:
+        self.step = step
+        self.undoable = undoable
+        super().__init__(f"step {step!r} is not sent again: {why}")
+
+
+def told(error: BaseException) -> str:
+    """An error in one line, for the journal."""
+    return f"{type(error).__name__}: {error}"[:500]

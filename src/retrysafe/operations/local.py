@@ -1,0 +1,214 @@
+"""Local steps: the user's writes and the recovery point, in one commit.
+
+Inside the transaction a small story of its own runs (`with_store`, `with_receipt`). It yields statements of ours, the
+user's function as `Work`, and FLUSH; `operations/perform.py` carries them out on the open transaction.
+
+Where the store is another database than the user's, the step leaves a receipt `(run, step, result)` in the user's
+commit instead, and the store's cursor may lag behind: whoever comes next finds the receipt before it runs anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from retrysafe.core.jobs import Stage
+from retrysafe.core.ops import Complete, Install, Op
+from retrysafe.core.records import Answer
+from retrysafe.core.values import NotPlain
+from retrysafe.engine import typed
+from retrysafe.engine.effects import Flow, Pause, Transact
+from retrysafe.errors import (
+    LeaseLost,
+    NotSameDatabase,
+    OperationChanged,
+    ResultNotStorable,
+    SchemaMissing,
+    UsageError,
+)
+from retrysafe.operations.endings import Ending
+from retrysafe.operations.failures import StepFailed, Unknown, told
+from retrysafe.operations.journal import Entry, Journal
+from retrysafe.operations.run import BACKOFF, Run, truth
+from retrysafe.operations.staging import Staging
+from retrysafe.operations.steps import Step
+from retrysafe.stores.sql.receipts import Receipts, receipts, same_database
+from retrysafe.transactions.failures import Trouble, trouble
+from retrysafe.transactions.flow import FLUSH
+
+AGAIN = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+"""Seconds before each further try when the database undid the step because of others."""
+
+Inside = Generator[Any, Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The user's function on the open transaction's handle; what it stages is collected."""
+
+    function: Callable[[Any], Any]
+    staging: Staging
+
+
+def local(run: Run, step: Step, place: int, known: Entry | None, given: dict[str, Any]) -> Flow[Any]:
+    """Rolled back and tried again when it fails."""
+    if known is not None and known.state == "done":
+        return typed.load(known.result, step.returns)
+    run.ground.needed(step.name)
+
+    def settled(result: Any, text: str) -> tuple[Journal, Answer | None]:
+        answer = result if isinstance(result, Answer) else None
+        kept = "" if answer is not None and run.ground.kind == "store" else text
+        entry = Entry(step.name, "done", step.dump_args(given), kept, run.now())
+        return run.stamped(run.journal.with_entry(place, entry)), answer
+
+    changed = Change(step, f"{place}:{step.name}", lambda handle: step.function(handle, **given), settled)
+    result = yield from persistently(run, changed, step.tries)
+    return typed.load(run.journal.entries[place].result, step.returns) if result is LANDED else result
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a transaction of a step (or of its undo) does, and what it makes of the journal."""
+
+    step: Step
+    name: str
+    function: Callable[[Any], Any]
+    settled: Callable[[Any, str], tuple[Journal, Answer | None]]
+
+
+LANDED = object()
+"""In place of a result: the commit took place although its reply was lost."""
+
+
+def persistently(run: Run, change: Change, tries: int) -> Flow[Any]:
+    """Until it commits, as often as it may. Before it runs again, what is stored tells whether it did commit."""
+    pauses = [*BACKOFF[: tries - 1]]
+    contended = [*AGAIN]
+    while True:
+        try:
+            return (yield from once(run, change))
+        except (Ending, LeaseLost, UsageError, OperationChanged, Unknown):
+            raise
+        except Exception as error:
+            failure = error
+        if (yield from truth(run)):
+            return LANDED
+        waits = contended if trouble(failure) is Trouble.AGAIN and contended else pauses
+        if not waits:
+            raise StepFailed(change.step.name, told(failure)) from failure
+        yield Pause(run.record.id, waits.pop(0))
+
+
+def once(run: Run, change: Change) -> Flow[Any]:
+    ground = run.ground
+    if ground.kind == "store" and not ground.known.install:
+        ground.known.install = yield Install()  # before a transaction is open: an embedded store makes its tables now
+    inside = with_store if ground.kind == "store" else with_receipt
+    result, journal, answer = yield Transact(lambda tx: inside(run, change, tx))
+    run.trying = None
+    run.journal, run.dirty = journal, ground.kind != "store"
+    if ground.kind == "store":
+        run.answer = answer
+    return result
+
+
+# Inside the transaction ---------------------------------------------------------------------------------
+
+
+def with_store(run: Run, change: Change, tx: Any) -> Inside:
+    """On the store's own database: the recovery point is in the same commit, and the fence is asked there."""
+    statements = receipts(tx.dialect, run.ground.names)
+    if not run.ground.checked:
+        yield from on_the_same_database(run, tx)
+    staging = Staging(run.record.run, change.name)
+    result, text = yield from worked(run, change, statements, staging)
+    journal, answer = change.settled(result, text)
+    ops: list[Op[Any]] = [Stage(tuple(staging.jobs))] if staging.jobs else []
+    ops.append(run.advance(journal))
+    if answer is not None:
+        ops.append(Complete(run.record.id, run.fence, answer))
+    run.trying = journal
+    for op in ops:
+        if (yield from statements.plans.of(run.ground.sealer.seal(op))) is False:
+            raise run.lost()
+    return result, journal, answer
+
+
+def with_receipt(run: Run, change: Change, tx: Any) -> Inside:
+    """On another database: the receipt's key `(run, step)` is the arbiter. The store is told after the commit."""
+    statements = receipts(tx.dialect, run.ground.names)
+    whose = {"run": run.record.run, "step": change.name}
+    found = yield from asked(statements, "receipt_step_find", whose)
+    if found:
+        text = run.ground.sealer.open_text(found[0][0], run.record.run, change.name)
+        if not text:
+            raise run.lost()  # whoever undoes this operation has barred the step
+        result = typed.load(text, change.step.returns)
+    else:
+        staging = Staging(run.record.run, change.name, refused="this store is not in the database of `tx`")
+        result, text = yield from worked(run, change, statements, staging)
+        sealed = run.ground.sealer.seal_text(text, run.record.run, change.name)
+        yield from asked(statements, "receipt_step_put", {**whose, "result": sealed, "now": None})
+    journal, answer = change.settled(result, text)
+    return result, journal, answer
+
+
+def worked(run: Run, change: Change, statements: Receipts, staging: Staging) -> Generator[Any, Any, tuple[Any, str]]:
+    """The user's function, and its result as text and as it will be read back: what a later attempt gets, this one
+    gets too. A commit or rollback of the user's own is detected, and then nobody can say what was kept."""
+    mark = yield from statements.mark()
+    result = yield Work(change.function, staging)
+    yield FLUSH
+    try:
+        text = typed.dump(result)
+        result = typed.load(text, change.step.returns)
+    except (NotPlain, UsageError) as error:
+        raise ResultNotStorable(f"step {change.step.name!r}", str(error), rolled_back=True) from error
+    if not (yield from statements.whole(mark)):
+        raise Unknown(
+            change.step.name,
+            "it committed or rolled back its own transaction, so what it wrote and its recovery point were parted; "
+            "leave commit and rollback to retrysafe, and use a savepoint inside",
+            undoable=False,
+        )
+    return result, text
+
+
+def asked(statements: Receipts, name: str, values: dict[str, Any]) -> Inside:
+    """A statement about step receipts; their table may not have been made."""
+    try:
+        return (yield statements.statement(name, values))
+    except Exception as error:
+        if trouble(error) is Trouble.MISSING:
+            raise SchemaMissing("the database of `tx` has no retrysafe tables for receipts", "URL") from error
+        raise
+
+
+def on_the_same_database(run: Run, tx: Any) -> Inside:
+    """NotSameDatabase unless the user's transaction is on the store's own database: asked once."""
+    ground = run.ground
+    try:
+        yield from same_database(tx.dialect, ground.names, ground.known.install)
+    except NotSameDatabase:
+        raise
+    except Exception as error:
+        if trouble(error) is Trouble.MISSING:
+            raise NotSameDatabase(ground.known.install, "") from error
+        raise
+    ground.checked = True
+
+
+def barred(run: Run, name: str, journal: Journal) -> Callable[[Any], Inside]:
+    """A transaction that leaves an empty receipt, so that a late owner of this step cannot run it after its undo."""
+
+    def story(tx: Any) -> Inside:
+        statements = receipts(tx.dialect, run.ground.names)
+        whose = {"run": run.record.run, "step": name}
+        if not (yield from asked(statements, "receipt_step_find", whose)):
+            sealed = run.ground.sealer.seal_text("", run.record.run, name)
+            yield from asked(statements, "receipt_step_put", {**whose, "result": sealed, "now": None})
+        return None, replace(journal), None
+
+    return story

@@ -1,0 +1,43 @@
+"""Write docs/reference/cli.md from the commands' own --help. `--check` fails if the page is stale."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from retrysafe.cli.main import parser
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "cli.md"
+
+
+def commands(of: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """A parser and all below it, in their order."""
+    found = [of]
+    for action in of._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                found.extend(commands(below))
+    return found
+
+
+def page() -> str:
+    os.environ["COLUMNS"] = "100"
+    parts = ["# Commands\n\nGenerated from `--help` by `make docs`.\n"]
+    parts.extend(f"## {each.prog}\n\n```\n{each.format_help()}```\n" for each in commands(parser()))
+    return "\n".join(parts)
+
+
+def main() -> None:
+    text = page()
+    if "--check" in sys.argv:
+        if not PAGE.exists() or PAGE.read_text() != text:
+            sys.exit(f"docs/reference/{PAGE.name} is stale: run `make docs`")
+        return
+    PAGE.write_text(text)
+    print(f"wrote docs/reference/{PAGE.name}")
+
+
+if __name__ == "__main__":
+    main()
