@@ -32,6 +32,13 @@ def django_alias(url: str, timeout: float) -> Iterator[str]:
             connections.__dict__.pop("settings", None)
 
 
+def close_alias(alias: str) -> None:
+    """This thread's connection."""
+    from django.db import connections
+
+    connections[alias].close()
+
+
 def described(url: str, timeout: float) -> dict[str, Any]:
     if url.startswith("sqlite"):
         path = url.partition("///")[2]

@@ -7,7 +7,9 @@ is, anything callable is called. A caller is one user with a connection of its o
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sqlite3
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,7 +29,7 @@ from retrysafe.core.keys import Key
 from retrysafe.engine.arguments import fingerprint_of
 from retrysafe.engine.guard import Ended, Task
 from retrysafe.transactions import arun, run
-from tests.transactions.django_databases import django_alias
+from tests.transactions.django_databases import close_alias, django_alias
 
 COMMIT = "COMMIT"
 SCOPE = "acct-1"
@@ -95,6 +97,10 @@ class Caller:
 
         return run(self.world.safe, task(self.world.safe, key, request, policy), self.given, body)
 
+    def nested(self, key: str, value: str) -> object:
+        """As a step: another transaction of the same user inside the one that is open."""
+        return self.run(key, [value])
+
     def _do(self, handle: Any, steps: Sequence[Step]) -> None:
         for step in steps:
             if not isinstance(step, str):
@@ -125,16 +131,24 @@ class AsyncCaller(Caller):
         return self.runner.run(run_block())
 
     def run(self, key: str, steps: Sequence[Step], *, request: Any = 1, policy: Policy = RELEASE) -> Ended:
+        return self.runner.run(self.arun(key, steps, request=request, policy=policy))
+
+    async def arun(self, key: str, steps: Sequence[Step], *, request: Any = 1, policy: Policy = RELEASE) -> Ended:
         async def body(handle: Any) -> Answer:
             await self._ado(handle, steps)
             return Answer(201, {"done": key})
 
-        return self.runner.run(arun(self.world.safe, task(self.world.safe, key, request, policy), self.given, body))
+        return await arun(self.world.safe, task(self.world.safe, key, request, policy), self.given, body)
+
+    def nested(self, key: str, value: str) -> object:
+        return self.arun(key, [value])
 
     async def _ado(self, handle: Any, steps: Sequence[Step]) -> None:
         for step in steps:
             if not isinstance(step, str):
-                step()
+                done = step()
+                if inspect.isawaitable(done):
+                    await done
             elif step == COMMIT:
                 await self._raw(handle, step)
             else:
@@ -357,7 +371,27 @@ def on_django(world: World) -> Iterator[Caller]:
             cursor.execute("INSERT INTO effects (value) VALUES (%s)", [value])
 
     with django_alias(world.plain, QUICK) as alias:
-        yield Caller(world, f"django:{alias}", write, raw)
+        yield DjangoCaller(world, f"django:{alias}", write, raw)
+
+
+class DjangoCaller(Caller):
+    """Django's connections belong to threads; one that ends closes its own."""
+
+    def block(self, key: str, steps: Sequence[Step], **options: Any) -> Ended:
+        try:
+            return super().block(key, steps, **options)
+        finally:
+            self._leave()
+
+    def run(self, key: str, steps: Sequence[Step], **options: Any) -> Ended:
+        try:
+            return super().run(key, steps, **options)
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            close_alias(self.given.removeprefix("django:"))
 
 
 POSTGRES: dict[str, Callable[[World], Any]] = {

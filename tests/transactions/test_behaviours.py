@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from retrysafe import Policy
+from retrysafe import Policy, RetrySafe
 from retrysafe.core.keys import Key
 from retrysafe.core.ops import Claim, Lookup
 from retrysafe.core.records import Record
@@ -21,6 +21,7 @@ from retrysafe.errors import (
     NoAnswer,
     OutcomeUnknown,
     RetrySafeError,
+    StoreUnavailable,
     TransactionSplit,
 )
 from tests.transactions.rigs import COMMIT, RELEASE, SCOPE, AsyncCaller, Caller, World, task
@@ -147,22 +148,27 @@ def test_of_many_at_once_exactly_one_has_its_effect(world: World, caller: Open) 
     assert [end.replayed for end in ends].count(False) == 1
 
 
-def test_nesting_is_refused(world: World, caller: Open) -> None:
+OWN_CONNECTIONS = ("pool", "factory", "maker", "maker-asyncpg", "maker-psycopg", "engine")
+"""Sources that give every transaction a connection of its own."""
+
+
+def test_nesting_is_refused(world: World, caller: Open, rig: str) -> None:
+    """One connection has one transaction. Where each has a connection of its own there is nothing to refuse, but
+    SQLite's file still has only one writer."""
     user = caller()
-
-    def inner() -> None:
-        user.run("inner", ["b"])
-
-    if isinstance(user, AsyncCaller) or not shares_its_connection(user):
-        pytest.skip("this caller gives every transaction a connection of its own")
-    with pytest.raises(NestedTransaction):
-        user.run("outer", ["a", inner])
+    steps: list[Any] = ["a", lambda: user.nested("inner", "b")]
+    if not rig.endswith(OWN_CONNECTIONS):
+        with pytest.raises(NestedTransaction):
+            user.run("outer", steps)
+    elif rig.startswith("sqlite"):
+        with pytest.raises(InProgress):
+            user.run("outer", steps)
+    else:
+        user.run("outer", steps)
+        assert world.effects() == ["a", "b"]
+        return
     assert world.effects() == []
     assert stored(world, "outer") is None
-
-
-def shares_its_connection(user: Caller) -> bool:
-    return not (callable(user.given) or type(user.given).__name__ in ("ConnectionPool", "Engine"))
 
 
 COMMIT_EACH = {
@@ -225,12 +231,14 @@ def test_an_expired_receipt_begins_a_new_life(world: World, caller: Open) -> Non
 
 
 def test_a_guard_that_claims_meanwhile_wins_and_everything_is_rolled_back(world: World, caller: Open) -> None:
-    """Two strengths on one key is a mistake, and even then nothing happens twice."""
-    if world.url.startswith("sqlite"):
-        pytest.skip("on SQLite the open transaction holds the only write lock: no guard can claim")
-    with pytest.raises(InProgress):
-        caller().run("k", ["a", lambda: world.safe.execute(claim(world, "k"))])
+    """Two strengths on one key is a mistake, and even then nothing happens twice. On SQLite it cannot even be
+    made: the open transaction holds the only write lock."""
+    hasty = RetrySafe(f"{world.url}?timeout=0.1") if world.url.startswith("sqlite") else world.safe
+    hasty.execute(Lookup(b"0" * 32))
+    with pytest.raises(StoreUnavailable if hasty is not world.safe else InProgress):
+        caller().run("k", ["a", lambda: hasty.execute(claim(world, "k")) and None])
     assert world.effects() == []
+    hasty.close()
 
 
 def test_an_answer_that_is_not_final_rolls_back(world: World, caller: Open) -> None:

@@ -40,7 +40,8 @@ def fingerprint_of(function: str, arguments: Mapping[str, Any], ignore: frozense
                 f"argument {name!r} of {function} cannot be fingerprinted: {error}. Pass plain data, or leave it out "
                 f"of the comparison with ignore=({name!r},)"
             ) from None
-    return fingerprint.of_text("call1", values.dumps(described))
+    # With the function's name: two functions that share a scope and a key must not get each other's results.
+    return fingerprint.of_text("call1", values.dumps([function, described]))
 
 
 def describe(value: Any) -> Any:

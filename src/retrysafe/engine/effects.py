@@ -29,10 +29,21 @@ class Invoke:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait a little; a store that can tell may wake the sleeper earlier."""
+    """Wait a little: `seconds`, or at most `patience` where the store wakes us when the record is settled.
+
+    The reply is how long it was.
+    """
 
     id: bytes
     seconds: float
+    patience: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Tell those who wait that the record was settled. A courtesy: if it fails they look again by themselves."""
+
+    id: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,5 +62,5 @@ class Transact:
     story: Callable[[Any], Generator[Any, Any, Any]]
 
 
-Effect = Op[Any] | Invoke | Pause | Call | Transact
+Effect = Op[Any] | Invoke | Pause | Announce | Call | Transact
 Flow = Generator[Effect, Any, R]

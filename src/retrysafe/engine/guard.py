@@ -18,7 +18,7 @@ from retrysafe.core.ops import Claim, Complete, Release, Suspect
 from retrysafe.core.outcomes import Busy, Execute, Mismatch, Outcome, Replay, Uncertain
 from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.core.times import SECOND
-from retrysafe.engine.effects import Flow, Invoke, Pause
+from retrysafe.engine.effects import Announce, Flow, Invoke, Pause
 from retrysafe.engine.events import Events
 from retrysafe.errors import (
     AnswerGone,
@@ -29,6 +29,9 @@ from retrysafe.errors import (
     RetrySafeError,
 )
 from retrysafe.policy import Policy
+
+PATIENCE = 2.0
+"""Seconds between two looks where the store wakes us: only what a lost message would cost."""
 
 POLL = (0.1, 0.2)
 """Seconds between two looks at a busy key; drawn anew each time, so that waiters do not march in step."""
@@ -44,6 +47,11 @@ class Task:
     fingerprint: Fingerprint
     policy: Policy
     input: bytes = b""
+
+    @property
+    def announced(self) -> bool:
+        """Whether those who wait are woken. Only on routes that wait: it is not free, and functions wait rarely."""
+        return self.policy.busy == "wait" and self.key.kind == "http"
 
     def claim(self) -> Claim:
         return Claim(
@@ -126,8 +134,10 @@ def claimed(claim: Claim, task: Task, events: Events) -> Flow[Outcome]:
             events.emit(_REFUSED[type(outcome)], claim.id, task.target)
             return outcome
         pause = min(random.uniform(*POLL), left)
-        yield Pause(claim.id, pause)
-        waited += pause
+        # The first pause is short even where we are woken: it was settled, perhaps, before anybody listened.
+        patience = min(PATIENCE if waited else pause, left) if task.announced else 0.0
+        slept = yield Pause(claim.id, pause, patience)
+        waited += pause if slept is None else slept
 
 
 _REFUSED: dict[type[Outcome], Any] = {Busy: "busy", Mismatch: "mismatched", Uncertain: "uncertain"}
@@ -166,6 +176,8 @@ def complete(task: Task, call: Invoke, answer: Answer, events: Events) -> Flow[N
         events.emit("lease_lost", call.id, task.target)
         raise LeaseLost(task.key.value, call.fence.attempt)
     events.emit("completed", call.id, task.target)
+    if task.announced:
+        yield Announce(call.id)
 
 
 def failed(task: Task, work: Work, call: Invoke, error: BaseException, events: Events) -> Flow[None]:
@@ -191,6 +203,8 @@ def is_final(policy: Policy, error: Exception) -> bool:
 def release(task: Task, call: Invoke, note: str, events: Events) -> Flow[None]:
     if (yield Release(call.id, call.fence, note)):
         events.emit("released", call.id, task.target)
+        if task.announced:
+            yield Announce(call.id)
 
 
 def abandoned(task: Task, call: Invoke, error: BaseException, events: Events) -> Flow[None]:

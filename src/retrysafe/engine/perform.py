@@ -9,14 +9,15 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Awaitable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from retrysafe.core.ops import Op
 from retrysafe.engine.drive import Interrupted
-from retrysafe.engine.effects import Effect, Invoke, Pause
+from retrysafe.engine.effects import Announce, Effect, Invoke, Pause
 from retrysafe.engine.heartbeat import AsyncHeartbeat, Heartbeat, Lease, held_lease
 from retrysafe.engine.sealing import Sealer
-from retrysafe.errors import StoreUnclear
+from retrysafe.errors import StoreError, StoreUnclear
 from retrysafe.stores.base import AsyncStore, Store
 
 R = TypeVar("R")
@@ -40,9 +41,24 @@ class Performer:
         if isinstance(effect, Invoke):
             return self._invoke(effect)
         if isinstance(effect, Pause):
-            return time.sleep(effect.seconds)
+            return self._pause(effect)
+        if isinstance(effect, Announce):
+            return self._announce(effect)
         assert isinstance(effect, Op), f"only operations ask for {type(effect).__name__}"
         return self.execute(effect)
+
+    def _pause(self, pause: Pause) -> float:
+        began = time.monotonic()
+        if self._store.capabilities.wakes and pause.patience:
+            self._store.wait(pause.id, pause.patience)  # type: ignore[attr-defined]  # says capabilities.wakes
+        else:
+            time.sleep(pause.seconds)
+        return time.monotonic() - began
+
+    def _announce(self, effect: Announce) -> None:
+        if self._store.capabilities.wakes:
+            with suppress(StoreError):
+                self._store.announce(effect.id)  # type: ignore[attr-defined]  # says capabilities.wakes
 
     def seal(self, op: Op[R]) -> Op[R]:
         """For operations that go to the store by another way: on the user's connection."""
@@ -78,7 +94,9 @@ class AsyncPerformer:
         if isinstance(effect, Invoke):
             return await self._invoke(effect)
         if isinstance(effect, Pause):
-            return await asyncio.sleep(effect.seconds)
+            return await self._pause(effect)
+        if isinstance(effect, Announce):
+            return await self._announce(effect)
         assert isinstance(effect, Op), f"only operations ask for {type(effect).__name__}"
         sealed = self._sealer.seal(effect)
         try:
@@ -86,6 +104,21 @@ class AsyncPerformer:
         except asyncio.CancelledError as cause:
             reply = await _through_cancels(self._send(sealed))
             raise Interrupted(reply, cause) from None
+
+    async def _pause(self, pause: Pause) -> float:
+        import asyncio
+
+        began = time.monotonic()
+        if self._store.capabilities.wakes and pause.patience:
+            await self._store.wait(pause.id, pause.patience)  # type: ignore[attr-defined]  # says capabilities.wakes
+        else:
+            await asyncio.sleep(pause.seconds)
+        return time.monotonic() - began
+
+    async def _announce(self, effect: Announce) -> None:
+        if self._store.capabilities.wakes:
+            with suppress(StoreError):
+                await self._store.announce(effect.id)  # type: ignore[attr-defined]  # says capabilities.wakes
 
     def seal(self, op: Op[R]) -> Op[R]:
         return self._sealer.seal(op)

@@ -8,6 +8,7 @@ number of older ones that still open; rotating is adding a key and making it act
 
 from __future__ import annotations
 
+import base64
 import json
 import secrets
 from collections.abc import Mapping
@@ -23,14 +24,20 @@ from retrysafe.errors import CorruptRecord, MissingDriver, UsageError
 R = TypeVar("R")
 
 MAGIC = b"rs1"
+SEALED = (("retrysafe-sealed", "1"),)
+"""Stands in the place of a sealed answer's headers, so that nobody without the ring takes it for a body."""
 NONCE = 12
 KEY = 32
 
 
 class KeyRing:
-    """Keys by name. `KeyRing({"2026-11": key, "2026-05": old}, active="2026-11")`; each key is 32 random bytes."""
+    """Keys by name. `KeyRing({"2026-11": key, "2026-05": old}, active="2026-11")`; each key is 32 random bytes.
 
-    def __init__(self, keys: Mapping[str, bytes], active: str | None = None) -> None:
+    `accept_plain` reads what was stored before there was a ring: for the time of one retention after it is set up.
+    """
+
+    def __init__(self, keys: Mapping[str, bytes], active: str | None = None, *, accept_plain: bool = False) -> None:
+        self.accept_plain = accept_plain
         if not keys:
             raise UsageError("KeyRing({}) has no key: give at least one, made with secrets.token_bytes(32)")
         for name, key in keys.items():
@@ -59,7 +66,11 @@ class KeyRing:
     def decrypt(self, data: bytes, bound_to: bytes) -> bytes:
         """Raises ValueError with the reason when it does not open."""
         if not data.startswith(MAGIC):
-            raise ValueError("it is not encrypted, but a key ring is set")
+            if self.accept_plain:
+                return data
+            raise ValueError(
+                "it is not encrypted, but a key ring is set; if it is older than that: KeyRing(accept_plain=True)"
+            )
         size = int.from_bytes(data[len(MAGIC) : len(MAGIC) + 1], "big")  # 0, not an IndexError, when cut off here
         start = len(MAGIC) + 1 + size
         name = data[len(MAGIC) + 1 : start].decode("utf-8", "replace")
@@ -98,9 +109,26 @@ class Sealer:
             return replace(op, answer=_seal_answer(ring, op.id, op.answer))
         return op
 
+    @property
+    def active(self) -> bool:
+        """Whether a key ring is set: then no text of the user's may be stored beside what is sealed."""
+        return self._ring is not None
+
+    def seal_text(self, text: str, *bound_to: bytes | str) -> str:
+        """A text for a text column, bound to where it stands."""
+        if self._ring is None:
+            return text
+        return base64.b64encode(self._ring.encrypt(text.encode(), frame("text", *bound_to))).decode()
+
+    def open_text(self, text: str, *bound_to: bytes | str) -> str:
+        """Raises ValueError with the reason when it does not open."""
+        if self._ring is None:
+            return text
+        return self._ring.decrypt(base64.b64decode(text), frame("text", *bound_to)).decode()
+
     def unseal(self, reply: R) -> R:
         if self._ring is None:
-            return reply
+            return _readable(reply)
         opened: Any = reply
         if isinstance(reply, ClaimReply | LookupReply) and reply.record is not None:
             opened = reply._replace(record=_open_record(self._ring, reply.record))
@@ -109,6 +137,14 @@ class Sealer:
         elif isinstance(reply, tuple) and reply and isinstance(reply[0], StagedJob):
             opened = tuple(each._replace(job=_open_job(self._ring, each.job)) for each in reply)
         return opened  # type: ignore[no-any-return]
+
+
+def _readable(reply: R) -> R:
+    """Without a ring nothing has to be opened; but a sealed answer must not be given to anybody as it is."""
+    record = reply.record if isinstance(reply, ClaimReply | LookupReply) else None
+    if record is not None and record.answer is not None and record.answer.headers == SEALED:
+        raise CorruptRecord(record.id, "it is encrypted, and no key ring is set; pass keyring= to RetrySafe")
+    return reply
 
 
 def _bound(record_id: bytes, field: str, status: int = 0) -> bytes:
@@ -129,7 +165,7 @@ def _open_job(ring: KeyRing, job: Job) -> Job:
 def _seal_answer(ring: KeyRing, record_id: bytes, answer: Answer) -> Answer:
     """Headers go inside too: a Location can be a secret."""
     plain = frame(json.dumps(answer.headers).encode(), answer.body)
-    return Answer(answer.status, ring.encrypt(plain, _bound(record_id, "answer", answer.status)))
+    return Answer(answer.status, ring.encrypt(plain, _bound(record_id, "answer", answer.status)), SEALED)
 
 
 def _open_record(ring: KeyRing, record: Record) -> Record:
@@ -144,7 +180,7 @@ def _open_record(ring: KeyRing, record: Record) -> Record:
 
 
 def _open_answer(ring: KeyRing, record_id: bytes, answer: Answer) -> Answer:
-    if answer.gone:
+    if answer.gone or (ring.accept_plain and answer.headers != SEALED):
         return answer
     plain = ring.decrypt(answer.body, _bound(record_id, "answer", answer.status))
     size = int.from_bytes(plain[:4], "big")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from retrysafe.operations.accepting import Accepted
 from retrysafe.operations.endings import Stop, Undo
+from retrysafe.operations.failures import StepFailed
 from retrysafe.operations.operation import Operation
 from retrysafe.operations.staging import stage
 
-__all__ = ["Operation", "Stop", "Undo", "stage"]
+__all__ = ["Accepted", "Operation", "StepFailed", "Stop", "Undo", "stage"]

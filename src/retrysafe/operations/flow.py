@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Protocol
 
-from retrysafe.core.ops import Claim, Complete, Release, Suspect
+from retrysafe.core.ops import Advance, Claim, Complete, Release, Suspect
 from retrysafe.core.outcomes import Execute, Replay
 from retrysafe.core.records import Answer, Fence, Record
+from retrysafe.core.values import NotPlain
+from retrysafe.engine import typed
 from retrysafe.engine.effects import Flow, Invoke
 from retrysafe.engine.events import Events
 from retrysafe.engine.guard import Ended, Task, claimed, refusal, replayed
-from retrysafe.errors import LeaseLost, NotFinished, OperationChanged, OutcomeUnknown, RetrySafeError
+from retrysafe.errors import (
+    LeaseLost,
+    NotFinished,
+    OperationChanged,
+    OperationError,
+    OutcomeUnknown,
+    ResultNotStorable,
+    StoreError,
+    UsageError,
+)
 from retrysafe.operations import undoing
 from retrysafe.operations.endings import Stop, Undo
-from retrysafe.operations.run import Run, Unknown, commit
+from retrysafe.operations.failures import Unknown, told
+from retrysafe.operations.ground import Ground
+from retrysafe.operations.run import Run, commit, truth
 from retrysafe.operations.steps import Step
 
 
@@ -27,12 +41,20 @@ class Declared(Protocol):
 
     @property
     def target(self) -> str: ...
+    @property
+    def lease(self) -> float: ...
+    @property
+    def ground(self) -> Ground: ...
     def call_body(self, run: Run, input_: bytes) -> Any: ...
+    def call_undoing(self, run: Run) -> Any: ...
     def clock(self) -> float: ...
 
 
-def start(operation: Declared, task: Task, claim: Claim, events: Events) -> Flow[Ended]:
-    """Claim, and if it is ours go on from wherever it stands."""
+GIVEN_UP = Answer(502, {"error": "it could not be finished and was undone"})
+
+
+def start(operation: Declared, task: Task, claim: Claim, events: Events, *, fresh: bool = False) -> Flow[Ended]:
+    """Claim, and if it is ours go on from wherever it stands. `fresh`: whoever accepted it has not begun it."""
     outcome = yield from claimed(claim, task, events)
     if isinstance(outcome, Replay):
         events.emit("replayed", claim.id, task.target)
@@ -40,129 +62,207 @@ def start(operation: Declared, task: Task, claim: Claim, events: Events) -> Flow
     if not isinstance(outcome, Execute):
         raise refusal(task, outcome)
     events.emit("new", claim.id, task.target)
-    answer = yield from attempt(operation, outcome.record, outcome.fence, task.policy.lease, events)
+    first = outcome.fence.attempt == 1 or (fresh and outcome.fence.attempt == 2)
+    answer = yield from attempt(operation, outcome.record, outcome.fence, first, events)
     return Ended(answer, False, None, outcome.record)
 
 
-def attempt(operation: Declared, record: Record, fence: Fence, lease: float, events: Events) -> Flow[Answer]:
+def give_up(operation: Declared, task: Task, claim: Claim, events: Events) -> Flow[None]:
+    """Every attempt died without a word: nobody tries again before a person has looked."""
+    outcome = yield from claimed(claim, task, events)
+    if not isinstance(outcome, Execute):
+        return
+    record, fence = outcome.record, outcome.fence
+    note = f"dead letter: {fence.attempt - 1} attempts of {operation.name} died at {record.point or 'the start'!r}"
+    if (yield Suspect(record.id, fence, note)):
+        events.emit("suspected", record.id, record.target)
+
+
+def attempt(operation: Declared, record: Record, fence: Fence, first: bool, events: Events) -> Flow[Answer]:
     """One attempt at a record we own."""
     try:
-        run = adopt(operation, record, fence, lease)
+        run = adopt(operation, record, fence, first)
     except OperationChanged as error:
-        yield Release(record.id, fence, str(error)[:200])
+        # Left as it was found: unfinished, for whoever has the code that began it.
+        yield Advance(record.id, fence, record.point or "started", record.progress, "resume", 0)
+        yield Release(record.id, fence, str(error)[:400])
         raise
     if run.journal.undoing is not None:
-        return (yield from going_back(run, events))
-    call = Invoke(lambda: operation.call_body(run, record.input), record.id, record.key, fence, lease)
+        return (yield from going_back(operation, run, events))
+    result, failure = None, None
     try:
-        result = yield call
-    except Stop as ending:
-        return (yield from finish(run, ending.answer, events))
-    except Undo as ending:
-        return (yield from turn_back(run, ending.answer, str(ending), events))
-    except LeaseLost:
+        result = yield invoke(operation, run, lambda: operation.call_body(run, record.input))
+    except (GeneratorExit, LeaseLost):
         raise
     except Exception as error:
-        return (yield from unfinished(operation, run, error, events))
-    except BaseException:
-        yield from interrupted(run, events)
+        failure = error
+    except BaseException as stop:
+        yield from interrupted(run, stop, events)
         raise
-    if run.broken is not None:
-        return (yield from unfinished(operation, run, run.broken, events))
-    return (yield from finish(run, result if isinstance(result, Answer) else Answer(200, result), events))
+    return (yield from ended(operation, run, result, failure, events))
 
 
-def adopt(operation: Declared, record: Record, fence: Fence, lease: float) -> Run:
+def adopt(operation: Declared, record: Record, fence: Fence, first: bool) -> Run:
     if record.target != operation.target:
         raise OperationChanged(operation.target, f"it was begun as {record.target!r}")
-    longest = max((step.timeout for step in operation.steps.values() if step.kind == "foreign"), default=0.0)
     try:
         return Run(
             operation.name,
             operation.steps,
             record,
             fence=fence,
-            lease=max(lease, longest),
+            lease=operation.lease,
+            ground=operation.ground,
             clock=operation.clock,
+            first=first,
         )
-    except ValueError as error:
-        raise OperationChanged(operation.target, str(error)) from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise OperationChanged(operation.target, f"its journal cannot be read: {error}") from error
+
+
+def invoke(operation: Declared, run: Run, function: Any) -> Invoke:
+    return Invoke(function, run.record.id, run.record.key, run.fence, operation.lease)
+
+
+# Endings ----------------------------------------------------------------------------------------
+
+
+def ended(operation: Declared, run: Run, result: Any, failure: Exception | None, events: Events) -> Flow[Answer]:
+    """What the body's end means. A step that broke decides, whatever the body made of its error."""
+    if run.trying is not None:
+        yield from truth(run)
+    failure = run.broken or failure
+    if run.answer is not None:
+        events.emit("completed", run.record.id, run.record.target)
+        if isinstance(failure, OperationError):
+            raise failure  # the answer stands, but somebody wrote a step after it
+        return run.answer
+    if isinstance(failure, LeaseLost):
+        raise failure
+    if isinstance(failure, Undo):
+        return (yield from turn_back(operation, run, failure.answer, str(failure), events))
+    if failure is None or isinstance(failure, Stop):
+        try:
+            answer = as_answer(operation, failure.answer if isinstance(failure, Stop) else result)
+            check_complete(operation, run)
+        except (UsageError, OperationChanged) as problem:
+            failure = problem
+        else:
+            return (yield from finish(run, answer, events))
+    return (yield from unfinished(operation, run, failure, events))
+
+
+def as_answer(operation: Declared, result: Any) -> Answer:
+    if isinstance(result, Answer):
+        return result
+    try:
+        return Answer(200, typed.to_plain(result))
+    except (TypeError, ValueError, NotPlain) as error:
+        raise ResultNotStorable(f"the body of {operation.name!r}", str(error)) from error
+
+
+def check_complete(operation: Declared, run: Run) -> None:
+    if run.place < len(run.journal.entries):
+        missed = run.journal.entries[run.place].step
+        raise OperationChanged(operation.target, f"it went on to {missed!r}, which the body no longer comes to")
 
 
 def finish(run: Run, answer: Answer, events: Events) -> Flow[Answer]:
-    """Store the answer, unless the last local step's commit carried it already."""
-    if run.answer is not None:
-        answer = run.answer
-    else:
-        if run.dirty:
-            yield from commit(run, run.journal)
-        if not (yield Complete(run.record.id, run.fence, answer)):
-            raise LeaseLost(run.record.key, run.fence.attempt)
-    events.emit("completed", run.record.id, run.record.target)
-    return answer
-
-
-def turn_back(run: Run, answer: Answer, cause: str, events: Events) -> Flow[Answer]:
-    if run.answer is not None:
-        return (yield from finish(run, run.answer, events))  # it was committed as done: too late to undo
-    yield from undoing.begin(run, answer, cause)
-    return (yield from going_back(run, events))
-
-
-def going_back(run: Run, events: Events) -> Flow[Answer]:
-    """The undoing keeps its lease by its own commits: each one renews it."""
-    answer = yield from undoing.undo_all(run)
-    if answer is None:
-        events.emit("suspected", run.record.id, run.record.target)
-        raise OutcomeUnknown(run.record.key, run.record.started, "a step could not be undone; it is a dead letter")
+    run.went_on()
+    if run.dirty:
+        yield from commit(run, run.journal)
+    if not (yield Complete(run.record.id, run.fence, answer)):
+        raise run.lost()
     events.emit("completed", run.record.id, run.record.target)
     return answer
 
 
 def unfinished(operation: Declared, run: Run, error: Exception, events: Events) -> Flow[Answer]:
     """It could not go on. Later, if there are attempts left; else back, if it can go back; else to a person."""
-    if run.answer is not None:
-        return (yield from finish(run, run.answer, events))
-    if isinstance(error, Unknown):
-        yield from commit(run, run.journal, on_lapse="uncertain")
-        yield from dead(run, str(error), events)
-    if run.fence.attempt < operation.max_attempts or isinstance(error, OperationChanged):
-        yield from step_back(run, f"{type(error).__name__}: {error}"[:200], events)
-        if isinstance(error, RetrySafeError) and isinstance(error, OperationChanged):
+    back = any(undoing.undoable(run, entry) for entry in run.journal.entries)
+    if isinstance(error, Unknown) or irrevocable(run):
+        if back and isinstance(error, Unknown) and error.undoable and not irrevocable(run):
+            return (yield from turn_back(operation, run, GIVEN_UP, told(error), events))
+        return (yield from dead(run, error, "the outcome of a step is unknown", events))
+    if run.fence.attempt < operation.max_attempts or isinstance(error, OperationChanged | StoreError):
+        yield from step_back(run, error, events)
+        if isinstance(error, OperationChanged | UsageError | StoreError):
             raise error
         raise NotFinished(operation.name, run.record.key, point(run), str(error)[:200]) from error
-    if any(operation.steps[entry.step].undo is not None for entry in run.journal.entries):
-        answer = Answer(502, {"error": "it could not be finished and was undone"})
-        return (yield from turn_back(run, answer, str(error), events))
-    yield from commit(run, run.journal)
-    return (yield from dead(run, f"gave up after {run.fence.attempt} attempts: {error}"[:300], events))
+    if back:
+        return (yield from turn_back(operation, run, GIVEN_UP, told(error), events))
+    return (yield from dead(run, error, f"gave up after {run.fence.attempt} attempts", events))
 
 
-def dead(run: Run, why: str, events: Events) -> Flow[Answer]:
-    yield Suspect(run.record.id, run.fence, f"dead letter: {why}"[:400])
+def irrevocable(run: Run) -> bool:
+    """Whether a step that may not be repeated has begun, and nobody knows how it ended."""
+    return any(entry.state == "begun" and not run.steps[entry.step].repeatable for entry in run.journal.entries)
+
+
+def dead(run: Run, error: Exception, why: str, events: Events) -> Flow[Answer]:
+    """To a person. The note names the step and the kind of error; its words are in the journal, which may be sealed."""
+    yield from commit(run, replace(run.journal, cause=told(error)), on_lapse="uncertain")
+    cause = error.__cause__ or error
+    note = f"dead letter: {why}, at {point(run)!r} ({type(cause).__name__}); see its ledger"
+    if not (yield Suspect(run.record.id, run.fence, note)):
+        raise run.lost()
     events.emit("suspected", run.record.id, run.record.target)
-    raise OutcomeUnknown(run.record.key, run.record.started, why)
+    raise OutcomeUnknown(run.record.key, run.record.started, f"{why}: {error}") from error
 
 
-def step_back(run: Run, note: str, events: Events) -> Flow[None]:
+def step_back(run: Run, error: BaseException, events: Events) -> Flow[None]:
     """Release at the recovery point. What was begun is written down, so that nobody takes it for untouched."""
-    if run.dirty or run.journal.entries:
-        yield from commit(run, run.journal)
-    if (yield Release(run.record.id, run.fence, note)):
+    yield from commit(run, replace(run.journal, cause=told(error)))
+    if (yield Release(run.record.id, run.fence, f"stopped at {point(run)!r} by {type(error).__name__}")):
         events.emit("released", run.record.id, run.record.target)
 
 
-def interrupted(run: Run, events: Events) -> Flow[None]:
+def interrupted(run: Run, stop: BaseException, events: Events) -> Flow[None]:
     """Cancelled or shut down: it knows how to go on, unless it stood in a step that may not be repeated."""
-    if run.answer is not None:
-        return
-    last = run.journal.entries[-1] if run.journal.entries else None
-    if last is not None and last.state == "begun" and not run.steps[last.step].repeatable:
-        yield Suspect(run.record.id, run.fence, f"it was stopped inside {last.step!r}, which may not be repeated")
-        events.emit("suspected", run.record.id, run.record.target)
-        return
-    yield from step_back(run, "it was stopped at its recovery point", events)
+    try:
+        if run.trying is not None:
+            yield from truth(run)
+        if run.answer is not None:
+            return
+        if irrevocable(run):
+            yield from commit(run, run.journal, on_lapse="uncertain")
+            yield Suspect(run.record.id, run.fence, f"stopped inside {point(run)!r}, which may not be repeated")
+            events.emit("suspected", run.record.id, run.record.target)
+            return
+        yield from step_back(run, stop, events)
+    except Exception as trouble:
+        events.emit("store_failed", run.record.id, run.record.target)
+        stop.add_note(f"retrysafe could not write down where it stopped, so its lease must lapse first: {trouble}")
 
 
 def point(run: Run) -> str:
     return run.journal.entries[-1].step if run.journal.entries else "the start"
+
+
+# Going back -------------------------------------------------------------------------------------
+
+
+def turn_back(operation: Declared, run: Run, answer: Answer, cause: str, events: Events) -> Flow[Answer]:
+    run.went_on()
+    yield from undoing.begin(run, answer, cause)
+    return (yield from going_back(operation, run, events))
+
+
+def going_back(operation: Declared, run: Run, events: Events) -> Flow[Answer]:
+    """Under the same heartbeat as the body: an undo may take long."""
+    try:
+        answer: Answer | None = yield invoke(operation, run, lambda: operation.call_undoing(run))
+    except (Exception, GeneratorExit):
+        raise  # the lease lapses, and the undoing goes on from its last mark
+    except BaseException as stop:
+        yield from interrupted(run, stop, events)
+        raise
+    if answer is None:
+        steps = ", ".join(undoing.stuck(run.journal))
+        why = f"the undo of {steps} failed"
+        if not (yield Suspect(run.record.id, run.fence, f"dead letter: {why}; see its ledger")):
+            raise run.lost()
+        events.emit("suspected", run.record.id, run.record.target)
+        raise OutcomeUnknown(run.record.key, run.record.started, why)
+    events.emit("completed", run.record.id, run.record.target)
+    return answer

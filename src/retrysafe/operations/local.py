@@ -10,11 +10,12 @@ commit instead, and the store's cursor may lag behind: whoever comes next finds 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from retrysafe.core.jobs import Stage
-from retrysafe.core.ops import Complete, Install, Op
+from retrysafe.core.ops import Complete, Install, Op, Renew
 from retrysafe.core.records import Answer
 from retrysafe.core.values import NotPlain
 from retrysafe.engine import typed
@@ -33,6 +34,8 @@ from retrysafe.operations.journal import Entry, Journal
 from retrysafe.operations.run import BACKOFF, Run, truth
 from retrysafe.operations.staging import Staging
 from retrysafe.operations.steps import Step
+from retrysafe.stores.sql.dialect import Dialect, Statement
+from retrysafe.stores.sql.names import Names
 from retrysafe.stores.sql.receipts import Receipts, receipts, same_database
 from retrysafe.transactions.failures import Trouble, trouble
 from retrysafe.transactions.flow import FLUSH
@@ -63,7 +66,10 @@ def local(run: Run, step: Step, place: int, known: Entry | None, given: dict[str
         entry = Entry(step.name, "done", step.dump_args(given), kept, run.now())
         return run.stamped(run.journal.with_entry(place, entry)), answer
 
-    changed = Change(step, f"{place}:{step.name}", lambda handle: step.function(handle, **given), settled)
+    def work(handle: Any) -> Any:
+        return step.function(handle, **given)
+
+    changed = Change(step.name, f"{place}:{step.name}", work, settled, step.returns)
     result = yield from persistently(run, changed, step.tries)
     return typed.load(run.journal.entries[place].result, step.returns) if result is LANDED else result
 
@@ -72,10 +78,14 @@ def local(run: Run, step: Step, place: int, known: Entry | None, given: dict[str
 class Change:
     """What a transaction of a step (or of its undo) does, and what it makes of the journal."""
 
-    step: Step
+    step: str
     name: str
+    """Of its receipt and its jobs: the place is in it, so that two calls of one step are two."""
     function: Callable[[Any], Any]
     settled: Callable[[Any, str], tuple[Journal, Answer | None]]
+    returns: Any = None
+    keeps: bool = True
+    """Whether the result matters."""
 
 
 LANDED = object()
@@ -97,13 +107,16 @@ def persistently(run: Run, change: Change, tries: int) -> Flow[Any]:
             return LANDED
         waits = contended if trouble(failure) is Trouble.AGAIN and contended else pauses
         if not waits:
-            raise StepFailed(change.step.name, told(failure)) from failure
+            raise StepFailed(change.step, told(failure)) from failure
         yield Pause(run.record.id, waits.pop(0))
 
 
 def once(run: Run, change: Change) -> Flow[Any]:
     ground = run.ground
-    if ground.kind == "store" and not ground.known.install:
+    if ground.kind == "elsewhere":
+        if not (yield Renew(run.record.id, run.fence, run.lease)):
+            raise run.lost()  # the user's commit cannot ask the fence, so it is asked just before
+    elif not ground.known.install:
         ground.known.install = yield Install()  # before a transaction is open: an embedded store makes its tables now
     inside = with_store if ground.kind == "store" else with_receipt
     result, journal, answer = yield Transact(lambda tx: inside(run, change, tx))
@@ -123,7 +136,7 @@ def with_store(run: Run, change: Change, tx: Any) -> Inside:
     if not run.ground.checked:
         yield from on_the_same_database(run, tx)
     staging = Staging(run.record.run, change.name)
-    result, text = yield from worked(run, change, statements, staging)
+    result, text = yield from worked(change, statements, staging)
     journal, answer = change.settled(result, text)
     ops: list[Op[Any]] = [Stage(tuple(staging.jobs))] if staging.jobs else []
     ops.append(run.advance(journal))
@@ -138,37 +151,38 @@ def with_store(run: Run, change: Change, tx: Any) -> Inside:
 
 def with_receipt(run: Run, change: Change, tx: Any) -> Inside:
     """On another database: the receipt's key `(run, step)` is the arbiter. The store is told after the commit."""
-    statements = receipts(tx.dialect, run.ground.names)
+    ours = texts(tx.dialect, run.ground.names)
     whose = {"run": run.record.run, "step": change.name}
-    found = yield from asked(statements, "receipt_step_find", whose)
+    found = yield from asked(ours, "receipt_step_find", whose)
     if found:
         text = run.ground.sealer.open_text(found[0][0], run.record.run, change.name)
         if not text:
             raise run.lost()  # whoever undoes this operation has barred the step
-        result = typed.load(text, change.step.returns)
+        result = typed.load(text, change.returns)
     else:
         staging = Staging(run.record.run, change.name, refused="this store is not in the database of `tx`")
-        result, text = yield from worked(run, change, statements, staging)
+        result, text = yield from worked(change, receipts(tx.dialect, run.ground.names), staging)
         sealed = run.ground.sealer.seal_text(text, run.record.run, change.name)
-        yield from asked(statements, "receipt_step_put", {**whose, "result": sealed, "now": None})
+        yield from asked(ours, "receipt_step_put", {**whose, "result": sealed, "now": None})
     journal, answer = change.settled(result, text)
     return result, journal, answer
 
 
-def worked(run: Run, change: Change, statements: Receipts, staging: Staging) -> Generator[Any, Any, tuple[Any, str]]:
+def worked(change: Change, statements: Receipts, staging: Staging) -> Generator[Any, Any, tuple[Any, str]]:
     """The user's function, and its result as text and as it will be read back: what a later attempt gets, this one
     gets too. A commit or rollback of the user's own is detected, and then nobody can say what was kept."""
     mark = yield from statements.mark()
     result = yield Work(change.function, staging)
+    result = result if change.keeps else None
     yield FLUSH
     try:
         text = typed.dump(result)
-        result = typed.load(text, change.step.returns)
+        result = typed.load(text, change.returns)
     except (NotPlain, UsageError) as error:
-        raise ResultNotStorable(f"step {change.step.name!r}", str(error), rolled_back=True) from error
+        raise ResultNotStorable(f"step {change.step!r}", str(error), rolled_back=True) from error
     if not (yield from statements.whole(mark)):
         raise Unknown(
-            change.step.name,
+            change.step,
             "it committed or rolled back its own transaction, so what it wrote and its recovery point were parted; "
             "leave commit and rollback to retrysafe, and use a savepoint inside",
             undoable=False,
@@ -176,10 +190,15 @@ def worked(run: Run, change: Change, statements: Receipts, staging: Staging) -> 
     return result, text
 
 
-def asked(statements: Receipts, name: str, values: dict[str, Any]) -> Inside:
+@lru_cache(maxsize=16)
+def texts(dialect: Dialect, names: Names) -> dict[str, str]:
+    return dialect.load(names)
+
+
+def asked(statements: dict[str, str], name: str, values: dict[str, Any]) -> Inside:
     """A statement about step receipts; their table may not have been made."""
     try:
-        return (yield statements.statement(name, values))
+        return (yield Statement(statements[name], values))
     except Exception as error:
         if trouble(error) is Trouble.MISSING:
             raise SchemaMissing("the database of `tx` has no retrysafe tables for receipts", "URL") from error
@@ -200,15 +219,13 @@ def on_the_same_database(run: Run, tx: Any) -> Inside:
     ground.checked = True
 
 
-def barred(run: Run, name: str, journal: Journal) -> Callable[[Any], Inside]:
-    """A transaction that leaves an empty receipt, so that a late owner of this step cannot run it after its undo."""
-
-    def story(tx: Any) -> Inside:
-        statements = receipts(tx.dialect, run.ground.names)
+def barred(run: Run, tx: Any) -> Inside:
+    """Leave empty receipts for whatever local step may come next: an owner that was taken over, and does not know it
+    yet, must not run one after the operation was undone."""
+    statements = texts(tx.dialect, run.ground.names)
+    for step in run.steps.values():
+        name = f"{len(run.journal.entries)}:{step.name}"
         whose = {"run": run.record.run, "step": name}
-        if not (yield from asked(statements, "receipt_step_find", whose)):
+        if step.kind == "local" and not (yield from asked(statements, "receipt_step_find", whose)):
             sealed = run.ground.sealer.seal_text("", run.record.run, name)
             yield from asked(statements, "receipt_step_put", {**whose, "result": sealed, "now": None})
-        return None, replace(journal), None
-
-    return story

@@ -5,20 +5,25 @@ from __future__ import annotations
 import functools
 import inspect
 import time
-import typing
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 from retrysafe.core.keys import Key
-from retrysafe.core.ops import Claim
+from retrysafe.core.ops import Claim, Lookup
 from retrysafe.core.records import Answer, Record
+from retrysafe.core.times import micros
 from retrysafe.engine import arguments, typed
+from retrysafe.engine.effects import Flow
 from retrysafe.engine.guard import Ended, Task
-from retrysafe.errors import OperationError
-from retrysafe.operations import flow, perform, run
-from retrysafe.operations.run import Run
-from retrysafe.operations.steps import DAY, Step
+from retrysafe.errors import OperationError, UsageError
+from retrysafe.operations import flow, perform, run, staging, undoing
+from retrysafe.operations.accepting import Accepted, accept
+from retrysafe.operations.foreign import foreign
+from retrysafe.operations.ground import Ground, ground_of
+from retrysafe.operations.local import local
+from retrysafe.operations.run import Run, Story, one_step
+from retrysafe.operations.steps import DAY, Step, hints
 from retrysafe.policy import FOREVER, Policy
 
 if TYPE_CHECKING:
@@ -41,6 +46,8 @@ class Operation:
             raise OperationError(f"operation({name!r}): give a name of 1 to 200 characters without '@'")
         if not isinstance(version, int) or version < 1:
             raise OperationError(f"operation({name!r}, version={version!r}): versions are 1, 2, 3 …")
+        if not isinstance(max_attempts, int) or max_attempts < 1:
+            raise OperationError(f"operation({name!r}, max_attempts={max_attempts!r}): give at least one attempt")
         self.safe = safe
         self.name = name
         self.version = version
@@ -48,10 +55,23 @@ class Operation:
         self.max_attempts = max_attempts
         self.steps: dict[str, Step] = {}
         self._body: Callable[..., Any] | None = None
+        self._ground: Ground | None = None
 
     @property
     def target(self) -> str:
         return f"{self.name}@{self.version}"
+
+    @property
+    def lease(self) -> float:
+        """At least as long as the longest call: nobody takes over while a request may still be under way."""
+        calls = (step.timeout for step in self.steps.values() if step.kind == "foreign")
+        return max(self.policy.lease, *calls, 0.0)
+
+    @property
+    def ground(self) -> Ground:
+        if self._ground is None:
+            self._ground = ground_of(self.safe)
+        return self._ground
 
     def clock(self) -> float:
         return time.time()
@@ -80,21 +100,18 @@ class Operation:
         return self._declare("foreign", function, options)
 
     def body(self, function: F) -> Operation:
-        """The story: ordinary Python that calls the steps. Run again from the top after a crash."""
+        """The story: ordinary Python that calls the steps. Run again from the top after a crash, so what it decides
+        must come from its input and from what its steps returned."""
         if self._body is not None:
             raise OperationError(f"operation {self.name!r} has a body already: {self._body.__qualname__}")
-        colour = inspect.iscoroutinefunction(function)
-        for step in self.steps.values():
-            if inspect.iscoroutinefunction(step.function) != colour:
-                raise OperationError(
-                    f"step {step.name!r} and the body of {self.name!r} must both be async, or both not"
-                )
         self._body = function
+        for step in self.steps.values():
+            self._check_colour(step)
         functools.update_wrapper(cast("Any", self), function)
         return self
 
-    def _declare(self, kind: Any, function: F | None, options: dict[str, Any]) -> Any:
-        def declare(step_function: F) -> F:
+    def _declare(self, kind: Any, function: Callable[..., Any] | None, options: dict[str, Any]) -> Any:
+        def declare(step_function: Callable[..., Any]) -> Callable[..., Any]:
             name = step_function.__name__
             if name in self.steps:
                 raise OperationError(f"operation {self.name!r} has a step {name!r} already")
@@ -102,54 +119,88 @@ class Operation:
                 step = Step(name, kind, step_function, **options)
             except TypeError as error:
                 raise OperationError(f"step {name!r}: {error}") from None
+            self._check_colour(step)
             self.steps[name] = step
-            return cast("F", self._callable(step))
+            return self._callable(step)
 
         return declare if function is None else declare(function)
 
+    def _check_colour(self, step: Step) -> None:
+        if self._body is not None and step.is_async != inspect.iscoroutinefunction(self._body):
+            raise OperationError(f"step {step.name!r} and the body of {self.name!r} must both be async, or both not")
+        for what, helper in (("undo", step.undo), ("find", step.find)):
+            if helper is not None and inspect.iscoroutinefunction(helper) and not step.is_async:
+                raise OperationError(
+                    f"the {what} of step {step.name!r} is async, but the step is not: nobody awaits it"
+                )
+
     def _callable(self, step: Step) -> Callable[..., Any]:
         """What the body calls: looks the result up, or runs the step's story."""
-        story = run.local if step.kind == "local" else run.foreign
-        if inspect.iscoroutinefunction(step.function):
+        story: Story = local if step.kind == "local" else foreign
+        if step.is_async:
 
             @functools.wraps(step.function)
             async def awaited(*args: Any, **kwargs: Any) -> Any:
-                return await perform.run_async(self.safe, story(running(step), step, args, kwargs))
+                return await perform.run_async(self.safe, one_step(running(self, step), step, story, args, kwargs))
 
             return awaited
 
         @functools.wraps(step.function)
         def called(*args: Any, **kwargs: Any) -> Any:
-            return perform.run_sync(self.safe, story(running(step), step, args, kwargs))
+            return perform.run_sync(self.safe, one_step(running(self, step), step, story, args, kwargs))
 
         return called
 
     # Running --------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, key: str | Key, **kwargs: Any) -> Any:
-        """The Answer: of this run, or the stored one. Awaitable if the body is async."""
+        """The Answer: of this run, or the stored one. Awaitable if the body is async. With `start="worker"` it is
+        Accepted until the worker has finished it."""
         started = self.start(*args, key=key, **kwargs)
-        if inspect.isawaitable(started):
-            return _answer_of(started)
-        return started.answer
+        return _answer_of(started) if inspect.isawaitable(started) else _answer(started)
 
     def start(self, *args: Any, key: str | Key, **kwargs: Any) -> Any:
         """Like calling it, but tells also whether it was a replay: an `Ended`."""
+        if self.policy.start == "worker":
+            return self.submit(*args, key=key, **kwargs)
         task, claim = self.prepare(args, kwargs, key)
         return self._drive(flow.start(self, task, claim, self.safe.events))
 
-    def resume(self, record: Record) -> Any:
-        """Take over a record that nobody owns, and go on from its recovery point: what the worker does."""
+    def submit(self, *args: Any, key: str | Key, **kwargs: Any) -> Any:
+        """Commit the claim with its input and let the worker run it: Accepted, or an `Ended` if it was done before."""
+        task, claim = self.prepare(args, kwargs, key)
+        return self._drive(accept(task, claim, self.safe.events))
+
+    def resume(self, record: Record, *, fresh: bool = False) -> Any:
+        """Take over a record that nobody owns, and go on from its recovery point: what the worker does. `fresh`: it was
+        submitted, and nobody has run it yet."""
         task, claim = self._again(record)
-        return self._drive(flow.start(self, task, claim, self.safe.events))
+        return self._drive(flow.start(self, task, claim, self.safe.events, fresh=fresh))
+
+    def resume_id(self, record_id: str | bytes) -> Any:
+        """The same, for a record known by its id (hex): what a person does."""
+        return self._drive(self._resume_id(as_id(record_id)))
+
+    def give_up(self, record: Record) -> Any:
+        """Make a dead letter of a record whose attempts all died without a word: what the worker does (I21)."""
+        task, claim = self._again(record)
+        return self._drive(flow.give_up(self, task, claim, self.safe.events))
 
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: str | Key) -> tuple[Task, Claim]:
         given = arguments.bound(inspect.signature(self._needed_body()), args, kwargs)
-        fingerprint = arguments.fingerprint_of(self.name, given, frozenset())
+        # The name is part of it: two operations called with one Key and equal arguments are two requests.
+        fingerprint = arguments.fingerprint_of(self.name, {"@operation": self.name, **given}, frozenset())
         whose = key if isinstance(key, Key) else Key(key, self.name, "operation")
         input_ = typed.dump({name: typed.to_plain(value) for name, value in given.items()}).encode()
         task = Task(whose, self.safe.namespace, self.target, fingerprint, self.policy, input_)
         return task, self._claim(task)
+
+    def _resume_id(self, record_id: bytes) -> Flow[Ended]:
+        record = (yield Lookup(record_id)).record
+        if record is None:
+            raise UsageError(f"there is no record {record_id.hex()!r}; `retrysafe operations list` shows their ids")
+        task, claim = self._again(record)
+        return (yield from flow.start(self, task, claim, self.safe.events))
 
     def _again(self, record: Record) -> tuple[Task, Claim]:
         key = Key(record.key, record.scope, cast("Any", record.kind))
@@ -157,14 +208,14 @@ class Operation:
         return task, self._claim(task)
 
     def _claim(self, task: Task) -> Claim:
-        return replace(task.claim(), on_lapse="resume")
+        return replace(task.claim(), on_lapse="resume", lease=micros(self.lease))
 
     def call_body(self, attempt: Run, input_: bytes) -> Any:
         """The body, with the input as it was typed. In the colour it was written in."""
         body = self._needed_body()
-        hints = typing.get_type_hints(body)
+        known = hints(body)
         plain = typed.load(input_.decode(), None)
-        given = {name: typed.from_plain(value, hints.get(name)) for name, value in plain.items()}
+        given = {name: typed.from_plain(value, known.get(name)) for name, value in plain.items()}
         token = run.current.set(attempt)
         try:
             result = body(**given)
@@ -172,12 +223,20 @@ class Operation:
             run.current.reset(token)
         return _inside(attempt, result) if inspect.isawaitable(result) else result
 
+    def call_undoing(self, attempt: Run) -> Any:
+        return self._drive(undoing.undo_all(attempt))
+
     def _needed_body(self) -> Callable[..., Any]:
         if self._body is None:
             raise OperationError(f"operation {self.name!r} has no body yet: decorate one with @{self.name}.body")
         return self._body
 
     def _drive(self, story: Any) -> Any:
+        if staging.current.get() is not None:
+            raise OperationError(
+                f"operation {self.name!r} was called inside a local step, whose transaction is open; call it from a "
+                "foreign step, with that step's key"
+            )
         if inspect.iscoroutinefunction(self._needed_body()):
             return perform.run_async(self.safe, story)
         return perform.run_sync(self.safe, story)
@@ -192,13 +251,28 @@ async def _inside(attempt: Run, result: Any) -> Any:
         run.current.reset(token)
 
 
-async def _answer_of(started: Any) -> Answer:
-    ended: Ended = await started
-    return ended.answer
+def _answer(started: Ended | Accepted) -> Answer | Accepted:
+    return started if isinstance(started, Accepted) else started.answer
 
 
-def running(step: Step) -> Run:
+async def _answer_of(started: Any) -> Answer | Accepted:
+    return _answer(await started)
+
+
+def as_id(given: str | bytes) -> bytes:
+    try:
+        found = given if isinstance(given, bytes) else bytes.fromhex(given)
+    except ValueError:
+        found = b""
+    if len(found) != 32:
+        raise UsageError(f"{given!r} is not a record's id: give its 64 hex digits")
+    return found
+
+
+def running(operation: Operation, step: Step) -> Run:
     attempt = run.current.get()
-    if attempt is None:
-        raise OperationError(f"step {step.name!r} was called outside its operation's body; call the operation instead")
+    if attempt is None or attempt.steps is not operation.steps:
+        raise OperationError(
+            f"step {step.name!r} was called outside the body of {operation.name!r}; call the operation instead"
+        )
     return attempt

@@ -20,23 +20,28 @@ JOB_ID = 32
 
 
 class Staging:
-    """The jobs of one local step that is running."""
+    """The jobs of one local step that is running. `refused` says why there can be none."""
 
-    def __init__(self, run: bytes, step: str, handle: object, allowed: bool) -> None:
+    def __init__(self, run: bytes, step: str, refused: str = "") -> None:
         self._run = run
         self._step = step
-        self._handle = handle
-        self._allowed = allowed
+        self._refused = refused
+        self.handle: object = None
         self.jobs: list[Job] = []
 
     def add(self, handle: object, topic: str, payload: Any, order: str) -> None:
-        if handle is not self._handle:
+        if handle is not self.handle:
             raise UsageError(f"stage({handle!r}, …): pass the `tx` this step was given, so that both commit together")
-        if not self._allowed:
-            raise UsageError(f"stage({topic!r}) needs the outbox in the database of `tx`; this store has none there")
-        if not topic or len(topic) > 255:
-            raise UsageError(f"stage(tx, {topic!r}): a topic has 1 to 255 characters")
-        data = payload if isinstance(payload, bytes) else json.dumps(payload, separators=(",", ":")).encode()
+        if self._refused:
+            raise UsageError(f"stage(tx, {topic!r}): {self._refused}, so the job could not commit with your writes")
+        if not isinstance(topic, str) or not topic or len(topic) > 255:
+            raise UsageError(f"stage(tx, {topic!r}): a topic is text of 1 to 255 characters")
+        if not isinstance(order, str) or len(order) > 255:
+            raise UsageError(f"stage(tx, {topic!r}, order={order!r}): an order key is text of at most 255 characters")
+        try:
+            data = payload if isinstance(payload, bytes) else json.dumps(payload, separators=(",", ":")).encode()
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"stage(tx, {topic!r}, …): the payload is neither bytes nor JSON: {error}") from None
         name = frame(self._run, self._step, str(len(self.jobs)), topic)
         self.jobs.append(Job(hashlib.sha256(name).hexdigest()[:JOB_ID], topic, data, order))
 

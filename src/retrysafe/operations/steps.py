@@ -6,6 +6,7 @@ import inspect
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from retrysafe.engine import typed
@@ -32,17 +33,24 @@ class Step:
 
     def __post_init__(self) -> None:
         for name, value in (("timeout", self.timeout), ("key_life", self.key_life), ("tries", self.tries)):
-            if not value > 0:
-                raise OperationError(f"step {self.name!r}: {name}={value!r} must be above zero")
-        if self.kind == "foreign" and "key" not in inspect.signature(self.function).parameters:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                raise OperationError(f"step {self.name!r}: {name}={value!r} must be a number above zero")
+        parameters = inspect.signature(self.function).parameters
+        if self.kind == "foreign" and "key" not in parameters:
             raise OperationError(
                 f"foreign step {self.name!r} takes no `key`: declare `*, key: str` and send it to the other system, "
                 "so that a second try is recognised there"
             )
+        if self.kind == "local" and not parameters:
+            raise OperationError(f"local step {self.name!r} takes no `tx`: declare it as its first argument")
 
     @property
     def returns(self) -> Any:
-        return typing.get_type_hints(self.function).get("return")
+        return hints(self.function).get("return")
+
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.function)
 
     def bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The caller's arguments by name; what we pass ourselves (`tx`, `key`) is not among them."""
@@ -58,5 +66,18 @@ class Step:
         return typed.dump({name: typed.to_plain(value) for name, value in args.items()}) if self.undo else ""
 
     def load_args(self, text: str) -> dict[str, Any]:
-        hints = typing.get_type_hints(self.function)
-        return {name: typed.from_plain(value, hints.get(name)) for name, value in typed.load(text, None).items()}
+        known = hints(self.function)
+        plain = typed.load(text, None) if text else {}
+        return {name: typed.from_plain(value, known.get(name)) for name, value in plain.items()}
+
+
+@lru_cache(maxsize=512)
+def hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """A function's annotations as types. Resolved late: a class may be declared after the function that names it."""
+    try:
+        return typing.get_type_hints(function)
+    except NameError as error:
+        raise OperationError(
+            f"the annotations of {function.__qualname__} cannot be read ({error}); name types that stand at the top "
+            "of the module, so that a worker that resumes the operation finds them"
+        ) from error

@@ -12,79 +12,100 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from retrysafe.core.ops import Complete, Op, Suspect
+from retrysafe.core.ops import Complete
 from retrysafe.core.records import Answer
 from retrysafe.engine import typed
 from retrysafe.engine.effects import Call, Flow, Pause, Transact
-from retrysafe.errors import LeaseLost
-from retrysafe.operations.journal import Entry
-from retrysafe.operations.run import BACKOFF, Run, commit, committed_undo
+from retrysafe.errors import LeaseLost, UsageError
+from retrysafe.operations.endings import Ending
+from retrysafe.operations.failures import StepFailed, Unknown, told
+from retrysafe.operations.foreign import usable
+from retrysafe.operations.journal import TO_UNDO, Entry, Journal
+from retrysafe.operations.local import Change, barred, persistently
+from retrysafe.operations.run import BACKOFF, Run, commit
 from retrysafe.operations.steps import Step
 
 
 def begin(run: Run, answer: Answer, cause: str) -> Flow[None]:
     """From here on this operation only goes back. Committed first, so that a crash does not start it forward again."""
-    run.place = len(run.journal.entries)
-    yield from commit(run, replace(run.journal, undoing=answer, cause=cause))
+    entries = tuple(entry if undoable(run, entry) else replace(entry, state="kept") for entry in run.journal.entries)
+    yield from commit(run, replace(run.journal, entries=entries, undoing=answer, cause=cause[:500]))
+    if run.ground.kind == "elsewhere":
+        yield Transact(lambda tx: barred(run, tx))
+
+
+def undoable(run: Run, entry: Entry) -> bool:
+    """Whether there is something to undo. A local step that failed was rolled back: it surely did not happen."""
+    step = run.steps[entry.step]
+    return step.undo is not None and not (step.kind == "local" and entry.state == "failed")
 
 
 def undo_all(run: Run) -> Flow[Answer | None]:
-    """Undo what is left. The answer to give, or None when a person must look."""
+    """Undo what is left. The answer to give, or None when a person must look. What is stuck is tried again: it is
+    only ever met here after a person said so, or after a crash."""
     for place in reversed(range(len(run.journal.entries))):
         entry = run.journal.entries[place]
-        step = run.steps[entry.step]
-        if entry.state in ("undone", "stuck"):
-            continue
-        if step.undo is None:
-            yield from mark(run, place, replace(entry, state="undone", error="nothing to undo"))
-            continue
-        yield from undo_one(run, step, place, entry)
-    stuck = [entry.step for entry in run.journal.entries if entry.state == "stuck"]
+        if entry.state in TO_UNDO:
+            yield from undo_one(run, run.steps[entry.step], place, entry)
     answer = run.journal.undoing
     assert answer is not None, "undoing was begun with an answer"
-    if not stuck:
-        if not (yield Complete(run.record.id, run.fence, answer)):
-            raise LeaseLost(run.record.key, run.fence.attempt)
-        return answer
-    yield Suspect(run.record.id, run.fence, f"dead letter: the undo of {', '.join(stuck)} failed; see its ledger")
-    return None
+    if stuck(run.journal):
+        return None
+    if not (yield Complete(run.record.id, run.fence, answer)):
+        raise run.lost()
+    return answer
+
+
+def stuck(journal: Journal) -> list[str]:
+    return [entry.step for entry in journal.entries if entry.state == "stuck"]
 
 
 def undo_one(run: Run, step: Step, place: int, entry: Entry) -> Flow[None]:
     """One undo, bounded. Its intent first: the next attempt must know that it may have happened."""
-    yield from mark(run, place, replace(entry, state="undoing"))
-    failure: BaseException = RuntimeError("not tried")
+    since = entry.undo_at if entry.state == "undoing" else run.now()
+    begun = replace(entry, state="undoing", undo_at=since)
+    if step.kind == "local":
+        yield from undo_local(run, step, place, begun)
+        return
+    if begun != entry:
+        yield from mark(run, place, begun)
+    failure: BaseException = TimeoutError(f"the key of its undo may be older than key_life={step.key_life:.0f} s")
+    key = run.key(step, place, undo=True)
     for pause in (*BACKOFF, None):
+        if not usable(run, step, since):
+            break
         try:
-            yield from (undo_local if step.kind == "local" else undo_foreign)(run, step, place, entry)
-            return
+            yield Call(lambda: call_undo(step, entry, {"key": key}), step.timeout)
         except LeaseLost:
             raise
         except Exception as error:
             failure = error
-        if step.kind == "local" and (yield from committed_undo(run, place)):
+        else:
+            yield from mark(run, place, replace(begun, state="undone", error=""))
             return
         if pause is not None:
             yield Pause(run.record.id, pause)
-    error_text = f"{type(failure).__name__}: {failure}"[:500]
-    yield from mark(run, place, replace(entry, state="stuck", error=error_text))
-
-
-def undo_foreign(run: Run, step: Step, place: int, entry: Entry) -> Flow[None]:
-    key = run.key(step, place, undo=True)
-    yield Call(lambda: call_undo(step, entry, {"key": key}), step.timeout)
-    yield from mark(run, place, replace(entry, state="undone"))
+    yield from mark(run, place, replace(begun, state="stuck", error=told(failure)))
 
 
 def undo_local(run: Run, step: Step, place: int, entry: Entry) -> Flow[None]:
-    """With the mark in the same commit, so that it happens once."""
-    journal = replace(run.journal.with_entry(place, replace(entry, state="undone")), at=run.now())
+    """With the mark in the same commit, so that it happens once; so it needs no intent of its own."""
 
-    def settle(_: Any) -> tuple[Op[Any], ...]:
-        return (run.advance(journal),)
+    def settled(_: Any, __: str) -> tuple[Journal, None]:
+        return run.journal.with_entry(place, replace(entry, state="undone", error="")), None
 
-    yield Transact(lambda handle: call_undo(step, entry, {}, handle), settle)
-    run.journal = journal
+    def work(handle: Any) -> Any:
+        return call_undo(step, entry, {}, handle)
+
+    change = Change(step.name, f"{place}:{step.name}:undo", work, settled, keeps=False)
+    try:
+        yield from persistently(run, change, len(BACKOFF) + 1)
+    except (StepFailed, Ending, Unknown, UsageError) as failure:
+        why = failure.why if isinstance(failure, StepFailed) else told(failure)
+        yield from mark(run, place, replace(entry, state="stuck", error=why))
+        return
+    if run.dirty:
+        yield from commit(run, run.journal)
 
 
 def call_undo(step: Step, entry: Entry, ours: dict[str, Any], *handle: Any) -> Any:

@@ -43,6 +43,8 @@ class Capabilities:
     """Whose clock judges leases: `store`, or `host` where the store has none of its own."""
     outbox: bool = False
     """Whether jobs can be staged in it (core/jobs.py)."""
+    wakes: bool = False
+    """Whether it can wake who waits for a key: it has `announce(id)` and `wait(id, seconds)` (stores/waking.py)."""
 
 
 @runtime_checkable

@@ -44,6 +44,12 @@ class ForkSafe:
     def migrate(self) -> list[str]:
         return self._current().migrate()
 
+    def announce(self, record_id: bytes) -> None:
+        self._current().announce(record_id)  # type: ignore[attr-defined]  # only where capabilities.wakes
+
+    def wait(self, record_id: bytes, seconds: float) -> None:
+        self._current().wait(record_id, seconds)  # type: ignore[attr-defined]  # only where capabilities.wakes
+
     def close(self) -> None:
         store, self._store = self._store, None
         if store is not None and self._pid == os.getpid():
@@ -84,6 +90,12 @@ class PerLoop:
 
     async def migrate(self) -> list[str]:
         return await self._current().migrate()
+
+    async def announce(self, record_id: bytes) -> None:
+        await self._current().announce(record_id)  # type: ignore[attr-defined]  # only where capabilities.wakes
+
+    async def wait(self, record_id: bytes, seconds: float) -> None:
+        await self._current().wait(record_id, seconds)  # type: ignore[attr-defined]  # only where capabilities.wakes
 
     async def aclose(self) -> None:
         """Close what belongs to the running loop. Another loop's connections can only be closed by that loop."""

@@ -25,7 +25,7 @@ _EXAMPLES = "sqlite:///app.db, postgresql://user@host/db, redis://host:6379/0, m
 def open_store(url: str, *, batching: bool = False) -> Store:
     """A store, sync. It connects when it is first used, and again in each process that was forked from this one.
 
-    With `batching`, calls of many threads that have to wait anyway go together (stores/batching.py).
+    With `batching`, calls of many threads that have to wait anyway go together (stores/batching).
     """
     backend = find_backend(url)
     return ForkSafe(backend.capabilities, lambda: _batched(backend.open(url)) if batching else backend.open(url))
@@ -41,13 +41,13 @@ def open_async_store(url: str, *, batching: bool = False) -> AsyncStore:
 
 
 def _batched(store: Store) -> Store:
-    from retrysafe.stores.batching import Batching  # it loads asyncio, which `import retrysafe` need not
+    from retrysafe.stores.batching.sync import Batching
 
     return Batching(store)
 
 
 def _async_batched(store: AsyncStore) -> AsyncStore:
-    from retrysafe.stores.batching import AsyncBatching
+    from retrysafe.stores.batching.aio import AsyncBatching  # it loads asyncio, which sync programs need not
 
     return AsyncBatching(store)
 

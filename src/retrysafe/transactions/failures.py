@@ -35,6 +35,8 @@ _DEPTH = 8
 
 
 def trouble(error: BaseException) -> Trouble:
+    if isinstance(error, RetrySafeError):
+        return Trouble.OTHER  # somebody has read it already, and it may come from another database
     code = code_of(error)
     if code is None:
         silent = any(isinstance(each, OSError) or type(each).__name__ in _SILENT for each in chain(error))

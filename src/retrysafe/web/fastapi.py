@@ -18,7 +18,7 @@ from collections.abc import Callable
 from inspect import Parameter, Signature
 from typing import Any, Unpack
 
-from fastapi import Depends, FastAPI, Header, Request, params
+from fastapi import Depends, FastAPI, Header, HTTPException, Request, params
 from fastapi.routing import APIRoute
 
 from retrysafe.core.keys import Key
@@ -27,7 +27,7 @@ from retrysafe.engine.guard import Ended
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
-from retrysafe.web import asgi, openapi
+from retrysafe.web import asgi, openapi, starlette
 from retrysafe.web.adapting import checked_strength
 from retrysafe.web.asgi import ASGIScope, Receive
 from retrysafe.web.asgi_answer import Send
@@ -35,7 +35,11 @@ from retrysafe.web.keyheader import HEADER
 from retrysafe.web.openapi import EXTENSION, Documented, Json, Strength
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Options, Scope
-from retrysafe.web.starlette import Refusal, add_problem_handlers, answered, claim, respond
+from retrysafe.web.starlette import add_problem_handlers, answered, claim, respond
+
+
+class Refusal(starlette.Refusal, HTTPException):
+    """FastAPI's own kind: what a dependency with `yield` looks out for."""
 
 
 class Idempotent:
@@ -50,7 +54,7 @@ class Idempotent:
         self.__signature__ = _signature(scope, header, _told(policy, strength))
 
     async def __call__(self, request: Request, principal: Any, idempotency_key: str | None = None) -> Key | None:
-        return await claim(request, principal, self.policy, strength=self.strength)
+        return await claim(request, principal, self.policy, strength=self.strength, refusal=Refusal)
 
 
 def idempotent(

@@ -29,11 +29,16 @@ from flask import Flask, Response, current_app, got_request_exception, has_reque
 from werkzeug.exceptions import InternalServerError
 
 from retrysafe.core.keys import Key
+from retrysafe.core.records import Answer
+from retrysafe.engine.guard import Ended
 from retrysafe.engine.safe import RetrySafe
-from retrysafe.errors import UsageError
+from retrysafe.errors import RetrySafeError, UsageError
 from retrysafe.policy import Policy
+from retrysafe.web.adapting import checked_strength, of_answer, of_error
+from retrysafe.web.capture import Response as Captured
 from retrysafe.web.colours import SyncExchange
 from retrysafe.web.exchange import EXCHANGE, Shortcut
+from retrysafe.web.openapi import Strength
 from retrysafe.web.routes import SAFE_METHODS
 from retrysafe.web.settings import Options
 from retrysafe.web.wsgi import IdempotencyMiddleware
@@ -85,9 +90,20 @@ class Idempotency:
         return _middleware().settings.safe
 
     def protect(
-        self, *, scope: Scope | None = None, policy: Policy | None = None, target: str | None = None
+        self,
+        *,
+        scope: Scope | None = None,
+        policy: Policy | None = None,
+        target: str | None = None,
+        strength: Strength = "guard",
     ) -> Callable[[Callable[P, R]], Callable[P, R | Response]]:
-        """Make a view safe to call again. `target` is the URL rule unless given."""
+        """Make a view safe to call again. `target` is the URL rule unless given; the view finds its key as
+        `current_key()`.
+
+        `strength="operation"`: the view calls an operation with that key and returns its answer; the operation makes
+        the record.
+        """
+        checked_strength(strength)
         chosen = scope or self._scope
         if chosen is None:
             raise UsageError(
@@ -99,25 +115,37 @@ class Idempotency:
             @wraps(view)
             def protected(*args: P.args, **kwargs: P.kwargs) -> R | Response:
                 try:
-                    claim(chosen, policy, target)
+                    claim(chosen, policy, target, strength)
                 except Shortcut:
                     return _own_answer()
                 # Here and not around: the claim belongs to the request's own thread, an async view to its loop.
-                answer: R = current_app.ensure_sync(view)(*args, **kwargs)
-                return answer
+                run: Callable[P, R] = current_app.ensure_sync(view)
+                return run(*args, **kwargs) if strength == "guard" else _operated(run, *args, **kwargs)
 
             return protected
 
         return decorate
 
 
-def claim(scope: Scope, policy: Policy | None = None, target: str | None = None) -> Key | None:
+def current_key() -> Key | None:
+    """The key of the request that is being handled; derive the keys for other systems from it."""
+    exchange = _exchange()
+    return exchange.key if exchange is not None else None
+
+
+def claim(
+    scope: Scope, policy: Policy | None = None, target: str | None = None, strength: Strength = "guard"
+) -> Key | None:
     """Claim the current request's key, for those who cannot use the decorator. None: it runs unprotected, as its mode
     or method allows. Raises Shortcut when the view must not run: return anything then, the stored answer is sent."""
     exchange = _exchange()
     if exchange is None:
         return None
-    return exchange.claim(scope(), policy, target=target or f"{request.method} {request.url_rule or request.path}")
+    target = target or f"{request.method} {request.url_rule or request.path}"
+    if strength == "guard":
+        return exchange.claim(scope(), policy, target=target)
+    task = exchange.identify(scope(), policy, target=target)
+    return None if task is None else task.key
 
 
 def _exchange() -> SyncExchange | None:
@@ -142,8 +170,23 @@ def _own_answer() -> Response:
     exchange = _exchange()
     assert exchange is not None, "only a claim is refused"
     assert exchange.response is not None, "a refusal leaves its answer"
-    status, headers, body = exchange.response
-    return Response(body, status, list(headers))
+    return _exact(exchange.response)
+
+
+def _operated(view: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | Response:
+    """Run a view that calls an operation: its answer goes out as it is stored, its errors as our problems."""
+    try:
+        answer = view(*args, **kwargs)
+    except RetrySafeError as error:
+        return _exact(of_error(error, _exchange()))
+    return _exact(of_answer(answer)) if isinstance(answer, Answer | Ended) else answer
+
+
+def _exact(response: Captured) -> Response:
+    answer = Response(response.body, response.status)
+    answer.headers.clear()
+    answer.headers.extend(list(response.headers))
+    return answer
 
 
 def _failed(sender: Flask, exception: BaseException, **_: Any) -> None:

@@ -106,7 +106,7 @@ def install(app: Litestar, *, safe: RetrySafe, scope: Scope | None = None, **opt
     inner: Any = outer.app if isinstance(outer, CORSMiddleware) else outer
     made = IdempotencyMiddleware(inner, safe=safe, scope=scope, **options)
     if isinstance(outer, CORSMiddleware):
-        outer.app = made  # type: ignore[assignment]  # ASGI in Litestar's own types
+        outer.app = made
     else:
         app.asgi_handler = made  # type: ignore[assignment]
     app.exception_handlers.setdefault(RetrySafeError, _problem)

@@ -13,6 +13,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Generic, Literal, TypeVar
 
 from retrysafe.core.keys import frame
@@ -217,6 +218,7 @@ class Census:
             return dict(self._counts)
 
 
+@lru_cache(MAX_CLIENTS)
 def client_name(scope: str) -> str:
     return hashlib.sha256(frame("client", scope)).hexdigest()[:16] if scope else ""
 

@@ -48,7 +48,12 @@ class Refusal(Shortcut, HTTPException):
 
 
 async def claim(
-    request: Request, principal: Any, policy: Policy | None = None, *, strength: Strength = "guard"
+    request: Request,
+    principal: Any,
+    policy: Policy | None = None,
+    *,
+    strength: Strength = "guard",
+    refusal: type[Refusal] = Refusal,
 ) -> Key | None:
     """Claim this request's key for the principal. None: it runs unprotected, as its mode allows, or is a GET."""
     exchange = find_exchange(request.scope, FIX)
@@ -57,7 +62,7 @@ async def claim(
     try:
         return await ask(exchange, principal, policy, target(request), strength)
     except Shortcut as stop:
-        raise Refusal(exchange) from stop
+        raise refusal(exchange) from stop
 
 
 def target(request: Request) -> str:

@@ -55,7 +55,7 @@ from retrysafe.web.django.asgi import get_asgi_application  # noqa: E402
 from retrysafe.web.django.drf import IdempotentMixin  # noqa: E402
 
 
-class Lines(HttpResponse):
+class Lines:
     """Django keeps one line for each header name; the reference application sends two."""
 
     more: list[tuple[str, str]] = []
@@ -64,18 +64,21 @@ class Lines(HttpResponse):
         return [*super().items(), *self.more]
 
 
-class StreamedLines(StreamingHttpResponse):
-    more = Lines.more
-    items = Lines.items
+class Whole(Lines, HttpResponse):
+    pass
 
 
-def answered(reply: reference.Reply, *, streamed: bool | None = None, is_async: bool = False) -> HttpResponseBase:
+class Streamed(Lines, StreamingHttpResponse):
+    pass
+
+
+def answered(reply: reference.Reply, *, is_async: bool = False) -> HttpResponseBase:
     chunks: Any = reply.body
     if reply.streamed:
         chunks = in_turn(reply.chunks) if is_async else iter(reply.chunks)
-    response: Any = (StreamedLines if reply.streamed else Lines)(chunks, status=reply.status)
-    del response["Content-Type"]
+    response: Any = (Streamed if reply.streamed else Whole)(chunks, status=reply.status)
     response.more = []
+    del response["Content-Type"]
     for name, value in reply.headers:
         if name in response or name == "Set-Cookie":
             response.more.append((name, value))

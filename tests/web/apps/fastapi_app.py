@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, FastAPI, Header, HTTPException, Request
 from fastapi.responses import Response, StreamingResponse
@@ -62,20 +62,19 @@ async def pieces(reply: reference.Reply) -> AsyncIterator[bytes]:
 
 def add(name: str) -> None:
     method, path = name.split(" ")
-    claim = idempotent(current_account, reference.POLICIES.get(name, reference.DEFAULT))
+    claim = Depends(idempotent(current_account, reference.POLICIES.get(name, reference.DEFAULT)))
 
     async def handler(
         request: Request,
         account: Annotated[str, Depends(current_account)],
         x_tag: Annotated[str, Header()] = "-",
-        key: Any = Depends(claim),
     ) -> Response:
         body = await request.body()
         return response(
             await reference.ahandle(request.method, request.url.path, request.url.query, x_tag, account, body)
         )
 
-    app.add_api_route(path, handler, methods=[method], response_model=None)
+    app.add_api_route(path, handler, methods=[method], dependencies=[claim], response_model=None)
 
 
 for name in reference.ROUTES:

@@ -9,6 +9,7 @@ from litestar import Litestar, Request, Response, get, route
 from litestar.connection import ASGIConnection
 from litestar.exceptions import HTTPException
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
+from litestar.logging import LoggingConfig
 from litestar.response import Stream
 from litestar.response.base import ASGIResponse
 
@@ -58,13 +59,16 @@ def made(name: str) -> HTTPRouteHandler:
         body = await request.body()
         tag = request.headers.get("x-tag", "-")
         query = request.scope["query_string"].decode()
-        return Exact(
-            await reference.ahandle(request.method, request.url.path, query, tag, request.state.account, body)
-        )
+        return Exact(await reference.ahandle(request.method, request.url.path, query, tag, request.state.account, body))
 
     place = path.replace("{id}", "{id:str}")
     return route(place, http_method=[method], guards=[signed_in, claim], status_code=200)(handler)  # type: ignore[list-item]
 
 
-app = Litestar([health, *map(made, reference.ROUTES)], on_shutdown=[safe.aclose], request_max_body_size=None)
+app = Litestar(
+    [health, *map(made, reference.ROUTES)],
+    on_shutdown=[safe.aclose],
+    request_max_body_size=None,
+    logging_config=LoggingConfig(log_exceptions="always"),
+)
 install(app, safe=safe, status_scope=reference.known_account)

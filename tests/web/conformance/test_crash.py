@@ -14,7 +14,6 @@ from socket import SO_LINGER, SOL_SOCKET
 import httpx
 import pytest
 
-from tests.servers.base import ServerUnavailable
 from tests.servers.valkey import ValkeyServer
 from tests.web.apps.reference import SHORT
 from tests.web.conformance.conftest import Starter
@@ -190,15 +189,12 @@ def test_a_server_that_is_told_to_stop_lets_the_work_finish_or_says_so(start: St
         assert is_problem(told, 500, "outcome-unknown")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.store("redis")) for name in ("uvicorn", "gunicorn")]
-)
+@pytest.mark.store("redis")
+@pytest.mark.usefixtures("redis_url")  # which says what to do where there is no such server
+@pytest.mark.parametrize("name", ["uvicorn", "gunicorn"])
 def test_a_real_store_that_dies_and_comes_back(start: Starter, name: str) -> None:
     """Killed on arrival and at completion; the application is not restarted."""
-    try:
-        store = ValkeyServer().start()
-    except ServerUnavailable as missing:
-        pytest.skip(str(missing))
+    store = ValkeyServer().start()
     try:
         target, key, arriving = start(name, url=store.url), new_key(), new_key()
         with ThreadPoolExecutor(1) as pool:

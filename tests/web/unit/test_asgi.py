@@ -177,7 +177,8 @@ def asking(runs: list[str], **more: Any) -> Any:
 
 
 async def test_a_route_that_asks_is_protected() -> None:
-    world, runs = World(), []
+    world = World()
+    runs: list[str] = []
     middleware = IdempotencyMiddleware(asking(runs, target="POST /{x}"), safe=world.safe)
     first, again = await call(middleware), await call(middleware)
     missing = await call(middleware, scope_of(key=None))
@@ -383,7 +384,8 @@ async def test_an_attempt_that_was_replaced_does_not_give_its_answer() -> None:
 
 async def test_the_application_does_not_hear_of_a_disconnect_while_it_works() -> None:
     """PEERS bug 2. Neither invented nor passed on early; afterwards the real one."""
-    world, heard = World(), []
+    world = World()
+    heard: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()
@@ -472,7 +474,7 @@ async def test_cancelled_while_it_claims_the_key_is_given_back() -> None:
 
         execute_many, migrate, aclose = inner.execute_many, inner.migrate, inner.aclose
 
-    safe = RetrySafe(async_store=Slow())  # type: ignore[arg-type]  # it is one, by shape
+    safe = RetrySafe(async_store=Slow())
     request = asyncio.create_task(call(IdempotencyMiddleware(app, safe=safe, scope=who)))
     await claiming.wait()
     request.cancel()

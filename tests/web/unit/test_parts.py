@@ -235,7 +235,7 @@ async def test_the_census_tells_who_sends_keys() -> None:
     from retrysafe.web.load import client_name
 
     alice = client_name("alice")
-    policies = {f"POST /{mode}": Policy(mode=mode) for mode in ("observe", "optional", "generate")}  # type: ignore[arg-type]
+    policies = {f"POST /{mode}": Policy(mode=mode) for mode in ("observe", "optional", "generate")}
     middleware = IdempotencyMiddleware(Counting(), safe=World().safe, scope=who, routes=policies)
     for mode in ("observe", "optional", "generate"):
         for key in (None, "k", "k"):

@@ -138,7 +138,7 @@ def test_a_body_without_a_length_is_read_where_the_server_ends_it() -> None:
         start_response("200 OK", [])
         return []
 
-    stream = {"wsgi.input": io.BytesIO(b"a\nb"), "wsgi.input_terminated": True, "CONTENT_LENGTH": ""}
+    stream: dict[str, Any] = {"wsgi.input": io.BytesIO(b"a\nb"), "wsgi.input_terminated": True, "CONTENT_LENGTH": ""}
     WsgiCall(protected(app), **stream)
     assert got == [[b"a\n", b"b"]]
 
@@ -171,7 +171,7 @@ def test_an_unclaimed_large_body_is_the_applications_as_it_comes() -> None:
         return []
 
     body = b"line\n" + bytes(50)
-    stream = {"wsgi.input": io.BytesIO(body), "wsgi.input_terminated": True, "CONTENT_LENGTH": ""}
+    stream: dict[str, Any] = {"wsgi.input": io.BytesIO(body), "wsgi.input_terminated": True, "CONTENT_LENGTH": ""}
     WsgiCall(IdempotencyMiddleware(app, safe=World().safe, policy=Policy(max_body=10)), **stream)
     assert b"".join(got) == body
 
@@ -279,8 +279,8 @@ def test_what_is_not_protected_gets_the_very_same_objects() -> None:
 
     result: list[bytes] = []
     policy = Policy(mode="optional")
-    for environ in ({"REQUEST_METHOD": "GET"}, {"REQUEST_METHOD": "POST"}):
-        environ = {**environ, "PATH_INFO": "/pay", "wsgi.input": Strict()}
+    for method in ({"REQUEST_METHOD": "GET"}, {"REQUEST_METHOD": "POST"}):
+        environ: dict[str, Any] = {**method, "PATH_INFO": "/pay", "wsgi.input": Strict()}
         start = object()
         assert protected(app, policy=policy)(environ, start) is result  # type: ignore[arg-type]  # only passed on
         assert given[-2] is environ

@@ -13,7 +13,7 @@ from psycopg_pool import AsyncConnectionPool
 from retrysafe.core.ops import Op
 from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import afollow
-from retrysafe.stores.postgres import batches
+from retrysafe.stores.postgres import batches, waking
 from retrysafe.stores.postgres.batches import UNSETTLED, together
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, Location
 from retrysafe.stores.postgres.errors import Again, held_elsewhere, meaning
@@ -22,6 +22,7 @@ from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import DEFAULT, names
 from retrysafe.stores.sql.plans import Held, Plans, by_id
+from retrysafe.stores.waking import AsyncListener, Heard, Wanted
 
 R = TypeVar("R")
 Pool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
@@ -59,6 +60,7 @@ class AsyncPostgresStore:
         self._plans = Plans(DIALECT, self.names)
         self._owned = owned
         self._url = url
+        self._listener = AsyncListener(self._listen)
         self._opening = asyncio.Lock()
         self._opened = not owned
 
@@ -113,7 +115,21 @@ class AsyncPostgresStore:
 
         return await self._retrying(locked)
 
+    async def announce(self, record_id: bytes) -> None:
+        told = (waking.channel(self.names), record_id.hex())
+        await self._retrying(lambda connection: connection.execute(waking.NOTIFY, told))
+
+    async def wait(self, record_id: bytes, seconds: float) -> None:
+        await self._listener.wait(record_id, seconds)
+
+    async def _listen(self, heard: Heard, wanted: Wanted) -> None:
+        given = self._pool.conninfo
+        made = given() if callable(given) else given
+        conninfo = made if isinstance(made, str) else await made
+        await waking.alisten(conninfo, self.names, heard, wanted)
+
     async def aclose(self) -> None:
+        await self._listener.aclose()
         if self._owned and self._opened:
             await self._pool.close()
 

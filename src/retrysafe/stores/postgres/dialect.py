@@ -9,7 +9,9 @@ from retrysafe.stores.base import Capabilities
 from retrysafe.stores.sql.dialect import Dialect
 from retrysafe.stores.sql.names import DEFAULT, Names, names, number, split_options
 
-CAPABILITIES = Capabilities(name="postgres", durable=True, shared=True, transactions=True, clock="store", outbox=True)
+CAPABILITIES = Capabilities(
+    name="postgres", durable=True, shared=True, transactions=True, clock="store", outbox=True, wakes=True
+)
 
 # statement_timestamp() is one moment for the whole statement, also while it waits for a row: a claimant that
 # waited judges a lease by when it asked, which can only make it more careful.

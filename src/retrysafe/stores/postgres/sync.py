@@ -12,7 +12,7 @@ from psycopg_pool import ConnectionPool
 from retrysafe.core.ops import Op
 from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import follow
-from retrysafe.stores.postgres import batches
+from retrysafe.stores.postgres import batches, waking
 from retrysafe.stores.postgres.batches import UNSETTLED, together
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, Location
 from retrysafe.stores.postgres.errors import Again, held_elsewhere, meaning
@@ -20,6 +20,7 @@ from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import DEFAULT, names
 from retrysafe.stores.sql.plans import Held, Plans, by_id
+from retrysafe.stores.waking import Listener
 
 R = TypeVar("R")
 Pool = ConnectionPool[psycopg.Connection[Any]]
@@ -41,6 +42,7 @@ class PostgresStore:
         self._plans = Plans(DIALECT, self.names)
         self._owned = owned
         self._url = url
+        self._listener = Listener(lambda heard, wanted: waking.listen(_conninfo(pool), self.names, heard, wanted))
 
     @classmethod
     def from_url(cls, at: Location) -> PostgresStore:
@@ -90,7 +92,15 @@ class PostgresStore:
 
         return self._retrying(locked)
 
+    def announce(self, record_id: bytes) -> None:
+        told = (waking.channel(self.names), record_id.hex())
+        self._retrying(lambda connection: connection.execute(waking.NOTIFY, told))
+
+    def wait(self, record_id: bytes, seconds: float) -> None:
+        self._listener.wait(record_id, seconds)
+
     def close(self) -> None:
+        self._listener.close()
         if self._owned:
             self._pool.close()
 
@@ -127,6 +137,12 @@ class PostgresStore:
             if found is error:
                 raise  # already one of ours: it must not become its own cause
             raise found from error
+
+
+def _conninfo(pool: Pool) -> str:
+    """Where the pool connects to, for a connection beside it."""
+    given = pool.conninfo
+    return given if isinstance(given, str) else given()
 
 
 def _sender(connection: psycopg.Connection[Any], batch: bool = False) -> Callable[[Statement], Any]:

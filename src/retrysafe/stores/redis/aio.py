@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 from retrysafe.core.ops import Op
 from retrysafe.stores.base import Plan, afollow
-from retrysafe.stores.redis import urls, wire
+from retrysafe.stores.redis import urls, waking, wire
 from retrysafe.stores.redis.commands import Call, migration, plan
 from retrysafe.stores.redis.failures import answered, unclear, unreachable
 from retrysafe.stores.redis.layout import DEFAULT_PREFIX, Layout
+from retrysafe.stores.waking import AsyncListener
 
 R = TypeVar("R")
 
@@ -27,6 +28,7 @@ class AsyncRedisStore:
         self._pool = wire.checked_pool(client)
         self._server = wire.server_name(self._pool)
         self._arguments = wire.connection_arguments(self._pool)
+        self._listener = AsyncListener(lambda heard, wanted: waking.alisten(client, self._layout, heard, wanted))
 
     @classmethod
     def open(cls, url: str) -> AsyncRedisStore:
@@ -52,7 +54,14 @@ class AsyncRedisStore:
         applied: list[str] = (await self._follow([migration(self._layout)]))[0]
         return applied
 
+    async def announce(self, record_id: bytes) -> None:
+        await self._exchange([(b"PUBLISH", waking.channel(self._layout).encode(), record_id.hex().encode())])
+
+    async def wait(self, record_id: bytes, seconds: float) -> None:
+        await self._listener.wait(record_id, seconds)
+
     async def aclose(self) -> None:
+        await self._listener.aclose()
         if self._owned:
             await self._client.aclose()
             await self._pool.disconnect()

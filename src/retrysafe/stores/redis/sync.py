@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 from retrysafe.core.ops import Op
 from retrysafe.stores.base import Plan, follow
-from retrysafe.stores.redis import urls, wire
+from retrysafe.stores.redis import urls, waking, wire
 from retrysafe.stores.redis.commands import Call, migration, plan
 from retrysafe.stores.redis.failures import answered, unclear, unreachable
 from retrysafe.stores.redis.layout import DEFAULT_PREFIX, Layout
+from retrysafe.stores.waking import Listener
 
 R = TypeVar("R")
 
@@ -27,6 +28,7 @@ class RedisStore:
         self._pool = wire.checked_pool(client)
         self._server = wire.server_name(self._pool)
         self._arguments = wire.connection_arguments(self._pool)
+        self._listener = Listener(lambda heard, wanted: waking.listen(client, self._layout, heard, wanted))
 
     @classmethod
     def open(cls, url: str) -> RedisStore:
@@ -52,7 +54,14 @@ class RedisStore:
         applied: list[str] = self._follow([migration(self._layout)])[0]
         return applied
 
+    def announce(self, record_id: bytes) -> None:
+        self._exchange([(b"PUBLISH", waking.channel(self._layout).encode(), record_id.hex().encode())])
+
+    def wait(self, record_id: bytes, seconds: float) -> None:
+        self._listener.wait(record_id, seconds)
+
     def close(self) -> None:
+        self._listener.close()
         if self._owned:
             self._client.close()
             self._pool.disconnect()

@@ -16,7 +16,7 @@ from retrysafe.stores.base import Capabilities, Plan
 from retrysafe.stores.redis.commands import Call
 from retrysafe.stores.redis.failures import code_of, refusal
 
-CAPABILITIES = Capabilities(name="redis", durable=True, shared=True, transactions=False, clock="store")
+CAPABILITIES = Capabilities(name="redis", durable=True, shared=True, transactions=False, clock="store", wakes=True)
 
 Command = tuple[bytes, ...]
 Exchange = list[Command]

@@ -15,8 +15,10 @@ from asgiref.sync import async_to_sync, sync_to_async
 from retrysafe.core.keys import Key
 from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
+from retrysafe.web.adapting import ask
 from retrysafe.web.colours import AsyncExchange, SyncExchange
 from retrysafe.web.exchange import EXCHANGE, Exchange
+from retrysafe.web.openapi import Strength
 from retrysafe.web.routes import SAFE_METHODS
 
 ATTRIBUTE = "retrysafe_exchange"
@@ -46,17 +48,25 @@ def found(request: Any) -> AnyExchange | None:
     return kept
 
 
-def claim(exchange: AnyExchange, principal: Any, policy: Policy | None, target: str) -> Key | None:
+def claim(
+    exchange: AnyExchange, principal: Any, policy: Policy | None, target: str, strength: Strength = "guard"
+) -> Key | None:
+    """Claim the key, or, for an operation, which claims its own record, only read it. Raises Shortcut."""
     if isinstance(exchange, AsyncExchange):
-        claimed: Key | None = async_to_sync(exchange.claim)(principal, policy, target=target)
-        return claimed
-    return exchange.claim(principal, policy, target=target)
+        key: Key | None = async_to_sync(ask)(exchange, principal, policy, target, strength)
+        return key
+    if strength == "guard":
+        return exchange.claim(principal, policy, target=target)
+    task = exchange.identify(principal, policy, target=target)
+    return None if task is None else task.key
 
 
-async def aclaim(exchange: AnyExchange, principal: Any, policy: Policy | None, target: str) -> Key | None:
+async def aclaim(
+    exchange: AnyExchange, principal: Any, policy: Policy | None, target: str, strength: Strength = "guard"
+) -> Key | None:
     if isinstance(exchange, AsyncExchange):
-        return await exchange.claim(principal, policy, target=target)
-    return exchange.claim(principal, policy, target=target)  # the loop of an async view under WSGI serves only it
+        return await ask(exchange, principal, policy, target, strength)
+    return claim(exchange, principal, policy, target, strength)  # an async view's loop under WSGI serves only it
 
 
 def raised(exchange: AnyExchange, error: BaseException) -> None:

@@ -15,10 +15,15 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, NamedTuple, TypeVar, overload
 
+from retrysafe.core.records import Answer
+from retrysafe.engine.guard import Ended
+from retrysafe.errors import RetrySafeError
 from retrysafe.policy import Policy
+from retrysafe.web.adapting import checked_strength, of_answer, of_error
 from retrysafe.web.django import atomic, bridge, conf
-from retrysafe.web.django.carry import own_answer
+from retrysafe.web.django.carry import exact, own_answer
 from retrysafe.web.exchange import Shortcut
+from retrysafe.web.openapi import Strength
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -29,32 +34,47 @@ class Ask(NamedTuple):
     scope: conf.Scope | None
     policy: Policy | None
     target: str
+    strength: Strength
 
     def claim(self, request: Any) -> None:
         exchange = bridge.exchange_of(request)
+        request.idempotency_key = None
         if exchange is not None:
             principal = bridge.principal_of(self.scope or conf.default_scope(), request)
-            bridge.claim(exchange, principal, self.policy, self.target or bridge.target_of(request))
+            target = self.target or bridge.target_of(request)
+            request.idempotency_key = bridge.claim(exchange, principal, self.policy, target, self.strength)
 
     async def aclaim(self, request: Any) -> None:
         exchange = bridge.exchange_of(request)
+        request.idempotency_key = None
         if exchange is not None:
             principal = await bridge.aprincipal_of(self.scope or conf.default_scope(), request)
-            await bridge.aclaim(exchange, principal, self.policy, self.target or bridge.target_of(request))
+            target = self.target or bridge.target_of(request)
+            request.idempotency_key = await bridge.aclaim(exchange, principal, self.policy, target, self.strength)
 
 
 @overload
 def idempotent(view: View, /) -> View: ...
 @overload
 def idempotent(
-    *, scope: conf.Scope | None = None, policy: Policy | None = None, target: str = ""
+    *, scope: conf.Scope | None = None, policy: Policy | None = None, target: str = "", strength: Strength = "guard"
 ) -> Callable[[View], View]: ...
 def idempotent(
-    view: Any = None, /, *, scope: conf.Scope | None = None, policy: Policy | None = None, target: str = ""
+    view: Any = None,
+    /,
+    *,
+    scope: conf.Scope | None = None,
+    policy: Policy | None = None,
+    target: str = "",
+    strength: Strength = "guard",
 ) -> Any:
     """Make a view safe to call again. `scope` is `RETRYSAFE["SCOPE"]`, else the user's primary key; `target` is the
-    URL pattern unless given."""
-    ask = Ask(scope, policy, target)
+    URL pattern unless given. The view finds its key as `request.idempotency_key`.
+
+    `strength="operation"`: the view calls an operation with that key and returns its answer; the operation makes the
+    record, so it is not inside a transaction of Django's."""
+    checked_strength(strength)
+    ask = Ask(scope, policy, target, strength)
 
     def decorate(inner: Any) -> Any:
         return _async_view(inner, ask) if inspect.iscoroutinefunction(inner) else _view(inner, ask)
@@ -69,6 +89,8 @@ def _view(inner: Any, ask: Ask) -> Any:
             ask.claim(request)
         except Shortcut:
             return own_answer(request)
+        if ask.strength == "operation":
+            return operated(inner, request, *args, **kwargs)
         return atomic.in_transactions(inner, mark)(request, *args, **kwargs)
 
     mark = atomic.leave_alone(protected, getattr(inner, atomic.ATTRIBUTE, ()))
@@ -84,6 +106,27 @@ def _async_view(inner: Any, ask: Ask) -> Any:
             await ask.aclaim(request)
         except Shortcut:
             return own_answer(request)
+        if ask.strength == "operation":
+            return await aoperated(inner, request, *args, **kwargs)
         return await inner(request, *args, **kwargs)
 
     return protected
+
+
+def operated(view: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run a view that calls an operation: its answer goes out as it is stored, its errors as our problems."""
+    try:
+        return told(view(request, *args, **kwargs))
+    except RetrySafeError as error:
+        return exact(of_error(error, bridge.exchange_of(request)))
+
+
+async def aoperated(view: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return told(await view(request, *args, **kwargs))
+    except RetrySafeError as error:
+        return exact(of_error(error, bridge.exchange_of(request)))
+
+
+def told(answer: Any) -> Any:
+    return exact(of_answer(answer)) if isinstance(answer, Answer | Ended) else answer

@@ -11,12 +11,15 @@ So a replay is for those only who could have made the request now: revoked is 40
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 from retrysafe.policy import Policy
 from retrysafe.web.django import atomic, bridge, conf
 from retrysafe.web.django.carry import own_answer
+from retrysafe.web.django.decorators import operated
 from retrysafe.web.exchange import Shortcut
+from retrysafe.web.openapi import Strength
 
 
 class IdempotentMixin:
@@ -24,6 +27,9 @@ class IdempotentMixin:
 
     idempotency_policy: ClassVar[Policy | None] = None
     """What this view does otherwise than `RETRYSAFE["POLICY"]`."""
+
+    idempotency_strength: ClassVar[Strength] = "guard"
+    """`operation` where the handlers call one with `request.idempotency_key` and return its answer."""
 
     def idempotency_scope(self, request: Any) -> Any:
         """Whose key it is. `RETRYSAFE["SCOPE"]`, else the user's primary key."""
@@ -51,11 +57,16 @@ class IdempotentMixin:
             # An exception would be the project's handler's to shape and to report; nothing went wrong.
             setattr(self, name, lambda *_, **__: own_answer(request))
         else:
+            if self.idempotency_strength == "operation":
+                setattr(self, name, partial(operated, handler))
+                return
             # `dispatch` looks the handler up after this: it runs inside the request's transaction, the claim did not.
             setattr(self, name, atomic.in_transactions(handler, atomic.mark_of(request)))
 
     def _claim(self, request: Any) -> None:
         exchange = bridge.exchange_of(request)
+        request.idempotency_key = None
         if exchange is not None:
-            policy = self.get_idempotency_policy(request)
-            bridge.claim(exchange, self.idempotency_scope(request), policy, bridge.target_of(request))
+            policy, principal = self.get_idempotency_policy(request), self.idempotency_scope(request)
+            target = bridge.target_of(request)
+            request.idempotency_key = bridge.claim(exchange, principal, policy, target, self.idempotency_strength)

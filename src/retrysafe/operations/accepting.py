@@ -1,0 +1,45 @@
+"""`start="worker"`: the claim is committed with its input, and the worker runs it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from retrysafe.core.judge import judge
+from retrysafe.core.ops import Claim, ClaimReply, Lookup
+from retrysafe.core.outcomes import Busy, Execute, Replay
+from retrysafe.core.records import Record
+from retrysafe.engine.effects import Flow
+from retrysafe.engine.events import Events
+from retrysafe.engine.guard import Ended, Task, refusal, replayed
+
+
+class Accepted(NamedTuple):
+    """It is committed and will be run. Ask again with the same key for the answer; HTTP says 202 to this."""
+
+    key: str
+    id: str
+    """The record's id in hex: what `resume_id` and `retrysafe operations` take."""
+    target: str
+    record: Record
+
+
+def accept(task: Task, claim: Claim, events: Events) -> Flow[Ended | Accepted]:
+    """Take it in, or say how far it is. Asking again is not an attempt, so what is there is only looked at; two who
+    come first at once are told apart by the claim."""
+    seen = yield Lookup(claim.id)
+    record = seen.record
+    if record is not None and not record.expired(seen.now):
+        outcome = judge(claim, ClaimReply(False, record, seen.now))
+    else:
+        # A lease of nothing: whoever finishes abandoned operations may take it at once.
+        outcome = judge(claim, (yield replace(claim, lease=0)))
+    if isinstance(outcome, Replay):
+        events.emit("replayed", claim.id, task.target)
+        return replayed(task, outcome.record)
+    if isinstance(outcome, Execute):
+        events.emit("new", claim.id, task.target)
+        return Accepted(task.key.value, claim.id.hex(), task.target, outcome.record)
+    if isinstance(outcome, Busy) and record is not None:
+        return Accepted(task.key.value, claim.id.hex(), task.target, record)
+    raise refusal(task, outcome)

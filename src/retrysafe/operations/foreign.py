@@ -1,0 +1,112 @@
+"""Foreign steps: a call to somebody else's system, never inside a transaction, always with the same key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from retrysafe.core.times import micros
+from retrysafe.core.values import NotPlain
+from retrysafe.engine import typed
+from retrysafe.engine.effects import Call, Flow, Pause
+from retrysafe.errors import LeaseLost, ResultNotStorable, UsageError
+from retrysafe.operations.endings import Ending
+from retrysafe.operations.failures import StepFailed, Unknown, told
+from retrysafe.operations.journal import Entry
+from retrysafe.operations.run import BACKOFF, KEY_MARGIN, Run, commit
+from retrysafe.operations.steps import Step
+
+
+def foreign(run: Run, step: Step, place: int, known: Entry | None, given: dict[str, Any]) -> Flow[Any]:
+    if known is not None and known.state == "done":
+        return typed.load(known.result, step.returns)
+    if run.dirty:
+        yield from commit(run, run.journal)
+    begun = Entry(step.name, "begun", step.dump_args(given), "", run.sent_since(place, known))
+    if step.repeatable:
+        run.journal = run.journal.with_entry(place, begun)
+        result = yield from send_repeatably(run, step, place, given, begun.at)
+    else:
+        result = yield from send_once(run, step, place, given, begun, asked_before=known is not None)
+    text, result = stored(step, result)
+    done = Entry(step.name, "done", begun.args, text, begun.at)
+    run.journal, run.dirty = run.journal.with_entry(place, done), True
+    if not step.repeatable:
+        yield from commit(run, run.journal)  # it cannot be asked for again: keep it at once
+    return result
+
+
+def stored(step: Step, result: Any) -> tuple[str, Any]:
+    """A result as text, and as it is read back: what a later attempt gets, this one gets too."""
+    try:
+        text = typed.dump(result)
+        return text, typed.load(text, step.returns)
+    except (NotPlain, UsageError) as error:
+        raise ResultNotStorable(f"step {step.name!r}", str(error)) from error
+
+
+def send_repeatably(run: Run, step: Step, place: int, given: dict[str, Any], since: int) -> Flow[Any]:
+    """The same key again, a bounded number of times, and only while the other system still knows it (I17)."""
+    key = run.key(step, place)
+    failure: BaseException = TimeoutError(f"its key may be older than key_life={step.key_life:.0f} s")
+    for pause in (*BACKOFF[: step.tries - 1], None):
+        if not usable(run, step, since):
+            break
+        try:
+            return (yield Call(lambda: step.function(**given, key=key), step.timeout))
+        except (Ending, LeaseLost):
+            raise
+        except Exception as error:
+            failure = error
+        if pause is not None:
+            yield Pause(run.record.id, pause)
+    found = yield from ask(step, given, key)
+    if found is not None:
+        return found
+    if not usable(run, step, since):
+        raise Unknown(step.name, told(failure), undoable=True) from failure
+    raise StepFailed(step.name, told(failure)) from failure
+
+
+def send_once(
+    run: Run, step: Step, place: int, given: dict[str, Any], begun: Entry, *, asked_before: bool
+) -> Flow[Any]:
+    """A call that must not be repeated: the intent is committed first, and afterwards only `find` can tell (I18).
+
+    A record with such an intent is only ever given out again by a person who says that it did not happen: a lapse
+    makes it uncertain, and so does every failure. So an intent found here is leave to send, once more and once.
+    """
+    key = run.key(step, place)
+    if asked_before:
+        found = yield from ask(step, given, key)
+        if found is not None:
+            return found
+    yield from commit(run, run.journal.with_entry(place, begun), on_lapse="uncertain")
+    try:
+        return (yield Call(lambda: step.function(**given, key=key), step.timeout))
+    except (Ending, LeaseLost):
+        raise
+    except Exception as error:
+        failure = error
+    found = yield from ask(step, given, key)
+    if found is not None:
+        return found
+    raise Unknown(step.name, f"it may not be repeated, and failed with {told(failure)}", undoable=False) from failure
+
+
+def ask(step: Step, given: dict[str, Any], key: str) -> Flow[Any]:
+    """Ask the other system whether it happened; None when it did not, or cannot tell."""
+    if step.find is None:
+        return None
+    find = step.find
+    try:
+        return (yield Call(lambda: find(**given, key=key), step.timeout))
+    except (Ending, LeaseLost):
+        raise
+    except Exception:
+        return None
+
+
+def usable(run: Run, step: Step, since: int) -> bool:
+    """Whether the other system surely still knows our key: it may have seen it first at `since`."""
+    margin = min(KEY_MARGIN, step.key_life / 10)
+    return run.now() - since < micros(step.key_life - margin)

@@ -1,0 +1,89 @@
+"""What waits, how a batch is taken out of it, and what everybody is told. The same for both colours."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from retrysafe.core.ops import Claim, Complete, Op, Release, Renew
+from retrysafe.errors import StoreUnavailable, StoreUnclear
+
+LANES = (Claim, Complete, Renew, Release)
+BATCH = 128
+QUEUE = 10_000
+PATIENCE = 30.0
+"""Seconds an operation may wait for its turn; then the store is as good as away."""
+
+ALONE = object()
+"""Told instead of a reply: send it yourself, by the plain path."""
+
+Result = Any | BaseException
+
+
+class Waiting(Protocol):
+    """An operation in a queue, and where its reply goes."""
+
+    op: Op[Any]
+    since: float
+
+    @property
+    def left(self) -> bool: ...
+    def tell(self, result: Result) -> None: ...
+
+
+W = TypeVar("W", bound=Waiting)
+
+
+def take_batch(queue: deque[W], limit: int, now: float) -> list[W]:
+    """The next batch: at most `limit`, one operation of a key, in their order. Who waited too long is told so."""
+    batch: list[W] = []
+    seen: set[bytes] = set()
+    again: list[W] = []
+    while queue and len(batch) < limit and len(again) < limit:
+        waiting = queue.popleft()
+        record_id: bytes = waiting.op.id  # type: ignore[attr-defined]  # every kind that has a lane has an id
+        if waiting.left:
+            continue
+        if now - waiting.since > PATIENCE:
+            waiting.tell(tired())
+        elif record_id in seen:
+            again.append(waiting)
+        else:
+            seen.add(record_id)
+            batch.append(waiting)
+    queue.extendleft(reversed(again))
+    return batch
+
+
+def halves(batch: list[W]) -> tuple[list[W], list[W]]:
+    middle = len(batch) // 2
+    return batch[:middle], batch[middle:]
+
+
+def tell_all(batch: Sequence[Waiting], results: Sequence[Result]) -> None:
+    if len(batch) != len(results):
+        raise StoreUnclear(f"the store gave {len(results)} replies to {len(batch)} operations")
+    for waiting, result in zip(batch, results, strict=True):
+        waiting.tell(result)
+
+
+def fail(batch: Iterable[Waiting], error: StoreUnavailable) -> None:
+    """One error each: an exception that several callers raise collects the tracebacks of all of them."""
+    kind = StoreUnclear if isinstance(error, StoreUnclear) else StoreUnavailable
+    for waiting in batch:
+        own = kind(str(error))
+        own.__cause__ = error
+        waiting.tell(own)
+
+
+def stopped(who: str, error: BaseException) -> StoreUnclear:
+    return StoreUnclear(f"the {who} of a batch stopped: {type(error).__name__}: {error}")
+
+
+def tired() -> StoreUnavailable:
+    return StoreUnavailable(f"it waited {PATIENCE:.0f} s for the store; the store is too slow for the load")
+
+
+def too_long(size: int) -> StoreUnavailable:
+    return StoreUnavailable(f"{size} operations wait for the store already; it is too slow for the load, try again")

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.opening import COLOURS
+from tests.operations.world import World, make_world
+
+PLACES = [
+    pytest.param((store, colour), id=f"{store}-{colour}", marks=pytest.mark.store(store))
+    for store in ("sqlite", "postgres")
+    for colour in COLOURS
+]
+
+
+@pytest.fixture(params=PLACES)
+def w(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    store, colour = request.param
+    world = make_world(request, tmp_path, store, colour)
+    yield world
+    world.close()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pauses between tries are there for other systems to recover; here nobody has to."""
+    for module in ("run", "local", "foreign", "undoing"):
+        monkeypatch.setattr(f"retrysafe.operations.{module}.BACKOFF", (0.0, 0.0, 0.0))
