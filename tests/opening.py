@@ -17,6 +17,7 @@ from psycopg import sql
 
 from retrysafe.stores.registry import open_async_store, open_store
 from retrysafe.testing import Do
+from tests.batching.crowd import Crowded
 
 Colour = Literal["sync", "async"]
 Opener = Callable[[str, str], Do]
@@ -36,6 +37,8 @@ def unique(prefix: str = "t") -> str:
 
 
 def open_do(url: str, colour: str) -> Do:
+    if colour == "batched":
+        return Do.asynchronous(Crowded(open_async_store(url, batching=True)))
     return Do.sync(open_store(url)) if colour == "sync" else Do.asynchronous(open_async_store(url))
 
 

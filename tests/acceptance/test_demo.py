@@ -1,4 +1,4 @@
-"""`retrysafe demo`, as a process, over HTTP: one charge per key, byte-identical replays, a clean stop, a kill survived."""
+"""`retrysafe demo`, as a process, over HTTP: one charge per key, identical replays, a clean stop, a kill survived."""
 
 from __future__ import annotations
 

@@ -3,7 +3,10 @@
 plain          each operation is sent once
 lost-replies   each write is applied, its reply thrown away, and sent again: what the test sees is the second reply,
                so every test proves that the store recognises its own earlier success (I11)
-many           each operation travels alone in a batch
+many           each operation travels in a batch: with another of its kind that is refused, where there is such a one
+               that leaves nothing behind, else alone
+
+and `batched`: each store behind its batching, in one colour, with others of the same kind in flight and in the batch.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import pytest
 
 from retrysafe.core.ops import FENCED, Claim, Op
 from retrysafe.testing import Do
+from tests.batching.crowd import FENCED_LANES, decoy
 from tests.opening import COLOURS, STORES, Opener
 
 WRITES = (Claim, *FENCED)
@@ -41,7 +45,11 @@ def lost_replies(do: Do) -> Do:
 
 def in_batches(do: Do) -> Do:
     def execute(op: Op[Any]) -> Any:
-        (reply,) = do.many([op])
+        if not isinstance(op, FENCED_LANES):
+            (reply,) = do.many([op])
+            return reply
+        refused, reply, also_refused = do.many([decoy(op), op, decoy(op)])
+        assert (refused, also_refused) == (False, False), "an operation on a record that is nowhere was done"
         return reply
 
     return do.through(execute, do.many)
@@ -54,6 +62,8 @@ MATRIX = [
     for store in STORES
     for colour in COLOURS
     for transport in TRANSPORTS
+] + [
+    pytest.param((store, "batched", "plain"), id=f"{store}-batched", marks=pytest.mark.store(store)) for store in STORES
 ]
 
 

@@ -621,7 +621,7 @@ def test_stage_is_for_local_steps_and_their_own_tx(w: World) -> None:
 
     with pytest.raises(ValueError, match="pass the `tx` this step was given"):
         w.run(op("wrong", key="1"))
-    with pytest.raises(NotFinished, match="outside a local step"):
+    with pytest.raises(ValueError, match="outside a local step"):
         w.run(op("outside", key="2"))
 
 

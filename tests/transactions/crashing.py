@@ -1,7 +1,7 @@
-"""A program that makes one payment in a transaction and kills itself at a given point. Run by test_crashes.py.
+"""One payment in a transaction, by a process that kills itself at a given point. Run by test_crashes.py.
 
-Points are before and after each statement (ours and the user's) and before and after the commit. Without a point it
-runs to the end and prints how many there were.
+Points are before and after each statement (ours and the user's) and before and after the commit. Point 0 is never
+reached: it runs to the end and says how many there were.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -91,7 +90,3 @@ def pay(url: str, die_at: int) -> int:
     safe.close()
     assert ended.answer == ANSWER
     return point.passed
-
-
-if __name__ == "__main__":
-    print(pay(sys.argv[1], int(sys.argv[2])))

@@ -53,7 +53,7 @@ def send_repeatably(run: Run, step: Step, place: int, given: dict[str, Any], sin
             break
         try:
             return (yield Call(lambda: step.function(**given, key=key), step.timeout))
-        except (Ending, LeaseLost):
+        except (Ending, LeaseLost, UsageError):
             raise
         except Exception as error:
             failure = error

@@ -171,7 +171,7 @@ def _how(told: Json, options: Json, name: str) -> Documented:
 
 
 def _told_policy(told: Json) -> Policy:
-    seconds = told["retention_seconds"]
+    seconds = told.get("retention_seconds")  # FastAPI leaves out what is None
     failures = (lambda status, exception: True) if told["failures"] == "custom" else told["failures"]
     retention = float("inf") if seconds is None else seconds
     return Policy(mode=told["mode"], busy=told["busy"], failures=failures, retention=retention)

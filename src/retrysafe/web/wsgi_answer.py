@@ -148,6 +148,7 @@ class AnswerTaker:
         body = self._buffer.joined()
         instead = exchange.settle(exchange.answered(_code(self._line), self._headers, body))
         if instead is not None:
+            exchange.response = instead
             return self.own(instead)
         self._begin(self._line, self._headers)
         return [body]

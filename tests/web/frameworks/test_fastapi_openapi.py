@@ -25,6 +25,10 @@ class Order(BaseModel):
     amount: int
 
 
+class Problem(BaseModel):
+    why: str
+
+
 def account() -> str:
     return "a"
 
@@ -137,9 +141,6 @@ def test_generate_and_observe_are_told_apart() -> None:
 
 
 def test_another_problem_of_the_applications_keeps_its_name() -> None:
-    class Problem(BaseModel):
-        why: str
-
     app = application()
 
     @app.get("/why")

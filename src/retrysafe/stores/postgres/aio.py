@@ -82,7 +82,7 @@ class AsyncPostgresStore:
         return store
 
     async def execute(self, op: Op[R]) -> R:
-        return await self._retrying(lambda connection: afollow(self._plans.of(op), _sender(connection)))
+        return await self._retrying(lambda connection: afollow(self._plans.of(op), _sender(connection, self._url)))
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         """One statement where one can carry them all, else one transaction: in either case one commit."""
@@ -91,7 +91,7 @@ class AsyncPostgresStore:
         if not together(ops):
             return await self._retrying(lambda connection: self._one_by_one(connection, ops))
         replies = await self._retrying(
-            lambda connection: afollow(batches.plan(self._plans.texts, ops), _sender(connection, batch=True))
+            lambda connection: afollow(batches.plan(self._plans.texts, ops), _sender(connection, self._url, batch=True))
         )
         for place, reply in enumerate(replies):
             if reply is UNSETTLED:
@@ -103,7 +103,7 @@ class AsyncPostgresStore:
         replies: list[Any] = [None] * len(ops)
         async with connection.transaction():
             for place, op in by_id(ops):
-                replies[place] = await afollow(self._plans.of(op), _sender(connection, batch=True))
+                replies[place] = await afollow(self._plans.of(op), _sender(connection, self._url, batch=True))
         return replies
 
     async def migrate(self) -> list[str]:
@@ -111,7 +111,7 @@ class AsyncPostgresStore:
             async with connection.transaction():
                 lock = "SELECT pg_advisory_xact_lock(hashtext(%s))"
                 await connection.execute(lock, [f"retrysafe:{self.names.meta}"])
-                return await afollow(migrations.upgrade(DIALECT, self.names), _sender(connection))
+                return await afollow(migrations.upgrade(DIALECT, self.names), _sender(connection, self._url))
 
         return await self._retrying(locked)
 
@@ -176,12 +176,14 @@ class AsyncPostgresStore:
             raise found from error
 
 
-def _sender(connection: psycopg.AsyncConnection[Any], batch: bool = False) -> Callable[[Statement], Awaitable[Any]]:
+def _sender(
+    connection: psycopg.AsyncConnection[Any], url: str, batch: bool = False
+) -> Callable[[Statement], Awaitable[Any]]:
     async def send(statement: Statement) -> Any:
         try:
             cursor = await connection.execute(statement.sql, statement.values or None, binary=True)
             return await cursor.fetchall() if cursor.description is not None else []
         except psycopg.Error as error:
-            raise meaning(error, "URL", batch) from error
+            raise meaning(error, url, batch) from error
 
     return send

@@ -34,14 +34,23 @@ def meaning(error: Exception, url: str, batch: bool = False) -> Exception:
         )
     if isinstance(error, PoolClosed):
         return StoreUnavailable(f"this store was closed: {error}; open a new one")
+    if isinstance(error, UnicodeError):
+        return unstorable(error)
     if not isinstance(error, psycopg.Error):
         return error
     code = error.sqlstate
+    if code is None and isinstance(error, psycopg.DataError):
+        return unstorable(error)
     if code is None:
         return StoreUnclear(f"the connection to PostgreSQL broke: {_line(error)}")
     if batch and code == LOCK_NOT_AVAILABLE:
         return BatchRefused("a key of this batch is held by an open transaction; send the operations one by one")
     return _said(code, error, url)
+
+
+def unstorable(error: Exception) -> StoreError:
+    """The driver cannot write this value for PostgreSQL (a NUL, half a surrogate pair): nothing was sent."""
+    return StoreError(f"a value of this operation cannot be stored in PostgreSQL: {_line(error)}; nothing was done")
 
 
 def held_elsewhere() -> StoreUnavailable:

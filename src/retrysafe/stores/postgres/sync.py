@@ -60,7 +60,7 @@ class PostgresStore:
         return store
 
     def execute(self, op: Op[R]) -> R:
-        return self._retrying(lambda connection: follow(self._plans.of(op), _sender(connection)))
+        return self._retrying(lambda connection: follow(self._plans.of(op), _sender(connection, self._url)))
 
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         """One statement where one can carry them all, else one transaction: in either case one commit."""
@@ -69,7 +69,7 @@ class PostgresStore:
         if not together(ops):
             return self._retrying(lambda connection: self._one_by_one(connection, ops))
         replies = self._retrying(
-            lambda connection: follow(batches.plan(self._plans.texts, ops), _sender(connection, batch=True))
+            lambda connection: follow(batches.plan(self._plans.texts, ops), _sender(connection, self._url, batch=True))
         )
         for place, reply in enumerate(replies):
             if reply is UNSETTLED:
@@ -81,14 +81,14 @@ class PostgresStore:
         replies: list[Any] = [None] * len(ops)
         with connection.transaction():
             for place, op in by_id(ops):
-                replies[place] = follow(self._plans.of(op), _sender(connection, batch=True))
+                replies[place] = follow(self._plans.of(op), _sender(connection, self._url, batch=True))
         return replies
 
     def migrate(self) -> list[str]:
         def locked(connection: psycopg.Connection[Any]) -> list[str]:
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"retrysafe:{self.names.meta}"])
-                return follow(migrations.upgrade(DIALECT, self.names), _sender(connection))
+                return follow(migrations.upgrade(DIALECT, self.names), _sender(connection, self._url))
 
         return self._retrying(locked)
 
@@ -145,12 +145,12 @@ def _conninfo(pool: Pool) -> str:
     return given if isinstance(given, str) else given()
 
 
-def _sender(connection: psycopg.Connection[Any], batch: bool = False) -> Callable[[Statement], Any]:
+def _sender(connection: psycopg.Connection[Any], url: str, batch: bool = False) -> Callable[[Statement], Any]:
     def send(statement: Statement) -> Any:
         try:
             cursor = connection.execute(statement.sql, statement.values or None, binary=True)
             return cursor.fetchall() if cursor.description is not None else []
         except psycopg.Error as error:
-            raise meaning(error, "URL", batch) from error
+            raise meaning(error, url, batch) from error
 
     return send

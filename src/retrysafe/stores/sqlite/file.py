@@ -235,6 +235,8 @@ def translated(path: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise meaning(error, path) from error
+    except UnicodeError as error:  # half a surrogate pair: refused by the driver before anything was written
+        raise StoreError(f"{path}: a value of this operation cannot be stored: {error}; nothing was done") from error
 
 
 def meaning(error: sqlite3.Error, path: str) -> StoreError:
