@@ -20,8 +20,8 @@ from fastapi import Depends, FastAPI, HTTPException, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field
 
-from retrysafe import Key, Policy, RetrySafe, derive
-from retrysafe.web.fastapi import idempotent, install
+from retrysafe import Answer, Key, Policy, RetrySafe, derive
+from retrysafe.web.fastapi import idempotent, install, respond
 
 safe = RetrySafe(os.environ.get("RETRYSAFE_URL", "sqlite:///payments.db"))
 
@@ -95,6 +95,28 @@ async def pay(
     payments[account, payment.id] = payment
     response.headers["Location"] = f"/payments/{payment.id}"
     return payment
+
+
+# The same as an operation: it survives a crash at any instruction, and a retry goes on where it stopped.
+buy = safe.operation("buy", version=1)
+
+
+@buy.foreign(timeout=20)
+async def charge(amount: int, currency: str, *, key: str) -> str:
+    return await provider.charge(amount, currency, key=key)
+
+
+@buy.body
+async def bought(amount: int, currency: str) -> Answer:
+    return Answer(201, {"charge": await charge(amount, currency)})
+
+
+operated = idempotent(scope=current_account, policy=buy.policy, strength="operation")
+
+
+@app.post("/orders", status_code=201, responses=REFUSED, response_model=dict[str, str])
+async def order(order: PaymentIn, key: Annotated[Key, Depends(operated)]) -> Response:
+    return respond(await buy.start(order.amount, order.currency, key=key))
 
 
 @app.get("/payments/{id}", responses={**REFUSED, 404: {"description": "You have no such payment"}})

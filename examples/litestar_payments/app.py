@@ -17,9 +17,10 @@ from litestar import Litestar, Request, Response, get, post
 from litestar.connection import ASGIConnection
 from litestar.exceptions import NotAuthorizedException, NotFoundException
 from litestar.handlers import BaseRouteHandler
+from litestar.params import FromPath, JSONBody
 
-from retrysafe import Key, Policy, RetrySafe, derive
-from retrysafe.web.litestar import idempotent, install, provide_key
+from retrysafe import Policy, RetrySafe, derive
+from retrysafe.web.litestar import current_key, idempotent, install
 
 safe = RetrySafe(os.environ.get("RETRYSAFE_URL", "sqlite:///payments.db"))
 
@@ -68,17 +69,17 @@ payments: dict[tuple[str, str], Payment] = {}
 protected = idempotent(scope=lambda request: request.state.account, policy=Policy.preset("create_payment"))
 
 
-@post("/payments", guards=[signed_in, protected], dependencies={"key": provide_key})
-async def pay(data: PaymentIn, request: Request[Any, Any, Any], key: Key) -> Response[Payment]:
+@post("/payments", guards=[signed_in, protected])
+async def pay(data: JSONBody[PaymentIn], request: Request[Any, Any, Any]) -> Response[Payment]:
     # A key of ours for the provider: if we die after this call, whoever tries again charges nothing new.
-    charge = await provider.charge(data.amount, data.currency, key=derive(key, "provider", "charge"))
+    charge = await provider.charge(data.amount, data.currency, key=derive(current_key(request), "provider", "charge"))
     payment = Payment(data.amount, data.currency, f"pay_{uuid4().hex[:12]}", charge)
     payments[request.state.account, payment.id] = payment
     return Response(payment, headers={"Location": f"/payments/{payment.id}"})
 
 
 @get("/payments/{id:str}", guards=[signed_in])
-async def show(id: str, request: Request[Any, Any, Any]) -> Payment:
+async def show(id: FromPath[str], request: Request[Any, Any, Any]) -> Payment:
     if (request.state.account, id) not in payments:
         raise NotFoundException("no such payment")
     return payments[request.state.account, id]

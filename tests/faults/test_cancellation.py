@@ -180,6 +180,8 @@ async def test_once_cancelled_anywhere(one_connection: str, again: bool) -> None
         how, result, awaits = await attempt(charge.call(charge.key), number, again=again)
         record = await record_of(safe.async_store, charge.id())
         assert charge.began <= 1
+        # Whoever is cancelled hears of it, also where the driver swallowed it on the way.
+        assert how == ("cancelled" if awaits >= number else "done")
         if how == "done":
             assert result == 1
         if record is None:

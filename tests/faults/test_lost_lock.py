@@ -23,6 +23,7 @@ from retrysafe.core.ops import Claim
 from retrysafe.core.outcomes import Busy
 from retrysafe.core.states import State
 from retrysafe.errors import SchemaMissing, StoreUnavailable
+from retrysafe.stores.base import BatchRefused
 from retrysafe.stores.postgres.aio import AsyncPostgresStore
 from retrysafe.stores.postgres.dialect import DIALECT
 from retrysafe.stores.postgres.sync import PostgresStore
@@ -193,7 +194,7 @@ def test_a_batch_with_a_held_key_did_nothing(place: Place, colour: str) -> None:
     with place.store(colour) as do, place.transaction() as other:
         batch = [claim(key, now=None) for key in ("a", "b", "c")]
         place.insert(other, claim("b", now=None))
-        with pytest.raises(StoreUnavailable, match="one by one"):
+        with pytest.raises(BatchRefused, match="one by one"):
             do.many(batch)
         assert [do(lookup(op, now=None)).record for op in batch] == [None] * 3
         other.rollback()
@@ -277,7 +278,7 @@ def test_a_pool_of_yours_without_autocommit(place: Place) -> None:
             with place.store("sync") as elsewhere:
                 check_truth(elsewhere, case, op, reply)
         assert all(reply.granted for reply in do.many([claim(unique(), now=None) for _ in range(3)]))
-        with pytest.raises(StoreUnavailable, match="one by one"):
+        with pytest.raises(BatchRefused, match="one by one"):
             held_batch(place, do)
         do.close()
         with pool.connection() as connection:

@@ -57,6 +57,7 @@ class World:
         self.database = database
         self.keys = f"{prefix}_keys"
         self.orders = f"{prefix}_orders"
+        self.outbox = f"{prefix}_outbox"
         self.loop = LoopThread() if colour == "async" else None
         self.sent: list[str] = []
         self._pool: ConnectionPool[Any] | None = None
@@ -143,6 +144,7 @@ class World:
     def lapse(self) -> None:
         """Time passes: whoever held a lease has been silent for too long."""
         self.sql(f"UPDATE {self.keys} SET lease_until = 1 WHERE state = 'claimed'")
+        self.sql(f"UPDATE {self.outbox} SET due = 1 WHERE dead = 0")
 
     def records(self) -> list[Record]:
         return list(self.safe.execute(List(limit=1000)).records)

@@ -99,11 +99,18 @@ class AsyncPerformer:
             return await self._announce(effect)
         assert isinstance(effect, Op), f"only operations ask for {type(effect).__name__}"
         sealed = self._sealer.seal(effect)
+        task = asyncio.current_task()
+        asked = task.cancelling() if task is not None else 0
         try:
-            return await self._send(sealed)
+            reply = await self._send(sealed)
         except asyncio.CancelledError as cause:
             reply = await _through_cancels(self._send(sealed))
             raise Interrupted(reply, cause) from None
+        # A driver may lose a cancellation (before Python 3.12 `asyncio.wait_for` does, when what it waits for has
+        # just ended). The task still knows that it was asked, and the caller must hear of it.
+        if task is not None and task.cancelling() > asked:
+            raise Interrupted(reply, asyncio.CancelledError())
+        return reply
 
     async def _pause(self, pause: Pause) -> float:
         import asyncio

@@ -359,25 +359,32 @@ def failed(claim: Claim, task: Task, work: TxWork, place: Place, error: Exceptio
 def stored_failure(claim: Claim, task: Task, work: TxWork, place: Place, error: Exception) -> TxFlow[Ended]:
     """The failure is the answer: a receipt of its own, since the work's transaction is gone."""
     try:
-        found = yield from looked(claim, place)
-        if isinstance(found, Opened):
-            mark = yield from ours(found.statements.mark(found.look))
-            answer = sealed_answer(place, claim, work.failure(error))
-            record = yield from ours(found.statements.write(claim, found.look, found.grant, answer, mark))
-            if record is not None:
-                yield from committed(claim, place)
-                place.events.emit("completed", claim.id, task.target)
-                raise error
-            yield ROLLBACK
-            found = Busy(SECOND)
-    except (StoreError, Undone) as problem:
+        instead = yield from written_down(claim, place, work.failure(error))
+    except Exception as problem:  # the database's, or the user's own `failure`
         place.events.emit("store_failed", claim.id, task.target)
         error.add_note(f"retrysafe could not write down how this ended: {problem}")
         raise error from error.__cause__
-    if isinstance(found, Replay) and place.reruns:
-        return given_back(task, found.record, place)
+    if instead is None:
+        place.events.emit("completed", claim.id, task.target)
+        raise error
+    if isinstance(instead, Replay) and place.reruns:
+        return given_back(task, instead.record, place)
     # Somebody else has the key now, and its answer will be the one: this caller must not be told another.
-    raise refusal(task, Busy(SECOND) if isinstance(found, Replay) else found) from error
+    raise refusal(task, Busy(SECOND) if isinstance(instead, Replay) else instead) from error
+
+
+def written_down(claim: Claim, place: Place, answer: Answer) -> TxFlow[Outcome | None]:
+    """Store an answer in a transaction of its own; None when it is stored, else who has the key instead."""
+    found = yield from looked(claim, place)
+    if not isinstance(found, Opened):
+        return found
+    mark = yield from ours(found.statements.mark(found.look))
+    write = found.statements.write(claim, found.look, found.grant, sealed_answer(place, claim, answer), mark)
+    if (yield from ours(write)) is None:
+        yield ROLLBACK
+        return Busy(SECOND)
+    yield from committed(claim, place)
+    return None
 
 
 def split(claim: Claim, task: Task, place: Place) -> TxFlow[TransactionSplit]:

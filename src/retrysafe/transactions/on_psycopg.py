@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
-from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from retrysafe.errors import NestedTransaction
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import PSYCOPG, DialectName, Rows
+
+if TYPE_CHECKING:
+    from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 FIX = "commit or roll back first, or pass a pool"
 

@@ -1,4 +1,4 @@
-"""SQLAlchemy 2: Session, sessionmaker, scoped_session, Engine, Connection and their async twins.
+"""SQLAlchemy 2: Session, sessionmaker, scoped_session, Engine and Connection.
 
 Our statements go straight to the session's connection, not through the session: they must not set off an autoflush
 or an event hook. The session's transaction is begun and ended by hand, so that a commit in the middle is
@@ -7,17 +7,16 @@ met as what it is (TransactionSplit) rather than as SQLAlchemy's complaint about
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, Engine, TextClause, text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from retrysafe.errors import NestedTransaction
-from retrysafe.stores.base import afollow, follow
+from retrysafe.stores.base import follow
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.transactions.base import POSTGRES, SQLITE, Rows, dialect_named, timed
 from retrysafe.transactions.write_lock import locked
@@ -55,33 +54,6 @@ class SqlalchemyTx:
             follow(locked(begun=begun(self._connect())), self.send)
 
 
-class AsyncSqlalchemyTx:
-    """The twin of SqlalchemyTx."""
-
-    def __init__(self, handle: AsyncSession | AsyncConnection, vendor: str) -> None:
-        self.handle = handle
-        self.dialect_name = dialect_named(vendor)
-        self.dialect: Dialect = POSTGRES if self.dialect_name == "postgres" else SQLITE
-
-    async def _connect(self) -> AsyncConnection:
-        return self.handle if isinstance(self.handle, AsyncConnection) else await self.handle.connection()
-
-    async def send(self, statement: Statement) -> Rows:
-        connected = await self._connect()
-        result = await connected.execute(clause(statement.sql), timed_for(self.dialect_name, statement))
-        return [tuple(row) for row in result] if result.returns_rows else []
-
-    async def flush(self) -> None:
-        if isinstance(self.handle, AsyncSession):
-            await self.handle.flush()
-
-    async def lock(self) -> None:
-        if self.dialect_name == "sqlite":
-            connected = await self._connect()
-            assert connected.sync_connection is not None
-            await afollow(locked(begun=begun(connected.sync_connection)), self.send)
-
-
 def timed_for(dialect_name: str, statement: Statement) -> dict[str, Any]:
     return timed(statement.values) if dialect_name == "sqlite" else dict(statement.values)
 
@@ -106,21 +78,6 @@ def session(given: Session) -> Iterator[SqlalchemyTx]:
         raise
 
 
-@asynccontextmanager
-async def async_session(given: AsyncSession) -> AsyncIterator[AsyncSqlalchemyTx]:
-    if given.in_transaction():
-        raise NestedTransaction("the SQLAlchemy AsyncSession", FIX)
-    await given.begin()
-    try:
-        tx = AsyncSqlalchemyTx(given, (await given.connection()).dialect.name)
-        await tx.lock()
-        yield tx
-        await given.commit()
-    except BaseException:
-        await given.rollback()
-        raise
-
-
 @contextmanager
 def connection(given: Connection) -> Iterator[SqlalchemyTx]:
     if given.in_transaction():
@@ -136,30 +93,9 @@ def connection(given: Connection) -> Iterator[SqlalchemyTx]:
         raise
 
 
-@asynccontextmanager
-async def async_connection(given: AsyncConnection) -> AsyncIterator[AsyncSqlalchemyTx]:
-    if given.in_transaction():
-        raise NestedTransaction("the SQLAlchemy AsyncConnection", FIX)
-    await given.begin()
-    try:
-        tx = AsyncSqlalchemyTx(given, given.dialect.name)
-        await tx.lock()
-        yield tx
-        await given.commit()
-    except BaseException:
-        await given.rollback()
-        raise
-
-
 @contextmanager
 def engine(given: Engine) -> Iterator[SqlalchemyTx]:
     with given.connect() as taken, connection(taken) as tx:
-        yield tx
-
-
-@asynccontextmanager
-async def async_engine(given: AsyncEngine) -> AsyncIterator[AsyncSqlalchemyTx]:
-    async with given.connect() as taken, async_connection(taken) as tx:
         yield tx
 
 
@@ -169,20 +105,8 @@ def maker(given: Callable[[], Session]) -> Iterator[SqlalchemyTx]:
         yield tx
 
 
-@asynccontextmanager
-async def async_maker(given: Callable[[], AsyncSession]) -> AsyncIterator[AsyncSqlalchemyTx]:
-    async with given() as made, async_session(made) as tx:
-        yield tx
-
-
 @contextmanager
 def scoped(given: Callable[[], Session]) -> Iterator[SqlalchemyTx]:
     """The session belongs to its scope, which closes it (`remove()`)."""
     with session(given()) as tx:
-        yield tx
-
-
-@asynccontextmanager
-async def async_scoped(given: Callable[[], AsyncSession]) -> AsyncIterator[AsyncSqlalchemyTx]:
-    async with async_session(given()) as tx:
         yield tx

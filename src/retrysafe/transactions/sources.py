@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, overload
 
-from retrysafe.errors import MissingDriver, UsageError, WrongColour
+from retrysafe.errors import UsageError, WrongColour
 from retrysafe.stores.sqlite.file import parse_url
 from retrysafe.transactions.base import AsyncTx, AsyncTxSource, Colour, Tx, TxSource
 
@@ -38,8 +38,7 @@ class Adapter(NamedTuple):
         try:
             return import_module(f"retrysafe.transactions.{self.module}")
         except ImportError as error:
-            driver = self.module.removeprefix("on_")
-            raise MissingDriver(f"transaction on {driver}", error.name or driver, driver) from error
+            raise UsageError(f"a transaction on this needs a module that is not there ({error}); install it") from error
 
 
 KNOWN: dict[tuple[str, str], Adapter] = {
@@ -57,11 +56,11 @@ KNOWN: dict[tuple[str, str], Adapter] = {
     ("sqlalchemy", "scoped_session"): Adapter("sync", "on_sqlalchemy", "scoped"),
     ("sqlalchemy", "Connection"): Adapter("sync", "on_sqlalchemy", "connection", closes=True),
     ("sqlalchemy", "Engine"): Adapter("sync", "on_sqlalchemy", "engine"),
-    ("sqlalchemy", "AsyncSession"): Adapter("async", "on_sqlalchemy", "async_session", closes=True),
-    ("sqlalchemy", "async_sessionmaker"): Adapter("async", "on_sqlalchemy", "async_maker"),
-    ("sqlalchemy", "async_scoped_session"): Adapter("async", "on_sqlalchemy", "async_scoped"),
-    ("sqlalchemy", "AsyncConnection"): Adapter("async", "on_sqlalchemy", "async_connection", closes=True),
-    ("sqlalchemy", "AsyncEngine"): Adapter("async", "on_sqlalchemy", "async_engine"),
+    ("sqlalchemy", "AsyncSession"): Adapter("async", "on_sqlalchemy_async", "session", closes=True),
+    ("sqlalchemy", "async_sessionmaker"): Adapter("async", "on_sqlalchemy_async", "maker"),
+    ("sqlalchemy", "async_scoped_session"): Adapter("async", "on_sqlalchemy_async", "scoped"),
+    ("sqlalchemy", "AsyncConnection"): Adapter("async", "on_sqlalchemy_async", "connection", closes=True),
+    ("sqlalchemy", "AsyncEngine"): Adapter("async", "on_sqlalchemy_async", "engine"),
     ("django", "BaseDatabaseWrapper"): Adapter("sync", "on_django", "wrapper"),
 }
 

@@ -21,7 +21,6 @@ from litestar.di import Provide
 from litestar.exceptions import HTTPException
 from litestar.handlers import BaseRouteHandler
 from litestar.handlers.http_handlers import HTTPRouteHandler
-from litestar.middleware.cors import CORSMiddleware
 from litestar.openapi.spec import Operation
 from litestar.response.base import ASGIResponse
 
@@ -101,14 +100,14 @@ provide_key = Provide(current_key, sync_to_thread=False)
 def install(app: Litestar, *, safe: RetrySafe, scope: Scope | None = None, **options: Unpack[Options]) -> None:
     """The middleware around the whole application, problems for our errors, and the OpenAPI document. Call it once,
     when all routes are registered."""
-    outer = app.asgi_handler
+    outer: Any = app.asgi_handler
     # Inside CORS: whose page may read a replay is decided for each request, and not kept with the answer.
-    inner: Any = outer.app if isinstance(outer, CORSMiddleware) else outer
-    made = IdempotencyMiddleware(inner, safe=safe, scope=scope, **options)
-    if isinstance(outer, CORSMiddleware):
+    inside_cors = app.cors_config is not None and hasattr(outer, "app")
+    made = IdempotencyMiddleware(outer.app if inside_cors else outer, safe=safe, scope=scope, **options)
+    if inside_cors:
         outer.app = made
     else:
-        app.asgi_handler = made  # type: ignore[assignment]
+        app.asgi_handler = made  # type: ignore[assignment]  # ASGI in Litestar's own types
     app.exception_handlers.setdefault(RetrySafeError, _problem)
     for route in app.routes:
         for handler in getattr(route, "route_handlers", ()):

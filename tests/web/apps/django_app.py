@@ -1,6 +1,6 @@
 """The reference application in Django: `wsgi` and `asgi` are the project's two applications, `asgi_inner` is ASGI with
-nothing but the middleware in MIDDLEWARE. Plain views under WSGI, async ones under ASGI, and DRF's where the path says so
-(`wsgi_drf`)."""
+nothing but the middleware in MIDDLEWARE. The views are plain ones; django_async.py has async ones, django_drf.py those
+of REST framework."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from retrysafe.web.django.drf import IdempotentMixin  # noqa: E402
 class Lines:
     """Django keeps one line for each header name; the reference application sends two."""
 
-    more: list[tuple[str, str]] = []
+    more: list[tuple[str, str]]
 
     def items(self) -> list[tuple[str, str]]:
         return [*super().items(), *self.more]
@@ -146,8 +146,8 @@ class Bearer(BaseAuthentication):
 
 
 class Everything(IdempotentMixin, APIView):
-    authentication_classes = [Bearer]
-    permission_classes = [IsAuthenticated]
+    authentication_classes = (Bearer,)
+    permission_classes = (IsAuthenticated,)
 
     def get_idempotency_policy(self, request: Any) -> Any:
         return reference.POLICIES.get(reference.endpoint(request.method, request.path))

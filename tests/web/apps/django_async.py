@@ -6,6 +6,6 @@ import os
 
 os.environ["REFERENCE_DJANGO"] = "async"
 
-from tests.web.apps.django_app import asgi, asgi_inner  # noqa: E402  (the views are chosen by then)
+from tests.web.apps.django_app import asgi, asgi_inner
 
 __all__ = ["asgi", "asgi_inner"]

@@ -6,6 +6,6 @@ import os
 
 os.environ["REFERENCE_DJANGO"] = "drf"
 
-from tests.web.apps.django_app import wsgi  # noqa: E402  (the views are chosen by then)
+from tests.web.apps.django_app import wsgi
 
 __all__ = ["wsgi"]

@@ -58,6 +58,8 @@ def gunicorn(app: str, **more: Any) -> Launch:
         "{workers}",
         "--threads",
         "16",
+        "--timeout",
+        "120",  # a crowded machine is not a hung worker
         "--no-control-socket",
     )
     return Launch(command, workers=True, **more)
@@ -121,7 +123,9 @@ class Target:
                 env={**os.environ, **places},
                 start_new_session=True,
             )
-        self.http = httpx.Client(base_url=self.base, timeout=DEADLINE)
+        # A connection for each request: some servers close an idle one just as the next request is on its way.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self.http = httpx.Client(base_url=self.base, timeout=DEADLINE, limits=limits)
         self.wait_for(self._ready)
         return self
 

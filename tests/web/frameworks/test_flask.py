@@ -43,12 +43,12 @@ def safe(sqlite_url: str) -> Iterator[RetrySafe]:
 
 
 @pytest.fixture
-def app(safe: RetrySafe) -> Iterator[Flask]:
+def app(safe: RetrySafe) -> Flask:
     g_revoked.clear()
     made = Flask("shop")
     made.secret_key = "for tests"
     Idempotency(made, safe=safe)
-    yield made
+    return made
 
 
 class Caller:
@@ -254,7 +254,7 @@ def test_a_factory_and_the_address_from_the_config(sqlite_url: str) -> None:
         made = Flask("shop")
         made.config["RETRYSAFE_URL"] = sqlite_url
         idempotency.init_app(made)
-        made.post("/pay")(idempotency.protect()(lambda: fresh()))
+        made.post("/pay")(idempotency.protect()(fresh))
         apps.append(made)
     key = fresh()
     first, second = (made.test_client().post("/pay", headers={"Idempotency-Key": key}) for made in apps)

@@ -10,8 +10,10 @@ import pytest
 from litestar import Litestar, Response, Router, get, post
 from litestar.config.cors import CORSConfig
 from litestar.connection import ASGIConnection
+from litestar.di import NamedDependency
 from litestar.exceptions import HTTPException, NotAuthorizedException, PermissionDeniedException
 from litestar.handlers import BaseRouteHandler
+from litestar.params import FromPath, JSONBody
 from litestar.response import Stream
 
 from retrysafe import Answer, Key, Policy, RetrySafe
@@ -44,7 +46,7 @@ async def who(request: Any) -> str:
 
 
 @post("/pay/{id:int}", guards=[idempotent(who)], dependencies={"key": provide_key})
-async def pay(id: int, key: Key, data: dict[str, int]) -> dict[str, Any]:
+async def pay(id: FromPath[int], key: NamedDependency[Key], data: JSONBody[dict[str, int]]) -> dict[str, Any]:
     RUNS.append("pay")
     return {"run": len(RUNS), "key": key.value, "sent": data}
 
@@ -72,7 +74,7 @@ async def fails() -> None:
 
 
 @post("/orders", guards=[idempotent(who, strength="operation")], dependencies={"key": provide_key})
-async def orders(key: Key) -> Response[bytes]:
+async def orders(key: NamedDependency[Key]) -> Response[bytes]:
     if key.value == "busy":
         raise InProgress(key.value, 1)
     return respond(Answer(201, {"order": key.value}, [("Link", "</a>"), ("Link", "</b>")]))

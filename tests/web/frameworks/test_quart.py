@@ -80,7 +80,7 @@ async def stream() -> Response:
 @idempotent(who)
 async def declined() -> Any:
     RUNS.append("declined")
-    abort(402)
+    abort(418)
 
 
 @v1.post("/fails")
@@ -149,7 +149,7 @@ async def test_missing_and_malformed_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "status"), [("/v1/blocking", 200), ("/v1/stream", 200), ("/v1/declined", 402), ("/v1/fails", 500)]
+    ("path", "status"), [("/v1/blocking", 200), ("/v1/stream", 200), ("/v1/declined", 418), ("/v1/fails", 500)]
 )
 async def test_every_kind_of_view_and_ending_is_an_answer(path: str, status: int) -> None:
     sent = keyed()

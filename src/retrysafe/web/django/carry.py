@@ -68,6 +68,12 @@ def environ_of(request: Any) -> dict[str, Any]:
     return environ
 
 
+def scope_of(request: Any) -> dict[str, Any]:
+    """What the ASGI middleware reads. Django's test client writes the query as text."""
+    query = request.scope.get("query_string", b"")
+    return {**request.scope, "query_string": query.encode("latin-1") if isinstance(query, str) else query}
+
+
 def hand_body(request: Any, environ: dict[str, Any]) -> None:
     """Let the view read what is remembered, instead of what is behind it."""
     if hasattr(request, "_body"):
@@ -129,6 +135,3 @@ def consumed(chunks: Iterable[bytes]) -> None:
         close = getattr(chunks, "close", None)
         if close is not None:
             close()
-
-
-__all__ = ["ExactResponse", "Joined", "consumed", "environ_of", "exact", "hand_body", "header_pairs", "own_answer"]

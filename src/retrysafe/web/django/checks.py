@@ -120,5 +120,6 @@ def _aliases_in_use() -> Iterator[str]:
         alias = conf.database()
     except RetrySafeError:
         return
-    if not chosen.get("URL") and not chosen.get("SAFE") and connections[alias].vendor in schema.DIALECTS:
+    elsewhere = chosen.get("URL") or chosen.get("SAFE") or alias not in connections.settings
+    if not elsewhere and connections[alias].vendor in schema.DIALECTS:
         yield alias

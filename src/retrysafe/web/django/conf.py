@@ -88,6 +88,8 @@ def database() -> str:
 def database_url(alias: str) -> str:
     """One of DATABASES as a store's URL. The store opens connections of its own: a claim that was rolled back together
     with the request's transaction would protect nothing."""
+    if alias not in connections.settings:
+        raise UsageError(f"RETRYSAFE['DATABASE'] = {alias!r}: DATABASES has {', '.join(connections.settings)}")
     connection = connections[alias]
     config = connection.settings_dict
     if connection.vendor == "sqlite":

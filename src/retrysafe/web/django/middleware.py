@@ -159,7 +159,7 @@ class IdempotencyMiddleware:
                 await bridge.araised(exchange, error)
             return response
         carried = Carried(request)
-        return await self._adriven(carried, {**request.scope, _CARRIED: carried})
+        return await self._adriven(carried, {**carry.scope_of(request), _CARRIED: carried})
 
     async def _adriven(self, carried: Carried, scope: dict[str, Any]) -> Any:
         request, limit = carried.request, self.settings.max_body

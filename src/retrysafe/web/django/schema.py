@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -29,13 +30,21 @@ def apply(apps: Any, schema_editor: Any) -> None:
             follow(migrations.upgrade(DIALECTS[connection.vendor], names()), lambda sent: _send(cursor, sent))
 
 
-def unapply(apps: Any, schema_editor: Any) -> None:
-    """Drop the tables, and with them the memory of everything that was done."""
-    connection = schema_editor.connection
-    if wanted_on(connection):
+def unapply(version: int) -> Callable[[Any, Any], None]:
+    """Back to the version before: drop what this one created, and with it what is remembered there."""
+
+    def drop(apps: Any, schema_editor: Any) -> None:
+        connection = schema_editor.connection
+        if not wanted_on(connection):
+            return
+        of, dialect = names(), DIALECTS[connection.vendor]
         with connection.cursor() as cursor:
-            for table in reversed(tables(DIALECTS[connection.vendor], names())):
+            for table in reversed(tables(dialect, of, version)):
                 cursor.execute(f"DROP TABLE IF EXISTS {table}")
+            if version > 1:
+                cursor.execute(f"UPDATE {of.meta} SET value = %s WHERE name = 'version'", [str(version - 1)])
+
+    return drop
 
 
 def wanted_on(connection: Any) -> bool:
@@ -51,14 +60,15 @@ def wanted_on(connection: Any) -> bool:
     )
 
 
-def tables(dialect: Dialect, of: Names) -> list[str]:
+def tables(dialect: Dialect, of: Names, since: int = 1) -> list[str]:
+    """What the migrations from this version on create."""
     created = [
         match.group(1)
         for migration in migrations.load(dialect, of)
         for statement in migration.statements
-        if (match := _TABLE.match(statement))
+        if migration.version >= since and (match := _TABLE.match(statement))
     ]
-    return [of.meta, *created]
+    return [of.meta, *created] if since == 1 else created
 
 
 def missing(connection: Any) -> list[str]:

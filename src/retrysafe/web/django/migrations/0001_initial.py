@@ -12,4 +12,4 @@ from retrysafe.web.django.schema import apply, unapply
 class Migration(migrations.Migration):  # type: ignore[misc]  # untyped base
     initial = True
     dependencies: ClassVar[list[Any]] = []
-    operations: ClassVar[list[Any]] = [migrations.RunPython(apply, unapply, elidable=False)]
+    operations: ClassVar[list[Any]] = [migrations.RunPython(apply, unapply(1), elidable=False)]

@@ -1,0 +1,163 @@
+"""The raw drivers, one by one: claim and complete with the least that could be called that (one table, two statements,
+a commit each). It knows no leases, no fingerprints and no replays; it is what any correct answer costs at least.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+BODY = b'{"order":4127,"status":"accepted","items":[1,2,3],"note":"' + b"x" * 140 + b'"}'
+
+CREATE = "CREATE TABLE IF NOT EXISTS {} (key {} PRIMARY KEY, token {} NOT NULL, state text NOT NULL, body {})"
+SETTLE = """
+if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
+redis.call('HSET', KEYS[1], 'state', 'completed', 'body', ARGV[2])
+return 1
+"""
+POOL = 32
+
+Work = Callable[[], Awaitable[Any]]
+
+
+def name_and_token() -> tuple[bytes, bytes]:
+    drawn = os.urandom(48)
+    return drawn[:32], drawn[32:]
+
+
+@asynccontextmanager
+async def asyncpg_pairs(url: str) -> AsyncIterator[Work]:
+    import asyncpg
+
+    async with asyncpg.create_pool(url, min_size=1, max_size=POOL) as pool:
+        await pool.execute(CREATE.format("floor", "bytea", "bytea", "bytea"))
+        insert = "INSERT INTO floor VALUES ($1, $2, 'claimed', NULL) ON CONFLICT DO NOTHING RETURNING key"
+        update = "UPDATE floor SET state = 'completed', body = $3 WHERE key = $1 AND token = $2 RETURNING 1"
+
+        async def pair() -> None:
+            key, token = name_and_token()
+            assert await pool.fetchrow(insert, key, token)
+            assert await pool.fetchrow(update, key, token, BODY)
+
+        yield pair
+
+
+@asynccontextmanager
+async def psycopg_pairs(url: str) -> AsyncIterator[Work]:
+    import psycopg_pool
+
+    async with psycopg_pool.AsyncConnectionPool(
+        url, min_size=1, max_size=POOL, kwargs={"autocommit": True}, open=False
+    ) as pool:
+        async with pool.connection() as connection:
+            await connection.execute(CREATE.format("floor", "bytea", "bytea", "bytea"))
+        insert = "INSERT INTO floor VALUES (%s, %s, 'claimed', NULL) ON CONFLICT DO NOTHING RETURNING key"
+        update = "UPDATE floor SET state = 'completed', body = %s WHERE key = %s AND token = %s RETURNING 1"
+
+        async def pair() -> None:
+            key, token = name_and_token()
+            async with pool.connection() as connection:
+                assert await (await connection.execute(insert, (key, token))).fetchone()
+            async with pool.connection() as connection:
+                assert await (await connection.execute(update, (BODY, key, token))).fetchone()
+
+        yield pair
+
+
+@contextmanager
+def psycopg_threads(url: str) -> Iterator[Callable[[], Any]]:
+    import psycopg_pool
+
+    with psycopg_pool.ConnectionPool(url, min_size=1, max_size=POOL, kwargs={"autocommit": True}, open=True) as pool:
+        with pool.connection() as connection:
+            connection.execute(CREATE.format("floor", "bytea", "bytea", "bytea"))
+        insert = "INSERT INTO floor VALUES (%s, %s, 'claimed', NULL) ON CONFLICT DO NOTHING RETURNING key"
+        update = "UPDATE floor SET state = 'completed', body = %s WHERE key = %s AND token = %s RETURNING 1"
+
+        def pair() -> None:
+            key, token = name_and_token()
+            with pool.connection() as connection:
+                assert connection.execute(insert, (key, token)).fetchone()
+            with pool.connection() as connection:
+                assert connection.execute(update, (BODY, key, token)).fetchone()
+
+        yield pair
+
+
+_INSERT = "INSERT INTO floor VALUES (?, ?, 'claimed', NULL) ON CONFLICT DO NOTHING RETURNING key"
+_UPDATE = "UPDATE floor SET state = 'completed', body = ? WHERE key = ? AND token = ? RETURNING 1"
+
+
+@asynccontextmanager
+async def aiosqlite_pairs(path: str) -> AsyncIterator[Work]:
+    """A commit per write, on the one connection a file can have as its writer."""
+    import aiosqlite
+
+    async with aiosqlite.connect(path, isolation_level=None) as db:
+        await db.execute("PRAGMA journal_mode = WAL")
+        await db.execute("PRAGMA synchronous = FULL")
+        await db.execute(CREATE.format("floor", "blob", "blob", "blob"))
+
+        async def pair() -> None:
+            key, token = name_and_token()
+            assert await db.execute_fetchall(_INSERT, (key, token))
+            assert await db.execute_fetchall(_UPDATE, (BODY, key, token))
+
+        yield pair
+
+
+@contextmanager
+def sqlite_threads(path: str) -> Iterator[Callable[[], Any]]:
+    """One connection behind a lock: the fastest simple way among threads."""
+    import threading
+
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    lock = threading.Lock()
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute(CREATE.format("floor", "blob", "blob", "blob"))
+
+    def pair() -> None:
+        key, token = name_and_token()
+        with lock:
+            assert db.execute(_INSERT, (key, token)).fetchall()
+        with lock:
+            assert db.execute(_UPDATE, (BODY, key, token)).fetchall()
+
+    yield pair
+    db.close()
+
+
+@asynccontextmanager
+async def redis_pairs(url: str) -> AsyncIterator[Work]:
+    from redis.asyncio import BlockingConnectionPool, Redis
+
+    client = Redis(connection_pool=BlockingConnectionPool.from_url(url, max_connections=POOL))
+    settle = client.register_script(SETTLE)
+
+    async def pair() -> None:
+        key, token = name_and_token()
+        assert await client.hsetnx(key, "token", token)
+        assert await settle(keys=[key], args=[token, BODY])
+
+    yield pair
+    await client.aclose()
+
+
+@contextmanager
+def redis_threads(url: str) -> Iterator[Callable[[], Any]]:
+    from redis import BlockingConnectionPool, Redis
+
+    client = Redis(connection_pool=BlockingConnectionPool.from_url(url, max_connections=POOL))
+    settle = client.register_script(SETTLE)
+
+    def pair() -> None:
+        key, token = name_and_token()
+        assert client.hsetnx(key, "token", token)
+        assert settle(keys=[key], args=[token, BODY])
+
+    yield pair
+    client.close()

@@ -1,0 +1,181 @@
+"""The order operation killed with SIGKILL at every statement and between all steps; once, and again while it recovers.
+
+Afterwards, whoever came next (the client's retry, or the worker): one order, one charge, one receipt, one stored
+answer, and the first answer any client saw is the one that is replayed.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retrysafe.core.jobs import ListJobs
+from retrysafe.core.states import State
+from tests.operations.crashing import PROVIDER_SCHEMA
+from tests.operations.world import World, make_world
+
+STORES = [pytest.param(store, marks=pytest.mark.store(store)) for store in ("sqlite", "postgres")]
+
+
+class Nursery:
+    """Forks children for commands, and knows what must be true of each key afterwards."""
+
+    def __init__(self, w: World, folder: Path) -> None:
+        self.w = w
+        self.provider = str(folder / "provider.db")
+        with closing(sqlite3.connect(self.provider)) as db:
+            db.executescript("PRAGMA journal_mode = WAL;" + PROVIDER_SCHEMA)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.operations.crashing"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.seen: dict[str, Any] = {}
+        self.children = 0
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.process.wait(30)
+
+    def run(self, mode: str, key: str, kill: int = 0) -> dict[str, Any]:
+        """One child. Before it starts, time has passed: nobody alive holds the key."""
+        self.w.lapse()
+        self.children += 1
+        command = {
+            "store": self.w.store,
+            "url": self.w.url,
+            "database": self.w.database,
+            "orders": self.w.orders,
+            "provider": self.provider,
+            "mode": mode,
+            "key": key,
+            "kill": kill,
+        }
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+        told: dict[str, Any] = json.loads(self.process.stdout.readline())
+        assert "error" not in told, told["error"]
+        if told.get("answer") is not None:
+            assert self.seen.setdefault(key, told["answer"]) == told["answer"], "everybody sees the first answer"
+        return told
+
+    def recover(self, how: str, key: str) -> None:
+        """Faults have stopped: a client's retry, or two rounds of the worker, and all is well."""
+        if how == "worker" and not any(record.key == key for record in self.w.records()):
+            assert self.w.sql(f"SELECT * FROM {self.w.orders} WHERE item = ?", key) == []
+            how = "client"  # it was killed before its claim was committed: nobody but the client knows of it
+        self.run(how, key)
+        self.run("worker", key)
+        self.check(key)
+
+    def check(self, key: str) -> None:
+        w = self.w
+        orders = w.sql(f"SELECT id FROM {w.orders} WHERE item = ?", key)
+        assert len(orders) == 1, f"{key}: {len(orders)} orders"
+        with closing(sqlite3.connect(self.provider)) as db:
+            charges = db.execute("SELECT id FROM charges WHERE item = ?", (key,)).fetchall()
+            keys = db.execute("SELECT DISTINCT key FROM requests WHERE item = ?", (key,)).fetchall()
+            payload = json.dumps({"item": key, "order": orders[0][0]}, separators=(",", ":"))
+            jobs = db.execute("SELECT DISTINCT job FROM deliveries WHERE payload = ?", (payload,)).fetchall()
+            of_item = f'%"{key}"%'
+            delivered = db.execute("SELECT count(DISTINCT job) FROM deliveries WHERE payload LIKE ?", (of_item,))
+            assert delivered.fetchone() == (1,), f"{key}: other receipts were delivered"
+        assert (len(charges), len(keys), len(jobs)) == (1, 1, 1), f"{key}: {charges} {keys} {jobs}"
+        (record,) = [record for record in w.records() if record.key == key]
+        assert record.state is State.COMPLETED
+        assert record.answer is not None
+        expected = {"order": orders[0][0], "charge": f"ch_{charges[0][0]}"}
+        assert record.answer.json() == expected
+        assert self.seen.setdefault(key, expected) == expected
+        assert w.safe.execute(ListJobs()) == (), f"{key}: a job is left in the outbox"
+
+
+@pytest.fixture(params=STORES)
+def nursery(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Nursery]:
+    world = make_world(request, tmp_path, request.param, "sync")
+    made = Nursery(world, tmp_path)
+    yield made
+    made.close()
+    world.close()
+
+
+def boundaries(nursery: Nursery) -> tuple[int, int]:
+    """How many there are in a client's run, and in the worker's round that publishes its job."""
+    client = nursery.run("client", "count")["passed"]
+    worker = nursery.run("worker", "count")["passed"]
+    nursery.check("count")
+    assert client > 30
+    assert worker > 8
+    return client, worker
+
+
+@pytest.mark.parametrize("how", ["client", "worker"])
+def test_killed_at_every_boundary(
+    nursery: Nursery, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every boundary of the client's run; then, after a whole run, every boundary of the worker's."""
+    client, worker = boundaries(nursery)
+    for point in range(1, client + 1):
+        key = f"c{point}"
+        assert nursery.run("client", key, kill=point)["killed"]
+        nursery.recover(how, key)
+        assert nursery.run("client", key)["answer"] == nursery.seen[key]
+    for point in range(1, worker + 1):
+        key = f"w{point}"
+        nursery.run("client", key)
+        assert nursery.run("worker", key, kill=point)["killed"]
+        nursery.recover("worker", key)
+    report(nursery, f"{client} client + {worker} worker boundaries, recovered by the {how}", capsys)
+
+
+@pytest.mark.parametrize("how", ["client", "worker"])
+def test_killed_again_while_it_recovers(
+    nursery: Nursery, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pairs, on a diagonal lattice: every first point is met, and second points all over the recovery."""
+    client, _ = boundaries(nursery)
+    pairs = 0
+    for first in range(1, client + 1, 3):
+        second = 1 + (first * 7) % client
+        pairs += killed_twice(nursery, how, first, second)
+    report(nursery, f"{pairs} pairs, recovered by the {how}", capsys)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("how", ["client", "worker"])
+def test_killed_at_every_pair(nursery: Nursery, how: str, capsys: pytest.CaptureFixture[str]) -> None:
+    client, worker = boundaries(nursery)
+    last = client if how == "client" else client + worker
+    pairs = sum(
+        killed_twice(nursery, how, first, second)
+        for first in range(1, client + 1)
+        for second in range(1, last + 1)
+    )
+    report(nursery, f"all {pairs} pairs, recovered by the {how}", capsys)
+
+
+def killed_twice(nursery: Nursery, how: str, first: int, second: int) -> int:
+    key = f"p{first}x{second}{how}"
+    assert nursery.run("client", key, kill=first)["killed"]
+    nursery.run(how, key, kill=second)  # the recovery is shorter than a whole run: it may be over before
+    nursery.recover(how, key)
+    return 1
+
+
+def report(nursery: Nursery, what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with capsys.disabled():
+        print(f"\n{nursery.w.store}: {what}: {nursery.children} processes, nothing lost, nothing doubled")
