@@ -23,7 +23,7 @@ NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 BASE = ("core", "errors", "policy")
 MIDDLE = ("operations", "webhooks", "jobs", "consumers", "web", "client", "worker")
 TOP = ("cli", "console", "demo")
-SEAM = ("stores.base", "stores.lifetime", "stores.registry", "stores.batching", "stores.wrappers")
+SEAM = ("stores.base", "stores.lifetime", "stores.registry", "stores.batching", "stores.waking", "stores.wrappers")
 
 # Who may import what of ours. The longest matching prefix counts.
 MAY: dict[str, tuple[str, ...]] = {
@@ -54,7 +54,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "psycopg": ("stores/postgres/", "transactions/on_psycopg.py"),
     "psycopg_pool": ("stores/postgres/", "transactions/on_psycopg.py"),
     "asyncpg": ("stores/postgres/", "transactions/on_asyncpg.py"),
-    "sqlalchemy": ("transactions/on_sqlalchemy.py",),
+    "sqlalchemy": ("transactions/on_sqlalchemy",),
     "redis": ("stores/redis/", "consumers/redis", "jobs/redis"),
     "cryptography": ("engine/sealing.py", "webhooks/"),
     "pytest": ("testing/",),

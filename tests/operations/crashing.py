@@ -2,9 +2,9 @@
 
     python -m tests.operations.crashing
 
-reads one JSON command per line and forks a child for it: `{"store", "url", "database", "prefix", "provider", "key",
-"mode", "kill"}`. The child runs the order operation of DESIGN section 5 as a client, or the worker, and dies by
-SIGKILL at boundary number `kill` (0: never). A boundary is before and after each statement of the store, of the
+reads one JSON command per line and forks a child for it: `{"store", "url", "database", "keys", "outbox", "orders",
+"provider", "key", "modes", "kill"}`. For each of its modes the child runs the order operation of DESIGN section 5 as a
+client, or the worker, and in the last of them dies by SIGKILL at boundary number `kill` (0: never). A boundary is before and after each statement of the store, of the
 user's transaction (begin and commit among them) and of the provider, and each call to the provider and publication.
 One line of JSON comes back: how the child ended, how many boundaries it passed, and what it answered.
 """
@@ -174,15 +174,22 @@ def child(command: dict[str, Any]) -> dict[str, Any]:
     safe = RetrySafe(url, tx=database if sqlite else lambda: psycopg.connect(database))
     operation = declare(safe, Provider(command["provider"]), command["orders"], "?" if sqlite else "%s")
     safe.execute(Stats())  # connected, its tables made: not counted
-    boundary.kill, boundary.armed = command["kill"], True
-    answer = None
-    if command["mode"] == "client":
-        answer = operation(OrderIn(command["key"], 5), key=command["key"]).json()
-    else:
-        Completer(safe, grace=0).run_once()
-        Enqueuer(safe, safe.publishers).run_once()
+    connection = sqlite3.connect(database, timeout=30, isolation_level=None) if sqlite else psycopg.connect(database)
+    answers = []
+    for number, mode in enumerate(command["modes"]):
+        # Time has passed: nobody alive holds the key, or a job.
+        connection.execute(f"UPDATE {command['keys']} SET lease_until = 1 WHERE state = 'claimed'")
+        connection.execute(f"UPDATE {command['outbox']} SET due = 1 WHERE dead = 0")
+        connection.commit()
+        if number == len(command["modes"]) - 1:
+            boundary.kill, boundary.armed = command["kill"], True
+        if mode == "client":
+            answers.append(operation(OrderIn(command["key"], 5), key=command["key"]).json())
+        else:
+            Completer(safe, grace=0).run_once()
+            Enqueuer(safe, safe.publishers).run_once()
     boundary.armed = False
-    return {"passed": boundary.passed, "answer": answer}
+    return {"passed": boundary.passed, "answers": answers}
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ import functools
 import inspect
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +60,7 @@ class World:
         self.loop = LoopThread() if colour == "async" else None
         self.sent: list[str] = []
         self._pool: ConnectionPool[Any] | None = None
+        self._own: Any = None
         self.sql(f"CREATE TABLE {self.orders} ({self.serial}, item text, cents int)")
         self.safe = RetrySafe(url, tx=options.pop("tx", None) or self.transactions(), **options)
         self.safe.migrate()
@@ -85,6 +85,8 @@ class World:
             self.safe.close()
         if self._pool is not None:
             self._pool.close()
+        if self._own is not None:
+            self._own.close()
 
     # Colours --------------------------------------------------------------------------------
 
@@ -120,13 +122,13 @@ class World:
     # What there is --------------------------------------------------------------------------
 
     def sql(self, text: str, *values: Any) -> list[Any]:
-        """On a connection of the test's own."""
-        if self.store == "sqlite":
-            with closing(sqlite3.connect(self.database, timeout=30)) as db, db:
-                return db.execute(text, values).fetchall()
-        with psycopg.connect(self.database) as db:
-            cursor = db.execute(text.replace("?", "%s"), values)
-            return cursor.fetchall() if cursor.description else []
+        """On a connection of the test's own, each statement committed at once."""
+        if self._own is None and self.store == "sqlite":
+            self._own = sqlite3.connect(self.database, timeout=30, isolation_level=None, check_same_thread=False)
+        elif self._own is None:
+            self._own = psycopg.connect(self.database, autocommit=True)
+        cursor = self._own.execute(self.q(text), values)
+        return cursor.fetchall() if cursor.description else []
 
     def q(self, text: str) -> str:
         return text if self.store == "sqlite" else text.replace("?", "%s")

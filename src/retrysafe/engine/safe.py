@@ -111,6 +111,11 @@ class RetrySafe:
         """What has happened so far in this process, by name."""
         return self.events.counts()
 
+    @property
+    def sealed(self) -> bool:
+        """Whether what is stored is encrypted."""
+        return self._sealer.active
+
     # Functions ------------------------------------------------------------------------------
 
     def once(

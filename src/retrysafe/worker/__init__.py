@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from retrysafe.worker.publishers import HttpPublisher, RedisStreamPublisher
+from retrysafe.worker.reconciler import Differences, Pairs, reconcile
 from retrysafe.worker.service import Worker
 
-__all__ = ["Worker"]
+__all__ = ["Differences", "HttpPublisher", "Pairs", "RedisStreamPublisher", "Worker", "reconcile"]

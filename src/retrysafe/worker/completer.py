@@ -7,8 +7,8 @@ for it like anybody else, and one of them wins.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from retrysafe.core.ops import List, Stats
 from retrysafe.core.records import Record
@@ -16,7 +16,7 @@ from retrysafe.core.states import State
 from retrysafe.core.times import SECOND, micros
 from retrysafe.engine.bridge import wait_for
 from retrysafe.engine.safe import RetrySafe
-from retrysafe.errors import NotNow, RetrySafeError
+from retrysafe.errors import RetrySafeError
 from retrysafe.operations.operation import Operation
 
 GRACE = 300.0
@@ -34,25 +34,46 @@ class Completed(NamedTuple):
     """Tried, and not finished: they are released at their point, or given to a person."""
     unknown: int
     """Of operations this worker's code does not know: left alone."""
+    dead: int = 0
+    """Given to a person: every attempt died without a word."""
 
 
 class Completer:
-    def __init__(self, safe: RetrySafe, grace: float = GRACE) -> None:
+    """`grace`: seconds a lapsed operation is left to its client. `backoff`: seconds after a release, by attempt."""
+
+    def __init__(
+        self, safe: RetrySafe, grace: float = GRACE, backoff: Callable[[int], float] = lambda n: doubling(n)
+    ) -> None:
         self._safe = safe
         self._grace = micros(grace)
+        self._backoff = backoff
 
-    def run_once(self) -> Completed:
-        """Every operation that is due, once."""
+    def run_once(self, stopping: Callable[[], bool] = lambda: False) -> Completed:
+        """Every operation that is due, once. `stopping` is asked between two of them."""
         now = self._safe.execute(Stats()).now
-        finished = later = unknown = 0
+        finished = later = unknown = dead = 0
         for record in self._abandoned():
+            if stopping():
+                break
             operation = self._safe.operations.get(record.target)
             if operation is None:
                 unknown += 1
-            elif due(record, now, self._grace):
+            elif not self._due(record, now):
+                continue
+            elif record.state is State.CLAIMED and record.attempt >= operation.max_attempts:
+                self._wait(operation.give_up(record))
+                dead += 1
+            else:
                 done = self._resume(operation, record)
                 finished, later = finished + done, later + (not done)
-        return Completed(finished, later, unknown)
+        return Completed(finished, later, unknown, dead)
+
+    def _due(self, record: Record, now: int) -> bool:
+        """Lapsed: after the grace, for its client may retry. Released: after a pause that grows with each attempt."""
+        if record.state is State.CLAIMED:
+            patient = record.attempt == 1 and not submitted(record)
+            return record.lease_until + (self._grace if patient else 0) <= now
+        return record.completed + round(self._backoff(record.attempt) * SECOND) <= now
 
     def _abandoned(self) -> Iterator[Record]:
         """Lapsed, or released at a recovery point. Operations started over HTTP carry their route's kind."""
@@ -67,14 +88,15 @@ class Completer:
 
     def _resume(self, operation: Operation, record: Record) -> bool:
         try:
-            ended = operation.resume(record)
-            if inspect.isawaitable(ended):
-                wait_for(ended)
-        except NotNow:
-            return False
+            self._wait(operation.resume(record, fresh=submitted(record)))
         except RetrySafeError:
-            return False  # written down where it happened: uncertain, changed, or a store in trouble
+            return False  # written down where it happened: later, uncertain, changed, or a store in trouble
         return True
+
+    @staticmethod
+    def _wait(made: Any) -> None:
+        if inspect.isawaitable(made):
+            wait_for(made)
 
 
 def unfinished(record: Record) -> bool:
@@ -83,9 +105,10 @@ def unfinished(record: Record) -> bool:
     return versioned and (record.on_lapse == "resume" if record.state is State.CLAIMED else record.point != "")
 
 
-def due(record: Record, now: int, grace: int) -> bool:
-    """Lapsed: after the grace, for its client may retry. Released: after a pause that doubles with each attempt."""
-    if record.state is State.CLAIMED:
-        return record.lease_until + (grace if record.attempt == 1 and record.lease_until > record.started else 0) <= now
-    pause = min(2.0 ** min(record.attempt, 20), BACKOFF_LIMIT)
-    return record.completed + round(pause * SECOND) <= now
+def submitted(record: Record) -> bool:
+    """Whether it was accepted for the worker, and nobody has run it: its first claim asked for no lease at all."""
+    return record.attempt == 1 and record.lease_until <= record.started
+
+
+def doubling(attempt: int) -> float:
+    return float(min(2.0 ** min(attempt, 20), BACKOFF_LIMIT))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -23,6 +24,10 @@ BACKOFF_LIMIT = 600.0
 
 Publisher = Callable[[Job], Any]
 """Delivers a job, or raises. May be async."""
+
+
+class NoPublisher(LookupError):
+    """Nobody here knows the topic: another worker may, so the job waits and never becomes a dead letter for this."""
 
 
 class Published(NamedTuple):
@@ -47,25 +52,31 @@ class Enqueuer:
         self._batch = batch
         self._max_attempts = max_attempts
 
-    def run_once(self) -> Published:
-        """Everything that is due now."""
+    def run_once(self, stopping: Callable[[], bool] = lambda: False) -> Published:
+        """Everything that is due now. `stopping` is asked between two batches."""
         total = Published(0, 0, 0)
-        while True:
+        while not stopping():
             token = secrets.token_bytes(16)
             taken = self._safe.execute(TakeJobs(self._batch, token, micros(LEASE)))
             if not taken:
-                return total
+                break
             done = self._publish(taken, token)
             total = Published(*(a + b for a, b in zip(total, done, strict=True)))
+        return total
 
     def _publish(self, taken: tuple[StagedJob, ...], token: bytes) -> Published:
+        """Deliver, and delete what was delivered. Slow deliveries stop half way through the lease: the others are
+        due again when it is over, rather than being delivered by two workers at once."""
         published: list[str] = []
         failed = dead = 0
+        until = time.monotonic() + LEASE / 2
         for staged in taken:
+            if time.monotonic() > until:
+                break
             try:
                 self._deliver(staged.job)
             except Exception as error:
-                gone = staged.attempts >= self._max_attempts
+                gone = staged.attempts >= self._max_attempts and not isinstance(error, NoPublisher)
                 failed, dead = failed + (not gone), dead + gone
                 self._fail(staged, token, error, dead=gone)
             else:
@@ -76,14 +87,16 @@ class Enqueuer:
     def _deliver(self, job: Job) -> None:
         publisher = self._publishers.get(job.topic) or self._publishers.get("*")
         if publisher is None:
-            raise LookupError(f"no publisher for topic {job.topic!r}; register one with safe.publish({job.topic!r})")
+            raise NoPublisher(f"no publisher for topic {job.topic!r}; register one with safe.publish({job.topic!r})")
         result = publisher(job)
         if inspect.isawaitable(result):
             wait_for(result)
 
     def _fail(self, staged: StagedJob, token: bytes, error: Exception, *, dead: bool) -> None:
         delay = min(2.0 ** min(staged.attempts, 20), BACKOFF_LIMIT)
-        text = f"{type(error).__name__}: {error}"[:500]
+        kind = type(error).__name__
+        # Under a key ring the error's words stay out: they may repeat what was sealed.
+        text = kind if self._safe.sealed else f"{kind}: {error}"[:500]
         self._safe.execute(FailJob(staged.job.id, token, text, micros(delay), dead))
         if dead:
             self._safe.events.emit("job_dead", bytes.fromhex(staged.job.id), staged.job.topic)

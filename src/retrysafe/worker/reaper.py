@@ -20,12 +20,11 @@ class Reaper:
         self._safe = safe
         self._batch = batch
 
-    def run_once(self, pause: Callable[[float], object] = lambda seconds: None) -> int:
-        """How many went. `pause` is called between two batches; the service passes one that can be interrupted."""
+    def run_once(self, pause: Callable[[float], bool] = lambda seconds: True) -> int:
+        """How many went. `pause` is called between two batches, and says whether to go on."""
         gone = 0
         while True:
             reaped = self._safe.execute(Reap(self._batch))
             gone += reaped
-            if reaped < self._batch:
+            if reaped < self._batch or not pause(PAUSE):
                 return gone
-            pause(PAUSE)

@@ -28,6 +28,8 @@ class Round(NamedTuple):
 
     counts: dict[str, Any]
     seconds: float
+    ended: float = 0.0
+    """On the monotonic clock of its process."""
 
     @property
     def healthy(self) -> bool:
@@ -37,16 +39,16 @@ class Round(NamedTuple):
 class Worker:
     def __init__(self, safe: RetrySafe, *, tick: float = TICK, grace: float = GRACE) -> None:
         self._safe = safe
-        self._tick = tick
+        self.tick = tick
         self._stopping = threading.Event()
         self.last: Round | None = None
         self.services: dict[str, Callable[[], Any]] = {
-            "completer": Completer(safe, grace).run_once,
+            "completer": lambda: Completer(safe, grace).run_once(self._stopping.is_set),
             "sweeper": Sweeper(safe).run_once,
-            "reaper": lambda: Reaper(safe).run_once(self._stopping.wait),
         }
         if safe.store.capabilities.outbox:
-            self.services["enqueuer"] = lambda: Enqueuer(safe, safe.publishers).run_once()
+            self.services["enqueuer"] = lambda: Enqueuer(safe, safe.publishers).run_once(self._stopping.is_set)
+        self.services["reaper"] = lambda: Reaper(safe).run_once(self._pause)
 
     def run_once(self) -> Round:
         """Each service once."""
@@ -60,15 +62,23 @@ class Worker:
             except Exception as error:
                 _log.exception("the %s failed; it is tried again at the next tick", name)
                 counts[name] = error
-        self.last = Round(counts, time.monotonic() - began)
+        ended = time.monotonic()
+        self.last = Round(counts, ended - began, ended)
         return self.last
 
     def run(self, report: Callable[[Round], object] = lambda round_: None) -> None:
         """Until `stop`: a round, a report, a tick."""
         while not self._stopping.is_set():
             report(self.run_once())
-            self._stopping.wait(self._tick)
+            self._stopping.wait(self.tick)
 
     def stop(self) -> None:
-        """After the service that is running now."""
+        """After what is running now: one operation, one batch of jobs. Safe to call from a signal handler."""
         self._stopping.set()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    def _pause(self, seconds: float) -> bool:
+        return not self._stopping.wait(seconds)

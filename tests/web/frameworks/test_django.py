@@ -10,6 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
+
+from tests.web.frameworks import django_project as project  # sets Django up, so it comes first
+
+# isort: split
 from django.contrib.auth.models import User
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.core.management import call_command
@@ -21,7 +25,7 @@ from retrysafe.core.keys import Key
 from retrysafe.core.ops import List, Lookup
 from retrysafe.errors import UsageError
 from retrysafe.web.django import IdempotencyMiddleware, conf
-from tests.web.frameworks import django_project as project
+from retrysafe.web.django.asgi import get_asgi_application
 
 fresh = project.fresh
 

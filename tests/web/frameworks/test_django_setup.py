@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.web.frameworks import django_project as project  # sets Django up, so it comes first
+
+# isort: split
 from django.core import checks as django_checks
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
@@ -21,7 +25,6 @@ from retrysafe.stores.sql.names import names
 from retrysafe.web.django import checks, conf, schema
 from retrysafe.web.django import migrations as ours
 from tests.transactions.django_databases import django_alias
-from tests.web.frameworks import django_project as project
 
 
 def told(check: Any, **more: Any) -> list[str]:

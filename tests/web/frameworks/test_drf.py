@@ -6,6 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+from tests.web.frameworks import django_project as project  # sets Django up, so it comes first
+
+# isort: split
 from django.core.management import call_command
 from django.db import connection, connections
 from django.http import FileResponse, HttpResponse
@@ -24,7 +28,6 @@ from rest_framework.viewsets import ViewSet
 from retrysafe import Policy
 from retrysafe.web.django import conf, idempotent
 from retrysafe.web.django.drf import IdempotentMixin
-from tests.web.frameworks import django_project as project
 
 fresh = project.fresh
 

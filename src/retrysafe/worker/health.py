@@ -1,0 +1,82 @@
+"""Whether the worker is well, for whoever restarts processes: an HTTP endpoint on a thread of its own."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from retrysafe.errors import UsageError
+from retrysafe.worker.service import Round, Worker
+
+LATE = 3
+"""After so many ticks without a round the worker counts as stuck."""
+
+
+class Health:
+    """200 and the last round as JSON; 503 before the first, after a failed one, and when rounds stop coming."""
+
+    def __init__(self, worker: Worker, address: str) -> None:
+        host, port = host_and_port(address)
+        handler = type("Handler", (_Handler,), {"worker": worker, "began": time.monotonic()})
+        self._server = ThreadingHTTPServer((host, port), handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="retrysafe-health", daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        host, port = self._server.server_address[:2]
+        return f"{host!s}:{port}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65_535:
+        raise UsageError(f"--health {address!r}: give HOST:PORT, for example 127.0.0.1:8081")
+    return host, int(port)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    worker: Worker
+    began: float
+
+    def do_GET(self) -> None:
+        status, told = state(self.worker, self.began)
+        body = json.dumps(told).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("cache-control", "no-store")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Probes come every few seconds; nobody wants to read of them."""
+
+
+def state(worker: Worker, began: float) -> tuple[int, dict[str, Any]]:
+    last = worker.last
+    silent = time.monotonic() - (last.ended if last is not None else began)
+    if last is None or not last.healthy or silent > LATE * worker.tick + 60:
+        return 503, {"healthy": False, "silent": round(silent, 1), "last": described(last)}
+    return 200, {"healthy": True, "silent": round(silent, 1), "last": described(last)}
+
+
+def described(last: Round | None) -> dict[str, Any] | None:
+    """A round as plain data; of an error only its kind: this page has no lock on it."""
+    if last is None:
+        return None
+    return {name: count_of(count) for name, count in last.counts.items()} | {"seconds": round(last.seconds, 3)}
+
+
+def count_of(count: Any) -> Any:
+    if isinstance(count, Exception):
+        return {"error": type(count).__name__}
+    return count._asdict() if hasattr(count, "_asdict") else count

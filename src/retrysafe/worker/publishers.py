@@ -1,0 +1,142 @@
+"""Ready-made publishers: how a staged job gets to somebody else. Each sends the job's id, so that whoever receives it
+twice can tell.
+
+    safe.publish("order.paid")(HttpPublisher("https://example.com/hooks"))
+    safe.publish("*")(RedisStreamPublisher(redis_client, "events"))
+"""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import socket
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from retrysafe.core.jobs import Job
+from retrysafe.errors import UsageError
+
+Resolve = Callable[[str, int], Iterable[str]]
+"""A host and a port to addresses."""
+
+
+class DeliveryFailed(Exception):
+    """The other side did not take it; the job is tried again later."""
+
+
+class HttpPublisher:
+    """POST the payload to a URL. 2xx is delivered, everything else is tried again.
+
+    The host is looked up once per delivery, and the connection goes to the address that was checked: an address that
+    is not public is refused (S29), also when a name is made to point at one later. Redirects are not followed.
+    `allow_private=True` is for services of your own, on a network of your own.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 10.0,
+        allow_private: bool = False,
+        resolve: Resolve | None = None,
+    ) -> None:
+        at = urlsplit(url)
+        if at.scheme not in ("http", "https") or not at.hostname or at.username is not None:
+            raise UsageError(f"HttpPublisher({url!r}): give an http:// or https:// URL without credentials")
+        self._https = at.scheme == "https"
+        self._host = at.hostname
+        self._port = at.port or (443 if self._https else 80)
+        self._netloc = at.netloc
+        self._path = (at.path or "/") + (f"?{at.query}" if at.query else "")
+        self._headers = dict(headers or {})
+        self._timeout = timeout
+        self._allow_private = allow_private
+        self._resolve = resolve or addresses
+
+    def __call__(self, job: Job) -> None:
+        headers = {
+            "content-type": "application/json",
+            **self._headers,
+            "idempotency-key": f'"{job.id}"',
+            "webhook-id": job.id,
+            "x-retrysafe-topic": job.topic,
+            "host": self._netloc,
+        }
+        connection = self._connected(self._address())
+        try:
+            connection.request("POST", self._path, job.payload, headers)
+            answer = connection.getresponse()
+            answer.read(65_536)
+        except (OSError, http.client.HTTPException) as error:
+            raise DeliveryFailed(f"POST to {self._host} failed: {error}") from error
+        finally:
+            connection.close()
+        if not 200 <= answer.status < 300:
+            redirected = "; redirects are not followed" if 300 <= answer.status < 400 else ""
+            raise DeliveryFailed(f"POST to {self._host} was answered with {answer.status}{redirected}")
+
+    def _address(self) -> str:
+        try:
+            found = list(self._resolve(self._host, self._port))
+        except OSError as error:
+            raise DeliveryFailed(f"{self._host} cannot be found: {error}") from error
+        allowed = [each for each in found if self._allow_private or public(each)]
+        if len(allowed) != len(found) or not allowed:
+            refused = ", ".join(each for each in found if each not in allowed) or "nothing"
+            raise DeliveryFailed(
+                f"{self._host} points at {refused}, which is not a public address; "
+                "if it is a service of your own, say HttpPublisher(url, allow_private=True)"
+            )
+        return allowed[0]
+
+    def _connected(self, address: str) -> http.client.HTTPConnection:
+        """A connection to the very address that was checked; the certificate is still checked for the name."""
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
+        try:
+            sock = socket.create_connection((address, self._port), self._timeout)
+            if self._https:
+                sock = ssl.create_default_context().wrap_socket(sock, server_hostname=self._host)
+        except OSError as error:
+            raise DeliveryFailed(f"{self._host} ({address}) cannot be reached: {error}") from error
+        connection.sock = sock
+        return connection
+
+
+def addresses(host: str, port: int) -> list[str]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+
+def public(address: str) -> bool:
+    """Whether an address is one of the open internet. What wraps an IPv4 address is judged by that."""
+    at = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(at, ipaddress.IPv6Address):
+        inner = at.ipv4_mapped or at.sixtofour or (at.teredo[1] if at.teredo else None)
+        if inner is not None:
+            return public(str(inner))
+    return at.is_global and not at.is_multicast
+
+
+class Stream(Protocol):
+    """What a redis-py client is to us."""
+
+    def xadd(self, name: Any, fields: Any, **options: Any) -> Any: ...
+
+
+class RedisStreamPublisher:
+    """XADD to a stream, with the job's id as the field `id`. Works with a sync or an async redis-py client."""
+
+    def __init__(self, client: Stream, stream: str, *, maxlen: int | None = None) -> None:
+        if not stream:
+            raise UsageError("RedisStreamPublisher(client, ''): name the stream")
+        self._client = client
+        self._stream = stream
+        self._maxlen = maxlen
+
+    def __call__(self, job: Job) -> Any:
+        fields = {"id": job.id, "topic": job.topic, "payload": job.payload, "order": job.order}
+        options = {"maxlen": self._maxlen, "approximate": True} if self._maxlen is not None else {}
+        return self._client.xadd(self._stream, fields, **options)
