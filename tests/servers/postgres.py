@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
@@ -63,3 +65,19 @@ class PostgresServer(Server):
 
     def as_user(self) -> dict[str, Any]:
         return nobody()
+
+    def pause(self) -> None:
+        """Stop the server and every process it has forked: whoever is connected hears nothing more."""
+        super().pause()
+        for child in self._children():
+            os.kill(child, signal.SIGSTOP)
+
+    def unpause(self) -> None:
+        for child in self._children():
+            os.kill(child, signal.SIGCONT)
+        super().unpause()
+
+    def _children(self) -> list[int]:
+        assert self.process is not None
+        pid = self.process.pid
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

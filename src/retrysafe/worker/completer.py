@@ -26,6 +26,11 @@ BACKOFF_LIMIT = 300.0
 PAGE = 100
 
 
+def doubling(attempt: int) -> float:
+    """Seconds before the next attempt: 2, 4, 8 … up to the limit."""
+    return float(min(2.0 ** min(attempt, 20), BACKOFF_LIMIT))
+
+
 class Completed(NamedTuple):
     """What one round did."""
 
@@ -41,9 +46,7 @@ class Completed(NamedTuple):
 class Completer:
     """`grace`: seconds a lapsed operation is left to its client. `backoff`: seconds after a release, by attempt."""
 
-    def __init__(
-        self, safe: RetrySafe, grace: float = GRACE, backoff: Callable[[int], float] = lambda n: doubling(n)
-    ) -> None:
+    def __init__(self, safe: RetrySafe, grace: float = GRACE, backoff: Callable[[int], float] = doubling) -> None:
         self._safe = safe
         self._grace = micros(grace)
         self._backoff = backoff
@@ -108,7 +111,3 @@ def unfinished(record: Record) -> bool:
 def submitted(record: Record) -> bool:
     """Whether it was accepted for the worker, and nobody has run it: its first claim asked for no lease at all."""
     return record.attempt == 1 and record.lease_until <= record.started
-
-
-def doubling(attempt: int) -> float:
-    return float(min(2.0 ** min(attempt, 20), BACKOFF_LIMIT))

@@ -13,7 +13,7 @@ from psycopg_pool import AsyncConnectionPool
 from retrysafe.core.ops import Op
 from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import afollow
-from retrysafe.stores.postgres import batches, waking
+from retrysafe.stores.postgres import batches, deadline, waking
 from retrysafe.stores.postgres.batches import UNSETTLED, together
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, Location
 from retrysafe.stores.postgres.errors import Again, held_elsewhere, meaning
@@ -145,8 +145,9 @@ class AsyncPostgresStore:
             except Held as error:
                 raise held_elsewhere() from error
             except StoreUnclear:
-                # After a restart every idle connection is dead; find them all now rather than one per caller.
-                await self._pool.check()
+                # After a restart every idle connection is dead: throw them all away now, not one per caller.
+                if self._owned:
+                    await self._pool.drain()
                 raise
         raise StoreUnavailable(f"PostgreSQL answered {TRIES} serialization failures in a row; try again")
 
@@ -164,9 +165,11 @@ class AsyncPostgresStore:
                 before = connection.autocommit
                 if not before:
                     await connection.set_autocommit(True)
+                late = asyncio.get_running_loop().call_later(deadline.SECONDS, deadline.shut, connection)
                 try:
                     yield connection
                 finally:
+                    late.cancel()
                     if not before and not connection.closed:
                         await connection.set_autocommit(False)
         except Exception as error:

@@ -12,7 +12,7 @@ from psycopg_pool import ConnectionPool
 from retrysafe.core.ops import Op
 from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import follow
-from retrysafe.stores.postgres import batches, waking
+from retrysafe.stores.postgres import batches, deadline, waking
 from retrysafe.stores.postgres.batches import UNSETTLED, together
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, Location
 from retrysafe.stores.postgres.errors import Again, held_elsewhere, meaning
@@ -42,6 +42,7 @@ class PostgresStore:
         self._plans = Plans(DIALECT, self.names)
         self._owned = owned
         self._url = url
+        self._watch = deadline.Watch()
         self._listener = Listener(lambda heard, wanted: waking.listen(_conninfo(pool), self.names, heard, wanted))
 
     @classmethod
@@ -114,8 +115,9 @@ class PostgresStore:
             except Held as error:
                 raise held_elsewhere() from error
             except StoreUnclear:
-                # After a restart every idle connection is dead; find them all now rather than one per caller.
-                self._pool.check()
+                # After a restart every idle connection is dead: throw them all away now, not one per caller.
+                if self._owned:
+                    self._pool.drain()
                 raise
         raise StoreUnavailable(f"PostgreSQL answered {TRIES} serialization failures in a row; try again")
 
@@ -128,7 +130,8 @@ class PostgresStore:
                 if not before:
                     connection.autocommit = True
                 try:
-                    yield connection
+                    with self._watch.over(connection, deadline.SECONDS):
+                        yield connection
                 finally:
                     if not before and not connection.closed:
                         connection.autocommit = False

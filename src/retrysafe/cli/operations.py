@@ -1,0 +1,175 @@
+"""`retrysafe operations module:safe`: what is declared, what is under way, and going on with one of them."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from retrysafe.cli.load import load_safe
+from retrysafe.core.ops import List, Lookup
+from retrysafe.core.records import Record
+from retrysafe.core.states import STATES, State
+from retrysafe.core.times import iso
+from retrysafe.engine.bridge import wait_for
+from retrysafe.engine.safe import RetrySafe
+from retrysafe.errors import OperationChanged, UsageError
+from retrysafe.operations.diagram import diagram
+from retrysafe.operations.journal import Journal, ledger
+from retrysafe.operations.operation import Operation
+
+PAGE = 200
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "operations",
+        help="draw operations, list their runs, show a ledger, go on with one",
+        description="Without an option: what is declared. The id of a run, or its key, is what --show and --resume take.",
+    )
+    parser.add_argument("safe", metavar="MODULE:SAFE", help="your RetrySafe, with its operations")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--diagram", action="store_true", help="every operation as a Mermaid flowchart")
+    what.add_argument("--list", action="store_true", help="runs, those that are not finished first")
+    what.add_argument("--show", metavar="ID", help="one run and its ledger")
+    what.add_argument("--resume", metavar="ID", help="go on with one run from its recovery point, now")
+    parser.add_argument("--name", help="only the operation of this name")
+    parser.add_argument("--state", choices=sorted(STATES), help="only runs in this state")
+    parser.add_argument("--limit", type=int, default=50, help="how many runs at most (50)")
+    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.set_defaults(run=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    safe = load_safe(given.safe)
+    try:
+        if given.diagram:
+            return draw(declared(safe, given.name))
+        if given.list:
+            return list_runs(safe, given)
+        if given.show:
+            return show(find(safe, given.show), as_json=given.json)
+        if given.resume:
+            return resume(safe, find(safe, given.resume))
+        return describe(declared(safe, given.name))
+    finally:
+        safe.close()
+
+
+def declared(safe: RetrySafe, name: str | None) -> list[Operation]:
+    found = [each for each in safe.operations.values() if name in (None, each.name)]
+    if name is not None and not found:
+        known = ", ".join(sorted(safe.operations)) or "none"
+        raise UsageError(f"--name {name!r}: no such operation; there are {known}")
+    return found
+
+
+def describe(operations: list[Operation]) -> int:
+    for operation in operations:
+        print(operation.target)
+        for step in operation.steps.values():
+            more = [word for word, there in (("undo", step.undo), ("find", step.find)) if there is not None]
+            more += ["never repeated"] if not step.repeatable else []
+            print(f"  {step.kind:8} {step.name}{'  (' + ', '.join(more) + ')' if more else ''}")
+    return 0
+
+
+def draw(operations: list[Operation]) -> int:
+    print("\n\n".join(diagram(operation) for operation in operations))
+    return 0
+
+
+# Runs -------------------------------------------------------------------------------------------
+
+
+def list_runs(safe: RetrySafe, given: argparse.Namespace) -> int:
+    if given.limit < 1:
+        raise UsageError(f"--limit {given.limit}: ask for at least one")
+    found = []
+    for record in runs(safe, STATES.get(given.state or "")):
+        if given.name is None or record.target.partition("@")[0] == given.name:
+            found.append(record)
+    found.sort(key=lambda record: (record.state is State.COMPLETED, -record.created))
+    for record in found[: given.limit]:
+        print(json.dumps(summary(record)) if given.json else line(record))
+    if not given.json:
+        print(f"{min(len(found), given.limit)} of {len(found)} shown", file=sys.stderr)
+    return 0
+
+
+def runs(safe: RetrySafe, state: State | None) -> Iterator[Record]:
+    """Operations have their version in their target; guards and functions have not."""
+    cursor = ""
+    while True:
+        page = safe.execute(List(state=state, cursor=cursor, limit=PAGE))
+        yield from (record for record in page.records if "@" in record.target)
+        cursor = page.cursor
+        if not cursor:
+            return
+
+
+def find(safe: RetrySafe, wanted: str) -> Record:
+    """By id, by the first eight or more digits of it, or by key."""
+    if len(wanted) == 64 and all(digit in "0123456789abcdef" for digit in wanted):
+        record = safe.execute(Lookup(bytes.fromhex(wanted))).record
+        if record is not None:
+            return record
+    found = [
+        each
+        for each in runs(safe, None)
+        if each.key == wanted or (len(wanted) >= 8 and each.id.hex().startswith(wanted))
+    ]
+    if len(found) != 1:
+        which = "; ".join(f"{each.id.hex()[:16]} ({each.target}, {each.scope})" for each in found[:10])
+        raise UsageError(f"{wanted!r} names {len(found)} runs{': ' + which if which else ''}; give the id of one")
+    return found[0]
+
+
+def summary(record: Record) -> dict[str, Any]:
+    return {
+        "id": record.id.hex(),
+        "operation": record.target,
+        "key": record.key,
+        "scope": record.scope,
+        "state": record.state.value,
+        "point": record.point,
+        "attempt": record.attempt,
+        "created": iso(record.created),
+        "note": record.note,
+    }
+
+
+def line(record: Record) -> str:
+    note = f"  {record.note}" if record.note else ""
+    at = f"at {record.point}" if record.point else "at the start"
+    return f"{record.id.hex()[:16]}  {record.state.value:9}  {record.target}  {record.key}  {at}  attempt {record.attempt}{note}"
+
+
+def show(record: Record, *, as_json: bool) -> int:
+    journal = Journal.decode(record.progress)
+    if as_json:
+        print(json.dumps({**summary(record), "cause": journal.cause, "ledger": ledger(journal)}))
+        return 0
+    for name, value in summary(record).items():
+        print(f"{name:10} {value}")
+    if journal.cause:
+        print(f"{'cause':10} {journal.cause}")
+    for number, entry in enumerate(ledger(journal), 1):
+        error = f"  {entry['error']}" if entry["error"] else ""
+        print(f"  {number:2}. {entry['step']:24} {entry['state']:8} {entry['result'][:80]}{error}")
+    return 0
+
+
+def resume(safe: RetrySafe, record: Record) -> int:
+    operation = safe.operations.get(record.target)
+    if operation is None:
+        raise OperationChanged(record.target, "this code does not know it")
+    ended = operation.resume_id(record.id)
+    if inspect.isawaitable(ended):
+        ended = wait_for(ended)
+    how = "it was finished before" if ended.replayed else "finished"
+    print(f"{how}: {ended.answer.status} {ended.answer.body.decode('utf-8', 'replace')[:2000]}")
+    return 0

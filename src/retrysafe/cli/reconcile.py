@@ -1,0 +1,74 @@
+"""`retrysafe reconcile module:object`: what we think happened against what the other system says."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from retrysafe.cli.load import load
+from retrysafe.errors import UsageError
+from retrysafe.worker.reconciler import Differences, Reconciliation, reconcile
+
+EXIT_DIFFERENT = 1
+EXIT_FAILED = 2
+SHOWN = 100
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "reconcile",
+        help="compare our records with the other system's",
+        description="Compares and changes nothing. Exits with 0 when both sides agree, 1 when they differ, and 2 when "
+        "it could not be found out.",
+    )
+    parser.add_argument(
+        "object",
+        metavar="MODULE:OBJECT",
+        help="an object with ours(), theirs() and key(item), or a callable making one",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object with all differences")
+    parser.set_defaults(run=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    try:
+        found = reconcile(wanted(given.object))
+    except Exception as error:  # whatever the user's own code raises: cron wants a number, a person the reason
+        print(f"retrysafe: could not reconcile: {error if str(error) else type(error).__name__}", file=sys.stderr)
+        return EXIT_FAILED
+    print(as_json(found) if given.json else as_table(found))
+    return 0 if found.clean else EXIT_DIFFERENT
+
+
+def wanted(text: str) -> Reconciliation:
+    found = load(text)
+    if not isinstance(found, Reconciliation) and callable(found):
+        found = found()
+    if not isinstance(found, Reconciliation):
+        raise UsageError(f"{text} is a {type(found).__name__} without ours(), theirs() and key(item)")
+    return found
+
+
+KINDS = {
+    "missing_there": "ours, but not theirs",
+    "missing_here": "theirs, but not ours",
+    "doubled_there": "theirs twice",
+}
+
+
+def as_json(found: Differences) -> str:
+    told = {name: [str(item) for item in getattr(found, name)] for name in KINDS}
+    return json.dumps({"clean": found.clean, "matched": found.matched, **told})
+
+
+def as_table(found: Differences) -> str:
+    lines = [f"{found.matched} match"]
+    for name, words in KINDS.items():
+        items = getattr(found, name)
+        lines.append(f"{len(items)} {words}")
+        lines += [f"  {item}" for item in items[:SHOWN]]
+        if len(items) > SHOWN:
+            lines.append(f"  … and {len(items) - SHOWN} more; --json shows them all")
+    return "\n".join(lines)

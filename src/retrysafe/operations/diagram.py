@@ -1,0 +1,57 @@
+"""An operation as a Mermaid flowchart: its steps in the order they are declared, and what each does when it fails.
+
+The body is ordinary Python and decides at run time which steps it calls; the drawing shows what there is to call.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+from retrysafe.operations.steps import DAY, Step
+
+
+class Drawn(Protocol):
+    @property
+    def target(self) -> str: ...
+    @property
+    def steps(self) -> dict[str, Step]: ...
+
+
+def diagram(operation: Drawn) -> str:
+    """Boxes are local steps (one transaction each), rounded ones are calls to other systems."""
+    lines = ["flowchart TD", f'    start(["{text(operation.target)}"])']
+    before = "start"
+    for number, step in enumerate(operation.steps.values(), 1):
+        name = f"s{number}"
+        lines.append(f"    {name}{shape(step)}")
+        lines.append(f"    {before} --> {name}")
+        if step.undo is not None:
+            lines.append(f'    {name} -. "undo" .-> u{number}["{text(step.undo.__name__)}"]')
+        if step.find is not None:
+            lines.append(f'    {name} -. "ask" .-> f{number}(["{text(step.find.__name__)}"])')
+        before = name
+    lines += ['    done(["answer"])', f"    {before} --> done"]
+    once = [f"s{number}" for number, step in enumerate(operation.steps.values(), 1) if not step.repeatable]
+    if once:
+        lines += ["    classDef once stroke-width:3px,stroke-dasharray:4", f"    class {','.join(once)} once"]
+    return "\n".join(lines)
+
+
+def shape(step: Step) -> str:
+    words = f"{text(step.name)}<br/>{describe(step)}"
+    return f'["{words}"]' if step.kind == "local" else f'("{words}")'
+
+
+def describe(step: Step) -> str:
+    if step.kind == "local":
+        return "local: one transaction"
+    if not step.repeatable:
+        return f"foreign, never repeated: {step.timeout:g} s"
+    life = f"{step.key_life / DAY:g} d" if step.key_life >= DAY else f"{step.key_life:g} s"
+    return f"foreign: {step.timeout:g} s, key lives {life}"
+
+
+def text(name: str) -> str:
+    """A name that cannot break out of its quotes."""
+    return re.sub(r"[^\w .@:-]", lambda match: f"#{ord(match.group())};", name)
