@@ -33,8 +33,10 @@ bench: setup    ## what an operation costs, as ratios against the raw driver
 docs: setup     ## write the generated pages anew
 	@for page in diagram errors_page cli_page; do $(PY) tools/$$page.py || exit 1; done
 
-proof: setup    ## the long campaigns: more races, more kills, more cuts
+proof: setup    ## the long campaigns: more races, more kills, more cuts, ten million malformed keys
+	@RETRYSAFE_RACE_KEYS=1000 $(PY) -m pytest -n $(N) --dist loadgroup tests/races
 	@$(PY) -m pytest -n $(N) --dist loadgroup -m campaign
+	@$(PY) tools/fuzz.py keys --count 10000000
 
 lock: setup     ## write the hashed locks anew
 	@python3 tools/lock.py

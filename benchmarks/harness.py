@@ -48,7 +48,9 @@ class Bench(Protocol):
 class LoopBench:
     """Callers are tasks of one event loop. `make` opens what the work needs and gives the work."""
 
-    def __init__(self, name: str, make: Callable[[], AbstractAsyncContextManager[Callable[[], Awaitable[Any]]]]) -> None:
+    def __init__(
+        self, name: str, make: Callable[[], AbstractAsyncContextManager[Callable[[], Awaitable[Any]]]]
+    ) -> None:
         self.name = name
         self._make = make
         self._runner = asyncio.Runner()

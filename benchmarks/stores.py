@@ -69,7 +69,20 @@ def pgbench(url: str, pace: Pace) -> str:
     found = []
     for callers in pace.callers:
         done = subprocess.run(
-            [program, "-n", "-f", "-", "-c", str(callers), "-j", "1", "-M", "prepared", "-T", str(max(1, int(pace.seconds)))]
+            [
+                program,
+                "-n",
+                "-f",
+                "-",
+                "-c",
+                str(callers),
+                "-j",
+                "1",
+                "-M",
+                "prepared",
+                "-T",
+                str(max(1, int(pace.seconds))),
+            ]
             + ["-h", at.hostname or "", "-p", str(at.port), "-U", at.username or "postgres", at.path.lstrip("/")],
             input=script.replace("\\", "\\"),
             capture_output=True,

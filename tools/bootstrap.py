@@ -24,7 +24,7 @@ UV_VERSION = "0.13.7"
 
 
 def main(name: str) -> None:
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 - this file is run by whatever python3 the machine has
         sys.exit(f"retrysafe needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}")
     lock = ROOT / "requirements" / f"{name}.lock"
     stamp = VENV / ".stamp"
@@ -40,7 +40,9 @@ def main(name: str) -> None:
     if not Path(python).exists():
         run([str(UV), "venv", "-q", "--clear", "--python", sys.executable, str(VENV)], env)
     run([str(UV), "pip", "sync", "-q", "--python", python, "--require-hashes", str(lock)], env)
-    run([str(UV), "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--python", python, "-e", str(ROOT)], env)
+    run(
+        [str(UV), "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--python", python, "-e", str(ROOT)], env
+    )
     # The test lock is a superset of the demo's: an environment made for tests serves the demo too.
     stamps = [fingerprint(ROOT / "requirements" / f"{each}.lock") for each in {name, "demo"}]
     stamp.write_text("\n".join(stamps))

@@ -1,7 +1,7 @@
 """The changelog is made of fragments: changelog.d/<number or name>.<kind>.md, one per change, written for users.
 
-    python tools/fragments.py --check      every fragment has a known kind and says something
-    python tools/fragments.py 0.2.0        gather them into CHANGELOG.md under that version, and remove them
+python tools/fragments.py --check      every fragment has a known kind and says something
+python tools/fragments.py 0.2.0        gather them into CHANGELOG.md under that version, and remove them
 """
 
 from __future__ import annotations

@@ -156,6 +156,32 @@ def test_no_wake_up_is_lost(url: str, together: Together) -> None:
     assert all(together(ends))
 
 
+@pytest.mark.parametrize("store", [pytest.param(store, marks=pytest.mark.store(store)) for store in STORES])
+@pytest.mark.timeout(180)
+def test_callers_that_come_and_go_all_the_time(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Each caller asks again as soon as it is answered: the lane falls idle and is taken again at any moment."""
+    found = with_pool(store_url(request, tmp_path, store))
+    loop, opened = LoopThread(), open_async_store(found, batching=True)
+
+    async def caller(name: int) -> int:
+        for turn in range(40):
+            held = await opened.execute(claim(f"{name}-{turn}", now=0))
+            assert await opened.execute(complete(held, now=1))
+            if turn % 5 == name % 5:
+                await asyncio.sleep(0)
+        return 40
+
+    async def everybody() -> list[int]:
+        return await asyncio.gather(*(caller(name) for name in range(24)))
+
+    try:
+        loop.run(opened.migrate())
+        assert loop.run(everybody()) == [40] * 24
+    finally:
+        loop.run(opened.aclose())
+        loop.close()
+
+
 @pytest.mark.store("postgres")
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("url", [("postgres", "sync")], indirect=True, ids=["postgres"])

@@ -4,8 +4,9 @@
 
 reads one JSON command per line and forks a child for it: `{"store", "url", "database", "keys", "outbox", "orders",
 "provider", "key", "modes", "kill"}`. For each of its modes the child runs the order operation of DESIGN section 5 as a
-client, or the worker, and in the last of them dies by SIGKILL at boundary number `kill` (0: never). A boundary is before and after each statement of the store, of the
-user's transaction (begin and commit among them) and of the provider, and each call to the provider and publication.
+client, or the worker, and in the last of them dies by SIGKILL at boundary number `kill` (0: never). A boundary is
+before and after each statement of the store, of the user's transaction (begin and commit among them) and of the
+provider, and each call to the provider and publication.
 One line of JSON comes back: how the child ended, how many boundaries it passed, and what it answered.
 """
 

@@ -56,7 +56,7 @@ def test_a_body_that_returns_what_cannot_be_stored_is_told_so_and_can_be_resumed
 
     @w.body(op)
     def body() -> Any:
-        yield lambda: call()
+        yield call
         return results.pop(0)
 
     with pytest.raises(ResultNotStorable, match="body of 'unstorable'"):
@@ -107,9 +107,9 @@ def test_after_a_stop_no_step_runs_even_if_the_body_goes_on(w: World) -> None:
     @w.body(op)
     def body() -> Any:
         try:
-            yield lambda: declined()
+            yield declined
         except Stop:
-            yield lambda: other()
+            yield other
 
     assert w.run(op(key="k")).status == 402
     assert w.sent == []
@@ -267,12 +267,12 @@ def test_an_attempt_that_never_came_to_the_call_does_not_make_its_key_younger(w:
         if len(died) == 1:
             died.append(1)
             raise ValueError("before the call")
-        yield lambda: call()
+        yield call
         return Answer(200, {})
 
     start = 1_000_000.0
     op.clock = lambda: start
-    task, claim = op.prepare((), {}, "k")
+    _task, claim = op.prepare((), {}, "k")
     assert w.safe.execute(claim).granted  # attempt 1: dead inside the call, for all anybody knows
     w.sql(f"UPDATE {w.keys} SET created = ?", round(start * 1e6))
     w.lapse()
@@ -353,7 +353,7 @@ def test_swallowing_an_unknown_outcome_does_not_make_it_known(w: World) -> None:
     @w.body(op)
     def body(how: str) -> Answer:
         try:
-            yield lambda: call()
+            yield call
         except Exception:
             if how == "stop":
                 raise Stop(402, {}) from None
@@ -374,6 +374,7 @@ def test_swallowing_an_unknown_outcome_does_not_make_it_known(w: World) -> None:
 def test_a_failure_that_was_caught_stays_a_failure_in_every_later_attempt(w: World, kind: str) -> None:
     op = w.safe.operation("fallback")
     broken = [True]
+    caught: list[str] = []
     later: list[BaseException] = [ValueError("later")] * 3
 
     if kind == "local":
@@ -402,10 +403,10 @@ def test_a_failure_that_was_caught_stays_a_failure_in_every_later_attempt(w: Wor
     @w.body(op)
     def body() -> Answer:
         try:
-            result = yield lambda: first()
+            result = yield first
         except StepFailed as failure:
-            assert failure.step == "first"
-            result = yield lambda: second()
+            caught.append(failure.step)
+            result = yield second
         return Answer(200, {"result": result})
 
     with pytest.raises(NotFinished):
@@ -414,6 +415,7 @@ def test_a_failure_that_was_caught_stays_a_failure_in_every_later_attempt(w: Wor
     broken.clear()
     assert w.run(op(key="k")).json() == {"result": "second"}
     assert len(w.sent) == (3 if kind == "foreign" else 0)
+    assert caught == ["first", "first"]
 
 
 def test_steps_run_one_after_the_other(w: World) -> None:
@@ -617,7 +619,7 @@ def test_stage_is_for_local_steps_and_their_own_tx(w: World) -> None:
 
     @w.body(op)
     def body(which: str) -> Any:
-        yield lambda: (wrong if which == "wrong" else outside)()
+        yield wrong if which == "wrong" else outside
 
     with pytest.raises(ValueError, match="pass the `tx` this step was given"):
         w.run(op("wrong", key="1"))

@@ -56,7 +56,7 @@ class Trip:
         def body(o: OrderIn) -> Answer:
             order = yield lambda: reserve(o)
             yield lambda: charge(order)
-            yield lambda: ship()
+            yield ship
             return Answer(200, {"order": order})
 
     def meet(self, what: str, *told: Any) -> None:
@@ -93,14 +93,14 @@ def test_a_step_without_an_undo_is_kept(w: World) -> None:
     def note(tx: Any) -> int:
         return (yield from w.insert(tx, "note"))
 
-    @w.foreign(op, undo=w.coloured(lambda key: undone.append(key)))
+    @w.foreign(op, undo=w.coloured(undone.append))
     def call(*, key: str) -> str:
         return "x"
 
     @w.body(op)
     def body() -> Any:
-        yield lambda: note()
-        yield lambda: call()
+        yield note
+        yield call
         raise Undo(409, {})
 
     assert w.run(op(key="k")).status == 409
@@ -224,7 +224,7 @@ def test_jobs_staged_by_an_undo_are_its_own(w: World) -> None:
 
     @w.body(op)
     def body() -> Any:
-        yield lambda: book()
+        yield book
         raise Undo(409, {})
 
     for key in ("1", "2"):
@@ -278,9 +278,7 @@ def test_five_steps_every_failing_step_with_every_set_of_failing_undos(how: str)
     safe.close()
 
 
-def five_steps(
-    safe: RetrySafe, name: str, log: list[str], failing: str | None, undos: set[str], how: str
-) -> Any:
+def five_steps(safe: RetrySafe, name: str, log: list[str], failing: str | None, undos: set[str], how: str) -> Any:
     op = safe.operation(name, max_attempts=1)
     called = {}
     for step in STEPS:

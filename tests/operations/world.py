@@ -252,5 +252,3 @@ class Ordering:
 
     def __call__(self, key: str = "k", item: str = "a", cents: int = 5) -> Any:
         return self.w.run(self.op(OrderIn(item, cents), key=key))
-
-

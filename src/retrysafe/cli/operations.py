@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "operations",
         help="draw operations, list their runs, show a ledger, go on with one",
-        description="Without an option: what is declared. The id of a run, or its key, is what --show and --resume take.",
+        description="Without an option: what is declared. --show and --resume take the id of a run, or its key.",
     )
     parser.add_argument("safe", metavar="MODULE:SAFE", help="your RetrySafe, with its operations")
     what = parser.add_mutually_exclusive_group()
@@ -145,7 +145,8 @@ def summary(record: Record) -> dict[str, Any]:
 def line(record: Record) -> str:
     note = f"  {record.note}" if record.note else ""
     at = f"at {record.point}" if record.point else "at the start"
-    return f"{record.id.hex()[:16]}  {record.state.value:9}  {record.target}  {record.key}  {at}  attempt {record.attempt}{note}"
+    what = f"{record.id.hex()[:16]}  {record.state.value:9}  {record.target}  {record.key}"
+    return f"{what}  {at}  attempt {record.attempt}{note}"
 
 
 def show(record: Record, *, as_json: bool) -> int:

@@ -82,9 +82,7 @@ class MemoryStore:
         return LookupReply(self._records.get(op.id), now)
 
     def _reap(self, op: Reap, now: int) -> int:
-        expired = sorted(
-            (r.expires, r.id) for r in self._records.values() if r.state in SETTLED and r.expired(now)
-        )
+        expired = sorted((r.expires, r.id) for r in self._records.values() if r.state in SETTLED and r.expired(now))
         for _, record_id in expired[: op.limit]:
             del self._records[record_id]
         return min(len(expired), op.limit)

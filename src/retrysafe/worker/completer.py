@@ -63,7 +63,7 @@ class Completer:
                 unknown += 1
             elif not self._due(record, now):
                 continue
-            elif record.state is State.CLAIMED and record.attempt >= operation.max_attempts:
+            elif died_too_often(record, operation.max_attempts):
                 self._wait(operation.give_up(record))
                 dead += 1
             else:
@@ -106,6 +106,11 @@ def unfinished(record: Record) -> bool:
     """Whether this is an operation that stopped on its way. Guards have no version in their target."""
     versioned = "@" in record.target
     return versioned and (record.on_lapse == "resume" if record.state is State.CLAIMED else record.point != "")
+
+
+def died_too_often(record: Record, limit: int) -> bool:
+    """Whether every attempt it may have ended without a word. Accepting it was none."""
+    return record.state is State.CLAIMED and record.attempt >= limit and not submitted(record)
 
 
 def submitted(record: Record) -> bool:

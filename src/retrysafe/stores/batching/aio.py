@@ -116,7 +116,7 @@ class AsyncLane:
                 context = {"message": "retrysafe: the pump of a batch stopped", "exception": error, "task": task}
                 task.get_loop().call_exception_handler(context)
         self._sent = []
-        self._rest()
+        self._next()  # somebody may have joined between the end of the pump and this call
 
     def _look_after(self, loop: asyncio.AbstractEventLoop) -> None:
         """The store may hang in what is in flight; nobody waits behind it for longer than PATIENCE."""

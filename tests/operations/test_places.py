@@ -1,0 +1,327 @@
+"""Where local steps run: the store's own database, another one (receipts), or nowhere; and with which drivers."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg_pool import AsyncConnectionPool
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session, sessionmaker
+
+from retrysafe import Answer, KeyRing, RetrySafe
+from retrysafe.core.ops import List
+from retrysafe.core.states import State
+from retrysafe.errors import NotFinished, NotSameDatabase, OperationError, SchemaMissing, UsageError
+from retrysafe.operations import Operation, Undo, stage
+from retrysafe.stores.registry import open_store
+from tests.opening import unique, with_option
+from tests.operations.world import Ordering, World, make_world
+
+# Drivers -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.store("sqlite")
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+def test_sqlalchemy_sessions(database: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    if database == "sqlite":
+        url, engine = f"sqlite:///{tmp_path}/a.db", create_engine(f"sqlite:///{tmp_path}/a.db")
+    else:
+        plain = request.getfixturevalue("postgres_url")
+        url = with_option(plain, "table", unique())
+        engine = create_engine(plain.replace("postgresql://", "postgresql+psycopg://"))
+    table = unique()
+    with engine.begin() as db:
+        db.execute(text(f"CREATE TABLE {table} (item text)"))
+    safe = RetrySafe(url, tx=sessionmaker(engine))
+    safe.migrate()
+    op = safe.operation("sessions")
+
+    @op.local
+    def insert(tx: Session, item: str) -> str:
+        tx.execute(text(f"INSERT INTO {table} VALUES (:item)"), {"item": item})
+        stage(tx, "inserted", {"item": item})
+        return item
+
+    @op.local
+    def finish(tx: Session, item: str) -> Answer:
+        return Answer(200, {"item": item})
+
+    @op.body
+    def body(item: str) -> Answer:
+        return finish(insert(item))
+
+    for _ in range(2):
+        assert op("a", key="k") == Answer(200, {"item": "a"})
+    with engine.begin() as db:
+        assert list(db.execute(text(f"SELECT item FROM {table}"))) == [("a",)]
+    safe.close()
+    engine.dispose()
+
+
+@pytest.mark.store("postgres")
+async def test_an_async_psycopg_pool(request: pytest.FixtureRequest) -> None:
+    plain = request.getfixturevalue("postgres_url")
+    pool = AsyncConnectionPool(plain, min_size=1, max_size=2, open=False)
+    async with pool, RetrySafe(with_option(plain, "table", unique()), tx=pool) as safe:
+        await safe.async_store.migrate()
+        op = safe.operation("pooled")
+
+        @op.local
+        async def ask(tx: psycopg.AsyncConnection[Any]) -> Answer:
+            cursor = await tx.execute("SELECT 41 + 1")
+            row = await cursor.fetchone()
+            await stage(tx, "asked", {})
+            return Answer(200, {"n": row[0] if row else None})
+
+        @op.body
+        async def body() -> Answer:
+            return await ask()
+
+        assert (await op(key="k")).json() == {"n": 42}
+
+
+# Another database --------------------------------------------------------------------------------
+
+
+def test_a_transaction_on_another_database_is_refused(w: World, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    other = make_world(request, tmp_path, w.store, w.colour)
+    empty = tmp_path / "empty.db"
+    try:
+        for number, tx in enumerate((other.safe.tx, empty)):
+            if number == 1 and w.store != "sqlite":
+                continue
+            with pytest.raises(NotSameDatabase) if w.store == "sqlite" else outside(other, w):
+                w.safe.tx = tx
+                ordering = Ordering(w, version=number + 1)
+                ordering(key=f"k{number}")
+            assert (w.items(), w.sent) == ([], [])
+    finally:
+        other.close()
+
+
+def outside(other: World, w: World) -> Any:
+    """On PostgreSQL the two worlds share a database: another installation's tables there are no other database."""
+    w.safe.tx = other.safe.tx
+    w.sql(f"UPDATE {w.keys.removesuffix('_keys')}_meta SET value = 'somebody else' WHERE name = 'install'")
+    from retrysafe.transactions.place import place
+
+    place(w.safe).known.install = "as it was"
+    return pytest.raises(NotSameDatabase)
+
+
+# Receipts: the store is not the user's database --------------------------------------------------
+
+
+class Elsewhere:
+    """A store that is not SQL, and a user's SQLite file with our tables in it."""
+
+    def __init__(self, url: str, folder: Path, keyring: KeyRing | None = None) -> None:
+        self.path = folder / f"{unique()}.db"
+        store = open_store(f"sqlite:///{self.path}")
+        store.migrate()
+        store.close()
+        self.sql("CREATE TABLE items (item text)")
+        self.url = url
+        self.keyring = keyring
+        self.safe = self.open()
+
+    def open(self) -> RetrySafe:
+        return RetrySafe(self.url, tx=self.path, keyring=self.keyring)
+
+    def sql(self, statement: str) -> list[Any]:
+        with sqlite3.connect(self.path) as db:
+            found = db.execute(statement).fetchall()
+        db.close()
+        return found
+
+    def items(self) -> list[str]:
+        return [item for (item,) in self.sql("SELECT item FROM items")]
+
+    def close(self) -> None:
+        self.safe.close()
+
+
+@pytest.fixture(params=[pytest.param(s, marks=pytest.mark.store(s)) for s in ("memory", "redis")])
+def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Elsewhere]:
+    if request.param == "memory":
+        url = f"memory://{uuid4().hex}"
+    else:
+        url = with_option(request.getfixturevalue("redis_url"), "prefix", unique())
+    made = Elsewhere(url, tmp_path)
+    yield made
+    made.close()
+
+
+def inserting(safe: RetrySafe, meet: Callable[[str], None] = lambda step: None, **undo: Any) -> Operation:
+    op = safe.operation("elsewhere")
+
+    @op.local(**undo)
+    def insert(tx: sqlite3.Connection, item: str) -> str:
+        tx.execute("INSERT INTO items VALUES (?)", (item,))
+        meet("insert")
+        return item.upper()
+
+    @op.foreign
+    def call(item: str, *, key: str) -> str:
+        meet("call")
+        return item
+
+    @op.local
+    def finish(tx: sqlite3.Connection, item: str) -> Answer:
+        tx.execute("INSERT INTO items VALUES ('finished')")
+        meet("finish")
+        return Answer(200, {"item": item})
+
+    @op.body
+    def body(item: str) -> Answer:
+        inserted = insert(item)
+        meet("between")
+        return finish(call(inserted))
+
+    return op
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_receipt_commits_with_the_users_writes(elsewhere: Elsewhere) -> None:
+    op = inserting(elsewhere.safe)
+    for _ in range(2):
+        assert op("a", key="k") == Answer(200, {"item": "A"})
+    assert elsewhere.items() == ["a", "finished"]
+    assert [step for (step,) in elsewhere.sql("SELECT step FROM retrysafe_receipts")] == ["0:insert", "2:finish"]
+
+
+@pytest.mark.parametrize("where", ["between", "call", "finish"])
+def test_the_store_may_lag_behind_the_receipts(elsewhere: Elsewhere, where: str, monkeypatch: Any) -> None:
+    """The process dies after the user's commit, before the store heard of it: the step is not run again."""
+    died: list[str] = []
+
+    def meet(step: str) -> None:
+        if step == where and not died:
+            died.append(step)
+            raise Killed
+
+    op = inserting(elsewhere.safe, meet)
+    # A process that was killed writes nothing down on its way out.
+    monkeypatch.setattr("retrysafe.operations.flow.interrupted", lambda *args: iter(()))
+    with pytest.raises(Killed):
+        op("a", key="k")
+    lapse(elsewhere)
+    assert op("a", key="k") == Answer(200, {"item": "A"})
+    assert elsewhere.items() == ["a", "finished"]
+
+
+def lapse(elsewhere: Elsewhere) -> None:
+    """Nobody holds it any more: the dead owner's lease is given up in its name."""
+    from retrysafe.core.ops import Renew
+
+    (record,) = elsewhere.safe.execute(List()).records
+    assert record.state is State.CLAIMED
+    assert elsewhere.safe.execute(Renew(record.id, record.fence, 0))
+
+
+def test_two_attempts_at_once_leave_one_set_of_writes(elsewhere: Elsewhere) -> None:
+    """I16: the receipt's key is the arbiter, also between an owner that was taken over and the next."""
+    other = elsewhere.open()
+    second: list[Answer] = []
+
+    def meet(step: str) -> None:
+        if step == "between" and not second:
+            lapse(elsewhere)
+            second.append(twin("a", key="k"))
+
+    twin = inserting(other)
+    op = inserting(elsewhere.safe, meet)
+    with pytest.raises(Exception, match="no longer owns it"):
+        op("a", key="k")
+    assert second == [Answer(200, {"item": "A"})]
+    assert elsewhere.items() == ["a", "finished"]
+    other.close()
+
+
+def test_after_an_undo_a_late_owner_cannot_run_its_next_step(elsewhere: Elsewhere) -> None:
+    """I24: the one that undoes bars what the other may be about to do."""
+    other = elsewhere.open()
+
+    def uninsert(tx: sqlite3.Connection, item: str) -> None:
+        tx.execute("DELETE FROM items WHERE item = ?", (item,))
+
+    def undoes(step: str) -> None:
+        if step == "call":
+            raise Undo(409, {})
+
+    undoer = inserting(other, undoes, undo=uninsert)
+    late: list[str] = []
+
+    def meet(step: str) -> None:
+        if step == "call" and not late:
+            late.append("taken over")
+            lapse(elsewhere)
+            assert undoer("a", key="k").status == 409
+            assert elsewhere.items() == []
+
+    op = inserting(elsewhere.safe, meet, undo=uninsert)
+    with pytest.raises(Exception, match="no longer owns it"):
+        op("a", key="k")
+    assert elsewhere.items() == []
+    other.close()
+
+
+def test_stage_is_refused_where_the_outbox_is_not_in_the_users_database(elsewhere: Elsewhere) -> None:
+    op = elsewhere.safe.operation("staging")
+
+    @op.local
+    def send(tx: Any) -> Answer:
+        stage(tx, "t", {})
+        return Answer(200, {})
+
+    @op.body
+    def body() -> Answer:
+        return send()
+
+    with pytest.raises(UsageError, match="not in the database of `tx`"):
+        op(key="k")
+
+
+def test_without_receipt_tables_it_says_what_to_do(tmp_path: Path) -> None:
+    safe = RetrySafe("memory://", tx=tmp_path / "bare.db")
+    op = inserting(safe)
+    with pytest.raises((SchemaMissing, NotFinished), match="no retrysafe tables"):
+        op("a", key="k")
+    safe.close()
+
+
+def test_without_tx_there_are_only_foreign_steps() -> None:
+    with RetrySafe("memory://") as safe:
+        op = inserting(safe)
+        with pytest.raises(OperationError, match="was given no `tx`"):
+            op("a", key="k")
+        foreign = safe.operation("foreign")
+
+        @foreign.foreign
+        def call(*, key: str) -> int:
+            return 1
+
+        @foreign.body
+        def body() -> Answer:
+            return Answer(200, {"n": call()})
+
+        assert foreign(key="k").json() == {"n": 1}
+
+
+def test_receipts_are_sealed(tmp_path: Path) -> None:
+    made = Elsewhere(f"memory://{uuid4().hex}", tmp_path, KeyRing({"k": bytes(32)}))
+    op = inserting(made.safe)
+    assert op("planted-secret", key="k").json() == {"item": "PLANTED-SECRET"}
+    stored = " ".join(result for (result,) in made.sql("SELECT result FROM retrysafe_receipts"))
+    assert "PLANTED" not in stored
+    assert len(stored) > 50
+    made.close()

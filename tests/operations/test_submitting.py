@@ -1,0 +1,116 @@
+"""start="worker": committed with its input, answered at once, run by the worker; and going on by id."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from retrysafe import Answer, Policy
+from retrysafe.core.states import State
+from retrysafe.errors import FingerprintMismatch, NotFinished, OutcomeUnknown, UsageError
+from retrysafe.operations import Accepted
+from retrysafe.worker.completer import Completed, Completer
+from tests.operations.world import OrderIn, Ordering, World
+
+WORKER = Policy(failures="release", start="worker")
+
+
+def now_due(attempt: int) -> float:
+    return 0.0
+
+
+def test_it_is_accepted_and_the_worker_runs_it(w: World) -> None:
+    ordering = Ordering(w, policy=WORKER)
+    first = ordering()
+    assert isinstance(first, Accepted)
+    assert (first.key, first.target, len(first.id)) == ("k", "create_order@1", 64)
+    assert ordering().id == first.id
+    assert (w.state(), w.record().attempt, w.items()) == (State.CLAIMED, 1, [])
+    assert Completer(w.safe).run_once() == Completed(1, 0, 0)
+    assert ordering() == Answer(201, {"order": 1, "charge": "ch_0"})
+    assert (w.items(), len(w.sent)) == (["a"], 1)
+
+
+def test_submit_without_the_policy(w: World) -> None:
+    ordering = Ordering(w)
+    assert isinstance(w.run(ordering.op.submit(OrderIn("a", 5), key="k")), Accepted)
+    assert ordering().status == 201
+    again = w.run(ordering.op.submit(OrderIn("a", 5), key="k"))
+    assert again.replayed
+    with pytest.raises(FingerprintMismatch):
+        w.run(ordering.op.submit(OrderIn("b", 5), key="k"))
+
+
+def test_waiting_for_the_worker_does_not_age_its_keys(w: World) -> None:
+    """Accepted two days ago, and nobody was there: nothing was sent yet, so the key is new."""
+    ordering = Ordering(w, policy=WORKER)
+    ordering()
+    ordering.op.clock = lambda: time.time() + 2 * 86_400
+    assert Completer(w.safe).run_once() == Completed(1, 0, 0)
+    assert len(w.sent) == 1
+
+
+def test_asking_again_is_not_an_attempt(w: World) -> None:
+    ordering = Ordering(w, policy=WORKER, max_attempts=2)
+    for _ in range(5):
+        ordering()
+    assert w.record().attempt == 1
+
+
+def test_who_asks_for_what_is_uncertain_is_told(w: World) -> None:
+    ordering = Ordering(w, policy=WORKER, max_attempts=1)
+    ordering.fail["charge"] = [ConnectionError("down")] * 3
+    ordering()
+    assert Completer(w.safe).run_once() == Completed(0, 1, 0)
+    with pytest.raises(OutcomeUnknown):
+        ordering()
+
+
+def test_going_on_by_id(w: World) -> None:
+    ordering = Ordering(w)
+    ordering.fail["finish"] = [ValueError("no")] * 3
+    with pytest.raises(NotFinished):
+        ordering()
+    ended = w.run(ordering.op.resume_id(w.record().id.hex()))
+    assert ended.answer.status == 201
+    assert w.run(ordering.op.resume_id(w.record().id)).replayed
+    with pytest.raises(UsageError, match="64 hex digits"):
+        w.run(ordering.op.resume_id("abc"))
+    with pytest.raises(UsageError, match="there is no record"):
+        w.run(ordering.op.resume_id("00" * 32))
+
+
+def test_the_completer_waits_for_the_client_then_goes_on(w: World) -> None:
+    ordering = Ordering(w)
+    _, claim = ordering.op.prepare((OrderIn("a", 5),), {}, "k")
+    assert w.safe.execute(claim).granted
+    assert Completer(w.safe, grace=0).run_once() == Completed(0, 0, 0)
+    w.sql(f"UPDATE {w.keys} SET lease_until = started + 1")
+    assert Completer(w.safe, grace=3600).run_once() == Completed(0, 0, 0)
+    assert Completer(w.safe, grace=0).run_once() == Completed(1, 0, 0)
+    assert w.items() == ["a"]
+
+
+def test_the_completer_backs_off_and_ends(w: World) -> None:
+    """I21: a poison operation is tried so often, and then given to a person."""
+    ordering = Ordering(w, max_attempts=4)
+    ordering.fail["charge"] = [ConnectionError("down")] * 99
+    with pytest.raises(NotFinished):
+        ordering()
+    assert Completer(w.safe).run_once() == Completed(0, 0, 0), "not before two seconds have passed"
+    rounds = [Completer(w.safe, backoff=now_due).run_once() for _ in range(5)]
+    assert rounds == [Completed(0, 1, 0)] * 3 + [Completed(0, 0, 0)] * 2
+    assert (w.state(), w.record().attempt, len(w.sent)) == (State.UNCERTAIN, 4, 12)
+
+
+def test_an_operation_that_kills_every_process_is_given_to_a_person(w: World) -> None:
+    ordering = Ordering(w, max_attempts=3)
+    for _ in range(3):
+        _, claim = ordering.op.prepare((OrderIn("a", 5),), {}, "k")
+        assert w.safe.execute(claim).granted
+        w.lapse()
+    assert Completer(w.safe, grace=0).run_once() == Completed(0, 0, 0, 1)
+    assert w.state() is State.UNCERTAIN
+    assert w.record().note == "dead letter: 3 attempts of create_order died at 'the start'"
+    assert Completer(w.safe, grace=0).run_once() == Completed(0, 0, 0, 0)

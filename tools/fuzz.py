@@ -1,0 +1,89 @@
+"""Throw malformed input at a parser: only the error it promises may come back.
+
+    python tools/fuzz.py keys --count 10000000 [--seed 7]
+
+Prints how many were tried, accepted and refused; the first surprise ends it, with the input that caused it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from retrysafe.core.keys import MAX_KEY, parse_key
+from retrysafe.errors import MalformedKey
+
+SEEDS = (
+    "8e03978e-40d5-43e8-bc93-6894a57f9324",
+    '"8e03978e-40d5-43e8-bc93-6894a57f9324"',
+    '"a\\"b\\\\c"', '"unterminated', '"', '""', "", " ", "a,b", "a b", "\ta\t", "x" * MAX_KEY, "x" * (MAX_KEY + 1),
+    '"' + "y" * MAX_KEY + '"', "naïve", "\ud800", "k\0", "k\r\nSet-Cookie: a=b", "k\n", "＂k＂", '"k";p=1', "'k'",
+    ":YQ==:",
+)  # fmt: skip
+SPICE = '",\\ \t\r\n\0\x7f\x80ÿ…\ud800;=:{}()[]<>@?/' + "aZ09-_.~!*'"
+
+
+def keys(rng: random.Random) -> Iterator[str]:
+    """Mutations of good and bad keys: cut, doubled, spiced, shuffled."""
+    while True:
+        text = rng.choice(SEEDS)
+        for _ in range(rng.randrange(4)):
+            at = rng.randrange(len(text) + 1)
+            kind = rng.randrange(4)
+            if kind == 0:
+                text = text[:at] + rng.choice(SPICE) + text[at:]
+            elif kind == 1:
+                text = text[:at] + text[at + 1 :]
+            elif kind == 2:
+                text = text[at:] + text[:at]
+            else:
+                text = text[:at] + text
+        yield text
+
+
+def check_key(text: str) -> bool:
+    """Whether it was accepted. An accepted key keeps its promises; a refused one is a MalformedKey and nothing else."""
+    try:
+        key = parse_key(text)
+    except MalformedKey:
+        return False
+    assert 1 <= len(key) <= MAX_KEY, f"length {len(key)}"
+    assert all("\x21" <= each <= "\x7e" for each in key), "an invisible character got through"
+    quoted = '"' + key.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    assert parse_key(quoted) == key, "the quoted spelling is another key"
+    return True
+
+
+TARGETS: dict[str, tuple[Callable[[random.Random], Iterator[str]], Callable[[str], bool]]] = {"keys": (keys, check_key)}
+
+
+def fuzz(target: str, count: int, seed: int) -> tuple[int, int]:
+    """How many were accepted and refused; a surprise is raised with its input."""
+    make, check = TARGETS[target]
+    accepted = 0
+    for number, text in zip(range(count), make(random.Random(seed)), strict=False):
+        try:
+            accepted += check(text)
+        except BaseException as error:
+            raise AssertionError(f"{target} input {number} of seed {seed}: {text!r}: {error!r}") from error
+    return accepted, count - accepted
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", choices=TARGETS)
+    parser.add_argument("--count", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    began = time.monotonic()
+    accepted, refused = fuzz(given.target, given.count, given.seed)
+    seconds = time.monotonic() - began
+    print(f"{given.target}: {given.count} tried, {accepted} accepted, {refused} refused, 0 surprises ({seconds:.0f} s)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
