@@ -68,27 +68,10 @@ def pgbench(url: str, pace: Pace) -> str:
     )
     found = []
     for callers in pace.callers:
-        done = subprocess.run(
-            [
-                program,
-                "-n",
-                "-f",
-                "-",
-                "-c",
-                str(callers),
-                "-j",
-                "1",
-                "-M",
-                "prepared",
-                "-T",
-                str(max(1, int(pace.seconds))),
-            ]
-            + ["-h", at.hostname or "", "-p", str(at.port), "-U", at.username or "postgres", at.path.lstrip("/")],
-            input=script.replace("\\", "\\"),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        pace_words = ("-c", str(callers), "-j", "1", "-M", "prepared", "-T", str(max(1, int(pace.seconds))))
+        where = ("-h", at.hostname or "", "-p", str(at.port), "-U", at.username or "postgres", at.path.lstrip("/"))
+        command = [program, "-n", "-f", "-", *pace_words, *where]
+        done = subprocess.run(command, input=script, capture_output=True, text=True, check=False)
         rate = [line.split()[2] for line in done.stdout.splitlines() if line.startswith("tps")]
         found.append(f"{callers}: {float(rate[0]):.0f}/s" if rate else f"{callers}: failed")
     return "pgbench, the same two statements, pairs by callers: " + ", ".join(found)

@@ -64,7 +64,7 @@ async def test_nothing_in_flight_goes_at_once_by_the_plain_path() -> None:
         assert (await bench.batched.execute(claim(key))).granted
     assert [op.key for op in bench.store.plain] == ["a", "b"]  # type: ignore[attr-defined]
     assert bench.store.batches == []
-    assert not bench.lane._busy
+    assert not bench.lane.busy
 
 
 async def test_what_queued_goes_as_one() -> None:
@@ -208,7 +208,7 @@ async def test_a_cancelled_caller_in_flight_disturbs_nobody() -> None:
     assert isinstance(replies[0], asyncio.CancelledError)
     assert all(reply.granted for reply in replies[1:])
     assert bench.sent() == [["a", "b"]]
-    assert not bench.lane._busy
+    assert not bench.lane.busy
 
 
 async def test_a_cancelled_caller_of_a_batch_in_flight_disturbs_nobody() -> None:

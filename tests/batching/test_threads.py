@@ -92,7 +92,7 @@ def test_what_queued_goes_as_one_led_by_the_first() -> None:
     bench.crowd(*(claim(f"k{number}") for number in range(10)))
     assert all(reply.granted for reply in bench.end())
     assert bench.sent() == [[f"k{number}" for number in range(10)]]
-    assert not bench.lane._busy
+    assert not bench.lane.busy
 
 
 def test_one_operation_of_a_key_per_batch() -> None:
@@ -145,7 +145,7 @@ def test_what_cannot_go_together_goes_apart_and_beside_the_lane() -> None:
     bench.store.before = lambda ops: BatchRefused("held") if len(ops) > 1 else None
     assert errors(bench.end()) == []
     assert (len(bench.store.batches), len(bench.store.plain)) == (1, 4)
-    assert not bench.lane._busy
+    assert not bench.lane.busy
 
 
 def test_a_crash_of_the_leader_fails_its_batch_loudly_and_the_lane_works_afterwards() -> None:
@@ -232,7 +232,7 @@ def test_an_interrupted_first_follower_is_not_made_the_leader(signals: list[Inte
     assert isinstance(first.result(), Interrupt)
     bench.end()
     assert second.ended.granted
-    assert not bench.lane._busy
+    assert not bench.lane.busy
 
 
 def test_an_appointed_leader_that_is_interrupted_gives_the_lane_on(signals: list[Interruptible]) -> None:
@@ -252,7 +252,7 @@ def test_an_appointed_leader_that_is_interrupted_gives_the_lane_on(signals: list
         bench.end()
     assert isinstance(first.ended, Interrupt)
     assert second.ended.granted
-    assert not bench.lane._busy
+    assert not bench.lane.busy
 
 
 def test_patience_is_kept_behind_a_store_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,4 +266,4 @@ def test_patience_is_kept_behind_a_store_that_hangs(monkeypatch: pytest.MonkeyPa
     assert all("the store is too slow" in str(caller.result()) for caller in behind)
     bench.store.go()
     assert hanging.result().granted
-    assert not bench.lane._busy
+    assert not bench.lane.busy

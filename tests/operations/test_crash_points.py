@@ -116,6 +116,7 @@ def nursery(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Nursery]
 def boundaries(nursery: Nursery) -> tuple[int, int]:
     """How many there are in a client's run, and in the worker's round that publishes its job."""
     client = nursery.run("client", key="count")["passed"]
+    nursery.run("worker", key="count")
     worker = nursery.run("client", "worker", key="other")["passed"]
     nursery.check("count")
     assert client > 30

@@ -93,7 +93,10 @@ def test_a_step_without_an_undo_is_kept(w: World) -> None:
     def note(tx: Any) -> int:
         return (yield from w.insert(tx, "note"))
 
-    @w.foreign(op, undo=w.coloured(undone.append))
+    def uncall(key: str) -> None:
+        undone.append(key)
+
+    @w.foreign(op, undo=w.coloured(uncall))
     def call(*, key: str) -> str:
         return "x"
 

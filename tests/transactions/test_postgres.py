@@ -20,6 +20,8 @@ from retrysafe.errors import NotSameDatabase, RolledBack, SchemaMissing, StoreEr
 from retrysafe.transactions import run
 from tests.faults.proxy import PostgresProxy
 from tests.opening import unique, with_option
+from tests.servers import PostgresServer
+from tests.transactions.conftest import EFFECTS
 from tests.transactions.rigs import SCOPE, World, on_psycopg_pool, task
 
 pytestmark = pytest.mark.store("postgres")
@@ -169,9 +171,22 @@ def test_an_error_that_was_passed_over_is_met_at_the_receipt(postgres: World, po
 # Costs --------------------------------------------------------------------------------------------
 
 
-def test_one_commit_in_all_counted_at_the_server(postgres: World) -> None:
-    """Every commit record of this database, while nobody else uses it."""
-    with on_psycopg_pool(postgres) as user, psycopg.connect(postgres.plain, autocommit=True) as admin:
+@pytest.fixture
+def alone() -> Iterator[World]:
+    """A server that nobody else uses: its transaction counter counts only us."""
+    server = PostgresServer(autovacuum="off")
+    server.start()
+    safe = RetrySafe(server.url)
+    safe.migrate()
+    with psycopg.connect(server.url, autocommit=True) as admin:
+        admin.execute(EFFECTS)
+    yield World(server.url, safe)
+    safe.close()
+    server.stop()
+
+
+def test_one_commit_in_all_counted_at_the_server(alone: World) -> None:
+    with on_psycopg_pool(alone) as user, psycopg.connect(alone.plain, autocommit=True) as admin:
         user.run("warm", ["w"])
         statements = logged(admin, lambda: user.run("k", ["a"]))
     assert statements == {"commits": 1}
@@ -187,8 +202,8 @@ def logged(admin: psycopg.Connection[Any], work: Any) -> dict[str, int]:
     return {"commits": int(after[0]) - int(before[0])}
 
 
-def test_a_replay_uses_no_transaction_number(postgres: World) -> None:
-    with on_psycopg_pool(postgres) as user, psycopg.connect(postgres.plain, autocommit=True) as admin:
+def test_a_replay_uses_no_transaction_number(alone: World) -> None:
+    with on_psycopg_pool(alone) as user, psycopg.connect(alone.plain, autocommit=True) as admin:
         user.run("k", ["a"])
         assert logged(admin, lambda: user.run("k", ["a"])) == {"commits": 0}
 

@@ -71,14 +71,7 @@ def canonical_json(body: bytes, content_type: str = "") -> bytes:
     Numbers with a point or exponent keep their literal, objects with a repeated key keep all their pairs.
     Both are written as an object with one key that starts with NUL; real keys that do are escaped.
     """
-    value = json.loads(
-        body.decode(),
-        parse_float=_literal,
-        parse_int=_integer,
-        parse_constant=_refuse,
-        object_pairs_hook=_object,
-    )
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    return _write(_read(body.decode())).encode()
 
 
 def _literal(text: str) -> dict[str, str]:
@@ -100,6 +93,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if any(key.startswith("\0") for key in found):
         return {"\0" + key if key.startswith("\0") else key: value for key, value in pairs}
     return found
+
+
+# Made once: json.loads and json.dumps would make a reader and a writer for each request.
+_read = json.JSONDecoder(
+    parse_float=_literal, parse_int=_integer, parse_constant=_refuse, object_pairs_hook=_object
+).decode
+_write = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def canonical_form(body: bytes, content_type: str = "") -> bytes:

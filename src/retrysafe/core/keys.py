@@ -52,11 +52,11 @@ def parse_key(header: str) -> str:
 
 def frame(*parts: str | bytes) -> bytes:
     """Parts joined so that no other list of parts gives the same bytes."""
-    framed = bytearray()
+    framed = []
     for part in parts:
         data = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
-        framed += len(data).to_bytes(4, "big") + data
-    return bytes(framed)
+        framed += (len(data).to_bytes(4, "big"), data)
+    return b"".join(framed)
 
 
 def record_id(kind: Kind, namespace: str, scope: str, key: str) -> bytes:

@@ -115,6 +115,8 @@ class AsyncPerformer:
     async def _pause(self, pause: Pause) -> float:
         import asyncio
 
+        if pause.seconds <= 0 and not pause.patience:
+            return 0.0  # only a place where a held cancellation is delivered; a turn of the loop would be paid for nothing
         began = time.monotonic()
         if self._store.capabilities.wakes and pause.patience:
             await self._store.wait(pause.id, pause.patience)  # type: ignore[attr-defined]  # says capabilities.wakes

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from retrysafe.core.times import micros
-from retrysafe.core.values import NotPlain
 from retrysafe.engine import typed
 from retrysafe.engine.effects import Call, Flow, Pause
 from retrysafe.errors import LeaseLost, ResultNotStorable, UsageError
@@ -40,7 +39,7 @@ def stored(step: Step, result: Any) -> tuple[str, Any]:
     try:
         text = typed.dump(result)
         return text, typed.load(text, step.returns)
-    except (NotPlain, UsageError) as error:
+    except Exception as error:  # whatever the type's own constructor raises, among others
         raise ResultNotStorable(f"step {step.name!r}", str(error)) from error
 
 

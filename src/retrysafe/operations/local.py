@@ -17,7 +17,6 @@ from typing import Any
 from retrysafe.core.jobs import Stage
 from retrysafe.core.ops import Complete, Install, Op, Renew
 from retrysafe.core.records import Answer
-from retrysafe.core.values import NotPlain
 from retrysafe.engine import typed
 from retrysafe.engine.effects import Flow, Pause, Transact
 from retrysafe.errors import (
@@ -178,7 +177,7 @@ def worked(change: Change, statements: Receipts, staging: Staging) -> Generator[
     try:
         text = typed.dump(result)
         result = typed.load(text, change.returns)
-    except (NotPlain, UsageError) as error:
+    except Exception as error:  # whatever the type's own constructor raises, among others
         raise ResultNotStorable(f"step {change.step!r}", str(error), rolled_back=True) from error
     if not (yield from statements.whole(mark)):
         raise Unknown(

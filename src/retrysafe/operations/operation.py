@@ -16,7 +16,7 @@ from retrysafe.core.times import micros
 from retrysafe.engine import arguments, typed
 from retrysafe.engine.effects import Flow
 from retrysafe.engine.guard import Ended, Task
-from retrysafe.errors import OperationError, UsageError
+from retrysafe.errors import ArgumentError, OperationError, UsageError
 from retrysafe.operations import flow, perform, run, staging, undoing
 from retrysafe.operations.accepting import Accepted, accept
 from retrysafe.operations.foreign import foreign
@@ -156,8 +156,12 @@ class Operation:
     def __call__(self, *args: Any, key: str | Key, **kwargs: Any) -> Any:
         """The Answer: of this run, or the stored one. Awaitable if the body is async. With `start="worker"` it is
         Accepted until the worker has finished it."""
-        started = self.start(*args, key=key, **kwargs)
-        return _answer_of(started) if inspect.isawaitable(started) else _answer(started)
+        if inspect.iscoroutinefunction(self._needed_body()):
+            return self._awaited(args, key, kwargs)
+        return _answer(self.start(*args, key=key, **kwargs))
+
+    async def _awaited(self, args: tuple[Any, ...], key: str | Key, kwargs: dict[str, Any]) -> Answer | Accepted:
+        return _answer(await self.start(*args, key=key, **kwargs))
 
     def start(self, *args: Any, key: str | Key, **kwargs: Any) -> Any:
         """Like calling it, but tells also whether it was a replay: an `Ended`."""
@@ -191,9 +195,27 @@ class Operation:
         # The name is part of it: two operations called with one Key and equal arguments are two requests.
         fingerprint = arguments.fingerprint_of(self.name, {"@operation": self.name, **given}, frozenset())
         whose = key if isinstance(key, Key) else Key(key, self.name, "operation")
-        input_ = typed.dump({name: typed.to_plain(value) for name, value in given.items()}).encode()
+        input_ = self._input(given)
         task = Task(whose, self.safe.namespace, self.target, fingerprint, self.policy, input_)
         return task, self._claim(task)
+
+    def _input(self, given: dict[str, Any]) -> bytes:
+        """The arguments as they are stored; read back once here, before anything is claimed in their name."""
+        try:
+            text = typed.dump({name: typed.to_plain(value) for name, value in given.items()})
+            self._arguments(text)
+        except OperationError:
+            raise
+        except Exception as error:
+            raise ArgumentError(
+                f"the arguments of operation {self.name!r} cannot be stored and read back: {error}. Pass plain data, "
+                "or values of annotated dataclasses, pydantic models, structs"
+            ) from error
+        return text.encode()
+
+    def _arguments(self, text: str) -> dict[str, Any]:
+        known = hints(self._needed_body())
+        return {name: typed.from_plain(value, known.get(name)) for name, value in typed.load(text, None).items()}
 
     def _resume_id(self, record_id: bytes) -> Flow[Ended]:
         record = (yield Lookup(record_id)).record
@@ -212,10 +234,7 @@ class Operation:
 
     def call_body(self, attempt: Run, input_: bytes) -> Any:
         """The body, with the input as it was typed. In the colour it was written in."""
-        body = self._needed_body()
-        known = hints(body)
-        plain = typed.load(input_.decode(), None)
-        given = {name: typed.from_plain(value, known.get(name)) for name, value in plain.items()}
+        body, given = self._needed_body(), self._arguments(input_.decode())
         token = run.current.set(attempt)
         try:
             result = body(**given)
@@ -253,10 +272,6 @@ async def _inside(attempt: Run, result: Any) -> Any:
 
 def _answer(started: Ended | Accepted) -> Answer | Accepted:
     return started if isinstance(started, Accepted) else started.answer
-
-
-async def _answer_of(started: Any) -> Answer | Accepted:
-    return _answer(await started)
 
 
 def as_id(given: str | bytes) -> bytes:

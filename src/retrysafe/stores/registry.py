@@ -47,6 +47,8 @@ def _batched(store: Store) -> Store:
 
 
 def _async_batched(store: AsyncStore) -> AsyncStore:
+    if getattr(store, "batches_itself", False):
+        return store
     from retrysafe.stores.batching.aio import AsyncBatching  # it loads asyncio, which sync programs need not
 
     return AsyncBatching(store)

@@ -7,6 +7,7 @@ for it like anybody else, and one of them wins.
 from __future__ import annotations
 
 import inspect
+import random
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -84,7 +85,10 @@ class Completer:
             cursor = ""
             while True:
                 page = self._safe.execute(List(state=wanted.state, lapsed=wanted.lapsed, cursor=cursor, limit=PAGE))
-                yield from (record for record in page.records if unfinished(record))
+                # In any order: several workers that see the same list should not all reach for the same record.
+                found = [record for record in page.records if unfinished(record)]
+                random.shuffle(found)
+                yield from found
                 cursor = page.cursor
                 if not cursor:
                     break

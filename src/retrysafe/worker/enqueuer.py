@@ -45,11 +45,13 @@ class Enqueuer:
         publishers: Mapping[str, Publisher],
         *,
         batch: int = BATCH,
+        lease: float = LEASE,
         max_attempts: int = MAX_ATTEMPTS,
     ) -> None:
         self._safe = safe
         self._publishers = dict(publishers)
         self._batch = batch
+        self._lease = lease
         self._max_attempts = max_attempts
 
     def run_once(self, stopping: Callable[[], bool] = lambda: False) -> Published:
@@ -57,7 +59,7 @@ class Enqueuer:
         total = Published(0, 0, 0)
         while not stopping():
             token = secrets.token_bytes(16)
-            taken = self._safe.execute(TakeJobs(self._batch, token, micros(LEASE)))
+            taken = self._safe.execute(TakeJobs(self._batch, token, micros(self._lease)))
             if not taken:
                 break
             done = self._publish(taken, token)
@@ -69,7 +71,7 @@ class Enqueuer:
         due again when it is over, rather than being delivered by two workers at once."""
         published: list[str] = []
         failed = dead = 0
-        until = time.monotonic() + LEASE / 2
+        until = time.monotonic() + self._lease / 2
         for staged in taken:
             if time.monotonic() > until:
                 break

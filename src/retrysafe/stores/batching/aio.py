@@ -62,15 +62,15 @@ class AsyncLane:
         self._limit = queue
         self._queue: deque[Sleeper] = deque()
         self._sent: list[Sleeper] = []
-        self._busy = False
+        self.busy = False
         self._pump_task: asyncio.Task[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
 
     async def execute(self, op: Op[R]) -> R:
-        if self._busy:
+        if self.busy:
             reply: Any = await self._join(op)
             return await self._store.execute(op) if reply is ALONE else reply
-        self._busy = True
+        self.busy = True
         try:
             return await self._store.execute(op)
         finally:
@@ -95,7 +95,7 @@ class AsyncLane:
         self._pump_task.add_done_callback(self._pumped)
 
     def _rest(self) -> None:
-        self._busy = False
+        self.busy = False
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
@@ -177,7 +177,8 @@ class AsyncBatching:
         lane = self._lanes.get(type(op))
         if lane is None:
             return await self._store.execute(op)
-        if self._glance is not None and isinstance(op, Claim):
+        # Only where it would have to wait: whoever goes at once looks for itself.
+        if lane.busy and self._glance is not None and isinstance(op, Claim):
             seen: Any = self._glance(op)
             if seen is not None:
                 return seen  # type: ignore[no-any-return]  # a claim's reply

@@ -63,17 +63,17 @@ class Lane:
         self._limit = queue
         self._lock = threading.Lock()
         self._queue: deque[Follower] = deque()
-        self._busy = False
+        self.busy = False
 
     def execute(self, op: Op[R]) -> R:
         mine = False
         follower: Follower | None = None
         try:
             with self._lock:
-                if self._busy:
+                if self.busy:
                     follower = self._join(op)
                 else:
-                    self._busy = mine = True
+                    self.busy = mine = True
             if follower is None:
                 return self._store.execute(op)
             reply: R = self._follow(follower)
@@ -127,7 +127,7 @@ class Lane:
         """The lane is free: the first who waits leads, or nobody does."""
         with self._lock:
             if not self._queue:
-                self._busy = False
+                self.busy = False
                 return
             first = self._queue[0]
             first.leads = True
@@ -193,7 +193,8 @@ class Batching:
         lane = self._lanes.get(type(op))
         if lane is None:
             return self._store.execute(op)
-        if self._glance is not None and isinstance(op, Claim):
+        # Only where it would have to wait: whoever goes at once looks for itself.
+        if lane.busy and self._glance is not None and isinstance(op, Claim):
             seen: Any = self._glance(op)
             if seen is not None:
                 return seen  # type: ignore[no-any-return]  # a claim's reply

@@ -184,8 +184,9 @@ def _sender(
 ) -> Callable[[Statement], Awaitable[Any]]:
     async def send(statement: Statement) -> Any:
         try:
-            cursor = await connection.execute(statement.sql, statement.values or None, binary=True)
-            return await cursor.fetchall() if cursor.description is not None else []
+            keep = None if statement.prepared else False
+            cursor = await connection.execute(statement.sql, statement.values or None, prepare=keep, binary=True)
+            return await cursor.fetchall() if cursor.rownumber is not None else []
         except psycopg.Error as error:
             raise meaning(error, url, batch) from error
 

@@ -151,8 +151,9 @@ def _conninfo(pool: Pool) -> str:
 def _sender(connection: psycopg.Connection[Any], url: str, batch: bool = False) -> Callable[[Statement], Any]:
     def send(statement: Statement) -> Any:
         try:
-            cursor = connection.execute(statement.sql, statement.values or None, binary=True)
-            return cursor.fetchall() if cursor.description is not None else []
+            keep = None if statement.prepared else False
+            cursor = connection.execute(statement.sql, statement.values or None, prepare=keep, binary=True)
+            return cursor.fetchall() if cursor.rownumber is not None else []
         except psycopg.Error as error:
             raise meaning(error, url, batch) from error
 

@@ -18,6 +18,7 @@ from retrysafe.stores.redis.layout import FIELDS
 
 _ON_LAPSE = frozenset(get_args(OnLapse))
 _GONE = frozenset(get_args(Gone))
+_written = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps would make one for each answer
 
 
 def text(value: str) -> bytes:
@@ -36,7 +37,7 @@ def newborn(op: Claim) -> tuple[bytes, ...]:
 
 def answer_parts(answer: Answer) -> tuple[bytes, bytes, bytes, bytes]:
     """Status, headers, body, gone: equal bytes exactly when the answers are equal."""
-    headers = json.dumps(answer.headers, separators=(",", ":")).encode()
+    headers = _written(answer.headers).encode()
     return number(answer.status), headers, answer.body, answer.gone.encode()
 
 

@@ -76,7 +76,7 @@ class RedisStore:
         except Exception as error:
             raise unreachable(error, self._server) from error
         try:
-            connection.send_packed_command(wire.packed(commands))
+            connection.send_packed_command([wire.packed(commands)])
             return [_read(connection) for _ in commands]
         except BaseException as error:
             # Whatever is still to come on this connection belongs to nobody: the next one must not read it.

@@ -8,7 +8,8 @@ twice, and any number of commands go out in one write.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from retrysafe.errors import MissingDriver, UsageError
@@ -61,13 +62,25 @@ def _run(calls: list[Call]) -> Plan[Exchange, list[Any]]:
     return responses
 
 
-def packed(commands: Exchange) -> list[bytes]:
+def packed(commands: Exchange) -> bytes:
     """Commands as they travel. Ours are bytes already, so this is a good deal quicker than the driver's own packing."""
-    parts: list[bytes] = []
-    for command in commands:
-        parts.append(b"*%d\r\n" % len(command))
-        parts.extend(b"$%d\r\n%b\r\n" % (len(part), part) for part in command)
-    return [b"".join(parts)]
+    pack = _packer()
+    return pack(commands[0]) if len(commands) == 1 else b"".join(map(pack, commands))
+
+
+@cache
+def _packer() -> Callable[[Command], bytes]:
+    try:
+        from hiredis import pack_command
+    except ImportError:
+        return _pack
+    return pack_command  # type: ignore[return-value]  # it says `tuple` of one, and takes any
+
+
+def _pack(command: Command) -> bytes:
+    parts = [b"*%d\r\n" % len(command)]
+    parts.extend(b"$%d\r\n%b\r\n" % (len(part), part) for part in command)
+    return b"".join(parts)
 
 
 def _unknown_script(response: Any) -> bool:

@@ -17,11 +17,13 @@ _PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
 
 
 class Statement(NamedTuple):
-    """One thing to send. `writes` is False where a connection that only reads will do."""
+    """One thing to send. `writes` is False where a connection that only reads will do; `prepared` is False where a
+    plan must not be kept, because it depends on how large the table is."""
 
     sql: str
     values: Mapping[str, Any]
     writes: bool = True
+    prepared: bool = True
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Dialect:
             "receipts": names.receipts,
             "prefix": names.bare,
             "columns": ", ".join(COLUMNS),
+            "nothing": ", ".join(["NULL"] * len(COLUMNS)),
             "now": self.now,
             "empty": self.empty,
             "least": self.least,

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from retrysafe.core.moves import Grant, grantable, recognised
+from retrysafe.core.moves import Grant, born, grantable, recognised
 from retrysafe.core.ops import (
     Advance,
     Claim,
@@ -54,29 +54,35 @@ class Plans:
     def __init__(self, dialect: Dialect, names: Names) -> None:
         self._dialect = dialect
         self.texts = dialect.load(names)
-        self._reads_first = "insert_or_read" not in self.texts
+        self._in_one = "insert_or_read" in self.texts
 
     def of(self, op: Op[R]) -> Plan[Statement, R]:
         """The plan of an operation."""
         plan: Plan[Statement, R] = _PLANS[type(op)](self, op)
         return plan
 
+    def under_lock(self, op: Op[R]) -> Plan[Statement, R]:
+        """The plan of an operation for who holds the store's one write lock already: nothing is gained by reading
+        first, and a new key needs no look at what is not there."""
+        plan: Any = self._claim(op, reads_first=False) if isinstance(op, Claim) else self.of(op)
+        return plan  # type: ignore[no-any-return]
+
     # Claim ----------------------------------------------------------------------------------
 
-    def _claim(self, op: Claim) -> Plan[Statement, ClaimReply]:
+    def _claim(self, op: Claim, reads_first: bool = True) -> Plan[Statement, ClaimReply]:
         values = rows.claim_values(op)
         for _ in range(ROUNDS):
             try:
-                reply = yield from self._attempt(op, values)
+                reply = yield from self._attempt(op, values, reads_first)
             except Held:
                 return ClaimReply(False, None, 0)
             if reply is not None:
                 return reply
         raise StoreUnavailable(f"the claim lost {ROUNDS} races in a row; the key is contended, try again")
 
-    def _attempt(self, op: Claim, values: dict[str, Any]) -> Plan[Statement, ClaimReply | None]:
+    def _attempt(self, op: Claim, values: dict[str, Any], reads_first: bool) -> Plan[Statement, ClaimReply | None]:
         """One round: None when somebody else moved the record between two statements, so look again."""
-        found = yield from self._insert_or_read(values)
+        found = yield from self._insert_or_read(op, values, reads_first)
         if found is None or found.granted:
             return found
         grant = grantable(found.record, op, found.now)
@@ -86,17 +92,28 @@ class Plans:
         taken = yield Statement(self.texts[name], values)
         return _reply(True, taken[0]) if taken else None
 
-    def _insert_or_read(self, values: dict[str, Any]) -> Plan[Statement, ClaimReply | None]:
-        if not self._reads_first:
+    def _insert_or_read(
+        self, op: Claim, values: dict[str, Any], reads_first: bool
+    ) -> Plan[Statement, ClaimReply | None]:
+        if self._in_one:
             # No row at all means: another insert committed after our snapshot. Neither ours nor absent (I1).
             both = yield Statement(self.texts["insert_or_read"], values)
-            return _reply(both[0][0], both[0][1:]) if both else None
+            if not both:
+                return None
+            granted, moment, *columns = both[0]
+            return ClaimReply(granted, born(op, moment) if granted else rows.read(columns), moment)
         # Where a write takes the one lock there is, a replay must not ask for it: read first, then insert.
-        seen = yield Statement(self.texts["lookup"], {"id": values["id"], "now": values["now"]}, writes=False)
-        if seen[0][1] is not None:
-            return _reply(False, seen[0])
-        born = yield Statement(self.texts["insert"], values)
-        return _reply(True, born[0]) if born else None
+        if reads_first:
+            seen = yield from self._lookup(Lookup(op.id, op.now))
+            if seen.record is not None:
+                return ClaimReply(False, seen.record, seen.now)
+        inserted = yield Statement(self.texts["insert"], values)
+        if inserted:
+            return ClaimReply(True, born(op, inserted[0][0]), inserted[0][0])
+        if reads_first:
+            return None
+        there = yield from self._lookup(Lookup(op.id, op.now))
+        return ClaimReply(False, there.record, there.now) if there.record is not None else None
 
     # Fenced writes --------------------------------------------------------------------------
 

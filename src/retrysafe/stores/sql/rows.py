@@ -17,6 +17,8 @@ COLUMNS = (
     "created", "started", "completed", "expires", "retention",
 )  # fmt: skip
 
+_written = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps would make one for each answer
+
 ON_LAPSE = frozenset({"resume", "uncertain", "rerun"})
 
 
@@ -45,7 +47,7 @@ def read_headers(text: str) -> list[tuple[str, str]]:
 
 
 def write_headers(answer: Answer) -> str:
-    return json.dumps(answer.headers, separators=(",", ":")) if answer.headers else ""
+    return _written(answer.headers) if answer.headers else ""
 
 
 def claim_values(op: Claim) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class SqliteFile:
         if ops:
             with self._writing() as connection:
                 for place, op in by_id(ops):
-                    replies[place] = follow(self.plans.of(op), lambda sent: _run(connection, sent))
+                    replies[place] = follow(self.plans.under_lock(op), lambda sent: _run(connection, sent))
         return replies
 
     def glance(self, op: Claim) -> ClaimReply | None:

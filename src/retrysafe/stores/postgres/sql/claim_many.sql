@@ -1,7 +1,10 @@
 -- Many claims, one commit. Sorted by id, so that two batches that share keys wait for each other in the same order.
--- A key without a row in the reply was inserted by somebody else meanwhile; one that may be taken over needs a
--- second look: both go by the plain way afterwards. The wait for an uncommitted rival is short here, because
--- everybody in the batch waits along.
+-- One row comes back for each id: granted, or what is there, or neither (inserted by somebody else meanwhile). A
+-- granted birth needs no columns: the claim has them all. What may be taken over needs a second look and goes by the
+-- plain way afterwards, as does what nobody could be told about. The wait for an uncommitted rival is short here,
+-- because everybody in the batch waits along.
+-- The lookup is one row at a time on purpose: joined as sets, a plan made while the table was small (and kept, because
+-- the statement is prepared) would read the whole table for each batch.
 WITH patience AS (
     SELECT set_config('lock_timeout', '100', true)
 ), fresh AS (
@@ -18,8 +21,11 @@ WITH patience AS (
     ) AS g(id, namespace, kind, scope, key, target, fingerprint, token, run, lease, retention, on_lapse, input)
     ORDER BY g.id
     ON CONFLICT (id) DO NOTHING
-    RETURNING {columns}
+    RETURNING id
 )
-SELECT true, {now}, {columns} FROM fresh
-UNION ALL
-SELECT false, {now}, {columns} FROM {keys} WHERE id = ANY(CAST(:id AS bytea[]))
+SELECT fresh.id IS NOT NULL, {now}, asked.id, found.*
+FROM unnest(CAST(:id AS bytea[])) AS asked(id)
+LEFT JOIN fresh ON fresh.id = asked.id
+LEFT JOIN LATERAL (
+    SELECT {columns} FROM {keys} AS k WHERE k.id = asked.id AND fresh.id IS NULL LIMIT 1
+) AS found ON true

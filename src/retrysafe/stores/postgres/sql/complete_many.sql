@@ -1,4 +1,5 @@
--- Many answers, one commit. `id = ANY` beside the join: without it a fresh table is read from end to end.
+-- Many answers, one commit. `id = ANY` beside the join: without it a fresh table is read from end to end. The states
+-- are named by what they are not: by what they are, the index of open records would be read from end to end instead.
 UPDATE {keys} AS k SET
     state = 'completed', lease_until = {now}, status = g.status, headers = g.headers, body = g.body, gone = g.gone,
     note = '', completed = {now},
@@ -8,5 +9,5 @@ FROM unnest(
     CAST(:headers AS text[]), CAST(:body AS bytea[]), CAST(:gone AS text[])
 ) AS g(id, attempt, token, status, headers, body, gone)
 WHERE k.id = g.id AND k.id = ANY(CAST(:id AS bytea[])) AND k.attempt = g.attempt AND k.token = g.token
-    AND k.state IN ('claimed', 'uncertain')
+    AND k.state NOT IN ('completed', 'released')
 RETURNING k.id

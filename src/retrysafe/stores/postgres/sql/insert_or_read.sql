@@ -1,5 +1,6 @@
 -- A claim's first statement: insert, and if the id is taken read what is there. One round trip either way, and
 -- a replay burns no transaction id. No row at all means another insert committed after our snapshot was taken.
+-- A granted birth brings no columns back: the claim has them all.
 -- The wait for an uncommitted insert of the same id is bounded here, in the statement, because a session
 -- setting would not survive a pooler in transaction mode.
 WITH {patience}, fresh AS (
@@ -10,8 +11,8 @@ WITH {patience}, fresh AS (
         {now}, {now}, 0, {forever}, :retention
     FROM patience
     ON CONFLICT (id) DO NOTHING
-    RETURNING {columns}
+    RETURNING id
 )
-SELECT true, {now}, {columns} FROM fresh
+SELECT true, {now}, {nothing} FROM fresh
 UNION ALL
 SELECT false, {now}, {columns} FROM {keys} WHERE id = :id

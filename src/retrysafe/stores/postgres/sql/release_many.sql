@@ -8,5 +8,5 @@ FROM unnest(
     CAST(:id AS bytea[]), CAST(:attempt AS integer[]), CAST(:token AS bytea[]), CAST(:note AS text[])
 ) AS g(id, attempt, token, note)
 WHERE k.id = g.id AND k.id = ANY(CAST(:id AS bytea[])) AND k.attempt = g.attempt AND k.token = g.token
-    AND k.state IN ('claimed', 'uncertain')
+    AND k.state NOT IN ('completed', 'released')
 RETURNING k.id

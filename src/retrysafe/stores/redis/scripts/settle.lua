@@ -46,12 +46,15 @@ local expires = math.max(later(record.created, record.retention), later(now, HOU
 if target == 'released' and record.point ~= '' then expires = FOREVER end
 
 redis.call('ZREM', INDEX[record.state], member)
-redis.call('HSET', KEYS[1], 'state', target, 'lease_until', text(now), 'note', note, 'completed', text(now),
-  'expires', text(expires))
+local moment, last = text(now), text(expires)
 if ARGV[8] then
-  redis.call('HSET', KEYS[1], 'status', ARGV[8], 'headers', ARGV[9], 'body', ARGV[10], 'gone', ARGV[11])
+  redis.call('HSET', KEYS[1], 'state', target, 'lease_until', moment, 'note', note, 'completed', moment,
+    'expires', last, 'status', ARGV[8], 'headers', ARGV[9], 'body', ARGV[10], 'gone', ARGV[11])
+else
+  redis.call('HSET', KEYS[1], 'state', target, 'lease_until', moment, 'note', note, 'completed', moment,
+    'expires', last)
 end
-redis.call('ZADD', INDEX[target], text(expires), member)
+redis.call('ZADD', INDEX[target], last, member)
 -- With a moment given from outside the server's clock means nothing for this record.
 if ARGV[1] == '' then
   if expires < FOREVER then redis.call('PEXPIREAT', KEYS[1], text(math.ceil(expires / 1000))) end

@@ -1,4 +1,4 @@
--- A record's first moment. Says nothing (no row) when the id is taken.
+-- A record's first moment, and when that was; the claim knows the rest. Says nothing (no row) when the id is taken.
 INSERT INTO {keys} ({columns})
 VALUES (
     :id, :namespace, :kind, :scope, :key, :target, :fingerprint, 'claimed', 1, :token, :run,
@@ -6,4 +6,4 @@ VALUES (
     {now}, {now}, 0, {forever}, :retention
 )
 ON CONFLICT (id) DO NOTHING
-RETURNING {now}, {columns}
+RETURNING {now}

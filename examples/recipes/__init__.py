@@ -1,0 +1,1 @@
+"""Recipes: one small program for each pattern, run by tests/recipes."""

@@ -1,0 +1,97 @@
+"""Cancelled at any await, and transactions that their owner commits in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retrysafe import Answer
+from retrysafe.core.states import State
+from retrysafe.errors import InProgress, OutcomeUnknown
+from tests.operations.world import OrderIn, Ordering, World, make_world
+
+CANCELLATIONS = 60
+
+
+@pytest.fixture(params=[pytest.param(s, marks=pytest.mark.store(s)) for s in ("sqlite", "postgres")])
+def asynchronous(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    world = make_world(request, tmp_path, request.param, "async")
+    yield world
+    world.close()
+
+
+def test_cancelled_at_any_await(asynchronous: World) -> None:
+    """Each caller is cancelled a little later than the one before; whoever asks next finishes the work, once."""
+    w = asynchronous
+    ordering = Ordering(w)
+    ordering("warm", item="warm")
+
+    async def cancelled_after(turns: int) -> bool:
+        key = f"k{turns}"
+        task = asyncio.ensure_future(ordering.op(OrderIn(key, 5), key=key))
+        for _ in range(turns):
+            await asyncio.sleep(0 if turns < CANCELLATIONS // 2 else 0.0005)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        return task.cancelled()
+
+    assert w.loop is not None
+    stopped = [w.loop.run(cancelled_after(turns)) for turns in range(CANCELLATIONS)]
+    assert sum(stopped) > 10
+    open_ones = [record for record in w.records() if record.state is State.CLAIMED]
+    assert open_ones == [], "whoever was cancelled gave back what it held"
+    for turns in range(CANCELLATIONS):
+        assert ordering(f"k{turns}", item=f"k{turns}").status == 201
+    assert Counter(w.items()) == Counter(["warm", *(f"k{turns}" for turns in range(CANCELLATIONS))])
+    assert len(set(w.sent)) == CANCELLATIONS + 1
+    assert len(w.jobs()) == CANCELLATIONS + 1
+
+
+@pytest.mark.parametrize("how", ["commit", "rollback"])
+def test_a_step_that_ends_its_own_transaction_is_found_out(w: World, how: str) -> None:
+    op = w.safe.operation("split")
+
+    @w.local(op)
+    def splits(tx: Any) -> Answer:
+        yield from w.insert(tx, "before")
+        ends = getattr(tx, how)
+        if w.store == "postgres":  # psycopg refuses it inside its own transaction block: by a statement, then
+            yield lambda: tx.execute(how.upper())
+        else:
+            yield ends
+        yield from w.insert(tx, "after")
+        return Answer(200, {})
+
+    @w.body(op)
+    def body() -> Answer:
+        return (yield splits)
+
+    with pytest.raises(OutcomeUnknown, match="committed or rolled back its own transaction"):
+        w.run(op(key="k"))
+    assert w.state() is State.UNCERTAIN
+    with pytest.raises(OutcomeUnknown):
+        w.run(op(key="k"))
+
+
+def test_a_lease_that_lapsed_is_not_taken_while_its_owner_lives(w: World) -> None:
+    """The heartbeat renews: the second caller is told to wait however long the first takes."""
+    ordering = Ordering(w)
+    told: list[type[Exception]] = []
+    original = ordering.meet
+    twin = ordering.op.prepare((OrderIn("a", 5),), {}, "k")
+
+    def meet(step: str) -> None:
+        original(step)
+        if step == "charge":
+            told.append(InProgress if not w.safe.execute(twin[1]).granted else AssertionError)
+
+    ordering.meet = meet  # type: ignore[method-assign]
+    assert ordering().status == 201
+    assert told == [InProgress]
