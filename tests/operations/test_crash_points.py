@@ -18,6 +18,9 @@ from typing import Any
 import pytest
 
 from retrysafe.core.jobs import ListJobs
+from retrysafe.core.keys import record_id
+from retrysafe.core.ops import Lookup
+from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from tests.operations.crashing import PROVIDER_SCHEMA
 from tests.operations.world import World, make_world
@@ -76,11 +79,14 @@ class Nursery:
 
     def recover(self, how: str, key: str) -> None:
         """Faults have stopped: a client's retry, or the worker's rounds, and all is well; a client asks once more."""
-        if how == "worker" and not any(record.key == key for record in self.w.records()):
+        if how == "worker" and self.record(key) is None:
             assert self.w.sql(f"SELECT * FROM {self.w.orders} WHERE item = ?", key) == []
             how = "client"  # it was killed before its claim was committed: nobody but the client knows of it
         self.run(how, "worker", "client", key=key)
         self.check(key)
+
+    def record(self, key: str) -> Record | None:
+        return self.w.safe.execute(Lookup(record_id("operation", "default", "create_order", key))).record
 
     def check(self, key: str) -> None:
         w = self.w
@@ -95,7 +101,8 @@ class Nursery:
             delivered = db.execute("SELECT count(DISTINCT job) FROM deliveries WHERE payload LIKE ?", (of_item,))
             assert delivered.fetchone() == (1,), f"{key}: other receipts were delivered"
         assert (len(charges), len(keys), len(jobs)) == (1, 1, 1), f"{key}: {charges} {keys} {jobs}"
-        (record,) = [record for record in w.records() if record.key == key]
+        record = self.record(key)
+        assert record is not None
         assert record.state is State.COMPLETED
         assert record.answer is not None
         expected = {"order": orders[0][0], "charge": f"ch_{charges[0][0]}"}

@@ -52,7 +52,7 @@ def parse_key(header: str) -> str:
 
 def frame(*parts: str | bytes) -> bytes:
     """Parts joined so that no other list of parts gives the same bytes."""
-    framed = []
+    framed: list[bytes] = []
     for part in parts:
         data = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
         framed += (len(data).to_bytes(4, "big"), data)

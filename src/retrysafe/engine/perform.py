@@ -116,7 +116,7 @@ class AsyncPerformer:
         import asyncio
 
         if pause.seconds <= 0 and not pause.patience:
-            return 0.0  # only a place where a held cancellation is delivered; a turn of the loop would be paid for nothing
+            return 0.0  # only a place where a held cancellation is delivered: no reason to pay for a turn of the loop
         began = time.monotonic()
         if self._store.capabilities.wakes and pause.patience:
             await self._store.wait(pause.id, pause.patience)  # type: ignore[attr-defined]  # says capabilities.wakes

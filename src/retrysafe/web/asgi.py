@@ -107,6 +107,7 @@ class IdempotencyMiddleware:
         finally:
             sender.over.set()
             await exchange.observed_end()
+            del exchange.body  # the two hold each other: with this the request's body is freed now and not some day
 
     async def _finish(self, work: asyncio.Task[None], exchange: AsyncExchange) -> None:
         try:
