@@ -219,7 +219,6 @@ class Census:
 
 
 @lru_cache(MAX_CLIENTS)
-@lru_cache(maxsize=MAX_CLIENTS)
 def client_name(scope: str) -> str:
     return hashlib.sha256(frame("client", scope)).hexdigest()[:16] if scope else ""
 
