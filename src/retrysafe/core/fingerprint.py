@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
-from urllib.parse import parse_qsl
 
 from retrysafe.core.keys import frame
 from retrysafe.core.records import Fingerprint
@@ -104,6 +103,8 @@ _write = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 def canonical_form(body: bytes, content_type: str = "") -> bytes:
     """Fields sorted by name; the values of one name keep their order, for that order may mean something."""
+    from urllib.parse import parse_qsl  # slow to import, and only forms need it
+
     pairs = parse_qsl(
         body.decode("ascii"),
         keep_blank_values=True,

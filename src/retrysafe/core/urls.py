@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl, urlencode
-
 
 def safe_url(url: str) -> str:
     """The URL without its passwords.
@@ -22,5 +20,7 @@ def _masked(query: str) -> str:
     """libpq also takes a password among the options."""
     if "password" not in query.lower():
         return query
+    from urllib.parse import parse_qsl, urlencode  # slow to import, and seldom needed
+
     pairs = parse_qsl(query, keep_blank_values=True)
     return urlencode([(name, "***" if "password" in name.lower() else value) for name, value in pairs], safe="*/:")

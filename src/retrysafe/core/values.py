@@ -13,9 +13,8 @@ import json
 import math
 from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
-from decimal import Decimal
+from importlib import import_module
 from typing import Any, TypeVar
-from uuid import UUID
 
 Moment = TypeVar("Moment", datetime, time)
 
@@ -57,7 +56,7 @@ def _plain(value: Any, path: str) -> Any:
     if kind in (tuple, set, frozenset):
         items = [_plain(item, f"{path}[{n}]") for n, item in enumerate(value)]
         return {f"${kind.__name__}": items if kind is tuple else sorted(items, key=_order)}
-    write = _WRITERS.get(kind)
+    write = _WRITERS.get(kind) or _WRITERS_BY_NAME.get((kind.__module__, kind.__name__))
     if write is None:
         raise NotPlain(value, path)
     return {f"${kind.__name__}": write(value)}
@@ -126,9 +125,18 @@ _WRITERS: dict[type, Callable[[Any], Any]] = {
     date: date.isoformat,
     time: _write_moment,
     timedelta: lambda v: [v.days, v.seconds, v.microseconds],
-    Decimal: str,
-    UUID: str,
 }
+
+# Whoever has one of these has imported its module; whoever has none need not pay for that.
+_WRITERS_BY_NAME: dict[tuple[str, str], Callable[[Any], Any]] = {("decimal", "Decimal"): str, ("uuid", "UUID"): str}
+
+
+def _reader(module: str, name: str) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        return getattr(import_module(module), name)(text)
+
+    return read
+
 
 _READERS: dict[str, Callable[[Any], Any]] = {
     "$float": float,
@@ -141,6 +149,6 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "$date": date.fromisoformat,
     "$time": lambda v: _read_moment(time, v),
     "$timedelta": lambda v: timedelta(*v),
-    "$Decimal": Decimal,
-    "$UUID": UUID,
+    "$Decimal": _reader("decimal", "Decimal"),
+    "$UUID": _reader("uuid", "UUID"),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -23,8 +22,6 @@ class Event(NamedTuple):
 
 
 Hook = Callable[[Event], None]
-
-_log = logging.getLogger("retrysafe")
 
 
 class Events:
@@ -55,4 +52,6 @@ class Events:
         try:
             hook(event)
         except Exception:
-            _log.exception("the event hook failed on %s", event.name)
+            import logging  # slow to import, and hooks seldom fail
+
+            logging.getLogger("retrysafe").exception("the event hook failed on %s", event.name)

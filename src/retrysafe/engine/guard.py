@@ -7,8 +7,7 @@ tells the truth about what is known.
 
 from __future__ import annotations
 
-import random
-import secrets
+import os
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -62,8 +61,8 @@ class Task:
             key=self.key.value,
             target=self.target,
             fingerprint=self.fingerprint,
-            token=secrets.token_bytes(16),
-            run=secrets.token_bytes(16),
+            token=os.urandom(16),
+            run=os.urandom(16),
             lease=self.policy.lease_micros,
             retention=self.policy.retention_micros,
             on_lapse=self.policy.abandoned,
@@ -133,6 +132,8 @@ def claimed(claim: Claim, task: Task, events: Events) -> Flow[Outcome]:
         if not (isinstance(outcome, Busy) and task.policy.busy == "wait" and left > 0):
             events.emit(_REFUSED[type(outcome)], claim.id, task.target)
             return outcome
+        import random  # only who waits needs it
+
         pause = min(random.uniform(*POLL), left)
         # The first pause is short even where we are woken: it was settled, perhaps, before anybody listened.
         patience = min(PATIENCE if waited else pause, left) if task.announced else 0.0

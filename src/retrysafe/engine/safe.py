@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -76,7 +76,7 @@ class RetrySafe:
             if async_store is not None:
                 raise UsageError("give a URL, or stores of your own; not both")
             # A private memory store still has to be one store in both colours.
-            self._url = store + secrets.token_hex(8) if store == "memory://" else store
+            self._url = store + os.urandom(8).hex() if store == "memory://" else store
             find_backend(self._url)
             return (
                 open_store(self._url, batching=self._batching),

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import base64
 import json
-import secrets
+import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from retrysafe.core.jobs import Job, Stage, StagedJob
 from retrysafe.core.keys import frame
 from retrysafe.core.ops import Advance, Claim, ClaimReply, Complete, LookupReply, Op, Page, Resolve
 from retrysafe.core.records import Answer, Record
 from retrysafe.errors import CorruptRecord, MissingDriver, UsageError
+
+if TYPE_CHECKING:
+    from retrysafe.core.jobs import Job
 
 R = TypeVar("R")
 
@@ -58,7 +60,7 @@ class KeyRing:
         self._ciphers = {name: AESGCM(key) for name, key in keys.items()}
 
     def encrypt(self, data: bytes, bound_to: bytes) -> bytes:
-        nonce = secrets.token_bytes(NONCE)
+        nonce = os.urandom(NONCE)
         name = self.active.encode()
         sealed = self._ciphers[self.active].encrypt(nonce, data, bound_to)
         return MAGIC + bytes([len(name)]) + name + nonce + sealed
@@ -103,6 +105,8 @@ class Sealer:
             return replace(op, input=ring.encrypt(op.input, _bound(op.id, "input")))
         if isinstance(op, Advance) and op.progress:
             return replace(op, progress=ring.encrypt(op.progress, _bound(op.id, "progress")))
+        from retrysafe.core.jobs import Stage  # not above: only an encrypted outbox needs it
+
         if isinstance(op, Stage):
             return replace(op, jobs=tuple(job._replace(payload=_seal_payload(ring, job)) for job in op.jobs))
         if isinstance(op, Complete | Resolve) and op.answer is not None and not op.answer.gone:
@@ -129,6 +133,8 @@ class Sealer:
     def unseal(self, reply: R) -> R:
         if self._ring is None:
             return _readable(reply)
+        from retrysafe.core.jobs import StagedJob
+
         opened: Any = reply
         if isinstance(reply, ClaimReply | LookupReply) and reply.record is not None:
             opened = reply._replace(record=_open_record(self._ring, reply.record))
