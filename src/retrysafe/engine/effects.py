@@ -1,5 +1,7 @@
 """What a flow asks for: a storage operation, the user's call, or a pause. Flows are generators that yield these
 and never do I/O themselves, so that one flow serves threads, event loops and simulations alike.
+
+Unlike operations these are requests of one flow at one moment, so they are not compared by value.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from retrysafe.core.records import Fence
 R = TypeVar("R")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Invoke:
     """Call the user's function, keeping the lease alive meanwhile. It may return an awaitable to the async loop."""
 
@@ -27,7 +29,7 @@ class Invoke:
     """Set by whoever performs it, just before the call: an interruption before that has had no effect."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Pause:
     """Wait a little: `seconds`, or at most `patience` where the store wakes us when the record is settled.
 
@@ -39,14 +41,14 @@ class Pause:
     patience: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Announce:
     """Tell those who wait that the record was settled. A courtesy: if it fails they look again by themselves."""
 
     id: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Call:
     """Call a function of the user's while the lease is kept by somebody further out; bounded on an event loop."""
 
@@ -54,7 +56,7 @@ class Call:
     timeout: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Transact:
     """One transaction on the user's database. `story` is told the open transaction and yields what to do in it (see
     operations/local.py); when it ends all is committed, and when it raises all is rolled back."""
