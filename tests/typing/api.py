@@ -19,7 +19,8 @@ from retrysafe import (
     open_async_store,
     open_store,
 )
-from retrysafe.core.ops import ClaimReply, Lookup, LookupReply
+from retrysafe.core.ops import ClaimReply, Lookup, LookupReply, Renew
+from retrysafe.core.records import Fence
 from retrysafe.stores.base import AsyncStore, Store
 from retrysafe.testing import builders
 
@@ -96,3 +97,7 @@ assert_type(safe.execute(builders.claim("k")), ClaimReply)
 RetrySafe(open_store("memory://"), async_store=open_async_store("memory://"))
 RetrySafe(open_async_store("memory://"))  # type: ignore[arg-type]
 assert_type(safe.counters, dict[str, int])
+
+# An operation is a value: whoever writes to its fields is told so by the type checker (not at run time, for speed).
+renew = Renew(b"id", Fence(1, b"token"), lease=1)
+renew.lease = 2  # type: ignore[misc]  # this very error is what is tested: without it mypy reports an unused ignore

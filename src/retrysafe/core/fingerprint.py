@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from retrysafe.core.keys import frame
@@ -24,22 +25,23 @@ MAX_FORM_FIELDS = 10_000
 
 def of_request(method: str, path: str, query: str, content_type: str, body: Iterable[bytes]) -> Fingerprint:
     """The fingerprint of an HTTP request. Headers are left out: authentication and tracing change on a retry."""
-    algorithm, digest, length = of_body(content_type, list(body))
-    head = frame(method.upper(), path, query, media_type(content_type), algorithm, digest)
+    algorithm, digest, length = of_body(content_type, body if isinstance(body, list) else list(body))
+    head = frame(method.upper(), path, query, _media(content_type)[0], algorithm, digest)
     return Fingerprint(f"http-{algorithm}", hashlib.sha256(head).digest(), length)
 
 
 def of_body(content_type: str, chunks: list[bytes]) -> Fingerprint:
     """The fingerprint of a body alone; canonical where its media type has a canonical form."""
     length = sum(map(len, chunks))
-    canonical = _CANONICAL.get(_family(media_type(content_type)))
+    _, family = _media(content_type)
+    canonical = _CANONICAL.get(family)
     if canonical is not None and 0 < length <= CANONICAL_LIMIT:
         try:
             text = canonical(b"".join(chunks), content_type)
         except (ValueError, RecursionError, OverflowError):
             pass  # not what its content type says: hashed as it came
         else:
-            return Fingerprint(f"{_family(media_type(content_type))}1", hashlib.sha256(text).digest(), len(text))
+            return Fingerprint(f"{family}1", hashlib.sha256(text).digest(), len(text))
     raw = hashlib.sha256()
     for chunk in chunks:
         raw.update(chunk)
@@ -56,6 +58,13 @@ def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
+@lru_cache(64)
+def _media(content_type: str) -> tuple[str, str]:
+    """The media type and the family whose canonical form it has. Clients send the same few over and over."""
+    media = media_type(content_type)
+    return media, _family(media)
+
+
 def _family(media: str) -> str:
     if media == "application/json" or media.endswith("+json"):
         return "json"
@@ -70,7 +79,13 @@ def canonical_json(body: bytes, content_type: str = "") -> bytes:
     Numbers with a point or exponent keep their literal, objects with a repeated key keep all their pairs.
     Both are written as an object with one key that starts with NUL; real keys that do are escaped.
     """
-    return _write(_read(body.decode())).encode()
+    # What only the careful reader tells apart can be seen in the bytes, and is seldom there: then json's own are used.
+    read = _read_carefully if b"-0" in body or b"\\u0000" in body else _read
+    text = body.decode().strip(_JSON_SPACE)
+    found, end = read(text)
+    if end != len(text):
+        raise ValueError("something follows the JSON value")
+    return _write(found).encode()
 
 
 def _literal(text: str) -> dict[str, str]:
@@ -89,15 +104,22 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         return {"\0d": [[key, value] for key, value in sorted(pairs, key=lambda pair: pair[0])]}
-    if any(key.startswith("\0") for key in found):
+    return found
+
+
+def _careful_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = _object(pairs)
+    if len(found) == len(pairs) and any(key.startswith("\0") for key, _ in pairs):
         return {"\0" + key if key.startswith("\0") else key: value for key, value in pairs}
     return found
 
 
 # Made once: json.loads and json.dumps would make a reader and a writer for each request.
-_read = json.JSONDecoder(
-    parse_float=_literal, parse_int=_integer, parse_constant=_refuse, object_pairs_hook=_object
-).decode
+_JSON_SPACE = " \t\n\r"
+_read = json.JSONDecoder(parse_float=_literal, parse_constant=_refuse, object_pairs_hook=_object).raw_decode
+_read_carefully = json.JSONDecoder(
+    parse_float=_literal, parse_int=_integer, parse_constant=_refuse, object_pairs_hook=_careful_object
+).raw_decode
 _write = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 

@@ -4,10 +4,10 @@ stable id, and deleted by exactly that id.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from retrysafe.core.ops import Op
+from retrysafe.core.value import value
 
 
 class Job(NamedTuple):
@@ -33,7 +33,7 @@ class StagedJob(NamedTuple):
     error: str
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class Stage(Op[int]):
     """Put jobs in; how many were new. The same job again is the same job."""
 
@@ -41,7 +41,7 @@ class Stage(Op[int]):
     now: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class TakeJobs(Op[tuple[StagedJob, ...]]):
     """Lease at most `limit` jobs that are due: nobody else takes them until the lease is over."""
 
@@ -51,7 +51,7 @@ class TakeJobs(Op[tuple[StagedJob, ...]]):
     now: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class FinishJobs(Op[int]):
     """Published: delete exactly these (I19), if we still hold them."""
 
@@ -60,7 +60,7 @@ class FinishJobs(Op[int]):
     now: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class FailJob(Op[bool]):
     """Not published: try again after `delay`, or with `dead` never, until a person says so."""
 
@@ -72,7 +72,7 @@ class FailJob(Op[bool]):
     now: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class ReviveJob(Op[bool]):
     """A person says: try that dead one again."""
 
@@ -80,7 +80,7 @@ class ReviveJob(Op[bool]):
     now: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class ListJobs(Op[tuple[StagedJob, ...]]):
     """Jobs in their order, after `after`; only the dead ones if asked."""
 

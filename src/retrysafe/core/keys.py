@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from string import Formatter
 from typing import Any
 
@@ -26,6 +28,7 @@ _BARE = re.compile(r"[\x21-\x2b\x2d-\x7e]+")  # visible ASCII without the comma,
 _QUOTED = re.compile(r'"((?:[\x20-\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
 _KEY_FIX = f"give 1 to {MAX_TEXT} characters of text; shorten a long one to an id or a digest"
+_LENGTH = struct.Struct(">I").pack
 _ESCAPE = re.compile(r'\\(["\\])')
 
 
@@ -55,13 +58,22 @@ def frame(*parts: str | bytes) -> bytes:
     framed: list[bytes] = []
     for part in parts:
         data = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
-        framed += (len(data).to_bytes(4, "big"), data)
+        framed.append(_LENGTH(len(data)))
+        framed.append(data)
     return b"".join(framed)
 
 
 def record_id(kind: Kind, namespace: str, scope: str, key: str) -> bytes:
-    """The 32 bytes a record is found by."""
-    return hashlib.sha256(frame(ID_VERSION, kind, namespace, scope, key)).digest()
+    """The 32 bytes a record is found by: a digest of its framed parts."""
+    digest = _begun_id(kind, namespace, scope).copy()
+    digest.update(frame(key))
+    return digest.digest()
+
+
+@lru_cache(1024)
+def _begun_id(kind: Kind, namespace: str, scope: str) -> hashlib._Hash:
+    """All but the key: many keys share it."""
+    return hashlib.sha256(frame(ID_VERSION, kind, namespace, scope))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +87,19 @@ class Key:
     def __post_init__(self) -> None:
         if not isinstance(self.scope, str) or not self.scope:
             raise ScopeRequired(self.scope)
-        for name, text in (("key", self.value), ("scope", self.scope)):
-            if not isinstance(text, str) or not text:
-                raise MalformedKey(str(text), f"the {name} is empty or not text", _KEY_FIX)
-            if len(text) > MAX_TEXT or "\0" in text or not _encodable(text):
-                why = f"the {name} has more than {MAX_TEXT} characters, a NUL or a lone surrogate"
-                raise MalformedKey(text, why, _KEY_FIX)
+        _check_text("key", self.value)
+        _check_text("scope", self.scope)
 
     def id(self, namespace: str) -> bytes:
         return record_id(self.kind, namespace, self.scope, self.value)
+
+
+def _check_text(name: str, text: str) -> None:
+    if not isinstance(text, str) or not text:
+        raise MalformedKey(str(text), f"the {name} is empty or not text", _KEY_FIX)
+    if len(text) > MAX_TEXT or "\0" in text or not (text.isascii() or _encodable(text)):
+        why = f"the {name} has more than {MAX_TEXT} characters, a NUL or a lone surrogate"
+        raise MalformedKey(text, why, _KEY_FIX)
 
 
 def _encodable(text: str) -> bool:

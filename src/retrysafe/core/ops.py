@@ -12,11 +12,11 @@ ledger will be operations of this same shape.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from retrysafe.core.records import Answer, Fence, Fingerprint, Record
 from retrysafe.core.states import OnLapse, State
+from retrysafe.core.value import value
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -76,7 +76,7 @@ class StatsReply(NamedTuple):
     now: int
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class Claim(Op[ClaimReply]):
     """Ask to be the one who runs it. A refusal writes nothing; the token recognises an earlier grant of this claim."""
 
@@ -96,7 +96,7 @@ class Claim(Op[ClaimReply]):
     now: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class Renew(Op[bool]):
     """Keep the lease: the heartbeat."""
 
@@ -106,7 +106,7 @@ class Renew(Op[bool]):
     now: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class Advance(Op[bool]):
     """Commit a recovery point, and say what a lapsed lease means from here on."""
 
@@ -119,7 +119,7 @@ class Advance(Op[bool]):
     now: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class Complete(Op[bool]):
     """Store the answer, once."""
 
@@ -129,7 +129,7 @@ class Complete(Op[bool]):
     now: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class Release(Op[bool]):
     """Nothing final happened: whoever asks next may try, at the recovery point if there is one."""
 
@@ -139,7 +139,7 @@ class Release(Op[bool]):
     now: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class Suspect(Op[bool]):
     """Mark the outcome unknown. The sweeper sets `lapsed_only`: it must never accuse an owner that is alive."""
 
@@ -150,7 +150,7 @@ class Suspect(Op[bool]):
     now: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class Resolve(Op[bool]):
     """A person or a probe knows: it happened (the answer), or it did not (None). Only out of uncertain."""
 
@@ -161,13 +161,13 @@ class Resolve(Op[bool]):
     now: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class Lookup(Op[LookupReply]):
     id: bytes
     now: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class Forget(Op[bool]):
     """Erase the bytes of a settled record (answer, input, progress) and keep the fact, so that nothing runs again."""
 
@@ -176,7 +176,7 @@ class Forget(Op[bool]):
     now: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class Reap(Op[int]):
     """Delete at most `limit` expired records; the reply is how many went."""
 
@@ -184,7 +184,7 @@ class Reap(Op[int]):
     now: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class List(Op[Page]):
     """Page through records. A record that is there throughout is seen at least once; order is the store's own."""
 
@@ -198,12 +198,12 @@ class List(Op[Page]):
     now: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class Stats(Op[StatsReply]):
     now: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class Install(Op[str]):
     """Which installation this is: a name drawn when its tables were made. Two connections that read the same one
     are connections to the same database. Only the SQL stores answer it."""

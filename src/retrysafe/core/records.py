@@ -61,13 +61,16 @@ class Answer:
         headers: Mapping[str, str] | Iterable[tuple[str, str]] = (),
         gone: Gone = "",
     ) -> None:
-        pairs = tuple(headers.items()) if isinstance(headers, Mapping) else tuple((n, v) for n, v in headers)
+        pairs = tuple(headers.items()) if isinstance(headers, Mapping) else tuple([(n, v) for n, v in headers])
         if not isinstance(body, bytes):
             body = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
             if not any(name.lower() == "content-type" for name, _ in pairs):
                 pairs = (*pairs, ("content-type", "application/json"))
-        for name, value in (("status", status), ("body", body), ("headers", pairs), ("gone", gone)):
-            object.__setattr__(self, name, value)
+        put = object.__setattr__
+        put(self, "status", status)
+        put(self, "body", body)
+        put(self, "headers", pairs)
+        put(self, "gone", gone)
 
     def json(self) -> Any:
         return json.loads(self.body)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrysafe.core.ops import Op
-from retrysafe.engine.effects import Effect, Flow
+from retrysafe.engine.effects import INTERRUPTIBLE, Effect, Flow
 
 if TYPE_CHECKING:
     import asyncio
@@ -20,7 +20,7 @@ def run(flow: Flow[R], perform: Callable[[Effect], Any]) -> R:
         effect = next(flow)
         while True:
             try:
-                reply = perform(effect)
+                reply = None if effect is INTERRUPTIBLE else perform(effect)
             except BaseException as error:
                 effect = flow.throw(error)
             else:
@@ -52,7 +52,7 @@ async def arun(flow: Flow[R], perform: Callable[[Effect], Awaitable[Any]]) -> R:
                 effect = flow.throw(held)
                 continue
             try:
-                reply = await perform(effect)
+                reply = None if effect is INTERRUPTIBLE else await perform(effect)
             except Interrupted as stop:
                 held = stop.cause
                 effect = flow.send(stop.reply)

@@ -41,6 +41,15 @@ class Pause:
     patience: float = 0.0
 
 
+class Interruptible:
+    """Nothing is asked for: a place between two operations where a cancellation that was held back is delivered."""
+
+    __slots__ = ()
+
+
+INTERRUPTIBLE = Interruptible()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Announce:
     """Tell those who wait that the record was settled. A courtesy: if it fails they look again by themselves."""
@@ -64,5 +73,5 @@ class Transact:
     story: Callable[[Any], Generator[Any, Any, Any]]
 
 
-Effect = Op[Any] | Invoke | Pause | Announce | Call | Transact
+Effect = Op[Any] | Invoke | Pause | Announce | Call | Transact | Interruptible
 Flow = Generator[Effect, Any, R]

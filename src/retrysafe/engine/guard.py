@@ -8,15 +8,15 @@ tells the truth about what is known.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from retrysafe.core.judge import judge
 from retrysafe.core.keys import Key
 from retrysafe.core.ops import Claim, Complete, Release, Suspect
 from retrysafe.core.outcomes import Busy, Execute, Mismatch, Outcome, Replay, Uncertain
-from retrysafe.core.records import Answer, Fingerprint, Record
+from retrysafe.core.records import Answer, Fence, Fingerprint, Record
 from retrysafe.core.times import SECOND
+from retrysafe.core.value import value
 from retrysafe.engine.effects import Announce, Flow, Invoke, Pause
 from retrysafe.engine.events import Events
 from retrysafe.errors import (
@@ -36,7 +36,7 @@ POLL = (0.1, 0.2)
 """Seconds between two looks at a busy key; drawn anew each time, so that waiters do not march in step."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Task:
     """What is being protected, apart from how it is run."""
 
@@ -53,6 +53,7 @@ class Task:
         return self.policy.busy == "wait" and self.key.kind == "http"
 
     def claim(self) -> Claim:
+        drawn = os.urandom(32)  # for both: asking the system costs more than what it gives
         return Claim(
             id=self.key.id(self.namespace),
             namespace=self.namespace,
@@ -61,13 +62,22 @@ class Task:
             key=self.key.value,
             target=self.target,
             fingerprint=self.fingerprint,
-            token=os.urandom(16),
-            run=os.urandom(16),
+            token=drawn[:16],
+            run=drawn[16:],
             lease=self.policy.lease_micros,
             retention=self.policy.retention_micros,
             on_lapse=self.policy.abandoned,
             input=self.input,
         )
+
+
+class Granted(Protocol):
+    """What a settlement needs of a granted claim: a lease has it, and an `Invoke`."""
+
+    @property
+    def id(self) -> bytes: ...
+    @property
+    def fence(self) -> Fence: ...
 
 
 class Work(Protocol):
@@ -171,7 +181,7 @@ def stored_form(work: Work, result: Any) -> tuple[Answer, RetrySafeError | None]
         return Answer(500, gone="unstorable"), error.problem
 
 
-def complete(task: Task, call: Invoke, answer: Answer, events: Events) -> Flow[None]:
+def complete(task: Task, call: Granted, answer: Answer, events: Events) -> Flow[None]:
     stored = yield Complete(call.id, call.fence, answer)
     if not stored:
         events.emit("lease_lost", call.id, task.target)
@@ -201,14 +211,14 @@ def is_final(policy: Policy, error: Exception) -> bool:
     return policy.final(getattr(error, "status_code", 500), error)
 
 
-def release(task: Task, call: Invoke, note: str, events: Events) -> Flow[None]:
+def release(task: Task, call: Granted, note: str, events: Events) -> Flow[None]:
     if (yield Release(call.id, call.fence, note)):
         events.emit("released", call.id, task.target)
         if task.announced:
             yield Announce(call.id)
 
 
-def abandoned(task: Task, call: Invoke, error: BaseException, events: Events) -> Flow[None]:
+def abandoned(task: Task, call: Granted, error: BaseException, events: Events) -> Flow[None]:
     """Stopped half way (cancelled, interrupted): nobody knows what was done, unless the policy lets it run again."""
     note = f"it was stopped half way by {type(error).__qualname__}"
     if task.policy.abandoned == "rerun":

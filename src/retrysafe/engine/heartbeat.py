@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,9 @@ IDLE = 5.0
 OnBeat = Callable[[str, bytes], None]
 """Called with `lease_lost` or `renew_failed`, and the record's id."""
 
+Stop = Callable[[], None]
+"""Ends what was started."""
+
 
 class Lease:
     """What a running function can ask about its right to run."""
@@ -47,6 +50,10 @@ class Lease:
         """On this process's monotonic clock: until then nobody else can have been told that it is theirs."""
         self._key = key
         self._attempt = fence.attempt
+
+    def end(self) -> None:
+        """The work is over: no beat is needed any more."""
+        self.done = True
 
     def check(self) -> None:
         """Raise LeaseLost if another attempt has taken over, or may have: call it before each irrevocable act.
@@ -68,19 +75,23 @@ def current_lease() -> Lease | None:
 
 @contextmanager
 def held_lease(lease: Lease) -> Iterator[None]:
-    token = _current.set(lease)
+    token = adopt_lease(lease)
     try:
         yield
     finally:
-        try:
-            _current.reset(token)
-        except ValueError:  # it ends in another context than it began in: an async view under WSGI
-            _current.set(None)
+        disown_lease(token)
 
 
-def adopt_lease(lease: Lease) -> None:
-    """Make it the current lease of a context that ends with the work, such as a task's: nothing to reset."""
-    _current.set(lease)
+def adopt_lease(lease: Lease) -> Token[Lease | None]:
+    """Make it the current lease. A context that ends with the work, such as a task's, need not disown it."""
+    return _current.set(lease)
+
+
+def disown_lease(token: Token[Lease | None]) -> None:
+    try:
+        _current.reset(token)
+    except ValueError:  # it ends in another context than it began in: an async view under WSGI
+        _current.set(None)
 
 
 class Heartbeat:
@@ -100,15 +111,19 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
         self._stopped = False
 
-    @contextmanager
-    def keep(self, lease: Lease, duration: float) -> Iterator[None]:
+    def start(self, lease: Lease, duration: float) -> Stop:
         now = time.monotonic()
         lease.until = now + duration
         self._add(now + duration / BEATS_PER_LEASE, lease, duration)
+        return lease.end
+
+    @contextmanager
+    def keep(self, lease: Lease, duration: float) -> Iterator[None]:
+        stop = self.start(lease, duration)
         try:
             yield
         finally:
-            lease.done = True
+            stop()
 
     def stop(self) -> None:
         with self._changed:
@@ -174,14 +189,17 @@ class AsyncHeartbeat:
         self._store = store
         self._on_beat = on_beat
 
+    def start(self, lease: Lease, duration: float) -> Stop:
+        lease.until = time.monotonic() + duration
+        return _Beating(self._store, self._on_beat, lease, duration).stop
+
     @contextmanager
     def keep(self, lease: Lease, duration: float) -> Iterator[None]:
-        lease.until = time.monotonic() + duration
-        beating = _Beating(self._store, self._on_beat, lease, duration)
+        stop = self.start(lease, duration)
         try:
             yield
         finally:
-            beating.stop()
+            stop()
 
 
 class _Beating:
@@ -200,7 +218,7 @@ class _Beating:
 
     def stop(self) -> None:
         # A renewal in flight is left to end by itself: it is fenced, so it can disturb nothing.
-        self._lease.done = True
+        self._lease.end()
         self._timer.cancel()
 
     def _fire(self) -> None:

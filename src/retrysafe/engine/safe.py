@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
@@ -16,8 +15,8 @@ from retrysafe.engine.drive import arun, run
 from retrysafe.engine.effects import Flow
 from retrysafe.engine.events import Events, Hook
 from retrysafe.engine.guard import Ended, Task, Work, guard
-from retrysafe.engine.heartbeat import AsyncHeartbeat, Heartbeat, Lease
-from retrysafe.engine.perform import AsyncPerformer, Performer
+from retrysafe.engine.heartbeat import AsyncHeartbeat, Heartbeat, Lease, Stop
+from retrysafe.engine.perform import Performer
 from retrysafe.engine.sealing import KeyRing, Sealer
 from retrysafe.errors import StoreURLError, UsageError, WrongColour
 from retrysafe.policy import Policy
@@ -25,6 +24,7 @@ from retrysafe.stores.base import AsyncStore, Store
 from retrysafe.stores.registry import find_backend, open_async_store, open_store, safe_url
 
 if TYPE_CHECKING:
+    from retrysafe.engine.aperform import AsyncPerformer
     from retrysafe.operations.operation import Operation
     from retrysafe.transactions.block import Block
 
@@ -68,6 +68,8 @@ class RetrySafe:
         self._sync, self._async = self._stores(store, async_store)
         self._heartbeat = Heartbeat(lambda: self.store, self.events.emit)  # type: ignore[arg-type]
         self._async_heartbeat = AsyncHeartbeat(lambda: self.async_store, self.events.emit)  # type: ignore[arg-type]
+        self._performer: Performer | None = None
+        self._async_performer: AsyncPerformer | None = None
 
     def _stores(
         self, store: str | Store | None, async_store: AsyncStore | None
@@ -232,18 +234,24 @@ class RetrySafe:
         return await arun(flow, self.async_performer())
 
     def performer(self) -> Performer:
-        return Performer(self.store, self._heartbeat, self._sealer)
+        if self._performer is None:
+            self._performer = Performer(self.store, self._heartbeat, self._sealer)
+        return self._performer
 
     def async_performer(self) -> AsyncPerformer:
-        return AsyncPerformer(self.async_store, self._async_heartbeat, self._sealer)
+        if self._async_performer is None:
+            from retrysafe.engine.aperform import AsyncPerformer  # with asyncio, which sync programs need not load
 
-    def keep(self, lease: Lease, duration: float) -> AbstractContextManager[None]:
-        """Keep a lease alive from here to the end of the block, for callers that cannot be an `Invoke`."""
-        return self._heartbeat.keep(lease, duration)
+            self._async_performer = AsyncPerformer(self.async_store, self._async_heartbeat, self._sealer)
+        return self._async_performer
 
-    def akeep(self, lease: Lease, duration: float) -> AbstractContextManager[None]:
+    def keep(self, lease: Lease, duration: float) -> Stop:
+        """Keep a lease alive until the returned function is called, for callers that cannot be an `Invoke`."""
+        return self._heartbeat.start(lease, duration)
+
+    def akeep(self, lease: Lease, duration: float) -> Stop:
         """The same on the running event loop."""
-        return self._async_heartbeat.keep(lease, duration)
+        return self._async_heartbeat.start(lease, duration)
 
     def execute(self, op: Op[R]) -> R:
         """One storage operation, sealed and sent again where that is needed: what tools are made of."""

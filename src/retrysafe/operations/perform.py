@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from retrysafe.engine import drive
 from retrysafe.engine.effects import Call, Effect, Flow, Transact
 from retrysafe.engine.heartbeat import current_lease
-from retrysafe.engine.perform import AsyncPerformer, Performer
+from retrysafe.engine.perform import Performer
 from retrysafe.operations import staging
 from retrysafe.operations.local import Work
 from retrysafe.stores.sql.dialect import Statement
@@ -17,6 +17,7 @@ from retrysafe.transactions.base import AsyncTx, AsyncTxSource, Tx, TxSource
 from retrysafe.transactions.sources import source
 
 if TYPE_CHECKING:
+    from retrysafe.engine.aperform import AsyncPerformer
     from retrysafe.engine.safe import RetrySafe
 
 

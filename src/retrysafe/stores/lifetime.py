@@ -80,6 +80,8 @@ class PerLoop:
         self.capabilities = capabilities
         self._open = open_one
         self._stores: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncStore] = weakref.WeakKeyDictionary()
+        self._last: tuple[Callable[[], object], AsyncStore] | None = None
+        """The loop that asked last, weakly, and its store: nearly every process has one loop."""
         self._pid = os.getpid()
 
     async def execute(self, op: Op[R]) -> R:
@@ -99,6 +101,7 @@ class PerLoop:
 
     async def aclose(self) -> None:
         """Close what belongs to the running loop. Another loop's connections can only be closed by that loop."""
+        self._last = None
         store = self._stores.pop(_running_loop(), None)
         if store is not None and self._pid == os.getpid():
             await store.aclose()
@@ -107,10 +110,14 @@ class PerLoop:
         loop = _running_loop()
         if self._pid != os.getpid():
             _inherited.append(self._stores)
-            self._stores, self._pid = weakref.WeakKeyDictionary(), os.getpid()
+            self._stores, self._pid, self._last = weakref.WeakKeyDictionary(), os.getpid(), None
+        last = self._last
+        if last is not None and last[0]() is loop:
+            return last[1]
         store = self._stores.get(loop)
         if store is None:
             store = self._stores[loop] = self._open()
+        self._last = weakref.ref(loop), store
         return store
 
 

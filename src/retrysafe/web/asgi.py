@@ -22,6 +22,7 @@ from retrysafe.engine.safe import RetrySafe
 from retrysafe.web import problems, status
 from retrysafe.web.asgi_answer import AnswerSender, Message, Send
 from retrysafe.web.colours import AsyncExchange
+from retrysafe.web.eager import before
 from retrysafe.web.exchange import EXCHANGE, LINGER, BodyRefused, Shortcut, as_scope, enter, is_shortcut, leave
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Options, Scope, Settings
@@ -106,12 +107,16 @@ class IdempotencyMiddleware:
             await sender.end()
         finally:
             sender.over.set()
-            await exchange.observed_end()
+            if exchange.observed is not None:
+                await exchange.observed_end()
             del exchange.body  # the two hold each other: with this the request's body is freed now and not some day
 
     async def _finish(self, work: asyncio.Task[None], exchange: AsyncExchange) -> None:
+        # Not the task itself is awaited: who is cancelled cancels what it awaits.
+        over = asyncio.get_running_loop().create_future()
+        work.add_done_callback(lambda _: None if over.done() else over.set_result(None))
         try:
-            await asyncio.wait({work})
+            await over
         except asyncio.CancelledError:
             await self._wind_down(work, exchange)
             raise
@@ -184,18 +189,18 @@ class Body:
         if self._size > limit or (declared.isdecimal() and int(declared) > limit):
             self._too_large = "expect" not in headers  # who asked before sending has not sent
             raise BodyRefused(problems.TOO_LARGE)
-        try:
-            async with asyncio.timeout(seconds):
-                while not self._complete:
-                    message = self._noted(await self._receive())
-                    self._waiting.append(message)
-                    if self._size > limit:
-                        self._too_large = True
-                        raise BodyRefused(problems.TOO_LARGE)
-                    if message["type"] == "http.disconnect":
-                        raise BodyRefused(problems.UNREADABLE)
-        except TimeoutError:
-            raise BodyRefused(problems.TOO_SLOW) from None
+        deadline = asyncio.get_running_loop().time() + seconds
+        while not self._complete:
+            try:
+                message = self._noted(await before(deadline, self._receive()))
+            except TimeoutError:
+                raise BodyRefused(problems.TOO_SLOW) from None
+            self._waiting.append(message)
+            if self._size > limit:
+                self._too_large = True
+                raise BodyRefused(problems.TOO_LARGE)
+            if message["type"] == "http.disconnect":
+                raise BodyRefused(problems.UNREADABLE)
         chunks, self._chunks = self._chunks, []
         return chunks
 
@@ -232,7 +237,7 @@ class Body:
 
 async def _principal(scope: Scope, view: RequestView) -> Any:
     found = scope(view)
-    return await found if inspect.isawaitable(found) else found
+    return found if isinstance(found, str) or not inspect.isawaitable(found) else await found
 
 
 async def _through_cancels(work: asyncio.Task[None], limit: float) -> bool:

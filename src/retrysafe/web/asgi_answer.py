@@ -165,7 +165,8 @@ class AnswerSender:
     async def _send_own(self, response: Response) -> None:
         if not self._sent:
             self._sent = self._complete = True
-            await self.transmit(self._send, response.plus(*self._exchange.extra_headers()))
+            extra = self._exchange.extra_headers()
+            await self.transmit(self._send, response.plus(*extra) if extra else response)
         self.over.set()
 
     @staticmethod

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from retrysafe.core.records import Answer, Record
@@ -34,7 +35,11 @@ BODILESS = frozenset({204, 304})
 REPLAYED = ("idempotent-replayed", "true")
 NO_STORE = ("cache-control", "no-store")
 
+REMEMBERED = 1_000
+"""Header names; so many that no application has more, and so few that nobody fills the memory with them."""
+
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_EVENTS = re.compile(r"\s*text/event-stream\s*(;|$)", re.IGNORECASE)
 _BAD_VALUE = re.compile(r"[\r\n\0]")
 
 
@@ -63,13 +68,25 @@ class Dropped:
                 raise UsageError(f"dropped={name!r} is not a header name; write one, or a beginning with * behind it")
         self._names = frozenset(name for name in lowered if not name.endswith("*"))
         self._beginnings = tuple(name[:-1] for name in lowered if name.endswith("*"))
+        self._known: dict[str, bool] = {}
 
     def __contains__(self, name: str) -> bool:
-        name = name.lower()
-        return name in self._names or name.startswith(self._beginnings)
+        """Remembered: an application sets the same few headers in every answer."""
+        known = self._known.get(name)
+        if known is None:
+            lowered = name.lower()
+            known = lowered in self._names or lowered.startswith(self._beginnings)
+            if len(self._known) < REMEMBERED:
+                self._known[name] = known
+        return known
 
     def keep(self, headers: Pairs) -> list[tuple[str, str]]:
         return [(name, value) for name, value in headers if name not in self]
+
+
+@lru_cache(REMEMBERED)
+def _is_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
 
 
 class BadHeader(ValueError):
@@ -79,7 +96,7 @@ class BadHeader(ValueError):
 def checked(headers: Pairs) -> Pairs:
     """Refuse a header the wire could not carry, before it is stored."""
     for name, value in headers:
-        if not _NAME.fullmatch(name) or _BAD_VALUE.search(value):
+        if _BAD_VALUE.search(value) or not _is_name(name):
             raise BadHeader(
                 f"the application set the header {name!r} with a line break or a bad name; nothing was sent"
             )
@@ -97,9 +114,9 @@ def to_replay(record: Record) -> Response:
     if not isinstance(answer.status, int) or not 200 <= answer.status <= 599:
         raise CorruptRecord(record.id, f"its status is {answer.status!r}")
     for name, value in answer.headers:
-        if not isinstance(value, str) or not _NAME.fullmatch(name) or _BAD_VALUE.search(value):
+        if not isinstance(value, str) or not _is_name(name) or _BAD_VALUE.search(value):
             raise CorruptRecord(record.id, "a header of its answer holds a line break or a bad name")
-        if not _latin(value):
+        if not (value.isascii() or _latin(value)):
             raise CorruptRecord(record.id, "a header of its answer cannot be sent")
     kept = [(name, value) for name, value in answer.headers if name.lower() not in _REPLACED]
     if answer.status not in BODILESS:
@@ -120,10 +137,7 @@ def _latin(value: str) -> bool:
 
 def is_stream(headers: Pairs) -> bool:
     """Server-sent events have no end to wait for."""
-    return any(
-        name.lower() == "content-type" and value.partition(";")[0].strip().lower() == "text/event-stream"
-        for name, value in headers
-    )
+    return any(_EVENTS.match(value) for name, value in headers if name.lower() == "content-type")
 
 
 class Buffer:

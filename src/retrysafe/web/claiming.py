@@ -9,9 +9,10 @@ from typing import Any
 from retrysafe.core.ops import Claim
 from retrysafe.core.outcomes import Busy, Execute, Outcome
 from retrysafe.core.times import SECOND
-from retrysafe.engine.effects import Effect, Flow, Invoke, Pause
+from retrysafe.engine.effects import INTERRUPTIBLE, Effect, Flow, Pause
 from retrysafe.engine.events import Events
 from retrysafe.engine.guard import Task, claimed, release
+from retrysafe.engine.heartbeat import Lease
 from retrysafe.web.load import Waiters
 
 
@@ -20,16 +21,16 @@ def taken(claim: Claim, task: Task, events: Events) -> Flow[Outcome]:
     outcome = yield from claimed(claim, task, events)
     if isinstance(outcome, Execute):
         try:
-            yield Pause(claim.id, 0)  # a held cancellation is delivered at the first effect that is not an operation
+            yield INTERRUPTIBLE
         except BaseException:
-            call = Invoke(lambda: None, claim.id, task.key.value, outcome.fence, task.policy.lease)
-            yield from release(task, call, "it was interrupted before it began", events)
+            lease = Lease(claim.id, task.key.value, outcome.fence)
+            yield from release(task, lease, "it was interrupted before it began", events)
             raise
     return outcome
 
 
 def capped(flow: Flow[Outcome], waiters: Waiters, record_id: bytes, target: str, events: Events) -> Flow[Outcome]:
-    """Let the flow wait only while there is room among the waiters; otherwise it is busy at once."""
+    """Let a flow that may wait do so only while there is room among the waiters; otherwise it is busy at once."""
     waiting = False
     try:
         effect: Effect = next(flow)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from retrysafe.core.keys import Key
 from retrysafe.engine.effects import Flow
 from retrysafe.engine.guard import Task
-from retrysafe.engine.heartbeat import adopt_lease, held_lease
+from retrysafe.engine.heartbeat import adopt_lease, disown_lease
 from retrysafe.policy import Policy
 from retrysafe.web.capture import Response
 from retrysafe.web.exchange import BodyRefused, Exchange, as_scope
@@ -23,10 +23,20 @@ class SyncBody(Protocol):
     def linger(self, seconds: float) -> None: ...
 
 
+class AsyncJoint(Protocol):
+    async def settle(self, flow: Flow[Response | None]) -> Response | None: ...
+
+
+class SyncJoint(Protocol):
+    def settle(self, flow: Flow[Response | None]) -> Response | None: ...
+
+
 class AsyncExchange(Exchange):
     """The colour of ASGI. It lives in a task of its own, so what it puts into the context ends with it."""
 
     body: AsyncBody
+    joint: AsyncJoint | None = None
+    """The user's transaction that this claim is, where the route has that strength."""
 
     async def claim(self, principal: Any, policy: Policy | None = None, *, target: str | None = None) -> Key | None:
         """Claim this request's key for the principal. None: it runs unprotected, as its mode allows.
@@ -52,6 +62,8 @@ class AsyncExchange(Exchange):
         return None if key is None else self.task(key, policy, await self._drained(policy))
 
     async def settle(self, flow: Flow[Response | None]) -> Response | None:
+        if self.joint is not None:
+            return await self.joint.settle(flow)
         return await self.settings.safe.arun(flow)
 
     async def observed_end(self) -> None:
@@ -80,6 +92,7 @@ class SyncExchange(Exchange):
     """The colour of WSGI: the same steps in the request's own thread."""
 
     body: SyncBody
+    joint: SyncJoint | None = None
 
     def claim(self, principal: Any, policy: Policy | None = None, *, target: str | None = None) -> Key | None:
         """Claim this request's key for the principal. None: it runs unprotected, as its mode allows.
@@ -95,8 +108,8 @@ class SyncExchange(Exchange):
             return None
         task = self.task(key, policy, self._drained(policy))
         held = self.settings.safe.run(self.opening(task))
-        self.kept.enter_context(held_lease(held.lease))
-        return self.hold(held, self.settings.safe.keep(held.lease, policy.lease))
+        token = adopt_lease(held.lease)
+        return self.hold(held, self.settings.safe.keep(held.lease, policy.lease), lambda: disown_lease(token))
 
     def identify(self, principal: Any, policy: Policy | None = None, *, target: str | None = None) -> Task | None:
         """The key and the fingerprint without a claim, for a strength that makes its own record."""
@@ -105,6 +118,8 @@ class SyncExchange(Exchange):
         return None if key is None else self.task(key, policy, self._drained(policy))
 
     def settle(self, flow: Flow[Response | None]) -> Response | None:
+        if self.joint is not None:
+            return self.joint.settle(flow)
         return self.settings.safe.run(flow)
 
     def observed_end(self) -> None:

@@ -13,7 +13,6 @@ import hashlib
 import logging
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar, Token
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -25,10 +24,10 @@ from retrysafe.core.ops import Complete, Lookup, LookupReply
 from retrysafe.core.outcomes import Busy, Execute, Mismatch, Outcome, Replay
 from retrysafe.core.records import Answer, Fingerprint, Gone, Record
 from retrysafe.core.states import State
-from retrysafe.engine.effects import Flow, Invoke
+from retrysafe.engine.effects import Flow
 from retrysafe.engine.events import Events
 from retrysafe.engine.guard import Task, abandoned, complete, refusal, release
-from retrysafe.engine.heartbeat import Lease
+from retrysafe.engine.heartbeat import Lease, Stop
 from retrysafe.errors import (
     CorruptRecord,
     KeyProblem,
@@ -84,14 +83,16 @@ class Held(NamedTuple):
     """What a granted claim holds."""
 
     task: Task
-    call: Invoke
-    record: Record
     lease: Lease
+    record: Record
     began: float
 
 
 class Exchange:
     """What both colours share: who asks, with which key, for what; and what that means."""
+
+    failed_with: BaseException | None = None
+    """What the application's handler raised, where that matters: a transaction of it is not committed (joining.py)."""
 
     def __init__(self, settings: Settings, view: RequestView, route: Route, lines: Sequence[str]) -> None:
         self.settings = settings
@@ -111,8 +112,8 @@ class Exchange:
         """Whether the middleware lets this request through without capturing it (keyless, `optional`)."""
         self.minted = ""
         self._lines = lines
-        self.observed: Invoke | None = None
-        self.kept = ExitStack()
+        self.observed: Lease | None = None
+        self._stops: tuple[Stop, ...] = ()
 
     @property
     def claimed(self) -> bool:
@@ -129,7 +130,7 @@ class Exchange:
         held, self.held = self.held, None
         if held is None:
             raise UsageError("there is no claim to hand over: await exchange.claim(principal) first")
-        self.kept.close()
+        self._stop()
         self.settings.quotas.ended(held.task.key.scope, 0, self.policy.retention)
         return held
 
@@ -207,15 +208,14 @@ class Exchange:
             found: LookupReply = yield Lookup(claim.id)
             if _would_run(found):
                 raise self.refused(problems.QUOTA, retry_after=self._retry_after())
-        outcome: Outcome = yield from capped(
-            taken(claim, task, events), settings.waiters, claim.id, task.target, events
-        )
+        taking = taken(claim, task, events)
+        if task.policy.busy == "wait":
+            taking = capped(taking, settings.waiters, claim.id, task.target, events)
+        outcome: Outcome = yield from taking
         if isinstance(outcome, Execute):
             _same_owner(outcome.record, task)
             events.emit("new", claim.id, task.target)
-            call = Invoke(_nothing, claim.id, task.key.value, outcome.fence, task.policy.lease)
-            lease = Lease(claim.id, task.key.value, outcome.fence)
-            return Held(task, call, outcome.record, lease, time.monotonic())
+            return Held(task, Lease(claim.id, task.key.value, outcome.fence), outcome.record, time.monotonic())
         if isinstance(outcome, Replay):
             _same_owner(outcome.record, task)
             answer = outcome.record.answer
@@ -249,10 +249,10 @@ class Exchange:
     def _respond(self, problem: Problem, retry_after: int | None = None) -> Response:
         return problems.respond(problem, self.settings.codes, self.settings.docs, retry_after=retry_after)
 
-    def hold(self, held: Held, keep: AbstractContextManager[None]) -> Key:
-        """Ours now: the heartbeat beats until it is settled."""
+    def hold(self, held: Held, *stops: Stop) -> Key:
+        """Ours now; `stops` end the heartbeat, and what else lasts until it is settled."""
         self.held = held
-        self.kept.enter_context(keep)
+        self._stops = stops
         fresh = held.record.attempt == 1
         self.settings.quotas.began(held.task.key.scope, fresh, held.task.policy.retention)
         return held.task.key
@@ -281,6 +281,7 @@ class Exchange:
 
     def raised(self, error: BaseException) -> Flow[Response | None]:
         """The application failed without an answer: ours is the answer."""
+        self.failed_with = error
         code = self.settings.codes.failed
         if not self.storable(code, error):
             yield from self._let_go(f"it failed with {type(error).__qualname__}")
@@ -293,7 +294,7 @@ class Exchange:
         """Cancelled, or the process is ending: nobody knows how far it got."""
         held = self._end(0)
         try:
-            yield from abandoned(held.task, held.call, error, self.settings.safe.events)
+            yield from abandoned(held.task, held.lease, error, self.settings.safe.events)
         except StoreError as trouble:
             self._trouble(held, trouble)
         return None
@@ -305,7 +306,7 @@ class Exchange:
     def _let_go(self, note: str) -> Flow[Response | None]:
         held = self._end(0)
         try:
-            yield from release(held.task, held.call, note, self.settings.safe.events)
+            yield from release(held.task, held.lease, note, self.settings.safe.events)
         except StoreError as trouble:
             self._trouble(held, trouble)  # the lease lapses by itself
         return None
@@ -314,7 +315,7 @@ class Exchange:
         held = self.held
         assert held is not None, "only a claimed exchange is settled"
         try:
-            yield from complete(held.task, held.call, answer, self.settings.safe.events)
+            yield from complete(held.task, held.lease, answer, self.settings.safe.events)
         except LeaseLost:
             return self._respond(problems.LOST)
         except StoreError as trouble:
@@ -329,13 +330,18 @@ class Exchange:
         """The claim is over, whatever became of it."""
         held, self.held = self.held, None
         assert held is not None, "only a claimed exchange is settled"
-        self.kept.close()
+        self._stop()
         self.settings.durations.saw(self.target, time.monotonic() - held.began)
         self.settings.quotas.ended(held.task.key.scope, size, held.task.policy.retention)
         return held
 
+    def _stop(self) -> None:
+        stops, self._stops = self._stops, ()
+        for stop in stops:
+            stop()
+
     def _trouble(self, held: Held, trouble: StoreError) -> None:
-        self.settings.safe.events.emit("store_failed", held.call.id, self.target)
+        self.settings.safe.events.emit("store_failed", held.lease.id, self.target)
         _log.error("%s: how it ended could not be written down: %s", self.target, trouble)
 
     # An answer that passes by -------------------------------------------------------------------
@@ -374,17 +380,17 @@ class Exchange:
             _log.warning("%s: observing failed: %s", self.target, error)
             return
         if isinstance(outcome, Execute):
-            self.observed = Invoke(_nothing, claim.id, task.key.value, outcome.fence, task.policy.lease)
+            self.observed = Lease(claim.id, task.key.value, outcome.fence)
         would: Sent = "would_run" if isinstance(outcome, Execute) else "would_conflict"
         if isinstance(outcome, Replay | Mismatch):
             would = "would_replay" if isinstance(outcome, Replay) else "would_mismatch"
         self.count(would, task.key.scope)
 
     def observing_end(self) -> Flow[None]:
-        call, self.observed = self.observed, None
-        if call is not None:
+        lease, self.observed = self.observed, None
+        if lease is not None:
             try:
-                yield Complete(call.id, call.fence, Answer(200, gone="unstorable"))
+                yield Complete(lease.id, lease.fence, Answer(200, gone="unstorable"))
             except StoreError as error:
                 _log.warning("%s: observing failed: %s", self.target, error)
 
@@ -437,10 +443,6 @@ def mount(view: RequestView) -> str:
     """Where the application hangs below the server's root."""
     path: str = view.raw.get("root_path") or view.raw.get("SCRIPT_NAME") or ""
     return path
-
-
-def _nothing() -> None:
-    """The application is called by its server, not by us."""
 
 
 def _would_run(found: LookupReply) -> bool:

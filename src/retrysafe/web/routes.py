@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
+from retrysafe.core.value import value
 from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
 from retrysafe.web.view import RequestView
@@ -20,7 +20,7 @@ RouteFingerprint = Callable[[RequestView, bytes], bytes | str]
 _FIELD = re.compile(r"\{([A-Za-z_]\w*)(:path)?\}")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Route:
     """How one route is protected. `policy=None` in `routes` (instead of a Route) leaves it alone."""
 

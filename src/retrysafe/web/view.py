@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from retrysafe.core.value import value
 
 
 class HeaderView(Mapping[str, str]):
@@ -14,9 +15,12 @@ class HeaderView(Mapping[str, str]):
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
         self._values: dict[str, str] = {}
-        for name, value in pairs:
+        for name, text in pairs:
             name = name.lower()
-            self._values[name] = f"{self._values[name]}, {value}" if name in self._values else value
+            self._values[name] = f"{self._values[name]}, {text}" if name in self._values else text
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._values.get(name.lower(), default)  # said again here: Mapping's own way costs an exception
 
     def __getitem__(self, name: str) -> str:
         return self._values[name.lower()]
@@ -34,7 +38,7 @@ class HeaderView(Mapping[str, str]):
         return f"HeaderView({', '.join(self._values)})"  # names only: values are secrets as often as not
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RequestView:
     """A request as the user's callables see it. `raw` is the ASGI scope or the WSGI environ."""
 
@@ -43,7 +47,10 @@ class RequestView:
     query: str
     headers: HeaderView
     client: str
-    raw: Mapping[str, Any] = field(repr=False)
+    raw: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        return f"RequestView({self.method} {self.path})"  # not the rest: it holds what clients keep secret
 
 
 def of_scope(scope: Mapping[str, Any]) -> RequestView:
@@ -52,7 +59,7 @@ def of_scope(scope: Mapping[str, Any]) -> RequestView:
         scope["method"].upper(),
         scope["path"],
         scope.get("query_string", b"").decode("latin-1"),
-        HeaderView((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]),
+        HeaderView([(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]),
         client[0] if client else "",
         scope,
     )
@@ -79,6 +86,6 @@ def _environ_headers(environ: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
         if environ.get(name):
             yield name.replace("_", "-"), environ[name]
-    for name, value in environ.items():
+    for name, text in environ.items():
         if name.startswith("HTTP_"):
-            yield name[5:].replace("_", "-"), value
+            yield name[5:].replace("_", "-"), text

@@ -11,7 +11,7 @@ import pytest
 from retrysafe.core.ops import Lookup
 from retrysafe.core.records import Fence
 from retrysafe.engine.drive import Interrupted, arun, run
-from retrysafe.engine.effects import Effect, Flow, Invoke, Pause
+from retrysafe.engine.effects import INTERRUPTIBLE, Effect, Flow, Invoke, Pause
 
 OP = Lookup(b"i")
 PAUSE = Pause(b"i", 1.0)
@@ -140,6 +140,28 @@ async def test_a_pause_is_something_new_too() -> None:
     with pytest.raises(asyncio.CancelledError):
         await arun(flow(), perform)
     assert seen == [OP]
+
+
+async def test_an_interruptible_place_is_where_it_is_delivered() -> None:
+    def flow() -> Flow[Any]:
+        yield OP
+        try:
+            yield INTERRUPTIBLE
+        except asyncio.CancelledError:
+            yield Lookup(b"give it back")
+            raise
+
+    seen, perform = interrupted_at(OP)
+    with pytest.raises(asyncio.CancelledError):
+        await arun(flow(), perform)
+    assert seen == [OP, Lookup(b"give it back")]
+
+
+def test_an_interruptible_place_asks_for_nothing(drive: Drive) -> None:
+    def flow() -> Flow[Any]:
+        return [(yield INTERRUPTIBLE), (yield OP)]
+
+    assert drive(flow(), lambda effect: effect) == [None, OP]
 
 
 async def test_a_flow_that_ends_then_is_cancelled_after_all() -> None:
