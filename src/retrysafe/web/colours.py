@@ -9,6 +9,7 @@ from retrysafe.engine.effects import Flow
 from retrysafe.engine.guard import Task
 from retrysafe.engine.heartbeat import adopt_lease, disown_lease
 from retrysafe.policy import Policy
+from retrysafe.web import observe
 from retrysafe.web.capture import Response
 from retrysafe.web.exchange import BodyRefused, Exchange, as_scope
 
@@ -68,7 +69,7 @@ class AsyncExchange(Exchange):
 
     async def observed_end(self) -> None:
         if self.observed is not None:
-            await self.settings.safe.arun(self.observing_end())
+            await self.settings.safe.arun(observe.ended(self))
 
     async def _drained(self, policy: Policy) -> list[bytes]:
         try:
@@ -78,14 +79,14 @@ class AsyncExchange(Exchange):
             raise self.refused(error.problem) from None
 
     async def _observe(self, scope: str, policy: Policy) -> None:
-        key = self.sent_key(scope)
+        key = observe.sent_key(self, scope)
         if key is not None:
             try:
                 chunks = await self.body.drain(policy.max_body, self.settings.read_timeout)
             except BodyRefused:
                 self.count("would_refuse", scope)
             else:
-                await self.settings.safe.arun(self.observing(self.task(key, policy, chunks)))
+                await self.settings.safe.arun(observe.began(self, self.task(key, policy, chunks)))
 
 
 class SyncExchange(Exchange):
@@ -124,7 +125,7 @@ class SyncExchange(Exchange):
 
     def observed_end(self) -> None:
         if self.observed is not None:
-            self.settings.safe.run(self.observing_end())
+            self.settings.safe.run(observe.ended(self))
 
     def _drained(self, policy: Policy) -> list[bytes]:
         try:
@@ -134,11 +135,11 @@ class SyncExchange(Exchange):
             raise self.refused(error.problem) from None
 
     def _observe(self, scope: str, policy: Policy) -> None:
-        key = self.sent_key(scope)
+        key = observe.sent_key(self, scope)
         if key is not None:
             try:
                 chunks = self.body.drain(policy.max_body, self.settings.read_timeout)
             except BodyRefused:
                 self.count("would_refuse", scope)
             else:
-                self.settings.safe.run(self.observing(self.task(key, policy, chunks)))
+                self.settings.safe.run(observe.began(self, self.task(key, policy, chunks)))

@@ -33,15 +33,13 @@ class _Rest(Generic[T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         waits_for = self._waits_for
-        while True:
-            try:
-                reply = yield waits_for
-            except BaseException as error:
-                step = self._steps.throw, error
-            else:
-                step = self._steps.send, reply
-            resume, given = step
-            try:
-                waits_for = resume(given)
-            except StopIteration as done:
-                return done.value  # type: ignore[no-any-return]
+        try:
+            while True:
+                try:
+                    reply = yield waits_for
+                except BaseException as error:
+                    waits_for = self._steps.throw(error)
+                else:
+                    waits_for = self._steps.send(reply)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]  # what the awaitable returns

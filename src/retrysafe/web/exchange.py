@@ -14,18 +14,16 @@ import logging
 import time
 from collections.abc import Sequence
 from contextvars import ContextVar, Token
-from dataclasses import replace
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from retrysafe.core.fingerprint import of_request
 from retrysafe.core.keys import Key, frame
-from retrysafe.core.ops import Complete, Lookup, LookupReply
-from retrysafe.core.outcomes import Busy, Execute, Mismatch, Outcome, Replay
+from retrysafe.core.ops import Lookup, LookupReply
+from retrysafe.core.outcomes import Busy, Execute, Outcome, Replay
 from retrysafe.core.records import Answer, Fingerprint, Gone, Record
 from retrysafe.core.states import State
 from retrysafe.engine.effects import Flow
-from retrysafe.engine.events import Events
 from retrysafe.engine.guard import Task, abandoned, complete, refusal, release
 from retrysafe.engine.heartbeat import Lease, Stop
 from retrysafe.errors import (
@@ -111,7 +109,7 @@ class Exchange:
         self.untouched = False
         """Whether the middleware lets this request through without capturing it (keyless, `optional`)."""
         self.minted = ""
-        self._lines = lines
+        self.lines = lines
         self.observed: Lease | None = None
         self._stops: tuple[Stop, ...] = ()
 
@@ -153,7 +151,7 @@ class Exchange:
     def _read_key(self, policy: Policy, scope: str) -> str | None:
         """The key, or None where there need not be one. Counts who sends what."""
         try:
-            key = read_key(self._lines, self.settings.key_rule)
+            key = read_key(self.lines, self.settings.key_rule)
             if key is None and policy.mode == "required":
                 raise MissingKey
         except KeyProblem as error:
@@ -351,7 +349,7 @@ class Exchange:
         if self.asked or code >= 400:
             return False
         if not self.route.listed or self.policy.mode != "required":
-            if self._lines and self.count("unclaimed", ""):
+            if self.lines and self.count("unclaimed", ""):
                 _log.warning(
                     "%s was sent an Idempotency-Key, but nothing there asks for it: not protected", self.target
                 )
@@ -366,42 +364,6 @@ class Exchange:
 
     def extra_headers(self) -> Pairs:
         return ((self.settings.header.lower(), quoted(self.minted)),) if self.minted else ()
-
-    # Observing ----------------------------------------------------------------------------------
-
-    def observing(self, task: Task) -> Flow[None]:
-        """`mode="observe"`: find out what would have happened, in a namespace of its own, and refuse nothing."""
-        quiet = task.policy.but(busy="conflict", abandoned="rerun")
-        task = replace(task, namespace=f"observed:{task.namespace}", policy=quiet)
-        claim = task.claim()
-        try:
-            outcome: Outcome = yield from taken(claim, task, Events())
-        except StoreError as error:
-            _log.warning("%s: observing failed: %s", self.target, error)
-            return
-        if isinstance(outcome, Execute):
-            self.observed = Lease(claim.id, task.key.value, outcome.fence)
-        would: Sent = "would_run" if isinstance(outcome, Execute) else "would_conflict"
-        if isinstance(outcome, Replay | Mismatch):
-            would = "would_replay" if isinstance(outcome, Replay) else "would_mismatch"
-        self.count(would, task.key.scope)
-
-    def observing_end(self) -> Flow[None]:
-        lease, self.observed = self.observed, None
-        if lease is not None:
-            try:
-                yield Complete(lease.id, lease.fence, Answer(200, gone="unstorable"))
-            except StoreError as error:
-                _log.warning("%s: observing failed: %s", self.target, error)
-
-    def sent_key(self, scope: str) -> Key | None:
-        try:
-            value = read_key(self._lines, self.settings.key_rule)
-            self.count("missing" if value is None else "keyed", scope)
-            return None if value is None else Key(value, scope)
-        except (KeyProblem, ScopeRequired) as error:
-            self.count("malformed" if isinstance(error, KeyProblem) else "would_refuse", scope)
-            return None
 
 
 def enter(exchange: Exchange) -> Token[Exchange | None]:
