@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrysafe.core.moves import claim, move
 from retrysafe.core.ops import (
@@ -29,6 +29,9 @@ from retrysafe.core.records import Record
 from retrysafe.core.states import SETTLED, State
 from retrysafe.stores.base import AsyncStore, Capabilities, Store
 from retrysafe.stores.memory_outbox import MemoryOutbox
+
+if TYPE_CHECKING:
+    from retrysafe.stores.diagnosis import Diagnosis
 
 R = TypeVar("R")
 
@@ -166,6 +169,12 @@ class MemoryBackend:
 
     def schema(self, url: str) -> str:
         return ""
+
+    def diagnose(self, url: str) -> Diagnosis:
+        from retrysafe.stores.diagnosis import Diagnosis, bad
+
+        why = "it ends with the process, and no other process sees it"
+        return Diagnosis("memory", (bad("durability", "none", "best-effort", why, "use sqlite:///app.db or better"),))
 
     def _named_store(self, url: str) -> MemoryStore:
         name = url.partition("://")[2]

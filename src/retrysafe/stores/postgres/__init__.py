@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from retrysafe.errors import MissingDriver
 from retrysafe.stores.base import AsyncStore, Store
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, parse_url
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.names import Names
+
+if TYPE_CHECKING:
+    from retrysafe.stores.diagnosis import Diagnosis
 
 
 class PostgresBackend:
@@ -35,6 +40,13 @@ class PostgresBackend:
 
     def schema(self, url: str) -> str:
         return migrations.script(DIALECT, parse_url(url).names)
+
+    def diagnose(self, url: str) -> Diagnosis:
+        try:
+            from retrysafe.stores.postgres import doctor
+        except ImportError as error:
+            raise MissingDriver("PostgreSQL", error.name or "psycopg", "postgres") from error
+        return doctor.diagnose(parse_url(url))
 
 
 backend = PostgresBackend()

@@ -5,10 +5,15 @@ As durable as the server is set up to be: `retrysafe doctor` reads its settings 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from retrysafe.stores.base import AsyncStore, Store
 from retrysafe.stores.redis import layout, urls, wire
 from retrysafe.stores.redis.aio import AsyncRedisStore
 from retrysafe.stores.redis.sync import RedisStore
+
+if TYPE_CHECKING:
+    from retrysafe.stores.diagnosis import Diagnosis
 
 __all__ = ["AsyncRedisStore", "RedisStore", "backend"]
 
@@ -29,6 +34,11 @@ class RedisBackend:
         prefix = urls.target(url).layout.prefix
         table = (layout.__doc__ or "").split("\n\n")[1]
         return table.replace("<prefix>", prefix)
+
+    def diagnose(self, url: str) -> Diagnosis:
+        from retrysafe.stores.redis import doctor  # only the doctor needs it
+
+        return doctor.diagnose(urls.target(url))
 
 
 backend = RedisBackend()

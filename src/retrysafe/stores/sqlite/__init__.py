@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from retrysafe.stores.base import AsyncStore, Store
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.names import Names
 from retrysafe.stores.sqlite.aio import AsyncSqliteStore
 from retrysafe.stores.sqlite.file import CAPABILITIES, DIALECT, SqliteFile, parse_url
 from retrysafe.stores.sqlite.sync import SqliteStore
+
+if TYPE_CHECKING:
+    from retrysafe.stores.diagnosis import Diagnosis
 
 
 class SqliteBackend:
@@ -26,6 +31,12 @@ class SqliteBackend:
 
     def schema(self, url: str) -> str:
         return migrations.script(DIALECT, parse_url(url).names)
+
+    def diagnose(self, url: str) -> Diagnosis:
+        from retrysafe.stores.sqlite import doctor  # only the doctor needs it
+
+        file = SqliteFile.from_url(url)
+        return doctor.diagnose(file.path, file.connect)
 
 
 backend = SqliteBackend()

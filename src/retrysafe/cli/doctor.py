@@ -1,0 +1,53 @@
+"""`retrysafe doctor URL`: what a store's real settings are worth, and how to mend them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from retrysafe.stores.diagnosis import LABELS, Diagnosis, Finding, diagnose, worst
+from retrysafe.stores.registry import safe_url
+
+EXIT_LESS = 1
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "doctor",
+        help="say what a store's settings are worth",
+        description="Reads a store's real settings and says what they are worth, with the command that mends each. "
+        "Exits with 1 when they are worth less than --require.",
+    )
+    parser.add_argument("url", metavar="URL", help="the store, for example postgresql://user@host/db")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument(
+        "--require", choices=tuple(LABELS), default="exactly-once-capable", help="the least that is good enough"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(given: argparse.Namespace) -> int:
+    found = diagnose(given.url)
+    print(as_json(found) if given.json else "\n".join(as_table(found, safe_url(given.url))))
+    return 0 if worst((found.label, given.require)) == given.require else EXIT_LESS
+
+
+def as_json(found: Diagnosis) -> str:
+    findings = [{**finding._asdict(), "fine": finding.fine} for finding in found.findings]
+    return json.dumps({"store": found.store, "label": found.label, "findings": findings})
+
+
+def as_table(found: Diagnosis, where: str) -> list[str]:
+    lines = [f"{found.store} at {where}", f"{found.label}: {LABELS[found.label]}", ""]
+    setting = max((len(one.setting) for one in found.findings), default=0)
+    value = max((len(one.value) for one in found.findings), default=0)
+    for one in found.findings:
+        lines += _lines(one, setting, value)
+    return lines
+
+
+def _lines(one: Finding, setting: int, value: int) -> list[str]:
+    mark = "ok   " if one.fine else "WRONG"
+    line = f"  {mark}  {one.setting:{setting}}  {one.value:{value}}  {one.invariant:3}  {one.why}"
+    return [line] if one.fine else [line, f"         mend: {one.fix}"]

@@ -1,0 +1,136 @@
+"""What a PostgreSQL's settings are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from retrysafe.errors import StoreUnavailable
+from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good
+from retrysafe.stores.postgres.dialect import Location
+
+OLDEST = 140000
+
+READ = """
+SELECT current_setting('server_version') AS version,
+       current_setting('server_version_num')::int AS version_number,
+       current_setting('fsync') AS fsync,
+       current_setting('full_page_writes') AS full_page_writes,
+       current_setting('synchronous_commit') AS synchronous_commit,
+       current_setting('synchronous_standby_names') AS synchronous_standby_names,
+       current_setting('default_transaction_isolation') AS isolation,
+       current_setting('transaction_read_only') AS read_only,
+       pg_is_in_recovery() AS standby,
+       (SELECT count(*) FROM pg_stat_replication) AS standbys,
+       inet_server_port() AS port,
+       (SELECT relpersistence FROM pg_class WHERE oid = to_regclass(%(table)s)) AS persistence
+"""
+
+Settings = Mapping[str, Any]
+
+
+def diagnose(at: Location) -> Diagnosis:
+    try:
+        with psycopg.connect(at.conninfo, connect_timeout=5, row_factory=dict_row) as connection:
+            found = connection.execute(READ, {"table": at.names.keys}).fetchone()
+            asked = connection.info.port
+    except psycopg.Error as error:
+        raise StoreUnavailable(f"{at.url} cannot be asked: {error}") from error
+    assert found is not None, "a SELECT without FROM has one row"
+    return Diagnosis(f"PostgreSQL {found['version']}", tuple(judge({**found, "asked_port": asked})))
+
+
+def judge(settings: Settings) -> Iterator[Finding]:
+    yield _version(settings)
+    yield _switch(
+        settings, "fsync", "a commit is on disk before it is acknowledged", "a crash can lose or tear commits"
+    )
+    yield _switch(
+        settings,
+        "full_page_writes",
+        "a page torn by a crash is mended",
+        "a crash in mid-write can tear a page for good",
+    )
+    yield _synchronous_commit(settings)
+    yield _role(settings)
+    yield from _standbys(settings)
+    yield _isolation(settings)
+    yield _table(settings)
+    if settings["port"] is not None and settings["port"] != settings["asked_port"]:
+        way = f"{settings['asked_port']} leads to {settings['port']}"
+        yield good(
+            "pooler", way, "something stands in between; we keep no state in a session, so that is fine", invariant="I1"
+        )
+
+
+def _version(settings: Settings) -> Finding:
+    if settings["version_number"] >= OLDEST:
+        return good("version", settings["version"], "14 and later are tested", invariant="I1")
+    return bad(
+        "version",
+        settings["version"],
+        "best-effort",
+        "only 14 and later are tested",
+        "upgrade the server",
+        invariant="I1",
+    )
+
+
+def _switch(settings: Settings, name: str, fine: str, wrong: str) -> Finding:
+    if settings[name] == "on":
+        return good(name, "on", fine)
+    return bad(name, settings[name], "best-effort", wrong, f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf();")
+
+
+def _synchronous_commit(settings: Settings) -> Finding:
+    value = settings["synchronous_commit"]
+    if value != "off":
+        return good("synchronous_commit", value, "nobody is told before the commit is on disk")
+    fix = "ALTER SYSTEM SET synchronous_commit = on; SELECT pg_reload_conf(); (or ALTER ROLE … SET, where it was set)"
+    return bad("synchronous_commit", value, "best-effort", "the last commits before a crash are lost", fix)
+
+
+def _role(settings: Settings) -> Finding:
+    if settings["standby"]:
+        return bad(
+            "role", "standby", "best-effort", "a standby takes no claims", "give the primary's address", invariant="I1"
+        )
+    if settings["read_only"] == "on":
+        fix = "ALTER DATABASE … SET default_transaction_read_only = off; or use another role"
+        return bad("role", "read-only", "best-effort", "claims are refused", fix, invariant="I1")
+    return good("role", "primary", "it takes claims", invariant="I1")
+
+
+def _standbys(settings: Settings) -> Iterator[Finding]:
+    count, synchronous = settings["standbys"], settings["synchronous_standby_names"]
+    if not count:
+        yield good("standbys", "none", "there is no failover that could lose anything")
+    elif synchronous and settings["synchronous_commit"] in ("on", "remote_apply"):
+        yield good("standbys", f"{count}, synchronous: {synchronous}", "a promoted standby has every claim")
+    else:
+        fix = "ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'; SELECT pg_reload_conf();"
+        why = "a standby that is promoted may lack the last claims"
+        yield bad("standbys", f"{count}, asynchronous", "at-most-once-until-failover", why, fix)
+
+
+def _isolation(settings: Settings) -> Finding:
+    value = settings["isolation"]
+    if value in ("read committed", "read uncommitted"):
+        return good("isolation", value, "what the statements are written for", invariant="I2")
+    why = "correct, but claims that meet are told to come back, and must be tried again"
+    return good("isolation", value, why, invariant="I2")
+
+
+def _table(settings: Settings) -> Finding:
+    kind = settings["persistence"]
+    if kind is None:
+        return bad(
+            "table", "missing", "best-effort", "nothing can be claimed yet", "retrysafe migrate URL", invariant="I1"
+        )
+    if kind in ("u", b"u"):
+        fix = "ALTER TABLE … SET LOGGED;"
+        return bad("table", "unlogged", "best-effort", "a crash empties it", fix)
+    return good("table", "logged", "it survives a crash")
