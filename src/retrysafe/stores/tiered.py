@@ -1,0 +1,255 @@
+"""A cache in front of a durable store, for what can no longer change: completed records.
+
+    cache = MemoryCache()
+    safe = RetrySafe(Tiered(open_store(url), cache), async_store=AsyncTiered(open_async_store(url), cache))
+
+Only a replay is ever answered from the cache. Whether somebody may run is asked of the store, each time: a cache
+forgets, and a claim that was forgotten would run twice. What is cached ends with the record at the latest (I12), and
+`ttl` bounds how long another process may still replay an answer that was forgotten here.
+
+A cache that fails is no cache: the store is asked, and nothing else changes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from retrysafe.core.ops import Claim, ClaimReply, Forget, Op
+from retrysafe.core.records import Record
+from retrysafe.core.states import State
+from retrysafe.core.times import SECOND
+from retrysafe.errors import UsageError
+from retrysafe.stores.base import AsyncStore, Capabilities, Store
+
+R = TypeVar("R")
+
+TTL = 60.0
+
+
+class Seen(NamedTuple):
+    """A completed record, and what the store's clock said when it was read."""
+
+    record: Record
+    now: int
+
+
+class Cache(Protocol):
+    """Where completed records wait to be replayed. Its errors are its own business: it says None and goes on."""
+
+    ttl: float
+
+    def get(self, record_id: bytes) -> Seen | None: ...
+    def put(self, seen: Seen, seconds: float) -> None: ...
+    def drop(self, record_id: bytes) -> None: ...
+
+
+class AsyncCache(Protocol):
+    """The same, awaited."""
+
+    ttl: float
+
+    async def get(self, record_id: bytes) -> Seen | None: ...
+    async def put(self, seen: Seen, seconds: float) -> None: ...
+    async def drop(self, record_id: bytes) -> None: ...
+
+
+# What both colours decide -------------------------------------------------------------------------
+
+
+def replay(op: Claim, seen: Seen | None) -> ClaimReply | None:
+    """What the cache may answer a claim with: never a grant, and nothing that is over by the claim's own clock."""
+    if seen is None or seen.record.id != op.id or (op.now is not None and seen.record.expired(op.now)):
+        return None
+    return ClaimReply(False, seen.record, seen.now if op.now is None else op.now)
+
+
+def cacheable(op: Op[Any], reply: Any) -> Seen | None:
+    """What may be kept of a reply."""
+    if not isinstance(op, Claim) or reply.granted or reply.record is None:
+        return None
+    record: Record = reply.record
+    over = record.state is State.COMPLETED and not record.expired(reply.now)
+    return Seen(record, reply.now) if over and record.answer is not None and not record.answer.gone else None
+
+
+def seconds_left(seen: Seen, ttl: float) -> float:
+    return min(ttl, (seen.record.expires - seen.now) / SECOND)
+
+
+# The stores ---------------------------------------------------------------------------------------
+
+
+class Tiered:
+    """A sync store behind a cache."""
+
+    def __init__(self, store: Store, cache: Cache) -> None:
+        self._store = store
+        self._cache = cache
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._store.capabilities
+
+    def execute(self, op: Op[R]) -> R:
+        [reply] = self.execute_many([op])
+        return reply  # type: ignore[no-any-return]  # the reply to this very operation
+
+    def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        replies = [replay(op, self._cache.get(op.id)) if isinstance(op, Claim) else None for op in ops]
+        missed = [place for place, reply in enumerate(replies) if reply is None]
+        asked = [ops[place] for place in missed]
+        found = [self._store.execute(asked[0])] if len(asked) == 1 else self._store.execute_many(asked) if asked else []
+        for place, op, reply in zip(missed, asked, found, strict=True):
+            replies[place] = reply
+            self._noted(op, reply)
+        return replies
+
+    def _noted(self, op: Op[Any], reply: Any) -> None:
+        if isinstance(op, Forget):
+            self._cache.drop(op.id)
+        seen = cacheable(op, reply)
+        if seen is not None:
+            self._cache.put(seen, seconds_left(seen, self._cache.ttl))
+
+    def migrate(self) -> list[str]:
+        return self._store.migrate()
+
+    def announce(self, record_id: bytes) -> None:
+        self._store.announce(record_id)  # type: ignore[attr-defined]  # only where capabilities.wakes
+
+    def wait(self, record_id: bytes, seconds: float) -> None:
+        self._store.wait(record_id, seconds)  # type: ignore[attr-defined]  # only where capabilities.wakes
+
+    def close(self) -> None:
+        self._store.close()
+
+
+class AsyncTiered:
+    """An async store behind a cache; one in this process's memory serves both colours."""
+
+    def __init__(self, store: AsyncStore, cache: AsyncCache | MemoryCache) -> None:
+        self._store = store
+        self._cache: AsyncCache = Awaited(cache) if isinstance(cache, MemoryCache) else cache
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._store.capabilities
+
+    async def execute(self, op: Op[R]) -> R:
+        [reply] = await self.execute_many([op])
+        return reply  # type: ignore[no-any-return]  # the reply to this very operation
+
+    async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        replies = [replay(op, await self._cache.get(op.id)) if isinstance(op, Claim) else None for op in ops]
+        missed = [place for place, reply in enumerate(replies) if reply is None]
+        asked = [ops[place] for place in missed]
+        found = await self._ask(asked)
+        for place, op, reply in zip(missed, asked, found, strict=True):
+            replies[place] = reply
+            await self._noted(op, reply)
+        return replies
+
+    async def _ask(self, ops: list[Op[Any]]) -> list[Any]:
+        if len(ops) == 1:
+            return [await self._store.execute(ops[0])]
+        return await self._store.execute_many(ops) if ops else []
+
+    async def _noted(self, op: Op[Any], reply: Any) -> None:
+        if isinstance(op, Forget):
+            await self._cache.drop(op.id)
+        seen = cacheable(op, reply)
+        if seen is not None:
+            await self._cache.put(seen, seconds_left(seen, self._cache.ttl))
+
+    async def migrate(self) -> list[str]:
+        return await self._store.migrate()
+
+    async def announce(self, record_id: bytes) -> None:
+        await self._store.announce(record_id)  # type: ignore[attr-defined]  # only where capabilities.wakes
+
+    async def wait(self, record_id: bytes, seconds: float) -> None:
+        await self._store.wait(record_id, seconds)  # type: ignore[attr-defined]  # only where capabilities.wakes
+
+    async def aclose(self) -> None:
+        await self._store.aclose()
+
+
+# The cache in this process ------------------------------------------------------------------------
+
+
+class MemoryCache:
+    """Completed records in this process's memory: at most `entries` of them and `size` bytes of answers, the ones not
+    used for longest go first; each for `ttl` seconds at most."""
+
+    def __init__(
+        self,
+        *,
+        entries: int = 10_000,
+        size: int = 64 << 20,
+        ttl: float = TTL,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if entries < 1 or size < 1 or ttl <= 0:
+            raise UsageError(f"MemoryCache(entries={entries}, size={size}, ttl={ttl}): give numbers above zero")
+        self.ttl = ttl
+        self._entries, self._limit, self._clock = entries, size, clock
+        self._size = 0
+        self._kept: OrderedDict[bytes, tuple[Seen, float]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, record_id: bytes) -> Seen | None:
+        with self._lock:
+            found = self._kept.get(record_id)
+            if found is None:
+                return None
+            if self._clock() >= found[1]:
+                self._remove(record_id)
+                return None
+            self._kept.move_to_end(record_id)
+            return found[0]
+
+    def put(self, seen: Seen, seconds: float) -> None:
+        size = _size(seen)
+        with self._lock:
+            self._remove(seen.record.id)
+            if seconds <= 0 or size > self._limit:
+                return
+            self._kept[seen.record.id] = seen, self._clock() + seconds
+            self._size += size
+            while len(self._kept) > self._entries or self._size > self._limit:
+                self._remove(next(iter(self._kept)))
+
+    def drop(self, record_id: bytes) -> None:
+        with self._lock:
+            self._remove(record_id)
+
+    def _remove(self, record_id: bytes) -> None:
+        found = self._kept.pop(record_id, None)
+        if found is not None:
+            self._size -= _size(found[0])
+
+
+class Awaited:
+    """A memory cache for event loops: nothing in it waits."""
+
+    def __init__(self, cache: MemoryCache) -> None:
+        self._cache = cache
+        self.ttl = cache.ttl
+
+    async def get(self, record_id: bytes) -> Seen | None:
+        return self._cache.get(record_id)
+
+    async def put(self, seen: Seen, seconds: float) -> None:
+        self._cache.put(seen, seconds)
+
+    async def drop(self, record_id: bytes) -> None:
+        self._cache.drop(record_id)
+
+
+def _size(seen: Seen) -> int:
+    answer = seen.record.answer
+    return len(answer.body) if answer is not None else 0

@@ -1,0 +1,36 @@
+"""A record as JSON text and back, for stores and caches that keep text. Bytes are base64; nothing is pickled."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+from retrysafe.core.records import Answer, Fingerprint, Record
+from retrysafe.core.states import State
+
+BYTES = ("id", "token", "run", "progress", "input")
+
+
+def dump(record: Record) -> str:
+    fields: dict[str, Any] = record._asdict()
+    for name in BYTES:
+        fields[name] = base64.b64encode(fields[name]).decode()
+    fields["state"] = record.state.value
+    fields["fingerprint"] = str(record.fingerprint)
+    if record.answer is not None:
+        answer = record.answer
+        fields["answer"] = [answer.status, base64.b64encode(answer.body).decode(), list(answer.headers), answer.gone]
+    return json.dumps(fields)
+
+
+def load(text: str) -> Record:
+    fields = json.loads(text)
+    for name in BYTES:
+        fields[name] = base64.b64decode(fields[name])
+    fields["state"] = State(fields["state"])
+    fields["fingerprint"] = Fingerprint.parse(fields["fingerprint"])
+    if fields["answer"] is not None:
+        status, body, headers, gone = fields["answer"]
+        fields["answer"] = Answer(status, base64.b64decode(body), [(name, value) for name, value in headers], gone)
+    return Record(**fields)
