@@ -1,0 +1,163 @@
+"""requests: an adapter to mount.
+
+    session = requests.Session()
+    session.mount("https://", RetryAdapter())
+
+What the caller sees is requests as always: a response, or its own exception with a note that names the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.exceptions import NewConnectionError
+
+from retrysafe.client.budget import Budget
+from retrysafe.client.decide import Answered, Failed, Reach, Seen
+from retrysafe.client.errors import RetriesError, UnrepeatableBody
+from retrysafe.client.failures import layers, untrusted
+from retrysafe.client.journal import Journal
+from retrysafe.client.settings import Ambient, Retries
+from retrysafe.client.story import Request, annotate, drive, kit, tell
+
+HOPELESS = (
+    requests.exceptions.InvalidURL,
+    requests.exceptions.InvalidSchema,
+    requests.exceptions.MissingSchema,
+    requests.exceptions.InvalidHeader,
+    requests.exceptions.ContentDecodingError,
+)
+
+
+class RetryAdapter(HTTPAdapter):
+    """Retries what may be retried, with one key per logical operation. `pool` goes to requests' own adapter."""
+
+    def __init__(
+        self,
+        *,
+        retries: Retries | None = None,
+        journal: Journal | str | Path | None = None,
+        budget: Budget | None = None,
+        ambient: Ambient | None = None,
+        **pool: Any,
+    ) -> None:
+        if "max_retries" in pool:
+            raise RetriesError(
+                "max_retries", pool["max_retries"], "two layers of retries multiply; set retries= instead"
+            )
+        super().__init__(**pool)
+        self.kit = kit(retries, journal, budget, ambient)
+
+    def send(  # noqa: PLR0917  (the signature is that of requests)
+        self,
+        request: requests.PreparedRequest,
+        stream: bool = False,
+        timeout: Any = None,
+        verify: Any = True,
+        cert: Any = None,
+        proxies: Mapping[str, str] | None = None,
+    ) -> requests.Response:
+        view = viewed(request, self.kit.retries)
+        how = {"stream": stream, "timeout": timeout, "verify": verify, "cert": cert, "proxies": proxies}
+        ending = drive(tell(view, self.kit), Wire(self, request, how), self.kit.ambient.sleep)
+        if isinstance(ending.seen, Failed):
+            annotate(ending.seen.error, view, ending.trail)
+            raise ending.seen.error
+        response: requests.Response = ending.seen.raw
+        response.__dict__["retrysafe"] = ending.trail
+        return response
+
+    def close(self) -> None:
+        super().close()
+        self.kit.close()
+
+    def send_once(self, request: requests.PreparedRequest, how: dict[str, Any]) -> requests.Response:
+        return super().send(request, **how)
+
+
+def viewed(request: requests.PreparedRequest, retries: Retries) -> Request:
+    method, url = (request.method or "GET").upper(), urlsplit(request.url or "")
+    host, path = url.hostname or "", url.path or "/"
+    if retries.keyed(method):
+        remember(request, retries)
+    body = repeatable(request.body)
+    if body is None and retries.keyed(method) and retries.streams == "refuse":
+        raise UnrepeatableBody(method, f"{host}{path}", retries.max_body)
+    given = text(request.headers.get(retries.header)) if retries.keyed(method) else None
+    return Request(method, host, path, url.query, text(request.headers.get("content-type")) or "", body, given)
+
+
+def text(value: str | bytes | None) -> str | None:
+    return value.decode("latin-1") if isinstance(value, bytes) else value
+
+
+def repeatable(body: Any) -> bytes | None:
+    if body is None:
+        return b""
+    if isinstance(body, str):
+        return body.encode()
+    return bytes(body) if isinstance(body, bytes | bytearray) else None
+
+
+def remember(request: requests.PreparedRequest, retries: Retries) -> None:
+    """Read a file of known and moderate length, so that it can be sent again."""
+    body: Any = request.body
+    length = text(request.headers.get("content-length")) or ""
+    if repeatable(body) is None and hasattr(body, "read") and length.isdigit() and int(length) <= retries.max_body:
+        found = body.read()
+        request.body = found.encode() if isinstance(found, str) else found
+
+
+def reach(error: requests.RequestException) -> Reach:
+    if isinstance(error, HOPELESS) or untrusted(error):
+        return "hopeless"
+    if isinstance(error, requests.ConnectTimeout):
+        return "unsent"
+    return "unsent" if any(isinstance(one, NewConnectionError) for one in layers(error)) else "unclear"
+
+
+def cut_short(response: requests.Response, method: str) -> bool:
+    """Whether an empty answer lost its end. http.client takes a connection that closes within the headers for the end
+    of the headers, and then a 201 without a body is all that is left of the answer. Such an answer does not say how
+    long it is, nor that the connection ends with it, which HTTP/1.1 asks for.
+    """
+    if method.upper() == "HEAD" or response.status_code in (204, 304) or getattr(response.raw, "version", 11) < 11:
+        return False
+    framed = "content-length" in response.headers or "transfer-encoding" in response.headers
+    return not framed and "close" not in response.headers.get("connection", "").lower()
+
+
+class Wire:
+    """The hands."""
+
+    def __init__(self, adapter: RetryAdapter, request: requests.PreparedRequest, how: dict[str, Any]) -> None:
+        self._adapter, self._request, self._how = adapter, request, how
+        self._retries = adapter.kit.retries
+
+    def send(self, key: str | None) -> Seen:
+        if key is not None:
+            self._request.headers[self._retries.header] = key
+        try:
+            response = self._adapter.send_once(self._request, self._how)
+            return self._answered(response)
+        except requests.RequestException as error:
+            return Failed(error, reach(error))
+
+    def _answered(self, response: requests.Response) -> Answered:
+        """Whoever did not ask for a stream gets a body that is all there; errors are read in any case."""
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        failed = response.status_code >= 400
+        if self._retries.keyed(self._request.method or "") and (failed or not self._how["stream"]):
+            body = response.content
+            if not body and cut_short(response, self._request.method or ""):
+                raise requests.ConnectionError("the answer ended within its headers", request=self._request)
+            return Answered(response.status_code, headers, body if failed else b"", response)
+        return Answered(response.status_code, headers, b"", response)
+
+    def discard(self, seen: Answered) -> None:
+        seen.raw.close()

@@ -1,0 +1,95 @@
+"""How often, how long and with which limits: `Retries`. And where time and chance come from: `Ambient`."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal, get_args
+
+from retrysafe.client.errors import RetriesError
+
+Streams = Literal["refuse", "once"]
+
+UNSAFE = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """Durations are seconds, or a `timedelta`.
+
+    attempts         how often one call is sent at most; 5: with the waits below that is some seconds of outage.
+                     "Still in progress" is not a failure and does not count, only the deadline ends it
+    deadline         after this no further attempt begins; 120 s, twice the lease of a server that died at work
+    base, cap        attempt n waits a random time between 0 and min(cap, base · 2ⁿ⁻¹): full jitter, so that the clients
+                     of a server that comes back do not all come back at once
+    max_retry_after  a longer Retry-After is cut to this; a minute
+    key_life         how long the server keeps keys; 24 h, what Stripe promises. A journal refuses to send an older key
+    new_keys         how often a call may change its key when the server says that it surely did not happen; 1
+    methods          which methods get a key; the others are retried without one if they are safe
+    header           where the key goes
+    max_body         a stream of known length up to this is read into memory, so that it can be sent again; 1 MiB
+    max_answer       the answer to a keyed request is read up to this before the caller gets it, so that a connection
+                     that breaks in the middle of it is retried too; 1 MiB. Zero: never
+    streams          what happens to other streams: `refuse`, or `once` (a key is sent, but only once)
+    """
+
+    attempts: int = 5
+    deadline: float = 120.0
+    base: float = 0.25
+    cap: float = 20.0
+    max_retry_after: float = 60.0
+    key_life: float = 24 * 3600.0
+    new_keys: int = 1
+    methods: frozenset[str] = UNSAFE
+    header: str = "Idempotency-Key"
+    max_body: int = 1 << 20
+    max_answer: int = 1 << 20
+    streams: Streams = "refuse"
+
+    def __post_init__(self) -> None:
+        for name in ("deadline", "base", "cap", "max_retry_after", "key_life"):
+            object.__setattr__(self, name, _seconds(name, getattr(self, name)))
+        for name, least in (("attempts", 1), ("new_keys", 0), ("max_body", 0), ("max_answer", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise RetriesError(name, value, f"give a whole number, {least} or more")
+        if self.streams not in get_args(Streams):
+            raise RetriesError("streams", self.streams, "choose 'refuse' or 'once'")
+        object.__setattr__(self, "methods", frozenset(method.upper() for method in self.methods))
+
+    def keyed(self, method: str) -> bool:
+        return method.upper() in self.methods
+
+
+def _seconds(name: str, value: object) -> float:
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:  # not `<`: NaN is neither
+        raise RetriesError(name, value, "give seconds or a timedelta, zero or more")
+    return float(value)
+
+
+def _token() -> str:
+    return secrets.token_hex(24)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ambient:
+    """Everything that is not decided here: the clocks, waiting, chance. Tests pass their own and never sleep.
+
+    `asleep` is None for the event loop's own sleep, whichever loop that is.
+    """
+
+    wall: Callable[[], float] = time.time
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    asleep: Callable[[float], Awaitable[None]] | None = None
+    draw: Callable[[], float] = random.random
+    token: Callable[[], str] = _token
+
+
+REAL = Ambient()

@@ -1,0 +1,35 @@
+"""Time and chance of a test: waiting is a number that is added up, chance is what the test says."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+from retrysafe.client import Ambient
+
+
+@dataclass
+class Virtual:
+    """A clock that moves only when somebody sleeps."""
+
+    now: float = 1_800_000_000.0
+    draws: float = 0.5
+    slept: list[float] = field(default_factory=list)
+    tokens: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+    async def asleep(self, seconds: float) -> None:
+        self.sleep(seconds)
+
+    def ambient(self) -> Ambient:
+        return Ambient(
+            wall=lambda: self.now,
+            clock=lambda: self.now,
+            sleep=self.sleep,
+            asleep=self.asleep,
+            draw=lambda: self.draws,
+            token=lambda: f"key-{next(self.tokens)}",
+        )
