@@ -27,16 +27,26 @@ lint: setup     ## ruff
 type: setup     ## mypy, strict
 	@.venv/bin/mypy
 
-bench: setup    ## what an operation costs, as ratios against the raw driver
-	@$(PY) -m benchmarks
+bench: setup    ## what an operation costs, as ratios: every part, about ten minutes (PARTS= chooses)
+	@$(PY) -m benchmarks $(PARTS)
+
+bench-quick: setup  ## does every benchmark still run; about a minute, figures without meaning
+	@$(PY) -m benchmarks --quick $(PARTS)
+
+bench-full: setup   ## longer slices, more rounds, ten million records; 45 minutes on a quiet machine
+	@$(PY) -m benchmarks --full $(PARTS)
+
+bench-page: setup   ## the speed page and its charts, from the newest results
+	@$(PY) -m benchmarks --page
 
 docs: setup     ## write the generated pages anew
 	@for page in diagram errors_page cli_page; do $(PY) tools/$$page.py || exit 1; done
 
-proof: setup    ## the long campaigns: more races, more kills, more cuts, ten million malformed keys
+proof: setup    ## the long campaigns: more races, more kills, more cuts, ten million malformed keys and webhooks
 	@RETRYSAFE_RACE_KEYS=1000 $(PY) -m pytest -n $(N) --dist loadgroup tests/races
 	@$(PY) -m pytest -n $(N) --dist loadgroup -m campaign
 	@$(PY) tools/fuzz.py keys --count 10000000
+	@$(PY) tools/fuzz.py webhooks --count 10000000
 
 lock: setup     ## write the hashed locks anew
 	@python3 tools/lock.py
@@ -47,4 +57,4 @@ setup:
 setup-demo:
 	@python3 tools/bootstrap.py demo
 
-.PHONY: help demo test check fmt lint type bench docs proof lock setup setup-demo
+.PHONY: help demo test check fmt lint type bench bench-quick bench-full bench-page docs proof lock setup setup-demo

@@ -1,63 +1,73 @@
-"""`python -m benchmarks [parts …] [--quick | --full]`."""
+"""`python -m benchmarks [parts …] [--quick | --full] [--name NAME]`, and `--page` to write the docs' page."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import platform
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import benchmarks
-from benchmarks import growth, peers, small, stores, web
-from benchmarks.harness import Table
+from benchmarks import growth, page, reaping, small, stores, web
+from benchmarks.harness import FULL, QUICK, Pace
 from benchmarks.machines import Machines, machines
-from benchmarks.report import save
-from benchmarks.stores import QUICK, Pace
+from benchmarks.results import RESULTS, Part, begun, circumstances, merged, newest, save
+from benchmarks.tables import Table
 
-RESULTS = Path(__file__).resolve().parent / "results"
-
-Part = Callable[[Machines, Pace, bool], list[Table]]
-
-PARTS: dict[str, Part] = {
-    "postgres": lambda at, pace, full: stores.postgres(at, pace),
-    "sqlite": lambda at, pace, full: stores.sqlite(at, pace),
-    "redis": lambda at, pace, full: stores.redis(at, pace),
-    "web": lambda at, pace, full: web.web(at, pace),
-    "peers": lambda at, pace, full: peers.peers(at, pace),
-    "small": lambda at, pace, full: small.small(at, pace),
-    "growth": lambda at, pace, full: growth.growth(at, pace, growth.FULL if full else growth.SIZES),
-    "reaping": lambda at, pace, full: growth.reaping(at, pace),
+PARTS: dict[str, Callable[[Machines, Pace], list[Table]]] = {
+    "postgres": stores.postgres,
+    "sqlite": stores.sqlite,
+    "redis": stores.redis,
+    "web": web.fastapi,
+    "asgi": web.asgi,
+    "django": web.django,
+    "small": small.small,
+    "reaping": reaping.reaping,
+    "growth": growth.growth,
 }
-QUICKLY = ("postgres", "sqlite", "redis", "web", "small")
+QUICKLY = RESULTS.parent.parent / "build" / "bench"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=benchmarks.__doc__)
+def main(words: list[str] | None = None) -> None:
+    given = parsed(words)
+    if given.page:
+        found = newest(given.out)
+        if found is None:
+            sys.exit(f"{given.out} holds no results; run python -m benchmarks first")
+        print(page.write(found), file=sys.stderr)
+        return
+    pace = QUICK if given.quick else FULL if given.full else Pace()
+    results = begun(given.out, given.name)
+    for name in given.parts or tuple(PARTS):
+        # Servers of its own for each part: nothing is in the caches, logs and indexes but what it put there.
+        with machines() as at:
+            load, began = os.getloadavg()[0], time.perf_counter()
+            print(f"{name} ({pace.label})", file=sys.stderr, flush=True)
+            tables = PARTS[name](at, pace)
+            results = merged(results, name, Part(circumstances(pace, at.labels, load), tables))
+        # After each part, so that a run which is cut short keeps what it has.
+        path = save(given.out, results)
+        print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+        print(f"written: {path.name}", file=sys.stderr, flush=True)
+
+
+def parsed(words: list[str] | None) -> argparse.Namespace:
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m benchmarks", description=benchmarks.__doc__, formatter_class=plain)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], metavar="part", help=", ".join(PARTS))
-    parser.add_argument("--quick", action="store_true", help="a smoke run of a minute, figures without meaning")
-    parser.add_argument("--full", action="store_true", help="ten million records in the growth part")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where the results go")
-    given = parser.parse_args()
-    pace = QUICK if given.quick else Pace()
-    chosen = given.parts or (QUICKLY if given.quick else tuple(PARTS))
-    tables: list[Table] = []
-    with machines() as at:
-        for name in chosen:
-            print(name, file=sys.stderr)
-            tables += PARTS[name](at, pace, given.full)
-        when = datetime.now(UTC)
-        about = {
-            "when": when.strftime("%Y-%m-%d %H:%M UTC"),
-            "machine": f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}",
-            "load": list(os.getloadavg()),
-            "servers": at.labels,
-            "quick": given.quick,
-        }
-    path = save(given.out, when.strftime("%Y-%m-%d") + ("-quick" if given.quick else ""), about, tables)
-    print(f"{path} and the charts beside it", file=sys.stderr)
+    pace = parser.add_mutually_exclusive_group()
+    pace.add_argument("--quick", action="store_true", help="a smoke run of about a minute, figures without meaning")
+    pace.add_argument("--full", action="store_true", help="longer slices, more rounds, ten million records")
+    parser.add_argument("--name", default=datetime.now(UTC).strftime("%Y-%m-%d"), help="of the file that is added to")
+    parser.add_argument("--out", type=Path, help="the folder of the results")
+    parser.add_argument("--page", action="store_true", help="write docs/explanation/speed.md and its charts")
+    given = parser.parse_args(words)
+    if given.out is None:
+        given.out = QUICKLY if given.quick else RESULTS
+    return given
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def name_and_token() -> tuple[bytes, bytes]:
 
 @asynccontextmanager
 async def asyncpg_pairs(url: str) -> AsyncIterator[Work]:
-    import asyncpg
+    import asyncpg  # type: ignore[import-untyped]  # ships no types
 
     async with asyncpg.create_pool(url, min_size=1, max_size=POOL) as pool:
         await pool.execute(CREATE.format("floor", "bytea", "bytea", "bytea"))

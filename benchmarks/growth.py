@@ -1,136 +1,73 @@
-"""What a claim costs as the table grows, on PostgreSQL: time against ten thousand rows, and pages touched. And the
-reaper: what its bounded batches take, and what claims notice of it."""
+"""What a claim costs as the table grows, on PostgreSQL: time against ten thousand rows, pages touched, bytes of log.
+
+Right after a checkpoint, when the first change of a page puts the whole of it into the log: the larger the table, the
+more often a claim is the first.
+"""
 
 from __future__ import annotations
 
-import threading
+import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import psycopg
 
 from benchmarks import ours
-from benchmarks.harness import Bench, LoopBench, Table, compare
+from benchmarks.filling import NEVER, filled
+from benchmarks.harness import Bench, LoopBench, Pace, compare, titled
 from benchmarks.machines import Machines
-from benchmarks.stores import Pace
-from retrysafe.core.ops import Reap
+from benchmarks.tables import Table
 from retrysafe.stores.postgres.dialect import DIALECT
-from retrysafe.stores.registry import open_store
 from retrysafe.stores.sql import rows
 from retrysafe.stores.sql.names import names
 from retrysafe.stores.sql.plans import Plans
 
-SIZES = (10_000, 1_000_000)
-FULL = (*SIZES, 10_000_000)
-PAUSE = 0.05
-
-FILL = """
-INSERT INTO {keys} ({columns})
-SELECT sha256(('{salt}' || n)::bytea), 'default', 'http', 'account-7', 'key-' || n, 'POST /payments',
-    'json1:33:' || repeat('ab', 32), 'completed', 1, '\\x00', '\\x00', 0, 'uncertain', '', '', '', 201, '',
-    repeat('x', 200)::bytea, '', '', 0, 0, 0, {expires}, 86400000000
-FROM generate_series(1, {rows}) AS n
-"""
+SIZES = {"quick": (1_000, 10_000), "default": (10_000, 1_000_000), "full": (10_000, 1_000_000, 10_000_000)}
+CALLERS = (1, 16)
+LOOKS = 20
 
 
-def filled(url: str, table: str, size: int, expires: str) -> None:
-    """A table with so many settled records, analysed, as a store that has been in use."""
-    open_store(f"{url}?table={table}").migrate()
-    named = names(table)
-    text = FILL.format(keys=named.keys, columns=", ".join(rows.COLUMNS), salt=table, rows=size, expires=expires)
-    with psycopg.connect(url, autocommit=True) as db:
-        db.execute(text)
-        db.execute(f"VACUUM ANALYZE {named.keys}")
+class Cost(NamedTuple):
+    """Of one claim of a new key, as the server counts: pages touched, bytes of log, whole pages among them."""
+
+    pages: float
+    log: float
+    whole: float
+
+    def __str__(self) -> str:
+        return f"{self.pages:.0f} pages touched, {self.log:,.0f} bytes of log with {self.whole:.1f} whole pages in them"
 
 
-def buffers(url: str, table: str) -> int:
-    """Pages a claim of a new key touches, as the server counts them."""
-    statement = Plans(DIALECT, names(table)).texts["insert_or_read"]
-    with psycopg.connect(url, autocommit=True) as db:
-        for _ in range(3):
-            found = db.execute(
-                "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + statement, rows.claim_values(ours.new_claim())
-            ).fetchone()
-    assert found is not None
-    top = found[0][0]["Plan"]
-    return int(top["Shared Hit Blocks"]) + int(top["Shared Read Blocks"])
+def cost(url: str, table: str) -> Cost:
+    """The mean of several. The transaction is rolled back: looking must not make the table larger."""
+    explain = "EXPLAIN (ANALYZE, BUFFERS, WAL, FORMAT JSON) " + Plans(DIALECT, names(table)).texts["insert_or_read"]
+    found = []
+    with psycopg.connect(url) as db:
+        for _ in range(LOOKS):
+            row = db.execute(explain.encode(), rows.claim_values(ours.new_claim())).fetchone()
+            assert row is not None
+            found.append(read(row[0][0]["Plan"]))
+        db.rollback()
+    return Cost(*(sum(each) / LOOKS for each in zip(*found, strict=True)))
 
 
-@asynccontextmanager
-async def one_by_one(url: str) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
-    """New claims among all the others."""
-    async with ours.async_pairs(url, True) as pair:
-        yield pair
+def read(plan: dict[str, Any]) -> Cost:
+    pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    return Cost(pages, plan.get("WAL Bytes", 0), plan.get("WAL FPI", 0))
 
 
-def growth(machines: Machines, pace: Pace, sizes: tuple[int, ...] = SIZES) -> list[Table]:
-    url = machines.postgres
-    touched = []
+def growth(machines: Machines, pace: Pace) -> list[Table]:
+    url, sizes = machines.postgres, SIZES[pace.label]
+    notes = []
     benches: list[Bench] = []
     for size in sizes:
-        table = f"grown_{size}"
-        filled(url, table, size, expires="9007199254740991")
-        touched.append(f"{size:,} rows: {buffers(url, table)} pages touched by a claim of a new key")
-        benches.append(LoopBench(f"{size:,} rows", lambda at=f"{url}?table={table}": one_by_one(at)))  # type: ignore[misc]
-    found = compare(
-        "PostgreSQL, pairs as the table grows, against ten thousand rows", benches, (1, 16), pace.seconds, pace.rounds
-    )
-    found.notes += touched
-    found.targets = {(f"{sizes[-1]:,} rows", 16): 0.8}
-    return [found]
-
-
-def reaping(machines: Machines, pace: Pace, size: int = 1_000_000) -> list[Table]:
-    url, table = machines.postgres, "reaped"
-    filled(url, table, size, expires="0")
-    at = f"{url}?table={table}"
-    quiet = LoopBench("no reaper", lambda: one_by_one(at))
-    busy = WithReaper("reaper, 1000 then 50 ms", at)
-    found = compare(
-        "PostgreSQL, pairs beside the reaper, against without", [quiet, busy], (16,), pace.seconds, pace.rounds
-    )
-    found.notes.append(f"beside claims the reaper took {busy.rate():,.0f} rows a second")
-    store, went, began = open_store(at), 0, time.perf_counter()
-    while gone := store.execute(Reap(1000)):
-        went += gone
-    store.close()
-    found.notes.append(
-        f"alone, without pauses: {went / (time.perf_counter() - began):,.0f} rows a second, 1000 at a time"
-    )
-    return [found]
-
-
-class WithReaper(LoopBench):
-    """The same work while another thread reaps as the worker does."""
-
-    def __init__(self, name: str, url: str) -> None:
-        super().__init__(name, lambda: one_by_one(url))
-        self._url = url
-        self._went = 0
-        self._seconds = 0.0
-
-    def slice(self, callers: int, seconds: float) -> Any:
-        stop, store = threading.Event(), open_store(self._url)
-
-        def reap() -> None:
-            began = time.perf_counter()
-            while not stop.wait(PAUSE):
-                self._went += store.execute(Reap(1000))
-            self._seconds += time.perf_counter() - began
-
-        thread = threading.Thread(target=reap)
-        thread.start()
-        try:
-            return super().slice(callers, seconds)
-        finally:
-            stop.set()
-            thread.join()
-            store.close()
-
-    def rate(self) -> float:
-        return self._went / self._seconds if self._seconds else 0.0
-
-
-__all__ = ["FULL", "SIZES", "growth", "reaping"]
+        table, began = f"grown_{size}", time.perf_counter()
+        filled(url, table, size, NEVER)
+        print(f"  {size:,} rows loaded in {time.perf_counter() - began:.0f} s", file=sys.stderr)
+        notes.append(f"{size:,} rows, claim of a new key after a checkpoint: {cost(url, table)}")
+        benches.append(LoopBench(f"{size:,} rows", partial(ours.async_claims, f"{url}?table={table}", True)))
+    found = titled("growth", "PostgreSQL: time of a claim as the table grows, against the smallest", benches, "time")
+    found.notes = notes
+    found.targets = [(f"{sizes[-1]:,} rows", callers, 1.25) for callers in CALLERS]
+    return [compare(found, benches, CALLERS, pace)]

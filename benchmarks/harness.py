@@ -1,71 +1,78 @@
-"""Slices of work, taken in turns, and what their numbers say about each other."""
+"""Slices of work, taken in turns."""
 
 from __future__ import annotations
 
 import asyncio
-import statistics
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from benchmarks.noise import Watch
+from benchmarks.tables import Measure, Row, Sample, Table, sample, shown
 
 
-class Sample(NamedTuple):
-    """One slice. Latencies in milliseconds, CPU in microseconds of this process per piece of work."""
+@dataclass(frozen=True)
+class Pace:
+    """How long and how often. An odd number of rounds has a middle one."""
 
-    rate: float
-    p50: float
-    p99: float
-    cpu: float
+    callers: tuple[int, ...] = (1, 8, 32, 128)
+    seconds: float = 0.8
+    rounds: int = 3
+    label: str = "default"
 
 
-def sample(latencies: list[float], seconds: float, cpu: float) -> Sample:
-    if not latencies:
-        return Sample(0.0, 0.0, 0.0, 0.0)
-    latencies.sort()
-    place = min(len(latencies) - 1, int(len(latencies) * 0.99))
-    return Sample(
-        len(latencies) / seconds,
-        1e3 * latencies[len(latencies) // 2],
-        1e3 * latencies[place],
-        1e6 * cpu / len(latencies),
-    )
+QUICK = Pace((1, 32), 0.15, 1, "quick")
+FULL = Pace(seconds=1.5, rounds=7, label="full")
 
 
 class Bench(Protocol):
     """A way of doing one piece of work, opened once and measured in many slices."""
 
     name: str
+    optional: bool
+    """A failure drops it from the table with a note instead of ending the run: other people's code."""
 
     def open(self) -> None: ...
     def slice(self, callers: int, seconds: float) -> Sample: ...
     def close(self) -> None: ...
+    def remarks(self) -> list[str]: ...
+
+
+AsyncWork = Callable[[], Awaitable[Any]]
+Work = Callable[[], Any]
 
 
 class LoopBench:
     """Callers are tasks of one event loop. `make` opens what the work needs and gives the work."""
 
+    optional = False
+
     def __init__(
-        self, name: str, make: Callable[[], AbstractAsyncContextManager[Callable[[], Awaitable[Any]]]]
+        self,
+        name: str,
+        make: Callable[[], AbstractAsyncContextManager[AsyncWork]],
+        loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
     ) -> None:
         self.name = name
         self._make = make
-        self._runner = asyncio.Runner()
+        self._runner = asyncio.Runner(loop_factory=loop)
 
     def open(self) -> None:
         self._context = self._make()
-        self._work = self._runner.run(self._context.__aenter__())
+        self._work = self._runner.run(_entered(self._context))
 
     def slice(self, callers: int, seconds: float) -> Sample:
         return self._runner.run(self._slice(callers, seconds))
 
     async def _slice(self, callers: int, seconds: float) -> Sample:
         latencies: list[float] = []
-        await self._work()  # connections, caches
-        began, cpu = time.perf_counter(), time.process_time()
+        # As many as will come: connections are opened and caches filled before the clock starts.
+        await asyncio.gather(*(self._work() for _ in range(callers)))
+        began, cpu = time.perf_counter(), self.cpu()
         deadline = began + seconds
 
         async def caller() -> None:
@@ -77,17 +84,33 @@ class LoopBench:
                 now = after
 
         await asyncio.gather(*(caller() for _ in range(callers)))
-        return sample(latencies, time.perf_counter() - began, time.process_time() - cpu)
+        return sample(latencies, time.perf_counter() - began, self.cpu() - cpu)
+
+    def cpu(self) -> float:
+        return time.process_time()
 
     def close(self) -> None:
-        self._runner.run(self._context.__aexit__(None, None, None))
+        self._runner.run(_left(self._context))
         self._runner.close()
+
+    def remarks(self) -> list[str]:
+        return []
+
+
+async def _entered(context: AbstractAsyncContextManager[AsyncWork]) -> AsyncWork:
+    return await context.__aenter__()
+
+
+async def _left(context: AbstractAsyncContextManager[AsyncWork]) -> None:
+    await context.__aexit__(None, None, None)
 
 
 class ThreadBench:
     """Callers are threads."""
 
-    def __init__(self, name: str, make: Callable[[], AbstractContextManager[Callable[[], Any]]]) -> None:
+    optional = False
+
+    def __init__(self, name: str, make: Callable[[], AbstractContextManager[Work]]) -> None:
         self.name = name
         self._make = make
 
@@ -97,104 +120,93 @@ class ThreadBench:
 
     def slice(self, callers: int, seconds: float) -> Sample:
         parts: list[list[float]] = [[] for _ in range(callers)]
-        self._work()
-        began, cpu = time.perf_counter(), time.process_time()
-        deadline = began + seconds
+        errors: list[Exception] = []
+        ready, start = threading.Barrier(callers + 1), threading.Barrier(callers + 1)
+        deadline = float("inf")
 
         def caller(latencies: list[float]) -> None:
-            now = time.perf_counter()
-            while now < deadline:
-                self._work()
-                after = time.perf_counter()
-                latencies.append(after - now)
-                now = after
+            try:
+                self._work()  # a connection for each thread, before the clock starts
+                ready.wait()
+                start.wait()
+                now = time.perf_counter()
+                while now < deadline:
+                    self._work()
+                    after = time.perf_counter()
+                    latencies.append(after - now)
+                    now = after
+            except Exception as error:
+                errors.append(error)
+                ready.abort()
 
-        threads = [threading.Thread(target=caller, args=(part,)) for part in parts]
+        threads = [threading.Thread(target=caller, args=(part,), daemon=True) for part in parts]
         for thread in threads:
             thread.start()
+        try:
+            ready.wait()
+        except threading.BrokenBarrierError:
+            start.abort()
+        began, cpu = time.perf_counter(), time.process_time()
+        deadline = began + seconds
+        if not start.broken:
+            start.wait()
         for thread in threads:
             thread.join()
+        if errors:
+            raise errors[0]
         every = [latency for part in parts for latency in part]
         return sample(every, time.perf_counter() - began, time.process_time() - cpu)
 
     def close(self) -> None:
         self._context.__exit__(None, None, None)
 
-
-@dataclass
-class Row:
-    """One mode at one number of callers, against the baseline."""
-
-    name: str
-    callers: int
-    ratio: float
-    least: float
-    most: float
-    samples: list[Sample] = field(default_factory=list)
-
-    def median(self, what: str) -> float:
-        return statistics.median(getattr(each, what) for each in self.samples)
-
-    def plain(self) -> dict[str, Any]:
-        return {**asdict(self), "samples": [each._asdict() for each in self.samples]}
+    def remarks(self) -> list[str]:
+        return []
 
 
-@dataclass
-class Table:
-    """A part's figures. `target` names what DESIGN.md asks for, by mode and callers."""
-
-    title: str
-    baseline: str
-    rows: list[Row] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    targets: dict[tuple[str, int], float] = field(default_factory=dict)
-
-    def plain(self) -> dict[str, Any]:
-        wanted = [{"mode": mode, "callers": callers, "ratio": ratio} for (mode, callers), ratio in self.targets.items()]
-        rows = [row.plain() for row in self.rows]
-        return {"title": self.title, "baseline": self.baseline, "rows": rows, "notes": self.notes, "targets": wanted}
-
-
-def compare(
-    title: str, benches: Sequence[Bench], callers: Iterable[int], seconds: float, rounds: int, settle: float = 0.0
-) -> Table:
-    """The modes in turns; the first is the baseline. Each round gives one ratio."""
-    table = Table(title, benches[0].name)
-    opened: list[Bench] = []
+def compare(table: Table, benches: Sequence[Bench], callers: Iterable[int], pace: Pace) -> Table:
+    """Measure the modes in turns into the table; the first is the baseline."""
+    assert table.baseline == benches[0].name, f"{table.title}: the first mode is {benches[0].name}"
+    living: list[Bench] = []
     try:
         for bench in benches:
-            bench.open()
-            opened.append(bench)
+            try:
+                bench.open()
+            except Exception as error:
+                _drop(table, bench, error)
+            else:
+                living.append(bench)
         for count in callers:
-            taken: dict[str, list[Sample]] = {bench.name: [] for bench in benches}
-            for number in range(rounds):
+            taken: dict[str, list[Sample]] = {bench.name: [] for bench in living}
+            for number in range(pace.rounds):
                 # Every second round backwards, so that nobody always runs behind the same neighbour.
-                for bench in benches if number % 2 == 0 else reversed(benches):
-                    taken[bench.name].append(bench.slice(count, seconds))
-                    time.sleep(settle)
-            table.rows += rows_of(taken, benches[0].name, count)
-            show(table.rows[-len(benches) :])
+                for bench in list(living) if number % 2 == 0 else list(reversed(living)):
+                    watch = Watch()
+                    try:
+                        got = bench.slice(count, pace.seconds)
+                    except Exception as error:
+                        _drop(table, bench, error)
+                        living.remove(bench)
+                        del taken[bench.name]
+                    else:
+                        taken[bench.name].append(got._replace(foreign=watch.foreign()))
+            added = [Row(name, count, samples) for name, samples in taken.items()]
+            table.rows += added
+            print(*shown(table, added), sep="\n", file=sys.stderr, flush=True)
+        table.notes += [remark for bench in living for remark in bench.remarks()]
     finally:
-        for bench in opened:
+        for bench in living:
             bench.close()
     return table
 
 
-def rows_of(taken: dict[str, list[Sample]], baseline: str, callers: int) -> list[Row]:
-    base = taken[baseline]
-    rows = []
-    for name, samples in taken.items():
-        ratios = [mine.rate / theirs.rate if theirs.rate else 0.0 for mine, theirs in zip(samples, base, strict=True)]
-        rows.append(Row(name, callers, statistics.median(ratios), min(ratios), max(ratios), samples))
-    return rows
+def _drop(table: Table, bench: Bench, error: Exception) -> None:
+    if not bench.optional:
+        raise error
+    why = f"{bench.name} was dropped: {type(error).__name__}: {error}"
+    print(f"  {why}", file=sys.stderr, flush=True)
+    table.notes.append(why)
 
 
-def show(rows: Iterable[Row]) -> None:
-    for row in rows:
-        print(
-            f"  {row.callers:>4} callers  {row.name:<34} {row.ratio:6.2f} [{row.least:.2f}..{row.most:.2f}]"
-            f"  {row.median('rate'):8.0f}/s  p50 {row.median('p50'):7.2f}  p99 {row.median('p99'):7.2f} ms"
-            f"  cpu {row.median('cpu'):6.0f} us",
-            file=sys.stderr,
-            flush=True,
-        )
+def titled(slug: str, title: str, benches: Sequence[Bench], measure: Measure = "rate") -> Table:
+    return Table(slug, title, benches[0].name, measure)

@@ -8,9 +8,11 @@ from typing import Any
 
 BODY = b'{"amount": 10000, "currency": "usd", "description": "' + b"order 4127 " * 10 + b'"}'
 
+REST = f"Authorization: Bearer account-7\r\nContent-Type: application/json\r\nContent-Length: {len(BODY)}\r\n"
+
 
 def request(path: str, key: str | None, host: str) -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {len(BODY)}\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\n{REST}"
     line = f"Idempotency-Key: {key}\r\n" if key else ""
     return (head + line + "\r\n").encode() + BODY
 

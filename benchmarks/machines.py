@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 from tests.servers import PostgresServer, Server, ValkeyServer
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -20,6 +23,7 @@ class Machines:
     labels: list[str] = field(default_factory=list)
     _urls: dict[str, str] = field(default_factory=dict)
     servers: dict[str, Server] = field(default_factory=dict)
+    _made: dict[str, Any] = field(default_factory=dict)
 
     @property
     def postgres(self) -> str:
@@ -39,9 +43,16 @@ class Machines:
     def sqlite(self, name: str) -> str:
         return str(self.folder / f"{name}.db")
 
-    def _url(self, name: str, make: object) -> str:
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """What several parts need and one of them makes."""
+        if name not in self._made:
+            self._made[name] = make()
+        made: T = self._made[name]
+        return made
+
+    def _url(self, name: str, make: Callable[[], Server]) -> str:
         if name not in self._urls:
-            server: Server = make().start()  # type: ignore[operator]
+            server = make().start()
             self.stack.callback(server.stop)
             self._urls[name] = server.url
             self.servers[name] = server

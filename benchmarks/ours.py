@@ -66,3 +66,16 @@ def thread_pairs(url: str, batching: bool) -> Iterator[Callable[[], Any]]:
 
     yield pair
     store.close()
+
+
+@asynccontextmanager
+async def async_claims(url: str, batching: bool) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    """Only the claim, of a new key among all the others."""
+    store = open_async_store(url, batching=batching)
+    await store.migrate()
+
+    async def claim() -> None:
+        assert (await store.execute(new_claim())).granted
+
+    yield claim
+    await store.aclose()

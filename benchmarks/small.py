@@ -7,15 +7,20 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
-from benchmarks.harness import Row, Sample, Table
+from benchmarks.harness import Bench, LoopBench, Pace, compare, titled
 from benchmarks.http import BODY
-from benchmarks.stores import Pace
+from benchmarks.machines import Machines
+from benchmarks.tables import Table
 from retrysafe import Policy, RetrySafe
 from retrysafe.web.asgi import IdempotencyMiddleware
 
-CALLS = 1_000
+CALLS = {"quick": 100, "default": 1_000, "full": 1_000}
+OPTIONAL = Policy(mode="optional")
 
 
 async def answer(scope: Any, receive: Any, send: Any) -> None:
@@ -40,58 +45,75 @@ async def send(message: Any) -> None:
     """Nobody listens."""
 
 
-def small(machines: Any, pace: Pace) -> list[Table]:
+def protected(app: Any, safe: RetrySafe) -> IdempotencyMiddleware:
+    return IdempotencyMiddleware(app, safe=safe, scope=lambda request: "account-7", policy=OPTIONAL)
+
+
+@asynccontextmanager
+async def calls(app: Any, method: str, keyed: bool) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    numbers = iter(range(10**9))
+
+    async def one() -> None:
+        await app(scope(method, b"key-%d" % next(numbers) if keyed else None), receive, send)
+
+    yield one
+
+
+def small(machines: Machines, pace: Pace) -> list[Table]:
     safe = RetrySafe("memory://")
-    optional = IdempotencyMiddleware(answer, safe=safe, scope=lambda request: "a", policy=Policy(mode="optional"))
-    kinds = {
-        "bare application": (answer, "POST", False),
-        "GET, behind the middleware": (optional, "GET", False),
-        "POST without a key, optional": (optional, "POST", False),
-        "POST with a new key, memory store": (optional, "POST", True),
-    }
-    table = Table("In process, without sockets: CPU of a request", "bare application")
-    rows = [asyncio.run(cost(name, *kind, rounds=pace.rounds)) for name, kind in kinds.items()]
-    for row in rows:
-        row.ratio = row.least = row.most = rows[0].median("cpu") / row.median("cpu")
-    table.rows = rows
-    table.notes = [f"{asyncio.run(memory(safe)) / 1024:.1f} KiB for each call in flight", imported()]
+    behind = protected(answer, safe)
+    benches: list[Bench] = [
+        LoopBench("bare application", partial(calls, answer, "POST", False)),
+        LoopBench("GET, behind the middleware", partial(calls, behind, "GET", False)),
+        LoopBench("POST without a key, optional", partial(calls, behind, "POST", False)),
+        LoopBench("POST with a new key, memory store", partial(calls, behind, "POST", True)),
+    ]
+    title = "In process, without sockets: calls of an application that does nothing"
+    table = titled("small", title, benches)
+    compare(table, benches, (1,), pace)
+    table.notes = [in_flight(machines, CALLS[pace.label]), imported()]
     return [table]
 
 
-async def cost(name: str, app: Any, method: str, keyed: bool, rounds: int) -> Row:
-    samples = []
-    for number in range(rounds + 1):
-        began = time.process_time()
-        for call in range(CALLS):
-            await app(scope(method, b"%d-%d" % (number, call) if keyed else None), receive, send)
-        cpu = 1e6 * (time.process_time() - began) / CALLS
-        samples.append(Sample(1e6 / cpu, 0.0, 0.0, cpu))
-    return Row(name, 1, 1.0, 1.0, 1.0, samples[1:])
+def in_flight(machines: Machines, calls: int) -> str:
+    safe = RetrySafe(f"sqlite:///{machines.sqlite('flight')}")
+    safe.migrate()
+    held = asyncio.run(memory(safe, calls))
+    return f"memory: {held / 1024:.1f} KiB for each call in flight beyond the application's own share (SQLite store)"
 
 
-async def memory(safe: RetrySafe) -> float:
-    """What the process holds for each request that is being handled, the application's own share left out."""
+async def memory(safe: RetrySafe, calls: int) -> float:
+    """What the process holds for each request that is being handled. The record itself is in the store."""
     gate = asyncio.Event()
+    inside = 0
 
     async def held(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal inside
+        inside += 1
         await gate.wait()
         await answer(scope, receive, send)
 
     async def taken(app: Any, name: bytes) -> float:
+        nonlocal inside
+        inside = 0
         gate.clear()
         tracemalloc.start()
         before = tracemalloc.get_traced_memory()[0]
-        tasks = [asyncio.ensure_future(app(scope("POST", name + b"%d" % n), receive, send)) for n in range(CALLS)]
-        for _ in range(10):
-            await asyncio.sleep(0)
+        tasks = [asyncio.ensure_future(app(scope("POST", name + b"%d" % n), receive, send)) for n in range(calls)]
+        deadline = time.monotonic() + 60
+        while inside < calls and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
         used = tracemalloc.get_traced_memory()[0] - before
         tracemalloc.stop()
         gate.set()
         await asyncio.gather(*tasks)
-        return used / CALLS
+        return used / calls
 
-    protected = IdempotencyMiddleware(held, safe=safe, scope=lambda request: "a")
-    return await taken(protected, b"p") - await taken(held, b"b")
+    app = protected(held, safe)
+    await taken(app, b"warm")
+    found = await taken(app, b"p") - await taken(held, b"b")
+    await safe.aclose()
+    return found
 
 
 def imported() -> str:

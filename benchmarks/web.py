@@ -1,118 +1,140 @@
-"""Requests per second of the tiny application behind the middleware, against the same application without it."""
+"""Requests per second of a small application behind retrysafe or another package, against the same application bare."""
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from itertools import count
-from pathlib import Path
-from typing import Any
+from contextlib import ExitStack
+from typing import NamedTuple
 
-from tests.servers.ports import free_port
-
-from benchmarks.harness import Bench, LoopBench, Table, compare
-from benchmarks.http import Client
+from benchmarks.environment import Environment, environment
+from benchmarks.harness import Pace, compare, titled
 from benchmarks.machines import Machines
-from benchmarks.stores import Pace
+from benchmarks.serving import Kind, Served, WebBench, served
+from benchmarks.tables import Table, Target
 
-ROOT = Path(__file__).resolve().parent.parent
 BARE = "bare application"
 CALLERS = (32,)
+SMOKE = (BARE, "ours, Redis", "ours, PostgreSQL", "ours, SQLite")
+KINDS: tuple[Kind, ...] = ("new keys", "replays", "no key")
 
 
-@contextmanager
-def served(command: list[str], port: int, folder: Path = ROOT) -> Iterator[None]:
-    """A server process, ready to answer."""
-    process = subprocess.Popen(command, cwd=folder, env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"})
-    try:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 0.2).close()
-                break
-            except OSError:
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"the application did not start: {' '.join(command)}") from None
-                time.sleep(0.05)
-        yield
-    finally:
-        process.terminate()
-        process.wait(20)
+class App(NamedTuple):
+    """A row: what to start, on which store, and which package it is (empty for ours and the bare ones)."""
+
+    kind: str
+    url: str
+    package: str = ""
 
 
-def server_of(machines: Machines, url: str | None) -> int:
-    port = free_port()
-    command = [sys.executable, "-m", "benchmarks.webapp", str(port), *([url] if url else [])]
-    machines.stack.enter_context(served(command, port))
-    return port
-
-
-@asynccontextmanager
-async def new_keys(port: int, expected: int | None = 201) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
-    client, numbers, run = Client(port), count(), os.urandom(8).hex()
-
-    async def one() -> None:
-        status = await client.post("/payments", f"{run}-{next(numbers)}")
-        assert expected in (status, None), f"answered {status}"
-
-    yield one
-    client.close()
-
-
-@asynccontextmanager
-async def replays(port: int, expected: int | None = 201) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
-    client, numbers, run = Client(port), count(), os.urandom(8).hex()
-    for number in range(64):
-        await client.post("/payments", f"{run}-{number}")
-
-    async def one() -> None:
-        status = await client.post("/payments", f"{run}-{next(numbers) % 64}")
-        assert expected in (status, None), f"answered {status}"
-
-    yield one
-    client.close()
-
-
-@asynccontextmanager
-async def keyless(port: int) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
-    client = Client(port)
-    yield lambda: client.post("/payments", None)
-    client.close()
-
-
-def web(machines: Machines, pace: Pace) -> list[Table]:
-    urls = {
-        "Redis, no AOF": machines.redis_memory,
-        "Redis, AOF always": machines.redis,
-        "PostgreSQL": machines.postgres,
-        "SQLite": f"sqlite:///{machines.sqlite('web')}",
-        "memory": "memory://web",
+def fastapi(machines: Machines, pace: Pace) -> list[Table]:
+    """The application the targets speak of: FastAPI, one uvicorn worker."""
+    at = machines
+    apps = {
+        BARE: App("bare", "-"),
+        "ours, Redis": App("ours", f"{at.redis_memory}?prefix=web:"),
+        "ours at the edge, Redis": App("ours-edge", f"{at.redis_memory}?prefix=edge:"),
+        "idemkit, Redis": App("idemkit-redis", at.redis_memory, "idemkit"),
+        "fastapi-idempotency-key, Redis": App("fik-redis", at.redis_memory, "fastapi-idempotency-key"),
+        "idempotency-kit, Redis": App("kit-redis", at.redis_memory, "idempotency-kit"),
+        "bare, sync in the thread pool": App("bare-sync", "-"),
+        "powertools, Redis (thread pool)": App("powertools-redis", at.redis_memory, "aws-lambda-powertools"),
+        "ours, Redis AOF always": App("ours", f"{at.redis}?prefix=web:"),
+        "ours, PostgreSQL": App("ours", f"{at.postgres}?table=web"),
+        "ours at the edge, PostgreSQL": App("ours-edge", f"{at.postgres}?table=web_edge"),
+        "idemkit, PostgreSQL": App("idemkit-postgres", at.postgres, "idemkit"),
+        "fastapi-idempotency, PostgreSQL": App(
+            "fastapi-idempotency-postgres", at.postgres.replace("postgresql:", "asyncpg:"), "fastapi-idempotency"
+        ),
+        "ours, SQLite": App("ours", f"sqlite:///{at.sqlite('web')}"),
+        "ours at the edge, SQLite": App("ours-edge", f"sqlite:///{at.sqlite('web-edge')}"),
+        "fastapi-idempotency-key, SQLite": App("fik-sqlite", at.sqlite("web-fik"), "fastapi-idempotency-key"),
     }
-    ports = {name: server_of(machines, url) for name, url in urls.items()}
-    bare = server_of(machines, None)
-    tables = []
-    for title, make in (("new keys", new_keys), ("replays", replays), ("no key", keyless)):
-        base = LoopBench(BARE, lambda make=make: make(bare))  # type: ignore[misc]
-        ours: list[Bench] = [
-            LoopBench(name, lambda port=port, make=make: make(port))  # type: ignore[misc]
-            for name, port in ports.items()
-            if title != "no key" or name == "memory"
-        ]
-        table = compare(
-            f"Web application, {title}, against the bare application", [base, *ours], CALLERS, pace.seconds, pace.rounds
-        )
-        table.targets = TARGETS[title]
-        tables.append(table)
-    return tables
+    return measured("fastapi", "FastAPI", "fastapi_app", apps, at, pace, TARGETS)
 
 
-TARGETS: dict[str, dict[tuple[str, int], float]] = {
-    "new keys": {("Redis, no AOF", 32): 0.70, ("PostgreSQL", 32): 0.60, ("SQLite", 32): 0.60},
-    "replays": {("Redis, no AOF", 32): 0.85, ("PostgreSQL", 32): 0.85, ("SQLite", 32): 0.85},
-    "no key": {},
+def asgi(machines: Machines, pace: Pace) -> list[Table]:
+    """No framework at all: see benchmarks/apps/asgi_app.py. Nothing is asked of it."""
+    at = machines
+    apps = {
+        BARE: App("bare", "-"),
+        "ours, Redis": App("ours", f"{at.redis_memory}?prefix=raw:"),
+        "ours, PostgreSQL": App("ours", f"{at.postgres}?table=raw"),
+        "ours, SQLite": App("ours", f"sqlite:///{at.sqlite('raw')}"),
+        "ours, memory": App("ours", "memory://"),
+    }
+    return measured("asgi", "Raw ASGI", "asgi_app", apps, at, pace, {})
+
+
+def django(machines: Machines, pace: Pace) -> list[Table]:
+    """Django REST framework, one gunicorn worker with eight threads."""
+    at = machines
+    apps = {
+        BARE: App("bare", "-"),
+        "ours, Redis": App("ours", f"{at.redis_memory}?prefix=drf:"),
+        "drf-idempotency, Redis": App("peer-redis", at.redis_memory, "drf-idempotency"),
+        "ours, PostgreSQL": App("ours", at.postgres),
+        "drf-idempotency, PostgreSQL": App("peer-database", at.postgres, "drf-idempotency"),
+        "ours, SQLite": App("ours", f"sqlite:///{at.sqlite('drf')}"),
+    }
+    return measured("django", "Django REST framework", "django_app", apps, at, pace, {})
+
+
+TARGETS: dict[Kind, list[Target]] = {
+    "new keys": [("ours, Redis", 32, 0.70), ("ours, PostgreSQL", 32, 0.60), ("ours, SQLite", 32, 0.60)],
+    "replays": [("ours, Redis", 32, 0.85), ("ours, PostgreSQL", 32, 0.85), ("ours, SQLite", 32, 0.85)],
 }
+
+
+def measured(
+    slug: str,
+    label: str,
+    module: str,
+    apps: dict[str, App],
+    machines: Machines,
+    pace: Pace,
+    targets: dict[Kind, list[Target]],
+) -> list[Table]:
+    env = Environment(sys.executable) if pace.label == "quick" else machines.once("peers", environment)
+    if pace.label == "quick":  # nobody else's package is installed for a smoke run
+        apps = {name: app for name, app in apps.items() if name in SMOKE}
+    with ExitStack() as stack:
+        running, notes = started(env, module, apps, stack)
+        return [requests(slug, label, kind, apps, running, pace, targets.get(kind, []), notes) for kind in KINDS]
+
+
+def requests(
+    slug: str,
+    label: str,
+    kind: Kind,
+    apps: dict[str, App],
+    running: dict[str, Served],
+    pace: Pace,
+    targets: list[Target],
+    notes: list[str],
+) -> Table:
+    benches = [WebBench(name, at, kind, bool(apps[name].package)) for name, at in running.items()]
+    title = f"{label}, {kind}: requests against the bare application"
+    table = titled(f"{slug}-{kind.replace(' ', '-')}", title, benches)
+    table.targets = targets
+    table.notes += notes
+    compare(table, benches, CALLERS, pace)
+    table.wrong = [bench.name for bench in benches if bench.wrong()]
+    return table
+
+
+def started(
+    env: Environment, module: str, apps: dict[str, App], stack: ExitStack
+) -> tuple[dict[str, Served], list[str]]:
+    """The applications that could be started; why the others could not."""
+    running, notes = {}, env.notes()
+    for name, app in apps.items():
+        if app.package in env.missing:
+            continue
+        try:
+            running[name] = stack.enter_context(served(env.python, module, app.kind, app.url))
+        except RuntimeError as error:
+            if not app.package:
+                raise
+            notes.append(f"{name}: {error}")
+            print(f"  {notes[-1]}", file=sys.stderr)
+    return running, notes

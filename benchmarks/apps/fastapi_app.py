@@ -1,0 +1,244 @@
+"""The FastAPI application of the web part, bare or protected: `python -m benchmarks.apps.fastapi_app KIND PORT URL`.
+
+It does what a handler does at least: knows whose request it is, reads its JSON body, waits once for something small,
+answers JSON. Every kind is this application; ours is wired up as the README's quick start does it. Others are wired up
+as their own documentation says, those that protect functions around the function the handler calls.
+"""
+
+# Other people's packages live in an environment that mypy does not see (benchmarks/environment.py).
+# mypy: disable-error-code="import-not-found, untyped-decorator"
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Header, HTTPException, Request
+from fastapi.responses import JSONResponse
+
+WAIT = 0.0005
+RECEIPT = {"id": "pay_4127", "status": "succeeded", "amount": 10000, "note": "x" * 140}
+
+
+async def current_account(authorization: Annotated[str, Header()] = "") -> str:
+    if not authorization.startswith("Bearer "):
+        raise HTTPException(401)
+    return authorization.removeprefix("Bearer ")
+
+
+Account = Annotated[str, Depends(current_account)]
+
+
+async def charge(order: Any) -> dict[str, Any]:
+    await asyncio.sleep(WAIT)
+    return {**RECEIPT, "amount": order["amount"]}
+
+
+def charge_sync(order: Any) -> dict[str, Any]:
+    time.sleep(WAIT)
+    return {**RECEIPT, "amount": order["amount"]}
+
+
+async def body_of(request: Request) -> Any:
+    return await request.json()
+
+
+def application(**route: Any) -> FastAPI:
+    app = FastAPI()
+
+    @app.post("/payments", status_code=201, **route)
+    async def pay(request: Request, account: Account) -> JSONResponse:
+        return JSONResponse(await charge(await request.json()), 201)
+
+    return app
+
+
+def bare(url: str) -> Any:
+    return application()
+
+
+def bare_sync(url: str) -> Any:
+    """What a synchronous function costs by itself: FastAPI runs it in its thread pool."""
+    app = FastAPI()
+
+    @app.post("/payments", status_code=201)
+    def pay(account: Account, order: Annotated[Any, Depends(body_of)]) -> JSONResponse:
+        return JSONResponse(charge_sync(order), 201)
+
+    return app
+
+
+# Ours ---------------------------------------------------------------------------------------------
+
+
+def ours(url: str) -> Any:
+    """The README's way: a dependency that stands on the application's own authentication. Optional, so that requests
+    without a key get through and can be measured too."""
+    from retrysafe import Policy, RetrySafe
+    from retrysafe.web.fastapi import idempotent, install
+
+    safe = RetrySafe(url)
+    safe.migrate()
+    app = application(dependencies=[Depends(idempotent(scope=current_account, policy=Policy(mode="optional")))])
+    install(app, safe=safe)
+    return app
+
+
+def ours_edge(url: str) -> Any:
+    """The middleware alone, for applications that are authenticated further out: a replay never reaches FastAPI. This
+    is the place where most other packages stand."""
+    from retrysafe import Policy, RetrySafe
+    from retrysafe.web.asgi import IdempotencyMiddleware
+
+    safe = RetrySafe(url)
+    safe.migrate()
+    return IdempotencyMiddleware(
+        application(), safe=safe, scope=lambda request: request.headers["authorization"], policy=Policy(mode="optional")
+    )
+
+
+# Others -------------------------------------------------------------------------------------------
+
+
+def idemkit_redis(url: str) -> Any:
+    from idemkit import HttpConfig, IdempotencyMiddleware
+    from idemkit.backends.redis import RedisBackend
+
+    config = HttpConfig(scope=lambda request: "account-7")
+    return IdempotencyMiddleware(application(), backend=RedisBackend.from_url(url), config=config)
+
+
+def idemkit_postgres(url: str) -> Any:
+    import subprocess
+
+    from idemkit import HttpConfig, IdempotencyMiddleware
+    from idemkit.backends.postgres import PostgresBackend
+
+    subprocess.run([sys.executable, "-m", "idemkit.cli", "init-pg", url], check=True, stdout=subprocess.DEVNULL)
+    config = HttpConfig(scope=lambda request: "account-7")
+    return IdempotencyMiddleware(application(), backend=PostgresBackend.from_url(url), config=config)
+
+
+def fik_redis(url: str) -> Any:
+    from fastapi_idempotency_key import IdempotencyMiddleware, RedisBackend
+
+    return IdempotencyMiddleware(application(), backend=RedisBackend(redis_url=url))
+
+
+def fik_sqlite(path: str) -> Any:
+    from fastapi_idempotency_key import IdempotencyMiddleware, SQLiteBackend
+
+    return IdempotencyMiddleware(application(), backend=SQLiteBackend(path))
+
+
+def powertools_redis(url: str) -> Any:
+    """Synchronous, so its function runs in the thread pool. The key is part of what it hashes, as its documentation has
+    it for a client's own keys."""
+    from aws_lambda_powertools.utilities.idempotency import IdempotencyConfig, idempotent_function
+    from aws_lambda_powertools.utilities.idempotency.persistence.redis import RedisCachePersistenceLayer
+    from redis import Redis
+
+    store = RedisCachePersistenceLayer(client=Redis.from_url(url, decode_responses=True))
+    config = IdempotencyConfig(event_key_jmespath="key")
+
+    @idempotent_function(data_keyword_argument="asked", persistence_store=store, config=config)
+    def protected(asked: dict[str, Any]) -> dict[str, Any]:
+        return charge_sync(asked["order"])
+
+    app = FastAPI()
+
+    @app.post("/payments", status_code=201)
+    def pay(
+        account: Account, order: Annotated[Any, Depends(body_of)], idempotency_key: Annotated[str, Header()] = ""
+    ) -> JSONResponse:
+        if not idempotency_key:
+            return JSONResponse(charge_sync(order), 201)
+        return JSONResponse(protected(asked={"key": f"{account}/{idempotency_key}", "order": order}), 201)
+
+    return app
+
+
+def kit_redis(url: str) -> Any:
+    from idempotency_kit import (
+        AsyncIdempotencyCoordinator,
+        IdempotencyDomainService,
+        JsonResultAdapter,
+        async_idempotent,
+    )
+    from idempotency_kit.infra.storage.redis.aio.repository import RedisAsyncIdempotencyRepository
+    from redis.asyncio import Redis
+
+    repository = RedisAsyncIdempotencyRepository(Redis.from_url(url), key_prefix="kit")
+    coordinator = AsyncIdempotencyCoordinator(repository, IdempotencyDomainService())
+
+    @async_idempotent(operation="pay", adapter=JsonResultAdapter(), fingerprint_params=("order",))
+    async def protected(
+        order: Any, coordinator: AsyncIdempotencyCoordinator, idempotency_key: str | None = None
+    ) -> dict[str, Any]:
+        return await charge(order)
+
+    app = FastAPI()
+
+    @app.post("/payments", status_code=201)
+    async def pay(
+        request: Request, account: Account, idempotency_key: Annotated[str | None, Header()] = None
+    ) -> JSONResponse:
+        order = await request.json()
+        return JSONResponse(await protected(order, coordinator, idempotency_key=idempotency_key), 201)
+
+    return app
+
+
+def fastapi_idempotency_postgres(url: str) -> Any:
+    from contextlib import asynccontextmanager
+
+    from fastapi_idempotency import IdempotencyMiddleware
+    from fastapi_idempotency.stores.tortoise import TortoiseStore
+    from tortoise.contrib.fastapi import RegisterTortoise
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> Any:
+        models = {"models": ["fastapi_idempotency.stores.tortoise"]}
+        async with RegisterTortoise(app, db_url=url, modules=models, generate_schemas=True):
+            yield
+
+    app = application()
+    app.router.lifespan_context = lifespan
+    app.add_middleware(IdempotencyMiddleware, store=TortoiseStore(), scope=lambda request: "account-7")
+    return app
+
+
+KINDS: dict[str, Callable[[str], Any]] = {
+    "bare": bare,
+    "bare-sync": bare_sync,
+    "ours": ours,
+    "ours-edge": ours_edge,
+    "idemkit-redis": idemkit_redis,
+    "idemkit-postgres": idemkit_postgres,
+    "fik-redis": fik_redis,
+    "fik-sqlite": fik_sqlite,
+    "powertools-redis": powertools_redis,
+    "kit-redis": kit_redis,
+    "fastapi-idempotency-postgres": fastapi_idempotency_postgres,
+}
+
+
+def main() -> None:
+    import uvicorn
+
+    kind, port, url = sys.argv[1:]
+    uvicorn.run(
+        KINDS[kind](url),
+        host="127.0.0.1",
+        port=int(port),
+        log_level="error",
+        access_log=False,
+        timeout_keep_alive=3600,
+    )
+
+
+if __name__ == "__main__":
+    main()
