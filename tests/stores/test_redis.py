@@ -5,8 +5,9 @@ test_redis_server.py, connections that are cut or cancelled in test_redis_connec
 
 from __future__ import annotations
 
+import struct
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -163,7 +164,7 @@ def test_another_layout_is_refused(store: RedisStore, raw: redis.Redis, url: str
 
 
 def test_the_schema_names_the_keys(url: str, prefix: str) -> None:
-    assert f"{prefix}{{<bucket>}}:claimed" in backend.schema(url)
+    assert f"{prefix}{{<bucket>}}:states" in backend.schema(url)
 
 
 # Scripts ------------------------------------------------------------------------------------------
@@ -240,17 +241,19 @@ def test_what_the_server_expired_leaves_no_trace(store: RedisStore, raw: redis.R
     assert (counted.claimed, counted.completed) == (1, 1)
     assert store.execute(listing(now=0, state=State.COMPLETED)).records == ()
     assert store.execute(reap(now=3 * 86400)) == 1
-    assert len(index(raw, prefix, "ids")) == 1
+    assert len(index(raw, prefix, "births")) == 1
 
 
 def test_indexes_stay_bounded_without_a_worker(store: RedisStore, raw: redis.Redis, prefix: str) -> None:
-    stale = [bytes([n]) * 32 for n in range(6)]
-    raw.zadd(f"{prefix}{{0}}:completed", {name.hex(): 1000 + n for n, name in enumerate(stale)})
-    raw.zadd(f"{prefix}{{0}}:ids", {name.hex(): 0 for name in stale})
-    for n in range(3):
-        store.execute(complete(store.execute(claim(str(n), now=None)), now=None))
-    assert len(index(raw, prefix, "completed")) == 3
-    assert len(index(raw, prefix, "ids")) == 3
+    """One settling in sixteen clears the names of records that the server expired."""
+    stale = [store.execute(claim(f"stale {n}", now=0)) for n in range(40)]
+    for held in stale:
+        assert store.execute(complete(held, now=0))
+        raw.delete(key_of(prefix, held.record.id))
+    tidying = [key for key in map(str, range(100)) if claim(key).id.hex().endswith("0")][:2]
+    for key in tidying:
+        assert store.execute(complete(store.execute(claim(key, now=None)), now=None))
+    assert len(index(raw, prefix, "births")) == len(index(raw, prefix, "states")) == 2
 
 
 def test_a_listing_survives_every_change_between_its_pages(store: RedisStore) -> None:
@@ -269,6 +272,22 @@ def test_a_listing_survives_every_change_between_its_pages(store: RedisStore) ->
             store.execute(change(one))
         page = store.execute(listing(limit=3, cursor=page.cursor, now=1))
     assert seen == {one.record.id for one in held}
+
+
+def test_a_listing_goes_on_behind_a_record_that_vanished(store: RedisStore, raw: redis.Redis, prefix: str) -> None:
+    """Also among records born at the same moment, where the order is that of their ids."""
+    store.execute_many([claim(str(n), now=n // 5) for n in range(20)])
+    seen: list[bytes] = []
+    page = store.execute(listing(limit=3))
+    while page.cursor:
+        seen += [record.id for record in page.records]
+        raw.delete(key_of(prefix, seen[-1]))
+        raw.zrem(f"{prefix}{{0}}:births", seen[-1].hex())
+        raw.zrem(f"{prefix}{{0}}:states", seen[-1].hex())
+        page = store.execute(listing(limit=3, cursor=page.cursor))
+    seen += [record.id for record in page.records]
+    assert len(seen) == len(set(seen)) == 20
+    assert [claim(str(n)).id for n in range(20) if claim(str(n)).id not in seen] == []
 
 
 def test_a_long_listing_goes_in_stretches(store: RedisStore) -> None:
@@ -301,17 +320,33 @@ def test_a_foreign_cursor_is_named(store: RedisStore, cursor: str) -> None:
 
 # Damage -------------------------------------------------------------------------------------------
 
+
+def changed(field: str, change: Callable[[bytes], bytes]) -> Callable[[Any, str], Any]:
+    """Another value for one field of a record, or a first one."""
+    return lambda raw, key: raw.hset(key, field, change(raw.hget(key, field) or b""))
+
+
+def answer(gone: bytes, headers: bytes) -> bytes:
+    return struct.pack(">iBI", 200, len(gone), len(headers)) + gone + headers
+
+
+NO_HEADERS = struct.pack(">I", 0)
+
 DAMAGE = {
     "another type": lambda raw, key: (raw.delete(key), raw.set(key, "x")),
-    "no state": lambda raw, key: raw.hdel(key, "state"),
-    "an unknown state": lambda raw, key: raw.hset(key, "state", "done"),
-    "no number": lambda raw, key: raw.hset(key, "expires", "soon"),
-    "no fingerprint": lambda raw, key: raw.hset(key, "fingerprint", "?"),
-    "no headers": lambda raw, key: raw.hset(key, mapping={"status": "200", "headers": "{", "body": "", "gone": ""}),
-    "an unknown tombstone": lambda raw, key: raw.hset(
-        key, mapping={"status": "200", "headers": "[]", "body": "", "gone": "fishing"}
-    ),
-    "no text": lambda raw, key: raw.hset(key, "note", b"\xff"),
+    "no head": lambda raw, key: raw.hdel(key, "h"),
+    "half a head": changed("h", lambda head: head[:30]),
+    "an unknown state": changed("h", lambda head: b"\x09" + head[1:]),
+    "an unknown fate": changed("h", lambda head: head[:1] + b"\x09" + head[2:]),
+    "no birth": lambda raw, key: raw.hdel(key, "b"),
+    "half a birth": changed("b", lambda born: born[:-1]),
+    "a start of a birth": changed("b", lambda born: born[:20]),
+    "no fingerprint": changed("b", lambda born: struct.pack(">7I", 1, 0, 0, 0, 0, 0, 0) + b"?"),
+    "half a point": changed("p", lambda _: struct.pack(">I", 9) + b"charge"),
+    "a header without a value": changed("a", lambda _: answer(b"", struct.pack(">II", 1, 0))),
+    "half an answer": changed("a", lambda _: answer(b"", NO_HEADERS)[:-1]),
+    "an unknown tombstone": changed("a", lambda _: answer(b"fishing", NO_HEADERS)),
+    "no text": changed("n", lambda _: b"\xff"),
 }
 
 
@@ -381,6 +416,6 @@ def test_a_wrong_password_is_told_without_it(redis_url: str) -> None:
 
 
 def test_another_applications_key_under_our_prefix(store: RedisStore, raw: redis.Redis, prefix: str) -> None:
-    raw.set(f"{prefix}{{0}}:claimed", "x")
+    raw.set(f"{prefix}{{0}}:states", "x")
     with pytest.raises(StoreError, match="another prefix"):
         store.execute(stats())

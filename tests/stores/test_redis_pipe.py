@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis
 
-from retrysafe.errors import StoreUnavailable, StoreUnclear
+from retrysafe.core.ops import Complete
+from retrysafe.core.records import Answer, Fence
+from retrysafe.core.times import SECOND
+from retrysafe.errors import CorruptRecord, StoreUnavailable, StoreUnclear
 from retrysafe.stores.redis import AsyncRedisStore, pipe
-from retrysafe.testing.builders import claim, complete, lookup, record_of
+from retrysafe.testing.builders import claim, complete, lookup, record_of, release, stats, suspect
 from tests.opening import unique, with_option
 
 pytestmark = pytest.mark.store("redis")
+
+ANSWER = Answer(200, b"x")
 
 
 @pytest.fixture
@@ -28,12 +36,18 @@ def piped(store: AsyncRedisStore) -> pipe.Pipe:
     return store._pipe
 
 
+def ear(store: AsyncRedisStore) -> pipe.Ear:
+    found = piped(store)._ear
+    assert found is not None, "it has not connected yet"
+    return found
+
+
 def writes(store: AsyncRedisStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bytes each write to the socket had."""
-    writer, sizes = piped(store)._writer, []
-    assert writer is not None
-    real = writer.write
-    monkeypatch.setattr(writer, "write", lambda data: (sizes.append(len(data)), real(data)))
+    sizes: list[int] = []
+    real = ear(store).transport.write
+    counting = SimpleNamespace(write=lambda data: (sizes.append(len(data)), real(data)))
+    monkeypatch.setattr(ear(store), "transport", counting)
     return sizes
 
 
@@ -47,9 +61,69 @@ async def test_what_is_asked_in_one_turn_goes_out_together(
     assert len(sizes) == 2, "the first at once, the others in one write"
 
 
+async def test_one_run_serves_each_kind_of_claim_and_two_of_one_key(store: AsyncRedisStore) -> None:
+    """Births, replays, takeovers, rebirths and refusals of one turn: each judged as if it had come alone."""
+    held = {key: await store.execute(claim(key, lease=9, now=0)) for key in ("busy", "done", "old", "released")}
+    await store.execute(claim("lapsed", lease=1, on_lapse="rerun", now=0))
+    await asyncio.gather(
+        store.execute(complete(held["done"], b"answer", now=1)),
+        store.execute(complete(held["old"], b"old", now=1)),
+        store.execute(release(held["released"], now=1)),
+    )
+    await store.execute(claim("old", now=0))
+    asked = ("new", "busy", "done", "lapsed", "released", "twice", "twice", "lapsed")
+    replies = await asyncio.gather(*(store.execute(claim(key, now=5)) for key in asked))
+    assert [(reply.granted, record_of(reply).attempt) for reply in replies] == [
+        *((True, 1), (False, 1), (False, 1), (True, 2), (True, 2), (True, 1), (False, 1), (False, 2))
+    ]
+    assert [record_of(reply).key for reply in replies] == list(asked)
+    reborn = await asyncio.gather(*(store.execute(claim(key, now=9 * 86400)) for key in ("old", "done", "new2")))
+    assert all(reply.granted and record_of(reply).attempt == 1 for reply in reborn)
+    assert (await store.execute(stats(now=5))).claimed == 8
+
+
+async def test_one_run_serves_each_kind_of_settling(store: AsyncRedisStore) -> None:
+    a, b, c, d = [await store.execute(claim(key, now=0)) for key in "abcd"]
+    stale = claim("a", now=0)
+    await store.execute(suspect(d, now=1))
+    ops = [complete(a, b"1", now=2), complete(a, b"2", now=2), complete(a, b"1", now=2), release(b, "why", now=2)]
+    ops += [complete(d, b"late", now=2), Complete(stale.id, Fence(1, stale.token), ANSWER, 2 * SECOND)]
+    ops += [Complete(claim("nobody").id, Fence(1, b"t" * 16), ANSWER, 2 * SECOND), complete(c, now=2)]
+    replies = await asyncio.gather(*(store.execute(op) for op in ops))
+    assert replies == [True, False, True, True, True, False, False, True]
+    seen = [record_of(await store.execute(lookup(key, now=2))) for key in "abcd"]
+    assert [(each.state.value, each.note) for each in seen] == [
+        *(("completed", ""), ("released", "why"), ("completed", ""), ("completed", ""))
+    ]
+    counted = await store.execute(stats(now=2))
+    assert (counted.completed, counted.released, counted.claimed, counted.uncertain) == (3, 1, 0, 0)
+
+
+async def test_a_damaged_record_fails_alone(store: AsyncRedisStore, redis_url: str) -> None:
+    bad = await store.execute(claim("bad", now=0))
+    with redis.Redis.from_url(redis_url) as raw:
+        raw.hdel(f"{store._layout.prefix}{{0}}:{record_of(bad).id.hex()}", "h")
+    claims = (store.execute(claim(key, now=0)) for key in ("first", "new", "bad", "other"))
+    _, new, broken, other = await asyncio.gather(*claims, return_exceptions=True)
+    assert isinstance(broken, CorruptRecord)
+    assert [record_of(each).key for each in (new, other)] == ["new", "other"]  # type: ignore[arg-type]
+    settled = (store.execute(complete(held, now=1)) for held in (new, bad, other))  # type: ignore[arg-type]
+    assert [type(reply) for reply in await asyncio.gather(*settled, return_exceptions=True)] == [
+        *(bool, CorruptRecord, bool)
+    ]
+
+
+def test_a_loop_that_ends_without_closing_leaves_nothing_open(redis_url: str) -> None:
+    """The warnings of the test run are errors: a transport that was left open would be one."""
+    store = AsyncRedisStore.open(with_option(redis_url, "prefix", unique() + ":"))
+    assert asyncio.run(store.execute(claim("k", now=0))).granted
+    assert piped(store)._ear is None
+    gc.collect()
+
+
 async def test_a_cancelled_caller_leaves_the_connection_and_the_others_alone(store: AsyncRedisStore) -> None:
     await store.execute(claim("warm", now=0))
-    connection = piped(store)._connection
+    connection = ear(store)
     tasks = [asyncio.ensure_future(store.execute(claim(f"k{number}", now=0))) for number in range(20)]
     await asyncio.sleep(0)
     for task in tasks[::3]:
@@ -61,7 +135,7 @@ async def test_a_cancelled_caller_leaves_the_connection_and_the_others_alone(sto
         else:
             assert isinstance(reply, asyncio.CancelledError)
     assert (await store.execute(lookup("k1", now=0))).record is not None
-    assert piped(store)._connection is connection
+    assert ear(store) is connection
 
 
 async def test_a_broken_connection_is_unclear_for_what_was_sent_and_replaced_for_the_next(
@@ -70,7 +144,7 @@ async def test_a_broken_connection_is_unclear_for_what_was_sent_and_replaced_for
     held = await store.execute(claim("k", now=0))
     task = asyncio.ensure_future(store.execute(complete(held, b"x", now=1)))
     await asyncio.sleep(0)
-    piped(store)._connection._writer.transport.abort()
+    ear(store).transport.abort()
     with pytest.raises(StoreUnclear):
         await task
     assert await store.execute(complete(held, b"x", now=1))
@@ -78,9 +152,9 @@ async def test_a_broken_connection_is_unclear_for_what_was_sent_and_replaced_for
 
 async def test_a_connection_closed_while_idle_is_noticed_before_it_is_used(store: AsyncRedisStore) -> None:
     await store.execute(claim("a", now=0))
-    first = piped(store)._connection
-    first._writer.transport.abort()
-    while piped(store)._connection is first:
+    first = ear(store)
+    first.transport.abort()
+    while piped(store)._ear is first:
         await asyncio.sleep(0)
     assert (await store.execute(claim("b", now=0))).granted
 

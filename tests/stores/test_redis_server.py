@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ import redis
 
 from retrysafe.core.states import State
 from retrysafe.errors import StoreUnavailable, StoreUnclear
-from retrysafe.stores.redis import RedisStore
+from retrysafe.stores.redis import AsyncRedisStore, RedisStore
 from retrysafe.testing.builders import (
     claim,
     complete,
@@ -99,6 +100,26 @@ def test_full_memory_turns_new_work_away_and_lets_answers_in(store: RedisStore, 
         assert store.execute(forget(done, now=None))
     assert store.execute(lookup("new", now=None)).record is None
     assert store.execute(stats(now=None)).claimed == 1
+
+
+async def test_full_memory_refuses_only_the_new_work_of_a_turn(
+    server: ValkeyServer, server_client: redis.Redis
+) -> None:
+    """One run of a script for all the claims of a turn, and still nobody is refused for somebody else's birth."""
+    store = AsyncRedisStore.open(with_option(server.url, "prefix", unique() + ":"))
+    done, running = [await store.execute(claim(key, now=None)) for key in ("done", "running")]
+    await store.execute(complete(done, b"paid", now=None))
+    with configured(server_client, "maxmemory", "1"):
+        ops = [lookup("x", now=None), *(claim(key, now=None) for key in ("new", "done", "running", "newer"))]
+        ops.append(complete(running, b"late", now=None))
+        _, new, replayed, busy, newer, settled = await asyncio.gather(
+            *(store.execute(op) for op in ops), return_exceptions=True
+        )
+    assert [type(error) for error in (new, newer)] == [StoreUnavailable] * 2
+    assert replayed.record.answer.body == b"paid"
+    assert not busy.granted
+    assert settled is True
+    await store.aclose()
 
 
 def test_a_server_without_its_replicas_says_so(store: RedisStore, server_client: redis.Redis) -> None:

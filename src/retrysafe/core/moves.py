@@ -55,31 +55,12 @@ def grantable(found: Record | None, op: Claim, now: int) -> Grant | None:
 
 
 def born(op: Claim, now: int) -> Record:
-    """A record's first moment."""
+    """A record's first moment. By position: every request makes one, and two dozen names cost four times as much."""
     return Record(
-        id=op.id,
-        namespace=op.namespace,
-        kind=op.kind,
-        scope=op.scope,
-        key=op.key,
-        target=op.target,
-        fingerprint=op.fingerprint,
-        state=State.CLAIMED,
-        attempt=1,
-        token=op.token,
-        run=op.run,
-        lease_until=later(now, op.lease),
-        on_lapse=op.on_lapse,
-        point="",
-        progress=b"",
-        input=op.input,
-        answer=None,
-        note="",
-        created=now,
-        started=now,
-        completed=0,
-        expires=FOREVER,
-        retention=op.retention,
+        *(op.id, op.namespace, op.kind, op.scope, op.key, op.target, op.fingerprint),
+        *(State.CLAIMED, 1, op.token, op.run, later(now, op.lease), op.on_lapse),
+        *("", b"", op.input, None, ""),  # point, progress, input, answer, note
+        *(now, now, 0, FOREVER, op.retention),  # created, started, completed, expires, retention
     )
 
 

@@ -12,6 +12,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrysafe.core.ops import Op
@@ -102,18 +103,21 @@ class PerLoop:
     async def aclose(self) -> None:
         """Close what belongs to the running loop. Another loop's connections can only be closed by that loop."""
         self._last = None
+        self._last = None
         store = self._stores.pop(_running_loop(), None)
         if store is not None and self._pid == os.getpid():
             await store.aclose()
 
     def _current(self) -> AsyncStore:
-        loop = _running_loop()
+        loop, last = _running_loop(), self._last
+        if last is not None and last[0]() is loop and self._pid == os.getpid():
+            return last[1]
+        return self._find(loop)
+
+    def _find(self, loop: asyncio.AbstractEventLoop) -> AsyncStore:
         if self._pid != os.getpid():
             _inherited.append(self._stores)
-            self._stores, self._pid, self._last = weakref.WeakKeyDictionary(), os.getpid(), None
-        last = self._last
-        if last is not None and last[0]() is loop:
-            return last[1]
+            self._stores, self._pid = weakref.WeakKeyDictionary(), os.getpid()
         store = self._stores.get(loop)
         if store is None:
             store = self._stores[loop] = self._open()
@@ -122,6 +126,11 @@ class PerLoop:
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:
+    return _running()()
+
+
+@cache
+def _running() -> Callable[[], asyncio.AbstractEventLoop]:
     from asyncio import get_running_loop  # here, not above: sync programs need not load asyncio
 
-    return get_running_loop()
+    return get_running_loop

@@ -6,15 +6,16 @@ Without it, it is sync.py with awaits.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from retrysafe.core.ops import Op
 from retrysafe.stores.base import Plan, afollow
 from retrysafe.stores.redis import urls, waking, wire
-from retrysafe.stores.redis.commands import Call, migration, plan
+from retrysafe.stores.redis.commands import READ, Call, done, migration, plan
 from retrysafe.stores.redis.failures import answered, unclear, unreachable
 from retrysafe.stores.redis.layout import DEFAULT_PREFIX, Layout
+from retrysafe.stores.redis.packing import PACK
 from retrysafe.stores.redis.pipe import Pipe, possible
 from retrysafe.stores.waking import AsyncListener
 
@@ -52,18 +53,16 @@ class AsyncRedisStore:
         return cls(client, prefix=target.layout.prefix, buckets=target.layout.buckets, owned=True)
 
     async def execute(self, op: Op[R]) -> R:
-        steps = plan(op, self._layout)
-        try:
-            call = next(steps)
-            while True:
-                (response,) = await self._send([call.command()])
-                if isinstance(response, Exception):
-                    # Refused, so nothing was done: once more, the long way, which loads scripts and explains errors.
-                    reply: R = (await self._follow([plan(op, self._layout)]))[0]
-                    return reply
-                call = steps.send(response)
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
+        kind: type[Any] = type(op)
+        pack = PACK.get(kind)
+        if pack is None or self._pipe is None:
+            return await self._alone(op)
+        response = await self._pipe.ask(pack(op, self._layout))
+        if isinstance(response, Exception):
+            # Refused, so nothing was done: once more, the long way, which loads scripts and explains errors.
+            return await self._alone(op)
+        read: Callable[[Any, Any], R] = READ.get(kind, done)
+        return read(op, response)
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         return await self._follow([plan(op, self._layout) for op in ops])
@@ -85,6 +84,10 @@ class AsyncRedisStore:
         if self._owned:
             await self._client.aclose()
             await self._pool.disconnect()
+
+    async def _alone(self, op: Op[R]) -> R:
+        reply: R = (await self._follow([plan(op, self._layout)]))[0]
+        return reply
 
     async def _follow(self, plans: list[Plan[Call, Any]]) -> list[Any]:
         return await afollow(wire.together(plans, self._server), self._send)

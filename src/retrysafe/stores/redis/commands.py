@@ -1,11 +1,12 @@
 """What to send for each operation and how to read what comes back: once, for both colours.
 
-A plan yields `Call`s and is sent their responses. The common operations are one call; those that go over all
-buckets, or over more records than one call should hold the server up for, are several.
+Operations on one record are one call each: what to ask, and how to read the answer. Those that go over all buckets,
+or over more records than one call should hold the server up for, are plans that yield several.
 """
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -30,21 +31,23 @@ from retrysafe.core.ops import (
     StatsReply,
     Suspect,
 )
-from retrysafe.core.records import Fence, Record
+from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.errors import StoreError, UsageError
 from retrysafe.stores.base import Plan, R
-from retrysafe.stores.redis.layout import FIELDS, MAX_BUCKETS, VERSION, Layout, Script, script
-from retrysafe.stores.redis.rows import answer_parts, newborn, number, record, text
+from retrysafe.stores.redis.layout import LAPSE_CODES, STATE_CODES, VERSION, Layout, Script, script
+from retrysafe.stores.redis.rows import BORN, answer_parts, born_parts, number, point_parts, record, text
 
 STRETCH = 1000
 """How many records one call looks at, at most: a millisecond or so of a server that serves one at a time."""
 
 MIGRATION = "0001_layout"
 
+_CURSOR = re.compile(r"(?P<bucket>[0-9]{1,3}):(?P<after>-?[0-9]{1,16}:[0-9a-f]+)?")
+
 
 class Call(NamedTuple):
-    """One run of one script."""
+    """One run of one script. Keys: the two indexes, then what it is about; arguments: the moment, then its own."""
 
     script: Script
     keys: tuple[bytes, ...]
@@ -55,8 +58,17 @@ class Call(NamedTuple):
 
 
 def plan(op: Op[R], layout: Layout) -> Plan[Call, R]:
-    chosen: Plan[Call, R] = _PLANS[type(op)](op, layout)
-    return chosen
+    kind = type(op)
+    ask = ASK.get(kind)
+    if ask is None:
+        several: Plan[Call, R] = _SEVERAL[kind](op, layout)
+        return several
+    return _once(op, ask(op, layout), READ.get(kind, done))
+
+
+def _once(op: Op[R], call: Call, read: Callable[[Any, Any], Any]) -> Plan[Call, R]:
+    reply: R = read(op, (yield call))
+    return reply
 
 
 def migration(layout: Layout) -> Plan[Call, list[str]]:
@@ -79,57 +91,93 @@ def migration(layout: Layout) -> Plan[Call, list[str]]:
 # One record -------------------------------------------------------------------------------------
 
 
-def _claim(op: Claim, layout: Layout) -> Plan[Call, ClaimReply]:
-    fixed = (op.token, text(str(op.fingerprint)), number(op.lease), op.on_lapse.encode())
-    response = yield Call(script("claim"), layout.of(op.id), (*_head(op.now, op.id), *fixed, *newborn(op)))
-    granted, now = response[0] == 1, int(response[1])
-    if len(response) == 2:
-        return ClaimReply(granted, born(op, now), now)
-    return ClaimReply(granted, record(op.id, response[2:]), now)
+def _claim(op: Claim, layout: Layout) -> Call:
+    lapse = LAPSES[op.on_lapse]
+    born_with = (number(op.retention), born_parts(op), op.input)
+    return Call(script("claim"), layout.of(op.id), (_moment(op.now), op.token, number(op.lease), lapse, *born_with))
 
 
-def _lookup(op: Lookup, layout: Layout) -> Plan[Call, LookupReply]:
-    response = yield Call(script("lookup"), layout.of(op.id), _head(op.now, op.id))
-    found = record(op.id, response[1:]) if len(response) > 1 else None
-    return LookupReply(found, int(response[0]))
+def _read_claim(op: Claim, response: Any) -> ClaimReply:
+    if isinstance(response, int):
+        return ClaimReply(True, born(op, response), response)
+    granted, now, *found = response
+    return ClaimReply(granted == 1, record(op.id, found), now)
 
 
-def _fenced(name: str, op: Any, layout: Layout, *args: bytes) -> Plan[Call, bool]:
-    head = (*_head(op.now, op.id), *_fence(op.fence))
-    response = yield Call(script(name), layout.of(op.id), (*head, *args))
+def _lookup(op: Lookup, layout: Layout) -> Call:
+    return Call(script("lookup"), layout.of(op.id), (_moment(op.now),))
+
+
+def _read_lookup(op: Lookup, response: Any) -> LookupReply:
+    now, *found = response
+    return LookupReply(record(op.id, found) if found else None, now)
+
+
+def _fenced(name: str, op: Any, layout: Layout, *args: bytes) -> Call:
+    attempt, token = op.fence
+    return Call(script(name), layout.of(op.id), (_moment(op.now), number(attempt), token, *args))
+
+
+def done(op: Op[Any], response: Any) -> bool:
+    """What the answer to a fenced operation says."""
     return bool(response == 1)
 
 
-def _renew(op: Renew, layout: Layout) -> Plan[Call, bool]:
+def _renew(op: Renew, layout: Layout) -> Call:
     return _fenced("keep", op, layout, number(op.lease))
 
 
-def _advance(op: Advance, layout: Layout) -> Plan[Call, bool]:
-    fields = (b"point", text(op.point), b"progress", op.progress, b"on_lapse", op.on_lapse.encode())
-    return _fenced("keep", op, layout, number(op.lease), *fields)
+def _advance(op: Advance, layout: Layout) -> Call:
+    point = (b"1" if op.point else b"0", point_parts(op.point, op.progress))
+    return _fenced("keep", op, layout, number(op.lease), LAPSES[op.on_lapse], *point)
 
 
-def _complete(op: Complete, layout: Layout) -> Plan[Call, bool]:
-    return _fenced("settle", op, layout, b"completed", b"", b"", *answer_parts(op.answer))
+def _complete(op: Complete, layout: Layout) -> Call:
+    return _fenced("settle", op, layout, _COMPLETED, _ANY, b"", answer_parts(op.answer))
 
 
-def _release(op: Release, layout: Layout) -> Plan[Call, bool]:
-    return _fenced("settle", op, layout, b"released", b"", text(op.note))
+def _release(op: Release, layout: Layout) -> Call:
+    return _fenced("settle", op, layout, _RELEASED, _ANY, text(op.note), b"")
 
 
-def _resolve(op: Resolve, layout: Layout) -> Plan[Call, bool]:
+def _resolve(op: Resolve, layout: Layout) -> Call:
     if op.answer is None:
-        return _fenced("settle", op, layout, b"released", b"uncertain", text(op.note))
-    parts = answer_parts(op.answer)
-    return _fenced("settle", op, layout, b"completed", b"uncertain", text(op.note), *parts)
+        return _fenced("settle", op, layout, _RELEASED, _UNCERTAIN, text(op.note), b"")
+    return _fenced("settle", op, layout, _COMPLETED, _UNCERTAIN, text(op.note), answer_parts(op.answer))
 
 
-def _suspect(op: Suspect, layout: Layout) -> Plan[Call, bool]:
+def _suspect(op: Suspect, layout: Layout) -> Call:
     return _fenced("suspect", op, layout, text(op.note), b"1" if op.lapsed_only else b"")
 
 
-def _forget(op: Forget, layout: Layout) -> Plan[Call, bool]:
+def _forget(op: Forget, layout: Layout) -> Call:
     return _fenced("forget", op, layout)
+
+
+def _moment(now: int | None) -> bytes:
+    """How every script's arguments begin: the moment, or nothing for the server's clock."""
+    return b"" if now is None else number(now)
+
+
+LAPSES = {name: number(code) for name, code in LAPSE_CODES.items()}
+_STATES = {state: number(code) for state, code in STATE_CODES.items()}
+_RELEASED, _COMPLETED, _UNCERTAIN = _STATES[State.RELEASED], _STATES[State.COMPLETED], _STATES[State.UNCERTAIN]
+_ANY = b"0"
+
+ASK: dict[type[Any], Callable[[Any, Layout], Call]] = {
+    Claim: _claim,
+    Renew: _renew,
+    Advance: _advance,
+    Complete: _complete,
+    Release: _release,
+    Suspect: _suspect,
+    Resolve: _resolve,
+    Lookup: _lookup,
+    Forget: _forget,
+}
+
+READ: dict[type[Any], Callable[[Any, Any], Any]] = {Claim: _read_claim, Lookup: _read_lookup}
+"""Those whose answer is more than yes or no (`done`)."""
 
 
 # Many records -----------------------------------------------------------------------------------
@@ -141,7 +189,7 @@ def _reap(op: Reap, layout: Layout) -> Plan[Call, int]:
     for bucket in range(layout.buckets):
         while went < op.limit:
             asked = min(op.limit - went, STRETCH)
-            gone = yield Call(script("reap"), layout.bucket(bucket), (*_head(op.now), number(asked)))
+            gone = yield Call(script("reap"), layout.bucket(bucket), (_moment(op.now), number(asked)))
             went += gone
             if gone < asked:
                 break
@@ -153,84 +201,53 @@ def _list(op: List, layout: Layout) -> Plan[Call, Page]:
     if op.lapsed and op.state not in (None, State.CLAIMED):
         return Page((), "")
     state = State.CLAIMED if op.lapsed else op.state
-    filters = _filters(op, state)
-    index = b"" if state is None else state.value.encode()
+    filters = _filters(op)
+    index = _ANY if state is None else _STATES[state]
     bucket, after = _position(op.cursor, layout)
     while bucket < layout.buckets:
-        where = (after.encode(), number(op.limit), number(STRETCH), index, b"1" if op.lapsed else b"")
-        last, *rows = yield Call(script("list"), layout.bucket(bucket), (*_head(op.now), *where, *filters))
+        moment, _, name = after.partition(":")
+        where = (moment.encode(), name.encode(), number(op.limit), number(STRETCH), index, b"1" if op.lapsed else b"")
+        last, *rows = yield Call(script("list"), layout.bucket(bucket), (_moment(op.now), *where, *filters))
         after = last.decode()
         if not after:
             bucket += 1
         if rows:
             more = f"{bucket}:{after}" if bucket < layout.buckets else ""
-            return Page(tuple(_listed(member, values) for member, *values in rows), more)
+            return Page(tuple(_listed(member, found) for member, *found in rows), more)
     return Page((), "")
 
 
-def _listed(member: bytes, values: list[bytes | None]) -> Record:
-    return record(bytes.fromhex(member.decode()), values)
+def _listed(member: bytes, found: list[bytes]) -> Record:
+    return record(bytes.fromhex(member.decode()), found)
 
 
-def _filters(op: List, state: State | None) -> tuple[bytes, ...]:
-    """Pairs of a field's place and the value it must have."""
-    wanted = (
-        ("namespace", op.namespace),
-        ("state", None if state is None else state.value),
-        ("kind", op.kind),
-        ("scope", op.scope),
-    )
-    pairs = ((number(FIELDS.index(field) + 1), text(value)) for field, value in wanted if value is not None)
-    return tuple(part for pair in pairs for part in pair)
+def _filters(op: List) -> tuple[bytes, ...]:
+    """Pairs of a part's place in what a record was born with, and the value it must have."""
+    wanted = (("namespace", op.namespace), ("kind", op.kind), ("scope", op.scope))
+    pairs = ((number(BORN.index(part) + 1), text(value)) for part, value in wanted if value is not None)
+    return tuple(each for pair in pairs for each in pair)
 
 
 def _position(cursor: str, layout: Layout) -> tuple[int, str]:
-    """A cursor is `bucket:id`; the id is empty where a bucket begins."""
+    """A cursor is `bucket:moment:id` of the last record seen; nothing behind the first colon where a bucket begins."""
     if not cursor:
         return 0, ""
-    bucket, colon, after = cursor.partition(":")
-    try:
-        bytes.fromhex(after)
-        place = int(bucket)
-    except ValueError:
-        place = -1
-    if not colon or not 0 <= place < min(layout.buckets, MAX_BUCKETS):
+    found = _CURSOR.fullmatch(cursor)
+    if found is None or int(found["bucket"]) >= layout.buckets:
         raise UsageError(
             f"cursor {cursor!r} is not one of this store's: pass the cursor of the last page, or '' to begin"
         )
-    return place, after
+    return int(found["bucket"]), found["after"] or ""
 
 
 def _stats(op: Stats, layout: Layout) -> Plan[Call, StatsReply]:
     now, sums = 0, [0] * 6
     for bucket in range(layout.buckets):
-        moment, *counts = yield Call(script("stats"), layout.bucket(bucket), _head(op.now))
-        now = max(now, int(moment)) if bucket else int(moment)
+        moment, *counts = yield Call(script("stats"), layout.bucket(bucket), (_moment(op.now),))
+        now = max(now, moment) if bucket else moment
         sums = [total + count for total, count in zip(sums, counts, strict=True)]
     claimed, released, completed, uncertain, lapsed, expired = sums
     return StatsReply(claimed, released, completed, uncertain, lapsed, expired, now)
 
 
-def _head(now: int | None, record_id: bytes = b"") -> tuple[bytes, bytes]:
-    """How every script's arguments begin: the moment (empty: the server's clock), the name in the indexes."""
-    return (b"" if now is None else number(now)), record_id.hex().encode()
-
-
-def _fence(fence: Fence) -> tuple[bytes, bytes]:
-    return number(fence.attempt), fence.token
-
-
-_PLANS: dict[type[Any], Callable[[Any, Layout], Plan[Call, Any]]] = {
-    Claim: _claim,
-    Renew: _renew,
-    Advance: _advance,
-    Complete: _complete,
-    Release: _release,
-    Suspect: _suspect,
-    Resolve: _resolve,
-    Forget: _forget,
-    Lookup: _lookup,
-    Reap: _reap,
-    List: _list,
-    Stats: _stats,
-}
+_SEVERAL: dict[type[Any], Callable[[Any, Layout], Plan[Call, Any]]] = {Reap: _reap, List: _list, Stats: _stats}

@@ -1,15 +1,17 @@
 """Where things are in Redis: the names of keys, the fields of a record, the scripts.
 
-    <prefix>{<bucket>}:<hex id>      one record, a hash
-    <prefix>{<bucket>}:claimed       its bucket's claimed records, by the end of their lease
-    <prefix>{<bucket>}:released      … released ones, by their expiry
-    <prefix>{<bucket>}:completed     … completed ones, by their expiry
-    <prefix>{<bucket>}:uncertain     … uncertain ones, by when they were started
-    <prefix>{<bucket>}:ids           all of them, by id, so that a listing can be continued after any change
+    <prefix>{<bucket>}:<hex id>      one record, a hash of few fields, packed (rows.py)
+    <prefix>{<bucket>}:births        its bucket's records by the moment of their birth: the order of listings
+    <prefix>{<bucket>}:states        … by state, and in it by the end of the lease, the expiry or the start
     <prefix>meta                     the layout's version, its number of buckets, the install's id
 
 The bucket is the hash tag: a record and all its indexes are in one cluster slot, so one script reaches them.
 A single server needs one bucket; the number is part of the layout and cannot change once there are records.
+
+One index holds all states, so that a move is one command: the score is a time in microseconds plus where its state's
+band is. Claimed and completed records have the bands in which doubles are exact to the microsecond; the two others are
+exact to two. They lie in the order uncertain, completed, claimed, released, 2^53 apart and a margin between them, which
+is for moments before 1970: no clock shows them, but tests do.
 """
 
 from __future__ import annotations
@@ -20,20 +22,17 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
+from retrysafe.core.states import OnLapse, State
 from retrysafe.errors import BadName
 
 VERSION = 1
 DEFAULT_PREFIX = "retrysafe:"
 MAX_BUCKETS = 256
 
-INDEXES = ("claimed", "released", "completed", "uncertain", "ids")
+INDEXES = ("births", "states")
 
-# The first eleven are what prelude.lua judges by, the first fourteen what list.lua filters by: in this order.
-FIELDS = (
-    *("state", "attempt", "token", "fingerprint", "lease_until", "on_lapse", "point", "created", "started"),
-    *("retention", "expires", "namespace", "kind", "scope", "key", "target", "run", "progress", "input"),
-    *("status", "headers", "body", "gone", "note", "completed"),
-)
+STATE_CODES = {State.CLAIMED: 1, State.RELEASED: 2, State.COMPLETED: 3, State.UNCERTAIN: 4}
+LAPSE_CODES: dict[OnLapse, int] = {"uncertain": 0, "resume": 1, "rerun": 2}
 
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
@@ -41,7 +40,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 class Layout:
     """The keys of one prefix."""
 
-    __slots__ = ("_heads", "_indexes", "buckets", "meta", "prefix")
+    __slots__ = ("_heads", "_indexes", "_packed", "buckets", "meta", "prefix")
 
     def __init__(self, prefix: str = DEFAULT_PREFIX, buckets: int = 1) -> None:
         self.prefix = checked_prefix(prefix)
@@ -49,15 +48,21 @@ class Layout:
         self.meta = f"{prefix}meta".encode()
         self._heads = [f"{prefix}{{{bucket}}}:".encode() for bucket in range(buckets)]
         self._indexes = [tuple(head + name.encode() for name in INDEXES) for head in self._heads]
+        self._packed = [b"".join(b"$%d\r\n%b\r\n" % (len(key), key) for key in keys) for keys in self._indexes]
 
     def of(self, record_id: bytes) -> tuple[bytes, ...]:
-        """The keys for an operation on one record."""
+        """The keys for an operation on one record: its bucket's indexes, then itself."""
         bucket = record_id[0] % self.buckets
-        return (self._heads[bucket] + record_id.hex().encode(), *self._indexes[bucket])
+        return (*self._indexes[bucket], self._heads[bucket] + record_id.hex().encode())
+
+    def packed(self, record_id: bytes) -> tuple[bytes, bytes, bytes]:
+        """The same: the record's key in its two parts, and the indexes as they travel."""
+        bucket = record_id[0] % self.buckets
+        return record_id.hex().encode(), self._heads[bucket], self._packed[bucket]
 
     def bucket(self, bucket: int) -> tuple[bytes, ...]:
-        """The keys for an operation on a whole bucket: the head of its records' names, then its indexes."""
-        return (self._heads[bucket], *self._indexes[bucket])
+        """The keys for an operation on a whole bucket: its indexes, then the head of its records' names."""
+        return (*self._indexes[bucket], self._heads[bucket])
 
 
 def checked_prefix(prefix: str) -> str:
@@ -80,17 +85,18 @@ class Script(NamedTuple):
 
     source: bytes
     sha: bytes
+    many: bool
+    """Whether one call can do it for many records; then each has a reply of its own."""
+
+
+_FIRST = {"claim": ("birth",), "settle": ("finish",)}
+"""What comes before the prelude: the common case, without it. Those that have one are made for many records."""
 
 
 @cache
 def script(name: str) -> Script:
     """The script of that name, behind the shared prelude."""
     folder = files(__package__) / "scripts"
-    names = ", ".join(f"'{field}'" for field in FIELDS)
-    parts = (
-        f"local FIELDS = {{{names}}}\n",
-        (folder / "prelude.lua").read_text("utf-8"),
-        (folder / f"{name}.lua").read_text("utf-8"),
-    )
-    source = "".join(parts).encode()
-    return Script(source, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode())
+    parts = (*_FIRST.get(name, ()), "prelude", name)
+    source = "".join((folder / f"{part}.lua").read_text("utf-8") for part in parts).encode()
+    return Script(source, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode(), name in _FIRST)

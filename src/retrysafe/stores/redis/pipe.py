@@ -1,11 +1,12 @@
 """One connection that never waits for its turn: commands go out as they come, replies come back in their order.
 
 When nothing is in flight a command is written at once; whatever else is asked in the same turn of the event loop goes
-out in one write at its end, without waiting for the replies before it. So the calls that would have waited for each
-other share a write, a read and (where the server syncs its log once per turn) a commit.
+out in one write at its end, without waiting for the replies before it, and what one run of a script can do is one
+command. So the calls that would have waited for each other share a script's run, a write, a read and (where the server
+syncs its log once per turn) a commit.
 
-The connection is redis-py's own: it resolves, connects, does TLS, logs in and selects the database. Only its two
-streams are used past it, and hiredis reads the replies; docs/decisions/0010-redis-wire.md says why and what it costs.
+The connection is redis-py's own: it resolves, connects, does TLS, logs in and selects the database. Then its transport
+is given another protocol, and hiredis reads the replies; docs/decisions/0010-redis-wire.md says why and what it costs.
 A caller that is cancelled leaves its reply to be read and dropped: nothing of it can reach the next.
 """
 
@@ -17,34 +18,76 @@ from typing import Any
 
 from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.redis.failures import unclear, unreachable
-from retrysafe.stores.redis.wire import Exchange, packed
+from retrysafe.stores.redis.packing import Group, Piece, run
+from retrysafe.stores.redis.wire import Exchange, packed, replies_of, stretches
 
 LIMIT = 10_000
-CHUNK = 1 << 18
 _NOT_YET = object()
 
 
 def possible(pool: Any) -> bool:
-    """Whether hiredis is here and the pool's connections have the streams we speak on."""
+    """Whether hiredis is here and the pool's connections have the stream whose transport we speak on."""
     try:
         import hiredis  # noqa: F401
     except ImportError:
         return False
-    probe = pool.connection_class(**pool.connection_kwargs)  # it connects to nothing by being made
-    return hasattr(probe, "_reader") and hasattr(probe, "_writer")
+    return hasattr(pool.connection_class(**pool.connection_kwargs), "_writer")  # it connects to nothing by being made
 
 
-class Waiting:
-    """Commands that go together, and the caller that waits for all their replies."""
+class Asked:
+    """One operation and the caller that waits for its reply."""
 
-    __slots__ = ("count", "data", "future", "replies", "since")
+    __slots__ = ("future", "piece")
 
-    def __init__(self, commands: Exchange, future: asyncio.Future[list[Any]], since: float) -> None:
+    def __init__(self, piece: Piece, future: asyncio.Future[Any]) -> None:
+        self.piece = piece
+        self.future = future
+
+
+class Run:
+    """Operations that one run of a script does, in flight."""
+
+    __slots__ = ("asked", "since")
+
+    def __init__(self, asked: list[Asked], since: float) -> None:
+        self.asked = asked
+        self.since = since
+
+    def hear(self, reply: Any) -> int:
+        """Hand out the reply; how many are served by it."""
+        replies = replies_of(reply, len(self.asked), many=True)
+        for asked, own in zip(self.asked, replies, strict=True):
+            if not asked.future.done():
+                asked.future.set_result(own)
+        return len(replies)
+
+    def futures(self) -> list[asyncio.Future[Any]]:
+        return [asked.future for asked in self.asked]
+
+
+class Exchanged:
+    """Commands of one caller, who waits for the replies to all of them."""
+
+    __slots__ = ("data", "future", "missing", "replies", "since")
+
+    def __init__(self, commands: Exchange, future: asyncio.Future[list[Any]]) -> None:
         self.data = packed(commands)
-        self.count = len(commands)
+        self.missing = len(commands)
         self.replies: list[Any] = []
         self.future = future
-        self.since = since
+        self.since = 0.0
+
+    def hear(self, reply: Any) -> int:
+        self.replies.append(reply)
+        self.missing -= 1
+        if self.missing:
+            return 0
+        if not self.future.done():
+            self.future.set_result(self.replies)
+        return 1
+
+    def futures(self) -> list[asyncio.Future[Any]]:
+        return [self.future]
 
 
 class Pipe:
@@ -55,29 +98,43 @@ class Pipe:
         self._arguments = arguments
         self._server = server
         self._timeout: float | None = pool.connection_kwargs.get("socket_timeout")
-        self._unsent: deque[Waiting] = deque()
-        self._sent: deque[Waiting] = deque()
-        self._connection: Any = None
-        self._writer: asyncio.StreamWriter | None = None
+        self._unsent: deque[Asked | Exchanged] = deque()
+        self._sent: deque[Run | Exchanged] = deque()
+        self._count = 0
+        self._ear: Ear | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._connecting = self._scheduled = self._closed = False
         self._watch: asyncio.TimerHandle | None = None
 
+    def ask(self, piece: Piece) -> asyncio.Future[Any]:
+        """The reply to one operation; an error the server answered is a reply."""
+        loop = self._check()
+        future: asyncio.Future[Any] = loop.create_future()
+        self._go(Asked(piece, future), loop)
+        return future
+
     def exchange(self, commands: Exchange) -> asyncio.Future[list[Any]]:
-        """The replies, in order; an error the server answered is a reply."""
+        """The replies to commands, in order."""
+        loop = self._check()
+        future: asyncio.Future[list[Any]] = loop.create_future()
+        self._go(Exchanged(commands, future), loop)
+        return future
+
+    def _check(self) -> asyncio.AbstractEventLoop:
         if self._closed:
             raise StoreUnavailable("this store was closed; open a new one")
-        if len(self._unsent) + len(self._sent) >= LIMIT:
+        if self._count >= LIMIT:
             raise StoreUnavailable(f"{LIMIT} operations wait for {self._server} already; it is too slow for the load")
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[Any]] = loop.create_future()
-        self._unsent.append(Waiting(commands, future, loop.time()))
-        if not self._sent and not self._scheduled:
-            self._flush()
-        elif not self._scheduled:
-            self._scheduled = True
-            loop.call_soon(self._flush)
-        return future
+        return asyncio.get_running_loop()
+
+    def _go(self, waiting: Asked | Exchanged, loop: asyncio.AbstractEventLoop) -> None:
+        self._count += 1
+        self._unsent.append(waiting)
+        if not self._scheduled:
+            if self._sent:
+                self._flush_soon(loop)
+            else:
+                self._flush()
 
     async def aclose(self) -> None:
         self._closed = True
@@ -88,21 +145,39 @@ class Pipe:
 
     # Out ----------------------------------------------------------------------------------------
 
+    def _flush_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._scheduled = True
+        loop.call_soon(self._flush)
+
     def _flush(self) -> None:
         self._scheduled = False
-        if self._writer is None:
-            return self._connect_soon()
-        data = []
-        while self._unsent:
-            waiting = self._unsent.popleft()
-            if not waiting.future.done():  # its caller was cancelled: what was not sent need not be
+        if self._ear is None:
+            self._connect_soon()
+        elif self._unsent:
+            self._write(self._ear.transport)
+
+    def _write(self, transport: asyncio.Transport) -> None:
+        loop = asyncio.get_running_loop()
+        now, data = loop.time(), []
+        groups: dict[Group, list[Asked]] = {}
+        unsent, self._unsent = self._unsent, deque()
+        for waiting in unsent:
+            if waiting.future.done():  # its caller was cancelled: what was not sent need not be
+                self._count -= 1
+            elif isinstance(waiting, Asked):
+                groups.setdefault(waiting.piece[0], []).append(waiting)
+            else:
+                waiting.since = now
                 data.append(waiting.data)
                 self._sent.append(waiting)
+        for group, asked in groups.items():
+            for some in stretches([len(each.piece[2]) for each in asked]):
+                data.append(run(group, [each.piece for each in asked[some]]))
+                self._sent.append(Run(asked[some], now))
         if data:
-            self._writer.write(data[0] if len(data) == 1 else b"".join(data))
+            transport.write(data[0] if len(data) == 1 else b"".join(data))
             if self._watch is None and self._timeout is not None:
-                self._watch = asyncio.get_running_loop().call_later(self._timeout, self._look_after)
-        return None
+                self._watch = loop.call_at(now + self._timeout, self._look_after)
 
     def _connect_soon(self) -> None:
         if not self._connecting and self._unsent:
@@ -124,13 +199,25 @@ class Pipe:
                 raise
             return
         self._connecting = False
-        self._connection, self._writer = connection, connection._writer
-        self._start(self._read(connection))
+        self._ear = Ear(self, connection._writer.transport)
+        self._start(self._hold(connection, self._ear))
         self._flush()
+
+    async def _hold(self, connection: Any, ear: Ear) -> None:
+        """Give the connection back when it broke, or when the store is closed or the event loop ends."""
+        try:
+            await ear.deaf
+        except BaseException as error:
+            self.broke(ear, error)
+            raise
+        finally:
+            await connection.disconnect(nowait=True)
+            await self._pool.release(connection)
 
     def _refuse(self, error: BaseException) -> None:
         """No connection: nothing of what waits was sent."""
         waiting, self._unsent = self._unsent, deque()
+        self._count -= len(waiting)
         for each in waiting:
             if not each.future.done():
                 why = error if isinstance(error, Exception) else ConnectionError("the event loop ended")
@@ -140,49 +227,35 @@ class Pipe:
 
     # In -----------------------------------------------------------------------------------------
 
-    async def _read(self, connection: Any) -> None:
-        import hiredis
+    def heard(self, replies: Any, push: Any) -> None:
+        """Hand out what has come. Who is woken by it and asks again goes out in one write, right behind them."""
+        sent = self._sent
+        while (reply := replies.gets()) is not _NOT_YET:
+            if isinstance(reply, push):
+                continue
+            if not sent:
+                raise ConnectionError("the server sent a reply that nobody asked for")
+            served = sent[0].hear(reply)
+            if served:
+                sent.popleft()
+                self._count -= served
+        if not self._scheduled:
+            self._flush_soon(asyncio.get_running_loop())
 
-        replies = hiredis.Reader(notEnoughData=_NOT_YET)
-        push = getattr(hiredis, "PushNotification", ())
-        try:
-            while True:
-                data = await connection._reader.read(CHUNK)
-                if not data:
-                    raise ConnectionError("the server closed the connection")
-                replies.feed(data)
-                while (reply := replies.gets()) is not _NOT_YET:
-                    if not isinstance(reply, push):
-                        self._answer(reply)
-        except BaseException as error:
-            self._break(connection, error)
-            await connection.disconnect(nowait=True)
-            await self._pool.release(connection)
-            if not isinstance(error, Exception):
-                raise
-
-    def _answer(self, reply: Any) -> None:
-        if not self._sent:
-            raise ConnectionError("the server sent a reply that nobody asked for")
-        waiting = self._sent[0]
-        waiting.replies.append(reply)
-        if len(waiting.replies) == waiting.count:
-            self._sent.popleft()
-            if not waiting.future.done():
-                waiting.future.set_result(waiting.replies)
-
-    def _break(self, connection: Any, error: BaseException) -> None:
+    def broke(self, ear: Ear, error: BaseException) -> None:
         """What was sent may have been done; what was not goes out on the next connection."""
-        if self._connection is not connection:
+        if self._ear is not ear:
             return
-        self._connection = self._writer = None
+        self._ear = None
         sent, self._sent = self._sent, deque()
         why = error if isinstance(error, Exception) else ConnectionError("the event loop ended")
-        for each in sent:
-            if not each.future.done():
+        futures = [future for each in sent for future in each.futures()]
+        self._count -= len(futures)
+        for future in futures:
+            if not future.done():
                 lost = unclear(why, self._server)
                 lost.__cause__ = error
-                each.future.set_exception(lost)
+                future.set_exception(lost)
         if isinstance(error, Exception):
             self._connect_soon()
         else:
@@ -191,13 +264,45 @@ class Pipe:
     def _look_after(self) -> None:
         """A server that hangs is a server that is down: nobody waits for it longer than the connection's timeout."""
         self._watch = None
-        if not self._sent or self._timeout is None:
+        if not self._sent or self._timeout is None or self._ear is None:
             return
         loop = asyncio.get_running_loop()
         due = self._sent[0].since + self._timeout
         if loop.time() < due:
             self._watch = loop.call_at(due, self._look_after)
-            return
-        connection = self._connection
-        self._break(connection, TimeoutError(f"no reply within {self._timeout:g} s"))
-        connection._writer.close()  # ends its reader, which gives the connection back
+        else:
+            self._ear.fail(TimeoutError(f"no reply within {self._timeout:g} s"))
+
+
+class Ear(asyncio.Protocol):
+    """Listens on one connection in redis-py's place."""
+
+    def __init__(self, pipe: Pipe, transport: asyncio.Transport) -> None:
+        import hiredis
+
+        self.transport = transport
+        self.deaf: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pipe = pipe
+        self._replies = hiredis.Reader(notEnoughData=_NOT_YET)
+        self._push = getattr(hiredis, "PushNotification", ())
+        transport.set_protocol(self)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._replies.feed(data)
+            self._pipe.heard(self._replies, self._push)
+        except Exception as error:
+            self.fail(error)
+
+    def eof_received(self) -> None:
+        self.fail(ConnectionError("the server closed the connection"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.fail(error or ConnectionError("the connection was closed"))
+
+    def fail(self, error: Exception) -> None:
+        """Nothing that comes after this is anybody's."""
+        self._pipe.broke(self, error)
+        if not self.deaf.done():
+            self.deaf.set_result(None)
+        self.transport.abort()

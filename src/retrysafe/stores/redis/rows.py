@@ -1,99 +1,170 @@
-"""A record as Redis holds it: bytes in a hash, and back.
+"""A record as Redis holds it: a hash of packed fields, and back.
 
-Text is UTF-8 (lone surrogates included: an error message may quote anything), numbers are decimal digits,
-bytes are bytes. A record without an answer has no `status` field.
+    h    the head, all that moves change and judge by: state, on_lapse, whether there is a point and a note, attempt,
+         lease_until, created, started, completed, expires, retention; then the token
+    b    what it was born with: fingerprint, namespace, kind, scope, key, target, run
+    i    the input                          if there is one
+    p    the recovery point and progress    once it advanced
+    n    the note                           if there is one
+    a    the answer                         once it has one
+
+Numbers are big-endian and of fixed size, the others bytes behind their sizes; so Lua's `struct` reads what Python's
+wrote. Text is UTF-8 (lone surrogates included: an error message may quote anything).
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from struct import Struct, error, pack, unpack_from
 from typing import cast, get_args
 
 from retrysafe.core.ops import Claim
-from retrysafe.core.records import Answer, Fingerprint, Gone, Record
-from retrysafe.core.states import STATES, OnLapse
+from retrysafe.core.records import Answer, Fingerprint, Gone, Headers, Record
 from retrysafe.errors import CorruptRecord
-from retrysafe.stores.redis.layout import FIELDS
+from retrysafe.stores.redis.layout import LAPSE_CODES, STATE_CODES
 
-_ON_LAPSE = frozenset(get_args(OnLapse))
+BORN = ("fingerprint", "namespace", "kind", "scope", "key", "target", "run")
+"""The parts of `b`, in their order; list.lua filters by their places."""
+
+_HEAD = Struct(">BBBBi6q")
+_BORN = Struct(">7I")
+_POINT = _COUNT = Struct(">I")
+_ANSWER = Struct(">iBI")  # then gone, headers and body
+
+_STATES = {code: state for state, code in STATE_CODES.items()}
+_ON_LAPSE = {code: on_lapse for on_lapse, code in LAPSE_CODES.items()}
 _GONE = frozenset(get_args(Gone))
-_written = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps would make one for each answer
 
 
 def text(value: str) -> bytes:
     return value.encode("utf-8", "surrogatepass")
 
 
+def _words(value: bytes) -> str:
+    return str(value, "utf-8", "surrogatepass")
+
+
 def number(value: int) -> bytes:
     return b"%d" % value
 
 
-def newborn(op: Claim) -> tuple[bytes, ...]:
-    """What only a newborn record takes from a claim, in the order claim.lua reads it."""
-    named = (op.namespace, op.kind, op.scope, op.key, op.target)
-    return (number(op.retention), *map(text, named), op.run, op.input)
+def born_parts(op: Claim) -> bytes:
+    """`b`, for a claim that may be a birth."""
+    words = (str(op.fingerprint), op.namespace, op.kind, op.scope, op.key, op.target)
+    sizes, data = _sized(words)
+    return b"%b%b%b" % (_BORN.pack(*sizes, len(op.run)), data, op.run)
 
 
-def answer_parts(answer: Answer) -> tuple[bytes, bytes, bytes, bytes]:
-    """Status, headers, body, gone: equal bytes exactly when the answers are equal."""
-    headers = _written(answer.headers).encode()
-    return number(answer.status), headers, answer.body, answer.gone.encode()
+def _sized(words: Sequence[str]) -> tuple[Iterable[int], bytes]:
+    """The sizes of words in bytes, and all of them in a row."""
+    joined = "".join(words)
+    data = text(joined)
+    # Nearly always all of it is ASCII, and then sizes in characters are sizes in bytes.
+    return map(len, words) if len(data) == len(joined) else [len(text(word)) for word in words], data
 
 
-def record(record_id: bytes, values: Sequence[bytes | None]) -> Record:
-    """Read a record's values, given in the order of FIELDS."""
+def point_parts(point: str, progress: bytes) -> bytes:
+    name = text(point)
+    return _POINT.pack(len(name)) + name + progress
+
+
+def answer_parts(answer: Answer) -> bytes:
+    """`a`: equal bytes exactly when the answers are equal."""
+    gone, headers = answer.gone.encode(), _header_parts(answer.headers)
+    return b"%b%b%b%b" % (_ANSWER.pack(answer.status, len(gone), len(headers)), gone, headers, answer.body)
+
+
+def _header_parts(headers: Headers) -> bytes:
+    """The sizes of all names and values, then these. JSON would take twice as long for the few that there are."""
+    words = [word for pair in headers for word in pair]
+    sizes, data = _sized(words)
+    return pack(f">I{len(words)}I", len(words), *sizes) + data
+
+
+def record(record_id: bytes, found: Sequence[bytes]) -> Record:
+    """Read a record's fields and values as HGETALL gives them."""
     try:
-        return _record(record_id, dict(zip(FIELDS, values, strict=True)))
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptRecord(record_id, f"{type(error).__name__}: {error}") from error
+        return _record(record_id, dict(zip(found[::2], found[1::2], strict=True)))
+    except (ValueError, KeyError, TypeError, error) as damage:
+        raise CorruptRecord(record_id, f"{type(damage).__name__}: {damage}") from damage
 
 
-def _record(record_id: bytes, row: dict[str, bytes | None]) -> Record:
-    def raw(field: str) -> bytes:
-        value = row[field]
-        if value is None:
-            raise ValueError(f"the field {field!r} is missing")
-        return value
-
-    def words(field: str) -> str:
-        return str(raw(field), "utf-8", "surrogatepass")
-
+def _record(record_id: bytes, row: Mapping[bytes, bytes]) -> Record:
+    head = row[b"h"]
+    state, on_lapse, _, _, attempt, lease_until, created, started, completed, expires, retention = _HEAD.unpack_from(
+        head
+    )
+    (fingerprint, namespace, kind, scope, key, target), run = _born(row[b"b"])
+    point, progress = _point(row.get(b"p"))
+    answer = row.get(b"a")
     return Record(
-        id=record_id,
-        namespace=words("namespace"),
-        kind=words("kind"),
-        scope=words("scope"),
-        key=words("key"),
-        target=words("target"),
-        fingerprint=Fingerprint.parse(words("fingerprint")),
-        state=STATES[words("state")],
-        attempt=int(raw("attempt")),
-        token=raw("token"),
-        run=raw("run"),
-        lease_until=int(raw("lease_until")),
-        on_lapse=_on_lapse(words("on_lapse")),
-        point=words("point"),
-        progress=raw("progress"),
-        input=raw("input"),
-        answer=None if row["status"] is None else _answer(raw("status"), raw("headers"), raw("body"), words("gone")),
-        note=words("note"),
-        created=int(raw("created")),
-        started=int(raw("started")),
-        completed=int(raw("completed")),
-        expires=int(raw("expires")),
-        retention=int(raw("retention")),
+        record_id,
+        namespace,
+        kind,
+        scope,
+        key,
+        target,
+        Fingerprint.parse(fingerprint),
+        _STATES[state],
+        attempt,
+        head[_HEAD.size :],
+        run,
+        lease_until,
+        _ON_LAPSE[on_lapse],
+        point,
+        progress,
+        row.get(b"i", b""),
+        None if answer is None else _answer(answer),
+        _words(row.get(b"n", b"")),
+        created,
+        started,
+        completed,
+        expires,
+        retention,
     )
 
 
-def _answer(status: bytes, headers: bytes, body: bytes, gone: str) -> Answer:
+def _born(data: bytes) -> tuple[list[str], bytes]:
+    *sizes, run = _BORN.unpack_from(data)
+    end = len(data) - run
+    return _words_of(data[:end], sizes, _BORN.size), data[end:]
+
+
+def _point(data: bytes | None) -> tuple[str, bytes]:
+    if data is None:
+        return "", b""
+    (size,) = _POINT.unpack_from(data)
+    start = _POINT.size
+    if len(data) < start + size:
+        raise ValueError("its recovery point is cut off")
+    return _words(data[start : start + size]), data[start + size :]
+
+
+def _answer(data: bytes) -> Answer:
+    status, gone_size, headers_size = _ANSWER.unpack_from(data)
+    headers_start = _ANSWER.size + gone_size
+    body_start = headers_start + headers_size
+    if len(data) < body_start:
+        raise ValueError("its answer is cut off")
+    gone = _words(data[_ANSWER.size : headers_start])
     if gone not in _GONE:
         raise ValueError(f"gone is {gone!r}")
-    pairs = [(str(name), str(value)) for name, value in json.loads(headers)]
-    return Answer(int(status), body, pairs, cast(Gone, gone))
+    return Answer(status, data[body_start:], _headers(data[headers_start:body_start]), cast(Gone, gone))
 
 
-def _on_lapse(value: str) -> OnLapse:
-    if value not in _ON_LAPSE:
-        raise ValueError(f"on_lapse is {value!r}")
-    return cast(OnLapse, value)
+def _headers(data: bytes) -> Headers:
+    (count,) = _COUNT.unpack_from(data)
+    start = _COUNT.size * (1 + count)
+    words = _words_of(data, unpack_from(f">{count}I", data, _COUNT.size), start)
+    return tuple(zip(words[::2], words[1::2], strict=True))
+
+
+def _words_of(data: bytes, sizes: Iterable[int], start: int) -> list[str]:
+    """Words in a row, to the very end."""
+    words = []
+    for size in sizes:
+        words.append(_words(data[start : start + size]))
+        start += size
+    if start != len(data):
+        raise ValueError(f"{len(data)} bytes instead of {start}")
+    return words

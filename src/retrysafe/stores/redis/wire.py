@@ -8,8 +8,9 @@ twice, and any number of commands go out in one write.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from retrysafe.errors import MissingDriver, UsageError
@@ -18,6 +19,12 @@ from retrysafe.stores.redis.commands import Call
 from retrysafe.stores.redis.failures import code_of, refusal
 
 CAPABILITIES = Capabilities(name="redis", durable=True, shared=True, transactions=False, clock="store", wakes=True)
+
+BATCH = 128
+"""How many records one run of a script changes, at most: a millisecond or two of a server that serves one at a time."""
+
+BYTES = 1 << 20
+"""How many bytes one run brings, unless a single operation has more: they are copied while nobody else is served."""
 
 Command = tuple[bytes, ...]
 Exchange = list[Command]
@@ -51,15 +58,58 @@ def together(plans: Sequence[Plan[Call, Any]], server: str) -> Plan[Exchange, li
 def _run(calls: list[Call]) -> Plan[Exchange, list[Any]]:
     """Run scripts by their digest. Those the server does not know (it restarted, failed over, was flushed)
     were not run: they are loaded, and only they are sent again."""
-    responses: list[Any] = yield [call.command() for call in calls]
+    merged = list(_merged(calls))
+    responses: list[Any] = yield [call.command() for call, _ in merged]
     unknown = [place for place, response in enumerate(responses) if _unknown_script(response)]
     if unknown:
-        sources = {calls[place].script.source for place in unknown}
+        sources = {merged[place][0].script.source for place in unknown}
         loads: Exchange = [(b"SCRIPT", b"LOAD", source) for source in sources]
-        again = yield loads + [calls[place].command() for place in unknown]
+        again = yield loads + [merged[place][0].command() for place in unknown]
         for place, response in zip(unknown, again[len(loads) :], strict=True):
             responses[place] = response
-    return responses
+    apart: list[Any] = [None] * len(calls)
+    for (call, places), response in zip(merged, responses, strict=True):
+        for place, own in zip(places, replies_of(response, len(places), call.script.many), strict=True):
+            apart[place] = own
+    return apart
+
+
+def _merged(calls: list[Call]) -> Iterator[tuple[Call, list[int]]]:
+    """One call for all that one run of a script can do: same script, same bucket, same moment."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for place, (script, keys, args) in enumerate(calls):
+        group = (script.sha, *keys[:2], args[0]) if script.many else (place,)
+        groups.setdefault(group, []).append(place)
+    for places in groups.values():
+        for some in stretches([sum(map(len, calls[place].args)) for place in places]):
+            yield _one([calls[place] for place in places[some]]), places[some]
+
+
+def _one(calls: list[Call]) -> Call:
+    script, keys, args = calls[0]
+    if len(calls) == 1:
+        return calls[0]
+    own_keys, own_args = ((call.keys[2:] for call in calls), (call.args[1:] for call in calls))
+    return Call(script, (*keys[:2], *chain.from_iterable(own_keys)), (args[0], *chain.from_iterable(own_args)))
+
+
+def stretches(sizes: Sequence[int]) -> Iterator[slice]:
+    """How operations of these sizes in bytes are shared out over runs of a script, in their order."""
+    start = total = 0
+    for place, size in enumerate(sizes):
+        if place > start and (place - start >= BATCH or total + size > BYTES):
+            yield slice(start, place)
+            start, total = place, 0
+        total += size
+    if start < len(sizes):
+        yield slice(start, len(sizes))
+
+
+def replies_of(response: Any, count: int, many: bool) -> list[Any]:
+    """What one run of a script says to each of those it was run for. A refusal is for all of them."""
+    if many and not isinstance(response, Exception):
+        return list(response)
+    return [response] * count
 
 
 def packed(commands: Exchange) -> bytes:

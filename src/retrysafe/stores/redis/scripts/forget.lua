@@ -1,17 +1,21 @@
 -- Forget: erase the bytes of a settled record (answer, input, progress) and keep the fact that it happened.
 -- Not of a record released at a recovery point: that is unfinished work, and the bytes are what it resumes from.
--- ARGV: now, member, attempt, token. Reply: 1 or 0. Sending it again does the same again.
-local record, bad = find()
+-- ARGV: now, attempt, token. Reply: 1 or 0. Sending it again does the same again.
+local record, bad = find(KEYS[3])
 if bad then return bad end
-local refused = not owns(record, ARGV[3], ARGV[4]) or open(record)
-if refused or (record.state == 'released' and record.point ~= '') then
+local refused = not owns(record, ARGV[2], ARGV[3]) or open(record)
+if refused or (record.state == RELEASED and record.pointed == 1) then
   assure_primary()
   return 0
 end
--- This HSET only shrinks, but Redis cannot know: the no-op write in front lets it through on full memory.
+-- These only shrink, but Redis cannot know: the no-op write in front lets them through on full memory.
 assure_primary()
-redis.call('HSET', KEYS[1], 'input', '', 'progress', '')
-if redis.call('HEXISTS', KEYS[1], 'status') == 1 then
-  redis.call('HSET', KEYS[1], 'body', '', 'headers', '[]', 'gone', 'forgotten')
+redis.call('HDEL', KEYS[3], 'i')
+local progress, answer = unpack(redis.call('HMGET', KEYS[3], 'p', 'a'))
+if progress then
+  redis.call('HSET', KEYS[3], 'p', string.sub(progress, 1, 4 + struct.unpack('>I4', progress)))
+end
+if answer then
+  redis.call('HSET', KEYS[3], 'a', string.sub(answer, 1, 4) .. struct.pack('>BI4', 9, 4) .. 'forgotten\0\0\0\0')
 end
 return 1

@@ -1,63 +1,96 @@
--- List: one page of one bucket's records, in the order of their ids, so that a record which changes its state
--- or its lease between two pages is neither skipped nor able to hide.
--- A state with few records is read from its own index and sorted here; otherwise the index of all ids is
--- walked, a bounded stretch per call. Both continue after the same cursor, an id, so pages may change over.
--- KEYS[1] is what every record's name begins with.
--- ARGV: now, '', after (an id), limit, stretch, state ('' for any), lapsed ('1' or ''), then filters
--- (a field's place in FIELDS, value, …).
--- Reply: {the id to continue after, or '' at the end, {id, values …}, …}. Writes nothing.
-local after, limit, stretch = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local state, lapsed = ARGV[6], ARGV[7] == '1'
+-- List: one page of one bucket's records, in the order of their births, which no move changes: so a record which
+-- changes its state or its lease between two pages is neither skipped nor able to hide.
+-- A state with few records is read from the index of states and sorted here; otherwise the index of births is
+-- walked, a bounded stretch per call. Both continue after the same cursor, so pages may change over.
+-- KEYS[3] is what every record's name begins with.
+-- ARGV: now, after (a birth's moment, an id; '' to begin), limit, stretch, state (0 for any), lapsed ('1' or ''),
+-- then filters (a part's place in `b`, value, …).
+-- Reply: {the moment and the id to continue after, or '' at the end, {id, fields and values …}, …}. Writes nothing.
+local moment, after, limit, stretch = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local state, lapsed = tonumber(ARGV[6]), ARGV[7] == '1'
 local now = clock()
 -- Bodies may be large: a page is also full when it holds this many bytes.
 local FULL = 4194304
 
+-- Both give a list of {id, moment of birth}, and whether there is more behind it.
 local function few()
-  if state == '' then return nil end
-  local top = lapsed and text(now) or '+inf'
-  if redis.call('ZCOUNT', INDEX[state], '-inf', top) > stretch then return nil end
+  if state == 0 then return nil end
+  local low, high = due(state, lapsed and now or FOREVER)
+  if redis.call('ZCOUNT', STATES, low, high) > stretch then return nil end
   local names = {}
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', INDEX[state], '-inf', top)) do
-    if member > after then names[#names + 1] = member end
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', STATES, low, high)) do
+    local birth = tonumber(redis.call('ZSCORE', BIRTHS, member) or 0)
+    if not moment or birth > moment or (birth == moment and member > after) then
+      names[#names + 1] = {member, birth}
+    end
   end
-  table.sort(names)
+  table.sort(names, function(one, other)
+    if one[2] ~= other[2] then return one[2] < other[2] end
+    return one[1] < other[1]
+  end)
   return names, false
 end
 
-local function next_ids()
-  local from = after == '' and '-' or '(' .. after
-  local names = redis.call('ZRANGEBYLEX', IDS, from, '+', 'LIMIT', 0, stretch)
+-- How many births come before the next one. Looked for among those of the same moment: the last one seen may be gone.
+local function rank()
+  if not moment then return 0 end
+  local low = redis.call('ZCOUNT', BIRTHS, '-inf', '(' .. ARGV[2])
+  local high = redis.call('ZCOUNT', BIRTHS, '-inf', ARGV[2])
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if redis.call('ZRANGE', BIRTHS, middle, middle)[1] <= after then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
+local function next_births()
+  local first, names = rank(), {}
+  local found = redis.call('ZRANGE', BIRTHS, first, first + stretch - 1, 'WITHSCORES')
+  for n = 1, #found, 2 do names[#names + 1] = {found[n], tonumber(found[n + 1])} end
   return names, #names == stretch
 end
 
--- Judged by the first fields alone: the body of a record nobody asked for is not touched.
-local function wanted(values)
-  for n = 8, #ARGV, 2 do
-    if values[tonumber(ARGV[n])] ~= ARGV[n + 1] then return false end
+-- Judged by the head and by what it was born with: the body of a record nobody asked for is not touched.
+local function wanted(record, born)
+  if state ~= 0 and record.state ~= state then return false end
+  if lapsed and record.lease_until > now then return false end
+  if not ARGV[8] then return true end
+  local sizes, starts, at = {struct.unpack('>I4I4I4I4I4I4I4', born)}, {}, 29
+  for n = 1, 7 do
+    starts[n] = at
+    at = at + sizes[n]
   end
-  if not lapsed then return true end
-  local lease_until = tonumber(values[5] or '')
-  return values[1] == 'claimed' and lease_until ~= nil and lease_until <= now
+  for n = 8, #ARGV, 2 do
+    local part = tonumber(ARGV[n])
+    if string.sub(born, starts[part], starts[part] + sizes[part] - 1) ~= ARGV[n + 1] then return false end
+  end
+  return true
 end
 
 local names, more = few()
-if not names then names, more = next_ids() end
+if not names then names, more = next_births() end
 
-local page, bytes = {''}, 0
-for _, member in ipairs(names) do
+local page, bytes, last = {''}, 0, nil
+for _, name in ipairs(names) do
   if #page > limit or bytes > FULL then
     more = true
     break
   end
-  after = member
-  local key = KEYS[1] .. member
-  local first, bad = read(key, member, 14)
-  if bad then return bad end
-  if first and wanted(first) then
-    local values = read(key, member, #FIELDS)
-    page[#page + 1] = {member, unpack(values, 1, #FIELDS)}
-    for n = 1, #FIELDS do bytes = bytes + #(values[n] or '') end
+  last = name
+  local member = name[1]
+  local key = KEYS[3] .. member
+  local parts = redis.pcall('HMGET', key, 'h', 'b')
+  if parts.err then return corrupt(member, parts.err) end
+  if parts[1] or redis.call('EXISTS', key) == 1 then
+    local record, bad = judged(parts[1], member)
+    if bad then return bad end
+    if not parts[2] or #parts[2] < 28 then return corrupt(member, 'it does not say how it was born') end
+    if wanted(record, parts[2]) then
+      local found = redis.call('HGETALL', key)
+      page[#page + 1] = {member, unpack(found)}
+      for n = 1, #found do bytes = bytes + #found[n] end
+    end
   end
 end
-if more then page[1] = after end
+if more then page[1] = text(last[2]) .. ':' .. last[1] end
 return page

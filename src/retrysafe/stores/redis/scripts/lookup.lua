@@ -1,5 +1,4 @@
--- Lookup: read one record. ARGV: now, member. Reply: {now}, or {now, the record's values …}. Writes nothing.
-local values, bad = read(KEYS[1], ARGV[2], #FIELDS)
-if bad then return bad end
-if not values then return {text(clock())} end
-return {text(clock()), unpack(values, 1, #FIELDS)}
+-- Lookup: read one record. ARGV: now. Reply: {now, its fields and values …}. Writes nothing.
+local found = redis.pcall('HGETALL', KEYS[3])
+if found.err then return corrupt(string.sub(KEYS[3], -64), found.err) end
+return {clock(), unpack(found)}

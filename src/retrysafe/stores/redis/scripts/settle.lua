@@ -1,63 +1,73 @@
 -- Complete, Release and Resolve: out of an open state into completed or released.
--- ARGV: now, member, attempt, token, target state, the one source state allowed ('' for any open one), note,
--- then for an answer: status, headers, body, gone.
--- Reply: 1 if done, now or by an earlier arrival of this same operation; else 0.
-local member, target, source, note = ARGV[2], ARGV[5], ARGV[6], ARGV[7]
+-- KEYS: the indexes, then one record for each settling. ARGV: now, then for each: attempt, token, target state, the one
+-- source state allowed (0 for any open one), note, the answer ('' for none).
+-- Reply: for each, 1 if done, now or by an earlier arrival of this same operation; else 0; or an error if what is
+-- there is no record. The common case is over already, in finish.lua, which comes before.
 
-local record, bad = find()
-if bad then return bad end
-
--- An answer is compared byte by byte: a second, different one under the same fence is refused.
-local function done_before()
-  if record.state ~= target then return 0 end
-  if target == 'released' then return 1 end
-  local stored = redis.call('HMGET', KEYS[1], 'status', 'headers', 'body', 'gone')
-  for part = 1, 4 do
-    if stored[part] ~= ARGV[7 + part] then return 0 end
+local function write(record, key, at, target)
+  local note, answer, noted = ARGV[at + 4], ARGV[at + 5], record.noted
+  local expires = math.max(later(record.created, record.retention), later(now, HOUR))
+  -- Released at a recovery point is unfinished work, and that never expires.
+  if target == RELEASED and record.pointed == 1 then expires = FOREVER end
+  -- With a moment given from outside the server's clock means nothing for this record.
+  if ARGV[1] == '' and expires < FOREVER then
+    redis.call('PEXPIREAT', key, text(math.ceil(expires / 1000)))
+  else
+    redis.call('PERSIST', key)
   end
+  record.state, record.lease_until, record.completed, record.expires = target, now, now, expires
+  record.noted = note == '' and 0 or 1
+  if note ~= '' then
+    redis.call('HSET', key, 'n', note)
+  elseif noted == 1 then
+    redis.call('HDEL', key, 'n')
+  end
+  if answer ~= '' then
+    redis.call('HSET', key, 'h', packed(record), 'a', answer)
+  else
+    redis.call('HSET', key, 'h', packed(record))
+  end
+  local last = #states
+  states[last + 1], states[last + 2] = BAND[target] + expires, string.sub(key, -64)
   return 1
 end
 
--- Records that the server expired by itself leave their names behind. Each settling clears away up to two
--- of them, so the indexes stay bounded even where no worker ever runs.
-local function tidy(now)
-  local start = string.sub(KEYS[1], 1, -#member - 1)
-  local past = redis.call('ZRANGEBYSCORE', INDEX[target], '-inf', text(now - 60000000), 'LIMIT', 0, 2)
-  for _, name in ipairs(past) do
+local function settle(key, at)
+  local record, bad = find(key)
+  if bad then return bad end
+  if not owns(record, ARGV[at], ARGV[at + 1]) then
+    assure_primary()
+    return 0
+  end
+  local target, source = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  if not open(record) or (source ~= 0 and record.state ~= source) then
+    assure_primary()
+    if record.state ~= target then return 0 end
+    -- An answer is compared byte by byte: a second, different one under the same fence is refused.
+    if target == COMPLETED and redis.call('HGET', key, 'a') ~= ARGV[at + 5] then return 0 end
+    return 1
+  end
+  return write(record, key, at, target)
+end
+
+-- Records that the server expired by itself leave their names behind. Some of them are cleared away here, so the
+-- indexes stay bounded even where no worker ever runs.
+local function tidy(start, state)
+  local first, last = due(state, now - 60000000)
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', STATES, first, last, 'LIMIT', 0, 32 + #KEYS)) do
     if redis.call('EXISTS', start .. name) == 0 then
-      redis.call('ZREM', INDEX[target], name)
-      redis.call('ZREM', IDS, name)
+      redis.call('ZREM', STATES, name)
+      redis.call('ZREM', BIRTHS, name)
     end
   end
 end
 
-if not owns(record, ARGV[3], ARGV[4]) then
-  assure_primary()
-  return 0
+for _, n in ipairs(others) do
+  replies[n] = settle(KEYS[n + 2], n * 6 - 4)
 end
-if not open(record) or (source ~= '' and record.state ~= source) then
-  assure_primary()
-  return done_before()
+finish()
+if tidying then
+  tidy(string.sub(KEYS[3], 1, -65), COMPLETED)
+  tidy(string.sub(KEYS[3], 1, -65), RELEASED)
 end
-
-local now = clock()
-local expires = math.max(later(record.created, record.retention), later(now, HOUR))
--- Released at a recovery point is unfinished work, and that never expires.
-if target == 'released' and record.point ~= '' then expires = FOREVER end
-
-redis.call('ZREM', INDEX[record.state], member)
-local moment, last = text(now), text(expires)
-if ARGV[8] then
-  redis.call('HSET', KEYS[1], 'state', target, 'lease_until', moment, 'note', note, 'completed', moment,
-    'expires', last, 'status', ARGV[8], 'headers', ARGV[9], 'body', ARGV[10], 'gone', ARGV[11])
-else
-  redis.call('HSET', KEYS[1], 'state', target, 'lease_until', moment, 'note', note, 'completed', moment,
-    'expires', last)
-end
-redis.call('ZADD', INDEX[target], last, member)
--- With a moment given from outside the server's clock means nothing for this record.
-if ARGV[1] == '' then
-  if expires < FOREVER then redis.call('PEXPIREAT', KEYS[1], text(math.ceil(expires / 1000))) end
-  tidy(now)
-end
-return 1
+return replies

@@ -1,0 +1,86 @@
+"""What is packed by hand is what the driver would have packed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hiredis import pack_command
+
+from retrysafe.core.ops import Claim, Complete, Release
+from retrysafe.core.records import Answer, Fence
+from retrysafe.stores.redis.commands import ASK, plan
+from retrysafe.stores.redis.layout import Layout
+from retrysafe.stores.redis.packing import PACK, run
+from retrysafe.stores.redis.wire import BYTES, stretches, together
+from retrysafe.testing.builders import claim
+
+ANSWERS = (
+    Answer(204),
+    Answer(201, {"order": 7}),
+    Answer(200, b"\r\n$3\r\n%b%d" * 9, [("x-é", "ключ \udcff"), ("set", "")]),
+    Answer(500, b"", (), "too_large"),
+)
+OPS = [
+    *(
+        claim("k", now=now, on_lapse=lapse)
+        for now in (None, -3, 0, 10**9)
+        for lapse in ("uncertain", "resume", "rerun")
+    ),
+    claim("k", target="ключ \ud800", input=b"*3\r\n" * 50, retention=float("inf")),
+    *(
+        Complete(claim("k").id, Fence(attempt, b"t" * 16), answer, now)
+        for attempt, answer in enumerate(ANSWERS, 9)
+        for now in (None, 5)
+    ),
+    Release(claim("k").id, Fence(3, b"t"), "ключ", None),
+]
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout("a:", 256)], ids=["one bucket", "many"])
+@pytest.mark.parametrize("op", OPS, ids=lambda op: type(op).__name__)
+def test_the_bytes_are_the_same(op: Any, layout: Layout) -> None:
+    piece = PACK[type(op)](op, layout)
+    assert run(piece[0], [piece]) == pack_command(ASK[type(op)](op, layout).command())
+
+
+def test_many_in_one_run_are_what_their_calls_make_together() -> None:
+    """For both kinds of connection one run is put together; the same one."""
+    layout = Layout()
+    ops = [claim(f"k{number}", now=None) for number in range(130)]
+    pieces = [PACK[Claim](op, layout) for op in ops]
+    sent = next(together([plan(op, layout) for op in ops], "Redis"))
+    assert [pack_command(command) for command in sent] == [
+        run(pieces[0][0], pieces[:128]),
+        run(pieces[0][0], pieces[128:]),
+    ]
+
+
+def test_what_cannot_be_one_run_is_none() -> None:
+    layout = Layout("a:", 2)
+    ops = [claim(f"k{number}", now=now) for number in range(9) for now in (None, 1)]
+    buckets = {op.id[0] % 2 for op in ops}
+    assert len(buckets) == 2
+    assert len({PACK[Claim](op, layout)[0] for op in ops}) == 4
+    assert len(next(together([plan(op, layout) for op in ops], "Redis"))) == 4
+
+
+@pytest.mark.parametrize(
+    ("sizes", "runs"),
+    [
+        ([], []),
+        ([5], [1]),
+        ([10] * 300, [128, 128, 44]),
+        ([BYTES, 1, 1], [1, 2]),
+        ([2 * BYTES, 3 * BYTES], [1, 1]),
+        ([BYTES // 2] * 5, [2, 2, 1]),
+    ],
+)
+def test_a_run_is_bounded_in_number_and_in_bytes(sizes: list[int], runs: list[int]) -> None:
+    parts = [sizes[some] for some in stretches(sizes)]
+    assert [len(part) for part in parts] == runs
+    assert [size for part in parts for size in part] == sizes
+
+
+def test_all_are_tried_here() -> None:
+    assert set(PACK) == {type(op) for op in OPS}
