@@ -1,6 +1,7 @@
 """Throw malformed input at a parser: only the error it promises may come back.
 
     python tools/fuzz.py keys --count 10000000 [--seed 7]
+    python tools/fuzz.py webhooks --count 10000000          as many for each scheme; webhooks-stripe for one of them
 
 Prints how many were tried, accepted and refused; the first surprise ends it, with the input that caused it.
 """
@@ -12,6 +13,12 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # as a program its folder is on the path, not ours
+
+from tools import fuzz_webhooks
 
 from retrysafe.core.keys import MAX_KEY, parse_key
 from retrysafe.errors import MalformedKey
@@ -57,7 +64,11 @@ def check_key(text: str) -> bool:
     return True
 
 
-TARGETS: dict[str, tuple[Callable[[random.Random], Iterator[str]], Callable[[str], bool]]] = {"keys": (keys, check_key)}
+TARGETS: dict[str, tuple[Callable[[random.Random], Iterator[Any]], Callable[[Any], bool]]] = {
+    "keys": (keys, check_key),
+    **fuzz_webhooks.TARGETS,
+}
+GROUPS = {"webhooks": tuple(fuzz_webhooks.TARGETS)}
 
 
 def fuzz(target: str, count: int, seed: int) -> tuple[int, int]:
@@ -74,14 +85,15 @@ def fuzz(target: str, count: int, seed: int) -> tuple[int, int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("target", choices=TARGETS)
+    parser.add_argument("target", choices=[*TARGETS, *GROUPS])
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    began = time.monotonic()
-    accepted, refused = fuzz(given.target, given.count, given.seed)
-    seconds = time.monotonic() - began
-    print(f"{given.target}: {given.count} tried, {accepted} accepted, {refused} refused, 0 surprises ({seconds:.0f} s)")
+    for target in GROUPS.get(given.target, (given.target,)):
+        began = time.monotonic()
+        accepted, refused = fuzz(target, given.count, given.seed)
+        seconds = time.monotonic() - began
+        print(f"{target}: {given.count} tried, {accepted} accepted, {refused} refused, 0 surprises ({seconds:.0f} s)")
     return 0
 
 

@@ -20,6 +20,7 @@
     │   ├── MissingKey
     │   ├── MalformedKey
     │   └── FingerprintMismatch    the key belongs to another request
+    ├── VerificationError          the client: a webhook that its sender did not sign, or not lately
     ├── NotNow                     nobody: try the same key again
     │   ├── InProgress             another caller is at it
     │   ├── RolledBack             the database undid all of it: nothing happened
@@ -42,7 +43,7 @@ offending value (secrets aside) and what to do.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from retrysafe.core.times import SECOND, iso
 from retrysafe.core.urls import safe_url
@@ -57,6 +58,17 @@ class RetrySafeError(Exception):
     retryable: ClassVar[bool] = False
     status: ClassVar[int] = 500
     anchor: ClassVar[str] = "retrysafe-error"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors travel: between processes, through a queue's result backend, into a runtime's history. The default
+        would call the class with the finished message, which is not what most of them are made from."""
+        return _arrived, (type(self), self.args, vars(self))
+
+
+def _arrived(kind: type[RetrySafeError], args: tuple[Any, ...], state: dict[str, Any]) -> RetrySafeError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 # The developer's --------------------------------------------------------------------------------
@@ -207,6 +219,21 @@ class FingerprintMismatch(KeyProblem):
         super().__init__(
             f"idempotency key {key!r} was first used with a different request at {iso(first_seen)}; "
             "send a new key for a new request, or repeat the original request unchanged"
+        )
+
+
+class VerificationError(RetrySafeError, ValueError):
+    """The only thing that ever comes out of verifying a webhook. Nothing was stored, and no handler ran."""
+
+    blame = "client"
+    status = 400
+    anchor = "verification"
+
+    def __init__(self, sender: str, why: str) -> None:
+        self.why = why
+        super().__init__(
+            f"this is not a {sender} webhook we may believe: {why}. If it is genuine, check the signing secret of the "
+            "endpoint, that the body is passed on as the raw bytes that came, and this machine's clock"
         )
 
 

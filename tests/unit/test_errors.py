@@ -87,6 +87,7 @@ MESSAGES: list[tuple[errors.RetrySafeError, list[str]]] = [
     (errors.MissingKey(), ["Idempotency-Key", "send one random key"]),
     (errors.MalformedKey("a b", "a space"), ["'a b'", "a space", "send 1 to 255"]),
     (errors.FingerprintMismatch("k-1", MOMENT), ["'k-1'", "2025-11-15T12:00:03Z", "send a new key"]),
+    (errors.VerificationError("stripe", "no signature"), ["stripe", "no signature", "check the signing secret"]),
     (errors.InProgress("k-1", 1_500_000), ["'k-1'", "1.5 s", "retry with the same key"]),
     (errors.OutcomeUnknown("k-1", MOMENT, "died"), ["'k-1'", "2025-11-15T12:00:03Z", "died", "resolves it"]),
     (errors.AnswerGone("k-1", "too_large"), ["'k-1'", "too_large", "Look the result up"]),

@@ -1,0 +1,74 @@
+"""A receiver as an ASGI application, for any path of any ASGI framework."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from retrysafe.web import problems
+from retrysafe.web.asgi_answer import AnswerSender, Message, Send
+from retrysafe.web.capture import Response
+from retrysafe.web.exchange import BodyRefused
+from retrysafe.webhooks import replies
+from retrysafe.webhooks.receiver import Receiver
+
+BODY_WITHIN = 30.0
+"""Seconds for the whole body (S23). Nothing is claimed before it is there."""
+
+Receive = Callable[[], Awaitable[Message]]
+
+
+class Endpoint:
+    """`Route("/webhooks/stripe", endpoint(receiver))`. Mounting it under a prefix works too, but some routers then
+    redirect an address without a slash at its end, and no sender follows a redirect."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.receiver = receiver
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await _lifespan(receive, send)
+        if scope["type"] != "http":
+            raise RuntimeError(f"a webhook endpoint speaks HTTP, not {scope['type']!r}")
+        return await AnswerSender.transmit(send, await self._answer(scope, receive))
+
+    async def _answer(self, scope: MutableMapping[str, Any], receive: Receive) -> Response:
+        if scope["method"] != "POST":
+            return replies.wrong_method()
+        try:
+            async with asyncio.timeout(BODY_WITHIN):
+                body = await read_body(receive, self.receiver.policy.max_body)
+        except BodyRefused as refused:
+            return replies.refused(refused.problem)
+        except TimeoutError:
+            return replies.refused(problems.TOO_SLOW)
+        return await self.receiver.areceive(scope["headers"], body)
+
+
+def endpoint(receiver: Receiver) -> Endpoint:
+    return Endpoint(receiver)
+
+
+async def read_body(receive: Receive, limit: int) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise BodyRefused(problems.UNREADABLE)
+        piece: bytes = message.get("body", b"")
+        size += len(piece)
+        if size > limit:
+            raise BodyRefused(problems.TOO_LARGE)
+        pieces.append(piece)
+        if not message.get("more_body", False):
+            return b"".join(pieces)
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

@@ -1,0 +1,116 @@
+"""The inbox: the event is committed, the sender has its 2xx at once, and the worker runs the handler.
+
+An operation that starts in the worker, one for each colour of handler. What fails is tried again with growing pauses;
+what keeps failing becomes a dead letter, which `retrysafe operations` shows. A handler that asks for `tx` is a local
+step: what it writes commits with the mark that it was done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from retrysafe.core.keys import Key
+from retrysafe.core.records import Answer, Fingerprint
+from retrysafe.engine.bridge import wait_for
+from retrysafe.engine.effects import Flow
+from retrysafe.engine.guard import Ended
+from retrysafe.errors import UsageError
+from retrysafe.operations import perform
+from retrysafe.operations.accepting import Accepted, accept
+from retrysafe.operations.operation import Operation
+from retrysafe.policy import Policy
+from retrysafe.webhooks.delivery import DONE, finished
+from retrysafe.webhooks.event import Event
+from retrysafe.webhooks.handlers import Handler, Handlers, named
+
+if TYPE_CHECKING:
+    from retrysafe.engine.safe import RetrySafe
+
+MAX_ATTEMPTS = 20
+"""About an hour with the worker's pauses. The sender will not come again, so it is more than for other operations."""
+
+
+class Inbox:
+    def __init__(self, safe: RetrySafe, provider: str, handlers: Handlers, policy: Policy, attempts: int) -> None:
+        self._safe = safe
+        self._handlers = handlers
+        name = f"webhook-{provider}"
+        chosen = policy.but(failures="release", start="worker")
+        self._plain = declared(safe.operation(name, policy=chosen, max_attempts=attempts), handlers)
+        self._async = adeclared(safe.operation(f"{name}-async", policy=chosen, max_attempts=attempts), handlers)
+
+    def put(self, event: Event, key: Key, fingerprint: Fingerprint, handler: Handler) -> Ended | Accepted:
+        """Commit it, or learn that it was."""
+        return perform.run_sync(self._safe, self._accepted(event, key, fingerprint, handler))
+
+    async def aput(self, event: Event, key: Key, fingerprint: Fingerprint, handler: Handler) -> Ended | Accepted:
+        return await perform.run_async(self._safe, self._accepted(event, key, fingerprint, handler))
+
+    def holds(self, found: Ended | Accepted) -> bool:
+        """Whether it is done, or the worker will do it. A record begun before there was an inbox is nobody's but the
+        sender's: to thank for it would be to lose it."""
+        return isinstance(found, Ended) or found.record.target in (self._plain.target, self._async.target)
+
+    def _accepted(self, event: Event, key: Key, fingerprint: Fingerprint, handler: Handler) -> Flow[Ended | Accepted]:
+        operation = self._async if handler.is_async else self._plain
+        task, claim = operation.prepare((event,), {}, key)
+        # By its key and not by its arguments: a retry is stamped with another time, and some senders change counters.
+        known = replace(task, fingerprint=fingerprint), replace(claim, fingerprint=fingerprint)
+        return (yield from accept(*known, self._safe.events))
+
+
+def declared(operation: Operation, handlers: Handlers) -> Operation:
+    """For plain handlers."""
+
+    @operation.local
+    def handle(tx: Any, event: Event) -> Answer:
+        return finished(the_handler(handlers, event, is_async=False).call(event, tx))
+
+    @operation.body
+    def process(event: Event) -> Answer:
+        handler = handlers.find(event.type)
+        if handler is None:
+            return DONE
+        if handler.wants_tx:
+            return handle(event)
+        result = handler.call(event)
+        return finished(wait_for(result) if handler.is_async else result)
+
+    return operation
+
+
+def adeclared(operation: Operation, handlers: Handlers) -> Operation:
+    """For async handlers."""
+
+    @operation.local
+    async def handle(tx: Any, event: Event) -> Answer:
+        return finished(await the_handler(handlers, event, is_async=True).call(event, tx))
+
+    @operation.body
+    async def process(event: Event) -> Answer:
+        handler = handlers.find(event.type)
+        if handler is None:
+            return DONE
+        if handler.wants_tx:
+            return await handle(event)
+        if handler.is_async:
+            return finished(await handler.call(event))
+        import asyncio
+
+        return finished(await asyncio.to_thread(handler.call, event))
+
+    return operation
+
+
+def the_handler(handlers: Handlers, event: Event, *, is_async: bool) -> Handler:
+    """The handler of a local step. Its transaction is open already, so a handler that changed its colour cannot run."""
+    handler = handlers.find(event.type)
+    assert handler is not None, "looked up just before"
+    if handler.is_async != is_async:
+        was, now = ("async def", "def") if is_async else ("def", "async def")
+        raise UsageError(
+            f"event {event.id!r} was taken in for a handler that was `{was}`, and {named(handler.function)} is "
+            f"`{now}`; keep the old one until the inbox is empty"
+        )
+    return handler

@@ -1,0 +1,228 @@
+"""The receiver: one sender, its scheme and its handlers. Verify, dedupe, handle, 2xx, in this order.
+
+Nothing is looked up or stored before the signature was found good, so that nobody can take an event's place. The claim
+is committed before the handler runs: an event that arrives again meanwhile is answered 409 and does not run. A handler
+that fails gives the event back and answers 5xx, and the sender's retry runs; one that dies keeps it until its lease
+lapses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from retrysafe.core.keys import Key
+from retrysafe.core.records import Fingerprint
+from retrysafe.engine.bridge import wait_for
+from retrysafe.engine.guard import Ended, Task
+from retrysafe.engine.safe import RetrySafe
+from retrysafe.errors import UsageError
+from retrysafe.operations.accepting import Accepted
+from retrysafe.policy import Policy
+from retrysafe.web.capture import Response
+from retrysafe.webhooks import replies
+from retrysafe.webhooks.delivery import Delivery
+from retrysafe.webhooks.event import Event
+from retrysafe.webhooks.handlers import Handler, Handlers, named
+from retrysafe.webhooks.inbox import MAX_ATTEMPTS, Inbox
+from retrysafe.webhooks.schemes.base import Scheme
+from retrysafe.webhooks.schemes.headers import Given, Headers
+
+if TYPE_CHECKING:
+    import asyncio
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+UNKEPT = frozenset({"authorization", "proxy-authorization", "cookie"})
+"""Headers no handler gets to see and nobody stores."""
+
+
+class Wanted(NamedTuple):
+    """A verified event that somebody handles."""
+
+    event: Event
+    handler: Handler
+
+
+class Receiver:
+    """Takes the deliveries of one sender.
+
+    `provider` is whose events these are, the scope of their keys: give one where you receive from two accounts of a
+    sender. `tx` is how to open your transactions, for handlers that ask for `tx` (else that of `safe`). `inbox=True`
+    stores the event, answers 2xx at once and lets the worker run the handler: for senders that wait only some seconds.
+    `retention` is how long an event is remembered, in seconds; by default longer than the sender's retry schedule.
+    `lease` is how long a handler that died keeps its event, and `max_attempts` how often the worker tries one.
+    """
+
+    def __init__(
+        self,
+        safe: RetrySafe,
+        scheme: Scheme,
+        *,
+        provider: str = "",
+        tx: Any = None,
+        inbox: bool = False,
+        retention: float | None = None,
+        lease: float = 60.0,
+        max_attempts: int = MAX_ATTEMPTS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if not isinstance(scheme, Scheme):
+            raise UsageError(f"Receiver(safe, {scheme!r}): give a scheme, like webhooks.Stripe('whsec_…')")
+        if inbox and tx is not None and tx is not safe.tx:
+            raise UsageError("Receiver(inbox=True, tx=…): the worker opens transactions; give tx= to RetrySafe instead")
+        self.safe = safe
+        self.scheme = scheme
+        self.provider = checked_provider(provider or scheme.name)
+        self.policy = Policy(
+            # Only 2xx is final: whatever else is answered, the sender comes again, and then it must run.
+            failures="success_only",
+            abandoned="rerun",
+            retention=scheme.schedule.retention if retention is None else retention,
+            lease=lease,
+            max_body=scheme.max_body,
+        )
+        self.handlers = Handlers()
+        self.inbox = Inbox(safe, self.provider, self.handlers, self.policy, max_attempts) if inbox else None
+        self._tx = tx if tx is not None else safe.tx
+        self._clock = clock
+        self._running: set[asyncio.Task[Response]] = set()
+
+    def on(self, *types: str) -> Callable[[F], F]:
+        """`@receiver.on("invoice.paid", "invoice.voided")`, `@receiver.on("invoice.*")`, `@receiver.on()`: all others.
+
+        `def` or `async def`, of the event; with an argument named `tx`, also of a transaction. Raise, and the sender
+        comes again; return nothing, or an Answer if the sender should get another one than an empty 200.
+        """
+
+        def register(function: F) -> F:
+            for pattern in types or ("*",):
+                handler = self.handlers.add(pattern, function)
+                if handler.wants_tx and self._tx is None:
+                    raise UsageError(
+                        f"{named(function)} asks for `tx`, but nobody said how to open one: "
+                        "Receiver(safe, …, tx=pool), or RetrySafe(url, tx=pool)"
+                    )
+            return function
+
+        return register
+
+    # Receiving ------------------------------------------------------------------------------
+
+    def verify(self, headers: Given, body: bytes) -> Event:
+        """The event of a delivery, without handling it. Raises VerificationError, and nothing else."""
+        return self._verified(headers, body)[0]
+
+    def receive(self, headers: Given, body: bytes) -> Response:
+        """Take a delivery: status, headers and body to answer with. `body` is the request's body exactly as it came."""
+        try:
+            wanted = self._wanted(headers, body)
+            return wanted if isinstance(wanted, Response) else self._handled(*wanted)
+        except Exception as error:
+            return replies.of_error(error, self.provider)
+
+    async def areceive(self, headers: Given, body: bytes) -> Response:
+        """The same for event loops. A sender that hangs up does not stop the handler half way."""
+        import asyncio
+
+        work = asyncio.create_task(self._areceive(headers, body))
+        self._running.add(work)  # a task nobody holds may vanish
+        work.add_done_callback(self._running.discard)
+        return await asyncio.shield(work)
+
+    async def _areceive(self, headers: Given, body: bytes) -> Response:
+        try:
+            wanted = self._wanted(headers, body)
+            return wanted if isinstance(wanted, Response) else await self._ahandled(*wanted)
+        except Exception as error:
+            return replies.of_error(error, self.provider)
+
+    def _verified(self, headers: Given, body: bytes) -> tuple[Event, bytes | None]:
+        sent = Headers(headers, self.scheme.name)
+        found = self.scheme.verify(sent, body, now=self._clock())
+        shown = tuple(sent.kept(UNKEPT | self.scheme.signature_headers))
+        return Event(self.provider, found.id, found.key, found.type, body, found.timestamp, shown), found.challenge
+
+    def _wanted(self, headers: Given, body: bytes) -> Wanted | Response:
+        event, challenge = self._verified(headers, body)
+        if challenge is not None:
+            return replies.challenged(challenge)
+        handler = self.handlers.find(event.type)
+        # Nobody handles this type: 2xx without effect, or the sender would send it for days and then give us up.
+        return replies.accepted() if handler is None else Wanted(event, handler)
+
+    # Handling -------------------------------------------------------------------------------
+
+    def task(self, event: Event, handler: Handler) -> Task:
+        """What is claimed for an event. The target is the handler's pattern: a type is whatever the sender writes."""
+        key = self._key(event)
+        target = f"webhook {self.provider} {handler.pattern}"
+        return Task(key, self.safe.namespace, target, same_event(key), self.policy)
+
+    def _key(self, event: Event) -> Key:
+        return Key(event.key, self.provider, "webhook")
+
+    def _handled(self, event: Event, handler: Handler) -> Response:
+        if self.inbox is not None:
+            key = self._key(event)
+            found = self.inbox.put(event, key, same_event(key), handler)
+            if self.inbox.holds(found):
+                return taken_in(found)
+        if handler.is_async:
+            return wait_for(self._ahandled(event, handler))
+        return replies.ended(self._run(event, handler))
+
+    async def _ahandled(self, event: Event, handler: Handler) -> Response:
+        if self.inbox is not None:
+            key = self._key(event)
+            found = await self.inbox.aput(event, key, same_event(key), handler)
+            if self.inbox.holds(found):
+                return taken_in(found)
+        if handler.wants_tx and not handler.is_async:
+            import asyncio
+
+            return replies.ended(await asyncio.to_thread(self._run, event, handler))
+        return replies.ended(await self._arun(event, handler))
+
+    def _run(self, event: Event, handler: Handler) -> Ended:
+        task, work = self.task(event, handler), Delivery(handler, event)
+        if handler.wants_tx:
+            from retrysafe.transactions.run import perform
+
+            return perform(self.safe, task, self._tx, work)
+        return self.safe.guard(task, work)
+
+    async def _arun(self, event: Event, handler: Handler) -> Ended:
+        task, work = self.task(event, handler), Delivery(handler, event, threaded=True)
+        if handler.wants_tx:
+            from retrysafe.transactions.run import aperform
+
+            return await aperform(self.safe, task, self._tx, work)
+        return await self.safe.aguard(task, work)
+
+    def __repr__(self) -> str:
+        return f"Receiver({self.provider!r}, {self.scheme!r}, {len(self.handlers)} handlers)"
+
+
+def taken_in(found: Ended | Accepted) -> Response:
+    """In the inbox, or done before: either way the sender need not come again."""
+    return replies.ended(found) if isinstance(found, Ended) else replies.accepted()
+
+
+def same_event(key: Key) -> Fingerprint:
+    """Two deliveries with one key are one event, whatever else differs: a retry is sent at another time, and Stripe
+    counts down `pending_webhooks` inside the body. Where the id is not signed the body is in the key."""
+    return Fingerprint("event1", hashlib.sha256(key.value.encode()).digest(), len(key.value))
+
+
+def checked_provider(name: object) -> str:
+    if (
+        not isinstance(name, str)
+        or not 1 <= len(name) <= 100
+        or "@" in name
+        or not (name.isascii() and name.isprintable())
+    ):
+        raise UsageError(f"provider={name!r}: give a name of 1 to 100 printable ASCII characters without '@'")
+    return name

@@ -1,0 +1,83 @@
+"""What the sender is told. It reads the status and little else: 2xx is "never again", everything else "again later".
+
+Never 410, and never a redirect: some senders take the one for "remove this endpoint" and none follows the other.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+
+from retrysafe.core.records import Answer
+from retrysafe.engine.guard import Ended
+from retrysafe.errors import AnswerGone, NotNow, RetrySafeError, VerificationError
+from retrysafe.web import problems
+from retrysafe.web.capture import BODILESS, NO_STORE, REPLAYED, Response
+from retrysafe.web.problems import Codes, Problem, respond
+from retrysafe.webhooks.delivery import NotFinal
+
+_log = logging.getLogger("retrysafe.webhooks")
+
+_CODES = Codes()
+
+UNVERIFIED = Problem(
+    "malformed", "verification", "The webhook could not be verified",
+    "Its signature, its time or its form is not that of a delivery we may believe. Nothing was done.",
+    False, False,
+)  # fmt: skip
+WRONG_METHOD = Problem(
+    "malformed", "verification", "Webhooks are sent with POST",
+    "This address takes deliveries, which are POST requests. Nothing was done.",
+    False, False,
+)  # fmt: skip
+
+
+def accepted() -> Response:
+    """Thank you, and nothing more."""
+    return Response.own(200, (NO_STORE,), b"")
+
+
+def challenged(challenge: bytes) -> Response:
+    return Response.own(200, (("content-type", "text/plain; charset=utf-8"), NO_STORE), challenge)
+
+
+def wrong_method() -> Response:
+    return respond(WRONG_METHOD, _CODES, status=405).plus(("allow", "POST"))
+
+
+def refused(problem: Problem) -> Response:
+    """A body that could not be read: too large, too slow, cut off."""
+    return respond(problem, _CODES)
+
+
+def ended(done: Ended) -> Response:
+    response = of_answer(done.answer)
+    return response.plus(REPLAYED) if done.replayed else response
+
+
+def of_answer(answer: Answer) -> Response:
+    headers = (*(pair for pair in answer.headers if pair[0].lower() not in _OURS), NO_STORE)
+    if answer.status in BODILESS:
+        return Response(answer.status, headers, b"")
+    return Response.own(answer.status, headers, answer.body)
+
+
+_OURS = frozenset({"cache-control", "content-length", "transfer-encoding"})
+
+
+def of_error(error: Exception, provider: str) -> Response:
+    """The answer for what went wrong. The reason goes to the log, never to the sender."""
+    if isinstance(error, VerificationError):
+        _log.warning("a delivery to %s was refused: %s", provider, error.why)
+        return respond(UNVERIFIED, _CODES)
+    if isinstance(error, NotFinal):
+        return of_answer(error.answer)
+    if isinstance(error, AnswerGone):
+        return accepted().plus(REPLAYED)  # it was done, which is all the sender wants to know
+    if isinstance(error, NotNow):
+        wait = math.ceil(getattr(error, "retry_after", 1.0))
+        return respond(problems.of_error(error), _CODES, retry_after=wait)
+    _log.error("a delivery from %s failed; its retry will run", provider, exc_info=error)
+    if isinstance(error, RetrySafeError):
+        return respond(problems.of_error(error), _CODES)
+    return respond(problems.FAILED_FOR_NOW, _CODES)

@@ -1,0 +1,77 @@
+"""How long each sender tries, as data. What is kept must outlive it: a retry that is taken for new is a second payment.
+
+The figures are the senders' own, from the documents named in `source`. A sender may change them;
+`Receiver(retention=…)` replaces what follows from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MINUTE = 60.0
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+
+LEAST = 7 * DAY
+"""Whatever the sender says: an endpoint that was down over a long weekend gets its events by hand."""
+
+MARGIN = DAY
+"""After the last try: queues at the sender, and clocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """`delays`: seconds between one try and the next, as far as they are published. `horizon`: seconds from the first
+    try to the last. `by_hand`: how long a person at the sender can send an event again. `answer_within`: how long the
+    sender waits for the answer; 0 where it does not say."""
+
+    delays: tuple[float, ...]
+    horizon: float
+    by_hand: float
+    answer_within: float
+    source: str
+
+    @property
+    def retention(self) -> float:
+        """How long an event is remembered."""
+        return max(LEAST, self.horizon + MARGIN, self.by_hand + MARGIN)
+
+
+_STANDARD = (5.0, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HOUR, 14 * HOUR, 20 * HOUR, 24 * HOUR)
+_SVIX = (5.0, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HOUR, 10 * HOUR)
+_SHOPIFY = (MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE, 30 * MINUTE, 72 * MINUTE, 2 * HOUR)
+_STRIPE = tuple(min(5 * MINUTE * 3**n, 12 * HOUR) for n in range(10))
+
+STANDARD = Schedule(
+    _STANDARD, sum(_STANDARD), 0.0, 15.0,
+    "Standard Webhooks specification 1.0: the example schedule of ten tries over 75 h 35 min, time-outs of 15 to 30 s",
+)  # fmt: skip
+SVIX = Schedule(
+    _SVIX, sum(_SVIX), 0.0, 15.0,
+    "Svix documentation, retry schedule: eight tries over 27 h 35 min, 15 s for an answer",
+)  # fmt: skip
+STRIPE = Schedule(
+    _STRIPE, 3 * DAY, 30 * DAY, 0.0,
+    "Stripe documentation, webhooks: up to three days with exponential back-off in live mode (the delays are not "
+    "published: those here are a model of it); events can be sent again by hand for 15 days in the dashboard and for "
+    "30 days with the command line",
+)  # fmt: skip
+GITHUB = Schedule(
+    (), 0.0, 3 * DAY, 10.0,
+    "GitHub documentation, webhooks: no automatic redelivery; deliveries of the past three days can be redelivered by "
+    "hand or through the API; 10 s for an answer",
+)  # fmt: skip
+SHOPIFY = Schedule(
+    _SHOPIFY, 4 * HOUR, 0.0, 5.0,
+    "Shopify documentation, webhooks: eight tries over four hours (the delays are not published: those here are a "
+    "model of it), 5 s for an answer, then the subscription is removed",
+)  # fmt: skip
+SLACK = Schedule(
+    (0.0, MINUTE, 5 * MINUTE), DAY, 0.0, 3.0,
+    "Slack documentation, Events API: three retries, at once, after one minute and after five; where delayed events "
+    "are switched on hourly for 24 hours; 3 s for an answer",
+)  # fmt: skip
+UNKNOWN = Schedule(
+    (), 30 * DAY - MARGIN, 0.0, 0.0,
+    "no document: thirty days are longer than any schedule known to us",
+)  # fmt: skip

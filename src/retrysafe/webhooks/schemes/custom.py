@@ -1,0 +1,132 @@
+"""Any other sender that signs with an HMAC: said in names of headers and fields, without code.
+
+    Custom("acme", "secret", signature="X-Acme-Signature", prefix="sha256=", content="{timestamp}.{body}",
+           timestamp="X-Acme-Time", id_field="event.id", type_field="event.type")
+
+An id in a header counts alone only if `content` has `{id}` in it; else together with the signed body.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from typing import Any, Literal
+
+from retrysafe.errors import UsageError
+from retrysafe.webhooks.schedules import UNKNOWN, Schedule
+from retrysafe.webhooks.schemes import parts
+from retrysafe.webhooks.schemes.base import MAX_BODY, TOLERANCE, Scheme, Secret, Verified, bound
+from retrysafe.webhooks.schemes.headers import Headers
+
+Encoding = Literal["hex", "base64"]
+
+_DECODE: dict[str, Callable[[str], bytes | None]] = {"hex": parts.from_hex, "base64": parts.from_base64}
+_PIECE = re.compile(r"(\{id\}|\{timestamp\}|\{body\})")
+
+
+class Custom(Scheme):
+    """An HMAC scheme in words. Names that end in `_field` are paths in the signed JSON body: `"data.event.id"`."""
+
+    def __init__(
+        self,
+        name: str,
+        *secrets: Secret,
+        signature: str,
+        prefix: str = "",
+        encoding: Encoding = "hex",
+        algorithm: str = "sha256",
+        separator: str = "",
+        content: str = "{body}",
+        timestamp: str = "",
+        id_header: str = "",
+        id_field: str = "",
+        type_header: str = "",
+        type_field: str = "",
+        tolerance: float = TOLERANCE,
+        schedule: Schedule = UNKNOWN,
+        max_body: int = MAX_BODY,
+    ) -> None:
+        super().__init__(*secrets, tolerance=tolerance)
+        self.name = checked_name(name)  # type: ignore[misc]  # each custom sender has a name of its own
+        self.signature = signature
+        self.prefix = prefix
+        self.encoding = encoding
+        self.algorithm = algorithm
+        self.separator = separator
+        self.pieces = [piece for piece in _PIECE.split(content) if piece]
+        self.timestamp = timestamp
+        self.id_header = id_header
+        self.id_field = id_field
+        self.type_header = type_header
+        self.type_field = type_field
+        self.schedule = schedule
+        self.max_body = max_body
+        self.signature_headers = frozenset({signature.lower()})
+        self._check()
+
+    def _check(self) -> None:
+        if self.encoding not in _DECODE:
+            raise UsageError(f"Custom(encoding={self.encoding!r}): choose 'hex' or 'base64'")
+        if self.algorithm not in hashlib.algorithms_guaranteed or self.algorithm.startswith("shake"):
+            raise UsageError(f"Custom(algorithm={self.algorithm!r}) is not a digest every Python has; 'sha256' is one")
+        if self.pieces.count("{body}") != 1 or any(self.pieces.count(name) > 1 for name in ("{id}", "{timestamp}")):
+            raise UsageError("Custom(content=…) has {body} once, and {id} and {timestamp} at most once")
+        if self.pieces[-1] != "{body}":
+            # The body is the part an attacker writes most of: with something behind it, it could end early.
+            raise UsageError("Custom(content=…) must end with {body}; write a Scheme of your own for another order")
+        if ("{timestamp}" in self.pieces) != bool(self.timestamp):
+            raise UsageError(
+                "Custom(): timestamp='X-…' and {timestamp} in content go together: an unsigned time is none"
+            )
+        if bool(self.id_header) == bool(self.id_field):
+            raise UsageError("Custom(): say where the event's id is: id_header='X-…' or id_field='path.in.body'")
+        if "{id}" in self.pieces and not self.id_header:
+            raise UsageError("Custom(): {id} in content is the id of a header; give id_header='X-…'")
+
+    def read(self, headers: Headers, body: bytes, now: float) -> Verified:
+        sent = headers.one(self.timestamp) if self.timestamp else ""
+        at = self.sent_at(sent, now) if self.timestamp else None
+        named = self.event_id(headers.one(self.id_header), self.id_header) if self.id_header else ""
+        if not parts.matches(self._given(headers), self.secrets, self._content(named, sent, body), self.algorithm):
+            raise self.unsigned()
+        payload = parts.as_object(body) or {}
+        id_ = named or self.event_id(at_path(payload, self.id_field), f"`{self.id_field}` in the body")
+        signed = not named or "{id}" in self.pieces
+        type_ = headers.maybe(self.type_header) or "" if self.type_header else ""
+        return Verified(
+            id_, id_ if signed else bound(id_, body), type_ or parts.text_of(at_path(payload, self.type_field)), at
+        )
+
+    def _given(self, headers: Headers) -> list[bytes | None]:
+        text = headers.one(self.signature)
+        items = self.listed(text.split(self.separator)) if self.separator else [text]
+        stripped = [item.strip(" ") for item in items]
+        decode = _DECODE[self.encoding]
+        return [decode(item.removeprefix(self.prefix)) for item in stripped if item.startswith(self.prefix)]
+
+    def _content(self, id_: str, sent: str, body: bytes) -> bytes:
+        known = {"{id}": id_.encode(), "{timestamp}": sent.encode(), "{body}": body}
+        return b"".join(known.get(piece, piece.encode()) for piece in self.pieces)
+
+    def sign(self, body: bytes, *, id: str, type: str = "", now: float) -> dict[str, str]:
+        sent = str(int(now))
+        code = parts.code(self.secrets[0], self._content(id, sent, body), self.algorithm)
+        headers = {self.signature: self.prefix + (code.hex() if self.encoding == "hex" else parts.to_base64(code))}
+        for name, value in ((self.timestamp, sent), (self.id_header, id), (self.type_header, type)):
+            if name:
+                headers[name] = value
+        return headers
+
+
+def checked_name(name: object) -> str:
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,63}", name):
+        raise UsageError(f"Custom({name!r}): give the sender a name of lower-case letters, digits, '.', '_' and '-'")
+    return name
+
+
+def at_path(payload: Any, path: str) -> Any:
+    """What is at `data.event.id`; None where there is no such place."""
+    for name in path.split("."):
+        payload = payload.get(name) if isinstance(payload, dict) else None
+    return payload

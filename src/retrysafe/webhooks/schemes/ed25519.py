@@ -1,0 +1,59 @@
+"""ed25519 keys, through `cryptography`, which is imported only when somebody has such a key."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from retrysafe.errors import MissingDriver, UsageError
+
+SIZE = 32
+
+
+class PublicKey(NamedTuple):
+    """The key of a sender: it can tell its signatures, and make none."""
+
+    raw: Any
+
+    def verifies(self, signature: bytes, content: bytes) -> bool:
+        from cryptography.exceptions import InvalidSignature
+
+        try:
+            self.raw.verify(signature, content)
+        except InvalidSignature:  # also for a signature of another length
+            return False
+        return True
+
+
+class SigningKey(NamedTuple):
+    raw: Any
+
+    @property
+    def public(self) -> PublicKey:
+        return PublicKey(self.raw.public_key())
+
+    def sign(self, content: bytes) -> bytes:
+        signature: bytes = self.raw.sign(content)
+        return signature
+
+
+def public_key(data: bytes) -> PublicKey:
+    if len(data) != SIZE:
+        raise UsageError(f"a whpk_ key has {len(data)} bytes; an ed25519 public key has {SIZE}")
+    return PublicKey(_ed25519().Ed25519PublicKey.from_public_bytes(data))
+
+
+def signing_key(data: bytes) -> SigningKey:
+    """A secret key, alone or with its public half behind it, as Svix writes it."""
+    if len(data) not in (SIZE, 2 * SIZE):
+        raise UsageError(
+            f"a whsk_ key has {len(data)} bytes; an ed25519 secret key has {SIZE}, or {2 * SIZE} with both"
+        )
+    return SigningKey(_ed25519().Ed25519PrivateKey.from_private_bytes(data[:SIZE]))
+
+
+def _ed25519() -> Any:
+    try:
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ImportError as error:
+        raise MissingDriver("ed25519 key", "cryptography", "webhooks") from error
+    return ed25519

@@ -1,0 +1,52 @@
+"""GitHub: `X-Hub-Signature-256: sha256=…`, hex HMAC-SHA256 of the body alone.
+
+Nothing but the body is signed: no time, no id, no event name. `identity` says what makes a delivery one event.
+
+- `"delivery"` (default): `X-GitHub-Delivery`, which stays the same when somebody redelivers, **together with the name
+  of the event and the signed body**. The body alone would not do: two `workflow_dispatch` with the same inputs have the
+  same body and are two events. Who has got hold of one signed body can send it under another id: it is handled again.
+- `"body"`: the signed body and the event's name. No body is handled twice; two events with the same body are one.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from retrysafe.errors import UsageError
+from retrysafe.webhooks.schedules import GITHUB
+from retrysafe.webhooks.schemes import parts
+from retrysafe.webhooks.schemes.base import Scheme, Secret, Verified, bound
+from retrysafe.webhooks.schemes.headers import Headers
+
+HEADER = "X-Hub-Signature-256"
+PREFIX = "sha256="
+
+Identity = Literal["delivery", "body"]
+
+
+class GitHub(Scheme):
+    """`GitHub("secret")`: the secret of the webhook."""
+
+    name: ClassVar[str] = "github"
+    schedule = GITHUB
+    max_body = 25 << 20  # GitHub's own limit
+    signature_headers = frozenset({HEADER.lower(), "x-hub-signature"})
+
+    def __init__(self, *secrets: Secret, identity: Identity = "delivery") -> None:
+        if identity not in ("delivery", "body"):
+            raise UsageError(f"GitHub(identity={identity!r}): choose 'delivery' or 'body'")
+        super().__init__(*secrets)
+        self.identity = identity
+
+    def read(self, headers: Headers, body: bytes, now: float) -> Verified:
+        given = headers.one(HEADER)
+        code = parts.from_hex(given.removeprefix(PREFIX)) if given.startswith(PREFIX) else None
+        if not parts.matches([code], self.secrets, body):
+            raise self.unsigned()
+        type_ = self.event_id(headers.one("X-GitHub-Event"), "X-GitHub-Event")
+        id_ = self.event_id(headers.one("X-GitHub-Delivery"), "X-GitHub-Delivery")
+        return Verified(id_, bound(type_ if self.identity == "body" else f"{id_} {type_}", body), type_, None)
+
+    def sign(self, body: bytes, *, id: str, type: str = "ping", now: float = 0) -> dict[str, str]:
+        code = parts.code(self.secrets[0], body).hex()
+        return {HEADER: PREFIX + code, "X-GitHub-Event": type, "X-GitHub-Delivery": id}

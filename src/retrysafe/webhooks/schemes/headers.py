@@ -1,0 +1,81 @@
+"""The headers of a delivery, however the server hands them over: text or bytes, a mapping or pairs, any case."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+from retrysafe.errors import VerificationError
+
+MAX_VALUE = 8192
+"""Longer than any sender's list of signatures; checked before anything is decoded or compared (S20)."""
+
+Text = str | bytes
+
+
+class _Pairs(Protocol):
+    """A framework's own headers: Starlette's, Werkzeug's, Django's."""
+
+    def items(self) -> Iterable[tuple[Any, Any]]: ...
+
+
+Given = Mapping[str, str] | Mapping[bytes, bytes] | Iterable[tuple[Text, Text]] | _Pairs
+
+
+class Headers:
+    """Lines by lower-case name. A name that came twice is remembered as such: nobody may choose one of the two."""
+
+    __slots__ = ("_lines", "_sender")
+
+    def __init__(self, given: Given | Headers, sender: str) -> None:
+        self._sender = sender
+        self._lines: dict[str, list[str]] = {}
+        if isinstance(given, Headers):
+            self._lines = given._lines
+            return
+        for name, value in self._pairs(given):
+            self._lines.setdefault(self._text(name).lower(), []).append(self._text(value))
+
+    def one(self, name: str) -> str:
+        """The value of a header that must be there, once, in printable ASCII of a sane length."""
+        value = self.maybe(name)
+        if value is None:
+            raise VerificationError(self._sender, f"there is no {name} header")
+        return value
+
+    def maybe(self, name: str) -> str | None:
+        lines = self._lines.get(name.lower())
+        if lines is None:
+            return None
+        if len(lines) != 1:
+            raise VerificationError(self._sender, f"{name} came {len(lines)} times")
+        value = lines[0].strip(" \t")
+        if len(value) > MAX_VALUE:
+            raise VerificationError(self._sender, f"{name} has {len(value)} characters; at most {MAX_VALUE} are read")
+        if not (value.isascii() and value.isprintable()):
+            raise VerificationError(self._sender, f"{name} has characters that are not printable ASCII")
+        return value
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._lines
+
+    def kept(self, dropped: frozenset[str]) -> Iterator[tuple[str, str]]:
+        """What a handler may see: every line but the dropped ones."""
+        for name, lines in self._lines.items():
+            if name not in dropped:
+                yield from ((name, line) for line in lines)
+
+    def _pairs(self, given: Any) -> Iterator[tuple[Any, Any]]:
+        try:
+            for pair in given.items() if hasattr(given, "items") else given:
+                name, value = pair
+                yield name, value
+        except (TypeError, ValueError) as error:
+            raise VerificationError(self._sender, f"the headers are no pairs of name and value ({error})") from None
+
+    def _text(self, given: Any) -> str:
+        if isinstance(given, str):
+            return given
+        if isinstance(given, bytes):
+            return given.decode("latin-1")
+        raise VerificationError(self._sender, f"a header is {type(given).__name__}, and neither text nor bytes")

@@ -1,0 +1,120 @@
+"""Virtual time, and processes that die in it.
+
+`Timed` gives every operation the world's time and, once the process is dead, answers nothing. Nothing is faked about
+the store itself: the operations reach a real one.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from retrysafe.core.ops import Claim, Complete, Op
+from retrysafe.core.times import SECOND
+from retrysafe.engine.guard import Task
+from retrysafe.stores.base import Capabilities, Store
+from retrysafe.stores.sql.names import Names
+from retrysafe.testing.faults import Crashed
+from retrysafe.webhooks import Event, Receiver
+from retrysafe.webhooks.handlers import Handler
+
+R = TypeVar("R")
+
+
+@dataclass
+class World:
+    """What the time is (seconds), and where the process that runs now will die."""
+
+    now: float = 1_700_000_000.0
+    dies: str = ""
+    dead: bool = False
+
+    @property
+    def micros(self) -> int:
+        return round(self.now * SECOND)
+
+    def clock(self) -> float:
+        return self.now
+
+    def start(self, dies: str = "") -> None:
+        """A new process."""
+        self.dies, self.dead = dies, False
+
+    def at(self, point: str) -> None:
+        if self.dies == point:
+            self.dead = True
+        if self.dead:
+            raise Crashed(point)
+
+
+class Timed:
+    """A store in the world's time. A process dies before its claim, after it, or after its completion."""
+
+    def __init__(self, inner: Store, world: World, names: Names | None = None) -> None:
+        self._inner = inner
+        self._world = world
+        self.names = names
+        """Its tables, where it has some that a transaction can reach."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._inner.capabilities
+
+    def execute(self, op: Op[R]) -> R:
+        world = self._world
+        world.at("before the claim" if isinstance(op, Claim) else "dead")
+        made: Any = op
+        reply = self._inner.execute(replace(made, now=world.micros) if getattr(op, "now", 0) is None else op)
+        if isinstance(op, Claim):
+            world.at("after the claim")
+        elif isinstance(op, Complete):
+            world.at("after completion")
+        return reply  # type: ignore[no-any-return]  # the same operation with a time in it has the same reply
+
+    def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        return [self.execute(op) for op in ops]
+
+    def migrate(self) -> list[str]:
+        return self._inner.migrate()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class TimedTask(Task):
+    """A task whose claim is made in the world's time: for transactions, whose statements do not pass `Timed`."""
+
+    world: World
+
+    def claim(self) -> Claim:
+        return replace(super().claim(), now=self.world.micros)
+
+
+class TimedReceiver(Receiver):
+    """A receiver in the world's time."""
+
+    def __init__(self, world: World, *args: Any, **options: Any) -> None:
+        super().__init__(*args, clock=world.clock, **options)
+        self.world = world
+
+    def task(self, event: Event, handler: Handler) -> Task:
+        made = super().task(event, handler)
+        timed = TimedTask(made.key, made.namespace, made.target, made.fingerprint, made.policy)
+        timed.world = self.world
+        return timed
+
+
+class Mortal(sqlite3.Connection):
+    """A connection whose process may die just before or just after its commit."""
+
+    world: World
+
+    def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+        if sql == "COMMIT":
+            self.world.at("before the commit")
+            done = super().execute(sql, *args)
+            self.world.at("after the commit")
+            return done
+        return super().execute(sql, *args)
