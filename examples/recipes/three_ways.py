@@ -18,7 +18,7 @@ class Signup:
     def __init__(self, folder: Path, send: Send) -> None:
         self.path = folder / "signup.db"
         db = sqlite3.connect(self.path)
-        db.execute("CREATE TABLE users (email TEXT PRIMARY KEY)")
+        db.execute("CREATE TABLE IF NOT EXISTS users (email TEXT PRIMARY KEY)")
         db.commit()
         db.close()
         self.send = send

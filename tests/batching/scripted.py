@@ -20,6 +20,9 @@ SECONDS = 60.0
 class Script:
     """What both colours share."""
 
+    mixes = False
+    flights = 1
+
     def __init__(self) -> None:
         self.plain: list[Op[Any]] = []
         self.batches: list[list[Op[Any]]] = []

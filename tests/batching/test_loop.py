@@ -12,6 +12,7 @@ from retrysafe.errors import CorruptRecord, StoreError, StoreUnavailable, StoreU
 from retrysafe.stores.base import BatchRefused
 from retrysafe.stores.batching import aio, queue
 from retrysafe.stores.batching.aio import AsyncBatching, AsyncLane
+from retrysafe.stores.batching.queue import PLENTY
 from retrysafe.stores.memory import AsyncMemoryStore
 from retrysafe.testing.builders import advance, claim, complete, lookup, release, renew, stats
 from tests.batching.scripted import AsyncScriptedStore, containing, times
@@ -22,8 +23,9 @@ pytestmark = pytest.mark.store("memory")
 class Bench:
     """A batched store whose first call is held back, and whoever called after it."""
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, mixes: bool = False, flights: int = 1, **limits: int) -> None:
         self.store = AsyncScriptedStore(AsyncMemoryStore())
+        self.store.mixes, self.store.flights = mixes, flights
         self.batched = AsyncBatching(self.store, **limits)
         self.tasks: list[asyncio.Task[Any]] = []
 
@@ -91,6 +93,99 @@ async def test_a_lane_per_kind() -> None:
     replies = await bench.end()
     assert errors(replies) == []
     assert all({type(op) for op in batch} == {type(batch[0])} for batch in bench.store.batches)
+
+
+async def test_one_lane_where_kinds_go_together() -> None:
+    bench = Bench(mixes=True)
+    held = [await bench.batched.execute(claim(f"held{number}")) for number in range(3)]
+    mixed = (claim("x"), renew(held[0]), release(held[1]), complete(held[2]), claim("y"))
+    await bench.crowd(*mixed)
+    assert errors(await bench.end()) == []
+    assert bench.store.batches == [list(mixed)]
+
+
+async def test_who_comes_back_at_once_is_in_the_next_batch() -> None:
+    """Else the first to come back finds the lane idle and goes alone, and the others wait for it, again and again."""
+    bench = Bench()
+
+    async def caller(name: int) -> None:
+        for turn in range(3):
+            assert (await bench.batched.execute(claim(f"{name}-{turn}"))).granted
+
+    await asyncio.gather(*(caller(name) for name in range(10)))
+    assert [len(batch) for batch in bench.store.batches] == [10, 10, 9]
+    assert len(bench.store.plain) == 1
+
+
+async def test_a_second_flight_for_what_is_worth_one() -> None:
+    bench = Bench(flights=2, mixes=True)
+    await bench.crowd(*(claim(f"k{number}") for number in range(PLENTY - 1)))
+    await asyncio.sleep(0)
+    assert bench.store.batches == [], "too few: they wait for the one in flight"
+    bench.call(claim("one more"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert [len(batch) for batch in bench.sent()] == [PLENTY]
+    bench.call(*(claim(f"l{number}") for number in range(3 * PLENTY)))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert len(bench.store.batches) == 1, "no third one"
+    assert errors(await bench.end()) == []
+    assert not bench.lane.busy
+
+
+async def test_flights_share_what_there_is() -> None:
+    bench = Bench(flights=2, mixes=True)
+    await bench.crowd(*(claim(f"k{number}") for number in range(PLENTY)))
+    bench.call(*(claim(f"l{number}") for number in range(2 * PLENTY)))
+    assert errors(await bench.end()) == []
+    assert max(len(batch) for batch in bench.sent()) <= 3 * PLENTY // 2
+
+
+async def test_a_flight_that_is_slow_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aio, "SLOW", 0.0)
+    bench = Bench(flights=2, mixes=True)
+    bench.store.hold()
+    bench.call(claim("slow"))
+    await asyncio.sleep(0)
+    bench.call(claim("a"), claim("b"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert bench.sent() == [["a", "b"]]
+    assert errors(await bench.end()) == []
+    assert not bench.lane.busy
+
+
+async def test_the_last_to_come_does_not_have_to_wake_the_others() -> None:
+    """Nobody joins after the flight has become slow: a timer sees to those who wait (I28)."""
+    bench = Bench(flights=2, mixes=True)
+    bench.store.hold()
+    bench.call(claim("slow"))
+    await asyncio.sleep(0)
+    bench.call(claim("a"), claim("b"))
+    while not bench.store.batches:
+        await asyncio.sleep(0.01)
+    assert bench.sent() == [["a", "b"]]
+    bench.call(claim("c"), claim("d"))
+    while len(bench.store.batches) < 2:
+        await asyncio.sleep(0.01)
+    assert errors(await bench.end()) == []
+    assert not bench.lane.busy
+
+
+async def test_a_crash_in_one_of_two_pumps_leaves_nobody_waiting() -> None:
+    heard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: heard.append(context))
+    bench = Bench(flights=2, mixes=True)
+    bench.store.before = containing(claim("k0").id, lambda: ZeroDivisionError("a bug"))
+    await bench.crowd(*(claim(f"k{number}") for number in range(PLENTY - 1)))
+    bench.call(*(claim(f"l{number}") for number in range(2 * PLENTY)))
+    failed = errors(await bench.end())
+    assert failed
+    assert all(type(error) is StoreUnclear for error in failed)
+    assert len(heard) == 1
+    assert not bench.lane.busy
+    assert (await bench.batched.execute(claim("later"))).granted
 
 
 async def test_other_operations_go_past_the_lanes() -> None:
@@ -248,8 +343,8 @@ async def test_a_pump_that_is_cancelled_leaves_nobody_waiting(turns: int) -> Non
     bench.store.hold()
     for _ in range(turns):
         await asyncio.sleep(0)
-    assert bench.lane._pump_task is not None
-    bench.lane._pump_task.cancel()
+    (pump,) = bench.lane._pumps
+    pump.cancel()
     done, pending = await asyncio.wait(waiting, timeout=10)
     assert not pending
     assert all(isinstance(task.exception(), StoreUnclear) for task in done)

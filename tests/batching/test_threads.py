@@ -13,7 +13,7 @@ from retrysafe.stores.base import BatchRefused
 from retrysafe.stores.batching import queue, sync
 from retrysafe.stores.batching.sync import Batching, Lane
 from retrysafe.stores.memory import MemoryStore
-from retrysafe.testing.builders import claim
+from retrysafe.testing.builders import claim, complete, release, renew
 from tests.batching.scripted import SECONDS, ScriptedStore, containing
 from tests.waiting import until
 
@@ -36,6 +36,11 @@ class Caller(threading.Thread):
         except BaseException as error:
             self.ended = error
 
+    def signal_of_life(self, seconds: float) -> bool:
+        """Whether it was told anything within that time."""
+        self.join(seconds)
+        return not self.is_alive()
+
     def result(self) -> Any:
         self.join(SECONDS)
         assert not self.is_alive(), "the caller was never told"
@@ -43,8 +48,9 @@ class Caller(threading.Thread):
 
 
 class Bench:
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, mixes: bool = False, flights: int = 1, **limits: int) -> None:
         self.store = ScriptedStore(MemoryStore())
+        self.store.mixes, self.store.flights = mixes, flights
         self.batched = Batching(self.store, **limits)
         self.callers: list[Caller] = []
 
@@ -101,6 +107,15 @@ def test_one_operation_of_a_key_per_batch() -> None:
     replies = bench.end()
     assert bench.sent() == [["a", "b", "c"], ["a", "b"]]
     assert [reply.granted for reply in replies] == [True, True, False, True, False, True, False]
+
+
+def test_one_lane_where_kinds_go_together() -> None:
+    bench = Bench(mixes=True)
+    held = [bench.batched.execute(claim(f"held{number}")) for number in range(3)]
+    mixed = (claim("x"), renew(held[0]), release(held[1]), complete(held[2]), claim("y"))
+    bench.crowd(*mixed)
+    assert errors(bench.end()) == []
+    assert bench.store.batches == [list(mixed)]
 
 
 def test_batch_and_queue_are_bounded() -> None:
@@ -241,11 +256,11 @@ def test_an_appointed_leader_that_is_interrupted_gives_the_lane_on(signals: list
     lead = sync.Lane._lead
     broken: list[bool] = []
 
-    def lead_once(self: Lane) -> None:
+    def lead_once(self: Lane, leader: sync.Follower) -> None:
         if not broken:
             broken.append(True)
             raise Interrupt
-        lead(self)
+        lead(self, leader)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sync.Lane, "_lead", lead_once)
@@ -267,3 +282,54 @@ def test_patience_is_kept_behind_a_store_that_hangs(monkeypatch: pytest.MonkeyPa
     bench.store.go()
     assert hanging.result().granted
     assert not bench.lane.busy
+
+
+# A flight that is slow to return -------------------------------------------------------------------
+
+
+def test_who_waits_behind_a_slow_flight_goes_beside_it() -> None:
+    """I28: a claim that meets somebody's lock does not delay the keys of others."""
+    bench = Bench(mixes=True, flights=2)
+    first, second = bench.crowd(claim("a"), claim("b"))
+    until(lambda: bench.store.batches, SECONDS, "the second flight")
+    assert bench.sent() == [["a", "b"]]
+    assert bench.lane.busy
+    third, fourth = bench.call(claim("c")), bench.call(claim("d"))
+    until(lambda: len(bench.store.batches) + len(bench.store.plain) > 2, SECONDS, "the third flight")
+    assert errors(bench.end()) == []
+    assert all(caller.ended.granted for caller in (first, second, third, fourth))
+    assert not bench.lane.busy
+
+
+def test_with_one_flight_everybody_waits() -> None:
+    bench = Bench(mixes=True)
+    bench.crowd(claim("a"), claim("b"))
+    assert not bench.callers[1].signal_of_life(2 * queue.SLOW)
+    assert bench.store.batches == []
+    assert errors(bench.end()) == []
+
+
+def test_a_slow_flight_that_fails_fails_alone() -> None:
+    bench = Bench(mixes=True, flights=2)
+    bench.store.before = containing(claim("in-flight").id, lambda: StoreUnclear("cut off"))
+    bench.crowd(claim("a"), claim("b"))
+    until(lambda: bench.store.batches, SECONDS, "the second flight")
+    failed = errors(bench.end())
+    assert [type(error) for error in failed] == [StoreUnclear]
+    assert not bench.lane.busy
+
+
+def test_many_threads_over_slow_and_quick_flights_all_get_their_replies() -> None:
+    """Leaders whose own operation went in the other flight must wait for it and not for ever."""
+    bench = Bench(mixes=True, flights=2, batch=4)
+    for number in range(200):
+        bench.call(claim(f"k{number}"))
+        if number % 50 == 0:
+            bench.store.hold()
+        if number % 50 == 49:
+            until(lambda: bench.lane._aloft > 1 or not bench.lane._queue, SECONDS, "a second flight")
+            bench.store.go()
+    replies = bench.end()
+    assert errors(replies) == []
+    assert all(reply.granted for reply in replies)
+    until(lambda: not bench.lane.busy, SECONDS, "the lane to be free")

@@ -6,7 +6,11 @@ import os
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
+
+import psycopg
+from psycopg_pool import ConnectionPool
 
 from retrysafe import Answer, Policy, RetrySafe
 from retrysafe.core.jobs import Job
@@ -14,6 +18,8 @@ from retrysafe.operations import Stop, stage
 from retrysafe.worker import Pairs
 
 DATABASE = os.environ.get("APP_DATABASE", "app.db")
+"""The path of an SQLite file, or a postgresql:// address."""
+POSTGRES = DATABASE.startswith("postgresql://")
 PROVIDER = os.environ.get("APP_PROVIDER", "provider.db")
 LEASE = float(os.environ.get("APP_LEASE", "60"))
 
@@ -36,10 +42,20 @@ def connect(path: str) -> sqlite3.Connection:
     return sqlite3.connect(path, timeout=60, isolation_level=None)
 
 
+@cache
+def pool() -> ConnectionPool[Any]:
+    """Opened by the first who needs it: after a fork, and not before."""
+    return ConnectionPool(DATABASE, min_size=1, max_size=2, open=True)
+
+
 def prepare() -> None:
     for path, schema in ((DATABASE, SCHEMA), (PROVIDER, PROVIDER_SCHEMA)):
-        with closing(connect(path)) as db:
-            db.executescript("PRAGMA journal_mode = WAL;" + schema)
+        if path.startswith("postgresql://"):
+            with psycopg.connect(path) as db:
+                db.execute(schema.replace("integer PRIMARY KEY", "serial PRIMARY KEY"))
+        else:
+            with closing(connect(path)) as file:
+                file.executescript("PRAGMA journal_mode = WAL;" + schema)
     safe.migrate()
 
 
@@ -48,7 +64,12 @@ def at_provider(statement: str, *values: Any) -> list[Any]:
         return db.execute(statement, values).fetchall()
 
 
-safe = RetrySafe(f"sqlite:///{DATABASE}?timeout=60", tx=DATABASE)
+safe = (
+    RetrySafe(DATABASE, tx=lambda: pool().connection())
+    if POSTGRES
+    else RetrySafe(f"sqlite:///{DATABASE}?timeout=60", tx=DATABASE)
+)
+MARK = "%s" if POSTGRES else "?"
 policy = Policy(failures="release", start="worker", lease=LEASE)
 order = safe.operation("order", policy=policy, max_attempts=1000)
 
@@ -63,10 +84,9 @@ def find(placed: Order, *, key: str) -> str | None:
 
 
 @order.local
-def insert(tx: sqlite3.Connection, item: str) -> Order:
-    cursor = tx.execute("INSERT INTO orders (item) VALUES (?)", (item,))
-    assert cursor.lastrowid is not None
-    return Order(cursor.lastrowid, item)
+def insert(tx: Any, item: str) -> Order:
+    (number,) = tx.execute(f"INSERT INTO orders (item) VALUES ({MARK}) RETURNING id", (item,)).fetchone()
+    return Order(number, item)
 
 
 @order.foreign(timeout=LEASE, undo=refund, find=find)
@@ -86,8 +106,8 @@ def print_label(placed: Order, *, key: str) -> str:
 
 
 @order.local
-def finish(tx: sqlite3.Connection, placed: Order, paid: str) -> Answer:
-    tx.execute("UPDATE orders SET charge = ? WHERE id = ?", (paid, placed.id))
+def finish(tx: Any, placed: Order, paid: str) -> Answer:
+    tx.execute(f"UPDATE orders SET charge = {MARK} WHERE id = {MARK}", (paid, placed.id))
     stage(tx, "receipt", {"item": placed.item})
     return Answer(201, {"order": placed.id, "charge": paid})
 

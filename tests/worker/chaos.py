@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 
 from retrysafe.core.jobs import ListJobs
 from retrysafe.core.ops import Stats
@@ -24,6 +25,8 @@ from tests.worker import app
 WORKERS = 3
 JOB_LEASE = 1.0
 PATIENCE = 600.0
+AT_ONCE = 3
+"""Operations before the jobs have their turn: a worker lives for less than a second, and is to die in both."""
 
 
 def work() -> None:
@@ -31,9 +34,15 @@ def work() -> None:
     completer = Completer(app.safe, grace=0, backoff=lambda attempt: 0.1)
     enqueuer = Enqueuer(app.safe, app.safe.publishers, lease=JOB_LEASE, batch=10)
     while True:
-        done, sent = completer.run_once(), enqueuer.run_once()
+        done, sent = completer.run_once(after(AT_ONCE)), enqueuer.run_once()
         if not done.finished and not sent.published:
             time.sleep(0.05)
+
+
+def after(calls: int) -> Callable[[], bool]:
+    """False so many times, then true."""
+    left = iter(range(calls))
+    return lambda: next(left, None) is None
 
 
 def fork() -> int:

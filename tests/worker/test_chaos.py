@@ -7,23 +7,48 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+from uuid import uuid4
 
+import psycopg
 import pytest
+from psycopg import sql
 
 ROOT = Path(__file__).parents[2]
 LEASE = 1.0
 
 
-@pytest.mark.store("sqlite")
+STORES = [pytest.param(store, marks=pytest.mark.store(store)) for store in ("sqlite", "postgres")]
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Where the application and its store are. On PostgreSQL a database of their own."""
+    if request.param == "sqlite":
+        yield str(tmp_path / "app.db")
+        return
+    server: str = request.getfixturevalue("postgres_url")
+    name = f"chaos_{uuid4().hex[:12]}"
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    yield urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.mark.parametrize("database", STORES, indirect=True)
 @pytest.mark.parametrize(
     ("orders", "kills"),
     [(200, 25), pytest.param(10_000, 1500, marks=pytest.mark.campaign)],
 )
-def test_workers_killed_at_random(orders: int, kills: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    database, provider = str(tmp_path / "app.db"), str(tmp_path / "provider.db")
+def test_workers_killed_at_random(
+    database: str, orders: int, kills: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    provider = str(tmp_path / "provider.db")
     environment = os.environ | {"APP_DATABASE": database, "APP_PROVIDER": provider, "APP_LEASE": str(LEASE)}
     prepared = [sys.executable, "-c", "from tests.worker import app; app.prepare()"]
     subprocess.run(prepared, cwd=ROOT, env=environment, check=True)
@@ -45,12 +70,16 @@ def test_workers_killed_at_random(orders: int, kills: int, tmp_path: Path, capsy
     again = len(rows(provider, "SELECT 1 FROM deliveries")) - len(delivered)
     with capsys.disabled():
         print(
-            f"\n{orders} operations and {orders} jobs, {kills} workers killed in {told['seconds_with_faults']} s; "
+            f"\n{'PostgreSQL' if '://' in database else 'SQLite'}: "
+            f"{orders} operations and {orders} jobs, {kills} workers killed in {told['seconds_with_faults']} s; "
             f"all done {told['seconds_after_faults']} s after the last; {again} receipts came twice, with their own id"
         )
 
 
 def rows(path: str, statement: str) -> list[Any]:
+    if "://" in path:
+        with psycopg.connect(path) as connection:
+            return connection.execute(statement).fetchall()
     with closing(sqlite3.connect(path, timeout=30)) as db:
         return db.execute(statement).fetchall()
 

@@ -33,7 +33,8 @@ def accept(task: Task, claim: Claim, events: Events) -> Flow[Ended | Accepted]:
         outcome = judge(claim, ClaimReply(False, record, seen.now))
     else:
         # A lease of nothing: whoever finishes abandoned operations may take it at once.
-        outcome = judge(claim, (yield replace(claim, lease=0)))
+        reply: ClaimReply = yield replace(claim, lease=0)
+        outcome, record = judge(claim, reply), reply.record
     if isinstance(outcome, Replay):
         events.emit("replayed", claim.id, task.target)
         return replayed(task, outcome.record)

@@ -16,6 +16,7 @@ from retrysafe.core.times import micros
 from retrysafe.engine import arguments, typed
 from retrysafe.engine.effects import Flow
 from retrysafe.engine.guard import Ended, Task
+from retrysafe.engine.heartbeat import current_lease
 from retrysafe.errors import ArgumentError, OperationError, UsageError
 from retrysafe.operations import flow, perform, run, staging, undoing
 from retrysafe.operations.accepting import Accepted, accept
@@ -197,7 +198,19 @@ class Operation:
         whose = key if isinstance(key, Key) else Key(key, self.name, "operation")
         input_ = self._input(given)
         task = Task(whose, self.safe.namespace, self.target, fingerprint, self.policy, input_)
-        return task, self._claim(task)
+        claim = self._claim(task)
+        self._check_unclaimed(claim)
+        return task, claim
+
+    def _check_unclaimed(self, claim: Claim) -> None:
+        """Whoever runs us must not hold the key itself: it would be told that its own claim is another request."""
+        held = current_lease()
+        if held is not None and held.id == claim.id:
+            raise OperationError(
+                f"operation {self.name!r} was given the key {claim.key!r}, which is claimed already by what runs it: a "
+                "route or function has one strength and one record. Protect the route with strength='operation', so "
+                "that only the operation claims the key; inside another operation's step, use that step's key"
+            )
 
     def _input(self, given: dict[str, Any]) -> bytes:
         """The arguments as they are stored; read back once here, before anything is claimed in their name."""

@@ -10,22 +10,26 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from retrysafe.core.keys import Key
 from retrysafe.core.records import Answer
 from retrysafe.engine.guard import Ended
 from retrysafe.errors import RetrySafeError, StoreError, UsageError
+from retrysafe.operations.accepting import Accepted
 from retrysafe.policy import Policy
-from retrysafe.web import problems
+from retrysafe.web import problems, status
 from retrysafe.web.capture import BODILESS, NO_STORE, REPLAYED, Response
 from retrysafe.web.colours import AsyncExchange
-from retrysafe.web.exchange import EXCHANGE, Exchange
+from retrysafe.web.exchange import EXCHANGE, Exchange, current_exchange, mount
 from retrysafe.web.openapi import Strength
 from retrysafe.web.problems import Codes
 from retrysafe.web.routes import SAFE_METHODS
 
 _log = logging.getLogger("retrysafe.web")
+
+Answered = Answer | Ended | Accepted
+"""What an operation gives a route: its answer, that and whether it is a replay, or that the worker will run it."""
 
 
 def find_exchange(scope: Mapping[str, Any], fix: str) -> AsyncExchange | None:
@@ -56,12 +60,17 @@ async def resolved(value: Any) -> Any:
 
 
 def checked_strength(strength: str) -> None:
-    if strength not in ("guard", "operation"):
-        raise UsageError(f"strength={strength!r}: choose 'guard', or 'operation' where an operation claims the key")
+    if strength not in get_args(Strength):
+        raise UsageError(
+            f"strength={strength!r}: choose 'guard', 'operation' where an operation claims the key, or 'transaction' "
+            "where the answer commits with the handler's own transaction"
+        )
 
 
-def of_answer(answer: Answer | Ended) -> Response:
-    """An operation's answer as it goes out: status, headers and bytes as they are stored."""
+def of_answer(answer: Answered) -> Response:
+    """An operation's answer as it goes out: status, headers and bytes as they are stored; 202 while there is none."""
+    if isinstance(answer, Accepted):
+        return of_accepted(answer)
     replayed = isinstance(answer, Ended) and answer.replayed
     told = answer.answer if isinstance(answer, Ended) else answer
     headers = list(told.headers)
@@ -71,6 +80,14 @@ def of_answer(answer: Answer | Ended) -> Response:
     if told.status in BODILESS:
         return Response(told.status, tuple(headers), b"")
     return Response.own(told.status, tuple(headers), told.body)
+
+
+def of_accepted(given: Accepted) -> Response:
+    """202, with the status URL where the middleware of this request serves one."""
+    exchange = current_exchange()
+    if exchange is None:
+        return status.in_progress()
+    return status.accepted(exchange.settings, mount(exchange.view), given.record, given.target)
 
 
 def of_error(error: RetrySafeError, exchange: Exchange | None) -> Response:

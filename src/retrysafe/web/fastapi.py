@@ -14,28 +14,28 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from inspect import Parameter, Signature
-from typing import Any, Unpack
+from typing import Any, Unpack, get_args
 
 from fastapi import Depends, FastAPI, Header, HTTPException, Request, params
 from fastapi.routing import APIRoute
 
 from retrysafe.core.keys import Key
-from retrysafe.core.records import Answer
-from retrysafe.engine.guard import Ended
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
 from retrysafe.web import asgi, openapi, starlette
-from retrysafe.web.adapting import checked_strength
+from retrysafe.web.adapting import Answered, checked_strength
 from retrysafe.web.asgi import ASGIScope, Receive
 from retrysafe.web.asgi_answer import Send
+from retrysafe.web.exchange import EXCHANGE, Shortcut
+from retrysafe.web.joined import checked_tx
 from retrysafe.web.keyheader import HEADER
 from retrysafe.web.openapi import EXTENSION, Documented, Json, Strength
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Options, Scope
-from retrysafe.web.starlette import add_problem_handlers, answered, claim, respond
+from retrysafe.web.starlette import add_problem_handlers, answered, claim, join, respond
 
 
 class Refusal(starlette.Refusal, HTTPException):
@@ -57,16 +57,53 @@ class Idempotent:
         return await claim(request, principal, self.policy, strength=self.strength, refusal=Refusal)
 
 
+class Transactional(Idempotent):
+    """The same for `strength="transaction"`. Its value is your connection or session, in an open transaction."""
+
+    def __init__(self, scope: Any, policy: Policy | None, tx: Any, header: str) -> None:
+        super().__init__(scope, policy, "transaction", header)
+        self.tx = tx
+
+    async def __call__(  # type: ignore[override]  # FastAPI tells the two kinds of dependency apart by this
+        self, request: Request, principal: Any, idempotency_key: str | None = None
+    ) -> AsyncIterator[Any]:
+        joined = await join(request, principal, self.policy, tx=self.tx, refusal=Refusal)
+        if joined is None:
+            yield None
+            return
+        try:
+            yield joined.handle
+        except Exception as error:
+            await joined.undo(error)
+            if not joined.joint.lost_to_others(error):
+                raise
+            try:
+                await joined.refuse(error)
+            except Shortcut as stop:
+                raise Refusal(request.scope[EXCHANGE]) from stop
+
+
 def idempotent(
-    scope: Any, policy: Policy | None = None, *, strength: Strength = "guard", header: str = HEADER
+    scope: Any,
+    policy: Policy | None = None,
+    *,
+    strength: Strength = "guard",
+    tx: Any = None,
+    header: str = HEADER,
 ) -> Idempotent:
     """A dependency that claims the request's key: `key: Key = Depends(idempotent(scope=current_account))`.
 
     scope     your dependency (or a `Depends`/`Security`) for the authenticated account or tenant: str, int or UUID
     policy    what this route gets instead of the middleware's policy
     strength  "operation" where an operation claims the key itself: `return respond(await create_order(o, key=key))`
+              "transaction" where the answer commits with the handler's own transaction: the value is then its
+              connection or session, `session: AsyncSession = Depends(idempotent(…, strength="transaction"))`
+    tx        where that transaction comes from (a sessionmaker, a pool), unless `RetrySafe(tx=…)` says so
     header    its name in the OpenAPI document, if the middleware reads another one
     """
+    checked_tx(strength, tx)
+    if strength == "transaction":
+        return Transactional(scope, policy, tx, header)
     return Idempotent(scope, policy, strength, header)
 
 
@@ -209,9 +246,14 @@ class AnswerRoute(APIRoute):
     """A route whose handler may return an operation's `Answer` as it is: `APIRouter(route_class=AnswerRoute)`."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        if inspect.signature(endpoint, eval_str=True).return_annotation in (Answer, Ended):
+        if _gives_answers(inspect.signature(endpoint, eval_str=True).return_annotation):
             options["response_model"] = None  # the stored bytes go out: there is nothing to validate or filter
         super().__init__(path, _answering(endpoint), **options)
+
+
+def _gives_answers(annotation: Any) -> bool:
+    """Whether it is one of what operations give, or a union of some of them."""
+    return set(get_args(annotation) or (annotation,)) <= set(get_args(Answered))
 
 
 def _answering(endpoint: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,27 +23,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from flask import Flask, Response, current_app, got_request_exception, has_request_context, request
 from werkzeug.exceptions import InternalServerError
 
 from retrysafe.core.keys import Key
-from retrysafe.core.records import Answer
-from retrysafe.engine.guard import Ended
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import RetrySafeError, UsageError
 from retrysafe.policy import Policy
-from retrysafe.web.adapting import checked_strength, of_answer, of_error
+from retrysafe.web.adapting import Answered, checked_strength, of_answer, of_error
 from retrysafe.web.capture import Response as Captured
 from retrysafe.web.colours import SyncExchange
 from retrysafe.web.exchange import EXCHANGE, Shortcut
+from retrysafe.web.joined import Wanted, checked_tx, handed, join
 from retrysafe.web.openapi import Strength
 from retrysafe.web.routes import SAFE_METHODS
 from retrysafe.web.settings import Options
 from retrysafe.web.wsgi import IdempotencyMiddleware
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 Scope = Callable[[], Any]
@@ -96,14 +94,19 @@ class Idempotency:
         policy: Policy | None = None,
         target: str | None = None,
         strength: Strength = "guard",
-    ) -> Callable[[Callable[P, R]], Callable[P, R | Response]]:
+        tx: Any = None,
+    ) -> Callable[[Callable[..., R]], Callable[..., R | Response]]:
         """Make a view safe to call again. `target` is the URL rule unless given; the view finds its key as
         `current_key()`.
 
         `strength="operation"`: the view calls an operation with that key and returns its answer; the operation makes
         the record.
+
+        `strength="transaction"`: the view's argument `tx` is the connection or session of a transaction that commits
+        with the answer; `tx=` says where it comes from, unless `RetrySafe(tx=…)` does.
         """
         checked_strength(strength)
+        checked_tx(strength, tx)
         chosen = scope or self._scope
         if chosen is None:
             raise UsageError(
@@ -111,15 +114,18 @@ class Idempotency:
                 "Idempotency(scope=...) for all views"
             )
 
-        def decorate(view: Callable[P, R]) -> Callable[P, R | Response]:
+        def decorate(view: Callable[..., R]) -> Callable[..., R | Response]:
+            if strength == "transaction":
+                return _in_transaction(view, chosen, policy, target, tx)
+
             @wraps(view)
-            def protected(*args: P.args, **kwargs: P.kwargs) -> R | Response:
+            def protected(*args: Any, **kwargs: Any) -> R | Response:
                 try:
                     claim(chosen, policy, target, strength)
                 except Shortcut:
                     return _own_answer()
                 # Here and not around: the claim belongs to the request's own thread, an async view to its loop.
-                run: Callable[P, R] = current_app.ensure_sync(view)
+                run: Callable[..., R] = current_app.ensure_sync(view)
                 return run(*args, **kwargs) if strength == "guard" else _operated(run, *args, **kwargs)
 
             return protected
@@ -141,11 +147,36 @@ def claim(
     exchange = _exchange()
     if exchange is None:
         return None
-    target = target or f"{request.method} {request.url_rule or request.path}"
+    target = target or _target()
     if strength == "guard":
         return exchange.claim(scope(), policy, target=target)
     task = exchange.identify(scope(), policy, target=target)
     return None if task is None else task.key
+
+
+def _in_transaction(
+    view: Callable[..., R], scope: Scope, policy: Policy | None, target: str | None, tx: Any
+) -> Callable[..., R | Response]:
+    """The view in a transaction of its own, called again where the database undid it because of others."""
+
+    @wraps(view)
+    def protected(*args: Any, **kwargs: Any) -> R | Response:
+        run: Callable[..., R] = current_app.ensure_sync(view)
+        exchange = _exchange()
+        if exchange is None:
+            return run(*args, **handed(view, kwargs, None))
+        request.get_data(cache=True, parse_form_data=False)
+        try:
+            joined = join(exchange, scope(), Wanted(policy, target or _target(), tx))
+            return joined.run(lambda handle: run(*args, **handed(view, kwargs, handle)))
+        except Shortcut:
+            return _own_answer()
+
+    return protected
+
+
+def _target() -> str:
+    return f"{request.method} {request.url_rule or request.path}"
 
 
 def _exchange() -> SyncExchange | None:
@@ -173,13 +204,13 @@ def _own_answer() -> Response:
     return _exact(exchange.response)
 
 
-def _operated(view: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | Response:
+def _operated(view: Callable[..., R], *args: Any, **kwargs: Any) -> R | Response:
     """Run a view that calls an operation: its answer goes out as it is stored, its errors as our problems."""
     try:
         answer = view(*args, **kwargs)
     except RetrySafeError as error:
         return _exact(of_error(error, _exchange()))
-    return _exact(of_answer(answer)) if isinstance(answer, Answer | Ended) else answer
+    return _exact(of_answer(answer)) if isinstance(answer, Answered) else answer
 
 
 def _exact(response: Captured) -> Response:

@@ -12,7 +12,7 @@ guard and not a dependency, because Litestar leaves out a dependency that no han
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, Unpack
 
 from litestar import Litestar, Request, Response
@@ -25,16 +25,15 @@ from litestar.openapi.spec import Operation
 from litestar.response.base import ASGIResponse
 
 from retrysafe.core.keys import Key
-from retrysafe.core.records import Answer
-from retrysafe.engine.guard import Ended
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import RetrySafeError, UsageError
 from retrysafe.policy import Policy
 from retrysafe.web import adapting, openapi
-from retrysafe.web.adapting import ask, checked_strength, find_exchange, resolved
+from retrysafe.web.adapting import Answered, ask, checked_strength, find_exchange, resolved
 from retrysafe.web.asgi import IdempotencyMiddleware
 from retrysafe.web.colours import AsyncExchange
 from retrysafe.web.exchange import EXCHANGE, Shortcut
+from retrysafe.web.joined import AsyncJoinedBase, Wanted, ajoin, checked_tx
 from retrysafe.web.openapi import PROBLEM_SCHEMA, Documented, Json, Strength
 from retrysafe.web.settings import Options, Scope, Settings
 
@@ -55,13 +54,15 @@ class Refusal(Shortcut, HTTPException):
 class Idempotent:
     """The guard. It lets a request through whose key it has claimed."""
 
-    def __init__(self, scope: Callable[[Any], Any], policy: Policy | None, strength: Strength) -> None:
+    def __init__(self, scope: Callable[[Any], Any], policy: Policy | None, strength: Strength, tx: Any = None) -> None:
         checked_strength(strength)
+        checked_tx(strength, tx)
         if not callable(scope):
             raise UsageError(f"scope={scope!r}: give a callable that takes the request and returns whose it is")
         self.scope = scope
         self.policy = policy
         self.strength = strength
+        self.tx = tx
 
     async def __call__(self, connection: Connection, route_handler: BaseRouteHandler) -> None:
         exchange = find_exchange(connection.scope, FIX)
@@ -70,21 +71,26 @@ class Idempotent:
         principal = await resolved(self.scope(connection))
         target = f"{connection.scope['method']} {connection.scope['path_template']}"  # type: ignore[typeddict-item]
         try:
-            await ask(exchange, principal, self.policy, target, self.strength)
+            if self.strength == "transaction":
+                await ajoin(exchange, principal, Wanted(self.policy, target, self.tx), route_handler.fn)
+            else:
+                await ask(exchange, principal, self.policy, target, self.strength)
         except Shortcut as stop:
             raise Refusal(exchange) from stop
 
 
 def idempotent(
-    scope: Callable[[Any], Any], policy: Policy | None = None, *, strength: Strength = "guard"
+    scope: Callable[[Any], Any], policy: Policy | None = None, *, strength: Strength = "guard", tx: Any = None
 ) -> Idempotent:
     """A guard that claims the request's key. Put it last among the guards.
 
     scope     `callable(request)`, may be `async`: the authenticated account or tenant, str, int or UUID
     policy    what this route gets instead of the middleware's policy
-    strength  "operation" where an operation claims the key itself
+    strength  "operation" where an operation claims the key itself; "transaction" where the answer commits with the
+              handler's own transaction, which it gets by `dependencies={"tx": provide_tx}`
+    tx        where that transaction comes from, unless `RetrySafe(tx=…)` says so
     """
-    return Idempotent(scope, policy, strength)
+    return Idempotent(scope, policy, strength, tx)
 
 
 def current_key(request: AnyRequest) -> Any:
@@ -95,6 +101,28 @@ def current_key(request: AnyRequest) -> Any:
 
 
 provide_key = Provide(current_key, sync_to_thread=False)
+
+
+async def current_tx(request: AnyRequest) -> AsyncGenerator[Any, None]:
+    """The connection or session of this request's transaction. A handler that raises is rolled back here."""
+    exchange: AsyncExchange | None = request.scope.get(EXCHANGE)  # type: ignore[assignment]  # a key of our own
+    joined = exchange.joint if exchange is not None else None
+    if exchange is None or not isinstance(joined, AsyncJoinedBase):
+        yield None
+        return
+    try:
+        yield joined.handle
+    except Exception as error:
+        await joined.undo(error)
+        if not joined.joint.lost_to_others(error):
+            raise
+        try:
+            await joined.refuse(error)
+        except Shortcut as stop:
+            raise Refusal(exchange) from stop
+
+
+provide_tx = Provide(current_tx)
 
 
 def install(app: Litestar, *, safe: RetrySafe, scope: Scope | None = None, **options: Unpack[Options]) -> None:
@@ -128,8 +156,9 @@ class AnswerResponse(Response[bytes]):
         return ASGIResponse(body=self.told.body, status_code=self.told.status, headers=self.told.headers)
 
 
-def respond(answer: Answer | Ended) -> AnswerResponse:
-    """An operation's answer as a response: its status, headers and bytes. An `Ended` also says if it is a replay."""
+def respond(answer: Answered) -> AnswerResponse:
+    """An operation's answer as a response: its status, headers and bytes. An `Ended` also says if it is a replay,
+    and `Accepted` is a 202."""
     return AnswerResponse(adapting.of_answer(answer))
 
 
@@ -169,8 +198,10 @@ __all__ = [
     "IdempotencyMiddleware",
     "Refusal",
     "current_key",
+    "current_tx",
     "idempotent",
     "install",
     "provide_key",
+    "provide_tx",
     "respond",
 ]

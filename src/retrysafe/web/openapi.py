@@ -15,7 +15,7 @@ from retrysafe.web import problems
 from retrysafe.web.keyheader import HEADER, KeyRule
 from retrysafe.web.problems import Codes, Problem
 
-Strength = Literal["guard", "operation"]
+Strength = Literal["guard", "operation", "transaction"]
 Json = dict[str, Any]
 
 EXTENSION = "x-idempotency"

@@ -21,16 +21,15 @@ from quart import Quart, Response, current_app, request
 from werkzeug.exceptions import HTTPException
 
 from retrysafe.core.keys import Key
-from retrysafe.core.records import Answer
-from retrysafe.engine.guard import Ended
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import RetrySafeError
 from retrysafe.policy import Policy
 from retrysafe.web import adapting
-from retrysafe.web.adapting import ask, checked_strength, find_exchange, resolved
+from retrysafe.web.adapting import Answered, ask, checked_strength, find_exchange, resolved
 from retrysafe.web.asgi import IdempotencyMiddleware
 from retrysafe.web.colours import AsyncExchange
 from retrysafe.web.exchange import EXCHANGE, Shortcut
+from retrysafe.web.joined import Wanted, ajoin, checked_tx, handed
 from retrysafe.web.openapi import Strength
 from retrysafe.web.settings import Options, Scope
 
@@ -57,26 +56,53 @@ def install(app: Quart, *, safe: RetrySafe, scope: Scope | None = None, **option
 
 
 def idempotent(
-    scope: Callable[[], Any], policy: Policy | None = None, *, strength: Strength = "guard"
+    scope: Callable[[], Any], policy: Policy | None = None, *, strength: Strength = "guard", tx: Any = None
 ) -> Callable[[View], View]:
     """Protect a view.
 
     scope     `callable()`, may be `async`: the authenticated account or tenant, str, int or UUID
     policy    what this view gets instead of the middleware's policy
-    strength  "operation" where an operation claims the key itself, with `key=current_key()`
+    strength  "operation" where an operation claims the key itself, with `key=current_key()`; "transaction" where the
+              answer commits with the view's own transaction, whose connection or session is its argument `tx`
+    tx        where that transaction comes from, unless `RetrySafe(tx=…)` says so
     """
     checked_strength(strength)
+    checked_tx(strength, tx)
 
     def decorate(view: View) -> View:
         @functools.wraps(view)
         async def protected(*args: Any, **kwargs: Any) -> Any:
+            if strength == "transaction":
+                return await _in_transaction(view, await resolved(scope()), policy, tx)(*args, **kwargs)
             await claim(await resolved(scope()), policy, strength=strength)
             result = await current_app.ensure_async(view)(*args, **kwargs)
-            return respond(result) if isinstance(result, Answer | Ended) else result
+            return respond(result) if isinstance(result, Answered) else result
 
         return protected
 
     return decorate
+
+
+def _in_transaction(view: View, principal: Any, policy: Policy | None, tx: Any) -> View:
+    """The view in a transaction of its own, called again where the database undid it because of others."""
+
+    async def protected(*args: Any, **kwargs: Any) -> Any:
+        run = current_app.ensure_async(view)
+        exchange = find_exchange(request.scope, FIX)
+        if exchange is None:
+            return await run(*args, **handed(view, kwargs, None))
+        await request.get_data(cache=True, parse_form_data=False)
+        try:
+            joined = await ajoin(exchange, principal, Wanted(policy, _target(), tx), view)
+            return await joined.run(lambda handle: run(*args, **handed(view, kwargs, handle)))
+        except Shortcut as stop:
+            raise Refusal(exchange) from stop
+
+    return protected
+
+
+def _target() -> str:
+    return f"{request.method} {request.url_rule.rule if request.url_rule else request.path}"
 
 
 async def claim(principal: Any, policy: Policy | None = None, *, strength: Strength = "guard") -> Key | None:
@@ -87,9 +113,8 @@ async def claim(principal: Any, policy: Policy | None = None, *, strength: Stren
     if not exchange.untouched:
         # Quart reads the body in a task of its own. Wait for it: two readers at once would tear it apart.
         await request.get_data(cache=True, parse_form_data=False)
-    target = f"{request.method} {request.url_rule.rule if request.url_rule else request.path}"
     try:
-        return await ask(exchange, principal, policy, target, strength)
+        return await ask(exchange, principal, policy, _target(), strength)
     except Shortcut as stop:
         raise Refusal(exchange) from stop
 
@@ -100,8 +125,9 @@ def current_key() -> Key | None:
     return exchange.key if exchange is not None else None
 
 
-def respond(answer: Answer | Ended) -> Response:
-    """An operation's answer as a response: its status, headers and bytes. An `Ended` also says if it is a replay."""
+def respond(answer: Answered) -> Response:
+    """An operation's answer as a response: its status, headers and bytes. An `Ended` also says if it is a replay,
+    and `Accepted` is a 202."""
     return _response(adapting.of_answer(answer))
 
 

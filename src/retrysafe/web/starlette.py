@@ -23,16 +23,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from retrysafe.core.keys import Key
-from retrysafe.core.records import Answer
-from retrysafe.engine.guard import Ended
 from retrysafe.errors import RetrySafeError
 from retrysafe.policy import Policy
 from retrysafe.web import adapting
-from retrysafe.web.adapting import ask, checked_strength, find_exchange, resolved
+from retrysafe.web.adapting import Answered, ask, checked_strength, find_exchange, resolved
 from retrysafe.web.asgi import IdempotencyMiddleware
 from retrysafe.web.asgi_answer import raw
 from retrysafe.web.colours import AsyncExchange
 from retrysafe.web.exchange import EXCHANGE, Shortcut
+from retrysafe.web.joined import AsyncJoinedBase, Wanted, ajoin, checked_tx, handed
 from retrysafe.web.openapi import Strength
 
 Handler = Callable[..., Any]
@@ -65,6 +64,30 @@ async def claim(
         raise refusal(exchange) from stop
 
 
+async def join(
+    request: Request,
+    principal: Any,
+    policy: Policy | None = None,
+    *,
+    tx: Any = None,
+    handler: Any = None,
+    refusal: type[Refusal] = Refusal,
+) -> AsyncJoinedBase | None:
+    """Claim this request's key by opening a transaction, which commits with the answer. None: it is a GET."""
+    exchange = find_exchange(request.scope, FIX)
+    if exchange is None:
+        return None
+    try:
+        return await ajoin(exchange, principal, Wanted(policy, target(request), tx), handler or _endpoint_of(request))
+    except Shortcut as stop:
+        raise refusal(exchange) from stop
+
+
+def _endpoint_of(request: Request) -> Any:
+    """What will use the transaction; where nobody says, something `async`, as this is."""
+    return request.scope.get("endpoint") or join
+
+
 def target(request: Request) -> str:
     """`POST /orders/{id}`: the route and not the address, so that there are few of them."""
     scope = request.scope
@@ -82,16 +105,25 @@ def _endpoint(scope: Any) -> str:
 
 
 def idempotent(
-    scope: Callable[[Request], Any], policy: Policy | None = None, *, strength: Strength = "guard"
+    scope: Callable[[Request], Any], policy: Policy | None = None, *, strength: Strength = "guard", tx: Any = None
 ) -> Callable[[Handler], Handler]:
-    """Protect a handler. `scope(request)` says whose key it is, and may be `async`. See `request.state.key`."""
+    """Protect a handler. `scope(request)` says whose key it is, and may be `async`. See `request.state.key`.
+
+    `strength="transaction"`: the handler's argument `tx` is the connection or session of a transaction that commits
+    with the answer; `tx=` says where it comes from, unless `RetrySafe(tx=…)` does.
+    """
     checked_strength(strength)
+    checked_tx(strength, tx)
 
     def decorate(handler: Handler) -> Handler:
         @functools.wraps(handler)
         async def protected(*args: Any, **kwargs: Any) -> Any:
             request = next(one for one in (*args, *kwargs.values()) if isinstance(one, Request))
             principal = await resolved(scope(request))
+            if strength == "transaction":
+                joined = await join(request, principal, policy, tx=tx, handler=handler)
+                request.state.key = joined.joint.task.key if joined is not None else None
+                return answered(await _joined(joined, request, handler, args, kwargs))
             request.state.key = await claim(request, principal, policy, strength=strength)
             return answered(await _called(handler, args, kwargs))
 
@@ -106,16 +138,30 @@ async def _called(handler: Handler, args: Any, kwargs: Any) -> Any:
     return await run_in_threadpool(handler, *args, **kwargs)
 
 
+async def _joined(joined: AsyncJoinedBase | None, request: Request, handler: Handler, args: Any, kwargs: Any) -> Any:
+    """Call a handler in its transaction; perhaps more than once, so its body is kept."""
+    if joined is None:
+        return await _called(handler, args, handed(handler, kwargs, None))
+    await request.body()
+    try:
+        return await joined.run(lambda handle: _called(handler, args, handed(handler, kwargs, handle)))
+    except Shortcut as stop:
+        exchange = find_exchange(request.scope, FIX)
+        assert exchange is not None, "it was joined"
+        raise Refusal(exchange) from stop
+
+
 # Answers ----------------------------------------------------------------------------------------
 
 
-def respond(answer: Answer | Ended) -> Response:
-    """An operation's answer as a response: its status, headers and bytes. An `Ended` also says if it is a replay."""
+def respond(answer: Answered) -> Response:
+    """An operation's answer as a response: its status, headers and bytes. An `Ended` also says if it is a replay,
+    and `Accepted` is a 202."""
     return _response(adapting.of_answer(answer))
 
 
 def answered(result: Any) -> Any:
-    return respond(result) if isinstance(result, Answer | Ended) else result
+    return respond(result) if isinstance(result, Answered) else result
 
 
 def add_problem_handlers(app: Starlette) -> None:
@@ -124,12 +170,12 @@ def add_problem_handlers(app: Starlette) -> None:
     app.add_exception_handler(Refusal, _discarded)
 
 
-def _problem(request: Request, error: Exception) -> Response:
+async def _problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, RetrySafeError), "registered for these"
     return _response(adapting.of_error(error, request.scope.get(EXCHANGE)))
 
 
-def _discarded(request: Request, error: Exception) -> Response:
+async def _discarded(request: Request, error: Exception) -> Response:
     """What the framework sees of a replay or refusal: its status. The bytes are the middleware's."""
     return Response(status_code=getattr(error, "status_code", 500))
 

@@ -1,4 +1,4 @@
-"""The status URL of `busy="accepted"`: where a client that was told 202 looks for the answer.
+"""The status URL of `busy="accepted"` and of `start="worker"`: where a client that was told 202 looks for the answer.
 
 The token names the record's id and its `run`, sixteen random bytes that nobody can guess. It is not enough to hold it:
 the record must also be the asker's own. A wrong token, another account's and an expired one are answered alike (S22).
@@ -42,16 +42,18 @@ class Token(NamedTuple):
 
 
 def accepted(settings: Settings, mount: str, record: Record, target: str) -> Response:
-    """202: somebody is at it, and this is where its answer will be."""
-    address = f"{mount}{settings.status_path}/{Token(record.id, record.run)}"
-    wait = settings.durations.retry_after(target, settings.policy.lease)
-    body = {"state": "in_progress", "status_url": address, "retry_same_key": True}
-    headers = [
-        ("content-type", "application/json"),
-        ("location", address),
-        ("retry-after", str(wait)),
-        NO_STORE,
-    ]
+    """202: somebody is at it, or will be, and this is where its answer will be."""
+    address = f"{mount}{settings.status_path}/{Token(record.id, record.run)}" if settings.serves_status else ""
+    return in_progress(address, settings.durations.retry_after(target, settings.policy.lease))
+
+
+def in_progress(address: str = "", wait: int = 1) -> Response:
+    """202. Where no address is served, sending the same key again is how to ask."""
+    body: dict[str, object] = {"state": "in_progress", "retry_same_key": True}
+    headers = [("content-type", "application/json"), ("retry-after", str(wait)), NO_STORE]
+    if address:
+        body["status_url"] = address
+        headers.append(("location", address))
     return Response.own(202, headers, json.dumps(body).encode())
 
 
@@ -84,7 +86,8 @@ def _shown(settings: Settings, mount: str, record: Record, now: int) -> Response
         return to_replay(record)
     if record.state is State.UNCERTAIN or (record.lapsed(now) and record.on_lapse == "uncertain"):
         return problems.respond(problems.UNKNOWN, settings.codes, settings.docs)
-    if record.state is State.CLAIMED and not record.lapsed(now):
+    # An operation that nobody is at is not over: it waits for the worker, which goes on where it stopped.
+    if record.on_lapse == "resume" or (record.state is State.CLAIMED and not record.lapsed(now)):
         return accepted(settings, mount, record, record.target)
     body = json.dumps({"state": "released", "retry_same_key": True}).encode()
     return Response.own(200, [("content-type", "application/json"), NO_STORE], body)

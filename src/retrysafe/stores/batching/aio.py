@@ -12,13 +12,16 @@ from retrysafe.errors import StoreError, StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import AsyncStore, BatchRefused, Capabilities
 from retrysafe.stores.batching.queue import (
     ALONE,
+    AT_MOST,
     BATCH,
-    LANES,
     PATIENCE,
+    PLENTY,
     QUEUE,
+    SLOW,
     Result,
     fail,
     halves,
+    lanes,
     stopped,
     take_batch,
     tell_all,
@@ -53,79 +56,130 @@ class Sleeper:
             self.future.set_result(result)
 
 
-class AsyncLane:
-    """One kind of operation on one event loop. A pump runs while there is anything to pump."""
+class Flight:
+    """What is under way together, and since when."""
 
-    def __init__(self, store: AsyncStore, batch: int, queue: int) -> None:
+    __slots__ = ("sent", "since")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.sent: list[Sleeper] = []
+
+
+class AsyncLane:
+    """One queue on one event loop. While there is anything in it, a pump takes batches out of it. A second one helps
+    (`flights`) when there is enough for both, so that the store works while we pack and unpack; or when the first is
+    slow to return, because somebody holds a key it asks for."""
+
+    def __init__(self, store: AsyncStore, batch: int, queue: int, flights: int = 1) -> None:
         self._store = store
         self._batch = batch
         self._limit = queue
+        self._flights = flights
+        self._aloft: list[Flight] = []
+        self._pumps: dict[asyncio.Task[None], Flight] = {}
         self._queue: deque[Sleeper] = deque()
-        self._sent: list[Sleeper] = []
-        self.busy = False
-        self._pump_task: asyncio.Task[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
 
+    @property
+    def busy(self) -> bool:
+        """Whoever comes now has to wait."""
+        return bool(self._aloft)
+
     async def execute(self, op: Op[R]) -> R:
-        if self.busy:
+        if self._aloft:
             reply: Any = await self._join(op)
             return await self._store.execute(op) if reply is ALONE else reply
-        self.busy = True
+        flight = Flight(asyncio.get_running_loop().time())
+        self._aloft.append(flight)
         try:
             return await self._store.execute(op)
         finally:
-            self._next()
+            self._landed(flight)
 
     def _join(self, op: Op[Any]) -> asyncio.Future[Any]:
         if len(self._queue) >= self._limit:
             raise too_long(len(self._queue))
         loop = asyncio.get_running_loop()
+        now = loop.time()
         future: asyncio.Future[Any] = loop.create_future()
-        self._queue.append(Sleeper(op, future, loop.time()))
+        self._queue.append(Sleeper(op, future, now))
         if self._watch is None:
-            self._watch = loop.call_later(PATIENCE, self._look_after, loop)
+            self._watch = loop.call_later(SLOW if self._flights > 1 else PATIENCE, self._look_after, loop)
+        if self._worth_it(now):
+            self._start(loop)
         return future
 
-    def _next(self) -> None:
-        """Nothing is in flight any more: pump what has gathered, or rest."""
-        if not self._queue:
-            self._rest()
-            return
-        self._pump_task = asyncio.get_running_loop().create_task(self._pump())
-        self._pump_task.add_done_callback(self._pumped)
+    def _worth_it(self, now: float) -> bool:
+        """Whether another takes off. Beside others only with a batch that is worth the trip, or if all are slow."""
+        if not self._queue or not self._aloft:
+            return bool(self._queue)
+        if self._flights == 1 or len(self._aloft) >= AT_MOST:
+            return False
+        quick = sum(now - flight.since < SLOW for flight in self._aloft)
+        return quick == 0 or (quick < self._flights and len(self._queue) >= PLENTY)
 
-    def _rest(self) -> None:
-        self.busy = False
-        if self._watch is not None:
+    def _landed(self, flight: Flight) -> None:
+        """Pump what has gathered, or rest."""
+        self._aloft.remove(flight)
+        loop = asyncio.get_running_loop()
+        if self._worth_it(loop.time()):
+            self._start(loop)
+        elif not self._aloft and self._watch is not None:
             self._watch.cancel()
             self._watch = None
 
-    async def _pump(self) -> None:
-        loop = asyncio.get_running_loop()
-        while self._queue:
-            self._sent = take_batch(self._queue, self._batch, loop.time())
-            await self._send(self._sent)
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        flight = Flight(loop.time())
+        pump = loop.create_task(self._pump(loop, flight))
+        self._aloft.append(flight)
+        self._pumps[pump] = flight
+        pump.add_done_callback(self._pumped)
+
+    async def _pump(self, loop: asyncio.AbstractEventLoop, flight: Flight) -> None:
+        going = bool(self._queue)
+        while going:
+            flight.since = loop.time()
+            flight.sent = take_batch(self._queue, self._share(), flight.since)
+            await self._send(flight.sent)
+            flight.sent = []
+            # Who was told just now may come back at once with its next operation: it need not miss this flight.
+            await asyncio.sleep(0)
+            self._aloft.remove(flight)
+            going = self._worth_it(loop.time())
+            self._aloft.append(flight)
+
+    def _share(self) -> int:
+        """With several flights, an even part of what waits and flies: else one would have them all."""
+        if self._flights == 1:
+            return self._batch
+        total = len(self._queue) + sum(len(flight.sent) for flight in self._aloft)
+        return min(self._batch, max(PLENTY, -(-total // self._flights)))
 
     def _pumped(self, task: asyncio.Task[None]) -> None:
         """A callback and not a `finally`: a task that is cancelled before its first step never runs its body."""
+        flight = self._pumps.pop(task)
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is not None:  # a broken pump must not leave anybody waiting for ever
-            fail([*self._sent, *self._queue], stopped("pump", error))
+            fail([*flight.sent, *self._queue], stopped("pump", error))
             self._queue.clear()
             if not task.cancelled():
                 context = {"message": "retrysafe: the pump of a batch stopped", "exception": error, "task": task}
                 task.get_loop().call_exception_handler(context)
-        self._sent = []
-        self._next()  # somebody may have joined between the end of the pump and this call
+        self._landed(flight)  # somebody may have joined between the end of the pump and this call
 
     def _look_after(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The store may hang in what is in flight; nobody waits behind it for longer than PATIENCE."""
+        """The store may hang in what is in flight; nobody waits behind it for longer than PATIENCE, nor longer than
+        SLOW if there may be another flight."""
         self._watch = None
         now = loop.time()
+        if self._worth_it(now):
+            self._start(loop)
         while self._queue and (self._queue[0].left or now - self._queue[0].since >= PATIENCE):
             self._queue.popleft().tell(tired())
         if self._queue:
-            self._watch = loop.call_at(self._queue[0].since + PATIENCE, self._look_after, loop)
+            again = now + SLOW if self._flights > 1 else self._queue[0].since + PATIENCE
+            self._watch = loop.call_at(again, self._look_after, loop)
 
     async def _send(self, batch: list[Sleeper]) -> None:
         if len(batch) < 2:
@@ -166,7 +220,7 @@ class AsyncBatching:
 
     def __init__(self, store: AsyncStore, *, batch: int = BATCH, queue: int = QUEUE) -> None:
         self._store = store
-        self._lanes: dict[type[Any], AsyncLane] = {kind: AsyncLane(store, batch, queue) for kind in LANES}
+        self._lanes: dict[type[Any], AsyncLane] = lanes(store, lambda flights: AsyncLane(store, batch, queue, flights))
         self._glance: Callable[[Claim], ClaimReply | None] | None = getattr(store, "glance", None)
 
     @property

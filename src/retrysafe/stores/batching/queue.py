@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from retrysafe.core.ops import Claim, Complete, Op, Release, Renew
@@ -14,6 +14,15 @@ BATCH = 128
 QUEUE = 10_000
 PATIENCE = 30.0
 """Seconds an operation may wait for its turn; then the store is as good as away."""
+
+PLENTY = 32
+"""Operations that are worth a flight of their own beside another; with fewer, what it costs is mostly the trip."""
+
+SLOW = 0.05
+"""Seconds after which a flight is not waited for if there may be another."""
+
+AT_MOST = 8
+"""Flights under way at once, the slow ones included: the user's pool has other work too."""
 
 ALONE = object()
 """Told instead of a reply: send it yourself, by the plain path."""
@@ -33,6 +42,17 @@ class Waiting(Protocol):
 
 
 W = TypeVar("W", bound=Waiting)
+
+
+L = TypeVar("L")
+
+
+def lanes(store: Any, make: Callable[[int], L]) -> dict[type[Any], L]:
+    """Which kind waits where. A store that takes several kinds in one batch has one lane for all of them: batches
+    are larger then, and fewer. It says how many of them may be under way at once (`flights`)."""
+    if getattr(store, "mixes", False):
+        return dict.fromkeys(LANES, make(getattr(store, "flights", 1)))
+    return {kind: make(1) for kind in LANES}
 
 
 def take_batch(queue: deque[W], limit: int, now: float) -> list[W]:

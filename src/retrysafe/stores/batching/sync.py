@@ -13,13 +13,15 @@ from retrysafe.errors import StoreError, StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import BatchRefused, Capabilities, Store
 from retrysafe.stores.batching.queue import (
     ALONE,
+    AT_MOST,
     BATCH,
-    LANES,
     PATIENCE,
     QUEUE,
+    SLOW,
     Result,
     fail,
     halves,
+    lanes,
     stopped,
     take_batch,
     tell_all,
@@ -28,6 +30,9 @@ from retrysafe.stores.batching.queue import (
 )
 
 R = TypeVar("R")
+
+BREATH = 1e-6
+"""Seconds. Any sleep at all gives the interpreter away; whoever asks for it again stands behind those who wait."""
 
 
 class Follower:
@@ -51,29 +56,37 @@ class Follower:
 
 
 class Lane:
-    """One kind of operation among threads: whoever finds the lane idle goes, the next one leads the others.
+    """One queue among threads: whoever finds the lane idle goes, the next one leads the others. Where there may be
+    several `flights`, the first who has waited for long does not wait for one that is slow to return (it asks for a key
+    that somebody holds): it leads beside it.
 
     A thread may be interrupted anywhere (Ctrl-C, a time limit by signal), so whoever has the lane gives it on in a
     `finally` that begins before it is taken.
     """
 
-    def __init__(self, store: Store, batch: int, queue: int) -> None:
+    def __init__(self, store: Store, batch: int, queue: int, flights: int = 1) -> None:
         self._store = store
         self._batch = batch
         self._limit = queue
+        self._flights = flights
         self._lock = threading.Lock()
         self._queue: deque[Follower] = deque()
-        self.busy = False
+        self._aloft = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whoever comes now has to wait."""
+        return self._aloft > 0
 
     def execute(self, op: Op[R]) -> R:
         mine = False
         follower: Follower | None = None
         try:
             with self._lock:
-                if self.busy:
+                if self._aloft:
                     follower = self._join(op)
                 else:
-                    self.busy = mine = True
+                    self._aloft, mine = 1, True
             if follower is None:
                 return self._store.execute(op)
             reply: R = self._follow(follower)
@@ -92,16 +105,29 @@ class Lane:
         return follower
 
     def _follow(self, follower: Follower) -> Any:
-        if not follower.signal.acquire(timeout=PATIENCE) and self._gave_up(follower):
+        if not (follower.signal.acquire(timeout=SLOW) or self._takes_off(follower) or self._woken(follower)):
             raise tired()
         if follower.leads:
-            self._lead()
+            self._lead(follower)
         if follower.result is ALONE:
             self._leave(follower)  # the lane first: the others need not wait for this one
             return self._store.execute(follower.op)
         if isinstance(follower.result, BaseException):
             raise follower.result
         return follower.result
+
+    def _takes_off(self, follower: Follower) -> bool:
+        """What is in flight is slow: the first who waits leads beside it, if there may be another."""
+        with self._lock:
+            room = self._flights > 1 and self._aloft < AT_MOST
+            if not room or follower.leads or not self._queue or self._queue[0] is not follower:
+                return False
+            self._aloft += 1
+            follower.leads = True
+            return True
+
+    def _woken(self, follower: Follower) -> bool:
+        return follower.signal.acquire(timeout=PATIENCE) or not self._gave_up(follower)
 
     def _gave_up(self, follower: Follower) -> bool:
         """Waited long enough. Not if its operation is on its way: the store has a deadline of its own for that."""
@@ -124,24 +150,33 @@ class Lane:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        """The lane is free: the first who waits leads, or nobody does."""
+        """A flight is over: the first who waits leads the next, or nobody does. Beside another one nobody does, unless
+        it has waited for long: one flight with everybody in it is better than two."""
         with self._lock:
-            if not self._queue:
-                self.busy = False
+            first = next((waiting for waiting in self._queue if not waiting.leads), None)
+            if first is None or (self._aloft > 1 and time.monotonic() - first.since < SLOW):
+                self._aloft -= 1
                 return
-            first = self._queue[0]
             first.leads = True
         first.signal.release()
 
-    def _lead(self) -> None:
-        """Send the next batch, the leader's own operation first in it."""
+    def _lead(self, leader: Follower) -> None:
+        """Send the next batch, the leader's own operation first in it. Who leads another flight is not in it."""
         with self._lock:
+            others = [waiting for waiting in self._queue if waiting.leads and waiting is not leader]
+            for waiting in others:
+                self._queue.remove(waiting)
             batch = take_batch(self._queue, self._batch, time.monotonic())
+            self._queue.extendleft(reversed(others))
         try:
             self._send(batch)
         except BaseException as error:
             fail(batch, stopped("leader", error))
             raise
+        if len(batch) > 1 and not self._queue:
+            # Those who were told just now wait for the interpreter, which this thread has. Who comes back at once with
+            # its next operation need not miss the next batch: stand back until they have had their turn.
+            time.sleep(BREATH)
 
     def _send(self, batch: list[Follower]) -> None:
         if len(batch) < 2:
@@ -182,7 +217,7 @@ class Batching:
 
     def __init__(self, store: Store, *, batch: int = BATCH, queue: int = QUEUE) -> None:
         self._store = store
-        self._lanes: dict[type[Any], Lane] = {kind: Lane(store, batch, queue) for kind in LANES}
+        self._lanes: dict[type[Any], Lane] = lanes(store, lambda flights: Lane(store, batch, queue, flights))
         self._glance: Callable[[Claim], ClaimReply | None] | None = getattr(store, "glance", None)
 
     @property

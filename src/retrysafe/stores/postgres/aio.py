@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self, TypeVar
@@ -13,10 +14,10 @@ from psycopg_pool import AsyncConnectionPool
 from retrysafe.core.ops import Op
 from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import afollow
-from retrysafe.stores.postgres import batches, deadline, waking
-from retrysafe.stores.postgres.batches import UNSETTLED, together
+from retrysafe.stores.postgres import batches, deadline, pipeline, waking
+from retrysafe.stores.postgres.batches import UNSETTLED, Group, Rows, together
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, Location
-from retrysafe.stores.postgres.errors import Again, held_elsewhere, meaning
+from retrysafe.stores.postgres.errors import Again, held_elsewhere, meaning, unstorable
 from retrysafe.stores.postgres.sync import TRIES
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.dialect import Statement
@@ -51,6 +52,10 @@ class AsyncPostgresStore:
     """Made from a URL, or from your own `psycopg_pool.AsyncConnectionPool` (which stays yours to open and close)."""
 
     capabilities = CAPABILITIES
+    mixes = True
+    """Operations of several kinds go together as well as those of one."""
+    flights = 2
+    """Under load the server works on one batch while this side packs and unpacks the other."""
 
     def __init__(
         self, pool: Pool, *, table: str = DEFAULT, schema: str = "", owned: bool = False, url: str = "URL"
@@ -60,6 +65,7 @@ class AsyncPostgresStore:
         self._plans = Plans(DIALECT, self.names)
         self._owned = owned
         self._url = url
+        self._prepared = pipeline.Prepared()
         self._listener = AsyncListener(self._listen)
         self._opening = asyncio.Lock()
         self._opened = not owned
@@ -85,18 +91,30 @@ class AsyncPostgresStore:
         return await self._retrying(lambda connection: afollow(self._plans.of(op), _sender(connection, self._url)))
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
-        """One statement where one can carry them all, else one transaction: in either case one commit."""
+        """A statement per kind, all sent together, where that will do; else one by one. One commit either way."""
         if not ops:
             return []
         if not together(ops):
             return await self._retrying(lambda connection: self._one_by_one(connection, ops))
-        replies = await self._retrying(
-            lambda connection: afollow(batches.plan(self._plans.texts, ops), _sender(connection, self._url, batch=True))
-        )
+        try:
+            sent = batches.groups(self._plans.texts, ops)
+        except (UnicodeError, struct.error) as error:
+            raise unstorable(error) from error
+        answers = await self._retrying(lambda connection: self._converse(connection, sent))
+        replies = batches.replies(ops, sent, answers)
         for place, reply in enumerate(replies):
             if reply is UNSETTLED:
                 replies[place] = await self.execute(ops[place])
         return replies
+
+    async def _converse(self, connection: psycopg.AsyncConnection[Any], sent: Sequence[Group]) -> list[Rows]:
+        parts = [batches.ahead(self._plans.texts), *(group.part for group in sent)]
+        conversation = pipeline.converse(connection.pgconn, parts, self._prepared.of(connection))
+        try:
+            _, *answers = await pipeline.arun(connection, conversation)
+        except psycopg.Error as error:
+            raise Again if self._prepared.doubt(error) else meaning(error, self._url, batch=True) from error
+        return [pipeline.table(answer, connection) for answer in answers]
 
     async def _one_by_one(self, connection: psycopg.AsyncConnection[Any], ops: Sequence[Op[Any]]) -> list[Any]:
         """In the order of ids, so that two batches cannot deadlock."""

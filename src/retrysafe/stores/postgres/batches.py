@@ -1,75 +1,100 @@
-"""Many operations of one kind as one statement: arrays in, rows out, one commit.
+"""Many operations as few statements: one for each kind, arrays in, rows out, one commit for all of them.
 
-What the statement does not settle by itself (a claim that may take over, a fenced write that was refused or had
+What a statement does not settle by itself (a claim that may take over, a fenced write that was refused or had
 happened before) is left to the plain plan of that operation, afterwards.
+
+The kinds go in the order of BATCHES, claims first, and each sorted by id. Then two batches of two processes cannot
+wait for each other: whoever waits with its claims holds nothing yet but births nobody else can see.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from retrysafe.core.moves import born, grantable
 from retrysafe.core.ops import Claim, ClaimReply, Complete, Op, Release, Renew
-from retrysafe.stores.base import Plan
+from retrysafe.stores.postgres import arrays
+from retrysafe.stores.postgres.arrays import Pack
+from retrysafe.stores.postgres.pipeline import Part, numbered
 from retrysafe.stores.sql import rows
-from retrysafe.stores.sql.dialect import Statement
 
 UNSETTLED = object()
 """In the place of a reply: ask for this one alone."""
 
+Rows = Sequence[Sequence[Any]]
+
 
 class Batch(NamedTuple):
-    """How one kind goes together. `values` gives an operation's fields, in the order of their names."""
+    """How one kind goes together. `values` gives an operation's fields in the order of `columns`, which say how each
+    is packed."""
 
     text: str
-    names: tuple[str, ...]
+    columns: dict[str, Pack]
     values: Callable[[Any], tuple[Any, ...]]
-    read: Callable[[Sequence[Any], Any], list[Any]]
-    prepared: bool
+    read: Callable[[Sequence[Any], Rows], list[Any]]
+
+
+class Group(NamedTuple):
+    """Operations of one kind, sorted by id, and the statement that carries them."""
+
+    ops: Sequence[Any]
+    part: Part
+    read: Callable[[Sequence[Any], Rows], list[Any]]
 
 
 def together(ops: Sequence[Op[Any]]) -> bool:
-    """Whether one statement can carry them: one kind that has one, one clock, no key twice."""
-    kind = type(ops[0])
+    """Whether few statements can carry them: kinds that have one, one clock, no key twice."""
+    now = getattr(ops[0], "now", None)
     return (
-        kind in BATCHES
-        and all(type(op) is kind and op.now == ops[0].now for op in ops)  # type: ignore[attr-defined]
+        all(type(op) in BATCHES and op.now == now for op in ops)  # type: ignore[attr-defined]
         and len({op.id for op in ops}) == len(ops)  # type: ignore[attr-defined]
     )
 
 
-def plan(texts: dict[str, str], ops: Sequence[Any]) -> Plan[Statement, list[Any]]:
-    """The replies in the order of the operations, UNSETTLED where one needs a second look."""
-    batch = BATCHES[type(ops[0])]
+def groups(texts: dict[str, str], ops: Sequence[Any]) -> list[Group]:
+    """Raises UnicodeError or struct.error for a value that cannot be written; nothing is sent then."""
+    kinds: dict[type[Any], list[Any]] = {kind: [] for kind in BATCHES}
+    for op in ops:
+        kinds[type(op)].append(op)
+    return [_group(texts, BATCHES[kind], found) for kind, found in kinds.items() if found]
+
+
+def _group(texts: dict[str, str], batch: Batch, ops: list[Any]) -> Group:
+    ops.sort(key=_ID)
     columns = zip(*map(batch.values, ops), strict=True)
-    values: dict[str, Any] = {name: array(column) for name, column in zip(batch.names, columns, strict=True)}
-    values["now"] = ops[0].now
-    found = yield Statement(texts[batch.text], values, prepared=batch.prepared)
-    return batch.read(ops, found)
+    packed: dict[str, bytes | None] = {
+        name: pack(column) for (name, pack), column in zip(batch.columns.items(), columns, strict=True)
+    }
+    packed["now"] = None if ops[0].now is None else ops[0].now.to_bytes(8, "big", signed=True)
+    text = numbered(texts[batch.text])
+    return Group(ops, Part(text, [packed[name] for name in text.parameters]), batch.read)
 
 
-def array(values: Sequence[Any]) -> str:
-    """An array as PostgreSQL writes it. The driver's own arrays take ten times as long for a batch."""
-    first = values[0]
-    element = _text if isinstance(first, str) else _bytea if isinstance(first, bytes) else int.__repr__
-    return "{" + ",".join(map(element, values)) + "}"
+_ID = attrgetter("id")
 
 
-def _text(value: str) -> str:
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+def ahead(texts: dict[str, str]) -> Part:
+    """What goes ahead of every batch."""
+    return Part(numbered(texts["settings_many"]), ())
 
 
-def _bytea(value: bytes) -> str:
-    return '"\\\\x' + value.hex() + '"'
+def replies(ops: Sequence[Any], sent: Sequence[Group], answers: Sequence[Rows]) -> list[Any]:
+    """In the order of the operations, UNSETTLED where one needs a second look."""
+    found: dict[bytes, Any] = {}
+    for group, answer in zip(sent, answers, strict=True):
+        found.update(zip(map(_ID, group.ops), group.read(group.ops, answer), strict=True))
+    return [found[op.id] for op in ops]
 
 
 # Claims -----------------------------------------------------------------------------------------
 
-_CLAIM = (
-    "id", "namespace", "kind", "scope", "key", "target", "fingerprint", "token", "run", "lease", "retention",
-    "on_lapse", "input",
-)  # fmt: skip
+_CLAIM: dict[str, Pack] = {
+    "id": arrays.bytea, "namespace": arrays.text, "kind": arrays.text, "scope": arrays.text, "key": arrays.text,
+    "target": arrays.text, "fingerprint": arrays.text, "token": arrays.bytea, "run": arrays.bytea,
+    "lease": arrays.bigint, "retention": arrays.bigint, "on_lapse": arrays.text, "input": arrays.bytea,
+}  # fmt: skip
 
 
 def _claim(op: Claim) -> tuple[Any, ...]:
@@ -79,17 +104,21 @@ def _claim(op: Claim) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _read_claims(ops: Sequence[Claim], found: Sequence[Sequence[Any]]) -> list[Any]:
-    seen = {row[2]: row for row in found}
-    return [_read_claim(op, seen.get(op.id)) for op in ops]
+def _read_claims(ops: Sequence[Claim], found: Rows) -> list[Any]:
+    """Nobody is granted by being left out: births and refusals must add up to what was asked (I1)."""
+    taken = {row[2]: row for row in found if row[2] is not None}
+    if not found or found[0][0] + len(taken) != len(ops):
+        return [UNSETTLED] * len(ops)
+    moment = found[0][1]
+    if not taken:
+        return [ClaimReply(True, born(op, moment), moment) for op in ops]
+    return [_read_claim(op, taken.get(op.id), moment) for op in ops]
 
 
-def _read_claim(op: Claim, row: Sequence[Any] | None) -> Any:
+def _read_claim(op: Claim, row: Sequence[Any] | None, moment: int) -> Any:
     if row is None:
-        return UNSETTLED
-    granted, moment, _, *columns = row
-    if granted:
         return ClaimReply(True, born(op, moment), moment)
+    columns = row[3:]
     if columns[0] is None:  # inserted by somebody else after our snapshot
         return UNSETTLED
     record = rows.read(columns)
@@ -98,39 +127,42 @@ def _read_claim(op: Claim, row: Sequence[Any] | None) -> Any:
 
 # Fenced writes ----------------------------------------------------------------------------------
 
-_FENCE = ("id", "attempt", "token")
+_FENCE: dict[str, Pack] = {"id": arrays.bytea, "attempt": arrays.integer, "token": arrays.bytea}
 
 
 def _complete(op: Complete) -> tuple[Any, ...]:
     answer = op.answer
-    fence = (op.id, op.fence.attempt, op.fence.token)
-    return (*fence, answer.status, rows.write_headers(answer), answer.body, answer.gone)
+    fence = op.fence
+    return (
+        op.id, fence.attempt, fence.token, answer.status, rows.write_headers(answer), answer.body, answer.gone
+    )  # fmt: skip
 
 
-def _read_fenced(ops: Sequence[Any], found: Sequence[Sequence[Any]]) -> list[Any]:
+def _read_fenced(ops: Sequence[Any], found: Rows) -> list[Any]:
+    if len(found) == len(ops):  # ids are unique, in the table and in the batch
+        return [True] * len(ops)
     done = {row[0] for row in found}
     return [True if op.id in done else UNSETTLED for op in ops]
 
 
-# A plan that was made once and kept would read the whole table for each of these: they are planned each time, which
-# costs a fraction of a millisecond for all of them together (tests/batching/test_plans.py).
 BATCHES: dict[type[Any], Batch] = {
-    Claim: Batch("claim_many", _CLAIM, _claim, _read_claims, prepared=True),
-    Complete: Batch(
-        "complete_many", (*_FENCE, "status", "headers", "body", "gone"), _complete, _read_fenced, prepared=False
-    ),
+    Claim: Batch("claim_many", _CLAIM, _claim, _read_claims),
     Renew: Batch(
         "renew_many",
-        (*_FENCE, "lease"),
+        {**_FENCE, "lease": arrays.bigint},
         lambda op: (op.id, op.fence.attempt, op.fence.token, op.lease),
         _read_fenced,
-        prepared=False,
+    ),
+    Complete: Batch(
+        "complete_many",
+        {**_FENCE, "status": arrays.integer, "headers": arrays.text, "body": arrays.bytea, "gone": arrays.text},
+        _complete,
+        _read_fenced,
     ),
     Release: Batch(
         "release_many",
-        (*_FENCE, "note"),
+        {**_FENCE, "note": arrays.text},
         lambda op: (op.id, op.fence.attempt, op.fence.token, op.note),
         _read_fenced,
-        prepared=False,
     ),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -12,10 +13,10 @@ from psycopg_pool import ConnectionPool
 from retrysafe.core.ops import Op
 from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import follow
-from retrysafe.stores.postgres import batches, deadline, waking
-from retrysafe.stores.postgres.batches import UNSETTLED, together
+from retrysafe.stores.postgres import batches, deadline, pipeline, waking
+from retrysafe.stores.postgres.batches import UNSETTLED, Group, Rows, together
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, Location
-from retrysafe.stores.postgres.errors import Again, held_elsewhere, meaning
+from retrysafe.stores.postgres.errors import Again, held_elsewhere, meaning, unstorable
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import DEFAULT, names
@@ -33,6 +34,10 @@ class PostgresStore:
     """Made from a URL, or from your own `psycopg_pool.ConnectionPool` (which stays yours to close)."""
 
     capabilities = CAPABILITIES
+    mixes = True
+    """Operations of several kinds go together as well as those of one."""
+    flights = 2
+    """A batch that waits for somebody's lock is not waited for by the others."""
 
     def __init__(
         self, pool: Pool, *, table: str = DEFAULT, schema: str = "", owned: bool = False, url: str = "URL"
@@ -42,6 +47,7 @@ class PostgresStore:
         self._plans = Plans(DIALECT, self.names)
         self._owned = owned
         self._url = url
+        self._prepared = pipeline.Prepared()
         self._watch = deadline.Watch()
         self._listener = Listener(lambda heard, wanted: waking.listen(_conninfo(pool), self.names, heard, wanted))
 
@@ -64,18 +70,30 @@ class PostgresStore:
         return self._retrying(lambda connection: follow(self._plans.of(op), _sender(connection, self._url)))
 
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
-        """One statement where one can carry them all, else one transaction: in either case one commit."""
+        """A statement per kind, all sent together, where that will do; else one by one. One commit either way."""
         if not ops:
             return []
         if not together(ops):
             return self._retrying(lambda connection: self._one_by_one(connection, ops))
-        replies = self._retrying(
-            lambda connection: follow(batches.plan(self._plans.texts, ops), _sender(connection, self._url, batch=True))
-        )
+        try:
+            sent = batches.groups(self._plans.texts, ops)
+        except (UnicodeError, struct.error) as error:
+            raise unstorable(error) from error
+        answers = self._retrying(lambda connection: self._converse(connection, sent))
+        replies = batches.replies(ops, sent, answers)
         for place, reply in enumerate(replies):
             if reply is UNSETTLED:
                 replies[place] = self.execute(ops[place])
         return replies
+
+    def _converse(self, connection: psycopg.Connection[Any], sent: Sequence[Group]) -> list[Rows]:
+        parts = [batches.ahead(self._plans.texts), *(group.part for group in sent)]
+        conversation = pipeline.converse(connection.pgconn, parts, self._prepared.of(connection))
+        try:
+            _, *answers = pipeline.run(connection, conversation)
+        except psycopg.Error as error:
+            raise Again if self._prepared.doubt(error) else meaning(error, self._url, batch=True) from error
+        return [pipeline.table(answer, connection) for answer in answers]
 
     def _one_by_one(self, connection: psycopg.Connection[Any], ops: Sequence[Op[Any]]) -> list[Any]:
         """In the order of ids, so that two batches cannot deadlock."""

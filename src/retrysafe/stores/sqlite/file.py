@@ -15,8 +15,8 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote
@@ -87,11 +87,13 @@ class SqliteFile:
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         """Run operations in one transaction: one commit for all, or none happened."""
         self.prepare()
+        return self._writing(lambda connection: self._each(connection, ops)) if ops else []
+
+    def _each(self, connection: sqlite3.Connection, ops: Sequence[Op[Any]]) -> list[Any]:
         replies: list[Any] = [None] * len(ops)
-        if ops:
-            with self._writing() as connection:
-                for place, op in by_id(ops):
-                    replies[place] = follow(self.plans.under_lock(op), lambda sent: _run(connection, sent))
+        send = partial(_run, connection)
+        for place, op in by_id(ops):
+            replies[place] = follow(self.plans.under_lock(op), send)
         return replies
 
     def glance(self, op: Claim) -> ClaimReply | None:
@@ -114,22 +116,23 @@ class SqliteFile:
 
     def read(self, statement: Statement) -> list[Any]:
         """On a connection of its own: readers and the writer do not wait for each other."""
-        with translated(self.path):
+        try:
             connection = self._reader()
             try:
                 return _run(connection, statement)
             finally:
                 self._readers.append(connection)
+        except (sqlite3.Error, UnicodeError) as error:
+            raise translated(error, self.path) from error
 
     def _reader(self) -> sqlite3.Connection:
         try:
             return self._readers.pop()  # without asking first: another thread may take the last one in between
         except IndexError:
-            return self._connect()
+            return self.connect()
 
     def write(self, statement: Statement) -> list[Any]:
-        with self._writing() as connection:
-            return _run(connection, statement)
+        return self._writing(lambda connection: _run(connection, statement))
 
     def prepare(self) -> None:
         """Create the file and its tables at first use: an embedded store needs no separate step."""
@@ -150,9 +153,8 @@ class SqliteFile:
 
     def migrate(self) -> list[str]:
         self._make_folder()
-        with self._writing() as connection:
-            plan: Plan[Statement, list[str]] = migrations.upgrade(DIALECT, self.names)
-            applied = follow(plan, lambda sent: _run(connection, sent))
+        plan: Plan[Statement, list[str]] = migrations.upgrade(DIALECT, self.names)
+        applied = self._writing(lambda connection: follow(plan, lambda sent: _run(connection, sent)))
         self._ready = True
         return applied
 
@@ -174,23 +176,27 @@ class SqliteFile:
             self._readers.pop().close()
         self._ready = False
 
-    @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        """The write lock of this process, then of the file; commit at the end, or nothing."""
-        with self._lock, translated(self.path):
-            if self._writer is None:
-                self._writer = self._connect()
-            connection = self._writer
+    def _writing(self, work: Callable[[sqlite3.Connection], R]) -> R:
+        """Under the write lock of this process, then of the file; commit at the end, or nothing."""
+        with self._lock:
             try:
-                connection.execute("BEGIN IMMEDIATE")
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+                if self._writer is None:
+                    self._writer = self.connect()
+                connection = self._writer
+                try:
+                    connection.execute("BEGIN IMMEDIATE")
+                    done = work(connection)
+                    connection.execute("COMMIT")
+                except BaseException:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    raise
+            except (sqlite3.Error, UnicodeError) as error:
+                raise translated(error, self.path) from error
+        return done
 
-    def _connect(self) -> sqlite3.Connection:
+    def connect(self) -> sqlite3.Connection:
+        """A connection of its own, set as all of ours are."""
         connection = sqlite3.connect(
             self.path,
             timeout=self._timeout,
@@ -222,21 +228,18 @@ def _set_wal(connection: sqlite3.Connection, timeout: float) -> None:
 
 
 def _run(connection: sqlite3.Connection, statement: Statement) -> list[Any]:
-    values = dict(statement.values)
+    values = statement.values
     if values.get("now", 0) is None:
-        values["now"] = time.time_ns() // 1000
+        values = {**values, "now": time.time_ns() // 1000}
     return connection.execute(statement.sql, values).fetchall()
 
 
-@contextmanager
-def translated(path: str) -> Iterator[None]:
+def translated(error: sqlite3.Error | UnicodeError, path: str) -> StoreError:
     """sqlite3's errors as ours."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise meaning(error, path) from error
-    except UnicodeError as error:  # half a surrogate pair: refused by the driver before anything was written
-        raise StoreError(f"{path}: a value of this operation cannot be stored: {error}; nothing was done") from error
+    if isinstance(error, sqlite3.Error):
+        return meaning(error, path)
+    # Half a surrogate pair: refused by the driver before anything was written.
+    return StoreError(f"{path}: a value of this operation cannot be stored: {error}; nothing was done")
 
 
 def meaning(error: sqlite3.Error, path: str) -> StoreError:

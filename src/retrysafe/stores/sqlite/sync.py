@@ -16,6 +16,8 @@ class SqliteStore:
     """Blocks the calling thread for the commit, and only for that."""
 
     capabilities = CAPABILITIES
+    mixes = True
+    """Operations of several kinds go together as well as those of one."""
 
     def __init__(self, file: SqliteFile | str | Path) -> None:
         self._file = file if isinstance(file, SqliteFile) else SqliteFile(file)

@@ -39,9 +39,9 @@ def mark_of(request: Any) -> LeftAlone:
     return mark if isinstance(mark, LeftAlone) else LeftAlone()
 
 
-def in_transactions(call: Callable[..., Any], mark: LeftAlone) -> Callable[..., Any]:
-    """The call inside the transactions Django would have opened."""
+def in_transactions(call: Callable[..., Any], mark: LeftAlone, opened: str = "") -> Callable[..., Any]:
+    """The call inside the transactions Django would have opened; `opened` is the alias of one that is open."""
     for alias, config in connections.settings.items():
-        if config["ATOMIC_REQUESTS"] and not mark.by_developer(alias):
+        if config["ATOMIC_REQUESTS"] and alias != opened and not mark.by_developer(alias):
             call = transaction.atomic(using=alias)(call)
     return call

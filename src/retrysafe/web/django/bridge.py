@@ -15,9 +15,12 @@ from asgiref.sync import async_to_sync, sync_to_async
 from retrysafe.core.keys import Key
 from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
+from retrysafe.web import joined
 from retrysafe.web.adapting import ask
 from retrysafe.web.colours import AsyncExchange, SyncExchange
 from retrysafe.web.exchange import EXCHANGE, Exchange
+from retrysafe.web.joined import SyncJoined, ThreadedJoined, Wanted
+from retrysafe.web.joining import Joint
 from retrysafe.web.openapi import Strength
 from retrysafe.web.routes import SAFE_METHODS
 
@@ -67,6 +70,20 @@ async def aclaim(
     if isinstance(exchange, AsyncExchange):
         return await ask(exchange, principal, policy, target, strength)
     return claim(exchange, principal, policy, target, strength)  # an async view's loop under WSGI serves only it
+
+
+def join(exchange: AnyExchange, principal: Any, wanted: Wanted) -> SyncJoined:
+    """Claim the key by opening a transaction, in the thread that a plain view runs in. Raises Shortcut."""
+    if isinstance(exchange, SyncExchange):
+        return joined.join(exchange, principal, wanted)
+    given = joined.transactions_of(exchange, wanted)
+    task = async_to_sync(exchange.identify)(principal, wanted.policy, target=wanted.target)
+    assert task is not None, "these modes have a key for each request"
+    inner = SyncJoined(Joint(exchange, task), given)
+    # Django's connections belong to threads: what is settled on the loop is carried back to this one.
+    exchange.joint = ThreadedJoined(inner, lambda function: sync_to_async(function, thread_sensitive=True)())
+    inner.open()
+    return inner
 
 
 def raised(exchange: AnyExchange, error: BaseException) -> None:

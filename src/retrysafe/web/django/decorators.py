@@ -15,14 +15,13 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, NamedTuple, TypeVar, overload
 
-from retrysafe.core.records import Answer
-from retrysafe.engine.guard import Ended
-from retrysafe.errors import RetrySafeError
+from retrysafe.errors import RetrySafeError, UsageError
 from retrysafe.policy import Policy
-from retrysafe.web.adapting import checked_strength, of_answer, of_error
+from retrysafe.web.adapting import Answered, checked_strength, of_answer, of_error
 from retrysafe.web.django import atomic, bridge, conf
 from retrysafe.web.django.carry import exact, own_answer
 from retrysafe.web.exchange import Shortcut
+from retrysafe.web.joined import SyncJoined, Wanted, checked_tx, handed
 from retrysafe.web.openapi import Strength
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -35,6 +34,7 @@ class Ask(NamedTuple):
     policy: Policy | None
     target: str
     strength: Strength
+    tx: Any = None
 
     def claim(self, request: Any) -> None:
         exchange = bridge.exchange_of(request)
@@ -43,6 +43,18 @@ class Ask(NamedTuple):
             principal = bridge.principal_of(self.scope or conf.default_scope(), request)
             target = self.target or bridge.target_of(request)
             request.idempotency_key = bridge.claim(exchange, principal, self.policy, target, self.strength)
+
+    def join(self, request: Any) -> SyncJoined | None:
+        """Open the view's transaction, on the project's own database unless told otherwise."""
+        exchange = bridge.exchange_of(request)
+        request.idempotency_key = None
+        if exchange is None:
+            return None
+        principal = bridge.principal_of(self.scope or conf.default_scope(), request)
+        wanted = Wanted(self.policy, self.target or bridge.target_of(request), transactions(self.tx))
+        joined = bridge.join(exchange, principal, wanted)
+        request.idempotency_key = joined.joint.task.key
+        return joined
 
     async def aclaim(self, request: Any) -> None:
         exchange = bridge.exchange_of(request)
@@ -57,7 +69,12 @@ class Ask(NamedTuple):
 def idempotent(view: View, /) -> View: ...
 @overload
 def idempotent(
-    *, scope: conf.Scope | None = None, policy: Policy | None = None, target: str = "", strength: Strength = "guard"
+    *,
+    scope: conf.Scope | None = None,
+    policy: Policy | None = None,
+    target: str = "",
+    strength: Strength = "guard",
+    tx: Any = None,
 ) -> Callable[[View], View]: ...
 def idempotent(
     view: Any = None,
@@ -67,16 +84,23 @@ def idempotent(
     policy: Policy | None = None,
     target: str = "",
     strength: Strength = "guard",
+    tx: Any = None,
 ) -> Any:
     """Make a view safe to call again. `scope` is `RETRYSAFE["SCOPE"]`, else the user's primary key; `target` is the
     URL pattern unless given. The view finds its key as `request.idempotency_key`.
 
     `strength="operation"`: the view calls an operation with that key and returns its answer; the operation makes the
-    record, so it is not inside a transaction of Django's."""
+    record, so it is not inside a transaction of Django's.
+
+    `strength="transaction"`: the view runs in `transaction.atomic()`, and its answer commits with it. `tx` is where the
+    transaction comes from: `"django:<alias>"` of the database that holds the records, unless given."""
     checked_strength(strength)
-    ask = Ask(scope, policy, target, strength)
+    checked_tx(strength, tx)
+    ask = Ask(scope, policy, target, strength, tx)
 
     def decorate(inner: Any) -> Any:
+        if strength == "transaction":
+            return _view_in_transaction(inner, ask)
         return _async_view(inner, ask) if inspect.iscoroutinefunction(inner) else _view(inner, ask)
 
     return decorate if view is None else decorate(view)
@@ -95,6 +119,48 @@ def _view(inner: Any, ask: Ask) -> Any:
 
     mark = atomic.leave_alone(protected, getattr(inner, atomic.ATTRIBUTE, ()))
     return protected
+
+
+def _view_in_transaction(inner: Any, ask: Ask) -> Any:
+    if inspect.iscoroutinefunction(inner):
+        raise UsageError(f"{inner.__qualname__} is async, and Django's transactions are not; write `def`")
+
+    @wraps(inner)
+    def protected(request: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            joined = ask.join(request)
+            return transacted(joined, inner, mark, request, *args, **kwargs)
+        except Shortcut:
+            return own_answer(request)
+
+    mark = atomic.leave_alone(protected, getattr(inner, atomic.ATTRIBUTE, ()))
+    return protected
+
+
+def transacted(joined: SyncJoined | None, view: Any, mark: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a view in its transaction; again, where the database undid it because of others. Raises Shortcut."""
+    if joined is None:
+        return view(request, *args, **handed(view, kwargs, None))
+    remember_body(request)
+
+    def call(handle: Any) -> Any:
+        opened = getattr(handle, "alias", "")
+        return atomic.in_transactions(view, mark, opened)(request, *args, **handed(view, kwargs, handle))
+
+    return joined.run(call)
+
+
+def remember_body(request: Any) -> None:
+    """So that a view which is called again reads it again."""
+    if not request.headers.get("content-type", "").lower().startswith("multipart/"):
+        request.body  # noqa: B018  (Django keeps what was asked for once)
+
+
+def transactions(tx: Any) -> Any:
+    """A given one, the RetrySafe object's, or the project's database that holds the records."""
+    if tx is not None:
+        return tx
+    return conf.safe().tx or f"django:{conf.database()}"
 
 
 def _async_view(inner: Any, ask: Ask) -> Any:
@@ -129,4 +195,4 @@ async def aoperated(view: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def told(answer: Any) -> Any:
-    return exact(of_answer(answer)) if isinstance(answer, Answer | Ended) else answer
+    return exact(of_answer(answer)) if isinstance(answer, Answered) else answer

@@ -17,8 +17,9 @@ from typing import Any, ClassVar
 from retrysafe.policy import Policy
 from retrysafe.web.django import atomic, bridge, conf
 from retrysafe.web.django.carry import own_answer
-from retrysafe.web.django.decorators import operated
+from retrysafe.web.django.decorators import operated, transacted, transactions
 from retrysafe.web.exchange import Shortcut
+from retrysafe.web.joined import Wanted
 from retrysafe.web.openapi import Strength
 
 
@@ -29,7 +30,11 @@ class IdempotentMixin:
     """What this view does otherwise than `RETRYSAFE["POLICY"]`."""
 
     idempotency_strength: ClassVar[Strength] = "guard"
-    """`operation` where the handlers call one with `request.idempotency_key` and return its answer."""
+    """`operation` where the handlers call one with `request.idempotency_key` and return its answer; `transaction` where
+    they run in `transaction.atomic()`, and the answer commits with it."""
+
+    idempotency_tx: ClassVar[Any] = None
+    """Where that transaction comes from; the database that holds the records, unless given."""
 
     def idempotency_scope(self, request: Any) -> Any:
         """Whose key it is. `RETRYSAFE["SCOPE"]`, else the user's primary key."""
@@ -52,6 +57,9 @@ class IdempotentMixin:
         if handler is None:
             return  # 405 is not an answer of ours
         try:
+            if self.idempotency_strength == "transaction":
+                setattr(self, name, self._transacted(request, handler))
+                return
             self._claim(request)
         except Shortcut:
             # An exception would be the project's handler's to shape and to report; nothing went wrong.
@@ -62,6 +70,26 @@ class IdempotentMixin:
                 return
             # `dispatch` looks the handler up after this: it runs inside the request's transaction, the claim did not.
             setattr(self, name, atomic.in_transactions(handler, atomic.mark_of(request)))
+
+    def _transacted(self, request: Any, handler: Any) -> Any:
+        """The handler in its transaction, which is open from now on."""
+        exchange = bridge.exchange_of(request)
+        request.idempotency_key = None
+        if exchange is None:
+            return partial(transacted, None, handler, None)
+        policy, principal = self.get_idempotency_policy(request), self.idempotency_scope(request)
+        wanted = Wanted(policy, bridge.target_of(request), transactions(self.idempotency_tx))
+        joined = bridge.join(exchange, principal, wanted)
+        request.idempotency_key = joined.joint.task.key
+        mark = atomic.mark_of(request)
+
+        def called(request: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return transacted(joined, handler, mark, request, *args, **kwargs)
+            except Shortcut:
+                return own_answer(request)
+
+        return called
 
     def _claim(self, request: Any) -> None:
         exchange = bridge.exchange_of(request)

@@ -1,10 +1,11 @@
--- Many answers, one commit. `id = ANY` beside the join: without it a fresh table is read from end to end. The states
--- are named by what they are not: by what they are, the index of open records would be read from end to end instead.
+-- Many answers, one commit. `id = ANY` beside the join: without it a table that was small is read from end to end, by
+-- its index if need be. The states are named by what they are not: by what they are, the index of open records
+-- would be read from end to end.
 UPDATE {keys} AS k SET
-    state = 'completed', lease_until = {now}, status = g.status, headers = g.headers, body = g.body, gone = g.gone,
-    note = '', completed = {now},
-    expires = {greatest}({least}(k.created + k.retention, {forever}), {least}({now} + {hour}, {forever}))
-FROM unnest(
+    state = 'completed', lease_until = clock.now, status = g.status, headers = g.headers, body = g.body, gone = g.gone,
+    note = '', completed = clock.now,
+    expires = {greatest}({least}(k.created + k.retention, {forever}), {least}(clock.now + {hour}, {forever}))
+FROM (SELECT {now} AS now OFFSET 0) AS clock, unnest(
     CAST(:id AS bytea[]), CAST(:attempt AS integer[]), CAST(:token AS bytea[]), CAST(:status AS integer[]),
     CAST(:headers AS text[]), CAST(:body AS bytea[]), CAST(:gone AS text[])
 ) AS g(id, attempt, token, status, headers, body, gone)

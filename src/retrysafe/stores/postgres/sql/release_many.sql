@@ -1,10 +1,10 @@
 -- Many releases, one commit. Released at a recovery point never expires (I13).
 UPDATE {keys} AS k SET
-    state = 'released', lease_until = {now}, status = NULL, headers = '', body = {empty}, gone = '',
-    note = g.note, completed = {now},
+    state = 'released', lease_until = clock.now, status = NULL, headers = '', body = {empty}, gone = '',
+    note = g.note, completed = clock.now,
     expires = CASE WHEN k.point <> '' THEN {forever} ELSE
-        {greatest}({least}(k.created + k.retention, {forever}), {least}({now} + {hour}, {forever})) END
-FROM unnest(
+        {greatest}({least}(k.created + k.retention, {forever}), {least}(clock.now + {hour}, {forever})) END
+FROM (SELECT {now} AS now OFFSET 0) AS clock, unnest(
     CAST(:id AS bytea[]), CAST(:attempt AS integer[]), CAST(:token AS bytea[]), CAST(:note AS text[])
 ) AS g(id, attempt, token, note)
 WHERE k.id = g.id AND k.id = ANY(CAST(:id AS bytea[])) AND k.attempt = g.attempt AND k.token = g.token

@@ -1,6 +1,6 @@
 -- Many heartbeats, one commit.
-UPDATE {keys} AS k SET state = 'claimed', lease_until = {least}({now} + g.lease, {forever}), note = ''
-FROM unnest(
+UPDATE {keys} AS k SET state = 'claimed', lease_until = {least}(clock.now + g.lease, {forever}), note = ''
+FROM (SELECT {now} AS now OFFSET 0) AS clock, unnest(
     CAST(:id AS bytea[]), CAST(:attempt AS integer[]), CAST(:token AS bytea[]), CAST(:lease AS bigint[])
 ) AS g(id, attempt, token, lease)
 WHERE k.id = g.id AND k.id = ANY(CAST(:id AS bytea[])) AND k.attempt = g.attempt AND k.token = g.token

@@ -1,0 +1,223 @@
+"""Several statements to PostgreSQL in one go: sent together, committed together, one round trip.
+
+Until the one Sync at the end the server takes them for one transaction, so either all of them happened or none. This
+speaks to libpq through psycopg's own handle on it and leaves out what psycopg does for a statement in general (a
+cursor, a look at each value, a guess at types): for the three or four statements of a batch that costs more than
+sending them. `converse` is a generator as psycopg's own are: it yields what it waits for, and has no colour.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import weakref
+from collections.abc import Generator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg.adapt import Transformer
+from psycopg.pq import ExecStatus, Format, PipelineStatus
+from psycopg.pq.abc import PGconn, PGresult
+from psycopg.waiting import Ready, Wait
+
+_PARAMETER = re.compile(r"%\(([a-z_]+)\)s")
+
+UNKNOWN_STATEMENT, KNOWN_STATEMENT = "26000", "42P05"
+"""What a server says whose prepared statements are not the ones this connection prepared: a pooler is in between that
+does not keep account of them."""
+
+Conversation = Generator[Wait, Ready | int | None, list[PGresult]]
+
+
+class Text(NamedTuple):
+    """A statement as the protocol wants it: numbered parameters, and a name to prepare it under."""
+
+    name: bytes
+    sql: bytes
+    parameters: tuple[str, ...]
+
+
+class Part(NamedTuple):
+    """One statement of a conversation, its values packed already, in binary."""
+
+    text: Text
+    values: Sequence[bytes | None]
+
+
+@lru_cache(maxsize=256)
+def numbered(sql: str) -> Text:
+    """Out of a statement with named parameters. Each name is one parameter, however often it is written."""
+    names: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name not in names:
+            names.append(name)
+        return f"${names.index(name) + 1}"
+
+    text = _PARAMETER.sub(number, sql).replace("%%", "%").encode()
+    return Text(b"retrysafe_" + hashlib.sha256(text).hexdigest()[:16].encode(), text, tuple(names))
+
+
+class Known:
+    """What one connection has prepared, and how often it has sent what it has not: the first few times a statement
+    goes as it is, as with psycopg's own, because not every connection lives long enough for more to pay."""
+
+    __slots__ = ("_threshold", "_uses", "names")
+
+    def __init__(self, threshold: int) -> None:
+        self.names: set[bytes] = set()
+        self._uses: dict[bytes, int] = {}
+        self._threshold = threshold
+
+    def due(self, name: bytes) -> bool:
+        """Whether to prepare it now."""
+        before = self._uses.get(name, 0)
+        self._uses[name] = before + 1
+        return before >= self._threshold
+
+
+class Prepared:
+    """What each connection has prepared. `usable` falls once a server knows nothing of it."""
+
+    def __init__(self) -> None:
+        self.usable = True
+        self._of: weakref.WeakKeyDictionary[Any, Known] = weakref.WeakKeyDictionary()
+
+    def of(self, connection: Any) -> Known | None:
+        """None where nothing may be prepared: its owner said so (`prepare_threshold=None`), or a pooler did."""
+        threshold = connection.prepare_threshold
+        if not self.usable or threshold is None:
+            return None
+        found = self._of.get(connection)
+        if found is None:
+            found = self._of[connection] = Known(threshold)
+        return found
+
+    def doubt(self, error: psycopg.Error) -> bool:
+        """Whether this error is about prepared statements; then there will be none from here on."""
+        if error.sqlstate not in (UNKNOWN_STATEMENT, KNOWN_STATEMENT):
+            return False
+        self.usable = False
+        return True
+
+
+def converse(pgconn: PGconn, parts: Sequence[Part], known: Known | None) -> Conversation:
+    """Send all, read all. Raises what the server said to the first that failed; then none of them happened."""
+    pgconn.enter_pipeline_mode()
+    prepares = [_send(pgconn, part, known) for part in parts]
+    pgconn.pipeline_sync()
+    while pgconn.flush():
+        ready = yield Wait.RW
+        if ready and ready & Ready.R:
+            pgconn.consume_input()
+    answers: list[PGresult] = []
+    failed: PGresult | None = None
+    for part, prepare in zip(parts, prepares, strict=True):
+        if prepare:
+            answer = yield from _answer(pgconn)
+            failed = failed or _failure(answer)
+            if failed is None and known is not None:
+                known.names.add(part.text.name)  # also if a later one fails: what is prepared outlives the transaction
+        answer = yield from _answer(pgconn)
+        failed = failed or _failure(answer)
+        answers.append(answer)
+    yield from _next(pgconn)  # the Sync: committed
+    pgconn.exit_pipeline_mode()
+    if failed is not None:
+        raise psycopg.errors.error_from_result(failed)
+    return answers
+
+
+def _send(pgconn: PGconn, part: Part, known: Known | None) -> bool:
+    """Into the buffer. True if the statement is prepared first, which is answered too."""
+    text, values = part
+    formats = _BINARY[: len(values)]
+    new = known is not None and text.name not in known.names
+    if known is None or (new and not known.due(text.name)):
+        pgconn.send_query_params(text.sql, values, None, formats, Format.BINARY)
+        return False
+    if new:
+        pgconn.send_prepare(text.name, text.sql)
+    pgconn.send_query_prepared(text.name, values, formats, Format.BINARY)
+    return new
+
+
+def _answer(pgconn: PGconn) -> Generator[Wait, Ready | int | None, PGresult]:
+    """What the server says to one statement, up to the end of it."""
+    answer = yield from _next(pgconn)
+    if answer is None:
+        raise psycopg.OperationalError("PostgreSQL left a statement of a batch without an answer")
+    yield from _next(pgconn)
+    return answer
+
+
+def _next(pgconn: PGconn) -> Generator[Wait, Ready | int | None, PGresult | None]:
+    while pgconn.is_busy():
+        if (yield Wait.R):
+            pgconn.consume_input()
+    return pgconn.get_result()
+
+
+def _failure(answer: PGresult) -> PGresult | None:
+    return None if answer.status in _GOOD else answer
+
+
+_GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
+_BINARY = [Format.BINARY] * 32
+
+
+def table(answer: PGresult, connection: Any) -> list[tuple[Any, ...]]:
+    """The rows of an answer, as a cursor would give them."""
+    loader = Transformer(connection)
+    loader.set_pgresult(answer)
+    return loader.load_rows(0, answer.ntuples, tuple)
+
+
+def run(connection: psycopg.Connection[Any], conversation: Conversation) -> list[PGresult]:
+    """Among threads."""
+    try:
+        return connection.wait(conversation)
+    finally:
+        _end(connection)
+
+
+async def arun(connection: psycopg.AsyncConnection[Any], conversation: Conversation) -> list[PGresult]:
+    """On an event loop."""
+    loop, line = asyncio.get_running_loop(), connection.pgconn.socket
+    try:
+        wanted = next(conversation)
+        while True:
+            wanted = conversation.send(await _ready(loop, line, wanted))
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    finally:
+        _end(connection)
+
+
+async def _ready(loop: asyncio.AbstractEventLoop, line: int, wanted: Wait) -> Ready:
+    woken: asyncio.Future[Ready] = loop.create_future()
+    if wanted & Wait.R:
+        loop.add_reader(line, _wake, woken, Ready.R)
+    if wanted & Wait.W:
+        loop.add_writer(line, _wake, woken, Ready.W)
+    try:
+        return await woken
+    finally:
+        if wanted & Wait.R:
+            loop.remove_reader(line)
+        if wanted & Wait.W:
+            loop.remove_writer(line)
+
+
+def _wake(woken: asyncio.Future[Ready], ready: Ready) -> None:
+    if not woken.done():
+        woken.set_result(ready)
+
+
+def _end(connection: Any) -> None:
+    """A conversation that broke off (an interrupt, a lost connection) leaves a line nobody can go on talking on."""
+    if connection.pgconn.pipeline_status != PipelineStatus.OFF:
+        connection.pgconn.finish()

@@ -1,0 +1,293 @@
+"""A route's transaction in its colours: who drives its flows, and how a handler is run in it.
+
+SyncJoined       WSGI: everything in the request's own thread
+AsyncJoined      ASGI, on an async driver
+ThreadedJoined   ASGI, on a sync driver: begin and commit in a thread, as the handler itself (`def`)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+from retrysafe.engine.effects import Flow
+from retrysafe.errors import UsageError, WrongColour
+from retrysafe.policy import Policy
+from retrysafe.transactions.base import Colour
+from retrysafe.transactions.drive import AsyncStage, Stage, aadvance, advance, through_cancels
+from retrysafe.transactions.flow import FLUSH, TxFlow
+from retrysafe.transactions.sources import adapter_of, source
+from retrysafe.web.capture import Response
+from retrysafe.web.colours import AsyncExchange, SyncExchange
+from retrysafe.web.exchange import Exchange
+from retrysafe.web.joining import Joint
+
+R = TypeVar("R")
+
+HANDLE = "tx"
+"""The argument of a handler that gets the connection or session, where its framework does not hand it over itself."""
+
+MODES = ("required", "generate")
+
+Hop = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Run a function in a thread, and wait for it there."""
+
+
+class SyncJoined:
+    """Threads."""
+
+    def __init__(self, joint: Joint, given: Any) -> None:
+        self.joint = joint
+        self._stage = Stage(joint.exchange.settings.safe, source(given, "sync"))
+
+    @property
+    def handle(self) -> Any:
+        """The user's connection or session, in the open transaction."""
+        assert self._stage.tx is not None, "a transaction is open"
+        return self._stage.tx.handle
+
+    def open(self) -> None:
+        self._drive(self.joint.opening())
+
+    def undo(self, error: Exception) -> None:
+        """The handler raised: what it wrote is undone before anybody makes an answer of it."""
+        self._stage.close()
+        self.joint.exchange.failed_with = error
+
+    def settle(self, flow: Flow[Response | None]) -> Response | None:
+        try:
+            return self._drive(self.joint.settling(flow))
+        finally:
+            self._stage.close()
+
+    def run(self, call: Callable[[Any], R]) -> R:
+        """Call the handler; again, from the beginning, where the database undid it because of others."""
+        while True:
+            try:
+                result = call(self.handle)
+                self.flush()
+                return result
+            except Exception as error:
+                self.undo(error)
+                if not self.joint.lost_to_others(error):
+                    raise
+                self.give_way(error)
+
+    def give_way(self, error: Exception) -> None:
+        """Let the others on, and begin again if that is possible."""
+        if not self.joint.may_rerun():
+            self.refuse(error)
+        self._drive(self.joint.reopening())
+
+    def refuse(self, error: Exception) -> NoReturn:
+        """The database undid it, and the client must ask again: raise Shortcut with that answer in place."""
+        self.settle(self.joint.exchange.let_go())
+        raise self.joint.rolled_back(error) from error
+
+    def flush(self) -> None:
+        """Now and not at the end: what the database says to it is the handler's to answer for."""
+        self._stage.perform(FLUSH)
+
+    def _drive(self, flow: TxFlow[R]) -> R:
+        try:
+            ended = advance(flow, self._stage, lambda: next(flow))
+        except BaseException:
+            self._stage.close()
+            raise
+        return ended  # type: ignore[return-value]  # only without `bodies` does it stop at a Body
+
+
+class AsyncJoinedBase(ABC):
+    """What the two kinds on an event loop share: how a handler is run."""
+
+    joint: Joint
+
+    @property
+    @abstractmethod
+    def handle(self) -> Any: ...
+    @abstractmethod
+    async def open(self) -> None: ...
+    @abstractmethod
+    async def undo(self, error: Exception) -> None: ...
+    @abstractmethod
+    async def settle(self, flow: Flow[Response | None]) -> Response | None: ...
+    @abstractmethod
+    async def give_way(self, error: Exception) -> None: ...
+    @abstractmethod
+    async def flush(self) -> None: ...
+
+    async def refuse(self, error: Exception) -> NoReturn:
+        await self.settle(self.joint.exchange.let_go())
+        raise self.joint.rolled_back(error) from error
+
+    async def run(self, call: Callable[[Any], Awaitable[R]]) -> R:
+        """Call the handler; again, from the beginning, where the database undid it because of others."""
+        while True:
+            try:
+                result = await call(self.handle)
+                await self.flush()
+                return result
+            except Exception as error:
+                await self.undo(error)
+                if not self.joint.lost_to_others(error):
+                    raise
+                await self.give_way(error)
+
+
+class AsyncJoined(AsyncJoinedBase):
+    """Event loops, on an async driver."""
+
+    def __init__(self, joint: Joint, given: Any) -> None:
+        self.joint = joint
+        self._stage = AsyncStage(joint.exchange.settings.safe, source(given, "async"))
+
+    @property
+    def handle(self) -> Any:
+        assert self._stage.tx is not None, "a transaction is open"
+        return self._stage.tx.handle
+
+    async def open(self) -> None:
+        await self._drive(self.joint.opening())
+
+    async def undo(self, error: Exception) -> None:
+        await self._stage.close()
+        self.joint.exchange.failed_with = error
+
+    async def settle(self, flow: Flow[Response | None]) -> Response | None:
+        try:
+            return await self._drive(self.joint.settling(flow))
+        finally:
+            await self._stage.close()
+
+    async def give_way(self, error: Exception) -> None:
+        if not self.joint.may_rerun():
+            await self.refuse(error)
+        await self._drive(self.joint.reopening())
+
+    async def flush(self) -> None:
+        await self._stage.perform(FLUSH)
+
+    async def _drive(self, flow: TxFlow[R]) -> R:
+        try:
+            ended = await aadvance(flow, self._stage, lambda: next(flow))
+        except BaseException:
+            await self._stage.close()
+            raise
+        return ended  # type: ignore[return-value]  # only without `bodies` does it stop at a Body
+
+
+class ThreadedJoined(AsyncJoinedBase):
+    """Event loops, on a sync driver: its connection is opened and ended in a thread, and never used in two at once."""
+
+    def __init__(self, inner: SyncJoined, hop: Hop) -> None:
+        self.joint = inner.joint
+        self.inner = inner
+        self._hop = hop
+
+    @property
+    def handle(self) -> Any:
+        return self.inner.handle
+
+    async def open(self) -> None:
+        await self._hop(self.inner.open)
+
+    async def undo(self, error: Exception) -> None:
+        await self._hop(lambda: self.inner.undo(error))
+
+    async def settle(self, flow: Flow[Response | None]) -> Response | None:
+        told: Response | None = await self._hop(lambda: self.inner.settle(flow))
+        return told
+
+    async def give_way(self, error: Exception) -> None:
+        await self._hop(lambda: self.inner.give_way(error))
+
+    async def flush(self) -> None:
+        await self._hop(self.inner.flush)
+
+
+async def in_thread(function: Callable[[], R]) -> R:
+    """A commit that has begun is not left because its request was cancelled."""
+    return await through_cancels(asyncio.to_thread(function))
+
+
+# Joining --------------------------------------------------------------------------------------------
+
+
+class Wanted(NamedTuple):
+    """What a route asks for: its policy or None, its name, and where its transactions come from (None: RetrySafe's)."""
+
+    policy: Policy | None
+    target: str
+    tx: Any = None
+
+
+def join(exchange: SyncExchange, principal: Any, wanted: Wanted) -> SyncJoined:
+    """Claim this request's key by opening a transaction. Raises Shortcut when the handler must not run."""
+    given = transactions_of(exchange, wanted)
+    task = exchange.identify(principal, wanted.policy, target=wanted.target)
+    assert task is not None, "these modes have a key for each request"
+    joined = SyncJoined(Joint(exchange, task), given)
+    exchange.joint = joined
+    joined.open()
+    return joined
+
+
+async def ajoin(exchange: AsyncExchange, principal: Any, wanted: Wanted, handler: Any) -> AsyncJoinedBase:
+    """The same on an event loop. `handler` says in which colour its transaction is used."""
+    given = transactions_of(exchange, wanted)
+    colour = colour_for(given, handler)
+    task = await exchange.identify(principal, wanted.policy, target=wanted.target)
+    assert task is not None, "these modes have a key for each request"
+    joint = Joint(exchange, task)
+    joined: AsyncJoinedBase = (
+        AsyncJoined(joint, given) if colour == "async" else ThreadedJoined(SyncJoined(joint, given), in_thread)
+    )
+    exchange.joint = joined
+    await joined.open()
+    return joined
+
+
+def transactions_of(exchange: Exchange, wanted: Wanted) -> Any:
+    """Where the handler's transactions come from; every request must have one."""
+    mode = (wanted.policy or exchange.policy).mode
+    if mode not in MODES:
+        raise UsageError(
+            f"{wanted.target} has strength='transaction' and mode={mode!r}, under which a request without a key would "
+            "have no transaction to run in; choose mode='required', or mode='generate' for clients that send none yet"
+        )
+    given = wanted.tx if wanted.tx is not None else exchange.settings.safe.tx
+    if given is None:
+        raise UsageError(
+            f"{wanted.target} has strength='transaction', but nobody says how to open one; pass tx= (a pool, a "
+            "sessionmaker, 'django:default') beside it, or to RetrySafe"
+        )
+    return given
+
+
+def checked_tx(strength: str, tx: Any) -> None:
+    if tx is not None and strength != "transaction":
+        raise UsageError(f"tx={tx!r} is for strength='transaction', but this has strength={strength!r}")
+
+
+def colour_for(given: Any, handler: Any) -> Colour:
+    """An object has its own colour; a path or a factory takes that of the handler which uses it."""
+    own: Colour = "async" if inspect.iscoroutinefunction(inspect.unwrap(handler)) else "sync"
+    adapter = adapter_of(given, own)
+    if adapter is None:
+        return "async" if inspect.iscoroutinefunction(given) else own
+    if own == "sync" and adapter.colour == "async":
+        name = getattr(handler, "__qualname__", handler)
+        raise WrongColour(f"tx={given!r} is async, but {name} is a plain function; write `async def`")
+    return adapter.colour
+
+
+def takes_handle(handler: Any) -> bool:
+    return HANDLE in inspect.signature(handler).parameters
+
+
+def handed(handler: Any, kwargs: dict[str, Any], handle: Any) -> dict[str, Any]:
+    """The handler's arguments, with the handle where it asks for one."""
+    return {**kwargs, HANDLE: handle} if takes_handle(handler) else kwargs

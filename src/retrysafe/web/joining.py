@@ -1,0 +1,280 @@
+"""The transaction strength of a route: the claim *is* an open transaction of the user's, the answer commits with it.
+
+    claim      begin on the user's own database, lock the key, read; a stored answer is given back at once
+    handler    gets the connection or session, and writes what it likes
+    answer     held back by the middleware as ever; its settlement is the receipt and the commit, then the first byte
+
+Nothing else differs from the guard: the exchange decides what is final, what is too large and which headers are kept,
+and asks its store for `Complete` or `Release`. Here a commit stands behind the one and a rollback behind the other, so
+a process that dies before the commit has done nothing at all.
+
+A handler that raised is rolled back first. If what its framework makes of that is final, it is stored by a receipt in
+a transaction of its own, as transactions/flow.py does (rule 4).
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any
+
+from retrysafe.core.ops import Complete, Install, Lookup, LookupReply, Release, Suspect
+from retrysafe.core.outcomes import Busy, Mismatch, Outcome, Replay, Uncertain
+from retrysafe.core.records import Answer, Record
+from retrysafe.engine.effects import Effect, Flow, Pause
+from retrysafe.engine.events import Name
+from retrysafe.engine.guard import POLL, Task, refusal
+from retrysafe.engine.heartbeat import Lease
+from retrysafe.errors import CorruptRecord, RetrySafeError, RolledBack, StoreUnclear, TransactionSplit
+from retrysafe.transactions.failures import Trouble, trouble
+from retrysafe.transactions.flow import (
+    FLUSH,
+    RERUN_AFTER,
+    RERUNS,
+    ROLLBACK,
+    Entered,
+    Opened,
+    TxFlow,
+    Undone,
+    committed,
+    looked,
+    ours,
+    receipted,
+    written_down,
+)
+from retrysafe.transactions.place import place
+from retrysafe.web import problems
+from retrysafe.web.capture import Response, to_replay
+from retrysafe.web.exchange import Exchange, Held, Shortcut
+
+_log = logging.getLogger("retrysafe.web")
+
+OPENINGS = 3
+"""How often the transaction is begun anew where the database itself undid the beginning."""
+
+_REFUSED: dict[type[Outcome], Name] = {Busy: "busy", Mismatch: "mismatched", Uncertain: "uncertain"}
+
+
+class Instead(Exception):
+    """The claim ended otherwise than was asked; this is what the client gets."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__(response.status)
+        self.response = response
+
+
+class Joint:
+    """One request's transaction, as flows. Its colours are in joined.py."""
+
+    def __init__(self, exchange: Exchange, task: Task) -> None:
+        self.exchange = exchange
+        self.task = task
+        self.claim = replace(task.claim(), on_lapse="rerun")
+        self.reruns = 0
+        self._events = exchange.settings.safe.events
+        self._place = place(exchange.settings.safe)
+        self._entered: Entered | None = None
+
+    # The claim ------------------------------------------------------------------------------------
+
+    def opening(self) -> TxFlow[None]:
+        """Open the transaction, or raise Shortcut with the answer in place."""
+        quotas, task = self.exchange.settings.quotas, self.task
+        try:
+            yield from self._known()
+            if quotas.exceeded(task.key.scope, task.policy.retention) and (yield from self._would_run()):
+                raise self.exchange.refused(problems.QUOTA, retry_after=1)
+            record = yield from self._taken()
+        except RetrySafeError as error:
+            raise self.exchange.refused(error) from error
+        self._events.emit("new", self.claim.id, task.target)
+        lease = Lease(self.claim.id, task.key.value, record.fence)
+        self.exchange.hold(Held(task=task, lease=lease, record=record, began=time.monotonic()))
+
+    def reopening(self) -> TxFlow[None]:
+        """After the database undid the handler's work because of others: once more from the beginning."""
+        self.reruns += 1
+        yield Pause(self.claim.id, random.uniform(0, RERUN_AFTER * 2**self.reruns))
+        self.exchange.failed_with = None
+        try:
+            yield from self._taken()
+        except (RetrySafeError, Shortcut) as stop:
+            yield from self.settling(self.exchange.let_go())
+            raise (stop if isinstance(stop, Shortcut) else self.exchange.refused(stop)) from None
+
+    def _known(self) -> TxFlow[None]:
+        known = self._place.known
+        if not known.install:
+            known.install = yield Install()  # before a transaction is open: an embedded store makes its tables now
+
+    def _would_run(self) -> TxFlow[bool]:
+        found: LookupReply = yield Lookup(self.claim.id)
+        return found.record is None or found.record.expired(found.now)
+
+    def _taken(self) -> TxFlow[Record]:
+        for opening in range(OPENINGS):
+            try:
+                found = yield from self._admitted()
+                if isinstance(found, Opened):
+                    self._entered = Entered(found, (yield from ours(found.statements.mark(found.look))))
+                    return found.statements.begun(self.claim, found.look, found.grant)
+            except Undone as undone:
+                if opening == OPENINGS - 1:
+                    raise RolledBack(self.task.key.value, str(undone)) from undone
+            else:
+                raise self._refused(found)
+        raise AssertionError("the last opening returns or raises")
+
+    def _admitted(self) -> TxFlow[Opened | Outcome]:
+        """While another is at it wait as the policy says, with no transaction open and a place among the waiters."""
+        policy, waiters = self.task.policy, self.exchange.settings.waiters
+        waited, waiting = 0.0, False
+        try:
+            while True:
+                found = yield from looked(self.claim, self._place)
+                left = policy.wait - waited
+                if not (isinstance(found, Busy) and policy.busy == "wait" and left > 0):
+                    return found
+                waiting = waiting or waiters.enter()
+                if not waiting:
+                    return found
+                pause = min(random.uniform(*POLL), left)
+                yield Pause(self.claim.id, pause)
+                waited += pause
+        finally:
+            if waiting:
+                waiters.leave()
+
+    def _refused(self, found: Outcome) -> Shortcut:
+        """Put the stored answer or the problem in place."""
+        if isinstance(found, Replay):
+            response = self._replay(found.record)
+            self._events.emit("replayed", self.claim.id, self.task.target)
+            return self.exchange.refused(response)
+        self._events.emit(_REFUSED[type(found)], self.claim.id, self.task.target)
+        return self.exchange.refused(refusal(self.task, found))
+
+    def _replay(self, record: Record) -> Response:
+        if record.scope != self.task.key.scope or record.key != self.task.key.value:
+            raise CorruptRecord(record.id, "it is stored under another scope or key than its id says")
+        if record.answer is not None and record.answer.gone:
+            return self._respond(problems.GONE)
+        return to_replay(record)
+
+    # The settlement -------------------------------------------------------------------------------
+
+    def settling(self, flow: Flow[Response | None]) -> TxFlow[Response | None]:
+        """Carry out what the exchange's own flow asks for, by a commit or a rollback."""
+        try:
+            return (yield from self._carried_out(flow))
+        except Instead as instead:
+            return instead.response
+        except Undone as undone:
+            return self._told(RolledBack(self.task.key.value, str(undone)))
+        except (StoreUnclear, TransactionSplit) as error:
+            _log.error("%s: %s", self.exchange.target, error)
+            return self._respond(problems.UNKNOWN)
+        except RetrySafeError as error:
+            return self._told(error)
+        except Exception as error:
+            return (yield from self._failing_late(error))
+        finally:
+            flow.close()  # before anybody looks whether the exchange is still claimed
+
+    def _carried_out(self, flow: Flow[Response | None]) -> TxFlow[Response | None]:
+        """Errors of ours end it here. The flow's own reading of them is about a store that may have what it was sent;
+        here nothing has happened."""
+        try:
+            effect = next(flow)
+            while True:
+                effect = flow.send((yield from self._performed(effect)))
+        except StopIteration as done:
+            told: Response | None = done.value
+            return told
+
+    def _performed(self, effect: Effect) -> Generator[Any, Any, Any]:
+        if isinstance(effect, Complete):
+            yield from self._completing(effect.answer)
+            return True
+        if isinstance(effect, Release | Suspect):
+            yield ROLLBACK
+            # Nothing is unknown about work that was rolled back: a suspicion is not worth an event.
+            return isinstance(effect, Release)
+        return None  # an announcement: who waits for a transaction looks by himself
+
+    def _completing(self, answer: Answer) -> TxFlow[None]:
+        if self.exchange.failed_with is not None:
+            yield ROLLBACK
+            return (yield from self._writing_down(answer))
+        assert self._entered is not None, "a claim is settled once, and after it was opened"
+        try:
+            yield FLUSH
+        except Exception as error:
+            yield ROLLBACK
+            if self.was_undone(error):
+                raise Undone(f"the database undid it because of others ({error})") from error
+            raise
+        yield from receipted(self.claim, self.task, self._place, self._entered, answer)
+        yield from committed(self.claim, self._place)
+        return None
+
+    def _writing_down(self, answer: Answer) -> TxFlow[None]:
+        """What was written is rolled back; the answer gets a transaction of its own. Whoever has got in between has the
+        key, and its answer counts."""
+        instead = yield from written_down(self.claim, self._place, answer)
+        if isinstance(instead, Replay):
+            raise Instead(self._replay(instead.record))
+        if instead is not None:
+            raise refusal(self.task, instead)
+
+    def _failing_late(self, error: Exception) -> TxFlow[Response]:
+        """The database said no to what the handler had left for the end: a pending insert, a deferred constraint."""
+        exchange, codes = self.exchange, self.exchange.settings.codes
+        _log.error("%s: what it wrote could not be committed", exchange.target, exc_info=error)
+        exchange.failed_with = error
+        if not exchange.storable(codes.failed, error):
+            self._events.emit("released", self.claim.id, self.task.target)
+            return self._respond(problems.FAILED_FOR_NOW)
+        told = self._respond(problems.FAILED)
+        try:
+            yield from self._writing_down(Answer(told.status, told.body, exchange.settings.dropped.keep(told.headers)))
+        except Instead as instead:
+            return instead.response
+        except (RetrySafeError, Undone) as trouble_:
+            _log.error("%s: how it ended could not be written down: %s", exchange.target, trouble_)
+            return self._respond(problems.FAILED_FOR_NOW)
+        self._events.emit("completed", self.claim.id, self.task.target)
+        return told
+
+    def rolled_back(self, error: Exception) -> Shortcut:
+        """What to raise for a handler whose work the database undid once too often."""
+        why = f"the database undid it because of others ({error})"
+        return self.exchange.refused(RolledBack(self.task.key.value, why))
+
+    @staticmethod
+    def was_undone(error: Exception) -> bool:
+        """Whether the database undid the work because of others: a serialization failure, a deadlock."""
+        return trouble(error) is Trouble.AGAIN
+
+    def lost_to_others(self, error: Exception) -> bool:
+        """Whether a handler raised because of that, and its claim is still to be settled: what fails after the commit
+        (a background task) is not the claim's any more."""
+        return self.exchange.claimed and self.was_undone(error)
+
+    def may_rerun(self) -> bool:
+        """Uploaded files are read once: a handler that is called again would find them empty."""
+        kind = self.exchange.view.headers.get("content-type", "")
+        return self.reruns < RERUNS and not kind.lower().startswith("multipart/")
+
+    def _told(self, error: RetrySafeError) -> Response:
+        self.exchange.refused(error)
+        told = self.exchange.response
+        assert told is not None, "a refusal leaves its answer"
+        return told
+
+    def _respond(self, problem: problems.Problem) -> Response:
+        settings = self.exchange.settings
+        return problems.respond(problem, settings.codes, settings.docs)

@@ -1,0 +1,277 @@
+"""MySQL and MariaDB beside the contract: addresses, errors, packets, the clock, the schema, the pool."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from retrysafe.core.ops import Lookup
+from retrysafe.errors import SchemaMissing, StoreError, StoreUnavailable, StoreUnclear, StoreURLError
+from retrysafe.stores.base import BatchRefused
+from retrysafe.stores.mysql.dialect import parse_url
+from retrysafe.stores.mysql.errors import Again, meaning
+from retrysafe.stores.mysql.talking import PACKET, Heard, in_step, number_of, packets, steps
+from retrysafe.stores.registry import find_backend, open_store
+from retrysafe.stores.sql.dialect import Statement
+from retrysafe.stores.sql.plans import Held
+from retrysafe.testing.builders import answer, claim, complete
+from tests.opening import unique, with_option
+
+SERVERS = [pytest.param(name, marks=pytest.mark.store(name)) for name in ("mysql", "mariadb")]
+
+
+@pytest.fixture(params=SERVERS)
+def url(request: pytest.FixtureRequest) -> str:
+    return with_option(request.getfixturevalue(f"{request.param}_url"), "table", unique())
+
+
+# Addresses ----------------------------------------------------------------------------------------
+
+
+def test_an_address_in_full() -> None:
+    at = parse_url("mysql://us%40er:p%2Fw@db.example:3307/shop?table=mine&pool=3&pool_timeout=0.5")
+    assert at.connect == {
+        "host": "db.example", "port": 3307, "user": "us@er", "password": "p/w", "database": "shop", "charset": "utf8mb4"
+    }  # fmt: skip
+    assert (at.names.keys, at.pool, at.pool_timeout) == ("`mine_keys`", 3, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("mysql://host", "names no database"),
+        ("mysql:///shop", "names no database"),
+        ("mysql://host/a/b", "names no database"),
+        ("mysql://host:port/shop", "3306"),
+        ("mysql://host/shop?colour=red", "colour=red"),
+        ("mysql://host/shop?ssl=maybe", "neither on nor off"),
+        ("mysql://host/shop?ssl_ca=/nowhere.pem", "no file"),
+    ],
+)
+def test_a_wrong_address_is_told(url: str, says: str) -> None:
+    with pytest.raises(StoreURLError, match=re.escape(says)):
+        parse_url(url)
+
+
+def test_a_password_is_not_shown() -> None:
+    with pytest.raises(StoreURLError) as told:
+        parse_url("mysql://me:hunter2@host")
+    assert "hunter2" not in str(told.value)
+
+
+# Errors -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (1213, Again), (1205, Held), (1146, SchemaMissing), (2006, StoreUnclear), (2013, StoreUnclear),
+        (1053, StoreUnclear), (1290, StoreUnavailable), (1040, StoreUnavailable), (1153, StoreError),
+        (1406, StoreError), (0, StoreUnclear),
+    ],
+)  # fmt: skip
+def test_what_an_error_means(number: int, kind: type[Exception]) -> None:
+    assert type(meaning(pymysql.err.OperationalError(number, "said so"), "mysql://h/d")) is kind
+
+
+def test_a_held_row_refuses_a_batch() -> None:
+    assert type(meaning(pymysql.err.OperationalError(1205, "said so"), "mysql://h/d", batch=True)) is BatchRefused
+
+
+def test_a_number_counts_only_from_a_driver() -> None:
+    """A KeyError(1213) of the user's is no deadlock; an error that wraps the driver's is the driver's."""
+    assert number_of(KeyError(1213)) is None
+    wrapped = RuntimeError("from above")
+    wrapped.__cause__ = pymysql.err.OperationalError(1213, "deadlock")
+    assert number_of(wrapped) == 1213
+
+
+# Packets ------------------------------------------------------------------------------------------
+
+
+def plain(sql: str, values: Any) -> str:
+    return sql
+
+
+def heard(conversation: Any, *replies: Heard) -> tuple[list[str], Any]:
+    """What is sent, and what is read in the end."""
+    sent = [next(conversation)]
+    for reply in replies[:-1]:
+        sent.append(conversation.send(reply))
+    with pytest.raises(StopIteration) as done:
+        conversation.send(replies[-1])
+    return sent, done.value.value
+
+
+DUPLICATE = pymysql.err.IntegrityError(1062, "there already")
+
+
+def test_all_steps_go_in_one_packet_and_each_statement_says_its_last() -> None:
+    two, one = Statement("INSERT /* or nothing */ a; SELECT b", {}), Statement("UPDATE c", {})
+    sent, found = heard(packets([two, one], plain), Heard([[(1,)], [("b",)], [(1,), (1,)]], None))
+    assert sent == ["INSERT /* or nothing */ a;SELECT b;UPDATE c"]
+    assert found == [[("b",)], [(1,), (1,)]]
+
+
+def test_what_is_there_already_is_passed_over_and_the_rest_is_sent() -> None:
+    two, one = Statement("INSERT /* or nothing */ a; SELECT b", {}), Statement("UPDATE c", {})
+    sent, found = heard(packets([one, two], plain), Heard([[]], DUPLICATE), Heard([[("b",)]], None))
+    assert sent == ["UPDATE c;INSERT /* or nothing */ a;SELECT b", "SELECT b"]
+    assert found == [[], [("b",)]]
+
+
+def test_any_other_insert_that_meets_a_duplicate_fails() -> None:
+    conversation = packets([Statement("INSERT a", {})], plain)
+    next(conversation)
+    with pytest.raises(pymysql.err.IntegrityError):
+        conversation.send(Heard([], DUPLICATE))
+
+
+def test_a_packet_has_a_limit() -> None:
+    large = [Statement("x" * (PACKET // 2 + 1), {}) for _ in range(3)]
+    sent, _ = heard(packets(large, plain), *[Heard([[]], None)] * 3)
+    assert [len(packet) for packet in sent] == [PACKET // 2 + 1] * 3
+
+
+def test_plans_go_in_step() -> None:
+    def plan(*says: str) -> Any:
+        told = []
+        for text in says:
+            told.append((yield Statement(text, {})))
+        return told
+
+    together = in_step([plan("a", "b"), plan(), plan("c")])
+    assert [statement.sql for statement in next(together)] == ["a", "c"]
+    assert [statement.sql for statement in together.send(["A", "C"])] == ["b"]
+    with pytest.raises(StopIteration) as done:
+        together.send(["B"])
+    assert done.value.value == [["A", "B"], [], ["C"]]
+
+
+def test_every_text_can_be_split() -> None:
+    """A `;` inside a literal would be taken for the end of a statement."""
+    from retrysafe.stores.mysql.dialect import DIALECT, names
+
+    for name, text in DIALECT.load(names()).items():
+        for step in steps(text):
+            assert step.count("'") % 2 == 0, name
+            assert step.partition(" ")[0] in ("SELECT", "INSERT", "UPDATE", "DELETE", "SET"), name
+            assert "ON CONFLICT" not in step or name in ("insert",), name
+
+
+# Real servers -------------------------------------------------------------------------------------
+
+
+def test_the_clock_is_utc_whatever_the_session_thinks(url: str) -> None:
+    at = parse_url(url)
+    with pymysql.connect(**at.connect) as connection, connection.cursor() as cursor:
+        from retrysafe.stores.mysql.dialect import DIALECT
+
+        sql = DIALECT.fill("SELECT {now}", at.names)
+        for zone in ("+00:00", "-11:00", "+13:00"):
+            cursor.execute("SET time_zone = %s", [zone])
+            cursor.execute(sql, {"now": None})
+            (moment,) = cursor.fetchone() or (0,)
+            assert abs(moment / 1e6 - time.time()) < 60
+
+
+def test_without_tables_the_command_is_named(url: str) -> None:
+    store = open_store(url)
+    with pytest.raises(SchemaMissing, match="retrysafe migrate"):
+        store.execute(Lookup(b"x" * 32))
+    store.close()
+
+
+def test_migrating_twice_does_nothing_more_and_the_script_makes_the_same(url: str) -> None:
+    store = open_store(url)
+    assert store.migrate() == ["0001_keys", "0002_outbox"]
+    assert store.migrate() == []
+    store.close()
+    again = re.sub("table=.*", f"table={unique()}", url)
+    at = parse_url(again)
+    script = find_backend(again).schema(again)
+    with pymysql.connect(**at.connect, autocommit=True) as connection, connection.cursor() as cursor:
+        for statement in script.split(";\n"):
+            if statement.strip():
+                cursor.execute(statement)
+        assert shape(cursor, at.names.bare) == shape(cursor, parse_url(url).names.bare)
+    by_hand = open_store(again)
+    assert by_hand.migrate() == []
+    assert by_hand.execute(claim("k")).granted
+    by_hand.close()
+
+
+def shape(cursor: Any, prefix: str) -> list[Any]:
+    cursor.execute(
+        "SELECT substr(table_name, %s), column_name, column_type, collation_name FROM information_schema.columns "
+        "WHERE table_schema = DATABASE() AND table_name LIKE %s ORDER BY 1, 2",
+        [len(prefix) + 1, f"{prefix}\\_%"],
+    )
+    return list(cursor.fetchall())
+
+
+def test_a_server_that_is_not_strict_and_repeatable_changes_nothing(url: str) -> None:
+    """Our sessions say themselves how they want it."""
+    store = open_store(url)
+    store.migrate()
+    reply = store.execute(claim("k" * 300))
+    assert reply.granted
+    big = bytes(range(256)) * 4096 * 3
+    assert store.execute(complete(reply, big)) is True
+    found = store.execute(Lookup(reply.record.id)).record
+    assert found is not None
+    assert found.answer == answer(big)
+    store.close()
+
+
+@pytest.fixture
+def killer(url: str) -> Iterator[Any]:
+    with pymysql.connect(**parse_url(url).connect, autocommit=True) as connection, connection.cursor() as cursor:
+        yield cursor
+
+
+def test_idle_connections_that_were_ended_are_not_given_out(url: str, killer: Any) -> None:
+    """wait_timeout, a restart, an administrator: the next caller does not pay for it."""
+    store = open_store(url)
+    store.migrate()
+    killer.execute("SELECT connection_id()")
+    (own,) = killer.fetchone()
+    killer.execute("SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> %s", [own])
+    for (number,) in killer.fetchall():
+        killer.execute(f"KILL {int(number)}")
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        killer.execute("SELECT count(*) FROM information_schema.processlist WHERE db = DATABASE() AND id <> %s", [own])
+        if killer.fetchone() == (0,):
+            break
+    assert store.execute(claim("k", now=None)).granted
+    store.close()
+
+
+def test_the_page_runs_on_the_real_thing(url: str) -> None:
+    page = Path(__file__).parents[2] / "docs" / "howto" / "mysql.md"
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    at = parse_url(url)
+    code = "\n".join(blocks).replace("mysql://app:secret@127.0.0.1:3306/shop", url)
+    code = code.replace(
+        'pymysql.connect(host="127.0.0.1", user="app", password="secret", database="shop")', "pymysql.connect(**AT)"
+    )
+    names: dict[str, Any] = {"__name__": "page", "AT": at.connect}
+    exec(compile(code, str(page), "exec"), names)
+    names["safe"].migrate()
+    with pymysql.connect(**at.connect, autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute("DROP TABLE IF EXISTS orders")
+        cursor.execute("CREATE TABLE orders (number int, item varchar(100))")
+        assert names["order"](7, "a lamp") == "ordered a lamp"
+        assert names["order"](7, "a lamp") == "ordered a lamp"
+        cursor.execute("SELECT * FROM orders")
+        assert cursor.fetchall() == ((7, "a lamp"),)
+        cursor.execute("DROP TABLE orders")
+    names["safe"].close()

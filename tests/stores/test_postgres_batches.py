@@ -1,0 +1,199 @@
+"""How a batch travels to PostgreSQL: packed by us, one transaction, prepared where that can be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.adapt import PyFormat, Transformer
+from psycopg.types.numeric import Int4, Int8
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+from retrysafe.core.ops import Op
+from retrysafe.errors import StoreError, StoreUnavailable
+from retrysafe.stores.postgres import arrays, batches
+from retrysafe.stores.postgres.aio import AsyncPostgresStore
+from retrysafe.stores.postgres.dialect import parse_url
+from retrysafe.stores.postgres.pipeline import numbered
+from retrysafe.stores.postgres.sync import PostgresStore
+from retrysafe.stores.registry import open_store
+from retrysafe.testing.builders import claim, complete, lookup, release, renew
+from tests.opening import store_url
+from tests.waiting import until
+
+pytestmark = pytest.mark.store("postgres")
+
+
+@pytest.mark.parametrize(
+    ("pack", "values", "typed"),
+    [
+        (arrays.bytea, [b"", b"\x00\xff", b"abc"], bytes),
+        (arrays.text, ["", "ä€", "b", "b"], str),
+        (arrays.text, ["same", "same"], str),
+        (arrays.integer, [0, -1, 2**31 - 1], Int4),
+        (arrays.bigint, [0, -1, 2**63 - 1], Int8),
+    ],
+)
+def test_arrays_are_written_as_the_driver_writes_them(
+    pack: arrays.Pack, values: list[Any], typed: Callable[[Any], Any]
+) -> None:
+    elements = [typed(value) for value in values]
+    dumper = Transformer().get_dumper(elements, PyFormat.BINARY)
+    assert pack(values) == bytes(dumper.dump(elements) or b"")
+
+
+def test_named_parameters_become_numbers() -> None:
+    text = numbered("SELECT %(b)s, %(a)s, %(b)s, 7 %% 2")
+    assert (text.sql, text.parameters) == (b"SELECT $1, $2, $1, 7 % 2", ("b", "a"))
+    assert numbered("SELECT 1").name != text.name
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    found = store_url(request, tmp_path, "postgres")
+    store = open_store(found)
+    store.migrate()
+    store.close()
+    return found
+
+
+@pytest.fixture
+def admin(url: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(url.partition("?")[0], autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def pool(url: str) -> Iterator[ConnectionPool[Any]]:
+    """One connection: what one batch leaves behind, the next one finds."""
+    at_once = {"prepare_threshold": 0}
+    with ConnectionPool(url.partition("?")[0], min_size=1, max_size=1, open=True, kwargs=at_once) as made:
+        yield made
+
+
+@pytest.fixture
+async def async_pool(url: str) -> AsyncIterator[AsyncConnectionPool[Any]]:
+    async with AsyncConnectionPool(url.partition("?")[0], min_size=1, max_size=1, open=False) as made:
+        yield made
+
+
+def store_on(pool: ConnectionPool[Any], url: str) -> PostgresStore:
+    return PostgresStore(pool, table=parse_url(url).names.bare)
+
+
+def mixed(store: PostgresStore, name: str) -> list[Op[Any]]:
+    held = [store.execute(claim(f"{name}{number}", now=0)) for number in range(3)]
+    fresh = [claim(f"{name}-new{number}", now=1) for number in range(3)]
+    return [complete(held[0], now=1), fresh[0], renew(held[1], now=1), fresh[1], release(held[2], now=1), fresh[2]]
+
+
+def test_several_kinds_are_one_transaction(pool: ConnectionPool[Any], url: str, admin: psycopg.Connection[Any]) -> None:
+    store = store_on(pool, url)
+    replies = store.execute_many(mixed(store, "k"))
+    assert [reply if isinstance(reply, bool) else reply.granted for reply in replies] == [True] * 6
+    written = admin.execute(f"SELECT xmin::text, count(*) FROM {parse_url(url).names.keys} GROUP BY 1").fetchall()
+    assert [count for _, count in written] == [6]
+
+
+def test_one_kind_that_fails_undoes_the_others(
+    pool: ConnectionPool[Any], url: str, admin: psycopg.Connection[Any]
+) -> None:
+    """A NUL gets past our packing and is refused by the server, in the claims, which go first."""
+    store = store_on(pool, url)
+    ops = [*mixed(store, "k"), claim("bad", target="POST /a\0b", now=1)]
+    before = admin.execute(f"SELECT * FROM {parse_url(url).names.keys} ORDER BY id").fetchall()
+    with pytest.raises(StoreError) as refused:
+        store.execute_many(ops)
+    assert not isinstance(refused.value, StoreUnavailable)
+    assert admin.execute(f"SELECT * FROM {parse_url(url).names.keys} ORDER BY id").fetchall() == before
+    assert all(store.execute_many(ops[:-1])), "and the connection is as good as before"
+
+
+def prepared(pool: ConnectionPool[Any]) -> int:
+    with pool.connection() as connection:
+        row = connection.execute(
+            "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'retrysafe%'", prepare=False
+        ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_statements_are_prepared_once(pool: ConnectionPool[Any], url: str) -> None:
+    store = store_on(pool, url)
+    for name in "abc":
+        store.execute_many(mixed(store, name))
+    assert prepared(pool) == 5, "the settings and one for each kind"
+
+
+def test_what_is_sent_now_and_then_is_not_prepared(url: str) -> None:
+    with ConnectionPool(url.partition("?")[0], min_size=1, max_size=1, open=True) as pool:
+        store = store_on(pool, url)
+        for number in range(5):
+            store.execute_many(mixed(store, f"a{number}"))
+        assert prepared(pool) == 0
+        store.execute_many(mixed(store, "b"))
+        assert prepared(pool) == 5
+
+
+def test_nothing_is_prepared_where_its_owner_says_so(url: str) -> None:
+    """`prepare_threshold=None`: what one does behind a pooler that does not know about prepared statements."""
+    bare = url.partition("?")[0]
+    with ConnectionPool(bare, min_size=1, max_size=1, open=True, kwargs={"prepare_threshold": None}) as pool:
+        store = store_on(pool, url)
+        for name in "abc":
+            store.execute_many(mixed(store, name))
+        assert prepared(pool) == 0
+
+
+@pytest.mark.parametrize("forget", ["DEALLOCATE ALL", "DISCARD ALL"])
+def test_a_server_that_forgot_what_was_prepared(pool: ConnectionPool[Any], url: str, forget: str) -> None:
+    """Another server behind the same connection, as a pooler in transaction mode gives it."""
+    store = store_on(pool, url)
+    store.execute_many(mixed(store, "a"))
+    with pool.connection() as connection:
+        connection.autocommit = True
+        connection.execute(forget)
+        connection.autocommit = False
+    replies = store.execute_many(mixed(store, "b"))
+    assert [reply if isinstance(reply, bool) else reply.granted for reply in replies] == [True] * 6
+    assert prepared(pool) == 0, "it is not tried again"
+
+
+def test_births_and_refusals_must_add_up() -> None:
+    """I1: a claim is not granted because a reply says nothing of it."""
+    ops = [claim(f"k{number}") for number in range(3)]
+    nothing: list[Any] = [None] * 26
+    read = batches.BATCHES[type(ops[0])].read
+    assert [reply.granted for reply in read(ops, [(3, 5, None, *nothing)])] == [True] * 3
+    for short in ([], [(2, 5, None, *nothing)], [(0, 5, None, *nothing)], [(1, 5, ops[0].id, *nothing)]):
+        assert read(ops, short) == [batches.UNSETTLED] * 3
+
+
+async def test_a_batch_that_is_cancelled_under_way_leaves_a_pool_that_works(
+    async_pool: AsyncConnectionPool[Any], url: str, admin: psycopg.Connection[Any]
+) -> None:
+    """I29, with one connection: nobody may go on talking where half a conversation was left."""
+    store = AsyncPostgresStore(async_pool, table=parse_url(url).names.bare)
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%%unnest%%'"
+
+    def waiting() -> bool:
+        row = watcher.execute(waits).fetchone()
+        return row is not None and row[0] > 0
+
+    with psycopg.connect(url.partition("?")[0], autocommit=True) as watcher:
+        # The plain statement first, so that the pool has its connection; then nobody gets at the table.
+        await store.execute(claim("first", now=0))
+        with admin.transaction():
+            admin.execute(f"LOCK TABLE {parse_url(url).names.keys}")
+            task = asyncio.create_task(store.execute_many([claim(f"k{number}", now=0) for number in range(3)]))
+            # lock_timeout bounds the wait; whichever comes first, the conversation is under way when it is cancelled.
+            await asyncio.to_thread(until, lambda: task.done() or waiting(), 10, "the batch to wait for the table")
+            task.cancel()
+            await asyncio.wait({task})
+    assert (await store.execute(lookup("first", now=1))).record is not None
+    replies = await store.execute_many([claim(f"l{number}", now=0) for number in range(3)])
+    assert all(reply.granted for reply in replies)

@@ -1,0 +1,77 @@
+"""SIGKILL between any two statements of a request: nothing happened, or all of it, and the retry ends well."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from retrysafe.core.keys import Key
+from retrysafe.core.ops import Lookup
+from tests.transactions.conftest import postgres_world, sqlite_world
+from tests.transactions.rigs import World
+from tests.web.transactions.crashing import CALLS, PAID, pay, retry
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.transactions.crashing", "tests.web.transactions.crashing"])
+
+STORES = {"sqlite": sqlite_world, "postgres": postgres_world}
+
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.store(name)) for name in STORES])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    made = STORES[request.param](request, tmp_path)
+    yield made
+    made.safe.close()
+
+
+def points(world: World, name: str) -> int:
+    ours, theirs = FORKS.Pipe()
+    child = FORKS.Process(target=pay, args=(world.url, name, 0, theirs))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    return int(ours.recv())
+
+
+def killed(world: World, name: str, at: int) -> None:
+    victim = FORKS.Process(target=pay, args=(world.url, name, at))
+    victim.start()
+    victim.join(60)
+    assert victim.exitcode == -signal.SIGKILL
+    victim.close()
+
+
+def emptied(world: World) -> None:
+    import sqlite3
+
+    sqlite = world.url.startswith("sqlite")
+    keys = "retrysafe_keys" if sqlite else f"{world.url.rpartition('table=')[2]}_keys"
+    other = sqlite3.connect(world.path) if sqlite else psycopg.connect(world.plain)
+    for table in ("effects", keys):
+        other.execute(f"DELETE FROM {table}")
+    other.commit()
+    other.close()
+
+
+@pytest.mark.parametrize("name", list(CALLS))
+def test_killed_anywhere_it_happened_whole_or_not_at_all(world: World, name: str) -> None:
+    last = points(world, name)
+    assert last >= 10
+    emptied(world)
+    done = 0
+    for at in range(1, last + 1):
+        killed(world, name, at)
+        stored = world.safe.execute(Lookup(Key("k", "alice").id("default"))).record
+        assert (stored is not None) == (world.effects() == ["a"]), f"half done at point {at} of {last}"
+        retried = retry(world.url, name)
+        assert (retried.status_code, retried.content) == (201, PAID)
+        assert ("idempotent-replayed" in retried.headers) == (stored is not None)
+        assert world.effects() == ["a"]
+        done += stored is not None
+        emptied(world)
+    assert 1 <= done < last, "some died after the commit, some before"
