@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from examples.folder_store.written import dump, load
 from retrysafe.core.moves import claim, move
 from retrysafe.core.ops import FENCED, Claim, List, Lookup, LookupReply, Op, Page, Reap, Stats, StatsReply
 from retrysafe.core.records import Record
@@ -24,6 +23,7 @@ from retrysafe.core.states import SETTLED, State
 from retrysafe.errors import StoreUnclear, UsageError
 from retrysafe.stores.base import AsyncStore, Capabilities, Store
 from retrysafe.stores.diagnosis import Diagnosis, good
+from retrysafe.stores.written import dump, load
 
 R = TypeVar("R")
 

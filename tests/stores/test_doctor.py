@@ -14,6 +14,7 @@ from retrysafe.cli.main import main
 from retrysafe.errors import StoreUnavailable, UsageError
 from retrysafe.stores import diagnosis, registry
 from retrysafe.stores.diagnosis import LABELS, Diagnosis, bad, diagnose, good, worst
+from retrysafe.stores.mysql import doctor as mysql
 from retrysafe.stores.postgres import doctor as postgres
 from retrysafe.stores.redis import doctor as redis_doctor
 from retrysafe.stores.registry import open_store
@@ -31,6 +32,14 @@ REDIS: dict[str, Any] = {
     "role": "master", "connected_slaves": 0, "buckets": 1,
 }  # fmt: skip
 
+MYSQL: dict[str, Any] = {
+    "version": "9.7.4", "product": "MySQL", "innodb_flush_log_at_trx_commit": "1", "sync_binlog": "1", "log_bin": "ON",
+    "replicas": 0, "semi_sync": False, "innodb_doublewrite": "ON", "read_only": "OFF", "super_read_only": "OFF",
+    "transaction_isolation": "REPEATABLE-READ", "engine": "InnoDB", "collation": "utf8mb4_0900_bin",
+    "max_allowed_packet": "67108864",
+}  # fmt: skip
+MARIADB = {**MYSQL, "version": "10.11.18-MariaDB", "product": "MariaDB", "collation": "utf8mb4_nopad_bin"}
+
 SQLITE: dict[str, Any] = {"journal_mode": "wal", "synchronous": 2, "filesystem": "ext4"}
 
 
@@ -39,7 +48,14 @@ def label(judge: Any, settings: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("judge", "settings"), [(postgres.judge, PG), (redis_doctor.judge, REDIS), (sqlite.judge, SQLITE)]
+    ("judge", "settings"),
+    [
+        (postgres.judge, PG),
+        (redis_doctor.judge, REDIS),
+        (sqlite.judge, SQLITE),
+        (mysql.judge, MYSQL),
+        (mysql.judge, MARIADB),
+    ],
 )
 def test_what_is_right_is_called_so(judge: Any, settings: dict[str, Any]) -> None:
     found = tuple(judge(settings))
@@ -64,6 +80,19 @@ WRONG = [
     ),
     (postgres.judge, PG, {"persistence": None}, "table", "best-effort"),
     (postgres.judge, PG, {"persistence": "u"}, "table", "best-effort"),
+    (mysql.judge, MYSQL, {"version": "5.7.44"}, "version", "best-effort"),
+    (mysql.judge, MARIADB, {"version": "10.5.1-MariaDB"}, "version", "best-effort"),
+    (mysql.judge, MYSQL, {"innodb_flush_log_at_trx_commit": "2"}, "innodb_flush_log_at_trx_commit", "best-effort"),
+    (mysql.judge, MARIADB, {"innodb_flush_log_at_trx_commit": "0"}, "innodb_flush_log_at_trx_commit", "best-effort"),
+    (mysql.judge, MYSQL, {"sync_binlog": "0"}, "sync_binlog", "at-most-once-until-failover"),
+    (mysql.judge, MYSQL, {"replicas": 1}, "replicas", "at-most-once-until-failover"),
+    (mysql.judge, MYSQL, {"innodb_doublewrite": "OFF"}, "innodb_doublewrite", "best-effort"),
+    (mysql.judge, MYSQL, {"super_read_only": "ON"}, "role", "best-effort"),
+    (mysql.judge, MARIADB, {"read_only": "ON"}, "role", "best-effort"),
+    (mysql.judge, MYSQL, {"engine": None, "collation": None}, "table", "best-effort"),
+    (mysql.judge, MYSQL, {"engine": "MyISAM"}, "table", "best-effort"),
+    (mysql.judge, MYSQL, {"collation": "utf8mb4_general_ci"}, "collation", "exactly-once-capable"),
+    (mysql.judge, MYSQL, {"max_allowed_packet": "1048576"}, "max_allowed_packet", "exactly-once-capable"),
     (redis_doctor.judge, REDIS, {"appendonly": "no"}, "persistence", "best-effort"),
     (redis_doctor.judge, REDIS, {"appendfsync": "everysec"}, "persistence", "best-effort"),
     (redis_doctor.judge, REDIS, {"appendfsync": "unknown"}, "persistence", "best-effort"),
@@ -154,6 +183,21 @@ def test_postgres_before_and_after_the_tables_are_made(postgres_url: str) -> Non
     assert diagnose(url).label == "best-effort"
 
 
+@pytest.mark.parametrize(("store", "product"), [("mysql", "MySQL "), ("mariadb", "MariaDB ")])
+def test_mysql_before_and_after_the_tables_are_made(request: pytest.FixtureRequest, store: str, product: str) -> None:
+    url = f"{request.getfixturevalue(f'{store}_url')}?table=doctored"
+    before = diagnose(url)
+    assert before.store.startswith(product)
+    assert values(before)["table"] == "missing"
+    made = open_store(url)
+    made.migrate()
+    made.close()
+    found = values(diagnose(url))
+    assert (found["table"], found["role"]) == ("InnoDB", "writable")
+    assert found["collation"].endswith("_bin")
+    assert "collation" not in [one.setting for one in diagnose(url).findings if not one.fine]
+
+
 def test_redis_as_it_is_and_as_it_must_not_be(redis_url: str) -> None:
     client = redis.Redis.from_url(redis_url)
     before = client.config_get("appendfsync")["appendfsync"]
@@ -177,7 +221,7 @@ def test_memory_is_best_effort() -> None:
 
 
 def test_a_server_that_does_not_answer() -> None:
-    for scheme in ("postgresql", "redis"):
+    for scheme in ("postgresql", "redis", "mysql"):
         with pytest.raises(StoreUnavailable):
             diagnose(f"{scheme}://127.0.0.1:{free_port()}/0")
 

@@ -27,6 +27,9 @@ from retrysafe.testing.contract.many import *  # noqa: F403
 from retrysafe.testing.contract.settle import *  # noqa: F403
 from tests.servers.ports import free_port
 
+PATIENT = 60.0
+"""Seconds: on a busy machine a cache that takes its time is still one."""
+
 
 @pytest.fixture(params=["sync", "async"])
 def do(request: pytest.FixtureRequest) -> Iterator[Do]:
@@ -153,7 +156,7 @@ def test_sizes_make_sense(wrong: dict[str, Any]) -> None:
 
 def test_processes_share_what_one_has_read(redis_url: str) -> None:
     store = Counted()
-    here, there = (Do.sync(Tiered(store, RedisCache(redis_url))) for _ in range(2))
+    here, there = (Do.sync(Tiered(store, RedisCache(redis_url, timeout=PATIENT))) for _ in range(2))
     completed(here)
     assert [do(claim("k", now=None)).record for do in (here, there)]
     assert store.asked == 2, "the second process found what the first had read"
@@ -167,7 +170,7 @@ def test_processes_share_what_one_has_read(redis_url: str) -> None:
 
 async def test_the_same_on_an_event_loop(redis_url: str) -> None:
     store = Counted()
-    cache = AsyncRedisCache(redis_url)
+    cache = AsyncRedisCache(redis_url, timeout=PATIENT)
     tiered = AsyncTiered(AsyncMemoryStore(store), cache)
     held = await tiered.execute(claim("k", now=None))
     assert await tiered.execute(complete(held, b"done", now=None))

@@ -19,7 +19,7 @@ from retrysafe.stores.tiered import TTL, Seen
 from retrysafe.stores.written import dump, load
 
 TIMEOUT = 0.25
-"""Seconds: a cache that is slower than the store is none."""
+"""Seconds, unless told otherwise: a cache that is slower than the store is none."""
 
 _FAILED = (RedisError, OSError, TimeoutError, asyncio.TimeoutError)
 
@@ -51,10 +51,10 @@ def _at(url: str, ttl: float) -> tuple[str, str]:
 class RedisCache:
     """`RedisCache("redis://…")`, in threads."""
 
-    def __init__(self, url: str, *, ttl: float = TTL) -> None:
+    def __init__(self, url: str, *, ttl: float = TTL, timeout: float = TIMEOUT) -> None:
         address, self._prefix = _at(url, ttl)
         self.ttl = ttl
-        self._client = Redis.from_url(address, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT)
+        self._client = Redis.from_url(address, socket_timeout=timeout, socket_connect_timeout=timeout)
 
     def get(self, record_id: bytes) -> Seen | None:
         with suppress(*_FAILED):
@@ -77,10 +77,10 @@ class RedisCache:
 class AsyncRedisCache:
     """`AsyncRedisCache("redis://…")`, on one event loop."""
 
-    def __init__(self, url: str, *, ttl: float = TTL) -> None:
+    def __init__(self, url: str, *, ttl: float = TTL, timeout: float = TIMEOUT) -> None:
         address, self._prefix = _at(url, ttl)
         self.ttl = ttl
-        self._client = AsyncRedis.from_url(address, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT)
+        self._client = AsyncRedis.from_url(address, socket_timeout=timeout, socket_connect_timeout=timeout)
 
     async def get(self, record_id: bytes) -> Seen | None:
         with suppress(*_FAILED):
