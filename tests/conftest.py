@@ -12,16 +12,18 @@ from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
 import psycopg
+import pymysql
 import pytest
 from psycopg import sql
 
 pytest.register_assert_rewrite("retrysafe.testing")
 
+from retrysafe.stores.mysql.dialect import parse_url  # noqa: E402
 from retrysafe.testing import Do  # noqa: E402  (after the rewrite was asked for)
-from tests.opening import Opener, PostgresTables, open_migrated, store_url  # noqa: E402
+from tests.opening import MysqlTables, Opener, PostgresTables, open_migrated, store_url  # noqa: E402
 from tests.servers import session  # noqa: E402
 
-SERVERLESS = ("unit", "typing", "docs", "layers")
+SERVERLESS = ("unit", "typing", "docs", "layers", "client")
 """Folders of tests that never talk to a server: naming only these starts none."""
 
 WITHOUT_SERVER = {"sqlite": f"SQLite {sqlite3.sqlite_version}", "memory": "memory"}
@@ -126,6 +128,26 @@ def postgres_url() -> Iterator[str]:
         admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
+def own_database(store: str) -> Iterator[str]:
+    """A database of this worker's own on the session's MySQL or MariaDB."""
+    server, name = shared_url(store), f"retrysafe_{uuid4().hex[:12]}"
+    admin = pymysql.connect(**parse_url(server).connect, autocommit=True)
+    with admin, admin.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {name}")
+        yield urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
+        cursor.execute(f"DROP DATABASE {name}")
+
+
+@pytest.fixture(scope="session")
+def mysql_url() -> Iterator[str]:
+    yield from own_database("mysql")
+
+
+@pytest.fixture(scope="session")
+def mariadb_url() -> Iterator[str]:
+    yield from own_database("mariadb")
+
+
 @pytest.fixture(scope="session")
 def redis_url(worker_number: int) -> str:
     """A numbered database of this worker's own on the session's Redis. Tests still take a prefix each."""
@@ -154,13 +176,27 @@ def postgres_tables(postgres_url: str) -> Iterator[PostgresTables]:
     tables.close()
 
 
+@pytest.fixture(scope="session")
+def mysql_tables(mysql_url: str) -> Iterator[MysqlTables]:
+    tables = MysqlTables(mysql_url)
+    yield tables
+    tables.close()
+
+
+@pytest.fixture(scope="session")
+def mariadb_tables(mariadb_url: str) -> Iterator[MysqlTables]:
+    tables = MysqlTables(mariadb_url)
+    yield tables
+    tables.close()
+
+
 @pytest.fixture
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
-    """`opener(store, colour)`: an empty store of that kind. Each call gives another, except on PostgreSQL."""
+    """`opener(store, colour)`: an empty store of that kind. Each call gives another, except on SQL servers."""
 
     def open_empty(store: str, colour: str) -> Do:
-        if store == "postgres":
-            tables: PostgresTables = request.getfixturevalue("postgres_tables")
+        if store in ("postgres", "mysql", "mariadb"):
+            tables: PostgresTables | MysqlTables = request.getfixturevalue(f"{store}_tables")
             return tables.empty(colour)
         return open_migrated(store_url(request, tmp_path, store), colour)
 

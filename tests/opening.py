@@ -1,7 +1,7 @@
 """Open a store for a test: empty, migrated, and nobody else's.
 
-Memory, SQLite and Redis get a place of their own each time. PostgreSQL keeps one set of tables per worker process
-and colour, emptied each time: creating tables for each of some thousand tests would take longer than the tests.
+Memory, SQLite and Redis get a place of their own each time. PostgreSQL, MySQL and MariaDB keep one set of tables per
+worker process, emptied each time: creating tables for each of some thousand tests would take longer than the tests.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import Literal
 from uuid import uuid4
 
 import psycopg
+import pymysql
 import pytest
 from psycopg import sql
 
+from retrysafe.stores.mysql.dialect import parse_url
 from retrysafe.stores.registry import open_async_store, open_store
 from retrysafe.testing import Do
 from tests.batching.crowd import Crowded
@@ -22,8 +24,8 @@ from tests.batching.crowd import Crowded
 Colour = Literal["sync", "async"]
 Opener = Callable[[str, str], Do]
 
-STORES = ("memory", "sqlite", "redis", "postgres")
-SHARED_STORES = ("sqlite", "redis", "postgres")
+STORES = ("memory", "sqlite", "redis", "postgres", "mysql", "mariadb")
+SHARED_STORES = ("sqlite", "redis", "postgres", "mysql", "mariadb")
 """Those that several processes may use at once."""
 COLOURS: tuple[Colour, ...] = ("sync", "async")
 
@@ -55,7 +57,7 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path, store: str) -> str
     if store == "sqlite":
         return f"sqlite:///{tmp_path / unique()}.db"
     server: str = request.getfixturevalue(f"{store}_url")
-    return with_option(server, {"redis": "prefix", "postgres": "table"}[store], unique())
+    return with_option(server, {"redis": "prefix"}.get(store, "table"), unique())
 
 
 class PostgresTables:
@@ -84,6 +86,31 @@ class PostgresTables:
             [self.prefix],
         ).fetchall()
         return [name for (name,) in rows]
+
+    def close(self) -> None:
+        for do in self._open.values():
+            do.close()
+        self._admin.close()
+
+
+class MysqlTables:
+    """The same on MySQL and on MariaDB."""
+
+    def __init__(self, url: str) -> None:
+        self.prefix = unique("contract_")
+        self.url = with_option(url, "table", self.prefix)
+        self._admin = pymysql.connect(**parse_url(url).connect, autocommit=True)
+        self._open: dict[str, Do] = {}
+
+    def empty(self, colour: str) -> Do:
+        """The store, without a record in it. Closing what is returned keeps it open for the next test."""
+        if colour not in self._open:
+            self._open[colour] = open_migrated(self.url, colour)
+        with self._admin.cursor() as cursor:
+            for table in ("keys", "outbox"):
+                cursor.execute(f"DELETE FROM `{self.prefix}_{table}`")
+        do = self._open[colour]
+        return Do(do.capabilities, do, do.many, do.migrate, lambda: None)
 
     def close(self) -> None:
         for do in self._open.values():

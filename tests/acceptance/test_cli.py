@@ -14,7 +14,7 @@ from retrysafe import RetrySafe
 from tests.opening import store_url
 
 COMMAND = [str(Path(sys.executable).with_name("retrysafe"))]
-STORES = [pytest.param(name, marks=pytest.mark.store(name)) for name in ("sqlite", "postgres", "redis")]
+STORES = [pytest.param(name, marks=pytest.mark.store(name)) for name in ("sqlite", "postgres", "redis", "mysql")]
 
 
 def retrysafe(*arguments: str, code: int = 0) -> tuple[str, str]:

@@ -128,6 +128,9 @@ class PostgresProxy:
             self._done.set()
         return False
 
+    def link(self, client: socket.socket, server: socket.socket) -> Link:
+        return Link(self, client, server)
+
     def forget(self, link: Link) -> None:
         with self._lock:
             self._links.discard(link)
@@ -143,7 +146,7 @@ class PostgresProxy:
             except OSError:
                 client.close()
                 continue
-            link = Link(self, client, server)
+            link = self.link(client, server)
             with self._lock:
                 self._links.add(link)
             link.start()

@@ -24,7 +24,7 @@ from retrysafe.testing.builders import claim, complete, lookup
 from tests.faults.cancelling import NEVER, at_every_await, attempt
 from tests.opening import unique, with_option
 
-STORES = ["sqlite", "postgres", "redis"]
+STORES = ["sqlite", "postgres", "redis", "mysql"]
 each_store = pytest.mark.parametrize("store", [pytest.param(name, marks=pytest.mark.store(name)) for name in STORES])
 insisting = pytest.mark.parametrize("again", [False, True], ids=["once", "insisting"])
 
@@ -33,7 +33,7 @@ insisting = pytest.mark.parametrize("again", [False, True], ids=["once", "insist
 def one_connection(store: str, request: pytest.FixtureRequest) -> str:
     """A URL whose store has a single connection: one that is lost or left dirty is noticed by the next operation."""
     url: str = request.getfixturevalue(f"{store}_url")
-    if store == "postgres":
+    if store in ("postgres", "mysql"):
         url = with_option(with_option(url, "pool", "1"), "table", unique("cancel_"))
     elif store == "redis":
         url = with_option(with_option(url, "max_connections", "1"), "prefix", unique())

@@ -14,15 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pymysql
 import pytest
 import redis
 
 from retrysafe import RetrySafe
+from retrysafe.stores.mysql.dialect import parse_url
 from retrysafe.stores.registry import open_store
 from retrysafe.testing.builders import claim
 from tests.opening import unique, with_option
 
-STORES = ["sqlite", "postgres", "redis"]
+STORES = ["sqlite", "postgres", "redis", "mysql"]
 each_store = pytest.mark.parametrize("store", [pytest.param(name, marks=pytest.mark.store(name)) for name in STORES])
 
 CHILDREN = 3
@@ -40,6 +42,8 @@ def mine(store: str, request: pytest.FixtureRequest) -> str:
         url = with_option(with_option(url, "table", name), "application_name", name)
     elif store == "redis":
         url = with_option(with_option(url, "prefix", name), "client_name", name)
+    elif store == "mysql":
+        url = with_option(url, "table", name)
     opened = open_store(url)
     opened.migrate()
     opened.close()
@@ -55,9 +59,18 @@ def connections(url: str) -> list[int]:
             return [int(each["id"]) for each in client.client_list() if each["name"] == name]
         finally:
             client.close()
+    if url.startswith("mysql"):
+        return mysql_connections(url)
     with psycopg.connect(url.partition("?")[0], autocommit=True) as admin:
         rows = admin.execute("SELECT pid FROM pg_stat_activity WHERE application_name = %s", [name]).fetchall()
     return [pid for (pid,) in rows]
+
+
+def mysql_connections(url: str) -> list[int]:
+    """Those of this worker's own database that say they come from a client, our own question aside."""
+    with pymysql.connect(**parse_url(url).connect) as admin, admin.cursor() as cursor:
+        cursor.execute("SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> connection_id()")
+        return [number for (number,) in cursor.fetchall()]
 
 
 @contextmanager

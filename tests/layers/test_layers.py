@@ -21,9 +21,19 @@ FILES = sorted(ROOT.rglob("*.py"))
 NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 
 BASE = ("core", "errors", "policy")
-MIDDLE = ("operations", "webhooks", "jobs", "consumers", "web", "client", "worker")
+MIDDLE = ("operations", "webhooks", "jobs", "consumers", "web", "client", "worker", "durable")
 TOP = ("cli", "console", "demo")
-SEAM = ("stores.base", "stores.lifetime", "stores.registry", "stores.batching", "stores.waking", "stores.wrappers")
+SEAM = (
+    "stores.base",
+    "stores.diagnosis",
+    "stores.lifetime",
+    "stores.registry",
+    "stores.batching",
+    "stores.waking",
+    "stores.wrappers",
+    "stores.tiered",
+    "stores.written",
+)
 
 # Who may import what of ours. The longest matching prefix counts.
 MAY: dict[str, tuple[str, ...]] = {
@@ -36,7 +46,16 @@ MAY: dict[str, tuple[str, ...]] = {
     # RetrySafe is the one object users hold: everything that hangs on it is reached from there.
     "engine.safe": (*BASE, *SEAM, "engine", "transactions", "operations"),
     # Joining the user's connection means speaking the dialect of the store that lives there.
-    "transactions": (*BASE, *SEAM, "engine", "transactions", "stores.sql", "stores.sqlite", "stores.postgres"),
+    "transactions": (
+        *BASE,
+        *SEAM,
+        "engine",
+        "transactions",
+        "stores.sql",
+        "stores.sqlite",
+        "stores.postgres",
+        "stores.mysql",
+    ),
     **dict.fromkeys(MIDDLE, (*BASE, *SEAM, "engine", "transactions", "stores.sql", *MIDDLE)),
     # Django creates its tables by its own migrations, on the databases Django has.
     "web.django": (*BASE, *SEAM, "engine", "transactions", *MIDDLE, "stores.sql", "stores.sqlite", "stores.postgres"),
@@ -49,11 +68,19 @@ MAY: dict[str, tuple[str, ...]] = {
 
 # A driver only inside its store and the file that joins its connections, a framework only inside its adapter.
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
-    "sqlite3": ("stores/sqlite/", "transactions/on_sqlite3.py", "transactions/on_aiosqlite.py", "demo/"),
+    "sqlite3": (
+        "stores/sqlite/",
+        "transactions/on_sqlite3.py",
+        "transactions/on_aiosqlite.py",
+        "demo/",
+        "client/journal.py",
+    ),
     "aiosqlite": ("transactions/on_aiosqlite.py",),
     "psycopg": ("stores/postgres/", "transactions/on_psycopg.py"),
     "psycopg_pool": ("stores/postgres/", "transactions/on_psycopg.py"),
     "asyncpg": ("stores/postgres/", "transactions/on_asyncpg.py"),
+    "pymysql": ("stores/mysql/", "transactions/on_pymysql.py"),
+    "asyncmy": ("stores/mysql/", "transactions/on_asyncmy.py"),
     "sqlalchemy": ("transactions/on_sqlalchemy",),
     "redis": ("stores/redis/", "worker/publishers.py", "consumers/redis", "jobs/redis"),
     "hiredis": ("stores/redis/",),
@@ -61,18 +88,23 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "pytest": ("testing/",),
     "hypothesis": ("testing/",),
     "fastapi": ("web/fastapi", "demo/", "console/"),
-    "starlette": ("web/starlette", "web/fastapi", "demo/", "console/"),
+    "starlette": ("web/starlette", "web/fastapi", "webhooks/starlette", "demo/", "console/"),
     "litestar": ("web/litestar",),
     "quart": ("web/quart",),
-    "flask": ("web/flask",),
+    "flask": ("web/flask", "webhooks/flask.py"),
     "werkzeug": ("web/flask", "web/quart"),
-    "django": ("web/django", "transactions/on_django.py"),
+    "django": ("web/django", "transactions/on_django.py", "webhooks/django.py"),
     "asgiref": ("web/django",),
     "rest_framework": ("web/django", "web/drf"),
     "uvicorn": ("demo/", "cli/", "console/"),
-    "httpx": ("client/", "cli/"),
-    "requests": ("client/",),
+    "httpx": ("client/httpx.py", "client/stripe.py", "cli/"),
+    "anyio": ("client/httpx.py",),
+    "requests": ("client/requests.py",),
+    "urllib3": ("client/requests.py",),
+    "stripe": ("client/stripe.py",),
     "celery": ("jobs/celery",),
+    "dbos": ("durable/dbos.py",),
+    "temporalio": ("durable/temporal.py",),
 }
 
 STDLIB = sys.stdlib_module_names - {"sqlite3"}

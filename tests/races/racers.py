@@ -35,6 +35,8 @@ class Race:
     keys: int
     now: float
     lease: float = 30
+    threads: int = THREADS
+    """In each of the processes."""
 
 
 def run_race(race: Race) -> list[Grant]:
@@ -63,8 +65,8 @@ def _process(race: Race, barrier: Any, results: Any) -> None:
     store = open_store(race.url)
     grants: list[Grant] = []
     errors: list[str] = []
-    gate = threading.Barrier(THREADS, action=lambda: barrier.wait(PATIENCE))
-    threads = [threading.Thread(target=_thread, args=(race, store, gate, grants, errors)) for _ in range(THREADS)]
+    gate = threading.Barrier(race.threads, action=lambda: barrier.wait(PATIENCE))
+    threads = [threading.Thread(target=_thread, args=(race, store, gate, grants, errors)) for _ in range(race.threads)]
     for thread in threads:
         thread.start()
     for thread in threads:

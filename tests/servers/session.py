@@ -1,6 +1,7 @@
 """The servers one test run shares. The process the user started starts them; xdist's workers get addresses.
 
-`RETRYSAFE_TEST_POSTGRES_URL` and `RETRYSAFE_TEST_REDIS_URL` name a server of your own to be used instead.
+`RETRYSAFE_TEST_POSTGRES_URL`, `…_REDIS_URL`, `…_MYSQL_URL` and `…_MARIADB_URL` name a server of your own to be used
+instead.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 import psycopg
 
 from tests.servers.base import Server, ServerUnavailable
+from tests.servers.mysql import MariaDBServer, MySQLServer, mysql_version
 from tests.servers.postgres import PostgresServer
 from tests.servers.valkey import ValkeyServer, redis_version
 
@@ -47,9 +50,15 @@ def postgres_version(url: str) -> str:
     return f"PostgreSQL {major}.{minor}"
 
 
+RELAXED = {"innodb-flush-log-at-trx-commit": "2"}
+"""A commit is with the kernel when it is acknowledged, not on the disk: it survives the server's death, which is all
+that tests on a shared server could tell apart. Those that kill one start their own, which is as it comes."""
+
 SOURCES = (
     Source("postgres", "RETRYSAFE_TEST_POSTGRES_URL", PostgresServer, postgres_version, "embedded wheel"),
     Source("redis", "RETRYSAFE_TEST_REDIS_URL", ValkeyServer, redis_version, "wheel"),
+    Source("mysql", "RETRYSAFE_TEST_MYSQL_URL", lambda: MySQLServer(**RELAXED), mysql_version, "Debian package"),
+    Source("mariadb", "RETRYSAFE_TEST_MARIADB_URL", lambda: MariaDBServer(**RELAXED), mysql_version, "Debian package"),
 )
 
 _running: list[Server] = []
@@ -57,7 +66,8 @@ _running: list[Server] = []
 
 def start_all() -> dict[str, Shared]:
     """Start what is needed and leave the addresses in the environment, where workers find them."""
-    shared = {source.store: provide(source) for source in SOURCES}
+    with ThreadPoolExecutor(len(SOURCES)) as pool:  # together: some take ten seconds to come up
+        shared = dict(zip((source.store for source in SOURCES), pool.map(provide, SOURCES), strict=True))
     os.environ[HANDOVER] = json.dumps({name: asdict(server) for name, server in shared.items()})
     return shared
 

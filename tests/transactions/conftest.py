@@ -13,7 +13,7 @@ from psycopg import sql
 
 from retrysafe import RetrySafe
 from tests.opening import unique, with_option
-from tests.transactions.rigs import RIGS, Caller, World
+from tests.transactions.rigs import RIGS, Caller, World, connect_pymysql
 
 EFFECTS = "CREATE TABLE IF NOT EXISTS effects (value text NOT NULL PRIMARY KEY)"
 
@@ -35,8 +35,7 @@ def rig(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest, rig: str, tmp_path: Path) -> Iterator[World]:
-    make = sqlite_world if rig.startswith("sqlite") else postgres_world
-    made = make(request, tmp_path)
+    made = WORLDS[rig.partition("-")[0]](request, tmp_path)
     yield made
     made.safe.close()
 
@@ -50,6 +49,20 @@ def caller(rig: str, world: World) -> Iterator[Callable[[], Caller]]:
 @pytest.fixture
 def postgres(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     made = postgres_world(request, tmp_path)
+    yield made
+    made.safe.close()
+
+
+@pytest.fixture
+def mysql(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    made = mysql_world(request, tmp_path)
+    yield made
+    made.safe.close()
+
+
+@pytest.fixture
+def mariadb(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    made = mariadb_world(request, tmp_path)
     yield made
     made.safe.close()
 
@@ -83,3 +96,29 @@ def postgres_world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
         admin.execute("DELETE FROM effects")
         admin.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(f"{prefix}_keys")))
     return World(with_option(server, "table", prefix), safe)
+
+
+def mysql_world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    return family_world(request.getfixturevalue("mysql_url"))
+
+
+def mariadb_world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    return family_world(request.getfixturevalue("mariadb_url"))
+
+
+def family_world(server: str) -> World:
+    """One set of tables per worker process, emptied for each test."""
+    prefix = f"tx_{server.rpartition('/')[2][-12:]}"
+    safe = RetrySafe(with_option(server, "table", prefix))
+    safe.migrate()
+    world = World(with_option(server, "table", prefix), safe)
+    with connect_pymysql(world, autocommit=True) as admin, admin.cursor() as cursor:
+        cursor.execute("SHOW TABLES LIKE 'effects'")
+        if not cursor.fetchall():
+            cursor.execute("CREATE TABLE effects (value varchar(255) COLLATE utf8mb4_bin NOT NULL PRIMARY KEY)")
+        cursor.execute("DELETE FROM effects")
+        cursor.execute(f"DELETE FROM {prefix}_keys")
+    return world
+
+
+WORLDS = {"sqlite": sqlite_world, "postgres": postgres_world, "mysql": mysql_world, "mariadb": mariadb_world}

@@ -14,11 +14,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+import pymysql
 
 from retrysafe import Answer, Policy, RetrySafe
 from retrysafe.core.keys import Key
 from retrysafe.core.records import Fingerprint
 from retrysafe.engine.guard import Task
+from retrysafe.stores.mysql.dialect import parse_url
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions import Tx, run, source
 
@@ -73,16 +75,20 @@ class PointedSource:
 def pay(url: str, die_at: int) -> int:
     safe = RetrySafe(url)
     point = Points(die_at)
+    mysql = url.startswith(("mysql", "mariadb"))
     mark = "?" if url.startswith("sqlite") else "%s"
 
     def body(tx: Any) -> Answer:
         for table in ("orders", "charges"):
-            point.around(tx.execute, f"INSERT INTO {table} (value) VALUES ({mark})", ["7"])
+            execute = tx.cursor().execute if mysql else tx.execute
+            point.around(execute, f"INSERT INTO {table} (value) VALUES ({mark})", ["7"])
         return ANSWER
 
     def connect() -> Any:
         if url.startswith("sqlite"):
             return sqlite3.connect(url.partition("///")[2])
+        if mysql:
+            return pymysql.connect(**parse_url(url).connect)
         return psycopg.connect(url.partition("?")[0])
 
     ended = run(safe, TASK, PointedSource(connect, point), body)

@@ -44,8 +44,13 @@ def described(url: str, timeout: float) -> dict[str, Any]:
         path = url.partition("///")[2]
         return {"ENGINE": "django.db.backends.sqlite3", "NAME": path, "OPTIONS": {"timeout": timeout}}
     parts = urlsplit(url)
+    mysql = url.startswith(("mysql", "mariadb"))
+    if mysql:
+        import pymysql
+
+        pymysql.install_as_MySQLdb()  # Django asks for mysqlclient, which has to be compiled
     return {
-        "ENGINE": "django.db.backends.postgresql",
+        "ENGINE": f"django.db.backends.{'mysql' if mysql else 'postgresql'}",
         "NAME": parts.path.lstrip("/"),
         "USER": parts.username,
         "PASSWORD": parts.password or "",

@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiosqlite
+import asyncmy
 import asyncpg
 import psycopg
 import psycopg_pool
+import pymysql
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
@@ -28,6 +30,7 @@ from retrysafe import Answer, Policy, RetrySafe
 from retrysafe.core.keys import Key
 from retrysafe.engine.arguments import fingerprint_of
 from retrysafe.engine.guard import Ended, Task
+from retrysafe.stores.mysql.dialect import parse_url
 from retrysafe.transactions import arun, run
 from tests.transactions.django_databases import close_alias, django_alias
 
@@ -65,6 +68,10 @@ class World:
                 return connection.execute(sql).fetchall()
             finally:
                 connection.close()
+        if self.url.startswith(("mysql", "mariadb")):
+            with connect_pymysql(self, autocommit=True) as my, my.cursor() as cursor:
+                cursor.execute(sql)
+                return list(cursor.fetchall())
         with psycopg.connect(self.plain, autocommit=True) as other:
             return other.execute(sql).fetchall()
 
@@ -284,6 +291,65 @@ async def _nothing(given: Any) -> None:
     """Nothing of ours is left open."""
 
 
+def connect_pymysql(world: World, **options: Any) -> Any:
+    return pymysql.connect(**parse_url(world.plain).connect, **options)
+
+
+def mysql_raw(connection: Any, sql: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+
+
+def mysql_write(connection: Any, value: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO effects (value) VALUES (%s)", [value])
+
+
+@contextmanager
+def on_pymysql(world: World) -> Iterator[Caller]:
+    with connect_pymysql(world, cursorclass=pymysql.cursors.DictCursor) as connection:
+        yield Caller(world, connection, mysql_write, mysql_raw)
+
+
+@contextmanager
+def on_pymysql_factory(world: World) -> Iterator[Caller]:
+    yield Caller(world, lambda: connect_pymysql(world, autocommit=True), mysql_write, mysql_raw)
+
+
+async def asyncmy_raw(connection: Any, sql: str) -> None:
+    async with connection.cursor() as cursor:
+        await cursor.execute(sql)
+
+
+async def asyncmy_write(connection: Any, value: str) -> None:
+    async with connection.cursor() as cursor:
+        await cursor.execute("INSERT INTO effects (value) VALUES (%s)", [value])
+
+
+@contextmanager
+def on_asyncmy(world: World) -> Iterator[Caller]:
+    async def opened() -> Any:
+        return await asyncmy.connect(**parse_url(world.plain).connect)
+
+    caller = AsyncCaller(world, opened, asyncmy_write, asyncmy_raw)
+    yield caller
+    caller.close(lambda connection: connection.ensure_closed())
+
+
+@contextmanager
+def on_asyncmy_pool(world: World) -> Iterator[Caller]:
+    async def opened() -> Any:
+        return await asyncmy.create_pool(**parse_url(world.plain).connect, minsize=1, maxsize=2)
+
+    async def closing(pool: Any) -> None:
+        pool.close()
+        await pool.wait_closed()
+
+    caller = AsyncCaller(world, opened, asyncmy_write, asyncmy_raw)
+    yield caller
+    caller.close(closing)
+
+
 def sqlalchemy_write(handle: Any, value: str) -> Any:
     return handle.execute(text("INSERT INTO effects (value) VALUES (:value)"), {"value": value})
 
@@ -298,7 +364,9 @@ def sqlalchemy_url(world: World, driver: str) -> str:
 
 def sqlalchemy_engine(world: World, driver: str) -> Any:
     quick = {"connect_args": {"timeout": QUICK}} if driver.startswith("sqlite") else {}
-    make = create_async_engine if driver.endswith(("asyncpg", "aiosqlite", "psycopg_async")) else create_engine
+    make = (
+        create_async_engine if driver.endswith(("asyncpg", "aiosqlite", "psycopg_async", "asyncmy")) else create_engine
+    )
     return make(sqlalchemy_url(world, driver), poolclass=NullPool, **quick)
 
 
@@ -422,4 +490,30 @@ SQLITE: dict[str, Callable[[World], Any]] = {
     "async-sessionmaker": on_async_sessionmaker("sqlite+aiosqlite"),
     "django": on_django,
 }
-RIGS = {**{f"postgres-{name}": rig for name, rig in POSTGRES.items()}, **{f"sqlite-{n}": r for n, r in SQLITE.items()}}
+MYSQL: dict[str, Callable[[World], Any]] = {
+    "pymysql": on_pymysql,
+    "pymysql-factory": on_pymysql_factory,
+    "asyncmy": on_asyncmy,
+    "asyncmy-pool": on_asyncmy_pool,
+    "session": on_session("mysql+pymysql"),
+    "sessionmaker": on_sessionmaker("mysql+pymysql"),
+    "engine": on_engine("mysql+pymysql"),
+    "async-session": on_async_session("mysql+asyncmy"),
+    "async-sessionmaker": on_async_sessionmaker("mysql+asyncmy"),
+    "django": on_django,
+}
+MARIADB: dict[str, Callable[[World], Any]] = {
+    "pymysql": on_pymysql,
+    "asyncmy": on_asyncmy,
+    "session": on_session("mariadb+pymysql"),
+}
+"""The same adapters as MySQL's; what differs is the server."""
+ONE_OF_EACH = ("pymysql", "pymysql-factory", "asyncmy-pool", "session", "async-sessionmaker", "django")
+"""Those of MySQL's that differ from PostgreSQL's in more than the driver; test_mysql.py goes through all of them."""
+DATABASES = {
+    "postgres": POSTGRES,
+    "sqlite": SQLITE,
+    "mysql": {name: MYSQL[name] for name in ONE_OF_EACH},
+    "mariadb": {"pymysql": MARIADB["pymysql"]},
+}
+RIGS = {f"{database}-{name}": rig for database, rigs in DATABASES.items() for name, rig in rigs.items()}

@@ -24,7 +24,7 @@ from retrysafe.errors import (
     StoreUnavailable,
     TransactionSplit,
 )
-from tests.transactions.rigs import COMMIT, RELEASE, SCOPE, AsyncCaller, Caller, World, task
+from tests.transactions.rigs import COMMIT, RELEASE, SCOPE, AsyncCaller, Caller, World, connect_pymysql, task
 
 Open = Callable[[], Caller]
 PATIENCE = 30.0
@@ -177,6 +177,7 @@ COMMIT_EACH = {
     "postgres-asyncpg-pool",
     "sqlite-sqlite3-factory",
     "sqlite-django",
+    "mysql-pymysql-factory",
 }
 """Connections that, outside of a transaction, commit each statement by itself."""
 
@@ -299,6 +300,10 @@ def expire(world: World, record_id: bytes) -> None:
         connection.close()
         return
     table = world.url.rpartition("table=")[2]
+    if world.url.startswith(("mysql", "mariadb")):
+        with connect_pymysql(world, autocommit=True) as admin, admin.cursor() as cursor:
+            cursor.execute(f"UPDATE {table}_keys SET expires = 1 WHERE id = %s", [record_id])
+        return
     with psycopg.connect(world.plain) as connection:
         connection.execute(f"UPDATE {table}_keys SET expires = 1 WHERE id = %s", [record_id])
 

@@ -8,12 +8,16 @@ import sqlite3
 from typing import Any
 
 import psycopg
+import pymysql
 import pytest
 
 from retrysafe.core.ops import Lookup
 from retrysafe.core.states import State
+from retrysafe.stores.mysql.dialect import parse_url
+from retrysafe.stores.sql.receipts import lock_number
 from tests.transactions.crashing import ANSWER, KEY, pay
-from tests.transactions.rigs import World
+from tests.transactions.rigs import World, connect_pymysql
+from tests.waiting import until
 
 TABLES = ("orders", "charges")
 
@@ -23,29 +27,41 @@ FORKS.set_forkserver_preload(["tests.transactions.crashing"])
 
 
 @pytest.fixture(
-    params=[pytest.param(name, marks=pytest.mark.store(name)) for name in ("sqlite", "postgres")],
+    params=[pytest.param(name, marks=pytest.mark.store(name)) for name in ("sqlite", "postgres", "mysql")],
 )
 def shop(request: pytest.FixtureRequest) -> World:
     world: World = request.getfixturevalue(request.param)
-    connection: Any = (
-        sqlite3.connect(world.path) if request.param == "sqlite" else psycopg.connect(world.plain, autocommit=True)
-    )
-    for table in TABLES:
-        connection.execute(f"CREATE TABLE IF NOT EXISTS {table} (value text)")
-    connection.close()
+    told(world, *(f"CREATE TABLE {table} (value text)" for table in TABLES if not there(world, table)))
     return world
 
 
-def emptied(world: World) -> None:
-    keys = '"retrysafe_keys"' if world.url.startswith("sqlite") else f"{world.url.rpartition('table=')[2]}_keys"
+def there(world: World, table: str) -> bool:
+    try:
+        world.query(f"SELECT 1 FROM {table}")
+    except (sqlite3.Error, psycopg.Error, pymysql.Error):
+        return False
+    return True
+
+
+def told(world: World, *statements: str) -> None:
+    if world.url.startswith(("mysql", "mariadb")):
+        with connect_pymysql(world, autocommit=True) as admin, admin.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+        return
     connection: Any = (
         sqlite3.connect(world.path, isolation_level=None)
         if world.url.startswith("sqlite")
         else psycopg.connect(world.plain, autocommit=True)
     )
-    for table in (*TABLES, keys):
-        connection.execute(f"DELETE FROM {table}")
+    for statement in statements:
+        connection.execute(statement)
     connection.close()
+
+
+def emptied(world: World) -> None:
+    keys = '"retrysafe_keys"' if world.url.startswith("sqlite") else f"{world.url.rpartition('table=')[2]}_keys"
+    told(world, *(f"DELETE FROM {table}" for table in (*TABLES, keys)))
 
 
 def counts(world: World) -> tuple[int, ...]:
@@ -89,6 +105,11 @@ def retried(shop: World) -> None:
 
 def wait_for_the_dead(shop: World) -> None:
     if shop.url.startswith("sqlite"):
+        return
+    if shop.url.startswith(("mysql", "mariadb")):
+        lock = lock_number(parse_url(shop.url).names, KEY.id("default"))
+        free = f"SELECT IS_FREE_LOCK(CONCAT('retrysafe:', CRC32(DATABASE()), ':', {lock}))"
+        until(lambda: shop.query(free) == [(1,)], 60, "the dead one's lock")
         return
     with psycopg.connect(shop.plain, autocommit=True) as admin:
         while admin.execute("SELECT 1 FROM pg_locks WHERE locktype = 'advisory'").fetchone():

@@ -14,6 +14,8 @@ _OURS = {
     "sqlite": "retrysafe.stores.sqlite",
     "postgresql": "retrysafe.stores.postgres",
     "postgres": "retrysafe.stores.postgres",
+    "mysql": "retrysafe.stores.mysql",
+    "mariadb": "retrysafe.stores.mysql",
     "redis": "retrysafe.stores.redis",
     "rediss": "retrysafe.stores.redis",
     "valkey": "retrysafe.stores.redis",

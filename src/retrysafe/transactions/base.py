@@ -21,12 +21,13 @@ from functools import lru_cache
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from retrysafe.errors import UsageError
+from retrysafe.stores.mysql import dialect as mysql
 from retrysafe.stores.postgres import dialect as postgres
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sqlite import file as sqlite
 
 Colour = Literal["sync", "async"]
-DialectName = Literal["postgres", "sqlite"]
+DialectName = Literal["postgres", "sqlite", "mysql"]
 Rows = list[Sequence[Any]]
 
 PATIENCE = 2.0
@@ -37,6 +38,10 @@ PSYCOPG = postgres.DIALECT
 SQLITE = sqlite.DIALECT
 POSTGRES = replace(PSYCOPG, parameter=":{}")
 """For SQLAlchemy's text(), and for asyncpg, which gets numbers from `numbered`."""
+MYSQL = mysql.DIALECT
+"""For PyMySQL, asyncmy and Django."""
+MYSQL_NAMED = replace(MYSQL, parameter=":{}")
+"""For SQLAlchemy's text()."""
 SQLITE_FORMAT = replace(SQLITE, parameter="%({})s")
 """For Django, whose cursor wants the same style on every database."""
 
@@ -112,7 +117,12 @@ def numbered(sql: str) -> tuple[str, tuple[str, ...]]:
     return _NAMED.sub(number, sql), tuple(names)
 
 
-DIALECT_NAMES: dict[str, DialectName] = {"postgresql": "postgres", "sqlite": "sqlite"}
+DIALECT_NAMES: dict[str, DialectName] = {
+    "postgresql": "postgres",
+    "sqlite": "sqlite",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+}
 
 
 def dialect_named(vendor: str) -> DialectName:

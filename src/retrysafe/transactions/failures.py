@@ -1,7 +1,8 @@
 """What a driver raised, read without importing any driver: ours and the user's errors alike.
 
 SQLAlchemy keeps the driver's error in `orig`, Django in `__cause__`; psycopg and asyncpg carry `sqlstate`, psycopg2
-`pgcode`, sqlite3 `sqlite_errorname`. The first code along that chain is the database's own word.
+`pgcode`, sqlite3 `sqlite_errorname`; MySQL's drivers put a number first in `args`. The first code along that chain is
+the database's own word.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from enum import Enum
 
 from retrysafe.errors import RetrySafeError, SchemaMissing, StoreError, StoreUnavailable
+from retrysafe.stores.mysql import errors as mysql
+from retrysafe.stores.mysql.talking import number_of
 
 
 class Trouble(Enum):
@@ -37,6 +40,9 @@ _DEPTH = 8
 def trouble(error: BaseException) -> Trouble:
     if isinstance(error, RetrySafeError):
         return Trouble.OTHER  # somebody has read it already, and it may come from another database
+    number = number_of(error)
+    if number is not None:
+        return _mysql(number)
     code = code_of(error)
     if code is None:
         silent = any(isinstance(each, OSError) or type(each).__name__ in _SILENT for each in chain(error))
@@ -62,8 +68,25 @@ def _sqlite(code: str, error: BaseException) -> Trouble:
     return Trouble.MISSING if "no such table" in str(error) else Trouble.REFUSED
 
 
+_MYSQL_TAKEN = frozenset({1048, 1062, 1169, 1216, 1217, 1451, 1452, 1557, 1586, 3819, 4025})
+"""Duplicate, foreign key, not null, check."""
+
+
+def _mysql(number: int) -> Trouble:
+    if number in mysql.AGAIN or number in mysql.LOCK_WAIT:
+        return Trouble.AGAIN
+    if number in mysql.MISSING:
+        return Trouble.MISSING
+    if mysql.silent(number):
+        return Trouble.LOST
+    return Trouble.TAKEN if number in _MYSQL_TAKEN else Trouble.REFUSED
+
+
 def code_of(error: BaseException) -> str | None:
     """The database's own code, wherever in the chain it stands."""
+    number = number_of(error)
+    if number is not None:
+        return str(number)
     for each in chain(error):
         for name in ("sqlstate", "pgcode", "sqlite_errorname"):
             code = getattr(each, name, None)

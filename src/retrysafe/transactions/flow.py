@@ -43,7 +43,7 @@ from retrysafe.errors import (
 from retrysafe.stores.base import Plan
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import Names
-from retrysafe.stores.sql.receipts import Look, Receipts, Split, receipts
+from retrysafe.stores.sql.receipts import Look, Mark, Receipts, Split, receipts
 from retrysafe.transactions.base import Held
 from retrysafe.transactions.failures import Trouble, meaning, trouble
 
@@ -130,6 +130,13 @@ class Opened(NamedTuple):
     grant: Grant
 
 
+class Entered(NamedTuple):
+    """The same, with the mark by which the open transaction is recognised when the body has run."""
+
+    opened: Opened
+    mark: Mark
+
+
 # The story ------------------------------------------------------------------------------------------------------------
 
 
@@ -167,16 +174,7 @@ def attempt(claim: Claim, task: Task, work: TxWork, place: Place) -> TxFlow[Ende
         yield ROLLBACK
         place.events.emit("released", claim.id, task.target)
         return Ended(answer, False, result, opened.statements.begun(claim, opened.look, opened.grant))
-    sealed = sealed_answer(place, claim, answer)
-    try:
-        write = opened.statements.write(claim, opened.look, opened.grant, sealed, mark)
-        record = yield from ours(write)
-    except Split:
-        yield ROLLBACK
-        raise (yield from split(claim, task, place)) from None
-    if record is None:
-        yield ROLLBACK
-        raise Undone("another caller settled the key first")
+    record = yield from receipted(claim, task, place, Entered(opened, mark), answer)
     try:
         yield from committed(claim, place)
     except (Undone, RetrySafeError):
@@ -185,6 +183,20 @@ def attempt(claim: Claim, task: Task, work: TxWork, place: Place) -> TxFlow[Ende
         return (yield from failed(claim, task, work, place, error))
     place.events.emit("completed", claim.id, task.target)
     return Ended(answer, False, result, record._replace(answer=answer))
+
+
+def receipted(claim: Claim, task: Task, place: Place, entered: Entered, answer: Answer) -> TxFlow[Record]:
+    """The receipt, last. What is left to do is the commit."""
+    (statements, look, grant), mark = entered
+    try:
+        record = yield from ours(statements.write(claim, look, grant, sealed_answer(place, claim, answer), mark))
+    except Split:
+        yield ROLLBACK
+        raise (yield from split(claim, task, place)) from None
+    if record is None:
+        yield ROLLBACK
+        raise Undone("another caller settled the key first")
+    return record
 
 
 def given_back(task: Task, record: Record, place: Place) -> Ended:

@@ -1,4 +1,4 @@
-"""Django: `transaction.atomic(durable=True)` on one of its databases, PostgreSQL or SQLite.
+"""Django: `transaction.atomic(durable=True)` on one of its databases, PostgreSQL, MySQL or SQLite.
 
 Django itself decides whether the block is the outermost one, so its TestCase, which wraps every test in a transaction
 of its own, works too: there the block is a savepoint, and nothing is durable, as in any such test.
@@ -6,8 +6,8 @@ of its own, works too: there the block is a savepoint, and nothing is durable, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from django.db import connections, transaction  # type: ignore[import-untyped]  # Django ships no types
@@ -15,8 +15,11 @@ from django.db import connections, transaction  # type: ignore[import-untyped]  
 from retrysafe.errors import NestedTransaction
 from retrysafe.stores.base import follow
 from retrysafe.stores.sql.dialect import Dialect, Statement
-from retrysafe.transactions.base import PSYCOPG, SQLITE_FORMAT, Rows, dialect_named, timed
+from retrysafe.transactions.base import MYSQL, PSYCOPG, SQLITE_FORMAT, Rows, dialect_named, timed
+from retrysafe.transactions.mysql_lock import LOCK, release, rows, said
 from retrysafe.transactions.write_lock import locked
+
+DIALECTS: dict[str, Dialect] = {"postgres": PSYCOPG, "sqlite": SQLITE_FORMAT, "mysql": MYSQL}
 
 
 class DjangoTx:
@@ -25,13 +28,28 @@ class DjangoTx:
     def __init__(self, alias: str) -> None:
         self.handle: Any = connections[alias]
         self.dialect_name = dialect_named(self.handle.vendor)
-        self.dialect: Dialect = PSYCOPG if self.dialect_name == "postgres" else SQLITE_FORMAT
+        self.dialect: Dialect = DIALECTS[self.dialect_name]
+        self._lock: int | None = None
 
     def send(self, statement: Statement) -> Rows:
+        if self.dialect_name == "mysql":
+            self._lock = statement.values.get(LOCK, self._lock)
+            return follow(said(statement), lambda step: self._step(step, statement.values))
         values = timed(statement.values) if self.dialect_name == "sqlite" else statement.values
         with self.handle.cursor() as cursor:
             cursor.execute(statement.sql, values or None)
             return [tuple(row) for row in cursor.fetchall()] if cursor.description is not None else []
+
+    def _step(self, step: str, values: Mapping[str, Any]) -> Rows:
+        with self.handle.cursor() as cursor:
+            cursor.execute(step, values or None)
+            return rows(cursor.fetchall() if cursor.description else None, cursor.rowcount)
+
+    def unlock(self) -> None:
+        """A connection that broke has nothing to give back: the server did it."""
+        if self._lock is not None and self.handle.connection is not None:
+            with suppress(Exception), self.handle.cursor() as cursor:
+                cursor.execute(release(self._lock))
 
     def flush(self) -> None:
         """The ORM holds nothing back."""
@@ -53,6 +71,7 @@ def alias(given: str) -> Iterator[DjangoTx]:
     except RuntimeError as error:
         raise NestedTransaction(f"Django's database {name!r}", "call it outside of transaction.atomic()") from error
     raised: BaseException | None = None
+    tx = None
     try:
         tx = DjangoTx(name)
         tx.lock()
@@ -61,7 +80,11 @@ def alias(given: str) -> Iterator[DjangoTx]:
         raised = error
         raise
     finally:
-        block.__exit__(type(raised) if raised else None, raised, raised.__traceback__ if raised else None)
+        try:
+            block.__exit__(type(raised) if raised else None, raised, raised.__traceback__ if raised else None)
+        finally:
+            if tx is not None:
+                tx.unlock()
 
 
 @contextmanager

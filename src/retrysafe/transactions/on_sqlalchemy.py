@@ -8,17 +8,18 @@ met as what it is (TransactionSplit) rather than as SQLAlchemy's complaint about
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Engine, TextClause, text
+from sqlalchemy import Connection, CursorResult, Engine, TextClause, event, text
 from sqlalchemy.orm import Session
 
 from retrysafe.errors import NestedTransaction
 from retrysafe.stores.base import follow
 from retrysafe.stores.sql.dialect import Dialect, Statement
-from retrysafe.transactions.base import POSTGRES, SQLITE, Rows, dialect_named, timed
+from retrysafe.transactions.base import MYSQL_NAMED, POSTGRES, SQLITE, Rows, dialect_named, timed
+from retrysafe.transactions.mysql_lock import LOCK, release, rows, said
 from retrysafe.transactions.write_lock import locked
 
 FIX = (
@@ -32,6 +33,50 @@ def clause(sql: str) -> TextClause:
     return text(sql)
 
 
+DIALECTS: dict[str, Dialect] = {"postgres": POSTGRES, "sqlite": SQLITE, "mysql": MYSQL_NAMED}
+
+
+class Locked:
+    """MySQL's lock, given back on the connection that holds it: by us, if it is still ours when the transaction is
+    over; else when it goes back to its pool, which a Session's does at the commit, before anybody else gets it."""
+
+    def __init__(self) -> None:
+        self._on: Connection | None = None
+
+    def note(self, on: Connection, statement: Statement) -> None:
+        if LOCK in statement.values:
+            on.connection.info[LOCK_NOTE] = statement.values[LOCK]
+            event.listen(on.engine.pool, "checkin", at_checkin)  # the same again is ignored
+            self._on = on
+
+    def give_back(self) -> None:
+        on = self._on
+        if on is not None and not on.closed and not on.invalidated:
+            unlock(on.connection, on.connection.info)
+
+
+LOCK_NOTE = "retrysafe_lock"
+
+
+def at_checkin(raw: Any, record: Any) -> None:
+    if raw is not None:
+        unlock(raw, record.info)
+
+
+def unlock(raw: Any, info: Any) -> None:
+    lock = info.pop(LOCK_NOTE, None)
+    if lock is None:
+        return
+    with suppress(Exception):  # a connection that broke has nothing to give back: the server did it
+        cursor = raw.cursor()
+        cursor.execute(release(lock))
+        cursor.close()
+
+
+def step_rows(result: CursorResult[Any]) -> Rows:
+    return rows(result.all() if result.returns_rows else None, result.rowcount)
+
+
 class SqlalchemyTx:
     """`handle` is a Session or a Connection; `connect` gives the connection it speaks on."""
 
@@ -39,11 +84,19 @@ class SqlalchemyTx:
         self.handle = handle
         self._connect = connect
         self.dialect_name = dialect_named(connect().dialect.name)
-        self.dialect: Dialect = POSTGRES if self.dialect_name == "postgres" else SQLITE
+        self.dialect: Dialect = DIALECTS[self.dialect_name]
+        self._locked = Locked()
 
     def send(self, statement: Statement) -> Rows:
-        result = self._connect().execute(clause(statement.sql), timed_for(self.dialect_name, statement))
+        on = self._connect()
+        if self.dialect_name == "mysql":
+            self._locked.note(on, statement)
+            return follow(said(statement), lambda step: step_rows(on.execute(clause(step), dict(statement.values))))
+        result = on.execute(clause(statement.sql), timed_for(self.dialect_name, statement))
         return [tuple(row) for row in result] if result.returns_rows else []
+
+    def unlock(self) -> None:
+        self._locked.give_back()
 
     def flush(self) -> None:
         if isinstance(self.handle, Session):
@@ -68,6 +121,7 @@ def session(given: Session) -> Iterator[SqlalchemyTx]:
     if given.in_transaction():
         raise NestedTransaction("the SQLAlchemy Session", FIX)
     given.begin()
+    tx = None
     try:
         tx = SqlalchemyTx(given, given.connection)
         tx.lock()
@@ -76,6 +130,9 @@ def session(given: Session) -> Iterator[SqlalchemyTx]:
     except BaseException:
         given.rollback()
         raise
+    finally:
+        if tx is not None:
+            tx.unlock()
 
 
 @contextmanager
@@ -83,6 +140,7 @@ def connection(given: Connection) -> Iterator[SqlalchemyTx]:
     if given.in_transaction():
         raise NestedTransaction("the SQLAlchemy Connection", FIX)
     given.begin()
+    tx = None
     try:
         tx = SqlalchemyTx(given, lambda: given)
         tx.lock()
@@ -91,6 +149,9 @@ def connection(given: Connection) -> Iterator[SqlalchemyTx]:
     except BaseException:
         given.rollback()
         raise
+    finally:
+        if tx is not None:
+            tx.unlock()
 
 
 @contextmanager

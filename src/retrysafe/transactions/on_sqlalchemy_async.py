@@ -10,8 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from retrysafe.errors import NestedTransaction
 from retrysafe.stores.base import afollow
 from retrysafe.stores.sql.dialect import Dialect, Statement
-from retrysafe.transactions.base import POSTGRES, SQLITE, Rows, dialect_named
-from retrysafe.transactions.on_sqlalchemy import FIX, begun, clause, timed_for
+from retrysafe.transactions.base import Rows, dialect_named
+from retrysafe.transactions.mysql_lock import said
+from retrysafe.transactions.on_sqlalchemy import DIALECTS, FIX, Locked, begun, clause, step_rows, timed_for
 from retrysafe.transactions.write_lock import locked
 
 
@@ -21,15 +22,32 @@ class AsyncSqlalchemyTx:
     def __init__(self, handle: AsyncSession | AsyncConnection, vendor: str) -> None:
         self.handle = handle
         self.dialect_name = dialect_named(vendor)
-        self.dialect: Dialect = POSTGRES if self.dialect_name == "postgres" else SQLITE
+        self.dialect: Dialect = DIALECTS[self.dialect_name]
+        self._locked = Locked()
+        self._on: AsyncConnection | None = None
 
     async def _connect(self) -> AsyncConnection:
         return self.handle if isinstance(self.handle, AsyncConnection) else await self.handle.connection()
 
     async def send(self, statement: Statement) -> Rows:
         connected = await self._connect()
+        if self.dialect_name == "mysql":
+            return await self._said(connected, statement)
         result = await connected.execute(clause(statement.sql), timed_for(self.dialect_name, statement))
         return [tuple(row) for row in result] if result.returns_rows else []
+
+    async def _said(self, connected: AsyncConnection, statement: Statement) -> Rows:
+        async def step(text: str) -> Rows:
+            return step_rows(await connected.execute(clause(text), dict(statement.values)))
+
+        assert connected.sync_connection is not None
+        self._locked.note(connected.sync_connection, statement)
+        self._on = connected
+        return await afollow(said(statement), step)
+
+    async def unlock(self) -> None:
+        if self._on is not None and not self._on.closed:
+            await self._on.run_sync(lambda _: self._locked.give_back())
 
     async def flush(self) -> None:
         if isinstance(self.handle, AsyncSession):
@@ -47,6 +65,7 @@ async def session(given: AsyncSession) -> AsyncIterator[AsyncSqlalchemyTx]:
     if given.in_transaction():
         raise NestedTransaction("the SQLAlchemy AsyncSession", FIX)
     await given.begin()
+    tx = None
     try:
         tx = AsyncSqlalchemyTx(given, (await given.connection()).dialect.name)
         await tx.lock()
@@ -55,6 +74,9 @@ async def session(given: AsyncSession) -> AsyncIterator[AsyncSqlalchemyTx]:
     except BaseException:
         await given.rollback()
         raise
+    finally:
+        if tx is not None:
+            await tx.unlock()
 
 
 @asynccontextmanager
@@ -62,6 +84,7 @@ async def connection(given: AsyncConnection) -> AsyncIterator[AsyncSqlalchemyTx]
     if given.in_transaction():
         raise NestedTransaction("the SQLAlchemy AsyncConnection", FIX)
     await given.begin()
+    tx = None
     try:
         tx = AsyncSqlalchemyTx(given, given.dialect.name)
         await tx.lock()
@@ -70,6 +93,9 @@ async def connection(given: AsyncConnection) -> AsyncIterator[AsyncSqlalchemyTx]
     except BaseException:
         await given.rollback()
         raise
+    finally:
+        if tx is not None:
+            await tx.unlock()
 
 
 @asynccontextmanager

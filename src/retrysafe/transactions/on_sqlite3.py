@@ -60,5 +60,7 @@ def undo(given: sqlite3.Connection) -> None:
 
 @contextmanager
 def path(given: str | Path) -> Iterator[Sqlite3Tx]:
-    with closing(sqlite3.connect(given, isolation_level=None)) as opened, connection(opened) as tx:
+    # A web server's threads take turns with it: opened in one, used in another, never in two at once.
+    made = sqlite3.connect(given, isolation_level=None, check_same_thread=False)
+    with closing(made) as opened, connection(opened) as tx:
         yield tx

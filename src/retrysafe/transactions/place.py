@@ -36,5 +36,6 @@ def tables(safe: RetrySafe) -> Names:
         return found
     raise UsageError(
         f"{safe!r} keeps its records where no transaction of yours can reach them, so no receipt can commit with "
-        "your work; open it on your own database (postgresql:// or sqlite:///), or use @safe.once or an operation"
+        "your work; open it on your own database (postgresql://, mysql:// or sqlite:///), or use @safe.once or an "
+        "operation"
     )

@@ -49,6 +49,9 @@ KNOWN: dict[tuple[str, str], Adapter] = {
     ("asyncpg", "Connection"): Adapter("async", "on_asyncpg", "connection", closes=True),
     ("asyncpg", "PoolConnectionProxy"): Adapter("async", "on_asyncpg", "connection"),
     ("asyncpg", "Pool"): Adapter("async", "on_asyncpg", "pool"),
+    ("pymysql", "Connection"): Adapter("sync", "on_pymysql", "connection", closes=True),
+    ("asyncmy", "Connection"): Adapter("async", "on_asyncmy", "connection", closes=True),
+    ("asyncmy", "Pool"): Adapter("async", "on_asyncmy", "pool"),
     ("sqlite3", "Connection"): Adapter("sync", "on_sqlite3", "connection", closes=True),
     ("aiosqlite", "Connection"): Adapter("async", "on_aiosqlite", "connection", closes=True),
     ("sqlalchemy", "Session"): Adapter("sync", "on_sqlalchemy", "session", closes=True),
@@ -71,7 +74,8 @@ FILES: dict[Colour, Adapter] = {
 }
 
 ACCEPTED = (
-    "a psycopg or asyncpg connection or pool, a sqlite3 or aiosqlite connection, the path of an SQLite file, "
+    "a psycopg or asyncpg connection or pool, a PyMySQL connection, an asyncmy connection or pool, a sqlite3 or "
+    "aiosqlite connection, the path of an SQLite file, "
     "a SQLAlchemy Session, sessionmaker, Engine or one of their async twins, 'django:<alias>', "
     "or a callable that makes one of these"
 )
@@ -186,7 +190,9 @@ class AsyncFactory:
                 yield tx
         finally:
             if adapter is not None and adapter.closes:
-                await made.close()
+                closing = made.close()
+                if inspect.isawaitable(closing):  # asyncmy's is not
+                    await closing
 
 
 @overload

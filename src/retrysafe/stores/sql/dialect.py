@@ -42,6 +42,10 @@ class Dialect:
     """Whether this transaction now holds the lock numbered `:lock`; 1 where opening it took the only lock there is."""
     began: str = "0"
     """A number that is another one in the next transaction; 0 where a savepoint tells instead."""
+    savepoint: str = 'SAVEPOINT "{}"'
+    release: str = 'RELEASE "{}"'
+    no_savepoint: str = "no such savepoint"
+    """What the database says when the transaction that a savepoint was set in is over."""
 
     def load(self, names: Names) -> dict[str, str]:
         """Every text by its name: the shared ones, and the dialect's own, which win."""

@@ -52,6 +52,7 @@ class Receipts:
         self.plans = Plans(dialect, names)
         self._texts = dialect.load(names)
         self._names = names
+        self._dialect = dialect
         self._by_savepoint = dialect.began == "0"
 
     def look(self, claim: Claim) -> Plan[Statement, Look]:
@@ -70,7 +71,7 @@ class Receipts:
         """Remember which transaction this is. After a look, PostgreSQL has told already."""
         if self._by_savepoint:
             name = f"retrysafe_{secrets.token_hex(8)}"
-            yield Statement(f'SAVEPOINT "{name}"', {})
+            yield Statement(self._dialect.savepoint.format(name), {})
             return Mark(0, name)
         if look is not None:
             return Mark(look.began)
@@ -83,9 +84,9 @@ class Receipts:
             said = yield Statement(self._texts["receipt_whole"], {"began": mark.began})
             return bool(said[0][0])
         try:
-            yield Statement(f'RELEASE "{mark.savepoint}"', {})
+            yield Statement(self._dialect.release.format(mark.savepoint), {})
         except Exception as error:
-            if "no such savepoint" not in str(error):
+            if self._dialect.no_savepoint not in str(error):
                 raise
             return False
         return True

@@ -1,0 +1,57 @@
+"""MySQL and MariaDB: PyMySQL for sync code, asyncmy for async. READ COMMITTED, a commit per operation,
+the database's own clock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from retrysafe.errors import MissingDriver
+from retrysafe.stores.base import AsyncStore, Store
+from retrysafe.stores.mysql import schema
+from retrysafe.stores.mysql.dialect import CAPABILITIES, parse_url
+from retrysafe.stores.sql.names import Names
+
+if TYPE_CHECKING:
+    from retrysafe.stores.diagnosis import Diagnosis
+
+
+class MysqlBackend:
+    """Opens `mysql://…` and `mariadb://…`. The driver is imported when a store is opened."""
+
+    capabilities = CAPABILITIES
+
+    def open(self, url: str) -> Store:
+        at = parse_url(url)
+        try:
+            from retrysafe.stores.mysql.sync import MysqlStore
+        except ImportError as error:
+            raise MissingDriver("MySQL", error.name or "pymysql", "mysql") from error
+        return MysqlStore(at)
+
+    def open_async(self, url: str) -> AsyncStore:
+        at = parse_url(url)
+        try:
+            from retrysafe.stores.mysql.aio import AsyncMysqlStore
+        except ImportError as error:
+            raise MissingDriver("MySQL", error.name or "asyncmy", "mysql") from error
+        return AsyncMysqlStore(at)
+
+    def names(self, url: str) -> Names:
+        return parse_url(url).names
+
+    def schema(self, url: str) -> str:
+        collation = schema.MARIADB if url.lower().startswith("mariadb:") else schema.MYSQL
+        return schema.script(parse_url(url).names, collation)
+
+    def diagnose(self, url: str) -> Diagnosis:
+        try:
+            from retrysafe.stores.mysql import doctor
+        except ImportError as error:
+            raise MissingDriver("MySQL", error.name or "pymysql", "mysql") from error
+        return doctor.diagnose(parse_url(url))
+
+
+backend = MysqlBackend()
+
+__all__ = ["backend"]

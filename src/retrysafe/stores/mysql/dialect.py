@@ -1,0 +1,116 @@
+"""MySQL's and MariaDB's words, and their URL. No driver is needed to read this file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from retrysafe.core.urls import safe_url
+from retrysafe.errors import StoreURLError
+from retrysafe.stores.base import Capabilities
+from retrysafe.stores.sql.dialect import Dialect
+from retrysafe.stores.sql.names import DEFAULT, Names, names, number, split_options
+from retrysafe.stores.sql.rows import COLUMNS
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+CAPABILITIES = Capabilities(name="mysql", durable=True, shared=True, transactions=True, clock="store", outbox=True)
+
+_COLUMNS = ", ".join(f"`{column}`" for column in COLUMNS)
+
+
+@dataclass(frozen=True)
+class MysqlDialect(Dialect):
+    """There is no RETURNING: a write says how many rows it changed, and a text that needs to read what it wrote is
+    two statements (talking.py). `key` is a reserved word."""
+
+    def fill(self, text: str, names: Names) -> str:
+        return super().fill(text.replace("{columns}", _COLUMNS).replace("RETURNING 1", ""), quoted(names))
+
+
+# TIMESTAMPDIFF on UTC, not UNIX_TIMESTAMP: that one goes through the session's time zone, where an hour of every
+# autumn comes twice. The clock is read once per statement, also while it waits for a row.
+DIALECT = MysqlDialect(
+    package="retrysafe.stores.mysql",
+    now="coalesce(:now, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))",
+    empty="x''",
+    least="least",
+    greatest="greatest",
+    parameter="%({})s",
+    # Locks are named for the whole server: the database is in the name.
+    try_lock="GET_LOCK(CONCAT('retrysafe:', CRC32(DATABASE()), ':', :lock), 0)",
+    savepoint="SAVEPOINT `{}`",
+    release="RELEASE SAVEPOINT `{}`",
+    no_savepoint="does not exist",
+)
+
+RELEASE_LOCK = "DO RELEASE_LOCK(CONCAT('retrysafe:', CRC32(DATABASE()), ':', {}))"
+"""GET_LOCK belongs to the session, not to the transaction: it is given back when that is over."""
+
+_OPTIONS = frozenset({"table", "pool", "pool_timeout", "ssl", "ssl_ca", "socket"})
+_PORT = 3306
+
+
+class Location(NamedTuple):
+    connect: dict[str, Any]
+    """Arguments for the driver, the same for both."""
+    names: Names
+    pool: int
+    pool_timeout: float
+    url: str
+
+
+def quoted(names: Names) -> Names:
+    """By backticks: what double quotes mean depends on the session's sql_mode."""
+    return Names(*(text.replace('"', "`") for text in names))
+
+
+def parse_url(url: str) -> Location:
+    """`mysql://user:password@host:port/database`, with `table=`, `pool=`, `pool_timeout=`, `ssl=on`, `ssl_ca=FILE`
+    and `socket=FILE`."""
+    plain, options = split_options(url, _OPTIONS)
+    parts = urlsplit(plain)
+    shown = safe_url(url)
+    database = unquote(parts.path.strip("/"))
+    if not database or "/" in database or not (parts.hostname or "socket" in options):
+        raise StoreURLError(f"{shown!r} names no database; write mysql://user:password@host:3306/database")
+    if parts.query:
+        known = ", ".join(f"{name}=" for name in sorted(_OPTIONS))
+        raise StoreURLError(f"{shown!r} has options that are not known ({parts.query}); there are {known}")
+    try:
+        port = parts.port or _PORT
+    except ValueError as error:
+        raise StoreURLError(f"{shown!r}: {error}; write mysql://user@host:3306/database") from error
+    connect: dict[str, Any] = {
+        "host": parts.hostname or "localhost",
+        "port": port,
+        "user": unquote(parts.username or "root"),
+        "password": unquote(parts.password or ""),
+        "database": database,
+        "charset": "utf8mb4",
+    }
+    if "socket" in options:
+        connect["unix_socket"] = options["socket"]
+    tls = _tls(options, shown)
+    if tls is not None:
+        connect["ssl"] = tls
+    tables = names(options.get("table", DEFAULT))
+    return Location(connect, tables, int(number(options, "pool", 10)), number(options, "pool_timeout", 5.0), url)
+
+
+def _tls(options: dict[str, str], shown: str) -> SSLContext | None:
+    """`ssl=on` checks the server's certificate against the system's authorities, `ssl_ca=` against a file's."""
+    wanted = options.get("ssl", "on" if "ssl_ca" in options else "off")
+    if wanted not in ("on", "off"):
+        raise StoreURLError(f"ssl={wanted!r} in {shown!r} is neither on nor off; write ssl=on, or ssl_ca=FILE")
+    if wanted == "off":
+        return None
+    file = options.get("ssl_ca")
+    if file is not None and not Path(file).is_file():
+        raise StoreURLError(f"ssl_ca={file!r} in {shown!r} is no file; give the path of the authority's certificate")
+    from ssl import create_default_context  # slow to import, and every transaction comes by this file
+
+    return create_default_context(cafile=file)

@@ -1,0 +1,182 @@
+"""What a MySQL's or MariaDB's settings are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pymysql
+from pymysql.cursors import DictCursor
+
+from retrysafe.errors import StoreUnavailable
+from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good
+from retrysafe.stores.mysql.dialect import Location
+from retrysafe.stores.mysql.errors import unreachable
+from retrysafe.stores.mysql.settings import CONNECT_SECONDS
+
+OLDEST = {"MySQL": (8, 0, 19), "MariaDB": (10, 6, 0)}
+"""Where the statements are understood; what is tested is in docs/reference/stores.md."""
+
+WANTED = (
+    "version", "innodb_flush_log_at_trx_commit", "sync_binlog", "log_bin", "read_only", "super_read_only",
+    "innodb_doublewrite", "transaction_isolation", "tx_isolation", "binlog_format", "max_allowed_packet",
+)  # fmt: skip
+
+TABLE = """
+SELECT engine AS engine, table_collation AS collation FROM information_schema.tables
+WHERE table_schema = DATABASE() AND table_name = %s
+"""
+
+REPLICAS = "SELECT count(*) AS replicas FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'"
+"""A user without the PROCESS privilege sees none."""
+
+SMALL_PACKET = 4 << 20
+
+Settings = Mapping[str, Any]
+
+
+def diagnose(at: Location) -> Diagnosis:
+    try:
+        connection = pymysql.connect(**at.connect, connect_timeout=CONNECT_SECONDS, read_timeout=CONNECT_SECONDS)
+    except (pymysql.MySQLError, OSError, RuntimeError) as error:
+        raise unreachable(error) from error
+    try:
+        with connection, connection.cursor(DictCursor) as cursor:
+            found = read(cursor, f"{at.names.bare}_keys")
+    except pymysql.MySQLError as error:
+        raise StoreUnavailable(f"the server cannot be asked: {error}") from error
+    return Diagnosis(f"{found['product']} {found['version']}", tuple(judge(found)))
+
+
+def read(cursor: Any, table: str) -> Settings:
+    """The settings by their names, lower case; one that this server does not have is missing."""
+    cursor.execute(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({', '.join(['%s'] * len(WANTED))})", WANTED)
+    found = {row["Variable_name"].lower(): str(row["Value"]) for row in cursor.fetchall()}
+    cursor.execute(TABLE, [table])
+    there = cursor.fetchone() or {}
+    cursor.execute(REPLICAS)
+    replicas = int((cursor.fetchone() or {}).get("replicas", 0))
+    cursor.execute("SHOW GLOBAL STATUS LIKE 'Rpl\\_semi\\_sync\\_%\\_status'")
+    semi_sync = any(str(row["Value"]) == "ON" for row in cursor.fetchall())
+    product = "MariaDB" if "mariadb" in found["version"].lower() else "MySQL"
+    told = {"product": product, "replicas": replicas, "semi_sync": semi_sync}
+    return {**found, **told, "engine": there.get("engine"), "collation": there.get("collation")}
+
+
+def judge(settings: Settings) -> Iterator[Finding]:
+    yield _version(settings)
+    yield _flush(settings)
+    yield _binlog(settings)
+    yield _replicas(settings)
+    yield _doublewrite(settings)
+    yield _role(settings)
+    yield _isolation(settings)
+    yield _table(settings)
+    if settings["engine"] is not None:
+        yield _collation(settings)
+    yield _packet(settings)
+
+
+def _version(settings: Settings) -> Finding:
+    product = settings["product"]
+    number = settings["version"].partition("-")[0]
+    parts = tuple(int(part) for part in number.split(".") if part.isdigit())
+    oldest = ".".join(map(str, OLDEST[product]))
+    if parts >= OLDEST[product]:
+        return good("version", number, f"{product} {oldest} and later understand the statements", invariant="I1")
+    why = f"{product} before {oldest} does not understand all statements"
+    return bad("version", number, "best-effort", why, "upgrade the server", invariant="I1")
+
+
+def _flush(settings: Settings) -> Finding:
+    name = "innodb_flush_log_at_trx_commit"
+    value = settings[name]
+    if value == "1":
+        return good(name, value, "a commit is on disk before it is acknowledged")
+    who = "the machine" if value == "2" else "the server or the machine"
+    why = f"a crash of {who} loses the last second of commits"
+    fix = f"SET PERSIST {name} = 1;" if _mysql(settings) else _set(name, "1")
+    return bad(name, value, "best-effort", why, fix)
+
+
+def _binlog(settings: Settings) -> Finding:
+    if settings.get("log_bin", "OFF") == "OFF":
+        return good("sync_binlog", "no binary log", "nothing is replicated")
+    value = settings.get("sync_binlog", "")
+    if value == "1":
+        return good("sync_binlog", value, "what replicas get is on disk with the commit")
+    why = "after a crash the binary log may lack commits that were acknowledged, and so may every replica"
+    fix = "SET PERSIST sync_binlog = 1;" if _mysql(settings) else _set("sync_binlog", "1")
+    return bad("sync_binlog", value, "at-most-once-until-failover", why, fix)
+
+
+def _replicas(settings: Settings) -> Finding:
+    count = settings["replicas"]
+    if not count:
+        return good("replicas", "none seen", "there is no failover that could lose anything")
+    if settings["semi_sync"]:
+        return good("replicas", f"{count}, semi-synchronous", "a promoted replica has every claim")
+    why = "a replica that is promoted may lack the last claims"
+    fix = "install the semi-synchronous plugins and SET GLOBAL rpl_semi_sync_source_enabled = 1;"
+    return bad("replicas", f"{count}, asynchronous", "at-most-once-until-failover", why, fix)
+
+
+def _doublewrite(settings: Settings) -> Finding:
+    value = settings.get("innodb_doublewrite", "ON")
+    if value not in ("OFF", "0", "DETECT_ONLY"):
+        return good("innodb_doublewrite", value, "a page torn by a crash is mended")
+    why = "a crash in mid-write can tear a page for good"
+    return bad("innodb_doublewrite", value, "best-effort", why, "set innodb_doublewrite = ON and restart the server")
+
+
+def _role(settings: Settings) -> Finding:
+    for name in ("super_read_only", "read_only"):
+        if settings.get(name, "OFF") not in ("OFF", "0"):
+            why, fix = "a replica takes no claims", f"give the source's address, or SET GLOBAL {name} = OFF;"
+            return bad("role", f"{name} = {settings[name]}", "best-effort", why, fix, invariant="I1")
+    return good("role", "writable", "it takes claims", invariant="I1")
+
+
+def _isolation(settings: Settings) -> Finding:
+    value = settings.get("transaction_isolation") or settings.get("tx_isolation") or "?"
+    why = "our own connections set READ COMMITTED themselves; a transaction of yours keeps what you chose"
+    return good("isolation", value, why, invariant="I2")
+
+
+def _table(settings: Settings) -> Finding:
+    engine = settings["engine"]
+    if engine is None:
+        why = "nothing can be claimed yet"
+        return bad("table", "missing", "best-effort", why, "retrysafe migrate URL", invariant="I1")
+    if engine.lower() == "innodb":
+        return good("table", engine, "it commits and survives a crash")
+    why = "without transactions nothing commits together, and a crash may tear it"
+    return bad("table", engine, "best-effort", why, "ALTER TABLE … ENGINE = InnoDB;")
+
+
+def _collation(settings: Settings) -> Finding:
+    value = settings["collation"]
+    if value.endswith(("_nopad_bin", "_0900_bin")):
+        return good("collation", value, "texts are compared code by code; ids are bytes anyway", invariant="I26")
+    why = "lists that are filtered by scope may show records of a scope that only looks the same; claims are safe"
+    fix = "ALTER TABLE … CONVERT TO CHARACTER SET utf8mb4 COLLATE " + (
+        "utf8mb4_0900_bin;" if _mysql(settings) else "utf8mb4_nopad_bin;"
+    )
+    return bad("collation", value, "exactly-once-capable", why, fix, invariant="I26")
+
+
+def _packet(settings: Settings) -> Finding:
+    value = int(settings.get("max_allowed_packet", "0"))
+    if value >= SMALL_PACKET:
+        return good("max_allowed_packet", value, "answers up to about half of it can be stored", invariant="I6")
+    why = "an answer larger than about half of it cannot be stored, and its key stays unfinished"
+    fix = f"SET GLOBAL max_allowed_packet = {64 << 20};"
+    return bad("max_allowed_packet", value, "exactly-once-capable", why, fix, invariant="I6")
+
+
+def _mysql(settings: Settings) -> bool:
+    return bool(settings["product"] == "MySQL")
+
+
+def _set(name: str, value: str) -> str:
+    return f"SET GLOBAL {name} = {value}; and the same under [mariadbd] in its configuration file"

@@ -1,0 +1,4 @@
+-- At most :limit expired records go. Unfinished work is never among them: its expires is for ever.
+DELETE FROM {keys}
+WHERE state IN ('completed', 'released') AND expires <= {now}
+ORDER BY expires, id LIMIT :limit

@@ -1,0 +1,144 @@
+"""How a statement is said to MySQL, whoever says it. No I/O here.
+
+A text is one statement or several, parted by `;`. The reply is what the last one says: its rows, or a row for each
+row it changed. An insert marked `or nothing` takes "that id is there already" for an answer: nothing was inserted.
+INSERT IGNORE would do the same, and swallow everything else that is wrong with the row too.
+
+Our own connections send all the steps of many statements in one packet; a user's connection takes them one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from retrysafe.stores.base import Plan
+from retrysafe.stores.sql.dialect import Statement
+
+Rows = Sequence[Sequence[Any]]
+
+OR_NOTHING = "/* or nothing */"
+DUPLICATE = 1062
+PACKET = 1 << 20
+"""Characters that go in one packet, about: far below the smallest max_allowed_packet in use."""
+_DEPTH = 8
+
+BEGIN, COMMIT, ROLLBACK = Statement("START TRANSACTION", {}), Statement("COMMIT", {}), Statement("ROLLBACK", {})
+
+
+@lru_cache(maxsize=1024)
+def steps(sql: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in sql.split(";"))
+
+
+def number_of(error: BaseException) -> int | None:
+    """The server's or the driver's error number, wherever in the chain it stands (SQLAlchemy: `orig`, Django:
+    `__cause__`)."""
+    at: BaseException | None = error
+    for _ in range(_DEPTH):
+        if at is None:
+            return None
+        if at.args and isinstance(at.args[0], int) and _from_driver(at):
+            return at.args[0]
+        orig = getattr(at, "orig", None)
+        at = orig if isinstance(orig, BaseException) and orig is not at else at.__cause__
+    return None
+
+
+def _from_driver(error: BaseException) -> bool:
+    return any(base.__module__.partition(".")[0] in _DRIVERS for base in type(error).__mro__)
+
+
+_DRIVERS = frozenset({"pymysql", "asyncmy", "aiomysql", "MySQLdb"})
+
+
+def refused(error: BaseException, step: str) -> bool:
+    """Whether this is an `or nothing` that got nothing."""
+    return OR_NOTHING in step and number_of(error) == DUPLICATE
+
+
+def read(rows: Iterable[Sequence[Any]] | None, changed: int) -> Rows:
+    return [(1,)] * changed if rows is None else [tuple(row) for row in rows]
+
+
+# One by one -------------------------------------------------------------------------------------
+
+
+def one_by_one(statement: Statement) -> Plan[str, Rows]:
+    """Yields each step and is sent its rows."""
+    last: Rows = []
+    for step in steps(statement.sql):
+        try:
+            last = yield step
+        except Exception as error:
+            if not refused(error, step):
+                raise
+            last = []
+    return last
+
+
+# Many in a packet -------------------------------------------------------------------------------
+
+
+class Heard(NamedTuple):
+    """What came back for a packet: the rows of each step until one failed."""
+
+    answers: list[Rows]
+    error: Exception | None
+
+
+Packets = Generator[str, Heard, list[Rows]]
+Mogrify = Callable[[str, Mapping[str, Any] | None], str]
+
+
+def packets(statements: Sequence[Statement], mogrify: Mogrify) -> Packets:
+    """Yields packets and is sent what was heard; the reply has the rows of each statement."""
+    each = [(step, statement) for statement in statements for step in steps(statement.sql)]
+    texts = [mogrify(step, statement.values or None) for step, statement in each]
+    answers: list[Rows] = []
+    while len(answers) < len(texts):
+        heard = yield ";".join(_packet(texts, len(answers)))
+        answers.extend(heard.answers)
+        if heard.error is not None:
+            if not refused(heard.error, each[len(answers)][0]):
+                raise heard.error
+            answers.append([])
+    ends = accumulate(len(steps(statement.sql)) for statement in statements)
+    return [answers[end - 1] for end in ends]
+
+
+def _packet(texts: Sequence[str], start: int) -> list[str]:
+    """As many as fit, but at least one."""
+    end, size = start, 0
+    while end < len(texts) and (end == start or size + len(texts[end]) <= PACKET):
+        size += len(texts[end])
+        end += 1
+    return list(texts[start:end])
+
+
+# Many plans -------------------------------------------------------------------------------------
+
+
+def in_step(plans: Sequence[Plan[Statement, Any]]) -> Plan[Sequence[Statement], list[Any]]:
+    """Many plans as one: what each of them wants to say next goes together, until all have their reply."""
+    replies: list[Any] = [None] * len(plans)
+    waiting: list[tuple[int, Statement]] = []
+    for place, plan in enumerate(plans):
+        _advance(plan, None, place, waiting, replies)
+    while waiting:
+        said = yield [statement for _, statement in waiting]
+        asked, waiting = waiting, []
+        for (place, _), rows in zip(asked, said, strict=True):
+            _advance(plans[place], rows, place, waiting, replies)
+    return replies
+
+
+def _advance(
+    plan: Plan[Statement, Any], rows: Any, place: int, waiting: list[tuple[int, Statement]], replies: list[Any]
+) -> None:
+    try:
+        waiting.append((place, plan.send(rows)))
+    except StopIteration as done:
+        replies[place] = done.value

@@ -1,0 +1,76 @@
+"""asyncmy: connections and pools. It has no type information of its own, so its connection is Any here."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from asyncmy.constants import SERVER_STATUS
+from asyncmy.cursors import Cursor
+from asyncmy.errors import MySQLError
+
+from retrysafe.errors import NestedTransaction
+from retrysafe.stores.base import afollow
+from retrysafe.stores.sql.dialect import Statement
+from retrysafe.transactions.base import MYSQL, DialectName, Rows
+from retrysafe.transactions.mysql_lock import LOCK, release, rows, said
+
+FIX = "commit or roll back first (with autocommit off a mere query begins a transaction), or pass a pool"
+
+
+class AsyncmyTx:
+    """The twin of PymysqlTx."""
+
+    dialect = MYSQL
+    dialect_name: DialectName = "mysql"
+
+    def __init__(self, connection: Any) -> None:
+        self.handle = connection
+        self._lock: int | None = None
+
+    async def send(self, statement: Statement) -> Rows:
+        self._lock = statement.values.get(LOCK, self._lock)
+        return await afollow(said(statement), lambda step: self._step(step, statement.values))
+
+    async def _step(self, step: str, values: Mapping[str, Any]) -> Rows:
+        async with self.handle.cursor(Cursor) as cursor:
+            await cursor.execute(step, dict(values) or None)
+            return rows(await cursor.fetchall() if cursor.description else None, cursor.rowcount)
+
+    async def flush(self) -> None:
+        """A connection holds nothing back."""
+
+    async def unlock(self) -> None:
+        if self._lock is not None and usable(self.handle):
+            with suppress(MySQLError, OSError):
+                async with self.handle.cursor(Cursor) as cursor:
+                    await cursor.execute(release(self._lock))
+
+
+@asynccontextmanager
+async def connection(given: Any) -> AsyncIterator[AsyncmyTx]:
+    if usable(given) and given.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS:
+        raise NestedTransaction("the asyncmy Connection", FIX)
+    await given.begin()
+    tx = AsyncmyTx(given)
+    try:
+        yield tx
+        await given.commit()
+    except BaseException:
+        if usable(given):
+            with suppress(MySQLError, OSError):  # it is broken: then there is nothing left to roll back
+                await given.rollback()
+        raise
+    finally:
+        await tx.unlock()
+
+
+@asynccontextmanager
+async def pool(given: Any) -> AsyncIterator[AsyncmyTx]:
+    async with given.acquire() as taken, connection(taken) as tx:
+        yield tx
+
+
+def usable(given: Any) -> bool:
+    return bool(given.connected) and not given._stream_broken

@@ -1,0 +1,65 @@
+"""PyMySQL: a connection to MySQL or MariaDB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, TypeAlias
+
+import pymysql
+from pymysql.constants import SERVER_STATUS
+from pymysql.cursors import Cursor
+
+from retrysafe.errors import NestedTransaction
+from retrysafe.stores.base import follow
+from retrysafe.stores.sql.dialect import Statement
+from retrysafe.transactions.base import MYSQL, DialectName, Rows
+from retrysafe.transactions.mysql_lock import LOCK, release, rows, said
+
+Connection: TypeAlias = "pymysql.connections.Connection[Any]"
+
+FIX = "commit or roll back first (with autocommit off a mere query begins a transaction), or pass a factory"
+
+
+class PymysqlTx:
+    dialect = MYSQL
+    dialect_name: DialectName = "mysql"
+
+    def __init__(self, connection: Connection) -> None:
+        self.handle = connection
+        self._lock: int | None = None
+
+    def send(self, statement: Statement) -> Rows:
+        self._lock = statement.values.get(LOCK, self._lock)
+        return follow(said(statement), lambda step: self._step(step, statement.values))
+
+    def _step(self, step: str, values: Mapping[str, Any]) -> Rows:
+        with self.handle.cursor(Cursor) as cursor:  # a plain one, whichever its owner has chosen
+            cursor.execute(step, values or None)
+            return rows(cursor.fetchall() if cursor.description else None, cursor.rowcount)
+
+    def flush(self) -> None:
+        """A connection holds nothing back."""
+
+    def unlock(self) -> None:
+        """A connection that broke has nothing to give back: the server did it."""
+        if self._lock is not None and self.handle.open:
+            with suppress(pymysql.MySQLError), self.handle.cursor(Cursor) as cursor:
+                cursor.execute(release(self._lock))
+
+
+@contextmanager
+def connection(given: Connection) -> Iterator[PymysqlTx]:
+    if given.open and given.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS:  # type: ignore[attr-defined]  # stubs
+        raise NestedTransaction("the PyMySQL Connection", FIX)
+    given.begin()
+    tx = PymysqlTx(given)
+    try:
+        yield tx
+        given.commit()
+    except BaseException:
+        with suppress(pymysql.MySQLError):  # it is broken: then there is nothing left to roll back
+            given.rollback()
+        raise
+    finally:
+        tx.unlock()
