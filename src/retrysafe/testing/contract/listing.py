@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from retrysafe.core.ops import StatsReply
+from retrysafe.core.ops import Stats, StatsReply
 from retrysafe.core.states import State
 from retrysafe.core.times import SECOND
 from retrysafe.testing.builders import claim, complete, listing, release, stats, suspect
@@ -132,6 +133,20 @@ def test_stats_count_by_state(do: Do) -> None:
     assert do(stats(now=86_400)) == StatsReply(
         claimed=3, released=3, completed=3, uncertain=3, lapsed=3, expired=6, now=86_400 * SECOND
     )
+
+
+@pytest.mark.parametrize("ending", ["completed", "released"])
+@pytest.mark.parametrize("born", [0, 1_760_000_000_000_000])
+def test_stats_count_the_expired_to_the_microsecond(do: Do, ending: str, born: int) -> None:
+    """I12: at its last microsecond it is not expired, at the next it is; in the year 1970 and in ours."""
+    for offset in range(3):
+        held = do(replace(claim(f"k{offset}", retention=86_400), now=born + offset))
+        settle = complete(held, b"x") if ending == "completed" else release(held)
+        assert do(replace(settle, now=born + offset)) is True
+    records = sorted(do.record(f"k{offset}", now=None).expires for offset in range(3))
+    for expires in records:
+        for now in (expires - 1, expires, expires + 1):
+            assert do(Stats(now=now)).expired == sum(each <= now for each in records)
 
 
 def test_stats_of_an_empty_store(do: Do) -> None:
