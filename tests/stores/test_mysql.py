@@ -80,18 +80,18 @@ def test_a_password_is_not_shown() -> None:
     ],
 )  # fmt: skip
 def test_what_an_error_means(number: int, kind: type[Exception]) -> None:
-    assert type(meaning(pymysql.err.OperationalError(number, "said so"), "mysql://h/d")) is kind
+    assert type(meaning(pymysql.OperationalError(number, "said so"), "mysql://h/d")) is kind
 
 
 def test_a_held_row_refuses_a_batch() -> None:
-    assert type(meaning(pymysql.err.OperationalError(1205, "said so"), "mysql://h/d", batch=True)) is BatchRefused
+    assert type(meaning(pymysql.OperationalError(1205, "said so"), "mysql://h/d", batch=True)) is BatchRefused
 
 
 def test_a_number_counts_only_from_a_driver() -> None:
     """A KeyError(1213) of the user's is no deadlock; an error that wraps the driver's is the driver's."""
     assert number_of(KeyError(1213)) is None
     wrapped = RuntimeError("from above")
-    wrapped.__cause__ = pymysql.err.OperationalError(1213, "deadlock")
+    wrapped.__cause__ = pymysql.OperationalError(1213, "deadlock")
     assert number_of(wrapped) == 1213
 
 
@@ -112,7 +112,8 @@ def heard(conversation: Any, *replies: Heard) -> tuple[list[str], Any]:
     return sent, done.value.value
 
 
-DUPLICATE = pymysql.err.IntegrityError(1062, "there already")
+# By its name at the top: `install_as_MySQLdb` makes Django load pymysql.err a second time, with classes of its own.
+DUPLICATE = pymysql.IntegrityError(1062, "there already")
 
 
 def test_all_steps_go_in_one_packet_and_each_statement_says_its_last() -> None:
@@ -132,7 +133,7 @@ def test_what_is_there_already_is_passed_over_and_the_rest_is_sent() -> None:
 def test_any_other_insert_that_meets_a_duplicate_fails() -> None:
     conversation = packets([Statement("INSERT a", {})], plain)
     next(conversation)
-    with pytest.raises(pymysql.err.IntegrityError):
+    with pytest.raises(pymysql.IntegrityError):
         conversation.send(Heard([], DUPLICATE))
 
 
