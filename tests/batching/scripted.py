@@ -103,6 +103,7 @@ class AsyncScriptedStore(Script):
     def __init__(self, inner: AsyncStore) -> None:
         super().__init__()
         self.inner = inner
+        self.entered = asyncio.Event()
         self._gate = asyncio.Event()
         self._gate.set()
 
@@ -130,7 +131,13 @@ class AsyncScriptedStore(Script):
         self.strike(self.after, ops)
         return replies
 
+    async def next_arrival(self) -> None:
+        """Wait until another call has come."""
+        self.entered.clear()
+        await asyncio.wait_for(self.entered.wait(), SECONDS)
+
     async def _pass(self, ops: Sequence[Op[Any]]) -> None:
+        self.entered.set()
         await asyncio.wait_for(self._gate.wait(), SECONDS)
         self.strike(self.before, ops)
 

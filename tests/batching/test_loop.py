@@ -163,12 +163,11 @@ async def test_the_last_to_come_does_not_have_to_wake_the_others() -> None:
     bench.call(claim("slow"))
     await asyncio.sleep(0)
     bench.call(claim("a"), claim("b"))
-    while not bench.store.batches:
-        await asyncio.sleep(0.01)
+    await bench.store.next_arrival()
     assert bench.sent() == [["a", "b"]]
     bench.call(claim("c"), claim("d"))
-    while len(bench.store.batches) < 2:
-        await asyncio.sleep(0.01)
+    await bench.store.next_arrival()
+    assert bench.sent() == [["a", "b"], ["c", "d"]]
     assert errors(await bench.end()) == []
     assert not bench.lane.busy
 
