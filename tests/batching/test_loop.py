@@ -344,7 +344,7 @@ async def test_a_pump_that_is_cancelled_leaves_nobody_waiting(turns: int) -> Non
         await asyncio.sleep(0)
     (pump,) = bench.lane._pumps
     pump.cancel()
-    done, pending = await asyncio.wait(waiting, timeout=10)
+    done, pending = await asyncio.wait(waiting, timeout=60)
     assert not pending
     assert all(isinstance(task.exception(), StoreUnclear) for task in done)
     bench.store.go()
@@ -367,7 +367,7 @@ async def test_patience_is_kept_behind_a_store_that_hangs(monkeypatch: pytest.Mo
     monkeypatch.setattr(queue, "PATIENCE", 0.01)
     bench = Bench()
     waiting = await bench.crowd(claim("a"), claim("b"))
-    done, pending = await asyncio.wait(waiting, timeout=10)
+    done, pending = await asyncio.wait(waiting, timeout=60)
     assert not pending
     assert all("for the store; the store is too slow" in str(task.exception()) for task in done)
     replies = await bench.end()

@@ -226,7 +226,7 @@ async def test_it_is_the_callers_cancellation(one_connection: str) -> None:
 
     try:
         task = asyncio.create_task(waits(unique()))
-        await asyncio.wait_for(begun.wait(), 20)
+        await asyncio.wait_for(begun.wait(), 60)
         task.cancel("enough")
         with pytest.raises(asyncio.CancelledError):
             await task

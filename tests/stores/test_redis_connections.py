@@ -94,7 +94,7 @@ def cutting_proxy(redis_url: str) -> Iterator[str]:
         port = server.getsockname()[1]
         yield redis_url.replace(f"{address['host']}:{address['port']}", f"127.0.0.1:{port}")
         server.shutdown(socket.SHUT_RDWR)
-    thread.join(5)
+    thread.join(60)
 
 
 def test_an_answer_that_never_came_is_unclear_and_is_recognised_when_sent_again(redis_url: str, prefix: str) -> None:

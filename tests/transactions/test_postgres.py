@@ -23,6 +23,7 @@ from tests.opening import unique, with_option
 from tests.servers import PostgresServer
 from tests.transactions.conftest import EFFECTS
 from tests.transactions.rigs import SCOPE, World, on_psycopg_pool, task
+from tests.waiting import until
 
 pytestmark = pytest.mark.store("postgres")
 
@@ -231,8 +232,15 @@ def proxy(postgres: World) -> Iterator[PostgresProxy]:
 
 
 def messages_of_one_transaction(postgres: World, proxy: PostgresProxy, given: Any) -> int:
+    """From the startup's answer to the client's goodbye, which reaches the proxy after `run` has returned."""
+
+    def body(tx: Any) -> Answer:
+        write(tx, "count")
+        return ANSWER
+
     proxy.count()
-    run(postgres.safe, task(postgres.safe, "count", 1, RELEASE), given, lambda tx: ANSWER)
+    run(postgres.safe, task(postgres.safe, "count", 1, RELEASE), given, body)
+    until(lambda: ">X" in proxy.seen, 60, "the client's goodbye")
     return len(proxy.seen)
 
 
@@ -264,8 +272,9 @@ def test_the_connection_is_cut_at_every_message(postgres: World, proxy: Postgres
         # The server may not have noticed yet that the connection is gone, and still hold its lock.
         run(postgres.safe, patient(this), connect, body)
         assert postgres.effects().count(key) == 1
-    assert outcomes["done"] >= 1
-    assert set(outcomes) <= {"done", "StoreUnavailable", "OperationalError"}, outcomes
+    assert outcomes["done"] >= 1, "the last cuts come after the end"
+    # StoreUnclear: on a busy machine the server may hold the lost transaction's lock longer than we look for it.
+    assert set(outcomes) <= {"done", "StoreUnavailable", "OperationalError", "StoreUnclear"}, outcomes
 
 
 def patient(this: Task) -> Task:

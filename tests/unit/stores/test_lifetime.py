@@ -68,7 +68,7 @@ def test_many_threads_open_one() -> None:
     store = ForkSafe(CAPABILITIES, opened.sync)
 
     def use() -> None:
-        together.wait(10)
+        together.wait(60)
         store.execute(Stats(0))
 
     threads = [threading.Thread(target=use) for _ in range(16)]

@@ -180,7 +180,7 @@ def test_a_server_that_is_told_to_stop_lets_the_work_finish_or_says_so(start: St
         assert target.process is not None
         target.process.send_signal(signal.SIGTERM)
         target.go(key)
-        target.process.wait(20)
+        target.process.wait(60)
     target.stop()
     target.start()
     told = once_lapsed(target, "/slow", key)
