@@ -25,6 +25,7 @@ from retrysafe.testing.contract.identity import *  # noqa: F403
 from retrysafe.testing.contract.listing import *  # noqa: F403
 from retrysafe.testing.contract.many import *  # noqa: F403
 from retrysafe.testing.contract.settle import *  # noqa: F403
+from tests.opening import unique, with_option
 from tests.servers.ports import free_port
 
 PATIENT = 60.0
@@ -154,23 +155,33 @@ def test_sizes_make_sense(wrong: dict[str, Any]) -> None:
 # Redis as the cache -------------------------------------------------------------------------------
 
 
-def test_processes_share_what_one_has_read(redis_url: str) -> None:
+@pytest.fixture
+def prefix() -> str:
+    return unique("tiered")
+
+
+@pytest.fixture
+def cache_url(redis_url: str, prefix: str) -> str:
+    return with_option(redis_url, "prefix", f"{prefix}:")
+
+
+def test_processes_share_what_one_has_read(cache_url: str, prefix: str) -> None:
     store = Counted()
-    here, there = (Do.sync(Tiered(store, RedisCache(redis_url, timeout=PATIENT))) for _ in range(2))
+    here, there = (Do.sync(Tiered(store, RedisCache(cache_url, timeout=PATIENT))) for _ in range(2))
     completed(here)
     assert [do(claim("k", now=None)).record for do in (here, there)]
     assert store.asked == 2, "the second process found what the first had read"
-    left = redis.Redis.from_url(redis_url.partition("?")[0])
-    [name] = list(left.keys("*cache:*"))
+    left = redis.Redis.from_url(cache_url.partition("?")[0])
+    [name] = list(left.keys(f"{prefix}:cache:*"))
     assert 0 < left.pttl(name) <= 60_000
     left.set(name, b"7 not json")
     assert not there(claim("k", now=None)).granted, "what cannot be read is not there"
     left.close()
 
 
-async def test_the_same_on_an_event_loop(redis_url: str) -> None:
+async def test_the_same_on_an_event_loop(cache_url: str) -> None:
     store = Counted()
-    cache = AsyncRedisCache(redis_url, timeout=PATIENT)
+    cache = AsyncRedisCache(cache_url, timeout=PATIENT)
     tiered = AsyncTiered(AsyncMemoryStore(store), cache)
     held = await tiered.execute(claim("k", now=None))
     assert await tiered.execute(complete(held, b"done", now=None))

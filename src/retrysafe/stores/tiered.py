@@ -23,7 +23,8 @@ from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.core.times import SECOND
 from retrysafe.errors import UsageError
-from retrysafe.stores.base import AsyncStore, Capabilities, Store
+from retrysafe.stores.base import AsyncStore, Store
+from retrysafe.stores.wrappers import Around, AsyncAround
 
 R = TypeVar("R")
 
@@ -83,16 +84,12 @@ def seconds_left(seen: Seen, ttl: float) -> float:
 # The stores ---------------------------------------------------------------------------------------
 
 
-class Tiered:
+class Tiered(Around):
     """A sync store behind a cache."""
 
     def __init__(self, store: Store, cache: Cache) -> None:
-        self._store = store
+        super().__init__(store)
         self._cache = cache
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._store.capabilities
 
     def execute(self, op: Op[R]) -> R:
         [reply] = self.execute_many([op])
@@ -115,29 +112,13 @@ class Tiered:
         if seen is not None:
             self._cache.put(seen, seconds_left(seen, self._cache.ttl))
 
-    def migrate(self) -> list[str]:
-        return self._store.migrate()
 
-    def announce(self, record_id: bytes) -> None:
-        self._store.announce(record_id)  # type: ignore[attr-defined]  # only where capabilities.wakes
-
-    def wait(self, record_id: bytes, seconds: float) -> None:
-        self._store.wait(record_id, seconds)  # type: ignore[attr-defined]  # only where capabilities.wakes
-
-    def close(self) -> None:
-        self._store.close()
-
-
-class AsyncTiered:
+class AsyncTiered(AsyncAround):
     """An async store behind a cache; one in this process's memory serves both colours."""
 
     def __init__(self, store: AsyncStore, cache: AsyncCache | MemoryCache) -> None:
-        self._store = store
+        super().__init__(store)
         self._cache: AsyncCache = Awaited(cache) if isinstance(cache, MemoryCache) else cache
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._store.capabilities
 
     async def execute(self, op: Op[R]) -> R:
         [reply] = await self.execute_many([op])
@@ -164,18 +145,6 @@ class AsyncTiered:
         seen = cacheable(op, reply)
         if seen is not None:
             await self._cache.put(seen, seconds_left(seen, self._cache.ttl))
-
-    async def migrate(self) -> list[str]:
-        return await self._store.migrate()
-
-    async def announce(self, record_id: bytes) -> None:
-        await self._store.announce(record_id)  # type: ignore[attr-defined]  # only where capabilities.wakes
-
-    async def wait(self, record_id: bytes, seconds: float) -> None:
-        await self._store.wait(record_id, seconds)  # type: ignore[attr-defined]  # only where capabilities.wakes
-
-    async def aclose(self) -> None:
-        await self._store.aclose()
 
 
 # The cache in this process ------------------------------------------------------------------------

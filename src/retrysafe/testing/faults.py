@@ -13,13 +13,15 @@ it again for each call and point.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from retrysafe.core.ops import Op
 from retrysafe.errors import StoreUnavailable, StoreUnclear
-from retrysafe.stores.base import AsyncStore, Capabilities, Store
+from retrysafe.stores.base import AsyncStore, Store
+from retrysafe.stores.wrappers import Around, AsyncAround
 
 R = TypeVar("R")
 
@@ -91,77 +93,53 @@ class Script:
         raise StoreUnclear(f"call {fault.call} was applied and its reply was lost (injected)")
 
 
-class FaultStore:
+class _Scripted:
+    """What both colours share: the script, and the points every call passes."""
+
+    script: Script
+
+    @property
+    def calls(self) -> int:
+        return self.script.calls
+
+    @contextmanager
+    def _faulty(self, ops: Sequence[Op[Any]]) -> Iterator[None]:
+        fault = self.script.next(ops)
+        self.script.strike(fault, "before")
+        yield
+        self.script.strike(fault, "applied")
+        self.script.strike(fault, "after")
+
+
+class FaultStore(_Scripted, Around):
     """A sync store that follows a script."""
 
     def __init__(self, store: Store, script: Script | Iterable[Fault] = ()) -> None:
+        super().__init__(store)
         self.inner = store
         self.script = script if isinstance(script, Script) else Script(script)
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return self.inner.capabilities
-
-    @property
-    def calls(self) -> int:
-        return self.script.calls
-
     def execute(self, op: Op[R]) -> R:
-        fault = self.script.next([op])
-        self.script.strike(fault, "before")
-        reply = self.inner.execute(op)
-        self.script.strike(fault, "applied")
-        self.script.strike(fault, "after")
-        return reply
+        with self._faulty([op]):
+            return self.inner.execute(op)
 
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
-        fault = self.script.next(ops)
-        self.script.strike(fault, "before")
-        replies = self.inner.execute_many(ops)
-        self.script.strike(fault, "applied")
-        self.script.strike(fault, "after")
-        return replies
-
-    def migrate(self) -> list[str]:
-        return self.inner.migrate()
-
-    def close(self) -> None:
-        self.inner.close()
+        with self._faulty(ops):
+            return self.inner.execute_many(ops)
 
 
-class AsyncFaultStore:
+class AsyncFaultStore(_Scripted, AsyncAround):
     """Its async twin."""
 
     def __init__(self, store: AsyncStore, script: Script | Iterable[Fault] = ()) -> None:
+        super().__init__(store)
         self.inner = store
         self.script = script if isinstance(script, Script) else Script(script)
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return self.inner.capabilities
-
-    @property
-    def calls(self) -> int:
-        return self.script.calls
-
     async def execute(self, op: Op[R]) -> R:
-        fault = self.script.next([op])
-        self.script.strike(fault, "before")
-        reply = await self.inner.execute(op)
-        self.script.strike(fault, "applied")
-        self.script.strike(fault, "after")
-        return reply
+        with self._faulty([op]):
+            return await self.inner.execute(op)
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
-        fault = self.script.next(ops)
-        self.script.strike(fault, "before")
-        replies = await self.inner.execute_many(ops)
-        self.script.strike(fault, "applied")
-        self.script.strike(fault, "after")
-        return replies
-
-    async def migrate(self) -> list[str]:
-        return await self.inner.migrate()
-
-    async def aclose(self) -> None:
-        await self.inner.aclose()
+        with self._faulty(ops):
+            return await self.inner.execute_many(ops)

@@ -118,31 +118,24 @@ def begun(on: Connection) -> bool:
 
 @contextmanager
 def session(given: Session) -> Iterator[SqlalchemyTx]:
-    if given.in_transaction():
-        raise NestedTransaction("the SQLAlchemy Session", FIX)
-    given.begin()
-    tx = None
-    try:
-        tx = SqlalchemyTx(given, given.connection)
-        tx.lock()
+    with _begun(given, given.connection, "the SQLAlchemy Session") as tx:
         yield tx
-        given.commit()
-    except BaseException:
-        given.rollback()
-        raise
-    finally:
-        if tx is not None:
-            tx.unlock()
 
 
 @contextmanager
 def connection(given: Connection) -> Iterator[SqlalchemyTx]:
+    with _begun(given, lambda: given, "the SQLAlchemy Connection") as tx:
+        yield tx
+
+
+@contextmanager
+def _begun(given: Session | Connection, connect: Callable[[], Connection], name: str) -> Iterator[SqlalchemyTx]:
     if given.in_transaction():
-        raise NestedTransaction("the SQLAlchemy Connection", FIX)
+        raise NestedTransaction(name, FIX)
     given.begin()
     tx = None
     try:
-        tx = SqlalchemyTx(given, lambda: given)
+        tx = SqlalchemyTx(given, connect)
         tx.lock()
         yield tx
         given.commit()

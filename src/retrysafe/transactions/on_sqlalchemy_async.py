@@ -26,11 +26,8 @@ class AsyncSqlalchemyTx:
         self._locked = Locked()
         self._on: AsyncConnection | None = None
 
-    async def _connect(self) -> AsyncConnection:
-        return self.handle if isinstance(self.handle, AsyncConnection) else await self.handle.connection()
-
     async def send(self, statement: Statement) -> Rows:
-        connected = await self._connect()
+        connected = await connection_of(self.handle)
         if self.dialect_name == "mysql":
             return await self._said(connected, statement)
         result = await connected.execute(clause(statement.sql), timed_for(self.dialect_name, statement))
@@ -55,38 +52,35 @@ class AsyncSqlalchemyTx:
 
     async def lock(self) -> None:
         if self.dialect_name == "sqlite":
-            connected = await self._connect()
+            connected = await connection_of(self.handle)
             assert connected.sync_connection is not None
             await afollow(locked(begun=begun(connected.sync_connection)), self.send)
 
 
+async def connection_of(handle: AsyncSession | AsyncConnection) -> AsyncConnection:
+    return handle if isinstance(handle, AsyncConnection) else await handle.connection()
+
+
 @asynccontextmanager
 async def session(given: AsyncSession) -> AsyncIterator[AsyncSqlalchemyTx]:
-    if given.in_transaction():
-        raise NestedTransaction("the SQLAlchemy AsyncSession", FIX)
-    await given.begin()
-    tx = None
-    try:
-        tx = AsyncSqlalchemyTx(given, (await given.connection()).dialect.name)
-        await tx.lock()
+    async with _begun(given, "the SQLAlchemy AsyncSession") as tx:
         yield tx
-        await given.commit()
-    except BaseException:
-        await given.rollback()
-        raise
-    finally:
-        if tx is not None:
-            await tx.unlock()
 
 
 @asynccontextmanager
 async def connection(given: AsyncConnection) -> AsyncIterator[AsyncSqlalchemyTx]:
+    async with _begun(given, "the SQLAlchemy AsyncConnection") as tx:
+        yield tx
+
+
+@asynccontextmanager
+async def _begun(given: AsyncSession | AsyncConnection, name: str) -> AsyncIterator[AsyncSqlalchemyTx]:
     if given.in_transaction():
-        raise NestedTransaction("the SQLAlchemy AsyncConnection", FIX)
+        raise NestedTransaction(name, FIX)
     await given.begin()
     tx = None
     try:
-        tx = AsyncSqlalchemyTx(given, given.dialect.name)
+        tx = AsyncSqlalchemyTx(given, (await connection_of(given)).dialect.name)
         await tx.lock()
         yield tx
         await given.commit()

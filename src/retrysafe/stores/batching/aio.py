@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from retrysafe.core.ops import Claim, ClaimReply, Op
 from retrysafe.errors import StoreError, StoreUnavailable, StoreUnclear
-from retrysafe.stores.base import AsyncStore, BatchRefused, Capabilities
+from retrysafe.stores.base import AsyncStore, BatchRefused
 from retrysafe.stores.batching.queue import (
     ALONE,
     AT_MOST,
@@ -28,6 +28,7 @@ from retrysafe.stores.batching.queue import (
     tired,
     too_long,
 )
+from retrysafe.stores.wrappers import AsyncAround
 
 R = TypeVar("R")
 
@@ -215,17 +216,13 @@ class AsyncLane:
             return await self._store.execute_many(ops)
 
 
-class AsyncBatching:
+class AsyncBatching(AsyncAround):
     """An async store whose waiting calls go together."""
 
     def __init__(self, store: AsyncStore, *, batch: int = BATCH, queue: int = QUEUE) -> None:
-        self._store = store
+        super().__init__(store)
         self._lanes: dict[type[Any], AsyncLane] = lanes(store, lambda flights: AsyncLane(store, batch, queue, flights))
         self._glance: Callable[[Claim], ClaimReply | None] | None = getattr(store, "glance", None)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._store.capabilities
 
     async def execute(self, op: Op[R]) -> R:
         lane = self._lanes.get(type(op))
@@ -237,18 +234,3 @@ class AsyncBatching:
             if seen is not None:
                 return seen  # type: ignore[no-any-return]  # a claim's reply
         return await lane.execute(op)
-
-    async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
-        return await self._store.execute_many(ops)
-
-    async def migrate(self) -> list[str]:
-        return await self._store.migrate()
-
-    async def announce(self, record_id: bytes) -> None:
-        await self._store.announce(record_id)  # type: ignore[attr-defined]  # only where capabilities.wakes
-
-    async def wait(self, record_id: bytes, seconds: float) -> None:
-        await self._store.wait(record_id, seconds)  # type: ignore[attr-defined]  # only where capabilities.wakes
-
-    async def aclose(self) -> None:
-        await self._store.aclose()

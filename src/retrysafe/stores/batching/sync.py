@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from retrysafe.core.ops import Claim, ClaimReply, Op
 from retrysafe.errors import StoreError, StoreUnavailable, StoreUnclear
-from retrysafe.stores.base import BatchRefused, Capabilities, Store
+from retrysafe.stores.base import BatchRefused, Store
 from retrysafe.stores.batching.queue import (
     ALONE,
     AT_MOST,
@@ -28,6 +28,7 @@ from retrysafe.stores.batching.queue import (
     tired,
     too_long,
 )
+from retrysafe.stores.wrappers import Around
 
 R = TypeVar("R")
 
@@ -212,17 +213,13 @@ class Lane:
             return self._store.execute_many(ops)
 
 
-class Batching:
+class Batching(Around):
     """A sync store whose waiting calls go together."""
 
     def __init__(self, store: Store, *, batch: int = BATCH, queue: int = QUEUE) -> None:
-        self._store = store
+        super().__init__(store)
         self._lanes: dict[type[Any], Lane] = lanes(store, lambda flights: Lane(store, batch, queue, flights))
         self._glance: Callable[[Claim], ClaimReply | None] | None = getattr(store, "glance", None)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._store.capabilities
 
     def execute(self, op: Op[R]) -> R:
         lane = self._lanes.get(type(op))
@@ -234,18 +231,3 @@ class Batching:
             if seen is not None:
                 return seen  # type: ignore[no-any-return]  # a claim's reply
         return lane.execute(op)
-
-    def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
-        return self._store.execute_many(ops)
-
-    def migrate(self) -> list[str]:
-        return self._store.migrate()
-
-    def announce(self, record_id: bytes) -> None:
-        self._store.announce(record_id)  # type: ignore[attr-defined]  # only where capabilities.wakes
-
-    def wait(self, record_id: bytes, seconds: float) -> None:
-        self._store.wait(record_id, seconds)  # type: ignore[attr-defined]  # only where capabilities.wakes
-
-    def close(self) -> None:
-        self._store.close()
