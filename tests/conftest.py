@@ -11,22 +11,38 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
+import duckdb
 import psycopg
 import pymysql
 import pytest
 from psycopg import sql
+from pymongo import MongoClient
 
 pytest.register_assert_rewrite("retrysafe.testing")
 
 from retrysafe.stores.mysql.dialect import parse_url  # noqa: E402
 from retrysafe.testing import Do  # noqa: E402  (after the rewrite was asked for)
-from tests.opening import MysqlTables, Opener, PostgresTables, open_migrated, store_url  # noqa: E402
+from tests.opening import (  # noqa: E402
+    DuckdbTables,
+    DynamoTable,
+    MongoCollections,
+    MysqlTables,
+    Opener,
+    PostgresTables,
+    open_migrated,
+    store_url,
+)
 from tests.servers import session  # noqa: E402
+from tests.servers.brokers import nats_url, rabbitmq_url  # noqa: E402, F401  (fixtures, for whoever asks)
 
 SERVERLESS = ("unit", "typing", "docs", "layers", "client")
 """Folders of tests that never talk to a server: naming only these starts none."""
 
-WITHOUT_SERVER = {"sqlite": f"SQLite {sqlite3.sqlite_version}", "memory": "memory"}
+WITHOUT_SERVER = {
+    "sqlite": f"SQLite {sqlite3.sqlite_version}",
+    "duckdb": f"DuckDB {duckdb.__version__}",
+    "memory": "memory",
+}
 
 
 def in_ci() -> bool:
@@ -38,7 +54,10 @@ def in_ci() -> bool:
 
 def pytest_configure(config: pytest.Config) -> None:
     if is_controller(config) and needs_servers(config):
-        session.start_all()
+        if config.getoption("numprocesses", None):
+            session.start_all()
+        else:
+            session.start_on_demand()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -100,7 +119,7 @@ def exercised(terminalreporter: Any) -> Counter[str]:
 
 def shared_url(store: str) -> str:
     """The session's server for a store. Without it: skipped at home, failed in CI."""
-    server = session.handed_over().get(store)
+    server = session.shared(store)
     if server is not None and server.url:
         return server.url
     why = f"no {store} server: {server.missing if server else 'none was started for this selection of tests'}"
@@ -149,15 +168,49 @@ def mariadb_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def mongodb_url() -> Iterator[str]:
+    """A database of this worker's own on the session's MongoDB."""
+    server, name = shared_url("mongodb"), f"retrysafe_{uuid4().hex[:12]}"
+    yield urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
+    admin: MongoClient[Any] = MongoClient(server)
+    with admin:
+        admin.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def dynamodb_url() -> str:
+    """The session's DynamoDB. Tests take a table each (`?table=`)."""
+    return shared_url("dynamodb")
+
+
+@pytest.fixture(scope="session")
 def redis_url(worker_number: int) -> str:
     """A numbered database of this worker's own on the session's Redis. Tests still take a prefix each."""
     return urlunsplit(urlsplit(shared_url("redis"))._replace(path=f"/{worker_number}"))
+
+
+@pytest.fixture(scope="session")
+def redis8_url(worker_number: int) -> str:
+    """The same on Redis 8."""
+    return urlunsplit(urlsplit(shared_url("redis8"))._replace(path=f"/{worker_number}"))
+
+
+@pytest.fixture(scope="session")
+def redis_cluster_url() -> str:
+    """A cluster has one database only. Tests take a prefix each."""
+    return shared_url("redis_cluster")
 
 
 @pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
     """A file that does not exist yet."""
     return f"sqlite:///{tmp_path / 'retrysafe.db'}"
+
+
+@pytest.fixture
+def duckdb_url(tmp_path: Path) -> str:
+    """A file that does not exist yet."""
+    return f"duckdb:///{tmp_path / 'retrysafe.duckdb'}"
 
 
 @pytest.fixture
@@ -190,13 +243,36 @@ def mariadb_tables(mariadb_url: str) -> Iterator[MysqlTables]:
     tables.close()
 
 
+@pytest.fixture(scope="session")
+def duckdb_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DuckdbTables]:
+    tables = DuckdbTables(tmp_path_factory.mktemp("duckdb") / "contract.duckdb")
+    yield tables
+    tables.close()
+
+
+@pytest.fixture(scope="session")
+def dynamodb_tables(dynamodb_url: str) -> Iterator[DynamoTable]:
+    table = DynamoTable(dynamodb_url)
+    yield table
+    table.close()
+
+
+@pytest.fixture(scope="session")
+def mongodb_tables(mongodb_url: str) -> Iterator[MongoCollections]:
+    collections = MongoCollections(mongodb_url)
+    yield collections
+    collections.close()
+
+
 @pytest.fixture
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     """`opener(store, colour)`: an empty store of that kind. Each call gives another, except on SQL servers."""
 
     def open_empty(store: str, colour: str) -> Do:
-        if store in ("postgres", "mysql", "mariadb"):
-            tables: PostgresTables | MysqlTables = request.getfixturevalue(f"{store}_tables")
+        if store in ("postgres", "mysql", "mariadb", "duckdb", "mongodb", "dynamodb"):
+            tables: PostgresTables | MysqlTables | MongoCollections | DuckdbTables | DynamoTable = (
+                request.getfixturevalue(f"{store}_tables")
+            )
             return tables.empty(colour)
         return open_migrated(store_url(request, tmp_path, store), colour)
 

@@ -1,7 +1,7 @@
 """The servers one test run shares. The process the user started starts them; xdist's workers get addresses.
 
-`RETRYSAFE_TEST_POSTGRES_URL`, `…_REDIS_URL`, `…_MYSQL_URL` and `…_MARIADB_URL` name a server of your own to be used
-instead.
+`RETRYSAFE_TEST_POSTGRES_URL`, `…_REDIS_URL`, `…_MYSQL_URL`, `…_MARIADB_URL`, `…_MONGODB_URL` and
+`…_DYNAMODB_URL` name a server of your own to be used instead.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from dataclasses import asdict, dataclass
 import psycopg
 
 from tests.servers.base import Server, ServerUnavailable
+from tests.servers.dynamodb import DynoxideServer, dynamodb_version
+from tests.servers.mongodb import MongoServer, mongodb_version
 from tests.servers.mysql import MariaDBServer, MySQLServer, mysql_version
 from tests.servers.postgres import PostgresServer
-from tests.servers.valkey import ValkeyServer, redis_version
+from tests.servers.valkey import RedisServer, ValkeyCluster, ValkeyServer, cluster_version, redis_version
 
 HANDOVER = "RETRYSAFE_TEST_SESSION_SERVERS"
 
@@ -57,19 +59,37 @@ that tests on a shared server could tell apart. Those that kill one start their 
 SOURCES = (
     Source("postgres", "RETRYSAFE_TEST_POSTGRES_URL", PostgresServer, postgres_version, "embedded wheel"),
     Source("redis", "RETRYSAFE_TEST_REDIS_URL", ValkeyServer, redis_version, "wheel"),
+    Source("redis8", "RETRYSAFE_TEST_REDIS8_URL", RedisServer, redis_version, "Debian package"),
+    Source("redis_cluster", "RETRYSAFE_TEST_REDIS_CLUSTER_URL", ValkeyCluster, cluster_version, "wheel"),
     Source("mysql", "RETRYSAFE_TEST_MYSQL_URL", lambda: MySQLServer(**RELAXED), mysql_version, "Debian package"),
     Source("mariadb", "RETRYSAFE_TEST_MARIADB_URL", lambda: MariaDBServer(**RELAXED), mysql_version, "Debian package"),
+    Source("mongodb", "RETRYSAFE_TEST_MONGODB_URL", lambda: MongoServer(in_memory=True), mongodb_version, "wheel"),
+    Source("dynamodb", "RETRYSAFE_TEST_DYNAMODB_URL", DynoxideServer, dynamodb_version, "npm package"),
 )
 
 _running: list[Server] = []
+_on_demand = False
 
 
-def start_all() -> dict[str, Shared]:
-    """Start what is needed and leave the addresses in the environment, where workers find them."""
+def start_all() -> None:
+    """Start every server, for workers to share, and leave the addresses in the environment, where they find them."""
     with ThreadPoolExecutor(len(SOURCES)) as pool:  # together: some take ten seconds to come up
-        shared = dict(zip((source.store for source in SOURCES), pool.map(provide, SOURCES), strict=True))
-    os.environ[HANDOVER] = json.dumps({name: asdict(server) for name, server in shared.items()})
-    return shared
+        _hand_over({source.store: shared for source, shared in zip(SOURCES, pool.map(provide, SOURCES), strict=True)})
+
+
+def start_on_demand() -> None:
+    """This process runs the tests itself, so that a server may wait until a test asks for it."""
+    global _on_demand  # noqa: PLW0603  # one run, one process
+    _on_demand = True
+
+
+def shared(store: str) -> Shared | None:
+    """The server of this run for a store; None where nobody was told to start any."""
+    found = handed_over()
+    if store not in found and _on_demand:
+        [source] = [source for source in SOURCES if source.store == store]
+        _hand_over({**found, store: provide(source)})
+    return handed_over().get(store)
 
 
 def provide(source: Source) -> Shared:
@@ -95,6 +115,10 @@ def handed_over() -> dict[str, Shared]:
     """The servers of this run, as seen from any of its processes."""
     found = json.loads(os.environ.get(HANDOVER, "{}"))
     return {name: Shared(**fields) for name, fields in found.items()}
+
+
+def _hand_over(servers: dict[str, Shared]) -> None:
+    os.environ[HANDOVER] = json.dumps({name: asdict(server) for name, server in servers.items()})
 
 
 def stop_all() -> None:

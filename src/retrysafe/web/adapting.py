@@ -21,7 +21,8 @@ from retrysafe.policy import Policy
 from retrysafe.web import problems, status
 from retrysafe.web.capture import BODILESS, NO_STORE, REPLAYED, Response
 from retrysafe.web.colours import AsyncExchange
-from retrysafe.web.exchange import EXCHANGE, Exchange, current_exchange, mount
+from retrysafe.web.current import current_exchange
+from retrysafe.web.exchange import EXCHANGE, Exchange, mount
 from retrysafe.web.openapi import Strength
 from retrysafe.web.problems import Codes
 from retrysafe.web.routes import SAFE_METHODS

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import suppress
 from typing import Any, Unpack
 
@@ -22,10 +22,12 @@ from retrysafe.engine.safe import RetrySafe
 from retrysafe.web import problems, status
 from retrysafe.web.asgi_answer import AnswerSender, Message, Send
 from retrysafe.web.colours import AsyncExchange
+from retrysafe.web.current import enter, leave
 from retrysafe.web.eager import before
-from retrysafe.web.exchange import EXCHANGE, LINGER, BodyRefused, Shortcut, as_scope, enter, is_shortcut, leave
+from retrysafe.web.exchange import EXCHANGE, LINGER, BodyRefused, as_scope
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Options, Scope, Settings
+from retrysafe.web.shortcut import Shortcut, is_shortcut
 from retrysafe.web.view import RequestView, of_scope
 
 ASGIScope = MutableMapping[str, Any]
@@ -44,6 +46,9 @@ MAX_CANCELS = 8
 
 class IdempotencyMiddleware:
     """See the module; the options are in retrysafe.web.settings.Options."""
+
+    forgotten: Sequence[str] = ()
+    """What of `scope["state"]` a second run must not find: a framework's own notes about the first one."""
 
     def __init__(
         self, app: ASGIApp, *, safe: RetrySafe, scope: Scope | None = None, **options: Unpack[Options]
@@ -70,10 +75,9 @@ class IdempotencyMiddleware:
         if not lines and route.policy.mode == "optional":
             return await self._keyless(scope, receive, send, route)
         exchange = AsyncExchange(self.settings, of_scope(scope), route, [line.decode("latin-1") for line in lines])
-        sender = AnswerSender(exchange, send)
-        exchange.body = body = Body(exchange, receive, sender.over)
-        work = asyncio.create_task(self._work(_captured(scope, exchange), exchange, body, sender))
-        return await self._finish(work, exchange)
+        exchange.body = body = Body(exchange, receive)
+        work = asyncio.create_task(self._work(scope, body, send))
+        return await self._finish(work, body)
 
     async def _keyless(self, scope: ASGIScope, receive: Receive, send: Send, route: Route) -> None:
         """No key, and none is needed: the application gets its own `receive` and `send`."""
@@ -88,44 +92,57 @@ class IdempotencyMiddleware:
         finally:
             leave(token)
 
-    async def _work(self, scope: ASGIScope, exchange: AsyncExchange, body: Body, sender: AnswerSender) -> None:
-        """Claim, run, settle, answer: all in one task."""
+    async def _work(self, scope: ASGIScope, body: Body, send: Send) -> None:
+        """All in one task: run it, and again where the database undid it because of others (joining.py says when)."""
+        pristine = Pristine(scope)
+        try:
+            await self._run(scope, body, AnswerSender(body.exchange, send, body.over))
+            while body.exchange.undone:
+                pristine.put_back(scope, self.forgotten)
+                body.rewind()
+                await self._run(scope, body, AnswerSender(body.exchange, send, body.over))
+        finally:
+            body.over.set()
+            exchange = body.exchange
+            if exchange.observed is not None:
+                await exchange.observed_end()
+            del exchange.body  # the two hold each other: with this the request's body is freed now and not some day
+
+    async def _run(self, scope: ASGIScope, body: Body, sender: AnswerSender) -> None:
+        """Claim, run, settle, answer."""
+        exchange = body.exchange
         enter(exchange)
         try:
             if self.settings.scope is not None:
                 await exchange.claim(await _principal(self.settings.scope, exchange.view))
-            await self.app(scope, body.receive, sender.send)
+            await self.app(_captured(scope, exchange), body.receive, sender.send)
         except Exception as error:
             if is_shortcut(error) and exchange.response is not None:
                 return await sender.end()
             await sender.failed(error)
-            raise
+            if not exchange.undone:
+                raise
         except BaseException as error:
             await sender.stopped(error)
             raise
         else:
             await sender.end()
-        finally:
-            sender.over.set()
-            if exchange.observed is not None:
-                await exchange.observed_end()
-            del exchange.body  # the two hold each other: with this the request's body is freed now and not some day
 
-    async def _finish(self, work: asyncio.Task[None], exchange: AsyncExchange) -> None:
+    async def _finish(self, work: asyncio.Task[None], body: Body) -> None:
         # Not the task itself is awaited: who is cancelled cancels what it awaits.
         over = asyncio.get_running_loop().create_future()
         work.add_done_callback(lambda _: None if over.done() else over.set_result(None))
         try:
             await over
         except asyncio.CancelledError:
-            await self._wind_down(work, exchange)
+            await self._wind_down(work, body)
             raise
         work.result()
 
-    async def _wind_down(self, work: asyncio.Task[None], exchange: AsyncExchange) -> None:
+    async def _wind_down(self, work: asyncio.Task[None], body: Body) -> None:
         """The server wants to stop: claimed work may finish for a while, then it is cancelled and says so."""
         waited = True
-        if exchange.claimed:
+        if body.exchange.claimed:
             waited = await _through_cancels(work, self.settings.grace)
         if not work.done() and waited:
             work.cancel()
@@ -164,10 +181,11 @@ class IdempotencyMiddleware:
 class Body:
     """The request body on its way to the application, remembered for the fingerprint as it passes."""
 
-    def __init__(self, exchange: AsyncExchange, receive: Receive, over: asyncio.Event) -> None:
-        self._exchange = exchange
+    def __init__(self, exchange: AsyncExchange, receive: Receive) -> None:
+        self.exchange = exchange
+        self.over = asyncio.Event()
+        """Set when the request is answered."""
         self._receive = receive
-        self._over = over
         self._chunks: list[bytes] = []
         self._size = 0
         self._complete = self._too_large = False
@@ -182,9 +200,11 @@ class Body:
             return self._noted(await self._receive())
         return await self._afterwards()
 
-    async def drain(self, limit: int, seconds: float) -> list[bytes]:
-        """The whole body, read to its end; the application will get it again."""
-        headers = self._exchange.view.headers
+    async def drain(self, limit: int, seconds: float, *, keep: bool = False) -> list[bytes]:
+        """The whole body, read to its end; the application will get it again, and with `keep` once more after each
+        `rewind`."""
+        limit = min(limit, self._limit)  # of more than that we have not remembered everything
+        headers = self.exchange.view.headers
         declared = headers.get("content-length", "0")
         if self._size > limit or (declared.isdecimal() and int(declared) > limit):
             self._too_large = "expect" not in headers  # who asked before sending has not sent
@@ -201,8 +221,21 @@ class Body:
                 raise BodyRefused(problems.TOO_LARGE)
             if message["type"] == "http.disconnect":
                 raise BodyRefused(problems.UNREADABLE)
-        chunks, self._chunks = self._chunks, []
+        chunks = self._chunks
+        if not keep:
+            self._chunks = []
         return chunks
+
+    def rewind(self) -> None:
+        """From the beginning again, for the run that takes the place of one that was undone."""
+        exchange = self.exchange.again()
+        del self.exchange.body
+        self.exchange, exchange.body = exchange, self
+        last = len(self._chunks) - 1
+        self._waiting = deque(
+            {"type": "http.request", "body": chunk, "more_body": at < last}
+            for at, chunk in enumerate(self._chunks or [b""])
+        )
 
     async def linger(self, seconds: float) -> None:
         """Read on for a while what was refused as too large."""
@@ -228,11 +261,27 @@ class Body:
         """After the body there is only the disconnect. While the work of a key runs, it is not the application's
         business: half done is worse than done for nobody. Never invented, and never early."""
         message: Message | None = None
-        if not self._exchange.claimed and not self._over.is_set():
+        if not self.exchange.claimed and not self.over.is_set():
             message = await self._receive()
-        if self._exchange.claimed:
-            await self._over.wait()
+        if self.exchange.claimed:
+            await self.over.wait()
         return message if message is not None else await self._receive()
+
+
+class Pristine:
+    """What applications change of a scope they were given, as it was before. The scope itself is copied for each run
+    (`_captured`); these are what the copies share."""
+
+    def __init__(self, scope: ASGIScope) -> None:
+        self._headers = list(scope["headers"])
+        self._state = dict(scope.get("state") or {})
+
+    def put_back(self, scope: ASGIScope, forgotten: Sequence[str]) -> None:
+        """In place: whoever stands around us sees the state of the run that counts."""
+        scope["headers"] = list(self._headers)
+        if scope.get("state") is not None:
+            scope["state"].clear()
+            scope["state"].update((name, value) for name, value in self._state.items() if name not in forgotten)
 
 
 async def _principal(scope: Scope, view: RequestView) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from retrysafe.web.capture import Buffer, Pairs, Response, checked, is_stream
 from retrysafe.web.colours import AsyncExchange
-from retrysafe.web.exchange import Shortcut
+from retrysafe.web.shortcut import Shortcut
 
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
@@ -25,8 +25,8 @@ class AnswerSender:
     then passes by. Once the exchange has an answer of its own, what the application says is dropped.
     """
 
-    def __init__(self, exchange: AsyncExchange, send: Send) -> None:
-        self.over = asyncio.Event()
+    def __init__(self, exchange: AsyncExchange, send: Send, over: asyncio.Event) -> None:
+        self.over = over
         """Set when nothing more will go out: from then on the application may learn that the client left."""
         self._exchange = exchange
         self._send = send
@@ -118,7 +118,11 @@ class AnswerSender:
         instead = await exchange.settle(exchange.answered(start["status"], self._headers, body))
         if instead is not None:
             exchange.response = instead
-            return await self._send_own(instead)
+            await self._send_own(instead)
+            if exchange.joint is not None:
+                # What it wrote is not there, so what waits for the answer to be out (a background task) must not run.
+                raise Shortcut("the transaction did not commit")
+            return None
         return await self._flush(more=False)
 
     async def _let_pass(self, gone: Literal["stream", "too_large"]) -> None:
@@ -163,6 +167,8 @@ class AnswerSender:
     # Ours ---------------------------------------------------------------------------------------
 
     async def _send_own(self, response: Response) -> None:
+        if self._exchange.undone:
+            return  # another run's answer will be the one
         if not self._sent:
             self._sent = self._complete = True
             extra = self._exchange.extra_headers()

@@ -15,12 +15,12 @@ from retrysafe.web.exchange import BodyRefused, Exchange, as_scope
 
 
 class AsyncBody(Protocol):
-    async def drain(self, limit: int, seconds: float) -> list[bytes]: ...
+    async def drain(self, limit: int, seconds: float, *, keep: bool = False) -> list[bytes]: ...
     async def linger(self, seconds: float) -> None: ...
 
 
 class SyncBody(Protocol):
-    def drain(self, limit: int, seconds: float) -> list[bytes]: ...
+    def drain(self, limit: int, seconds: float, *, keep: bool = False) -> list[bytes]: ...
     def linger(self, seconds: float) -> None: ...
 
 
@@ -56,11 +56,14 @@ class AsyncExchange(Exchange):
         adopt_lease(held.lease)
         return self.hold(held, self.settings.safe.akeep(held.lease, policy.lease))
 
-    async def identify(self, principal: Any, policy: Policy | None = None, *, target: str | None = None) -> Task | None:
-        """The key and the fingerprint without a claim, for a strength that makes its own record."""
+    async def identify(
+        self, principal: Any, policy: Policy | None = None, *, target: str | None = None, keep: bool = False
+    ) -> Task | None:
+        """The key and the fingerprint without a claim, for a strength that makes its own record. `keep` the body where
+        the application may have to be called again."""
         policy = self.asks(policy, target)
         key = self.identified(as_scope(principal), policy)
-        return None if key is None else self.task(key, policy, await self._drained(policy))
+        return None if key is None else self.task(key, policy, await self._drained(policy, keep))
 
     async def settle(self, flow: Flow[Response | None]) -> Response | None:
         if self.joint is not None:
@@ -71,9 +74,9 @@ class AsyncExchange(Exchange):
         if self.observed is not None:
             await self.settings.safe.arun(observe.ended(self))
 
-    async def _drained(self, policy: Policy) -> list[bytes]:
+    async def _drained(self, policy: Policy, keep: bool = False) -> list[bytes]:
         try:
-            return await self.body.drain(policy.max_body, self.settings.read_timeout)
+            return await self.body.drain(policy.max_body, self.settings.read_timeout, keep=keep)
         except BodyRefused as error:
             await self.body.linger(self.settings.read_timeout)
             raise self.refused(error.problem) from None
@@ -112,11 +115,14 @@ class SyncExchange(Exchange):
         token = adopt_lease(held.lease)
         return self.hold(held, self.settings.safe.keep(held.lease, policy.lease), lambda: disown_lease(token))
 
-    def identify(self, principal: Any, policy: Policy | None = None, *, target: str | None = None) -> Task | None:
-        """The key and the fingerprint without a claim, for a strength that makes its own record."""
+    def identify(
+        self, principal: Any, policy: Policy | None = None, *, target: str | None = None, keep: bool = False
+    ) -> Task | None:
+        """The key and the fingerprint without a claim, for a strength that makes its own record. `keep` the body where
+        the application may have to be called again."""
         policy = self.asks(policy, target)
         key = self.identified(as_scope(principal), policy)
-        return None if key is None else self.task(key, policy, self._drained(policy))
+        return None if key is None else self.task(key, policy, self._drained(policy, keep))
 
     def settle(self, flow: Flow[Response | None]) -> Response | None:
         if self.joint is not None:
@@ -127,9 +133,9 @@ class SyncExchange(Exchange):
         if self.observed is not None:
             self.settings.safe.run(observe.ended(self))
 
-    def _drained(self, policy: Policy) -> list[bytes]:
+    def _drained(self, policy: Policy, keep: bool = False) -> list[bytes]:
         try:
-            return self.body.drain(policy.max_body, self.settings.read_timeout)
+            return self.body.drain(policy.max_body, self.settings.read_timeout, keep=keep)
         except BodyRefused as error:
             self.body.linger(self.settings.read_timeout)
             raise self.refused(error.problem) from None

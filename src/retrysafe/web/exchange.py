@@ -13,8 +13,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Sequence
-from contextvars import ContextVar, Token
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from uuid import UUID
 
 from retrysafe.core.fingerprint import of_request
@@ -45,28 +44,17 @@ from retrysafe.web.load import Sent
 from retrysafe.web.problems import Problem
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Settings
+from retrysafe.web.shortcut import Shortcut
 from retrysafe.web.view import RequestView
 
 EXCHANGE = "retrysafe.exchange"
 """Where the exchange is found: `scope[EXCHANGE]` on ASGI, `environ[EXCHANGE]` on WSGI."""
 
 _log = logging.getLogger("retrysafe.web")
-_current: ContextVar[Exchange | None] = ContextVar("retrysafe_exchange", default=None)
-
-
-def current_exchange() -> Exchange | None:
-    """The exchange of the request that is being handled here, or None."""
-    return _current.get()
-
 
 LINGER = 8 * 1024 * 1024
 """How many bytes of a refused body are still read. A connection that is closed on a client which is still sending
 breaks, and the client never sees why."""
-
-
-class Shortcut(Exception):
-    """The application must not run: the exchange already holds the answer. Let it through, or turn it into any
-    answer of your framework; the middleware sends the exchange's."""
 
 
 class BodyRefused(Exception):
@@ -92,7 +80,13 @@ class Exchange:
     failed_with: BaseException | None = None
     """What the application's handler raised, where that matters: a transaction of it is not committed (joining.py)."""
 
-    def __init__(self, settings: Settings, view: RequestView, route: Route, lines: Sequence[str]) -> None:
+    undone = False
+    """Whether the database undid the work because of others, so that the whole request is to run again. The answer in
+    `response` is then for nobody."""
+
+    def __init__(
+        self, settings: Settings, view: RequestView, route: Route, lines: Sequence[str], reruns: int = 0
+    ) -> None:
         self.settings = settings
         self.view = view
         self.route = route
@@ -110,6 +104,8 @@ class Exchange:
         """Whether the middleware lets this request through without capturing it (keyless, `optional`)."""
         self.minted = ""
         self.lines = lines
+        self.reruns = reruns
+        """How often this request has run before, for nothing."""
         self.observed: Lease | None = None
         self._stops: tuple[Stop, ...] = ()
 
@@ -122,6 +118,12 @@ class Exchange:
     def record(self) -> Record | None:
         """The record of the claim while it is held."""
         return self.held.record if self.held is not None else None
+
+    def again(self) -> Self:
+        """The same request from the beginning, with the same key: what takes the place of a run that was undone."""
+        made = type(self)(self.settings, self.view, self.route, self.lines, self.reruns + 1)
+        made.minted = self.minted
+        return made
 
     def hand_over(self) -> Held:
         """Give the claim to somebody who settles it himself (an operation); its answer then only passes by."""
@@ -149,7 +151,9 @@ class Exchange:
         return self.policy
 
     def _read_key(self, policy: Policy, scope: str) -> str | None:
-        """The key, or None where there need not be one. Counts who sends what."""
+        """The key, or None where there need not be one. Counts who sends what, once for each request."""
+        if self.minted:
+            return self.minted
         try:
             key = read_key(self.lines, self.settings.key_rule)
             if key is None and policy.mode == "required":
@@ -168,7 +172,7 @@ class Exchange:
         return key
 
     def count(self, sent: Sent, scope: str) -> bool:
-        return self.settings.census.count(self.target, scope, sent)
+        return not self.reruns and self.settings.census.count(self.target, scope, sent)
 
     def identified(self, scope: str, policy: Policy) -> Key | None:
         value = self._read_key(policy, scope)
@@ -251,7 +255,7 @@ class Exchange:
         """Ours now; `stops` end the heartbeat, and what else lasts until it is settled."""
         self.held = held
         self._stops = stops
-        fresh = held.record.attempt == 1
+        fresh = held.record.attempt == 1 and not self.reruns
         self.settings.quotas.began(held.task.key.scope, fresh, held.task.policy.retention)
         return held.task.key
 
@@ -310,10 +314,11 @@ class Exchange:
         return None
 
     def _completing(self, answer: Answer) -> Flow[Response | None]:
-        held = self.held
+        held, stored = self.held, 0
         assert held is not None, "only a claimed exchange is settled"
         try:
             yield from complete(held.task, held.lease, answer, self.settings.safe.events)
+            stored = len(answer.body)
         except LeaseLost:
             return self._respond(problems.LOST)
         except StoreError as trouble:
@@ -321,7 +326,7 @@ class Exchange:
             self._trouble(held, trouble)
             return self._respond(problems.UNRECORDED, self._retry_after())
         finally:
-            self._end(len(answer.body))
+            self._end(stored)
         return None
 
     def _end(self, size: int) -> Held:
@@ -364,32 +369,6 @@ class Exchange:
 
     def extra_headers(self) -> Pairs:
         return ((self.settings.header.lower(), quoted(self.minted)),) if self.minted else ()
-
-
-def enter(exchange: Exchange) -> Token[Exchange | None]:
-    """Make it the current one of this context."""
-    return _current.set(exchange)
-
-
-def leave(token: Token[Exchange | None]) -> None:
-    _current.reset(token)
-
-
-def is_shortcut(error: BaseException) -> bool:
-    """Whether a Shortcut is what this is about: frameworks wrap what passes through their task groups and views."""
-    seen: set[int] = set()
-    todo: list[BaseException | None] = [error]
-    while todo:
-        one = todo.pop()
-        if one is None or id(one) in seen:
-            continue
-        if isinstance(one, Shortcut):
-            return True
-        seen.add(id(one))
-        todo += [one.__cause__, one.__context__]
-        if isinstance(one, BaseExceptionGroup):
-            todo += one.exceptions
-    return False
 
 
 def as_scope(principal: Any) -> str:

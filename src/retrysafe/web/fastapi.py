@@ -29,7 +29,7 @@ from retrysafe.web import asgi, openapi, starlette
 from retrysafe.web.adapting import Answered, checked_strength
 from retrysafe.web.asgi import ASGIScope, Receive
 from retrysafe.web.asgi_answer import Send
-from retrysafe.web.exchange import EXCHANGE, Shortcut
+from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.joined import checked_tx
 from retrysafe.web.keyheader import HEADER
 from retrysafe.web.openapi import EXTENSION, Documented, Json, Strength
@@ -71,16 +71,8 @@ class Transactional(Idempotent):
         if joined is None:
             yield None
             return
-        try:
-            yield joined.handle
-        except Exception as error:
-            await joined.undo(error)
-            if not joined.joint.lost_to_others(error):
-                raise
-            try:
-                await joined.refuse(error)
-            except Shortcut as stop:
-                raise Refusal(request.scope[EXCHANGE]) from stop
+        async with joined.handing_over(lambda: Refusal(request.scope[EXCHANGE])) as handle:
+            yield handle
 
 
 def idempotent(

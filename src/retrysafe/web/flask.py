@@ -35,11 +35,12 @@ from retrysafe.policy import Policy
 from retrysafe.web.adapting import Answered, checked_strength, of_answer, of_error
 from retrysafe.web.capture import Response as Captured
 from retrysafe.web.colours import SyncExchange
-from retrysafe.web.exchange import EXCHANGE, Shortcut
+from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.joined import Wanted, checked_tx, handed, join
 from retrysafe.web.openapi import Strength
 from retrysafe.web.routes import SAFE_METHODS
 from retrysafe.web.settings import Options
+from retrysafe.web.shortcut import Shortcut
 from retrysafe.web.wsgi import IdempotencyMiddleware
 
 R = TypeVar("R")
@@ -157,7 +158,7 @@ def claim(
 def _in_transaction(
     view: Callable[..., R], scope: Scope, policy: Policy | None, target: str | None, tx: Any
 ) -> Callable[..., R | Response]:
-    """The view in a transaction of its own, called again where the database undid it because of others."""
+    """The view in a transaction of its own."""
 
     @wraps(view)
     def protected(*args: Any, **kwargs: Any) -> R | Response:
@@ -165,7 +166,6 @@ def _in_transaction(
         exchange = _exchange()
         if exchange is None:
             return run(*args, **handed(view, kwargs, None))
-        request.get_data(cache=True, parse_form_data=False)
         try:
             joined = join(exchange, scope(), Wanted(policy, target or _target(), tx))
             return joined.run(lambda handle: run(*args, **handed(view, kwargs, handle)))

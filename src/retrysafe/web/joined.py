@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple, TypeVar
 
 from retrysafe.engine.effects import Flow
 from retrysafe.errors import UsageError, WrongColour
@@ -24,6 +25,7 @@ from retrysafe.web.capture import Response
 from retrysafe.web.colours import AsyncExchange, SyncExchange
 from retrysafe.web.exchange import Exchange
 from retrysafe.web.joining import Joint
+from retrysafe.web.shortcut import Shortcut
 
 R = TypeVar("R")
 
@@ -53,9 +55,14 @@ class SyncJoined:
         self._drive(self.joint.opening())
 
     def undo(self, error: Exception) -> None:
-        """The handler raised: what it wrote is undone before anybody makes an answer of it."""
+        """The handler raised: what it wrote is undone before anybody makes an answer of it. Raises Shortcut where the
+        database had undone it because of others: then there is nothing to make an answer of."""
         self._stage.close()
-        self.joint.exchange.failed_with = error
+        exchange = self.joint.exchange
+        exchange.failed_with = error
+        if self.joint.lost_to_others(error):
+            exchange.response = self.settle(exchange.let_go())
+            raise Shortcut("the database undid it") from error
 
     def settle(self, flow: Flow[Response | None]) -> Response | None:
         try:
@@ -64,28 +71,14 @@ class SyncJoined:
             self._stage.close()
 
     def run(self, call: Callable[[Any], R]) -> R:
-        """Call the handler; again, from the beginning, where the database undid it because of others."""
-        while True:
-            try:
-                result = call(self.handle)
-                self.flush()
-                return result
-            except Exception as error:
-                self.undo(error)
-                if not self.joint.lost_to_others(error):
-                    raise
-                self.give_way(error)
-
-    def give_way(self, error: Exception) -> None:
-        """Let the others on, and begin again if that is possible."""
-        if not self.joint.may_rerun():
-            self.refuse(error)
-        self._drive(self.joint.reopening())
-
-    def refuse(self, error: Exception) -> NoReturn:
-        """The database undid it, and the client must ask again: raise Shortcut with that answer in place."""
-        self.settle(self.joint.exchange.let_go())
-        raise self.joint.rolled_back(error) from error
+        """Call the handler. Raises Shortcut where the database undid it because of others."""
+        try:
+            result = call(self.handle)
+            self.flush()
+        except Exception as error:
+            self.undo(error)
+            raise
+        return result
 
     def flush(self) -> None:
         """Now and not at the end: what the database says to it is the handler's to answer for."""
@@ -115,26 +108,30 @@ class AsyncJoinedBase(ABC):
     @abstractmethod
     async def settle(self, flow: Flow[Response | None]) -> Response | None: ...
     @abstractmethod
-    async def give_way(self, error: Exception) -> None: ...
-    @abstractmethod
     async def flush(self) -> None: ...
 
-    async def refuse(self, error: Exception) -> NoReturn:
-        await self.settle(self.joint.exchange.let_go())
-        raise self.joint.rolled_back(error) from error
-
     async def run(self, call: Callable[[Any], Awaitable[R]]) -> R:
-        """Call the handler; again, from the beginning, where the database undid it because of others."""
-        while True:
+        """Call the handler. Raises Shortcut where the database undid it because of others."""
+        try:
+            result = await call(self.handle)
+            await self.flush()
+        except Exception as error:
+            await self.undo(error)
+            raise
+        return result
+
+    @asynccontextmanager
+    async def handing_over(self, refusal: Callable[[], Exception]) -> AsyncIterator[Any]:
+        """The handle for a handler that somebody else calls, who throws in here what it raised. `refusal` is how
+        that framework is told that there is no answer to make."""
+        try:
+            yield self.handle
+        except Exception as error:
             try:
-                result = await call(self.handle)
-                await self.flush()
-                return result
-            except Exception as error:
                 await self.undo(error)
-                if not self.joint.lost_to_others(error):
-                    raise
-                await self.give_way(error)
+            except Shortcut as stop:
+                raise refusal() from stop
+            raise
 
 
 class AsyncJoined(AsyncJoinedBase):
@@ -154,18 +151,17 @@ class AsyncJoined(AsyncJoinedBase):
 
     async def undo(self, error: Exception) -> None:
         await self._stage.close()
-        self.joint.exchange.failed_with = error
+        exchange = self.joint.exchange
+        exchange.failed_with = error
+        if self.joint.lost_to_others(error):
+            exchange.response = await self.settle(exchange.let_go())
+            raise Shortcut("the database undid it") from error
 
     async def settle(self, flow: Flow[Response | None]) -> Response | None:
         try:
             return await self._drive(self.joint.settling(flow))
         finally:
             await self._stage.close()
-
-    async def give_way(self, error: Exception) -> None:
-        if not self.joint.may_rerun():
-            await self.refuse(error)
-        await self._drive(self.joint.reopening())
 
     async def flush(self) -> None:
         await self._stage.perform(FLUSH)
@@ -201,9 +197,6 @@ class ThreadedJoined(AsyncJoinedBase):
         told: Response | None = await self._hop(lambda: self.inner.settle(flow))
         return told
 
-    async def give_way(self, error: Exception) -> None:
-        await self._hop(lambda: self.inner.give_way(error))
-
     async def flush(self) -> None:
         await self._hop(self.inner.flush)
 
@@ -227,7 +220,7 @@ class Wanted(NamedTuple):
 def join(exchange: SyncExchange, principal: Any, wanted: Wanted) -> SyncJoined:
     """Claim this request's key by opening a transaction. Raises Shortcut when the handler must not run."""
     given = transactions_of(exchange, wanted)
-    task = exchange.identify(principal, wanted.policy, target=wanted.target)
+    task = exchange.identify(principal, wanted.policy, target=wanted.target, keep=True)
     assert task is not None, "these modes have a key for each request"
     joined = SyncJoined(Joint(exchange, task), given)
     exchange.joint = joined
@@ -239,7 +232,7 @@ async def ajoin(exchange: AsyncExchange, principal: Any, wanted: Wanted, handler
     """The same on an event loop. `handler` says in which colour its transaction is used."""
     given = transactions_of(exchange, wanted)
     colour = colour_for(given, handler)
-    task = await exchange.identify(principal, wanted.policy, target=wanted.target)
+    task = await exchange.identify(principal, wanted.policy, target=wanted.target, keep=True)
     assert task is not None, "these modes have a key for each request"
     joint = Joint(exchange, task)
     joined: AsyncJoinedBase = (

@@ -10,6 +10,11 @@ a process that dies before the commit has done nothing at all.
 
 A handler that raised is rolled back first. If what its framework makes of that is final, it is stored by a receipt in
 a transaction of its own, as transactions/flow.py does (rule 4).
+
+What the database undid because of others (a serialization failure, a deadlock) runs again, wherever that was said: in
+the handler, in what its framework does afterwards, or at the commit. Nothing has gone out by then, so the exchange is
+marked `undone`, and the middleware calls the application once more, with the same key and the body it has kept. Only
+who is undone again and again is told 409 `rolled-back`.
 """
 
 from __future__ import annotations
@@ -48,7 +53,8 @@ from retrysafe.transactions.flow import (
 from retrysafe.transactions.place import place
 from retrysafe.web import problems
 from retrysafe.web.capture import Response, to_replay
-from retrysafe.web.exchange import Exchange, Held, Shortcut
+from retrysafe.web.exchange import Exchange, Held
+from retrysafe.web.shortcut import Shortcut
 
 _log = logging.getLogger("retrysafe.web")
 
@@ -73,7 +79,6 @@ class Joint:
         self.exchange = exchange
         self.task = task
         self.claim = replace(task.claim(), on_lapse="rerun")
-        self.reruns = 0
         self._events = exchange.settings.safe.events
         self._place = place(exchange.settings.safe)
         self._entered: Entered | None = None
@@ -82,28 +87,26 @@ class Joint:
 
     def opening(self) -> TxFlow[None]:
         """Open the transaction, or raise Shortcut with the answer in place."""
-        quotas, task = self.exchange.settings.quotas, self.task
+        task, rerun = self.task, self.exchange.reruns > 0
         try:
             yield from self._known()
-            if quotas.exceeded(task.key.scope, task.policy.retention) and (yield from self._would_run()):
-                raise self.exchange.refused(problems.QUOTA, retry_after=1)
+            yield from (self._giving_way() if rerun else self._within_quota())
             record = yield from self._taken()
         except RetrySafeError as error:
             raise self.exchange.refused(error) from error
-        self._events.emit("new", self.claim.id, task.target)
+        if not rerun:
+            self._events.emit("new", self.claim.id, task.target)
         lease = Lease(self.claim.id, task.key.value, record.fence)
         self.exchange.hold(Held(task=task, lease=lease, record=record, began=time.monotonic()))
 
-    def reopening(self) -> TxFlow[None]:
-        """After the database undid the handler's work because of others: once more from the beginning."""
-        self.reruns += 1
-        yield Pause(self.claim.id, random.uniform(0, RERUN_AFTER * 2**self.reruns))
-        self.exchange.failed_with = None
-        try:
-            yield from self._taken()
-        except (RetrySafeError, Shortcut) as stop:
-            yield from self.settling(self.exchange.let_go())
-            raise (stop if isinstance(stop, Shortcut) else self.exchange.refused(stop)) from None
+    def _giving_way(self) -> TxFlow[None]:
+        """After the database undid it because of others: they go first, and rivals part."""
+        yield Pause(self.claim.id, random.uniform(0, RERUN_AFTER * 2 ** (self.exchange.reruns - 1)))
+
+    def _within_quota(self) -> TxFlow[None]:
+        quotas, task = self.exchange.settings.quotas, self.task
+        if quotas.exceeded(task.key.scope, task.policy.retention) and (yield from self._would_run()):
+            raise self.exchange.refused(problems.QUOTA, retry_after=1)
 
     def _known(self) -> TxFlow[None]:
         known = self._place.known
@@ -173,7 +176,7 @@ class Joint:
         except Instead as instead:
             return instead.response
         except Undone as undone:
-            return self._told(RolledBack(self.task.key.value, str(undone)))
+            return self._lost(str(undone))
         except (StoreUnclear, TransactionSplit) as error:
             _log.error("%s: %s", self.exchange.target, error)
             return self._respond(problems.UNKNOWN)
@@ -200,14 +203,14 @@ class Joint:
             yield from self._completing(effect.answer)
             return True
         if isinstance(effect, Release | Suspect):
-            yield ROLLBACK
+            yield from self._rolling_back()
             # Nothing is unknown about work that was rolled back: a suspicion is not worth an event.
             return isinstance(effect, Release)
         return None  # an announcement: who waits for a transaction looks by himself
 
     def _completing(self, answer: Answer) -> TxFlow[None]:
         if self.exchange.failed_with is not None:
-            yield ROLLBACK
+            yield from self._rolling_back()
             return (yield from self._writing_down(answer))
         assert self._entered is not None, "a claim is settled once, and after it was opened"
         try:
@@ -220,6 +223,13 @@ class Joint:
         yield from receipted(self.claim, self.task, self._place, self._entered, answer)
         yield from committed(self.claim, self._place)
         return None
+
+    def _rolling_back(self) -> TxFlow[None]:
+        """Raises Undone where it failed because of others: that is no ending, and its answer is nobody's."""
+        yield ROLLBACK
+        error = self.exchange.failed_with
+        if isinstance(error, Exception) and self.was_undone(error):
+            raise Undone(f"the database undid it because of others ({error})") from error
 
     def _writing_down(self, answer: Answer) -> TxFlow[None]:
         """What was written is rolled back; the answer gets a transaction of its own. Whoever has got in between has the
@@ -249,10 +259,13 @@ class Joint:
         self._events.emit("completed", self.claim.id, self.task.target)
         return told
 
-    def rolled_back(self, error: Exception) -> Shortcut:
-        """What to raise for a handler whose work the database undid once too often."""
-        why = f"the database undid it because of others ({error})"
-        return self.exchange.refused(RolledBack(self.task.key.value, why))
+    def _lost(self, why: str) -> Response:
+        """Nothing happened. The middleware runs the request again, unless it has been undone too often, or is one whose
+        answer is not final and has begun to go out."""
+        self.exchange.undone = self.exchange.reruns < RERUNS and not self.exchange.started
+        if not self.exchange.undone:
+            self._events.emit("released", self.claim.id, self.task.target)
+        return self._told(RolledBack(self.task.key.value, why))
 
     @staticmethod
     def was_undone(error: Exception) -> bool:
@@ -263,11 +276,6 @@ class Joint:
         """Whether a handler raised because of that, and its claim is still to be settled: what fails after the commit
         (a background task) is not the claim's any more."""
         return self.exchange.claimed and self.was_undone(error)
-
-    def may_rerun(self) -> bool:
-        """Uploaded files are read once: a handler that is called again would find them empty."""
-        kind = self.exchange.view.headers.get("content-type", "")
-        return self.reruns < RERUNS and not kind.lower().startswith("multipart/")
 
     def _told(self, error: RetrySafeError) -> Response:
         self.exchange.refused(error)

@@ -23,19 +23,20 @@ from litestar.handlers import BaseRouteHandler
 from litestar.handlers.http_handlers import HTTPRouteHandler
 from litestar.openapi.spec import Operation
 from litestar.response.base import ASGIResponse
+from litestar.utils.scope.state import CONNECTION_STATE_KEY
 
 from retrysafe.core.keys import Key
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import RetrySafeError, UsageError
 from retrysafe.policy import Policy
-from retrysafe.web import adapting, openapi
+from retrysafe.web import adapting, asgi, openapi
 from retrysafe.web.adapting import Answered, ask, checked_strength, find_exchange, resolved
-from retrysafe.web.asgi import IdempotencyMiddleware
 from retrysafe.web.colours import AsyncExchange
-from retrysafe.web.exchange import EXCHANGE, Shortcut
+from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.joined import AsyncJoinedBase, Wanted, ajoin, checked_tx
 from retrysafe.web.openapi import PROBLEM_SCHEMA, Documented, Json, Strength
 from retrysafe.web.settings import Options, Scope, Settings
+from retrysafe.web.shortcut import Shortcut
 
 Connection = ASGIConnection[Any, Any, Any, Any]
 AnyRequest = Request[Any, Any, Any]
@@ -110,19 +111,18 @@ async def current_tx(request: AnyRequest) -> AsyncGenerator[Any, None]:
     if exchange is None or not isinstance(joined, AsyncJoinedBase):
         yield None
         return
-    try:
-        yield joined.handle
-    except Exception as error:
-        await joined.undo(error)
-        if not joined.joint.lost_to_others(error):
-            raise
-        try:
-            await joined.refuse(error)
-        except Shortcut as stop:
-            raise Refusal(exchange) from stop
+    async with joined.handing_over(lambda: Refusal(exchange)) as handle:
+        yield handle
 
 
 provide_tx = Provide(current_tx)
+
+
+class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
+    """The ASGI middleware, which besides knows where Litestar keeps what it made of a request: the parsed body, that an
+    answer has begun. A request that runs again begins without."""
+
+    forgotten = (CONNECTION_STATE_KEY,)
 
 
 def install(app: Litestar, *, safe: RetrySafe, scope: Scope | None = None, **options: Unpack[Options]) -> None:

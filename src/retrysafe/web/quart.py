@@ -28,10 +28,11 @@ from retrysafe.web import adapting
 from retrysafe.web.adapting import Answered, ask, checked_strength, find_exchange, resolved
 from retrysafe.web.asgi import IdempotencyMiddleware
 from retrysafe.web.colours import AsyncExchange
-from retrysafe.web.exchange import EXCHANGE, Shortcut
+from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.joined import Wanted, ajoin, checked_tx, handed
 from retrysafe.web.openapi import Strength
 from retrysafe.web.settings import Options, Scope
+from retrysafe.web.shortcut import Shortcut
 
 View = Callable[..., Any]
 FIX = "call retrysafe.web.quart.install(app, safe=safe)"
@@ -84,7 +85,7 @@ def idempotent(
 
 
 def _in_transaction(view: View, principal: Any, policy: Policy | None, tx: Any) -> View:
-    """The view in a transaction of its own, called again where the database undid it because of others."""
+    """The view in a transaction of its own."""
 
     async def protected(*args: Any, **kwargs: Any) -> Any:
         run = current_app.ensure_async(view)

@@ -30,9 +30,10 @@ from retrysafe.web.adapting import Answered, ask, checked_strength, find_exchang
 from retrysafe.web.asgi import IdempotencyMiddleware
 from retrysafe.web.asgi_answer import raw
 from retrysafe.web.colours import AsyncExchange
-from retrysafe.web.exchange import EXCHANGE, Shortcut
+from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.joined import AsyncJoinedBase, Wanted, ajoin, checked_tx, handed
 from retrysafe.web.openapi import Strength
+from retrysafe.web.shortcut import Shortcut
 
 Handler = Callable[..., Any]
 FIX = "app.add_middleware(IdempotencyMiddleware, safe=safe)"
@@ -139,10 +140,11 @@ async def _called(handler: Handler, args: Any, kwargs: Any) -> Any:
 
 
 async def _joined(joined: AsyncJoinedBase | None, request: Request, handler: Handler, args: Any, kwargs: Any) -> Any:
-    """Call a handler in its transaction; perhaps more than once, so its body is kept."""
+    """Call a handler in its transaction."""
     if joined is None:
         return await _called(handler, args, handed(handler, kwargs, None))
-    await request.body()
+    if not inspect.iscoroutinefunction(handler):
+        await request.body()  # a plain handler cannot
     try:
         return await joined.run(lambda handle: _called(handler, args, handed(handler, kwargs, handle)))
     except Shortcut as stop:

@@ -19,9 +19,11 @@ from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import UsageError
 from retrysafe.web import status
 from retrysafe.web.colours import SyncExchange
-from retrysafe.web.exchange import EXCHANGE, Shortcut, as_scope, enter, is_shortcut, leave
+from retrysafe.web.current import enter, leave
+from retrysafe.web.exchange import EXCHANGE, as_scope
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Options, Scope, Settings
+from retrysafe.web.shortcut import Shortcut, is_shortcut
 from retrysafe.web.view import RequestView, environ_path, of_environ
 from retrysafe.web.wsgi_answer import AnswerTaker, Environ, StartResponse, WSGIApp, transmit
 from retrysafe.web.wsgi_body import Body
@@ -56,10 +58,8 @@ class IdempotencyMiddleware:
         if line is None and route.policy.mode == "optional":
             return self._keyless(environ, start_response, route)
         exchange = SyncExchange(self.settings, of_environ(environ), route, () if line is None else (line,))
-        exchange.body = Body(environ, max(self.settings.max_body, route.policy.max_body))
-        environ["wsgi.input"] = exchange.body
-        environ[EXCHANGE] = exchange
-        return self._work(environ, exchange, AnswerTaker(exchange, start_response))
+        body = Body(environ, max(self.settings.max_body, route.policy.max_body))
+        return self._work(environ, exchange, body, start_response)
 
     def _keyless(self, environ: Environ, start_response: StartResponse, route: Route) -> Iterable[bytes]:
         """No key, and none is needed: the application gets its own environment."""
@@ -74,8 +74,27 @@ class IdempotencyMiddleware:
         finally:
             leave(token)
 
-    def _work(self, environ: Environ, exchange: SyncExchange, taker: AnswerTaker) -> Iterable[bytes]:
+    def _work(
+        self, environ: Environ, exchange: SyncExchange, body: Body, start_response: StartResponse
+    ) -> Iterable[bytes]:
+        """Run it, and again where the database undid it because of others (joining.py says when)."""
+        pristine = dict(environ)
+        told = self._run(environ, exchange, body, start_response)
+        while exchange.undone:
+            exchange = exchange.again()
+            body.rewind()
+            environ.clear()  # in place: whoever stands around us sees the environment of the run that counts
+            environ.update(pristine)
+            told = self._run(environ, exchange, body, start_response)
+        return told
+
+    def _run(
+        self, environ: Environ, exchange: SyncExchange, body: Body, start_response: StartResponse
+    ) -> Iterable[bytes]:
         """Claim, run, settle, answer."""
+        exchange.body = environ["wsgi.input"] = body
+        environ[EXCHANGE] = exchange
+        taker = AnswerTaker(exchange, start_response)
         token = enter(exchange)
         try:
             if self.settings.scope is not None:

@@ -84,6 +84,8 @@ class AnswerTaker:
         return self._whole()
 
     def own(self, response: Response) -> Iterable[bytes]:
+        if self._exchange.undone:
+            return ()  # another run's answer will be the one
         return transmit(self._start_response, response.plus(*self._exchange.extra_headers()))
 
     def failed(self, error: Exception) -> Iterable[bytes]:

@@ -32,15 +32,22 @@ class Body:
         self._refused: Problem | None = None
         self._file: Any = None
 
-    def drain(self, limit: int, seconds: float) -> list[bytes]:
-        """The whole body, before anything is claimed; the application will get it again."""
+    def drain(self, limit: int, seconds: float, *, keep: bool = False) -> list[bytes]:
+        """The whole body, before anything is claimed; the application will get it again, and with `keep` once more
+        after each `rewind`."""
         self._load(min(limit, self._limit), seconds)
         if self._refused is not None:
             raise BodyRefused(self._refused)
         if sum(map(len, self._read)) > limit:
             raise BodyRefused(problems.TOO_LARGE)
-        chunks, self._read = self._read, []
+        chunks = self._read
+        if not keep:
+            self._read = []
         return chunks
+
+    def rewind(self) -> None:
+        """From the beginning again. Only what was drained is claimed, so nothing is left behind it."""
+        self._file.seek(0)
 
     def linger(self, seconds: float) -> None:
         """Read on for a while what was refused as too large."""

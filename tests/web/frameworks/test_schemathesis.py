@@ -28,7 +28,7 @@ from schemathesis.specs.openapi.checks import (
 from tests.servers.ports import free_port
 
 ROOT = Path(__file__).parents[3]
-DEADLINE = 30.0
+DEADLINE = 60.0
 CHECKS = [
     not_a_server_error,
     status_code_conformance,

@@ -24,8 +24,15 @@ def account() -> str:
     return "alice"
 
 
-def pay(url: str, name: str, die_at: int, passed: Any = None) -> None:
-    """Points are before and after each statement, ours and the handler's, around the commit, and after the answer."""
+class Conflict(Exception):
+    """What a driver raises when the database undid a transaction because of others."""
+
+    sqlstate = "40001"
+
+
+def pay(url: str, name: str, die_at: int, passed: Any = None, conflicts: int = 0) -> None:
+    """Points are before and after each statement, ours and the handler's, around the commit, and after the answer. The
+    first runs of the handler end in so many conflicts."""
     safe, point = RetrySafe(url), Points(die_at)
     sql = f"INSERT INTO effects (value) VALUES ({'?' if url.startswith('sqlite') else '%s'})"
 
@@ -34,8 +41,12 @@ def pay(url: str, name: str, die_at: int, passed: Any = None) -> None:
             return sqlite3.connect(url.partition("///")[2], check_same_thread=False)
         return psycopg.connect(url.partition("?")[0])
 
+    troubles = [Conflict()] * conflicts
+
     def handler(tx: Any) -> None:
         point.around(tx.execute, sql, ["a"])
+        if troubles:
+            raise troubles.pop()
 
     told = CALLS[name](safe, PointedSource(connect, point), handler)
     point()

@@ -3,13 +3,14 @@ test (`Desk.then`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, NamedTuple
 
 import httpx
 import psycopg
-from fastapi import Body, Depends, FastAPI, Header
+from django.db import connections
+from fastapi import Body, Depends, FastAPI, File, Form, Header
 from fastapi import HTTPException as FastAPIError
 from flask import Flask
 from flask import Response as FlaskResponse
@@ -34,9 +35,11 @@ from starlette.routing import Route
 
 from retrysafe.testing.driver import LoopThread
 from retrysafe.web import fastapi, flask, litestar, quart, starlette
+from tests.transactions.django_databases import django_alias
 from tests.transactions.rigs import World
 
 EVENTS = "text/event-stream"
+Step = str | Callable[[], object]
 
 
 class Told(NamedTuple):
@@ -60,25 +63,26 @@ class Desk:
         """What the first, second … call does after its write; afterwards the plain answer."""
         self.before: list[Callable[[], object]] = []
         """What happens when the first, second … call begins."""
-        self.then_sql = ""
-        """A statement of the handler's after its write."""
+        self.then_sql: Sequence[Step] = ()
+        """What the handler does after its write, each time: statements on its transaction, and other things."""
         self.calls: list[str] = []
         self.abort: Callable[[int], Any] = lambda status: None
+        self.closers: list[Callable[[], object]] = []
         mark = "?" if world.url.startswith("sqlite") else "%s"
         self.sql = f"INSERT INTO effects (value) VALUES ({mark})"
 
     def pay(self, tx: Any, value: str) -> Told:
         self.begin()
         tx.execute(self.sql, [value])
-        if self.then_sql:
-            tx.execute(self.then_sql)
+        for step in self.then_sql:
+            step() if callable(step) else tx.execute(step)
         return self.told(value)
 
     async def apay(self, tx: Any, value: str) -> Told:
         self.begin()
         await tx.execute(self.sql, [value])
-        if self.then_sql:
-            await tx.execute(self.then_sql)
+        for step in self.then_sql:
+            step() if callable(step) else await tx.execute(step)
         return self.told(value)
 
     def begin(self) -> None:
@@ -118,6 +122,14 @@ def on_fastapi(desk: Desk, **how: Any) -> Any:
     async def pay(value: Annotated[str, Body(embed=True)], tx: Any = Depends(protect)) -> Any:  # noqa: B008
         return _starlette_answer(await desk.apay(tx, value))
 
+    @app.post("/form")
+    async def form(
+        value: Annotated[str, Form()],
+        more: Annotated[bytes, File()] = b"",
+        tx: Any = Depends(protect),  # noqa: B008
+    ) -> Any:
+        return _starlette_answer(await desk.apay(tx, value + more.decode()))
+
     return app
 
 
@@ -130,29 +142,46 @@ def on_fastapi_def(desk: Desk, **how: Any) -> Any:
     def pay(value: Annotated[str, Body(embed=True)], tx: Any = Depends(protect)) -> Any:  # noqa: B008
         return _starlette_answer(desk.pay(tx, value))
 
+    @app.post("/form")
+    def form(
+        value: Annotated[str, Form()],
+        more: Annotated[bytes, File()] = b"",
+        tx: Any = Depends(protect),  # noqa: B008
+    ) -> Any:
+        return _starlette_answer(desk.pay(tx, value + more.decode()))
+
     return app
 
 
 def on_starlette(desk: Desk, **how: Any) -> Any:
-    @starlette.idempotent(_authorized, strength="transaction", **how.pop("route"))
+    protect = starlette.idempotent(authorized, strength="transaction", **how.pop("route"))
+
+    @protect
     async def pay(request: StarletteRequest, tx: Any) -> Response:
         return _starlette_answer(await desk.apay(tx, (await request.json())["value"]))
 
-    return _starlette_app(desk, pay, how)
+    @protect
+    async def form(request: StarletteRequest, tx: Any) -> Response:
+        async with request.form() as sent:
+            more: Any = sent.get("more")
+            value = f"{sent['value']}{(await more.read()).decode() if more else ''}"
+        return _starlette_answer(await desk.apay(tx, value))
+
+    return _starlette_app(desk, how, pay, form)
 
 
 def on_starlette_def(desk: Desk, **how: Any) -> Any:
-    @starlette.idempotent(_authorized, strength="transaction", **how.pop("route"))
+    @starlette.idempotent(authorized, strength="transaction", **how.pop("route"))
     def pay(request: StarletteRequest, tx: Any) -> Response:
         import json
 
         return _starlette_answer(desk.pay(tx, json.loads(request._body)["value"]))
 
-    return _starlette_app(desk, pay, how)
+    return _starlette_app(desk, how, pay)
 
 
-def _starlette_app(desk: Desk, pay: Any, how: Any) -> Any:
-    app = Starlette(routes=[Route("/pay", pay, methods=["POST"])])
+def _starlette_app(desk: Desk, how: Any, *handlers: Any) -> Any:
+    app = Starlette(routes=[Route(f"/{handler.__name__}", handler, methods=["POST"]) for handler in handlers])
     app.add_middleware(starlette.IdempotencyMiddleware, **how)
     starlette.add_problem_handlers(app)
     desk.abort = _raising(HTTPException)
@@ -166,7 +195,7 @@ def _starlette_answer(told: Told) -> Response:
     return Response(told.body, told.status, headers)
 
 
-def _authorized(request: Any) -> str:
+def authorized(request: Any) -> str:
     found: str = request.headers["authorization"]
     return found
 
@@ -177,17 +206,27 @@ def on_quart(desk: Desk, **how: Any) -> Any:
     quart.install(app, **how)
     desk.abort = quart_abort
 
+    protect = quart.idempotent(lambda: authorized(quart_request), strength="transaction", **route)
+
     @app.post("/pay")
-    @quart.idempotent(lambda: _authorized(quart_request), strength="transaction", **route)
+    @protect
     async def pay(tx: Any) -> Any:
         told = await desk.apay(tx, (await quart_request.get_json())["value"])
+        return QuartResponse(told.body, told.status, dict(told.headers))
+
+    @app.post("/form")
+    @protect
+    async def form(tx: Any) -> Any:
+        more = (await quart_request.files).get("more")
+        value = (await quart_request.form)["value"] + (more.read().decode() if more else "")
+        told = await desk.apay(tx, value)
         return QuartResponse(told.body, told.status, dict(told.headers))
 
     return app
 
 
 def on_litestar(desk: Desk, **how: Any) -> Any:
-    protect = litestar.idempotent(_authorized, strength="transaction", **how.pop("route"))
+    protect = litestar.idempotent(authorized, strength="transaction", **how.pop("route"))
     desk.abort = _raising(LitestarError)
 
     @litestar_post("/pay", guards=[protect], dependencies={"tx": litestar.provide_tx})
@@ -199,7 +238,14 @@ def on_litestar(desk: Desk, **how: Any) -> Any:
         made.headers.update(headers)
         return made  # type: ignore[no-any-return]
 
-    app = Litestar([pay])
+    @litestar_post("/form", guards=[protect], dependencies={"tx": litestar.provide_tx})
+    async def form(request: Request[Any, Any, Any], tx: NamedDependency[Any]) -> LitestarResponse[Any]:
+        sent: Any = await request.form()
+        more = sent.get("more")
+        told = await desk.apay(tx, sent["value"] + ((await more.read()).decode() if more else ""))
+        return LitestarResponse(told.body, status_code=told.status, media_type=told.kind)
+
+    app = Litestar([pay, form])
     litestar.install(app, **how)
     return app
 
@@ -210,10 +256,19 @@ def on_flask(desk: Desk, **how: Any) -> Any:
     idempotency = flask.Idempotency(app, **how)
     desk.abort = flask_abort
 
+    protect = idempotency.protect(scope=lambda: authorized(flask_request), strength="transaction", **route)
+
     @app.post("/pay")
-    @idempotency.protect(scope=lambda: _authorized(flask_request), strength="transaction", **route)
+    @protect
     def pay(tx: Any) -> Any:
         told = desk.pay(tx, flask_request.get_json()["value"])
+        return FlaskResponse(told.body, told.status, dict(told.headers))
+
+    @app.post("/form")
+    @protect
+    def form(tx: Any) -> Any:
+        more = flask_request.files.get("more")
+        told = desk.pay(tx, flask_request.form["value"] + (more.read().decode() if more else ""))
         return FlaskResponse(told.body, told.status, dict(told.headers))
 
     return app
@@ -231,30 +286,35 @@ class Kind(NamedTuple):
     driver: str
     """The colour of its transactions."""
     asgi: bool
-    again: bool
-    """Whether its handlers are called again after a serialization failure."""
 
 
 KINDS = {
-    "fastapi": Kind(on_fastapi, "async", True, False),
-    "fastapi-def": Kind(on_fastapi_def, "sync", True, False),
-    "starlette": Kind(on_starlette, "async", True, True),
-    "starlette-def": Kind(on_starlette_def, "sync", True, True),
-    "quart": Kind(on_quart, "async", True, True),
-    "litestar": Kind(on_litestar, "async", True, False),
-    "flask": Kind(on_flask, "sync", False, True),
+    "fastapi": Kind(on_fastapi, "async", True),
+    "fastapi-def": Kind(on_fastapi_def, "sync", True),
+    "starlette": Kind(on_starlette, "async", True),
+    "starlette-def": Kind(on_starlette_def, "sync", True),
+    "quart": Kind(on_quart, "async", True),
+    "litestar": Kind(on_litestar, "async", True),
+    "flask": Kind(on_flask, "sync", False),
 }
 
 
 @contextmanager
-def transactions(world: World, driver: str) -> Iterator[Any]:
-    """What its user passes as tx."""
-    if world.url.startswith("sqlite"):
+def transactions(world: World, driver: str, isolation: str = "") -> Iterator[Any]:
+    """What its user passes as tx. `isolation` is PostgreSQL's own word for a level."""
+    options = f"-c default_transaction_isolation={isolation.replace(' ', chr(92) + ' ')}" if isolation else ""
+    if driver == "django":
+        with django_alias(world.plain, 5) as alias:
+            if options:
+                connections.settings[alias]["OPTIONS"] = {"options": options}
+            yield f"django:{alias}"
+    elif world.url.startswith("sqlite"):
         yield world.path
     elif driver == "async":
-        yield lambda: psycopg.AsyncConnection.connect(world.plain)
+        yield lambda: psycopg.AsyncConnection.connect(world.plain, options=options)
     else:
-        with ConnectionPool(world.plain, min_size=1, max_size=4, open=True) as pool:
+        how = {"options": options}
+        with ConnectionPool(world.plain, min_size=1, max_size=4, open=True, kwargs=how) as pool:
             yield pool
 
 
@@ -274,15 +334,21 @@ class Shop:
         self.app = self.kind.build(self.desk, safe=self.world.safe, route=route, **options)
         return self
 
-    def post(self, key: str | None = "k", value: str = "a", who: str = "alice", path: str = "/pay") -> httpx.Response:
-        headers = {"Authorization": who} | ({"Idempotency-Key": key} if key else {})
-        sent: Any = {"json": {"value": value}, "headers": headers}
+    def post(
+        self, key: str | None = "k", value: str = "a", who: str = "alice", path: str = "/pay", **body: Any
+    ) -> httpx.Response:
+        headers = {"Authorization": who, **body.pop("headers", {})} | ({"Idempotency-Key": key} if key else {})
+        sent: Any = {**(body or {"json": {"value": value}}), "headers": headers}
         if self.loop is None:
-            transport = httpx.WSGITransport(self.app, raise_app_exceptions=False)
+            transport = httpx.WSGITransport(self._wsgi, raise_app_exceptions=False)
             with httpx.Client(transport=transport, base_url="http://shop") as http:
                 return http.post(path, **sent)
         response: httpx.Response = self.loop.run(self._apost(path, sent))
         return response
+
+    def _wsgi(self, environ: dict[str, Any], start_response: Any) -> Any:
+        """As a server that reads chunked bodies to their end."""
+        return self.app({**environ, "wsgi.input_terminated": True}, start_response)
 
     async def _apost(self, path: str, sent: Any) -> httpx.Response:
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
@@ -290,6 +356,8 @@ class Shop:
             return await http.post(path, **sent)
 
     def close(self) -> None:
+        for closer in self.desk.closers:
+            closer()
         if self.loop is not None:
             self.loop.run(self.world.safe.async_store.aclose())
             self.loop.close()

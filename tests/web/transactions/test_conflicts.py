@@ -11,8 +11,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg import IsolationLevel
-from psycopg_pool import ConnectionPool
 
 from retrysafe import Answer, Policy
 from tests.operations.test_commits import postgres_commits, sqlite_commits
@@ -104,57 +102,15 @@ def test_who_waits_gets_its_turn(shop: Shop, monkeypatch: pytest.MonkeyPatch) ->
 # What only PostgreSQL can show --------------------------------------------------------------------
 
 
-@pytest.fixture(params=["flask", "fastapi-def"])
-def careful(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
-    """A shop whose transactions are REPEATABLE READ, and a counter that everybody wants to change."""
-    world = postgres_world(request, tmp_path)
-    with psycopg.connect(world.plain, autocommit=True) as admin:
-        for statement in ("DROP TABLE IF EXISTS counters", "CREATE TABLE counters (n int)"):
-            admin.execute(statement)
-        admin.execute("INSERT INTO counters VALUES (0)")
-
-    def configure(connection: psycopg.Connection[Any]) -> None:
-        connection.isolation_level = IsolationLevel.REPEATABLE_READ
-
-    with ConnectionPool(world.plain, min_size=1, max_size=2, open=True, configure=configure) as pool:
-        made = Shop(world, KINDS[request.param], pool)
-        yield made
-        made.close()
-    world.safe.close()
-
-
-@pytest.mark.store("postgres")
-def test_a_real_serialization_failure(careful: Shop) -> None:
-    shop = careful.open()
-
-    def others() -> None:
-        with psycopg.connect(shop.world.plain, autocommit=True) as other:
-            other.execute("UPDATE counters SET n = n + 10")
-
-    shop.desk.before, shop.desk.then_sql = [others], "UPDATE counters SET n = n + 1"
-    first = shop.post()
-    if not shop.kind.again:
-        assert is_problem(first, 409, "rolled-back")
-        first = shop.post()
-    assert first.status_code == 201
-    assert (shop.world.effects(), shop.world.query("SELECT n FROM counters")) == (["a"], [(11,)])
-    assert is_replay(first, shop.post())
-
-
 @pytest.fixture
 def deferred(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     """Tables whose constraints speak at the commit."""
     world = postgres_world(request, tmp_path)
     with psycopg.connect(world.plain, autocommit=True) as admin:
         for statement in (
-            "DROP TABLE IF EXISTS children, parents, rivals",
+            "DROP TABLE IF EXISTS children, parents",
             "CREATE TABLE parents (id int PRIMARY KEY)",
             "CREATE TABLE children (id int REFERENCES parents DEFERRABLE INITIALLY DEFERRED)",
-            "CREATE TABLE rivals (id int)",
-            "CREATE OR REPLACE FUNCTION rivalled() RETURNS trigger LANGUAGE plpgsql AS "
-            "$$ BEGIN RAISE EXCEPTION 'undone' USING ERRCODE = '40001'; END $$",
-            "CREATE CONSTRAINT TRIGGER rivalry AFTER INSERT ON rivals DEFERRABLE INITIALLY DEFERRED "
-            "FOR EACH ROW EXECUTE FUNCTION rivalled()",
         ):
             admin.execute(statement)
     yield world
@@ -173,10 +129,10 @@ def late(request: pytest.FixtureRequest, deferred: World) -> Iterator[Shop]:
 @pytest.mark.store("postgres")
 def test_a_constraint_that_fails_at_the_commit(late: Shop) -> None:
     shop = late.open()
-    shop.desk.then_sql = "INSERT INTO children VALUES (99)"
+    shop.desk.then_sql = ["INSERT INTO children VALUES (99)"]
     first = shop.post()
     assert is_problem(first, 500, "failed")
-    shop.desk.then_sql = ""
+    shop.desk.then_sql = ()
     assert is_replay(first, shop.post())
     assert (shop.world.effects(), shop.world.query("SELECT * FROM children")) == ([], [])
 
@@ -184,20 +140,9 @@ def test_a_constraint_that_fails_at_the_commit(late: Shop) -> None:
 @pytest.mark.store("postgres")
 def test_a_constraint_that_fails_at_the_commit_and_is_not_final(late: Shop) -> None:
     shop = late.open(policy=RELEASE)
-    shop.desk.then_sql = "INSERT INTO children VALUES (99)"
+    shop.desk.then_sql = ["INSERT INTO children VALUES (99)"]
     assert is_problem(shop.post(), 500, "failed-for-now")
     assert records(shop) == []
-    shop.desk.then_sql = ""
+    shop.desk.then_sql = ()
     assert shop.post().status_code == 201
     assert shop.world.effects() == ["a"]
-
-
-@pytest.mark.store("postgres")
-def test_a_serialization_failure_at_the_commit_is_the_clients_to_retry(late: Shop) -> None:
-    """The handler has returned and its answer is on its way: it is not called again, nothing is sent."""
-    shop = late.open()
-    shop.desk.then_sql = "INSERT INTO rivals VALUES (1)"
-    assert is_problem(shop.post(), 409, "rolled-back")
-    assert (shop.world.effects(), records(shop)) == ([], [])
-    shop.desk.then_sql = ""
-    assert shop.post().status_code == 201

@@ -22,7 +22,7 @@ from retrysafe.errors import UsageError
 from retrysafe.web.django import conf, idempotent
 from retrysafe.worker import Worker
 from tests.web.transactions import django_urls as urls
-from tests.web.transactions.test_routes import Conflict
+from tests.web.transactions.crashing import Conflict
 
 fresh = project.fresh
 

@@ -29,17 +29,17 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     made.safe.close()
 
 
-def points(world: World, name: str) -> int:
+def points(world: World, name: str, conflicts: int = 0) -> int:
     ours, theirs = FORKS.Pipe()
-    child = FORKS.Process(target=pay, args=(world.url, name, 0, theirs))
+    child = FORKS.Process(target=pay, args=(world.url, name, 0, theirs, conflicts))
     child.start()
     child.join(60)
     assert child.exitcode == 0
     return int(ours.recv())
 
 
-def killed(world: World, name: str, at: int) -> None:
-    victim = FORKS.Process(target=pay, args=(world.url, name, at))
+def killed(world: World, name: str, at: int, conflicts: int = 0) -> None:
+    victim = FORKS.Process(target=pay, args=(world.url, name, at, None, conflicts))
     victim.start()
     victim.join(60)
     assert victim.exitcode == -signal.SIGKILL
@@ -58,20 +58,35 @@ def emptied(world: World) -> None:
     other.close()
 
 
+def is_whole_or_nothing(world: World, name: str, at: int, conflicts: int = 0) -> bool:
+    """Killed there and retried, it happened once. Whether it had happened when it was killed."""
+    killed(world, name, at, conflicts)
+    stored = world.safe.execute(Lookup(Key("k", "alice").id("default"))).record
+    assert (stored is not None) == (world.effects() == ["a"]), f"half done at point {at}"
+    retried = retry(world.url, name)
+    assert (retried.status_code, retried.content) == (201, PAID)
+    assert ("idempotent-replayed" in retried.headers) == (stored is not None)
+    assert world.effects() == ["a"]
+    emptied(world)
+    return stored is not None
+
+
 @pytest.mark.parametrize("name", list(CALLS))
 def test_killed_anywhere_it_happened_whole_or_not_at_all(world: World, name: str) -> None:
     last = points(world, name)
     assert last >= 10
     emptied(world)
-    done = 0
-    for at in range(1, last + 1):
-        killed(world, name, at)
-        stored = world.safe.execute(Lookup(Key("k", "alice").id("default"))).record
-        assert (stored is not None) == (world.effects() == ["a"]), f"half done at point {at} of {last}"
-        retried = retry(world.url, name)
-        assert (retried.status_code, retried.content) == (201, PAID)
-        assert ("idempotent-replayed" in retried.headers) == (stored is not None)
-        assert world.effects() == ["a"]
-        done += stored is not None
-        emptied(world)
+    done = sum(is_whole_or_nothing(world, name, at) for at in range(1, last + 1))
     assert 1 <= done < last, "some died after the commit, some before"
+
+
+@pytest.mark.store("sqlite")
+@pytest.mark.parametrize("world", ["sqlite"], indirect=True)
+def test_killed_anywhere_in_a_run_that_follows_a_conflict(world: World) -> None:
+    once = points(world, "flask")
+    emptied(world)
+    last = points(world, "flask", conflicts=1)
+    emptied(world)
+    assert last > once
+    done = sum(is_whole_or_nothing(world, "flask", at, conflicts=1) for at in range(last - once + 1, last + 1))
+    assert 1 <= done < once, "some died after the commit, some before"

@@ -15,12 +15,6 @@ from tests.web.transactions.shops import EVENTS, Shop, Told, raising
 RELEASE = Policy(failures="release")
 
 
-class Conflict(Exception):
-    """What a driver raises when the database undid a transaction because of others."""
-
-    sqlstate = "40001"
-
-
 def records(shop: Shop) -> list[Record]:
     return list(shop.world.safe.execute(List()).records)
 
@@ -139,7 +133,7 @@ def test_an_answer_about_the_attempt_is_not_kept(shop: Shop) -> None:
 def test_a_commit_in_the_middle_makes_the_outcome_unknown(shop: Shop) -> None:
     """Part of the work has no receipt: that cannot be undone, so it is said."""
     shop.open()
-    shop.desk.then_sql = COMMIT
+    shop.desk.then_sql = [COMMIT]
     assert is_problem(shop.post(), 500, "outcome-unknown")
     assert is_problem(shop.post(), 500, "outcome-unknown")
     assert [record.state for record in records(shop)] == [State.UNCERTAIN]
@@ -165,32 +159,3 @@ def test_a_stream_leaves_a_tombstone_with_the_work(shop: Shop) -> None:
     assert (first.status_code, first.content) == (200, b"data: 1\n\n")
     assert is_problem(again, 410, "answer-gone")
     assert (shop.world.effects(), shop.desk.calls) == (["a"], ["a"])
-
-
-# Conflicts between transactions -------------------------------------------------------------------
-
-
-def test_work_that_the_database_undid_runs_again_where_the_handler_can(shop: Shop) -> None:
-    shop.open()
-    shop.desk.then = [raising(Conflict())] * 2
-    told = shop.post()
-    if shop.kind.again:
-        assert (told.status_code, shop.desk.calls) == (201, ["a"] * 3)
-    else:
-        assert is_problem(told, 409, "rolled-back")
-        assert int(told.headers["retry-after"]) >= 1
-        assert (shop.world.effects(), records(shop)) == ([], [])
-        assert [shop.post().status_code for _ in range(2)] == [409, 201]
-    assert shop.world.effects() == ["a"]
-
-
-def test_work_that_is_undone_again_and_again_is_told_so(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrysafe.web.joining.RERUN_AFTER", 0.0)
-    monkeypatch.setattr("retrysafe.web.joining.RERUNS", 2)
-    shop.open(policy=Policy(failures="store"))
-    shop.desk.then = [raising(Conflict())] * 3
-    if not shop.kind.again:
-        assert [shop.post().status_code for _ in range(2)] == [409, 409]
-    assert is_problem(shop.post(), 409, "rolled-back")
-    assert (len(shop.desk.calls), shop.world.effects(), records(shop)) == (3, [], [])
-    assert shop.post().status_code == 201

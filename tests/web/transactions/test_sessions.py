@@ -19,7 +19,7 @@ from retrysafe.web.fastapi import idempotent, install
 from tests.transactions.conftest import postgres_world, sqlite_world
 from tests.transactions.rigs import World, sqlalchemy_engine
 from tests.web.frameworks.calling import calling, is_problem, is_replay, keyed
-from tests.web.transactions.test_routes import Conflict
+from tests.web.transactions.crashing import Conflict
 
 DRIVERS = {"sqlite": ("sqlite", "sqlite+aiosqlite"), "postgres": ("postgresql+psycopg", "postgresql+asyncpg")}
 WORLDS = {"sqlite": sqlite_world, "postgres": postgres_world}

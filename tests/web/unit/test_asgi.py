@@ -15,7 +15,9 @@ from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import UsageError
 from retrysafe.testing.faults import Fault
 from retrysafe.web.asgi import IdempotencyMiddleware
-from retrysafe.web.exchange import EXCHANGE, Shortcut, current_exchange
+from retrysafe.web.current import current_exchange
+from retrysafe.web.exchange import EXCHANGE
+from retrysafe.web.shortcut import Shortcut
 from tests.web.unit.harness import Caller, Counting, World, answer, call, scope_of, who
 
 

@@ -12,10 +12,29 @@ from __future__ import annotations
 
 from django.core.asgi import get_asgi_application as of_django  # type: ignore[import-untyped]  # no types
 
-from retrysafe.web.asgi import IdempotencyMiddleware
+from retrysafe.web.asgi import ASGIApp, ASGIScope, IdempotencyMiddleware, Receive
+from retrysafe.web.asgi_answer import Message, Send
 from retrysafe.web.django import conf
+from retrysafe.web.shortcut import Shortcut
 
 
 def get_asgi_application() -> IdempotencyMiddleware:
     inner = of_django()  # sets Django up, so before the settings are read
-    return IdempotencyMiddleware(inner, safe=conf.safe(), **conf.options())
+    return IdempotencyMiddleware(_undisturbed(inner), safe=conf.safe(), **conf.options())
+
+
+def _undisturbed(inner: ASGIApp) -> ASGIApp:
+    """Django with a `send` that does not raise at the end of an answer which nobody gets. Nothing of Django's waits for
+    its answer to be out, and it would leave open what it has opened for the request."""
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        async def sent(message: Message) -> None:
+            try:
+                await send(message)
+            except Shortcut:
+                if message.get("more_body", False):
+                    raise
+
+        await inner(scope, receive, sent)
+
+    return app

@@ -77,7 +77,7 @@ def join(exchange: AnyExchange, principal: Any, wanted: Wanted) -> SyncJoined:
     if isinstance(exchange, SyncExchange):
         return joined.join(exchange, principal, wanted)
     given = joined.transactions_of(exchange, wanted)
-    task = async_to_sync(exchange.identify)(principal, wanted.policy, target=wanted.target)
+    task = async_to_sync(exchange.identify)(principal, wanted.policy, target=wanted.target, keep=True)
     assert task is not None, "these modes have a key for each request"
     inner = SyncJoined(Joint(exchange, task), given)
     # Django's connections belong to threads: what is settled on the loop is carried back to this one.

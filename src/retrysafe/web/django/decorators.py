@@ -20,9 +20,9 @@ from retrysafe.policy import Policy
 from retrysafe.web.adapting import Answered, checked_strength, of_answer, of_error
 from retrysafe.web.django import atomic, bridge, conf
 from retrysafe.web.django.carry import exact, own_answer
-from retrysafe.web.exchange import Shortcut
 from retrysafe.web.joined import SyncJoined, Wanted, checked_tx, handed
 from retrysafe.web.openapi import Strength
+from retrysafe.web.shortcut import Shortcut
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -138,22 +138,15 @@ def _view_in_transaction(inner: Any, ask: Ask) -> Any:
 
 
 def transacted(joined: SyncJoined | None, view: Any, mark: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call a view in its transaction; again, where the database undid it because of others. Raises Shortcut."""
+    """Call a view in its transaction. Raises Shortcut where the database undid it because of others."""
     if joined is None:
         return view(request, *args, **handed(view, kwargs, None))
-    remember_body(request)
 
     def call(handle: Any) -> Any:
         opened = getattr(handle, "alias", "")
         return atomic.in_transactions(view, mark, opened)(request, *args, **handed(view, kwargs, handle))
 
     return joined.run(call)
-
-
-def remember_body(request: Any) -> None:
-    """So that a view which is called again reads it again."""
-    if not request.headers.get("content-type", "").lower().startswith("multipart/"):
-        request.body  # noqa: B018  (Django keeps what was asked for once)
 
 
 def transactions(tx: Any) -> Any:

@@ -18,9 +18,9 @@ from retrysafe.policy import Policy
 from retrysafe.web.django import atomic, bridge, conf
 from retrysafe.web.django.carry import own_answer
 from retrysafe.web.django.decorators import operated, transacted, transactions
-from retrysafe.web.exchange import Shortcut
 from retrysafe.web.joined import Wanted
 from retrysafe.web.openapi import Strength
+from retrysafe.web.shortcut import Shortcut
 
 
 class IdempotentMixin:

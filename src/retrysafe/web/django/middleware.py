@@ -11,6 +11,7 @@ expected. That is where we learn that a 500 is a failure and not an answer. The 
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import sys
 from collections.abc import Callable, Iterable
@@ -37,6 +38,10 @@ class Carried:
 
     def __init__(self, request: Any) -> None:
         self.request = request
+        self._pristine = dict(vars(request)), dict(request.META)
+        self._begin()
+
+    def _begin(self) -> None:
         self.response: Any = None
         self.gathered = False
         """Whether a streaming answer was read here, so that somebody has to stream it again."""
@@ -44,6 +49,21 @@ class Carried:
         """What is left of it."""
         self.started: tuple[int, list[tuple[str, str]]] = (500, [])
         self.sent: list[bytes] = []
+
+    def put_back(self) -> None:
+        """The request as it came to us, for a run that takes the place of one that was undone. In place: Django, and
+        middleware before ours, hold this very object. What the first run has opened is closed, but the request is not
+        over, so nobody is told that."""
+        for closer in getattr(self.response, "_resource_closers", ()):
+            with suppress(Exception):
+                closer()
+        self.request.close()
+        attributes, meta = self._pristine
+        vars(self.request).clear()
+        vars(self.request).update(attributes)
+        self.request.META.clear()
+        self.request.META.update(meta)
+        self._begin()
 
     def start_response(self, line: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[..., None]:
         self.started = int(line[:3]), headers
@@ -106,6 +126,8 @@ class IdempotencyMiddleware:
         carried: Carried = environ[_CARRIED]
         request = carried.request
         exchange = environ.get(EXCHANGE)
+        if exchange is not None and exchange.reruns:
+            carried.put_back()
         setattr(request, bridge.ATTRIBUTE, exchange)
         if exchange is not None and not exchange.untouched:
             carry.hand_body(request, environ)
@@ -190,9 +212,14 @@ class IdempotencyMiddleware:
         carried: Carried = scope[_CARRIED]
         request = carried.request
         exchange = scope.get(EXCHANGE)
+        rerun = exchange is not None and exchange.reruns > 0
+        if rerun:
+            carried.put_back()
         setattr(request, bridge.ATTRIBUTE, exchange)
         if exchange is not None and not exchange.untouched:
-            await receive()  # now: the view may read it before it claims
+            body = await receive()  # now: the view may read it before it claims
+            if rerun and not hasattr(request, "_body"):
+                request._stream = io.BytesIO(body["body"])
         carried.response = response = await self.get_response(request)
         error = failure_of(request, exchange)
         if error is not None and exchange is not None:
