@@ -1,0 +1,29 @@
+"""Jobs that run once: a fence for any task function, and one adapter per queue.
+
+`retrysafe.jobs.celery`, `.dramatiq`, `.rq`, `.arq`, `.taskiq`, `.bullmq`, `.huey` and `.procrastinate` each need their
+queue installed; this file needs none.
+"""
+
+from __future__ import annotations
+
+from retrysafe.jobs.enqueueing import JobState, Message
+from retrysafe.jobs.fence import Enqueued, Fence
+from retrysafe.jobs.ids import job_id, step_key
+from retrysafe.jobs.running import RunningJob, current_job
+from retrysafe.jobs.sagas import saga_id, saga_step
+from retrysafe.jobs.task import JOB, FencedTask
+
+__all__ = [
+    "JOB",
+    "Enqueued",
+    "Fence",
+    "FencedTask",
+    "JobState",
+    "Message",
+    "RunningJob",
+    "current_job",
+    "job_id",
+    "saga_id",
+    "saga_step",
+    "step_key",
+]

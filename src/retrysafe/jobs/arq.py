@@ -1,0 +1,102 @@
+"""arq: functions that run once.
+
+    jobs = ArqJobs(safe, RedisSettings())
+
+    @jobs.task(key="charge-{order_id}")
+    async def charge(order_id: str, cents: int) -> str: ...
+
+    class WorkerSettings:
+        functions = jobs.functions
+
+    await jobs.aenqueue(charge, ("order-7", 500))
+
+A function gets arq's `ctx` only if it asks for it: `@jobs.task(context=True)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from arq import Retry, create_pool, func
+from arq.connections import ArqRedis, RedisSettings
+from arq.constants import result_key_prefix, retry_key_prefix
+
+from retrysafe.errors import InProgress
+from retrysafe.jobs.enqueueing import Message
+from retrysafe.jobs.fence import Fence
+from retrysafe.jobs.later import later
+from retrysafe.jobs.loops import PerLoop
+from retrysafe.jobs.retention import Setting
+from retrysafe.jobs.task import FencedTask
+
+if TYPE_CHECKING:
+    from retrysafe.engine.safe import RetrySafe
+
+KEEP_RESULT = 3600.0
+JOB_TIMEOUT = 300.0
+
+
+class ArqJobs(Fence):
+    queue = "arq"
+    control: ClassVar[tuple[type[BaseException], ...]] = (Retry,)
+
+    def __init__(
+        self,
+        safe: RetrySafe,
+        redis: RedisSettings | ArqRedis,
+        *,
+        queue_name: str | None = None,
+        keep_result: float = KEEP_RESULT,
+        job_timeout: float = JOB_TIMEOUT,
+        **options: Any,
+    ) -> None:
+        """`redis`: settings, from which each event loop gets a pool of its own; or a pool of yours, for one loop."""
+        super().__init__(safe, **options)
+        self.queue_name = queue_name
+        self.keep_result = keep_result
+        self.job_timeout = job_timeout
+        self.functions: list[Any] = []
+        """For `WorkerSettings.functions`."""
+        self._redis = PerLoop(lambda: create_pool(redis)) if isinstance(redis, RedisSettings) else PerLoop(given(redis))
+
+    def register(self, fenced: FencedTask, options: dict[str, Any]) -> Any:
+        timing = {"keep_result": self.keep_result, "timeout": self.job_timeout, **options}
+        made = func(body(fenced), name=fenced.name, **timing)
+        self.functions.append(made)
+        return made
+
+    async def asend(self, message: Message) -> Any:
+        redis = await self._redis.get()
+        if message.again:
+            # arq refuses an id whose result it still keeps, and the last attempt's failure is such a result.
+            await redis.delete(result_key_prefix + message.id)
+        chosen = {"_queue_name": self.queue_name} if self.queue_name else {}
+        return await redis.enqueue_job(message.task, *message.args, _job_id=message.id, **chosen, **message.kwargs)
+
+    def settings(self) -> list[Setting]:
+        return [
+            Setting("keep_result", "keeps", self.keep_result, "ArqJobs(keep_result=…)"),
+            Setting("job_timeout", "notices", self.job_timeout + 10, "ArqJobs(job_timeout=…)"),
+        ]
+
+
+def given(redis: ArqRedis) -> Callable[[], Awaitable[ArqRedis]]:
+    async def same() -> ArqRedis:
+        return redis
+
+    return same
+
+
+def body(fenced: FencedTask) -> Callable[..., Awaitable[Any]]:
+    async def run(ctx: dict[Any, Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return await fenced.arun(ctx["job_id"], args, kwargs, ctx)
+        except InProgress as busy:
+            # arq has counted this try already; waiting for another worker is none of them.
+            await ctx["redis"].decr(retry_key_prefix + ctx["job_id"])
+            raise Retry(defer=later(busy)) from busy
+
+    run.__name__, run.__qualname__ = fenced.function.__name__, fenced.function.__qualname__
+    run.__module__, run.__doc__ = fenced.function.__module__, fenced.function.__doc__
+    return run

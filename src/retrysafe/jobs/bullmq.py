@@ -1,0 +1,100 @@
+"""BullMQ (the Python package): jobs that run once.
+
+    jobs = BullJobs(safe, "payments", {"connection": "redis://localhost"})
+
+    @jobs.task(name="charge", key="charge-{order_id}")
+    async def charge(order_id: str, cents: int) -> str: ...
+
+    worker = jobs.worker()
+    await jobs.aenqueue(charge, ("order-7", 500))
+
+A job's data is `{"args": […], "kwargs": {…}}`; producers in Node may add jobs of that shape, with a `jobId` of theirs.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bullmq import Job, Queue, Worker
+from bullmq.custom_errors import DelayedError, WaitingChildrenError
+
+from retrysafe.errors import InProgress, UsageError
+from retrysafe.jobs.enqueueing import Message
+from retrysafe.jobs.fence import Fence
+from retrysafe.jobs.later import later
+from retrysafe.jobs.loops import PerLoop
+from retrysafe.jobs.retention import Setting
+
+if TYPE_CHECKING:
+    from retrysafe.engine.safe import RetrySafe
+
+STALLED_INTERVAL = 30.0
+OVER = ("failed", "completed", "unknown")
+
+
+class BullJobs(Fence):
+    queue = "BullMQ"
+    control: ClassVar[tuple[type[BaseException], ...]] = (DelayedError, WaitingChildrenError)
+
+    def __init__(
+        self,
+        safe: RetrySafe,
+        name: str,
+        opts: dict[str, Any] | None = None,
+        *,
+        job_opts: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        """`opts`: BullMQ's options for queue and worker; `job_opts`: those every job is added with."""
+        super().__init__(safe, **options)
+        self.name = name
+        self.opts = dict(opts or {})
+        self.job_opts = dict(job_opts or {})
+        self._queues = PerLoop(self._opened)
+
+    async def _opened(self) -> Any:
+        return Queue(self.name, self.opts)
+
+    def worker(self, **opts: Any) -> Any:
+        """A BullMQ worker on the running loop, for every task declared here."""
+        return Worker(self.name, self.process, {**self.opts, **opts})
+
+    async def process(self, job: Any, token: str) -> Any:
+        """The processor: for a `Worker` of your own."""
+        data = job.data if isinstance(job.data, dict) else {}
+        if not {"args", "kwargs"} & data.keys():
+            raise UsageError(f"job {job.id!r} has data {job.data!r}; it should be {{'args': […], 'kwargs': {{…}}}}")
+        try:
+            args, kwargs = tuple(data.get("args", ())), dict(data.get("kwargs", {}))
+            return await self.find(job.name).arun(str(job.id), args, kwargs, job)
+        except InProgress as busy:
+            await job.moveToDelayed(round((time.time() + later(busy)) * 1000), token)
+            raise DelayedError from busy
+
+    async def asend(self, message: Message) -> Any:
+        queue = await self._queues.get()
+        if message.again:
+            # BullMQ takes an id it still knows for the same job, and the last attempt's failure is still known.
+            found = await Job.fromId(queue, message.id)
+            if found is not None and await found.getState() in OVER:
+                await found.remove()
+        data = {"args": list(message.args), "kwargs": message.kwargs}
+        return await queue.add(message.task, data, {**self.job_opts, "jobId": message.id})
+
+    async def aclose(self) -> None:
+        """Close the running loop's connection to the queue."""
+        queue = self._queues.here()
+        if queue is not None:
+            await queue.close()
+
+    def settings(self) -> list[Setting]:
+        interval = float(self.opts.get("stalledInterval", STALLED_INTERVAL * 1000)) / 1000
+        removed = self.job_opts.get("removeOnComplete", self.opts.get("removeOnComplete", False))
+        kept = float("inf")
+        if removed:
+            kept = float(removed.get("age", 0)) if isinstance(removed, dict) else 0.0
+        return [
+            Setting("removeOnComplete", "keeps", kept, "job_opts={'removeOnComplete': {'age': …}}"),
+            Setting("stalledInterval", "notices", interval, "opts={'stalledInterval': 30000}"),
+        ]

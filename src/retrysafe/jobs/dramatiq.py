@@ -1,0 +1,104 @@
+"""Dramatiq: actors that run once.
+
+    jobs = DramatiqJobs(safe, broker)
+
+    @jobs.task(key="charge-{order_id}", max_retries=5)
+    def charge(order_id: str, cents: int) -> str: ...
+
+    jobs.enqueue(charge, ("order-7", 500))
+
+The actor is an ordinary Dramatiq actor. Its message's id is the job's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import dramatiq
+from dramatiq.errors import RateLimitExceeded, Retry
+from dramatiq.middleware import CurrentMessage, Middleware
+from dramatiq.results import Results
+
+from retrysafe.errors import InProgress
+from retrysafe.jobs.enqueueing import Message
+from retrysafe.jobs.fence import Fence
+from retrysafe.jobs.later import later
+from retrysafe.jobs.retention import Setting
+from retrysafe.jobs.task import FencedTask
+
+if TYPE_CHECKING:
+    from retrysafe.engine.safe import RetrySafe
+
+
+class Later(Retry):
+    """Another worker is at it: come back, without counting it as a failure."""
+
+
+class Uncounted(Middleware):
+    """Takes a wait off the count of retries before Dramatiq's own middleware adds it: hooks that run after a message
+    run in reverse, and this one is added last."""
+
+    def after_process_message(
+        self, broker: Any, message: Any, *, result: Any = None, exception: BaseException | None = None
+    ) -> None:
+        if isinstance(exception, Later):
+            message.options["retries"] = message.options.get("retries", 0) - 1
+
+
+class DramatiqJobs(Fence):
+    queue = "Dramatiq"
+    control: ClassVar[tuple[type[BaseException], ...]] = (Retry, RateLimitExceeded)
+
+    def __init__(self, safe: RetrySafe, broker: dramatiq.Broker, **options: Any) -> None:
+        super().__init__(safe, **options)
+        self.broker = broker
+        for wanted in (CurrentMessage, Uncounted):
+            if not any(isinstance(each, wanted) for each in broker.middleware):
+                broker.add_middleware(wanted())
+
+    def register(self, fenced: FencedTask, options: dict[str, Any]) -> Any:
+        return dramatiq.actor(actor_name=fenced.name, broker=self.broker, **options)(body(fenced))
+
+    def default_name(self, function: Callable[..., Any]) -> str:
+        return function.__name__
+
+    def name_of(self, task: Any) -> str:
+        return str(task.actor_name) if isinstance(task, dramatiq.Actor) else super().name_of(task)
+
+    def send(self, message: Message) -> Any:
+        made = self.broker.get_actor(message.task).message_with_options(args=message.args, kwargs=message.kwargs)
+        return self.broker.enqueue(made.copy(message_id=message.id))
+
+    def settings(self) -> list[Setting]:
+        found = []
+        heartbeat = getattr(self.broker, "heartbeat_timeout", None)
+        if heartbeat is not None:
+            found.append(
+                Setting("heartbeat_timeout", "notices", heartbeat / 1000, "RedisBroker(heartbeat_timeout=60_000)")
+            )
+        for each in self.broker.middleware:
+            if isinstance(each, Results):
+                kept = float(each.result_ttl) / 1000
+                found.append(Setting("Results(result_ttl=…)", "keeps", kept, "Results(result_ttl=…)"))
+        return found
+
+
+def body(fenced: FencedTask) -> Callable[..., Any]:
+    """What Dramatiq calls: in a worker the fence, called directly the function itself."""
+
+    @functools.wraps(fenced.function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        message = CurrentMessage.get_current_message()
+        if message is None:
+            if fenced.template is None:
+                return fenced.function(*args, **kwargs)
+            return fenced.run("", args, kwargs)
+        try:
+            return fenced.run(message.message_id, args, kwargs, message)
+        except InProgress as busy:
+            raise Later(str(busy), delay=round(later(busy) * 1000)) from busy
+
+    del run.__wrapped__  # or Dramatiq would take an async function's wrapper for async
+    return run

@@ -1,0 +1,154 @@
+"""Enqueue once: the flow that sends a job to its queue, or says how far it is.
+
+The job's own record arbitrates. Who creates it sends, and then notes that it was sent; who comes later finds the
+note, a worker at work, or the result. A sender that dies between claim and note leaves a lease that lapses, and the
+next one sends again: the fence in the worker makes a second message harmless, and a lost one would not be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+from retrysafe.core.judge import LAPSED_UNSEEN, judge
+from retrysafe.core.ops import ClaimReply, Lookup, Release
+from retrysafe.core.outcomes import Execute, Mismatch, Uncertain
+from retrysafe.core.records import Fence, Record
+from retrysafe.core.states import State
+from retrysafe.core.times import micros
+from retrysafe.engine.effects import Call, Flow, Pause
+from retrysafe.engine.guard import Task, refusal
+from retrysafe.errors import NotDone
+
+JobState = Literal["absent", "waiting", "running", "lost", "failed", "done", "unknown"]
+"""absent   never enqueued, or its result has expired
+waiting  sent, and no worker has taken it yet
+running  a worker is at it
+lost     whoever was at it (a worker, or who enqueued it) is silent: enqueueing it again sends it again
+failed   its last attempt raised: the queue tries it again by its own rules, and enqueueing it again does at once
+done     its result is kept
+unknown  it began, it is not repeatable, and nobody knows how it ended: a person has to look
+"""
+
+SENT = "it was sent to its queue"
+SENDING = 10.0
+"""Seconds a sender may take. Workers that are quicker wait for it, so it is noted as sent at once."""
+
+RESEND_AFTER = 600.0
+"""Seconds after which a job that no worker has taken is sent again by whoever enqueues it again. A message that was
+only late is then a replay; one that the broker has lost is not lost any more."""
+
+POLL = 0.05
+LONGEST_POLL = 1.0
+
+
+sending: ContextVar[tuple[bytes, Fence] | None] = ContextVar("retrysafe_sending", default=None)
+"""What is being sent here, with its sender's fence. A queue in its immediate (eager) mode runs the job inside `send`,
+where the sender must not be in its own way."""
+
+
+class Message(NamedTuple):
+    """What goes to the queue."""
+
+    id: str
+    task: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    again: bool = False
+    """It may have been sent before: a queue that remembers ids must be made to take it all the same."""
+
+
+class Seen(NamedTuple):
+    """How a job stands, with its record."""
+
+    state: JobState
+    record: Record | None
+    sent: bool = False
+
+
+def standing(record: Record | None, now: int) -> JobState:
+    """How far a job is, read from its record."""
+    if record is None or record.expired(now):
+        return "absent"
+    if record.state is State.COMPLETED:
+        return "done"
+    if record.state is State.RELEASED:
+        return "waiting" if record.note == SENT else "failed"
+    if record.state is State.UNCERTAIN:
+        return "unknown"
+    if not record.lapsed(now):
+        return "running"
+    return "unknown" if record.on_lapse == "uncertain" else "lost"
+
+
+def due(state: JobState, record: Record | None, now: int, resend_after: float) -> bool:
+    """Whether enqueueing it now sends it."""
+    if state == "waiting":
+        return record is not None and now - record.completed >= micros(resend_after)
+    return state in ("absent", "lost", "failed")
+
+
+def enqueue(task: Task, message: Message, send: Callable[[Message], Any], resend_after: float) -> Flow[Seen]:
+    """Send it, or say how it stands."""
+    claim = replace(task.claim(), lease=micros(SENDING), on_lapse="rerun")
+    seen = yield Lookup(claim.id)
+    state = standing(seen.record, seen.now)
+    if state != "absent":
+        same_job(task, seen.record, seen.now)
+    if not due(state, seen.record, seen.now, resend_after):
+        return Seen(state, seen.record)
+    reply: ClaimReply = yield claim
+    outcome = judge(claim, reply)
+    if not isinstance(outcome, Execute):  # somebody else was quicker: it is theirs to send, or running, or done
+        same_job(task, reply.record, reply.now)
+        return Seen(standing(reply.record, reply.now), reply.record)
+    token = sending.set((claim.id, outcome.fence))
+    try:
+        yield Call(lambda: send(message._replace(again=state != "absent")))
+    finally:
+        sending.reset(token)
+    # Refused when a worker has it already: then there is nothing left to note.
+    yield Release(claim.id, outcome.fence, SENT)
+    return Seen("waiting", outcome.record, sent=True)
+
+
+def stepping_aside(record_id: bytes) -> Release | None:
+    """What a job that is run by its own sender does first: note that it was sent."""
+    own = sending.get()
+    return Release(record_id, own[1], SENT) if own is not None and own[0] == record_id else None
+
+
+def same_job(task: Task, record: Record | None, now: int) -> None:
+    """Refuse what the key does not stand for, and what only a person may go on with."""
+    outcome = judge(task.claim(), ClaimReply(False, record, now))
+    if isinstance(outcome, Mismatch | Uncertain):
+        raise refusal(task, outcome)
+
+
+def look(record_id: bytes, key: str, wait: float) -> Flow[Record]:
+    """The record of a job that is done; wait for it for at most `wait` seconds."""
+    waited, pause = 0.0, POLL
+    while True:
+        seen = yield Lookup(record_id)
+        state = standing(seen.record, seen.now)
+        if state == "done":
+            record: Record = seen.record
+            return record
+        if state == "unknown" or waited >= wait:
+            raise not_done(key, state, seen.record)
+        pause = min(pause, max(wait - waited, 0.0))
+        slept = yield Pause(record_id, pause)
+        waited += pause if slept is None else slept
+        pause = min(pause * 2, LONGEST_POLL)
+
+
+def not_done(key: str, state: JobState, record: Record | None) -> Exception:
+    if state == "unknown":
+        from retrysafe.errors import OutcomeUnknown
+
+        assert record is not None
+        return OutcomeUnknown(key, record.started, record.note or LAPSED_UNSEEN)
+    why = f" ({record.note})" if record is not None and state == "failed" else ""
+    return NotDone(key, state, why)

@@ -1,0 +1,72 @@
+"""Huey: tasks that run once.
+
+    jobs = HueyJobs(safe, huey)
+
+    @jobs.task(key="charge-{order_id}", retries=3)
+    def charge(order_id: str, cents: int) -> str: ...
+
+    jobs.enqueue(charge, ("order-7", 500))
+
+Huey forgets a job when a worker takes it. One whose worker was killed is not delivered again: it is `lost` or still
+`waiting`, and enqueueing it again with its key sends it again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from huey.api import Huey
+from huey.exceptions import CancelExecution, RetryTask
+
+from retrysafe.errors import InProgress
+from retrysafe.jobs.enqueueing import Message
+from retrysafe.jobs.fence import Fence
+from retrysafe.jobs.later import later
+from retrysafe.jobs.retention import Setting
+from retrysafe.jobs.task import FencedTask
+
+if TYPE_CHECKING:
+    from retrysafe.engine.safe import RetrySafe
+
+
+class HueyJobs(Fence):
+    queue = "Huey"
+    control: ClassVar[tuple[type[BaseException], ...]] = (RetryTask, CancelExecution)
+
+    def __init__(self, safe: RetrySafe, huey: Huey, **options: Any) -> None:
+        super().__init__(safe, **options)
+        self.huey = huey
+        self._wrappers: dict[str, Any] = {}
+
+    def register(self, fenced: FencedTask, options: dict[str, Any]) -> Any:
+        made = self.huey.task(context=True, name=fenced.name, **options)(body(fenced))
+        self._wrappers[fenced.name] = made
+        return made
+
+    def default_name(self, function: Callable[..., Any]) -> str:
+        return function.__name__
+
+    def send(self, message: Message) -> Any:
+        made = self._wrappers[message.task].task_class(message.args, message.kwargs, id=message.id)
+        return self.huey.enqueue(made)
+
+    def settings(self) -> list[Setting]:
+        return [Setting("takes jobs off the queue first", "loses", 1.0, "enqueue again with the same key until done")]
+
+
+def body(fenced: FencedTask) -> Callable[..., Any]:
+    @functools.wraps(fenced.function)
+    def run(*args: Any, task: Any = None, **kwargs: Any) -> Any:
+        if task is None and fenced.template is None:
+            return fenced.function(*args, **kwargs)
+        try:
+            return fenced.run(task.id if task is not None else "", args, kwargs, task)
+        except InProgress as busy:
+            if task is None:
+                raise
+            raise RetryTask(str(busy), delay=later(busy)) from busy
+
+    del run.__wrapped__  # or Huey would refuse an async function's wrapper
+    return run

@@ -1,0 +1,112 @@
+"""Procrastinate: tasks that run once.
+
+    jobs = ProcrastinateJobs(safe, app)
+
+    @jobs.task(key="charge-{order_id}", retry=5)
+    async def charge(order_id: str, cents: int) -> str: ...
+
+    await jobs.aenqueue(charge, ("order-7", 500))
+
+Procrastinate numbers its jobs itself, so ours is its `queueing_lock`; a job that was deferred without one is known by
+its number. A job whose worker was killed stays `doing` until somebody retries stalled jobs (Procrastinate's docs say
+how) or enqueues it again with its key.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from procrastinate import App, BaseRetryStrategy, JobContext, RetryDecision
+from procrastinate.exceptions import AlreadyEnqueued, JobAborted, JobRetry
+from procrastinate.jobs import Job
+from procrastinate.retry import RetryStrategy
+
+from retrysafe.engine.arguments import bound
+from retrysafe.errors import InProgress
+from retrysafe.jobs.enqueueing import Message
+from retrysafe.jobs.fence import Fence
+from retrysafe.jobs.later import later
+from retrysafe.jobs.retention import Setting
+from retrysafe.jobs.task import FencedTask
+
+if TYPE_CHECKING:
+    from retrysafe.engine.safe import RetrySafe
+
+
+class WaitOr(BaseRetryStrategy):
+    """Later, while another worker is at it; otherwise as the task says."""
+
+    def __init__(self, otherwise: BaseRetryStrategy | None) -> None:
+        self._otherwise = otherwise
+
+    def get_retry_decision(self, *, exception: BaseException, job: Job) -> RetryDecision | None:
+        if isinstance(exception, InProgress):
+            return RetryDecision(retry_in={"seconds": max(1, round(later(exception)))})
+        if self._otherwise is None:
+            return None
+        asked = self._otherwise.get_retry_exception(exception=exception, job=job)
+        return asked.retry_decision if asked is not None else None
+
+
+class ProcrastinateJobs(Fence):
+    queue = "Procrastinate"
+    control: ClassVar[tuple[type[BaseException], ...]] = (JobRetry, JobAborted)
+
+    def __init__(self, safe: RetrySafe, app: App, **options: Any) -> None:
+        super().__init__(safe, **options)
+        self.app = app
+
+    def register(self, fenced: FencedTask, options: dict[str, Any]) -> Any:
+        chosen = {**options, "retry": WaitOr(strategy(options.get("retry", False)))}
+        return self.app.task(name=fenced.name, pass_context=True, **chosen)(body(fenced))
+
+    def send(self, message: Message) -> Any:
+        with suppress(AlreadyEnqueued):  # it is in the queue: that is what was asked for
+            return self._deferrer(message).defer(**self._named(message))
+
+    async def asend(self, message: Message) -> Any:
+        with suppress(AlreadyEnqueued):
+            return await self._deferrer(message).defer_async(**self._named(message))
+
+    def _deferrer(self, message: Message) -> Any:
+        return self.app.tasks[message.task].configure(queueing_lock=message.id)
+
+    def _named(self, message: Message) -> dict[str, Any]:
+        """Procrastinate takes arguments by name only."""
+        return bound(self.tasks[message.task].signature, message.args, message.kwargs)
+
+    def settings(self) -> list[Setting]:
+        fix = "retry stalled jobs in a periodic task, or enqueue again with the same key"
+        return [Setting("stalled jobs stay in state doing", "loses", 1.0, fix)]
+
+
+def strategy(retry: bool | int | BaseRetryStrategy) -> BaseRetryStrategy | None:
+    if isinstance(retry, BaseRetryStrategy):
+        return retry
+    if retry is False:
+        return None
+    return RetryStrategy() if retry is True else RetryStrategy(max_attempts=retry)
+
+
+def body(fenced: FencedTask) -> Callable[..., Any]:
+    """In the colour of the function: Procrastinate runs plain ones in threads."""
+    if fenced.is_async:
+
+        @functools.wraps(fenced.function)
+        async def awaited(context: JobContext, **kwargs: Any) -> Any:
+            return await fenced.arun(known_as(context.job), (), kwargs, context)
+
+        return awaited
+
+    @functools.wraps(fenced.function)
+    def called(context: JobContext, **kwargs: Any) -> Any:
+        return fenced.run(known_as(context.job), (), kwargs, context)
+
+    return called
+
+
+def known_as(job: Job) -> str:
+    return job.queueing_lock or f"procrastinate-{job.id}"

@@ -1,0 +1,249 @@
+"""A task behind the fence: its name, what makes two jobs the same, and how one is run once.
+
+A redelivery of what is done is a replay. What raised runs again when the queue tries it again. What another worker is
+at raises InProgress, which each adapter turns into "later". What a dead worker held is free when its lease lapses,
+and runs again if the task is repeatable.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from retrysafe.core.keys import Key, Template
+from retrysafe.core.records import Answer, Record
+from retrysafe.engine import arguments, codecs
+from retrysafe.engine.bridge import wait_for
+from retrysafe.engine.codecs import Codec, JsonCodec
+from retrysafe.engine.guard import Ended, Task, Unstorable
+from retrysafe.engine.once import checked_names, without
+from retrysafe.errors import InProgress, ResultNotStorable, StoredFailure, UsageError
+from retrysafe.jobs.calls import fingerprint_of
+from retrysafe.jobs.enqueueing import stepping_aside
+from retrysafe.jobs.ids import job_id
+from retrysafe.jobs.running import RunningJob, running
+from retrysafe.policy import DAY, Policy
+
+if TYPE_CHECKING:
+    from retrysafe.engine.safe import RetrySafe
+
+JOB = Policy(failures="release", abandoned="rerun", busy="conflict", retention=30 * DAY)
+"""30 days: longer than any queue here redelivers, retries or keeps a result by default, and than people take to ask."""
+
+PAUSES = (0.01, 0.02, 0.05, 0.1, 0.2)
+"""Seconds between looks at a busy job before the queue is asked to come back later: whoever enqueued it may just be
+noting that it is sent."""
+
+TX = "tx"
+
+
+@dataclass(frozen=True)
+class FencedTask:
+    """One task function. Made by `Fence.fence` or an adapter's `task`."""
+
+    safe: RetrySafe
+    scope: str
+    name: str
+    function: Callable[..., Any]
+    signature: inspect.Signature
+    """As the queue sees it: without the context and the transaction."""
+    policy: Policy
+    codec: Codec = field(default_factory=JsonCodec)
+    template: Template | None = None
+    ignore: frozenset[str] = frozenset()
+    tx: Any = None
+    context: bool = False
+    """Whether the function wants the queue's own context as its first argument."""
+
+    # Which job ------------------------------------------------------------------------------
+
+    def key_of(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: str = "") -> str:
+        """The job's id: of the key the caller chose, or of the task's template."""
+        if self.template is None:
+            if not key:
+                raise UsageError(
+                    f"a job of {self.name} needs a key, which says what must not happen twice: "
+                    "enqueue(task, args, key='charge-order-7'), or declare the task with key='charge-{order_id}'"
+                )
+            return job_id(key)
+        given = arguments.bound(self.signature, args, kwargs)
+        filled = self.template.fill({name: arguments.describe(given[name]) for name in self.template.fields})
+        if key and job_id(key) not in (job_id(filled), filled):
+            raise UsageError(f"key={key!r}: {self.name} makes its keys by {self.template.text!r}; leave key= out")
+        return job_id(filled)
+
+    def prepared(self, id: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task:
+        key = Key(id, self.scope, "job")
+        fingerprint = fingerprint_of(self.name, self.signature, args, kwargs, self.ignore)
+        return Task(key, self.safe.namespace, self.name, fingerprint, self.policy)
+
+    # Running it -----------------------------------------------------------------------------
+
+    def run(self, delivery: str, args: tuple[Any, ...], kwargs: dict[str, Any], context: Any = None) -> Any:
+        """Run the job the queue calls `delivery`, or give its stored result. From a thread; an async function runs
+        on the background loop. Raises InProgress while another worker is at it."""
+        if self.is_async:
+            return wait_for(self.arun(delivery, args, kwargs, context))
+        task, work = self._call(delivery, args, kwargs, context)
+        aside = stepping_aside(task.key.id(task.namespace))
+        if aside is not None:
+            self.safe.execute(aside)
+        for pause in PAUSES:
+            try:
+                return self.result(self._guarded(task, work))
+            except InProgress:
+                time.sleep(pause)
+        return self.result(self._guarded(task, work))
+
+    async def arun(self, delivery: str, args: tuple[Any, ...], kwargs: dict[str, Any], context: Any = None) -> Any:
+        """The same on an event loop; a plain function runs in a thread."""
+        import asyncio
+
+        if not self.is_async:
+            return await asyncio.to_thread(self.run, delivery, args, kwargs, context)
+        task, work = self._call(delivery, args, kwargs, context)
+        aside = stepping_aside(task.key.id(task.namespace))
+        if aside is not None:
+            await self.safe.aexecute(aside)
+        for pause in PAUSES:
+            try:
+                return self.result(await self._aguarded(task, work))
+            except InProgress:
+                await asyncio.sleep(pause)
+        return self.result(await self._aguarded(task, work))
+
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.function)
+
+    def _call(
+        self, delivery: str, args: tuple[Any, ...], kwargs: dict[str, Any], context: Any
+    ) -> tuple[Task, GuardedCall]:
+        id = self.key_of(args, kwargs) if self.template is not None else job_id(delivery)
+        given = arguments.bound(self.signature, args, kwargs)
+        return self.prepared(id, args, kwargs), GuardedCall(self, id, given, context)
+
+    def _guarded(self, task: Task, work: GuardedCall) -> Ended:
+        if self.tx is None:
+            return self.safe.guard(task, work)
+        from retrysafe.transactions.run import perform
+
+        return perform(self.safe, task, self.tx, work)
+
+    async def _aguarded(self, task: Task, work: GuardedCall) -> Ended:
+        if self.tx is None:
+            return await self.safe.aguard(task, work)
+        from retrysafe.transactions.run import aperform
+
+        return await aperform(self.safe, task, self.tx, work)
+
+    def result(self, ended: Ended) -> Any:
+        return self.read(ended.answer, ended.record.id) if ended.replayed else ended.result
+
+    def read(self, answer: Answer, record_id: bytes) -> Any:
+        """The result a stored answer stands for. Raises StoredFailure where the failure was the result."""
+        if answer.status == codecs.RAISED:
+            told = codecs.read_back(JsonCodec(), answer, record_id)
+            raise StoredFailure(self.name, told["type"], told["message"])
+        return codecs.read_back(self.codec, answer, record_id)
+
+
+class GuardedCall:
+    """One delivery, as the guard's work and as the transaction's."""
+
+    __slots__ = ("_context", "_given", "_id", "_task")
+
+    def __init__(self, task: FencedTask, id: str, given: dict[str, Any], context: Any) -> None:
+        self._task = task
+        self._id = id
+        self._given = given
+        self._context = context
+
+    def call(self, given: Any) -> Any:
+        """The guard gives its record, a transaction its handle."""
+        record = given if isinstance(given, Record) else None
+        job = RunningJob(self._id, self._task.name, record.attempt if record else 0, record.run if record else b"")
+        call = self._placed(given)
+        if self._task.is_async:
+            return self._awaited(job, call)
+        with running(job):
+            return self._task.function(*call.args, **call.kwargs)
+
+    async def _awaited(self, job: RunningJob, call: inspect.BoundArguments) -> Any:
+        with running(job):
+            return await self._task.function(*call.args, **call.kwargs)
+
+    def _placed(self, handle: Any) -> inspect.BoundArguments:
+        """The job's arguments with the queue's context and the transaction in their places."""
+        full = inspect.signature(self._task.function)
+        given = dict(self._given)
+        if self._task.context:
+            given[next(iter(full.parameters))] = self._context
+        if self._task.tx is not None:
+            given[TX] = handle
+        return inspect.BoundArguments(full, {name: given[name] for name in full.parameters if name in given})
+
+    def answer(self, result: Any) -> Answer:
+        try:
+            return codecs.returned(self._task.codec, result)
+        except Exception as error:  # whatever a codec raises: the work is done and must not be done again
+            lost = self._task.tx is not None
+            raise Unstorable(ResultNotStorable(self._task.name, str(error), rolled_back=lost)) from error
+
+    def failure(self, error: Exception) -> Answer:
+        return codecs.raised(error)
+
+
+# Declaring one ------------------------------------------------------------------------------------
+
+
+def declare(
+    safe: RetrySafe,
+    scope: str,
+    function: Callable[..., Any],
+    *,
+    name: str,
+    key: str,
+    ignore: Iterable[str],
+    repeatable: bool,
+    tx: Any,
+    context: bool,
+    policy: Policy,
+    codec: Codec | None,
+    control: tuple[type[BaseException], ...] = (),
+) -> FencedTask:
+    """Check what a task was declared with. `control`: exceptions by which a task talks to its queue; never final."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UsageError(f"{function.__qualname__} is a generator, which no queue can run once: return a list")
+    shown = signature_of(function, context=context, tx=tx is not None, task=name)
+    ignored = checked_names("ignore", ignore, shown, name)
+    template = Template.parse(key) if key else None
+    if template is not None:
+        checked_names("key", template.fields, shown, name)
+    chosen = policy if repeatable else policy.but(abandoned="uncertain")
+    if control and chosen.failures != "release":
+        chosen = chosen.but(failures=functools.partial(_final, chosen, control))
+    return FencedTask(safe, scope, name, function, shown, chosen, codec or JsonCodec(), template, ignored, tx, context)
+
+
+def _final(policy: Policy, control: tuple[type[BaseException], ...], status: int, error: BaseException | None) -> bool:
+    return not isinstance(error, control) and policy.final(status, error)
+
+
+def signature_of(function: Callable[..., Any], *, context: bool, tx: bool, task: str) -> inspect.Signature:
+    """What whoever enqueues it passes."""
+    full = inspect.signature(function)
+    parameters = list(full.parameters.values())
+    if context:
+        if not parameters:
+            raise UsageError(f"context=True, but {task} takes no argument to put the queue's context in")
+        full = full.replace(parameters=parameters[1:])
+    if not tx:
+        return full
+    if TX not in full.parameters or full.parameters[TX].kind is inspect.Parameter.POSITIONAL_ONLY:
+        raise UsageError(f"{task} was declared with tx=, but its function has no argument named 'tx'")
+    return without(full, TX, task)

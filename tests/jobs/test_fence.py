@@ -1,0 +1,462 @@
+"""The fence itself, with a queue that is a list: what a worker may do, and what whoever asks again is told."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from threading import Barrier, Thread
+from typing import Any
+
+import pytest
+
+from retrysafe import RetrySafe
+from retrysafe.core.ops import Lookup, Renew
+from retrysafe.errors import (
+    FingerprintMismatch,
+    InProgress,
+    NotDone,
+    OutcomeUnknown,
+    ResultNotStorable,
+    StoredFailure,
+    UsageError,
+)
+from retrysafe.jobs import JOB, Fence, FencedTask, Message, RunningJob, current_job
+from retrysafe.jobs.enqueueing import standing
+
+
+class Shop:
+    """A fence, a list for a queue, and tasks that note each of their runs."""
+
+    def __init__(self, url: str = "memory://") -> None:
+        self.safe = RetrySafe(url)
+        self.jobs = Fence(self.safe)
+        self.queue: list[Message] = []
+        self.runs: list[Any] = []
+
+    def task(self, work: Callable[..., Any] | None = None, **options: Any) -> FencedTask:
+        def charge(order: str, cents: int = 500) -> Any:
+            self.runs.append((order, cents))
+            return work() if work is not None else f"receipt of {order}"
+
+        return self.jobs.fence(charge, **{"name": "charge", **options})
+
+    def enqueue(self, task: FencedTask, *args: Any, key: str = "", **options: Any) -> Any:
+        return self.jobs.enqueue(task, args, key=key, send=self.queue.append, **options)
+
+    def work(self, task: FencedTask) -> Any:
+        """Deliver what was sent last."""
+        message = self.queue[-1]
+        return task.run(message.id, message.args, message.kwargs)
+
+
+@pytest.fixture
+def shop() -> Shop:
+    return Shop()
+
+
+def fails() -> None:
+    raise RuntimeError("the card reader is on fire")
+
+
+# Enqueueing -----------------------------------------------------------------------------------------
+
+
+def test_the_second_enqueue_is_the_same_job_and_sends_nothing(shop: Shop) -> None:
+    task = shop.task()
+    first, second = shop.enqueue(task, "o-7", key="charge-7"), shop.enqueue(task, "o-7", key="charge-7")
+    assert (first.id, first.state, first.sent) == ("charge-7", "waiting", True)
+    assert (second.id, second.state, second.sent) == ("charge-7", "waiting", False)
+    assert len(shop.queue) == 1
+
+
+def test_after_the_run_it_is_the_first_result(shop: Shop) -> None:
+    task = shop.task()
+    shop.enqueue(task, "o-7", key="charge-7")
+    assert shop.work(task) == "receipt of o-7"
+    told = shop.enqueue(task, "o-7", key="charge-7")
+    assert (told.state, told.sent, told.result) == ("done", False, "receipt of o-7")
+    assert shop.jobs.result("charge-7") == "receipt of o-7"
+    assert len(shop.queue) == len(shop.runs) == 1
+
+
+def test_many_at_once_send_one_message(shop: Shop, tmp_path: Path) -> None:
+    shop = Shop(f"sqlite:///{tmp_path / 'jobs.db'}")
+    shop.safe.migrate()
+    task, start, told = shop.task(), Barrier(8), []
+
+    def caller() -> None:
+        start.wait()
+        told.append(shop.enqueue(task, "o-7", key="charge-7"))
+
+    threads = [Thread(target=caller) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(each.sent for each in told) == len(shop.queue) == 1
+    assert {each.id for each in told} == {"charge-7"}
+    shop.safe.close()
+
+
+def test_positional_and_keyword_and_default_are_one_job(shop: Shop) -> None:
+    task = shop.task()
+    shop.enqueue(task, "o-7", key="charge-7")
+    told = shop.jobs.enqueue(task, (), {"cents": 500, "order": "o-7"}, key="charge-7", send=shop.queue.append)
+    assert told.sent is False
+
+
+def test_another_job_under_the_same_key_is_refused(shop: Shop) -> None:
+    task = shop.task()
+    shop.enqueue(task, "o-7", key="charge-7")
+    with pytest.raises(FingerprintMismatch, match="charge-7"):
+        shop.enqueue(task, "o-8", key="charge-7")
+    with pytest.raises(FingerprintMismatch, match="charge-7"):
+        shop.enqueue(shop.task(name="refund"), "o-7", key="charge-7")
+    assert len(shop.queue) == 1
+
+
+def test_what_is_ignored_is_not_compared(shop: Shop) -> None:
+    task = shop.task(ignore=("cents",))
+    shop.enqueue(task, "o-7", 1, key="charge-7")
+    assert shop.enqueue(task, "o-7", 2, key="charge-7").sent is False
+
+
+def test_a_key_of_the_task_is_made_of_its_arguments(shop: Shop) -> None:
+    task = shop.task(key="charge-{order}")
+    assert shop.enqueue(task, "o-7").id == shop.enqueue(task, "o-7").id != shop.enqueue(task, "o-8").id
+    assert len(shop.queue) == 2
+    # A delivery with an id of the queue's own is still the same job.
+    assert task.run("some-uuid", ("o-7",), {}) == task.run("another-uuid", ("o-7",), {})
+    assert shop.runs == [("o-7", 500)]
+
+
+def test_without_a_key_nothing_is_enqueued(shop: Shop) -> None:
+    with pytest.raises(UsageError, match="needs a key"):
+        shop.enqueue(shop.task(), "o-7")
+    with pytest.raises(UsageError, match="makes its keys by"):
+        shop.enqueue(shop.task(name="other", key="charge-{order}"), "o-7", key="mine")
+    assert shop.queue == []
+
+
+def test_a_sender_that_could_not_send_leaves_it_to_the_next(shop: Shop) -> None:
+    task = shop.task()
+
+    def broken(message: Message) -> None:
+        raise ConnectionError("no broker")
+
+    with pytest.raises(ConnectionError):
+        shop.jobs.enqueue(task, ("o-7",), key="charge-7", send=broken)
+    assert shop.jobs.state("charge-7") == "running"  # the sender's lease: it may still be at it
+    lapse(shop, "charge-7")
+    assert shop.jobs.state("charge-7") == "lost"
+    assert shop.enqueue(task, "o-7", key="charge-7").sent
+    assert shop.queue[0].again
+
+
+def test_a_message_that_was_lost_is_sent_again_in_time(shop: Shop) -> None:
+    task = shop.task()
+    shop.enqueue(task, "o-7", key="charge-7")
+    assert shop.enqueue(task, "o-7", key="charge-7", resend_after=3600.0).sent is False
+    assert shop.enqueue(task, "o-7", key="charge-7", resend_after=0.0).sent
+    assert [message.again for message in shop.queue] == [False, True]
+    shop.work(task)
+    shop.work(task)
+    assert len(shop.runs) == 1
+
+
+def test_a_queue_that_runs_jobs_while_they_are_sent(shop: Shop) -> None:
+    """Eager, immediate: the modes queues have for tests."""
+    task = shop.task()
+    told = shop.jobs.enqueue(
+        task, ("o-7",), key="charge-7", send=lambda message: task.run(message.id, message.args, message.kwargs)
+    )
+    assert told.sent
+    assert shop.jobs.result("charge-7") == "receipt of o-7"
+    assert shop.enqueue(task, "o-7", key="charge-7").state == "done"
+
+
+async def test_enqueueing_on_a_loop(shop: Shop) -> None:
+    async def charge(order: str) -> dict[str, str]:
+        shop.runs.append(order)
+        return {"order": order}
+
+    async def send(message: Message) -> None:
+        shop.queue.append(message)
+
+    task = shop.jobs.fence(charge, name="acharge")
+    assert (await shop.jobs.aenqueue(task, ("o-7",), key="a-7", send=send)).sent
+    assert (await shop.jobs.aenqueue(task, ("o-7",), key="a-7", send=send)).sent is False
+    message = shop.queue[-1]
+    assert await task.arun(message.id, message.args, message.kwargs) == {"order": "o-7"}
+    assert (await shop.jobs.aenqueue(task, ("o-7",), key="a-7", send=send)).result == {"order": "o-7"}
+    assert await shop.jobs.aresult("a-7") == {"order": "o-7"}
+    assert await shop.jobs.astate("a-7") == "done"
+    assert shop.runs == ["o-7"]
+
+
+# Running ----------------------------------------------------------------------------------------------
+
+
+def test_a_redelivery_of_what_is_done_is_a_replay(shop: Shop) -> None:
+    task = shop.task()
+    assert [task.run("job-1", ("o-7",), {}) for _ in range(3)] == ["receipt of o-7"] * 3
+    assert len(shop.runs) == 1
+
+
+@pytest.mark.parametrize("value", [None, 0, "", [], False, (1, 2)], ids=repr)
+def test_results_come_back_as_they_were(shop: Shop, value: Any) -> None:
+    task = shop.task(lambda: value)
+    task.run("job-1", ("o-7",), {})
+    again = task.run("job-1", ("o-7",), {})
+    assert (again, type(again), len(shop.runs)) == (value, type(value), 1)
+
+
+def test_a_redelivery_meanwhile_is_busy_and_does_not_run(shop: Shop) -> None:
+    task: FencedTask
+    seen: list[Exception] = []
+
+    def work() -> str:
+        with pytest.raises(InProgress) as busy:
+            task.run("job-1", ("o-7",), {})
+        seen.append(busy.value)
+        assert shop.jobs.state("job-1") == "running"
+        return "done"
+
+    task = shop.task(work)
+    assert task.run("job-1", ("o-7",), {}) == "done"
+    assert len(seen) == len(shop.runs) == 1
+
+
+def test_what_raised_runs_again_when_the_queue_tries_again(shop: Shop) -> None:
+    task = shop.task(lambda: fails() if len(shop.runs) < 3 else "at last")
+    shop.enqueue(task, "o-7", key="charge-7")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="on fire"):
+            shop.work(task)
+    assert shop.jobs.state("charge-7") == "failed"
+    with pytest.raises(NotDone, match="failed with RuntimeError") as raised:
+        shop.jobs.result("charge-7")
+    assert raised.value.state == "failed"
+    assert shop.work(task) == shop.work(task) == "at last"
+    assert len(shop.runs) == 3
+
+
+def test_enqueueing_what_failed_sends_it_again_at_once(shop: Shop) -> None:
+    task = shop.task(fails)
+    shop.enqueue(task, "o-7", key="charge-7")
+    with pytest.raises(RuntimeError):
+        shop.work(task)
+    assert shop.enqueue(task, "o-7", key="charge-7").sent
+    assert [message.again for message in shop.queue] == [False, True]
+
+
+def test_a_failure_may_be_the_result(shop: Shop) -> None:
+    task = shop.task(fails, policy=JOB.but(failures="store"))
+    shop.enqueue(task, "o-7", key="charge-7")
+    with pytest.raises(RuntimeError):
+        shop.work(task)
+    for ask in (lambda: shop.work(task), lambda: shop.jobs.result("charge-7"), lambda: again(shop, task)):
+        with pytest.raises(StoredFailure, match="on fire"):
+            ask()
+    assert len(shop.runs) == 1
+
+
+def again(shop: Shop, task: FencedTask) -> Any:
+    return shop.enqueue(task, "o-7", key="charge-7")
+
+
+class Killed(BaseException):
+    """Ends a worker in the middle of its work."""
+
+
+def killed_at_work(shop: Shop, task: FencedTask) -> RunningJob:
+    """A worker that claims what was sent last, begins it, and is never heard of again."""
+    message = shop.queue[-1]
+    claim = task.prepared(message.id, message.args, message.kwargs).claim()
+    reply = shop.safe.execute(claim)
+    assert reply.granted
+    assert reply.record is not None
+    return RunningJob(message.id, task.name, reply.record.attempt, reply.record.run)
+
+
+def lapse(shop: Shop, key: str) -> None:
+    """Let the owner's lease be over, as if it had been silent for long."""
+    record = shop.safe.execute(Lookup(shop.jobs._record_id(key))).record
+    assert record is not None
+    assert shop.safe.execute(Renew(record.id, record.fence, 0))
+
+
+def test_after_a_kill_it_runs_again_with_the_same_keys(shop: Shop) -> None:
+    task = shop.task(lambda: current_job().key("provider"))
+    shop.enqueue(task, "o-7", key="charge-7")
+    dead = killed_at_work(shop, task)
+    assert shop.jobs.state("charge-7") == "running"
+    with pytest.raises(InProgress):
+        shop.work(task)
+    lapse(shop, "charge-7")
+    assert shop.jobs.state("charge-7") == "lost"
+    assert shop.work(task) == dead.key("provider")
+    assert len(shop.runs) == 1
+    assert dead.key("provider") != dead.key("provider", part="2") != dead.key("other")
+
+
+def test_enqueueing_what_a_dead_worker_held_sends_it_again(shop: Shop) -> None:
+    task = shop.task()
+    shop.enqueue(task, "o-7", key="charge-7")
+    killed_at_work(shop, task)
+    assert shop.enqueue(task, "o-7", key="charge-7").state == "running"
+    lapse(shop, "charge-7")
+    assert shop.enqueue(task, "o-7", key="charge-7").sent
+    assert shop.work(task) == "receipt of o-7"
+
+
+def test_what_is_not_repeatable_is_left_to_a_person(shop: Shop) -> None:
+    task = shop.task(repeatable=False)
+    shop.enqueue(task, "o-7", key="charge-7")
+    killed_at_work(shop, task)
+    lapse(shop, "charge-7")
+    assert shop.jobs.state("charge-7") == "unknown"
+    for ask in (lambda: shop.work(task), lambda: shop.jobs.result("charge-7"), lambda: again(shop, task)):
+        with pytest.raises(OutcomeUnknown, match="charge-7"):
+            ask()
+    assert (len(shop.runs), len(shop.queue)) == (0, 1)
+
+
+def test_what_is_not_repeatable_may_wait_for_its_first_run(shop: Shop) -> None:
+    """Only a run leaves doubt; a sender that died has done nothing."""
+    task = shop.task(repeatable=False)
+    shop.enqueue(task, "o-7", key="charge-7")
+    assert shop.jobs.state("charge-7") == "waiting"
+    assert shop.work(task) == "receipt of o-7"
+
+
+def test_a_result_that_cannot_be_stored_does_not_run_again(shop: Shop) -> None:
+    task = shop.task(object)
+    with pytest.raises(ResultNotStorable):
+        task.run("job-1", ("o-7",), {})
+    with pytest.raises(Exception, match="not kept"):
+        task.run("job-1", ("o-7",), {})
+    assert len(shop.runs) == 1
+
+
+async def test_colours_meet(shop: Shop) -> None:
+    """An async worker runs plain functions in a thread."""
+    task = shop.task()
+    assert await task.arun("job-1", ("o-7",), {}) == await task.arun("job-1", ("o-7",), {}) == "receipt of o-7"
+    assert len(shop.runs) == 1
+
+
+def test_an_async_function_in_a_plain_worker(shop: Shop) -> None:
+    async def charge(order: str) -> str:
+        shop.runs.append(current_job().id)
+        return order
+
+    task = shop.jobs.fence(charge, name="acharge")
+    assert task.run("job-1", ("o-7",), {}) == task.run("job-1", ("o-7",), {}) == "o-7"
+    assert shop.runs == ["job-1"]
+
+
+# In a transaction ---------------------------------------------------------------------------------------
+
+
+def test_in_a_transaction_the_work_and_its_result_are_one(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    shop = Shop(f"sqlite:///{path}")
+    shop.safe.migrate()
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE orders (name)")
+    deaths = [Killed(), None]
+
+    def enter(name: str, tx: sqlite3.Connection) -> int:
+        tx.execute("INSERT INTO orders VALUES (?)", [name])
+        death = deaths.pop(0)
+        if death is not None:
+            raise death
+        return 1
+
+    task = shop.jobs.fence(enter, name="enter", tx=str(path))
+    shop.enqueue(task, "o-7", key="enter-7")
+    with pytest.raises(Killed):
+        shop.work(task)
+    assert shop.work(task) == shop.work(task) == 1
+    assert shop.jobs.result("enter-7") == 1
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT name FROM orders").fetchall() == [("o-7",)]
+    shop.safe.close()
+
+
+def test_a_job_in_a_transaction_has_no_keys_for_others(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    shop = Shop(f"sqlite:///{path}")
+
+    def enter(tx: sqlite3.Connection) -> str:
+        return current_job().key("provider")
+
+    with pytest.raises(UsageError, match="runs in a transaction"):
+        shop.jobs.fence(enter, name="enter", tx=str(path)).run("job-1", (), {})
+    shop.safe.close()
+
+
+# Asking and declaring -------------------------------------------------------------------------------------
+
+
+def test_a_result_is_waited_for(shop: Shop) -> None:
+    task = shop.task()
+    shop.enqueue(task, "o-7", key="charge-7")
+    worker = Thread(target=shop.work, args=(task,))
+    worker.start()
+    assert shop.jobs.result("charge-7", wait=60.0) == "receipt of o-7"
+    worker.join()
+
+
+def test_there_is_no_result_of_what_nobody_enqueued(shop: Shop) -> None:
+    with pytest.raises(NotDone, match="'charge-7' has no result yet: it is absent"):
+        shop.jobs.result("charge-7")
+
+
+def test_perform_enqueues_and_waits(shop: Shop) -> None:
+    task = shop.task()
+
+    class Immediate(Fence):
+        def send(self, message: Message) -> None:
+            Thread(target=task.run, args=(message.id, message.args, message.kwargs)).start()
+
+    jobs = Immediate(shop.safe)
+    jobs.tasks["charge"] = task
+    assert jobs.perform(task, ("o-7",), key="charge-7", wait=60.0) == "receipt of o-7"
+    assert jobs.perform("charge", ("o-7",), key="charge-7", wait=0.0) == "receipt of o-7"
+    assert len(shop.runs) == 1
+
+
+def test_a_fence_without_a_queue_says_so(shop: Shop) -> None:
+    with pytest.raises(UsageError, match="does not know how to send"):
+        shop.jobs.enqueue(shop.task(), ("o-7",), key="charge-7")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ignore": ("colour",)}, "no such argument"),
+        ({"key": "charge-{colour}"}, "no such argument"),
+        ({"tx": "shop.db"}, "no argument named 'tx'"),
+        ({"key": "charge"}, "name at least one argument"),
+    ],
+)
+def test_what_cannot_be_declared(shop: Shop, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        shop.task(**options)
+
+
+def test_one_name_is_one_task(shop: Shop) -> None:
+    shop.task()
+    with pytest.raises(UsageError, match="declared already"):
+        shop.task()
+    with pytest.raises(UsageError, match="is not a task of this Fence"):
+        shop.jobs.enqueue("refund", (), key="x")
+    with pytest.raises(UsageError, match="as a tuple"):
+        shop.jobs.enqueue("charge", "o-7", key="x")
+
+
+def test_nothing_is_standing_where_there_is_nothing() -> None:
+    assert standing(None, 0) == "absent"

@@ -1,0 +1,187 @@
+"""The pure parts: ids, what makes two jobs the same, and what a queue's memory is worth."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from retrysafe import RetrySafe
+from retrysafe.core.jobs import Job
+from retrysafe.errors import ArgumentError, InProgress, UsageError
+from retrysafe.jobs import Fence, Message, job_id, saga_step, step_key
+from retrysafe.jobs.calls import fingerprint_of, plain
+from retrysafe.jobs.later import LONGEST, SHORTEST, later
+from retrysafe.jobs.publishing import arguments
+from retrysafe.jobs.retention import Setting, diagnosis, judged, told
+from retrysafe.policy import DAY
+
+EVERY_QUEUE = re.compile(r"[A-Za-z0-9_-]{1,120}")
+
+
+@given(st.text(min_size=1, max_size=300))
+def test_every_id_is_one_that_every_queue_takes(key: str) -> None:
+    made = job_id(key)
+    assert EVERY_QUEUE.fullmatch(made)
+    assert not made.isdigit()
+    assert job_id(made) == made  # the worker knows only the id
+
+
+@given(st.text(min_size=1, max_size=300), st.text(min_size=1, max_size=300))
+def test_two_keys_are_two_ids(one: str, other: str) -> None:
+    assert (job_id(one) == job_id(other)) == (one == other)
+
+
+def test_a_plain_key_is_its_own_id() -> None:
+    assert job_id("charge-order_7") == "charge-order_7"
+    assert job_id("receipt:7").startswith("receipt-7-")
+    assert job_id("7") != "7"
+    assert step_key("order-7", "charge") == "order-7-charge"
+
+
+@pytest.mark.parametrize("key", ["", None, 7])
+def test_what_is_no_key(key: Any) -> None:
+    with pytest.raises(UsageError, match="a job's key is text"):
+        job_id(key)
+
+
+def test_a_saga_step_needs_a_saga() -> None:
+    with pytest.raises(UsageError, match="outside an operation"):
+        saga_step("charge")
+
+
+class Size(Enum):
+    SMALL = "s"
+
+
+@dataclass
+class Order:
+    id: int
+    when: date
+
+
+class Model(BaseModel):
+    id: int
+    lines: list[int]
+
+
+@pytest.mark.parametrize(
+    ("sent", "arrived"),
+    [
+        ((1, (2, 3)), [1, [2, 3]]),
+        ({1: "a"}, {"1": "a"}),
+        (date(2026, 11, 16), "2026-11-16"),
+        (datetime(2026, 11, 16, 5, tzinfo=UTC), "2026-11-16T05:00:00+00:00"),
+        (Decimal("1.50"), "1.50"),
+        (UUID(int=7), str(UUID(int=7))),
+        (Size.SMALL, "s"),
+        (Order(1, date(2026, 11, 16)), {"id": 1, "when": "2026-11-16"}),
+        (Model(id=1, lines=[2]), {"id": 1, "lines": [2]}),
+        ({3, 1, 2}, [1, 2, 3]),
+    ],
+)
+def test_a_serialiser_between_does_not_make_it_another_job(sent: Any, arrived: Any) -> None:
+    assert plain(sent) == plain(arrived) == arrived
+
+
+@pytest.mark.parametrize(("one", "other"), [(1, 1.5), (1, "1"), (None, ""), (True, 1), ([1, 2], [2, 1])])
+def test_different_jobs_stay_different(one: Any, other: Any) -> None:
+    signature = inspect.signature(lambda value: None)
+    first, second = (fingerprint_of("t", signature, (value,), {}, frozenset()) for value in (one, other))
+    assert first != second
+
+
+def test_what_cannot_be_compared_is_named() -> None:
+    with pytest.raises(ArgumentError, match="'value' of task t"):
+        fingerprint_of("t", inspect.signature(lambda value: None), (object(),), {}, frozenset())
+
+
+# The outbox -----------------------------------------------------------------------------------------------
+
+
+def staged(payload: bytes) -> Job:
+    return Job("0" * 32, "order.paid", payload)
+
+
+def test_a_payload_is_the_arguments() -> None:
+    assert arguments(staged(b'{"order": 7}')) == ((), {"order": 7})
+    assert arguments(staged(b"[7, 8]")) == ((7, 8), {})
+
+
+@pytest.mark.parametrize("payload", [b"7", b"not json", b""])
+def test_a_payload_that_cannot_be_arguments_is_named(payload: bytes) -> None:
+    with pytest.raises(UsageError, match=r"order\.paid"):
+        arguments(staged(payload))
+
+
+def test_a_publisher_sends_with_the_staged_id_or_with_the_task_s_key() -> None:
+    sent: list[Message] = []
+
+    class Listed(Fence):
+        def send(self, message: Message) -> None:
+            sent.append(message)
+
+    jobs = Listed(RetrySafe("memory://"))
+    by_id = jobs.publisher(jobs.fence(lambda order: None, name="by-id"))
+    by_key = jobs.publisher(jobs.fence(lambda order: None, name="by-key", key="receipt-{order}"))
+    by_id(staged(b"[7]"))
+    by_key(staged(b'{"order": 7}'))
+    assert [message.id for message in sent] == ["0" * 32, job_id("receipt-{7}")]
+    assert sent[0] == Message("0" * 32, "by-id", (7,), {}, again=True)
+
+
+# Waiting, and memory ----------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 10**12))
+def test_nobody_stays_away_too_long_or_too_short(left: int) -> None:
+    assert SHORTEST / 2 <= later(InProgress("k", left)) <= LONGEST
+
+
+@pytest.mark.parametrize(
+    ("setting", "fine", "limit"),
+    [
+        (Setting("result_expires", "keeps", DAY, "raise it"), False, "exactly-once-capable"),
+        (Setting("result_expires", "keeps", 30 * DAY, "raise it"), True, "exactly-once-capable"),
+        (Setting("visibility", "redelivers", 3600, "lower it"), True, "exactly-once-capable"),
+        (Setting("visibility", "redelivers", 31 * DAY, "lower it"), False, "best-effort"),
+        (Setting("visibility", "notices", 3600, "lower it"), False, "exactly-once-capable"),
+        (Setting("visibility", "notices", 300, "lower it"), True, "exactly-once-capable"),
+        (Setting("acks", "loses", 1.0, "acks_late"), False, "exactly-once-capable"),
+        (Setting("acks", "loses", 0.0, "acks_late"), True, "exactly-once-capable"),
+    ],
+)
+def test_what_a_setting_is_worth(setting: Setting, fine: bool, limit: str) -> None:
+    finding = judged(setting, kept=30 * DAY, lease=60.0)
+    assert (finding.fine, finding.limit) == (fine, limit)
+    assert finding.setting == setting.name
+
+
+def test_the_shortest_retention_counts() -> None:
+    class Remembering(Fence):
+        queue = "q"
+
+        def settings(self) -> list[Setting]:
+            return [Setting("visibility", "redelivers", 3600, "lower it")]
+
+    jobs = Remembering(RetrySafe("memory://"))
+    assert diagnosis(jobs).label == "exactly-once-capable"
+    jobs.fence(lambda: None, name="short", policy=jobs.policy.but(retention=600.0))
+    assert diagnosis(jobs).label == "best-effort"
+    assert "Policy(retention=" in diagnosis(jobs).findings[0].fix
+
+
+def test_durations_are_told_to_people() -> None:
+    assert [told(each) for each in (30, 90, 600, 7200, 30 * DAY, float("inf"))] == [
+        "30 s", "90 s", "10 min", "2 h", "30 d", "for ever",
+    ]  # fmt: skip
