@@ -242,6 +242,15 @@ class AsyncHands(Protocol):
     async def keep(self, do: Callable[[], Any]) -> Any: ...
 
 
+def resumed(story: Story, reply: Any) -> Effect | Ending:
+    """What the story asks for next, or how it ended."""
+    try:
+        return story.send(reply)
+    except StopIteration as stop:
+        ending: Ending = stop.value
+        return ending
+
+
 def drive(story: Story, hands: Hands, sleep: Callable[[float], None]) -> Ending:
     does: dict[type[Any], Callable[[Any], Any]] = {
         Send: lambda effect: hands.send(effect.key),
@@ -249,14 +258,10 @@ def drive(story: Story, hands: Hands, sleep: Callable[[float], None]) -> Ending:
         Keep: lambda effect: effect.do(),
         Discard: lambda effect: hands.discard(effect.seen),
     }
-    reply: Any = None
-    while True:
-        try:
-            effect = story.send(reply)
-        except StopIteration as stop:
-            ending: Ending = stop.value
-            return ending
-        reply = does[type(effect)](effect)
+    effect = resumed(story, None)
+    while not isinstance(effect, Ending):
+        effect = resumed(story, does[type(effect)](effect))
+    return effect
 
 
 async def adrive(story: Story, hands: AsyncHands) -> Ending:
@@ -266,11 +271,7 @@ async def adrive(story: Story, hands: AsyncHands) -> Ending:
         Keep: lambda effect: hands.keep(effect.do),
         Discard: lambda effect: hands.discard(effect.seen),
     }
-    reply: Any = None
-    while True:
-        try:
-            effect = story.send(reply)
-        except StopIteration as stop:
-            ending: Ending = stop.value
-            return ending
-        reply = await does[type(effect)](effect)
+    effect = resumed(story, None)
+    while not isinstance(effect, Ending):
+        effect = resumed(story, await does[type(effect)](effect))
+    return effect

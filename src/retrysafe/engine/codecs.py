@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import typing
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Protocol
 
 from retrysafe.core import values
@@ -33,9 +36,74 @@ class JsonCodec:
         return values.loads(data.decode("utf-8", "surrogatepass"))
 
 
-def returned(codec: Codec, value: Any) -> Answer:
-    """A result as a stored answer."""
-    return Answer(RETURNED, codec.encode(value), [("content-type", codec.media_type)])
+_TYPED = b'{"$typed":'
+"""Before a value that was taken apart. No user's own key comes out as `$typed`: core/values.py escapes them."""
+
+
+class TypedCodec(JsonCodec):
+    """The same, and what has fields besides: pydantic models, dataclasses, msgspec structs, attrs classes, named tuples
+    and enums are stored by their fields and come back as what the annotation says (`TypedCodec(list[Order])`).
+
+    Plain data stays as it is, whatever the annotation: nothing is made into something it was not.
+    """
+
+    def __init__(self, annotation: Any) -> None:
+        self._given = annotation
+
+    @cached_property
+    def annotation(self) -> Any:
+        return self._given
+
+    def encode(self, value: Any) -> bytes:
+        try:
+            return super().encode(value)
+        except values.NotPlain:
+            from retrysafe.engine import typed  # only who needs it pays for it
+
+            text = typed.dump(value)
+            self._prove(value, text, typed.load(text, self.annotation))
+            return _TYPED + text.encode("utf-8", "surrogatepass") + b"}"
+
+    def decode(self, data: bytes) -> Any:
+        if not data.startswith(_TYPED):
+            return super().decode(data)
+        from retrysafe.engine import typed
+
+        return typed.load(data[len(_TYPED) : -1].decode("utf-8", "surrogatepass"), self.annotation)
+
+    def _prove(self, value: Any, text: str, back: Any) -> None:
+        """Now, while the result is at hand: later it would be too late to say that it does not come back."""
+        from retrysafe.engine import typed
+
+        if not typed.alike(value, back) or typed.dump(back) != text:
+            raise TypeError(
+                f"this {type(value).__qualname__} would come back as something else: the annotation is "
+                f"{self.annotation!r}; annotate the function with what it returns"
+            )
+
+
+class ResultCodec(TypedCodec):
+    """What a function uses unless told otherwise: its return annotation says what comes back."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(None)
+        self._function = function
+
+    @cached_property
+    def annotation(self) -> Any:
+        """Looked up when it is first needed: a name in it may be defined only after the function."""
+        try:
+            return typing.get_type_hints(self._function).get("return")
+        except Exception:  # a name that only the type checker knows: then only plain results have a stored form
+            return None
+
+
+def returned(codec: Codec, value: Any, limit: int | None = None) -> Answer:
+    """A result as a stored answer. Above the limit it leaves a tombstone: whoever ran it has it, nobody else will."""
+    body = codec.encode(value)
+    if limit is not None and len(body) > limit:
+        return Answer(RETURNED, gone="too_large")
+    return Answer(RETURNED, body, [("content-type", codec.media_type)])
 
 
 def raised(error: BaseException) -> Answer:

@@ -84,7 +84,7 @@ class Call:
 
     def answer(self, result: Any) -> Answer:
         try:
-            return codecs.returned(self._once.codec, result)
+            return codecs.returned(self._once.codec, result, self._once.policy.max_answer)
         except Exception as error:  # whatever a codec raises: the work is done and must not be done again
             raise Unstorable(ResultNotStorable(self._once.name, str(error))) from error
 

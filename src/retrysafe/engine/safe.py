@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 from retrysafe.core.keys import Key
 from retrysafe.core.ops import Op
 from retrysafe.engine import once as once_module
-from retrysafe.engine.codecs import Codec, JsonCodec
+from retrysafe.engine.codecs import Codec, ResultCodec
 from retrysafe.engine.drive import arun, run
 from retrysafe.engine.effects import Flow
 from retrysafe.engine.events import Events, Hook
@@ -138,7 +138,7 @@ class RetrySafe:
 
         def make(function: Callable[..., Any]) -> once_module.Once:
             return once_module.Once(
-                self, function, key, ignore=ignore, scope=scope, policy=chosen, codec=codec or JsonCodec()
+                self, function, key, ignore=ignore, scope=scope, policy=chosen, codec=codec or ResultCodec(function)
             )
 
         return once_module.decorator(make)
@@ -188,7 +188,7 @@ class RetrySafe:
                 ignore=ignore,
                 scope=scope,
                 policy=chosen,
-                codec=codec or JsonCodec(),
+                codec=codec or ResultCodec(function),
                 hidden=transactional.HANDLE,
             )
             return transactional.wrap(once, tx)

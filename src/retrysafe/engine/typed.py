@@ -70,6 +70,22 @@ def from_plain(data: Any, annotation: Any) -> Any:
     return data
 
 
+def alike(value: Any, back: Any) -> bool:
+    """Whether what came back is of the same types as what went in, all the way down; values are not compared."""
+    kind: Any = type(value)
+    if type(back) is not kind:
+        return False
+    if kind in (list, tuple):
+        return len(value) == len(back) and all(map(alike, value, back))
+    if kind is dict:
+        return value.keys() == back.keys() and all(alike(item, back[key]) for key, item in value.items())
+    if kind in (set, frozenset):
+        return bool(value == back)
+    model = getattr(kind, "model_fields", None)
+    names = tuple(model) if model is not None else _fields(typing.cast(Any, kind)) or ()
+    return all(alike(getattr(value, name), getattr(back, name)) for name in names)
+
+
 def _from_union(data: Any, options: tuple[Any, ...]) -> Any:
     if data is None and type(None) in options:
         return None

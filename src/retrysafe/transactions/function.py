@@ -34,7 +34,7 @@ class Call:
 
     def answer(self, result: Any) -> Answer:
         try:
-            return returned(self._once.codec, result)
+            return returned(self._once.codec, result, self._once.policy.max_answer)
         except (TypeError, ValueError) as error:
             raise Unstorable(ResultNotStorable(self._once.name, str(error), rolled_back=True)) from error
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from retrysafe.errors import UsageError
-from retrysafe.webhooks.event import Event
 
 HANDLE = "tx"
 """The argument that asks for the transaction: what the handler writes there commits with the event's own record."""
@@ -20,7 +19,7 @@ class Handler(NamedTuple):
     wants_tx: bool
     tx_first: bool
 
-    def call(self, event: Event, handle: Any = None) -> Any:
+    def call(self, event: Any, handle: Any = None) -> Any:
         if not self.wants_tx:
             return self.function(event)
         return self.function(handle, event) if self.tx_first else self.function(event, tx=handle)
@@ -55,7 +54,7 @@ class Handlers:
         return len(self._exact) + len(self._beginnings)
 
 
-def handler_of(pattern: str, function: Callable[..., Any]) -> Handler:
+def handler_of(pattern: str, function: Callable[..., Any], what: str = "event") -> Handler:
     if not isinstance(pattern, str) or not pattern or "*" in pattern[:-1] or len(pattern) > 200:
         raise UsageError(f"on({pattern!r}): give an event type, a beginning with * behind it ('invoice.*'), or '*'")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -64,7 +63,7 @@ def handler_of(pattern: str, function: Callable[..., Any]) -> Handler:
     names = [each.name for each in parameters if each.default is each.empty or each.name == HANDLE]
     if len([name for name in names if name != HANDLE]) != 1:
         raise UsageError(
-            f"{named(function)}({', '.join(names)}) cannot handle {pattern!r}: a handler takes the event, and "
+            f"{named(function)}({', '.join(names)}) cannot handle {pattern!r}: a handler takes the {what}, and "
             "`tx` if it wants to commit with it"
         )
     return Handler(pattern, function, inspect.iscoroutinefunction(function), HANDLE in names, names[0] == HANDLE)

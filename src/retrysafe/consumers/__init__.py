@@ -1,0 +1,18 @@
+"""Message consumers: a message that is delivered again is not handled again.
+
+    billing = consumers.Inbox(safe, "billing", tx=pool)
+
+    @billing.handler
+    async def on_order(message: consumers.Message, tx) -> None: ...
+
+Then let one of retrysafe.consumers.rabbitmq, .nats, .redis or .kafka feed it (`consume`), put it into FastStream
+(`retrysafe.consumers.faststream`), or call `billing.process(message)` from a loop of your own and do what it says.
+"""
+
+from __future__ import annotations
+
+from retrysafe.consumers.inbox import Inbox
+from retrysafe.consumers.message import Message
+from retrysafe.consumers.verdicts import Dead, Done, Later, Reject, Verdict
+
+__all__ = ["Dead", "Done", "Inbox", "Later", "Message", "Reject", "Verdict"]

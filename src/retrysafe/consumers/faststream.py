@@ -1,0 +1,95 @@
+"""FastStream: an inbox as middleware, around every handler of a broker.
+
+    broker = RabbitBroker(url, middlewares=[once(inbox)])
+
+    @broker.subscriber("orders", ack_policy=AckPolicy.NACK_ON_ERROR)
+    async def on_order(order: Order, tx: Any = Context("tx")) -> None: ...
+
+The mark commits first, then FastStream acknowledges. A message that was handled before is acknowledged without running
+the handler. One that comes later is refused (`nack`), one for the dead letters rejected (`reject`): where it goes then
+is what your broker makes of that, so give RabbitMQ queues a dead-letter exchange. If the inbox has `tx`, the handler
+runs in its transaction and finds it in FastStream's context under the name `tx`. What FastStream publishes as a
+handler's reply is sent after the commit and not repeated for a message that comes again; stage it instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from faststream import BaseMiddleware
+from faststream.exceptions import AckMessage, NackMessage, RejectMessage
+from faststream.message import StreamMessage
+
+from retrysafe.consumers.inbox import Inbox
+from retrysafe.consumers.message import Message, headers_of
+from retrysafe.consumers.verdicts import Dead, Done
+from retrysafe.errors import UsageError
+from retrysafe.webhooks.handlers import Handler
+
+
+def once(inbox: Inbox) -> Callable[..., Middleware]:
+    """The middleware for `Broker(…, middlewares=[once(inbox)])`."""
+
+    def make(msg: Any, /, *, context: Any) -> Middleware:
+        return Middleware(inbox, msg, context)
+
+    return make
+
+
+class Middleware(BaseMiddleware[Any, Any]):
+    """One message on its way to its handler."""
+
+    __slots__ = ("_inbox",)
+
+    def __init__(self, inbox: Inbox, msg: Any, context: Any) -> None:
+        super().__init__(msg, context=context)
+        self._inbox = inbox
+
+    async def consume_scope(self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]) -> Any:
+        results: list[Any] = []
+
+        async def handle(message: Message, tx: Any = None) -> None:
+            with self.context.scope("tx", tx):
+                results.append(await call_next(msg))
+
+        wants_tx = self._inbox.tx is not None
+        handler = Handler("*", handle, is_async=True, wants_tx=wants_tx, tx_first=False)
+        verdict = await self._inbox.aprocess(message_of(msg), handler)
+        if isinstance(verdict, Done):
+            if verdict.replayed:
+                raise AckMessage
+            return results[-1]
+        if isinstance(verdict, Dead):
+            raise RejectMessage
+        await asyncio.sleep(verdict.seconds)  # most brokers bring it back this instant
+        raise NackMessage
+
+
+def message_of(msg: StreamMessage[Any]) -> Message:
+    """Not FastStream's own `message_id`: where the producer sent none, it makes a new one for each delivery."""
+    if not isinstance(msg.body, bytes):
+        raise UsageError("a batch has many ids; use the middleware with subscribers that take one message at a time")
+    raw = msg.raw_message
+    deliveries = deliveries_of(raw)
+    return Message(
+        body=msg.body,
+        source=str(getattr(raw, "routing_key", "") or getattr(raw, "subject", "") or getattr(raw, "topic", "")),
+        id=str(getattr(raw, "message_id", None) or ""),
+        headers=headers_of(msg.headers),
+        deliveries=deliveries,
+        failures=deliveries - 1,
+        raw=msg,
+    )
+
+
+def deliveries_of(raw: Any) -> int:
+    """As far as the broker counts: quorum queues and JetStream do, classic queues only tell whether it came before."""
+    headers = getattr(raw, "headers", None)
+    counted = headers.get("x-delivery-count") if isinstance(headers, dict) else None
+    if isinstance(counted, int):
+        return counted + 1
+    metadata = getattr(raw, "metadata", None)
+    told = getattr(metadata, "num_delivered", None)
+    return int(told) if told else 2 if getattr(raw, "redelivered", False) else 1

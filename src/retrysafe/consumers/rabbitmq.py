@@ -1,0 +1,206 @@
+"""RabbitMQ, with aio-pika.
+
+    await rabbitmq.consume(channel, "orders", inbox)
+
+Acknowledged after the commit. RabbitMQ brings what is refused back at once and does not count, so a message whose
+handler failed is put at the end of its queue anew, with a count in a header, and then acknowledged: a crash between
+the two leaves two of them, which the inbox takes for the one they are. Dead letters go to the queue `<queue>.dead`,
+or to the queue's own dead-letter exchange with `dead="exchange"`.
+
+The id is the property `message_id`. aio-pika makes one up for each message it publishes without: another one for each
+retry of a producer, so have producers give their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import Any, Literal
+
+from aio_pika import Message as Outgoing
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractRobustChannel
+from aio_pika.exceptions import CONNECTION_EXCEPTIONS
+
+from retrysafe.consumers.inbox import Inbox
+from retrysafe.consumers.message import Message, headers_of
+from retrysafe.consumers.verdicts import Dead, Done, Verdict
+from retrysafe.errors import UsageError
+
+FAILURES = "x-retrysafe-failures"
+"""How often the handler of this message has failed so far."""
+NO_ID = "x-retrysafe-no-id"
+"""On a copy of a message that had no id: aio-pika makes up one for whatever it publishes, and it means nothing."""
+REASON = "x-retrysafe-reason"
+"""Why a dead letter is one."""
+REASON_LENGTH = 1000
+
+_log = logging.getLogger("retrysafe.consumers")
+
+
+async def consume(
+    channel: AbstractChannel,
+    queue: str,
+    inbox: Inbox,
+    *,
+    at_once: int = 16,
+    dead: Literal["queue", "exchange"] = "queue",
+) -> None:
+    """Feed the inbox from a queue until cancelled. `at_once` is how many messages are handled at the same time."""
+    await Consumer(channel, queue, inbox, at_once=at_once, dead=dead).run()
+
+
+class Consumer:
+    """One queue for one inbox."""
+
+    def __init__(
+        self,
+        channel: AbstractChannel,
+        queue: str,
+        inbox: Inbox,
+        *,
+        at_once: int = 16,
+        dead: Literal["queue", "exchange"] = "queue",
+    ) -> None:
+        if dead not in ("queue", "exchange"):
+            raise UsageError(f"Consumer(dead={dead!r}): choose 'queue' or 'exchange'")
+        if not channel.publisher_confirms:
+            raise UsageError(
+                "this channel does not confirm what is published, so a message that is put back could be lost; "
+                "open it with connection.channel(publisher_confirms=True)"
+            )
+        self.inbox = inbox
+        self.dead_queue = f"{queue}.dead" if dead == "queue" else ""
+        self._channel = channel
+        self._queue = queue
+        self._at_once = at_once
+        self._running: set[asyncio.Task[None]] = set()
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until cancelled; then what is being handled is handled to its end, and nothing new is begun."""
+        await self._channel.set_qos(prefetch_count=self._at_once)
+        if self.dead_queue:
+            await self._channel.declare_queue(self.dead_queue, durable=True)
+        queue = await self._channel.get_queue(self._queue)
+        trouble: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def take(incoming: AbstractIncomingMessage) -> None:
+            task = asyncio.create_task(self._taken(incoming, trouble))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+
+        tag = await queue.consume(take)
+        try:
+            await self._ended(trouble)
+        finally:
+            self._stopping.set()
+            with suppress(*CONNECTION_EXCEPTIONS):  # if the connection is gone, nothing more comes anyway
+                await queue.cancel(tag)
+            if self._running:
+                await asyncio.wait(self._running)
+
+    async def _ended(self, trouble: asyncio.Future[None]) -> None:
+        """A robust channel comes back by itself; any other is over when it is closed."""
+        if isinstance(self._channel, AbstractRobustChannel):
+            return await trouble
+        either: set[asyncio.Future[Any]] = {trouble, asyncio.ensure_future(self._channel.closed())}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if trouble.done():
+            return trouble.result()
+        raise ConnectionError(
+            f"the channel on which {self._queue!r} was consumed is closed; consume it again on a new one, or connect "
+            "with aio_pika.connect_robust"
+        )
+
+    async def _taken(self, incoming: AbstractIncomingMessage, trouble: asyncio.Future[None]) -> None:
+        try:
+            verdict = await self.inbox.aprocess(message_of(incoming, self._queue))
+        except Exception as error:  # the program is wrong, and not the message, which comes again
+            if not trouble.done():
+                trouble.set_exception(error)
+            return
+        try:
+            await self._tell(incoming, verdict)
+        except CONNECTION_EXCEPTIONS as error:
+            _log.warning("RabbitMQ was not told of message %.80r, and brings it again: %s", incoming.message_id, error)
+
+    async def handle(self, incoming: AbstractIncomingMessage) -> Verdict:
+        """One message: handle it, then tell the broker. For consumers with a loop of their own."""
+        verdict = await self.inbox.aprocess(message_of(incoming, self._queue))
+        await self._tell(incoming, verdict)
+        return verdict
+
+    async def _tell(self, incoming: AbstractIncomingMessage, verdict: Verdict) -> None:
+        if isinstance(verdict, Done):
+            await incoming.ack()
+        elif isinstance(verdict, Dead):
+            await self._bury(incoming, verdict)
+        else:
+            await self._pause(verdict.seconds)
+            if verdict.failed:
+                await self._put(incoming, self._queue, {FAILURES: failures_of(incoming) + 1})
+                await incoming.ack()
+            else:
+                await incoming.nack(requeue=True)
+
+    async def _pause(self, seconds: float) -> None:
+        """Before it is given back: the broker would bring it again this instant. Whoever stops need not wait for it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+
+    async def _bury(self, incoming: AbstractIncomingMessage, verdict: Dead) -> None:
+        if not self.dead_queue:
+            await incoming.reject(requeue=False)
+            return
+        await self._put(incoming, self.dead_queue, {REASON: verdict.why[:REASON_LENGTH]})
+        await incoming.ack()
+
+    async def _put(self, incoming: AbstractIncomingMessage, queue: str, more: dict[str, Any]) -> None:
+        """A copy to a queue, confirmed by the broker."""
+        kept = {name: value for name, value in incoming.headers.items() if name not in OURS}
+        nameless = {} if incoming.message_id and NO_ID not in kept else {NO_ID: True}
+        copy = Outgoing(
+            incoming.body,
+            headers={**kept, **nameless, **more},
+            content_type=incoming.content_type,
+            content_encoding=incoming.content_encoding,
+            delivery_mode=incoming.delivery_mode,
+            priority=incoming.priority,
+            correlation_id=incoming.correlation_id,
+            reply_to=incoming.reply_to,
+            message_id=incoming.message_id,
+            timestamp=incoming.timestamp,
+            type=incoming.type,
+            app_id=incoming.app_id,
+        )
+        confirmed = await self._channel.default_exchange.publish(copy, routing_key=queue)
+        if type(confirmed).__name__ != "Ack":
+            raise ConnectionError(f"RabbitMQ did not take the message for queue {queue!r}; is the queue there?")
+
+
+OURS = frozenset({FAILURES, REASON, "x-delivery-count", "x-death"})
+"""Headers that belong to one delivery and are not carried over to a copy."""
+
+
+def message_of(incoming: AbstractIncomingMessage, queue: str) -> Message:
+    failures = failures_of(incoming)
+    counted = whole(incoming.headers.get("x-delivery-count")) + 1  # quorum queues count, classic ones do not
+    return Message(
+        body=incoming.body,
+        source=queue,
+        id="" if NO_ID in incoming.headers else incoming.message_id or "",
+        headers=headers_of(incoming.headers),
+        deliveries=max(counted, failures + 1, 2 if incoming.redelivered else 1),
+        failures=failures,
+        raw=incoming,
+    )
+
+
+def failures_of(incoming: AbstractIncomingMessage) -> int:
+    return whole(incoming.headers.get(FAILURES))
+
+
+def whole(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

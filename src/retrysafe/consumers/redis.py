@@ -1,0 +1,155 @@
+"""Redis and Valkey streams, with redis-py's asyncio client.
+
+    await redis.consume(client, "orders", "billing", inbox)
+
+Acknowledged after the commit. What was not acknowledged stays in the group's list of pending entries, and is taken
+over after `idle` seconds by whoever asks, ourselves included: that is how a message comes later, and how one comes
+back whose consumer died. Dead letters go to the stream `<stream>:dead`. The id is the field `id` (as
+`RedisStreamPublisher` writes it) or `message_id`; never the entry's own, which a producer that sends again gets anew.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from retrysafe.consumers.inbox import Inbox
+from retrysafe.consumers.looping import forever, together
+from retrysafe.consumers.message import Message, headers_of
+from retrysafe.consumers.verdicts import Dead, Done, Verdict
+from retrysafe.core.keys import frame
+from retrysafe.errors import UsageError
+
+IDLE = 60.0
+"""Seconds an entry may be pending before it is taken over; longer than most handlers take."""
+REASON = "retrysafe-reason"
+REASON_LENGTH = 1000
+BODY = "payload"
+
+Entry = tuple[bytes, Mapping[bytes, bytes]]
+
+
+async def consume(
+    client: Redis,
+    stream: str,
+    group: str,
+    inbox: Inbox,
+    *,
+    name: str = "",
+    idle: float = IDLE,
+    at_once: int = 16,
+    body: str = BODY,
+) -> None:
+    """Feed the inbox from a stream until cancelled."""
+    await Consumer(client, stream, group, inbox, name=name, idle=idle, at_once=at_once, body=body).run()
+
+
+class Consumer:
+    """One member of a consumer group. `name` is who it is in the group; `body` the field that is the message's body."""
+
+    def __init__(
+        self,
+        client: Redis,
+        stream: str,
+        group: str,
+        inbox: Inbox,
+        *,
+        name: str = "",
+        idle: float = IDLE,
+        at_once: int = 16,
+        body: str = BODY,
+    ) -> None:
+        if client.connection_pool.connection_kwargs.get("decode_responses"):
+            raise UsageError("this client decodes what it reads, and a message is bytes; use decode_responses=False")
+        self.inbox = inbox
+        self.dead_stream = f"{stream}:dead"
+        self._client = client
+        self._stream = stream
+        self._group = group
+        self._name = name or f"{socket.gethostname()}-{os.getpid()}"
+        self._idle = idle
+        self._at_once = at_once
+        self._body = body
+        self._cursor: Any = "0-0"
+        self._made = False
+
+    async def run(self) -> None:
+        await forever(self.run_once)
+
+    async def run_once(self, wait: float = 1.0) -> int:
+        """Take over what lies idle, else read what is new, or wait a moment for it; how many messages it were."""
+        if not self._made:
+            await self._make_group()
+        taken = await self._taken_over() or await self._read(wait)
+        await together([self.handle(*each) for each in taken])
+        return len(taken)
+
+    async def handle(self, entry: Entry, deliveries: int) -> Verdict:
+        """One entry: handle it, then tell the group."""
+        entry_id, fields = entry
+        verdict = await self.inbox.aprocess(message_of(entry, self._stream, self._body, deliveries))
+        if isinstance(verdict, Dead):
+            buried: dict[Any, Any] = {**fields, REASON: verdict.why[:REASON_LENGTH]}
+            await self._client.xadd(self.dead_stream, buried)
+        if isinstance(verdict, Dead | Done):
+            await self._client.xack(self._stream, self._group, entry_id)
+        return verdict
+
+    async def _read(self, wait: float) -> list[tuple[Entry, int]]:
+        block = max(int(wait * 1000), 1)
+        found: Any = await self._client.xreadgroup(
+            self._group, self._name, {self._stream: ">"}, count=self._at_once, block=block
+        )
+        streams = found.items() if isinstance(found, dict) else found or ()
+        return [(entry, 1) for entry in _entries(streams)]
+
+    async def _taken_over(self) -> list[tuple[Entry, int]]:
+        found: Any = await self._client.xautoclaim(
+            self._stream, self._group, self._name, int(self._idle * 1000), self._cursor, count=self._at_once
+        )
+        self._cursor = found[0]
+        # An entry that was trimmed away meanwhile has no fields, and nothing can be done about it.
+        entries = [(entry_id, fields) for entry_id, fields in found[1] if fields]
+        return [(entry, await self._times(entry[0])) for entry in entries]
+
+    async def _times(self, entry_id: bytes) -> int:
+        pending: Any = await self._client.xpending_range(self._stream, self._group, entry_id, entry_id, 1)
+        return int(pending[0]["times_delivered"]) if pending else 1
+
+    async def _make_group(self) -> None:
+        """From the first entry on: a consumer that is new has everything before it."""
+        try:
+            await self._client.xgroup_create(self._stream, self._group, id="0", mkstream=True)
+        except ResponseError as error:
+            if "BUSYGROUP" not in str(error):
+                raise
+        self._made = True
+
+
+def _entries(streams: Any) -> list[Entry]:
+    """Of one stream, in the shape of either protocol version."""
+    return [
+        (entry[0], entry[1])
+        for _, entries in streams
+        for entry in (entries[0] if entries and isinstance(entries[0], list) else entries)
+    ]
+
+
+def message_of(entry: Entry, stream: str, body: str, deliveries: int) -> Message:
+    _, fields = entry
+    headers = headers_of(fields)
+    return Message(
+        body=fields.get(body.encode(), b""),
+        source=stream,
+        id=headers.get("id") or headers.get("message_id") or "",
+        headers=headers,
+        deliveries=deliveries,
+        failures=deliveries - 1,
+        content=frame(*(part for name in sorted(fields) for part in (name, fields[name]))),
+        raw=entry,
+    )

@@ -1,0 +1,257 @@
+"""Tools of an MCP server that are safe to call again: a model that calls `send_payment` twice pays once.
+
+    tools = retrysafe.mcp.Tools(safe, scope="acct-1")
+
+    @server.tool()
+    @tools.once("pay:{invoice}")
+    async def send_payment(invoice: str, cents: int) -> str: ...
+
+What stands for "the same call" is, in this order:
+
+1.  the key template, if there is one: the developer knows what must not happen twice;
+2.  the key in the request's `_meta`, sent by a harness that retries;
+3.  the argument `idempotency_key`, if the tool has one: the model chooses it, and is told to keep it;
+4.  equal arguments within `same_within` seconds, if that was asked for.
+
+Never the session or the request id: a retry has another of each. See docs/decisions/0052-keys-of-tool-calls.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, get_type_hints
+
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+
+from retrysafe.core.keys import Key, Template
+from retrysafe.core.records import Answer, Record
+from retrysafe.engine import arguments, codecs
+from retrysafe.engine.codecs import Codec, ResultCodec
+from retrysafe.engine.guard import Ended, Task, Unstorable
+from retrysafe.engine.once import checked_names, refuse_generators, without
+from retrysafe.engine.safe import RetrySafe
+from retrysafe.errors import ResultNotStorable, RetrySafeError, StoredFailure, TemplateError, UsageError
+from retrysafe.policy import DAY, Policy
+
+META_KEY = "retrysafe/idempotency-key"
+"""The name of the key in a request's `_meta`."""
+ARGUMENT = "idempotency_key"
+CONTEXT = "retrysafe_context"
+"""The parameter by which the SDK hands us the request, where the tool does not ask for it itself."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+Scope = str | Callable[[Any], str]
+
+
+class Tools:
+    """`scope` is whose calls these are: a text where the server serves one user (stdio), else a function from the
+    SDK's `Context` to the authenticated principal, never to anything the model may choose."""
+
+    def __init__(self, safe: RetrySafe, *, scope: Scope, policy: Policy | None = None) -> None:
+        if not (callable(scope) or (isinstance(scope, str) and scope)):
+            raise UsageError(
+                f"Tools(scope={scope!r}): every key belongs to somebody; give a name for a server with one user, or a "
+                "function from the Context to the authenticated caller"
+            )
+        self.safe = safe
+        self.scope = scope
+        self.policy = policy or safe.policy or Policy.preset("function")
+
+    def once(
+        self,
+        key: str = "",
+        *,
+        same_within: float = 0.0,
+        ignore: Iterable[str] = (),
+        name: str = "",
+        policy: Policy | None = None,
+        codec: Codec | None = None,
+    ) -> Callable[[F], F]:
+        """Under `@server.tool()`: the tool's effect happens once per key, and its result is given each time.
+
+        `key` names arguments, like `"pay:{invoice}"`. `same_within` takes equal arguments within that many seconds for
+        one call where nobody gave a key. `name` is what the keys belong to, by default the function's own name.
+        """
+
+        def decorate(function: F) -> F:
+            tool = Tool(
+                self,
+                function,
+                key=key,
+                same_within=same_within,
+                ignore=frozenset(ignore),
+                name=name,
+                policy=policy,
+                codec=codec,
+            )
+            return tool.wrapped()  # type: ignore[return-value]  # the same signature, and the context
+
+        return decorate
+
+
+class Tool:
+    """What does not change from call to call."""
+
+    def __init__(
+        self,
+        tools: Tools,
+        function: Callable[..., Any],
+        *,
+        key: str,
+        same_within: float,
+        ignore: frozenset[str],
+        name: str,
+        policy: Policy | None,
+        codec: Codec | None,
+    ) -> None:
+        refuse_generators(function)
+        self.safe, self._scope, self.function = tools.safe, tools.scope, function
+        self.name = name or function.__name__
+        self._own_context = context_parameter(function)
+        self.signature = without(inspect.signature(function), self._own_context, self.name)
+        self._template = Template.parse(key) if key else None
+        self._ignore = checked_names("ignore", ignore, self.signature, self.name)
+        checked_names("the template", self._template.fields if self._template else (), self.signature, self.name)
+        self._has_argument = ARGUMENT in self.signature.parameters
+        self._same_within = same_within
+        if self._template and same_within:
+            raise UsageError(f"{self.name}: a key template says what the same call is; leave same_within out")
+        self._policy = policy or tools.policy
+        self.codec = codec or ResultCodec(function)
+        self.limit = self._policy.max_answer
+
+    # One call ---------------------------------------------------------------------------------------------------------
+
+    def task(self, context: Any, kwargs: dict[str, Any]) -> Task:
+        given = arguments.bound(self.signature, (), kwargs)
+        chosen, kept = self._key(context, given)
+        scope = self._scope if isinstance(self._scope, str) else self._scope(context)
+        ignored = self._ignore | {ARGUMENT}
+        fingerprint = arguments.fingerprint_of(self.name, given, ignored)
+        key = Key(f"{self.name} {chosen}", scope, "tool")
+        return Task(key, self.safe.namespace, f"tool {self.name}", fingerprint, self._policy.but(retention=kept))
+
+    def _key(self, context: Any, given: dict[str, Any]) -> tuple[str, float]:
+        """The key of a call, and for how long it counts."""
+        if self._template is not None:
+            named = {name: arguments.describe(given[name]) for name in self._template.fields}
+            return self._template.fill(named), self._policy.retention
+        sent = (context.request_context.meta or {}).get(META_KEY)
+        if sent is not None:
+            return f"meta:{checked(sent, f'_meta[{META_KEY!r}]')}", min(self._policy.retention, 30 * DAY)
+        if self._has_argument and given[ARGUMENT]:
+            return f"argument:{checked(given[ARGUMENT], ARGUMENT)}", min(self._policy.retention, 30 * DAY)
+        if self._same_within:
+            same = arguments.fingerprint_of(self.name, given, self._ignore | {ARGUMENT})
+            return f"same:{same.digest.hex()}", self._same_within
+        how = f"pass {ARGUMENT}: a new random text for each new intention, the same one again for a retry"
+        if not self._has_argument:
+            how = f"the client must send a key in _meta[{META_KEY!r}]"
+        raise ToolError(f"{self.name} was not run: it does something that must not happen twice; {how}")
+
+    def read_back(self, ended: Ended) -> Any:
+        if not ended.replayed:
+            return ended.result
+        if ended.answer.status == codecs.RAISED:
+            told = codecs.read_back(codecs.JsonCodec(), ended.answer, ended.record.id)
+            raise StoredFailure(self.name, told["type"], told["message"])
+        return codecs.read_back(self.codec, ended.answer, ended.record.id)
+
+    # The function the SDK registers -----------------------------------------------------------------------------------
+
+    def wrapped(self) -> Callable[..., Any]:
+        made: Any
+        if inspect.iscoroutinefunction(self.function):
+
+            @functools.wraps(self.function)
+            async def awaited(**kwargs: Any) -> Any:
+                context, call = self._call(kwargs)
+                try:
+                    return self.read_back(await self.safe.aguard(self.task(context, call.kwargs), call))
+                except RetrySafeError as error:
+                    raise told_to_the_model(error) from error
+
+            made = awaited
+        else:
+
+            @functools.wraps(self.function)
+            def called(**kwargs: Any) -> Any:
+                context, call = self._call(kwargs)
+                try:
+                    return self.read_back(self.safe.guard(self.task(context, call.kwargs), call))
+                except RetrySafeError as error:
+                    raise told_to_the_model(error) from error
+
+            made = called
+        self._show(made)
+        result: Callable[..., Any] = made
+        return result
+
+    def _call(self, kwargs: dict[str, Any]) -> tuple[Any, Call]:
+        context = kwargs.pop(self._own_context or CONTEXT)
+        given = {self._own_context: context} if self._own_context else {}
+        return context, Call(self, kwargs, given)
+
+    def _show(self, made: Any) -> None:
+        """The tool's own parameters, which become its schema, and one for the context, which does not."""
+        del made.__wrapped__  # or its signature would be the one that counts
+        hints = get_type_hints(self.function, include_extras=True)
+        shown = inspect.signature(self.function)
+        parameters = [
+            each.replace(annotation=hints.get(each.name, each.annotation)) for each in shown.parameters.values()
+        ]
+        if not self._own_context:
+            parameters.append(inspect.Parameter(CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=Context))
+            hints[CONTEXT] = Context
+        made.__annotations__ = hints
+        made.__signature__ = shown.replace(
+            parameters=parameters, return_annotation=hints.get("return", shown.return_annotation)
+        )
+
+
+class Call:
+    """One call, as the guard's Work."""
+
+    __slots__ = ("_direct", "_tool", "kwargs")
+
+    def __init__(self, tool: Tool, kwargs: dict[str, Any], direct: dict[str, Any]) -> None:
+        self._tool = tool
+        self._direct = direct
+        self.kwargs = kwargs
+
+    def call(self, record: Record) -> Any:
+        return self._tool.function(**self.kwargs, **self._direct)
+
+    def answer(self, result: Any) -> Answer:
+        try:
+            return codecs.returned(self._tool.codec, result, self._tool.limit)
+        except Exception as error:  # whatever a codec raises: the work is done and must not be done again
+            raise Unstorable(ResultNotStorable(self._tool.name, str(error))) from error
+
+    def failure(self, error: Exception) -> Answer:
+        return codecs.raised(error)
+
+
+def told_to_the_model(error: RetrySafeError) -> Exception:
+    """What a model can read and act upon. What the developer did wrong stays a crash, whose text it never sees."""
+    if isinstance(error, UsageError) and not isinstance(error, TemplateError):
+        return error
+    return ToolError(str(error))
+
+
+def checked(value: object, where: str) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= 255 or not value.isprintable():
+        raise ToolError(f"{where} is {value!r}; give 1 to 255 printable characters")
+    return value
+
+
+def context_parameter(function: Callable[..., Any]) -> str:
+    """The parameter by which the tool itself asks for the SDK's context; empty if it does not."""
+    for name, hint in get_type_hints(function).items():
+        kinds = (hint, *getattr(hint, "__args__", ()))
+        if name != "return" and any(inspect.isclass(each) and issubclass(each, Context) for each in kinds):
+            return name
+    return ""

@@ -1,0 +1,115 @@
+"""What only RabbitMQ does."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import aio_pika
+import pytest
+
+from retrysafe.consumers import Inbox, Message, rabbitmq
+from retrysafe.engine.safe import RetrySafe
+from retrysafe.errors import UsageError
+from tests.consumers.brokers import Sent, broker_of
+from tests.consumers.test_brokers import PATIENCE, consume_all, effects, until
+from tests.opening import unique
+
+pytestmark = [pytest.mark.xdist_group("rabbitmq"), pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+async def channel(rabbitmq_url: str) -> AsyncIterator[Any]:
+    async with await aio_pika.connect(rabbitmq_url) as connection:
+        yield await connection.channel()
+
+
+async def test_a_message_without_an_id_has_none_when_it_is_put_back(rabbitmq_url: str, database: Path) -> None:
+    """aio-pika makes one up for the copy. Known by that it would be another message, and could be handled twice."""
+    broker, runs = broker_of("rabbitmq", rabbitmq_url, unique("nameless")), Counter[str]()
+    with RetrySafe(f"sqlite:///{database}", tx=str(database)) as safe:
+        inbox = Inbox(safe, "nameless", missing="payload", pause=lambda failures: 0.0)
+
+        @inbox.handler
+        def handle(message: Message, tx: sqlite3.Connection) -> None:
+            tx.execute("INSERT INTO effects VALUES (?)", [message.id])
+            runs[message.id] += 1
+            if runs[message.id] < 3:
+                raise RuntimeError("not yet")
+
+        await broker.make()
+        await broker.send([Sent("", b"x"), Sent("", b"x")])
+        await consume_all(broker, inbox, lambda: effects(database).total() >= 1)
+    assert list(effects(database).values()) == [1]
+    assert len(runs) == 1
+
+
+async def test_a_channel_that_is_closed_ends_the_consumer(channel: Any, database: Path) -> None:
+    with RetrySafe(f"sqlite:///{database}") as safe:
+        inbox, handled = Inbox(safe, "closed"), []
+        inbox.handler(lambda message: handled.append(message.id))
+        name = unique("closed")
+        await channel.declare_queue(name, durable=True)
+        await channel.default_exchange.publish(aio_pika.Message(b"x", message_id="a"), routing_key=name)
+        task = asyncio.create_task(rabbitmq.consume(channel, name, inbox))
+        await until(lambda: bool(handled), "it consumes")
+        await channel.close()
+        with pytest.raises(ConnectionError, match="consume it again on a new one"):
+            await asyncio.wait_for(task, PATIENCE)
+
+
+async def test_dead_letters_by_the_queue_s_own_exchange(channel: Any, database: Path) -> None:
+    name, dead = unique("exchange"), unique("dead")
+    own = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
+    await channel.declare_queue(name, durable=True, arguments=own)
+    grave = await channel.declare_queue(dead, durable=True)
+    with RetrySafe(f"sqlite:///{database}") as safe:
+        inbox = Inbox(safe, "exchange", id="x-id")
+        inbox.handler(lambda message: None)
+        await channel.default_exchange.publish(aio_pika.Message(b"no id"), routing_key=name)
+        task = asyncio.create_task(rabbitmq.consume(channel, name, inbox, dead="exchange"))
+        found: list[Any] = []
+
+        async def look() -> None:
+            while not found:
+                letter = await grave.get(fail=False, no_ack=True)
+                found.extend([letter] if letter is not None else [])
+
+        await asyncio.wait_for(look(), PATIENCE)
+        task.cancel()
+        await asyncio.wait({task})
+    assert found[0].body == b"no id"
+    await until(task.done, "it has ended")
+
+
+async def test_a_channel_that_confirms_nothing_is_refused(rabbitmq_url: str) -> None:
+    with RetrySafe("memory://") as safe:
+        async with await aio_pika.connect(rabbitmq_url) as connection:
+            quiet = await connection.channel(publisher_confirms=False)
+            with pytest.raises(UsageError, match="publisher_confirms=True"):
+                rabbitmq.Consumer(quiet, "x", Inbox(safe, "x"))
+            loud = await connection.channel()
+            with pytest.raises(UsageError, match="choose 'queue' or 'exchange'"):
+                rabbitmq.Consumer(loud, "x", Inbox(safe, "x"), dead="nowhere")  # type: ignore[arg-type]  # wrong
+
+
+@pytest.mark.parametrize(
+    ("headers", "redelivered", "deliveries", "failures"),
+    [
+        ({}, False, 1, 0),
+        ({}, True, 2, 0),
+        ({"x-delivery-count": 4}, True, 5, 0),
+        ({rabbitmq.FAILURES: 3}, False, 4, 3),
+        ({rabbitmq.FAILURES: "3", "x-delivery-count": True}, False, 1, 0),
+        ({rabbitmq.FAILURES: -1}, False, 1, 0),
+    ],
+)
+def test_what_is_counted(headers: dict[str, Any], redelivered: bool, deliveries: int, failures: int) -> None:
+    incoming: Any = SimpleNamespace(body=b"x", message_id=None, headers=headers, redelivered=redelivered)
+    message = rabbitmq.message_of(incoming, "queue")
+    assert (message.id, message.deliveries, message.failures) == ("", deliveries, failures)
