@@ -1,0 +1,56 @@
+"""MongoDB: one findAndModify per operation, decided and written by the server in one step, acknowledged by a majority
+and its journals, judged by the server's clock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from retrysafe.errors import MissingDriver
+from retrysafe.stores.base import AsyncStore, Store
+from retrysafe.stores.mongo import schema
+from retrysafe.stores.mongo.settings import CAPABILITIES, Home, parse_url
+
+if TYPE_CHECKING:
+    from retrysafe.stores.diagnosis import Diagnosis
+
+
+class MongoBackend:
+    """Opens `mongodb://…` and `mongodb+srv://…`. The driver is imported when a store is opened."""
+
+    capabilities = CAPABILITIES
+
+    def open(self, url: str) -> Store:
+        at = parse_url(url)
+        try:
+            from retrysafe.stores.mongo.sync import MongoStore
+        except ImportError as error:
+            raise MissingDriver("MongoDB", error.name or "pymongo", "mongodb") from error
+        return MongoStore.open(at)
+
+    def open_async(self, url: str) -> AsyncStore:
+        at = parse_url(url)
+        try:
+            from retrysafe.stores.mongo.aio import AsyncMongoStore
+        except ImportError as error:
+            raise MissingDriver("MongoDB", error.name or "pymongo", "mongodb") from error
+        return AsyncMongoStore.open(at)
+
+    def names(self, url: str) -> Home:
+        at = parse_url(url)
+        return Home(at.database, at.names)
+
+    def schema(self, url: str) -> str:
+        return schema.script(parse_url(url).names)
+
+    def diagnose(self, url: str) -> Diagnosis:
+        try:
+            from retrysafe.stores.mongo import doctor
+        except ImportError as error:
+            raise MissingDriver("MongoDB", error.name or "pymongo", "mongodb") from error
+        return doctor.diagnose(parse_url(url))
+
+
+backend = MongoBackend()
+
+__all__ = ["backend"]

@@ -1,0 +1,161 @@
+"""What a MongoDB's settings are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pymongo import MongoClient
+from pymongo.errors import OperationFailure, PyMongoError
+
+from retrysafe.errors import RetrySafeError, StoreUnavailable
+from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good
+from retrysafe.stores.mongo import schema
+from retrysafe.stores.mongo.client import CODEC, made
+from retrysafe.stores.mongo.errors import meaning
+from retrysafe.stores.mongo.settings import Location
+
+OLDEST = (5, 0)
+"""Where the expressions are understood; what is tested is in docs/reference/stores.md."""
+
+Settings = Mapping[str, Any]
+
+
+def diagnose(at: Location) -> Diagnosis:
+    client: MongoClient[Any] = made(MongoClient, at.url)
+    try:
+        with client:
+            found = read(client, at)
+    except PyMongoError as error:
+        told = meaning(error)
+        if isinstance(told, RetrySafeError):
+            raise told from error
+        raise StoreUnavailable(f"the server cannot be asked: {error}") from error
+    return Diagnosis(f"MongoDB {found['version']}", tuple(judge(found)))
+
+
+def read(client: MongoClient[Any], at: Location) -> Settings:
+    """What the server tells; None where this user may not ask."""
+    database = client.get_database(at.database, codec_options=CODEC)
+    hello = client.admin.command("hello")
+    return {
+        "version": client.server_info()["version"],
+        "hello": hello,
+        "config": _asked(client, {"replSetGetConfig": 1}),
+        "defaults": _asked(client, {"getDefaultRWConcern": 1}),
+        "options": _asked(client, {"getCmdLineOpts": 1}),
+        "indexes": _indexes(database, at),
+        "wanted": {index["name"] for index in schema.indexes(at.names)[at.names.keys]},
+    }
+
+
+def _asked(client: MongoClient[Any], command: dict[str, Any]) -> Any:
+    try:
+        return client.admin.command(command)
+    except OperationFailure:
+        return None
+
+
+def _indexes(database: Any, at: Location) -> set[str] | None:
+    if at.names.keys not in database.list_collection_names(filter={"name": at.names.keys}):
+        return None
+    return set(database[at.names.keys].index_information())
+
+
+def judge(found: Settings) -> Iterator[Finding]:
+    yield _version(found)
+    yield _replica_set(found)
+    yield _role(found)
+    if found["hello"].get("setName"):
+        yield _members(found)
+        yield _journal_of_majority(found)
+    yield _journal(found)
+    yield _write_concern(found)
+    yield _collections(found)
+
+
+def _version(found: Settings) -> Finding:
+    number = found["version"]
+    parts = tuple(int(part) for part in number.split(".")[:2] if part.isdigit())
+    oldest = ".".join(map(str, OLDEST))
+    if parts >= OLDEST:
+        return good("version", number, f"MongoDB {oldest} and later understand the commands", invariant="I1")
+    why = f"MongoDB before {oldest} does not understand all commands"
+    return bad("version", number, "best-effort", why, "upgrade the server", invariant="I1")
+
+
+def _replica_set(found: Settings) -> Finding:
+    hello = found["hello"]
+    if hello.get("setName"):
+        why = "it has the log that majorities and transactions need"
+        return good("replica set", hello["setName"], why, invariant="I1")
+    if hello.get("msg") == "isdbgrid":
+        why = "a sharded cluster; each shard is a replica set, ask the shards' own"
+        return good("replica set", "mongos", why, invariant="I1")
+    why = "a server on its own has no majority and no transactions"
+    fix = "start it with --replSet rs0, once say rs.initiate(), and put replicaSet=rs0 in the URL"
+    return bad("replica set", "none", "best-effort", why, fix, invariant="I1")
+
+
+def _role(found: Settings) -> Finding:
+    if found["hello"].get("isWritablePrimary"):
+        return good("role", "primary", "it takes claims", invariant="I1")
+    why = "only a primary takes claims"
+    fix = "give all members and replicaSet= in the URL, without directConnection"
+    return bad("role", "secondary", "best-effort", why, fix, invariant="I1")
+
+
+def _members(found: Settings) -> Finding:
+    hello = found["hello"]
+    bearing = len(hello.get("hosts", ())) + len(hello.get("passives", ()))
+    arbiters = len(hello.get("arbiters", ()))
+    shown = f"{bearing} with data" + (f", {arbiters} arbiters" if arbiters else "")
+    if bearing == 1:
+        return good("members", shown, "there is no failover that could lose anything; its disk is the only one")
+    if bearing > arbiters + 1 or not arbiters:
+        return good("members", shown, "a claim is on a majority of them before it is acknowledged")
+    why = "with as many arbiters as that, losing one member with data stops every write"
+    return bad("members", shown, "exactly-once-capable", why, "replace the arbiter by a member with data: rs.add(…)")
+
+
+def _journal_of_majority(found: Settings) -> Finding:
+    name = "writeConcernMajorityJournalDefault"
+    config = found["config"]
+    value = None if config is None else config["config"].get(name, True)
+    if value is None or value:
+        why = "a member counts for the majority when it is in its journal"
+        return good(name, "not told" if value is None else "true", why)
+    why = "our own writes ask for the journal themselves; commits of your transactions may count members without"
+    fix = f"cfg = rs.conf(); cfg.{name} = true; rs.reconfig(cfg)"
+    return bad(name, "false", "at-most-once-until-failover", why, fix)
+
+
+def _journal(found: Settings) -> Finding:
+    options = found["options"]
+    storage = {} if options is None else options.get("parsed", {}).get("storage", {})
+    if storage.get("engine") == "inMemory":
+        why = "nothing survives the server"
+        return bad("storage", "inMemory", "best-effort", why, "start it with --storageEngine wiredTiger")
+    if storage.get("journal", {}).get("enabled", True) is False:
+        why = "a crash loses what was written since the last checkpoint"
+        return bad("journal", "off", "best-effort", why, "start it without --nojournal")
+    return good("journal", "not told" if options is None else "on", "a write is in it before it is acknowledged")
+
+
+def _write_concern(found: Settings) -> Finding:
+    defaults = found["defaults"]
+    value = None if defaults is None else defaults.get("defaultWriteConcern", {}).get("w", "implicit")
+    why = "our own writes always say majority and j; a transaction of yours is committed with the same"
+    return good("default write concern", "not told" if value is None else value, why)
+
+
+def _collections(found: Settings) -> Finding:
+    have = found["indexes"]
+    if have is None:
+        why = "the collections are made at the first claim, but without their indexes"
+        return bad("collections", "missing", "exactly-once-capable", why, "retrysafe migrate URL", invariant="I13")
+    lacking = sorted(found["wanted"] - have)
+    if not lacking:
+        return good("collections", "there, with their indexes", "lists and the worker find by them", invariant="I13")
+    why = "lists, the worker and the sweeper read everything, every time; claims are safe"
+    return bad("collections", f"no index {', '.join(lacking)}", "exactly-once-capable", why, "retrysafe migrate URL")

@@ -1,0 +1,178 @@
+"""Each move of a record as MongoDB's own expressions: the server decides and writes in one step, by its own clock.
+
+The definition is core/moves.py; tests/stateful/ compares, reply by reply. What comes from outside is wrapped in
+`$literal`: a key called "$scope" is a text, not the field of that name (S17).
+
+A moment is a number where the operation brings its own, else an expression of the server's clock, which counts in
+milliseconds and stands still during a command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from retrysafe.core.moves import KEPT_AFTER_COMPLETION, born
+from retrysafe.core.ops import Advance, Claim, Complete, Forget, Release, Renew, Resolve, Suspect
+from retrysafe.core.records import Answer
+from retrysafe.core.states import OPEN, SETTLED
+from retrysafe.core.times import FOREVER
+from retrysafe.stores.mongo import documents
+
+Expr: TypeAlias = Any
+Stages: TypeAlias = list[dict[str, Any]]
+Filter: TypeAlias = dict[str, Any]
+
+CLOCK: Expr = {"$multiply": [{"$toLong": "$$NOW"}, 1000]}
+ROOT = "$$ROOT"
+
+_OPEN = sorted(state.value for state in OPEN)
+_SETTLED = sorted(state.value for state in SETTLED)
+
+
+def literal(value: Any) -> Expr:
+    return {"$literal": value}
+
+
+def moment(now: int | None) -> Expr:
+    return CLOCK if now is None else literal(now)
+
+
+def after(now: int | None, duration: int) -> Expr:
+    """`later(now, duration)`."""
+    return {"$min": [{"$add": [moment(now), literal(duration)]}, literal(FOREVER)]}
+
+
+# Claim ------------------------------------------------------------------------------------------
+
+
+def claim(op: Claim) -> Stages:
+    """The whole table of `grantable`, in its order. What is refused stays as it is, and nothing is written."""
+    now = moment(op.now)
+    cases = [
+        ({"$eq": [{"$type": "$state"}, "missing"]}, _born(op)),
+        ({"$and": [{"$eq": ["$token", literal(op.token)]}, _is("claimed")]}, ROOT),
+        ({"$and": [{"$in": ["$state", _SETTLED]}, {"$lte": ["$expires", now]}]}, _born(op)),
+        ({"$ne": ["$fingerprint", literal(str(op.fingerprint))]}, ROOT),
+        (_is("released"), _taken_over(op)),
+        (
+            {"$and": [_is("claimed"), {"$lte": ["$lease_until", now]}, {"$ne": ["$on_lapse", "uncertain"]}]},
+            _taken_over(op),
+        ),
+    ]
+    branches = [{"case": case, "then": then} for case, then in cases]
+    return [{"$replaceWith": {"$switch": {"branches": branches, "default": ROOT}}}]
+
+
+def _is(state: str) -> Expr:
+    return {"$eq": ["$state", state]}
+
+
+def _born(op: Claim) -> Expr:
+    """`born`, with the server's moments where the operation brings none."""
+    made = {name: literal(value) for name, value in documents.write(born(op, op.now or 0)).items()}
+    return {**made, "lease_until": after(op.now, op.lease), "created": moment(op.now), "started": moment(op.now)}
+
+
+def _taken_over(op: Claim) -> Expr:
+    changed = {
+        "state": "claimed",
+        "attempt": {"$add": ["$attempt", 1]},
+        "token": literal(op.token),
+        "lease_until": after(op.now, op.lease),
+        "on_lapse": literal(op.on_lapse),
+        "note": "",
+        "started": moment(op.now),
+        "completed": 0,
+        "expires": literal(FOREVER),
+    }
+    # Without its date for the sweeper: an open record is never swept.
+    return {"$mergeObjects": [{"$unsetField": {"field": "sweep", "input": ROOT}}, changed]}
+
+
+# Fenced writes ----------------------------------------------------------------------------------
+
+
+def renew(op: Renew) -> tuple[Filter, Stages]:
+    return _open(), [{"$set": {"state": "claimed", "lease_until": after(op.now, op.lease), "note": ""}}]
+
+
+def advance(op: Advance) -> tuple[Filter, Stages]:
+    changed = {
+        "state": "claimed",
+        "point": literal(op.point),
+        "progress": literal(op.progress),
+        "on_lapse": literal(op.on_lapse),
+        "lease_until": after(op.now, op.lease),
+        "note": "",
+    }
+    return _open(), [{"$set": changed}]
+
+
+def complete(op: Complete) -> tuple[Filter, Stages]:
+    return _open(), settled(op.now, "completed", "", op.answer)
+
+
+def release(op: Release) -> tuple[Filter, Stages]:
+    return _open(), settled(op.now, "released", op.note, None)
+
+
+def suspect(op: Suspect) -> tuple[Filter, Stages]:
+    condition: Filter = {"state": "claimed"}
+    if op.lapsed_only:
+        condition |= {"on_lapse": "uncertain", "$expr": {"$lte": ["$lease_until", moment(op.now)]}}
+    return condition, [{"$set": {"state": "uncertain", "note": literal(op.note)}}]
+
+
+def resolve(op: Resolve) -> tuple[Filter, Stages]:
+    state = "released" if op.answer is None else "completed"
+    return {"state": "uncertain"}, settled(op.now, state, op.note, op.answer)
+
+
+def forget(op: Forget) -> tuple[Filter, Stages]:
+    # Released at a recovery point is unfinished work: its input and progress are what it resumes from.
+    condition = {"$or": [{"state": "completed"}, {"state": "released", "point": ""}]}
+    erased = {"status": "$answer.status", "headers": literal([]), "body": literal(b""), "gone": "forgotten"}
+    answer = {"$cond": [{"$eq": ["$answer", None]}, None, erased]}
+    return condition, [{"$set": {"answer": answer, "input": literal(b""), "progress": literal(b"")}}]
+
+
+def _open() -> Filter:
+    return {"state": {"$in": _OPEN}}
+
+
+def settled(now: int | None, state: str, note: str, answer: Answer | None) -> Stages:
+    """`settled`, and when the sweeper may come."""
+    retained = {"$min": [{"$add": ["$created", "$retention"]}, literal(FOREVER)]}
+    expires: Expr = {"$max": [retained, after(now, KEPT_AFTER_COMPLETION)]}
+    if state == "released":
+        expires = {"$cond": [{"$eq": ["$point", ""]}, expires, literal(FOREVER)]}
+    changed = {
+        "state": state,
+        "lease_until": moment(now),
+        "answer": literal(documents.write_answer(answer)),
+        "note": literal(note),
+        "completed": moment(now),
+        "expires": expires,
+    }
+    return [{"$set": changed}, {"$set": {"sweep": SWEEP}}]
+
+
+SWEEP: Expr = {
+    "$cond": [
+        {"$lt": ["$expires", literal(FOREVER)]},
+        {"$toDate": {"$toLong": {"$ceil": {"$divide": ["$expires", 1000]}}}},
+        "$$REMOVE",
+    ]
+}
+"""For the TTL index, which wants a date. Never read by us: whether a record is expired is a comparison (I12)."""
+
+MOVES: dict[type[Any], Callable[[Any], tuple[Filter, Stages]]] = {
+    Renew: renew,
+    Advance: advance,
+    Complete: complete,
+    Release: release,
+    Suspect: suspect,
+    Resolve: resolve,
+    Forget: forget,
+}

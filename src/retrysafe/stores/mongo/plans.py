@@ -1,0 +1,281 @@
+"""Each operation as a plan: which commands to send, and how to read what comes back. Written once for both colours;
+who sends them (our client, the user's own session) is not known here.
+
+A write is one `findAndModify` with its whole condition in it, acknowledged by a majority and its journals. One that
+changes nothing waits for the majority all the same, so what it shows cannot be rolled back any more.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple, TypeVar
+
+from retrysafe.core.moves import grantable, recognised
+from retrysafe.core.ops import (
+    Claim,
+    ClaimReply,
+    Complete,
+    Install,
+    List,
+    Lookup,
+    LookupReply,
+    Op,
+    Page,
+    Reap,
+    Release,
+    Resolve,
+    Stats,
+    StatsReply,
+    Suspect,
+)
+from retrysafe.core.records import Record
+from retrysafe.core.states import SETTLED, State
+from retrysafe.errors import StoreUnavailable
+from retrysafe.stores.base import Plan
+from retrysafe.stores.mongo import documents, moving
+from retrysafe.stores.mongo.settings import WRITE_CONCERN, Names
+
+R = TypeVar("R")
+
+ROUNDS = 20
+"""How often a command is sent again when two writers met on one document. Each time somebody got on."""
+
+_RECOGNISABLE = (Complete, Release, Suspect, Resolve)
+_SETTLED = sorted(state.value for state in SETTLED)
+TOLD = {"found": "$$ROOT", "now": {"$toLong": "$$NOW"}}
+"""A projection: the document, and the server's clock when it was read."""
+
+
+class Command(NamedTuple):
+    """One thing to send; the reply is the server's, as a mapping."""
+
+    body: dict[str, Any]
+    writes: bool = True
+    """It gets our write concern and our patience. Inside a transaction neither is said: the commit has them."""
+    outside: bool = False
+    """It is to be sent outside the user's transaction, though on the user's client."""
+    database: str = ""
+    """Where, on a user's client; our own knows."""
+
+
+class Held(Exception):
+    """Raised by an executor: an open transaction holds the document and would not let go in time (I28)."""
+
+
+class Met(Exception):
+    """Raised by an executor: two writers met (WriteConflict, E11000). Nothing was done, and the next try may work."""
+
+
+class Plans:
+    """The commands of one installation."""
+
+    def __init__(self, names: Names, patience: float) -> None:
+        self.names = names
+        self._patience = max(1, round(patience * 1000))
+
+    def of(self, op: Op[R]) -> Plan[Command, R]:
+        """The plan of an operation."""
+        plan: Plan[Command, R] = PLANS[type(op)](self, op)
+        return plan
+
+    def write(self, body: dict[str, Any]) -> Plan[Command, Mapping[str, Any]]:
+        """A write of ours, again where two met."""
+        command = Command({**body, "writeConcern": WRITE_CONCERN, "maxTimeMS": self._patience})
+        for _ in range(ROUNDS):
+            try:
+                reply: Mapping[str, Any] = yield command
+            except Met:
+                continue
+            return reply
+        raise StoreUnavailable(f"the key was contended {ROUNDS} times in a row; nothing was done, try again")
+
+    def found(self, body: dict[str, Any]) -> Plan[Command, list[Mapping[str, Any]]]:
+        """All that a `find` finds, in as many replies as it takes: one ends at 16 MB."""
+        reply = yield Command(body, writes=False)
+        found = list(reply["cursor"]["firstBatch"])
+        while reply["cursor"]["id"]:
+            reply = yield Command({"getMore": reply["cursor"]["id"], "collection": body["find"]}, writes=False)
+            found.extend(reply["cursor"]["nextBatch"])
+        return found
+
+    # Claim ----------------------------------------------------------------------------------
+
+    def claim(self, op: Claim) -> Plan[Command, ClaimReply]:
+        body = {
+            "findAndModify": self.names.keys,
+            "query": {"_id": op.id},
+            "update": moving.claim(op),
+            "upsert": True,
+            "new": True,
+            "fields": TOLD,
+        }
+        try:
+            reply = yield from self.write(body)
+        except Held:
+            return (yield from self._held(op))
+        told = reply["value"]
+        record = documents.read(told["found"])
+        return ClaimReply(granted(record, op), record, now_told(op.now, told))
+
+    def _held(self, op: Claim) -> Plan[Command, ClaimReply]:
+        """A transaction holds the key, or the majority was slow: what is committed tells which."""
+        record, now = yield from self.settled(op.id, op.now)
+        if record is not None and granted(record, op):
+            return ClaimReply(True, record, now)
+        shown = record is not None and grantable(record, op, now) is None
+        return ClaimReply(False, record if shown else None, now)
+
+    # Fenced writes --------------------------------------------------------------------------
+
+    def fenced(self, op: Any) -> Plan[Command, bool]:
+        condition, stages = moving.MOVES[type(op)](op)
+        fence = {"_id": op.id, "attempt": op.fence.attempt, "token": op.fence.token}
+        body = {"findAndModify": self.names.keys, "query": fence | condition, "update": stages, "fields": {"_id": 1}}
+        reply = yield from self.write(body)
+        if reply["value"] is not None or not isinstance(op, _RECOGNISABLE):
+            return reply["value"] is not None
+        # Refused, or done before and the reply was lost? What is stored tells; it can only be read now.
+        record, _ = yield from self.settled(op.id, op.now)
+        return recognised(record, op)
+
+    # Reading and cleaning -------------------------------------------------------------------
+
+    def settled(self, record_id: bytes, now: int | None) -> Plan[Command, tuple[Record | None, int]]:
+        """The record as it is now, once a majority has all that was read. A linearizable read says the same, but
+        waits for the journal's next turn: a hundred times as long."""
+        found = yield Command(
+            {"find": self.names.keys, "filter": {"_id": record_id}, "limit": 1, "singleBatch": True}, writes=False
+        )
+        seen = found["cursor"]["firstBatch"]
+        _, told = yield from self.barrier()
+        return documents.read(seen[0]) if seen else None, told if now is None else now
+
+    def barrier(self) -> Plan[Command, tuple[str, int]]:
+        """A write that changes nothing: it returns when a majority has everything before it. It tells the
+        installation's name, drawing one if there is none, and the server's clock."""
+        body = {
+            "findAndModify": self.names.meta,
+            "query": {"_id": "install"},
+            "update": [{"$set": {"value": {"$ifNull": ["$value", moving.literal(secrets.token_hex(16))]}}}],
+            "upsert": True,
+            "new": True,
+            "fields": TOLD,
+        }
+        reply = yield from self.write(body)
+        told = reply["value"]
+        return str(told["found"]["value"]), now_told(None, told)
+
+    def lookup(self, op: Lookup) -> Plan[Command, LookupReply]:
+        record, now = yield from self.settled(op.id, op.now)
+        return LookupReply(record, now)
+
+    def install(self, op: Install) -> Plan[Command, str]:
+        name, _ = yield from self.barrier()
+        return name
+
+    def clock(self, now: int | None) -> Plan[Command, int]:
+        """A number, where a filter by an index needs one."""
+        if now is not None:
+            return now
+        hello = yield Command({"hello": 1}, writes=False)
+        moment: datetime = hello["localTime"]
+        return round(moment.timestamp() * 1000) * 1000
+
+    def reap(self, op: Reap) -> Plan[Command, int]:
+        now = yield from self.clock(op.now)
+        expired = {"state": {"$in": _SETTLED}, "expires": {"$lte": now}}
+        found = yield Command(
+            {
+                "find": self.names.keys,
+                "filter": expired,
+                "sort": {"expires": 1},
+                "projection": {"_id": 1},
+                "limit": op.limit,
+                "batchSize": op.limit,
+                "singleBatch": True,
+            },
+            writes=False,
+        )
+        ids = [each["_id"] for each in found["cursor"]["firstBatch"]]
+        if not ids:
+            return 0
+        # Once more with the whole condition: since it was read, a claim may have begun a new life.
+        gone = yield from self.write(
+            {"delete": self.names.keys, "deletes": [{"q": {"_id": {"$in": ids}, **expired}, "limit": 0}]}
+        )
+        return int(gone["n"])
+
+    def list(self, op: List) -> Plan[Command, Page]:
+        condition = yield from self._condition(op)
+        wanted = op.limit + 1
+        body = {"find": self.names.keys, "filter": condition, "sort": {"_id": 1}, "limit": wanted, "batchSize": wanted}
+        found = yield Command(body, writes=False)
+        # A batch ends at 16 MB, whatever was asked for: then this page is shorter, and there is another.
+        cut = found["cursor"]["id"] != 0
+        seen = found["cursor"]["firstBatch"]
+        if cut:
+            yield Command({"killCursors": self.names.keys, "cursors": [found["cursor"]["id"]]}, writes=False)
+        page = tuple(documents.read(each) for each in seen[: op.limit])
+        more = cut or len(seen) > op.limit
+        return Page(page, page[-1].id.hex() if more and page else "")
+
+    def _condition(self, op: List) -> Plan[Command, dict[str, Any]]:
+        condition: dict[str, Any] = {}
+        if op.cursor:
+            condition["_id"] = {"$gt": bytes.fromhex(op.cursor)}
+        for name in ("namespace", "kind", "scope"):
+            value = getattr(op, name)
+            if value is not None:
+                condition[name] = {"$eq": value}
+        states: list[dict[str, Any]] = [{"state": op.state.value}] if op.state is not None else []
+        if op.lapsed:
+            now = yield from self.clock(op.now)
+            states.append({"state": State.CLAIMED.value, "lease_until": {"$lte": now}})
+        return {**condition, "$and": states} if states else condition
+
+    def stats(self, op: Stats) -> Plan[Command, StatsReply]:
+        now = yield from self.clock(op.now)
+        counted: dict[str, Any] = {
+            "_id": "$state",
+            "count": {"$sum": 1},
+            "lapsed": {"$sum": {"$cond": [{"$lte": ["$lease_until", now]}, 1, 0]}},
+            "expired": {"$sum": {"$cond": [{"$lte": ["$expires", now]}, 1, 0]}},
+        }
+        body: dict[str, Any] = {"aggregate": self.names.keys, "pipeline": [{"$group": counted}], "cursor": {}}
+        found = yield Command(body, writes=False)
+        by_state = {each["_id"]: each for each in found["cursor"]["firstBatch"]}
+
+        def of(state: State, what: str = "count") -> int:
+            return int(by_state.get(state.value, {}).get(what, 0))
+
+        return StatsReply(
+            claimed=of(State.CLAIMED),
+            released=of(State.RELEASED),
+            completed=of(State.COMPLETED),
+            uncertain=of(State.UNCERTAIN),
+            lapsed=of(State.CLAIMED, "lapsed"),
+            expired=of(State.RELEASED, "expired") + of(State.COMPLETED, "expired"),
+            now=now,
+        )
+
+
+def granted(record: Record, op: Claim) -> bool:
+    """Whoever's token a claimed record carries has it: granted just now, or before, and the reply was lost."""
+    return record.state is State.CLAIMED and record.token == op.token
+
+
+def now_told(given: int | None, told: Mapping[str, Any]) -> int:
+    return int(told["now"]) * 1000 if given is None else given
+
+
+PLANS: dict[type[Any], Callable[[Plans, Any], Any]] = {
+    Claim: Plans.claim,
+    Lookup: Plans.lookup,
+    Install: Plans.install,
+    Reap: Plans.reap,
+    List: Plans.list,
+    Stats: Plans.stats,
+    **dict.fromkeys(moving.MOVES, Plans.fenced),
+}

@@ -1,0 +1,142 @@
+"""The receipt: a completed record that commits together with the work it stands for, in the user's own transaction.
+
+The lock is a document that is written when the transaction begins and deleted before it commits: of two transactions
+that write it, MongoDB undoes the second at once (WriteConflict), and nothing of it is left behind. One that is left
+behind was committed in the middle, by the user: that is how a split is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from retrysafe.core.moves import Grant, grantable
+from retrysafe.core.ops import Claim
+from retrysafe.core.records import Answer, Record
+from retrysafe.errors import UsageError
+from retrysafe.stores.base import Plan
+from retrysafe.stores.mongo import documents, moving
+from retrysafe.stores.mongo.plans import Command, Plans, now_told
+from retrysafe.stores.mongo.settings import PATIENCE, Home
+from retrysafe.stores.sql.dialect import Dialect
+from retrysafe.stores.sql.names import Names
+from retrysafe.stores.sql.receipts import Look, Mark, Split, started
+
+CONFLICTS = frozenset({112, 11000})
+
+
+class MongoDialect(Dialect):
+    """It stands where SQL's words would; there are none."""
+
+    def load(self, names: Names) -> dict[str, str]:
+        raise UsageError(
+            "a local step of an operation cannot run in a MongoDB transaction: its recovery point is written in SQL; "
+            "make it a foreign step, or use @safe.transactional"
+        )
+
+
+MONGO = MongoDialect(package="retrysafe.stores.mongo", now="", empty="", least="", greatest="")
+
+
+class MongoReceipts:
+    """The commands of one installation, for a user's transaction."""
+
+    def __init__(self, home: Home) -> None:
+        self.plans = HomePlans(home)
+        self._home = home
+
+    def look(self, claim: Claim) -> Plan[Command, Look]:
+        """Read the record; and the lock, if it may run."""
+        told = yield self._command(self._read(claim.id))
+        seen = told["cursor"]["firstBatch"]
+        if not seen:
+            return Look(False, 0, "", 0, None)  # another database, or it was never migrated
+        record = documents.read(seen[0]["found"][0]) if seen[0]["found"] else None
+        look = Look(False, 0, str(seen[0]["value"]), now_told(claim.now, seen[0]), record)
+        if grantable(record, claim, look.now) is None:
+            return look  # nothing will run, so nobody is kept from anything
+        locked = yield from self._lock(claim)
+        return look._replace(locked=locked)
+
+    def _read(self, record_id: bytes) -> dict[str, Any]:
+        found = {"from": self._home.names.keys, "pipeline": [{"$match": {"_id": record_id}}], "as": "found"}
+        stages = [
+            {"$match": {"_id": "install"}},
+            {"$lookup": found},
+            {"$project": {"value": 1, "found": 1, "now": {"$toLong": "$$NOW"}}},
+        ]
+        return {"aggregate": self._home.names.meta, "pipeline": stages, "cursor": {}}
+
+    def _lock(self, claim: Claim) -> Plan[Command, bool]:
+        written = {"q": {"_id": claim.id}, "u": {"$set": {"token": claim.token}}, "upsert": True}
+        try:
+            yield self._command({"update": self._home.names.meta, "updates": [written]})
+        except Exception as error:
+            if getattr(error, "code", None) not in CONFLICTS:
+                raise
+            return False
+        return True
+
+    @staticmethod
+    def begun(claim: Claim, look: Look, grant: Grant) -> Record:
+        """The record as a claim would have left it at the moment of the look."""
+        return started(claim, look, grant)
+
+    def mark(self, look: Look | None = None) -> Generator[Command, Any, Mark]:
+        """The lock is the mark."""
+        yield from ()  # a plan that has nothing to say
+        return Mark(0)
+
+    def write(self, claim: Claim, look: Look, grant: Grant, answer: Answer, mark: Mark) -> Plan[Command, Record | None]:
+        """Put the receipt in the place of what was read. None: somebody else changed the record meanwhile. Raises
+        Split when the transaction is another one by now."""
+        lock = {"_id": claim.id, "token": claim.token}
+        seen = yield self._command({"find": self._home.names.meta, "filter": lock, "limit": 1}, outside=True)
+        if seen["cursor"]["firstBatch"]:
+            raise Split  # a lock that others can see was committed
+        freed = yield self._command({"delete": self._home.names.meta, "deletes": [{"q": lock, "limit": 1}]})
+        if freed["n"] != 1:
+            raise Split  # our own lock is not there: it was rolled back
+        base = documents.write(started(claim, look, grant))
+        body = {
+            "findAndModify": self._home.names.keys,
+            "query": {"_id": claim.id, **_seen(look.record)},
+            "update": [{"$replaceWith": moving.literal(base)}, *moving.settled(claim.now, "completed", "", answer)],
+            "upsert": look.record is None,
+            "new": True,
+        }
+        put = yield self._command(body)
+        return None if put["value"] is None else documents.read(put["value"])
+
+    def _command(self, body: dict[str, Any], *, outside: bool = False) -> Command:
+        return Command(body, outside=outside, database=self._home.database)
+
+
+class HomePlans:
+    """The plans of plans.py, said to the database the store is in."""
+
+    def __init__(self, home: Home) -> None:
+        self._plans = Plans(home.names, PATIENCE)
+        self._database = home.database
+
+    def of(self, op: Any) -> Plan[Command, Any]:
+        return self._said(self._plans.of(op))
+
+    def _said(self, plan: Plan[Command, Any]) -> Plan[Command, Any]:
+        try:
+            command = next(plan)
+            while True:
+                try:
+                    reply = yield command._replace(database=self._database)
+                except Exception as error:
+                    command = plan.throw(error)
+                else:
+                    command = plan.send(reply)
+        except StopIteration as done:
+            return done.value
+
+
+def _seen(record: Record | None) -> dict[str, Any]:
+    if record is None:
+        return {"state": {"$exists": False}}
+    return {"attempt": record.attempt, "token": record.token, "state": record.state.value}

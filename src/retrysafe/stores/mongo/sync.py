@@ -1,0 +1,109 @@
+"""The sync colour of MongoDB, through pymongo's MongoClient. Safe to use from many threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from pymongo import MongoClient
+
+from retrysafe.core.ops import Op
+from retrysafe.stores.base import Plan, follow
+from retrysafe.stores.mongo import errors, schema
+from retrysafe.stores.mongo.batches import LEFT, lanes, together
+from retrysafe.stores.mongo.client import ABREAST, CODEC, made
+from retrysafe.stores.mongo.outbox import plan_of
+from retrysafe.stores.mongo.plans import Command, Held, Plans
+from retrysafe.stores.mongo.settings import CAPABILITIES, PATIENCE, Home, Location, names
+
+R = TypeVar("R")
+
+
+class MongoStore:
+    """From your client, or with `open` from a URL. Closes the client only if it owns it."""
+
+    capabilities = CAPABILITIES
+    mixes = True
+    """Operations of several kinds go together as well as those of one."""
+
+    def __init__(
+        self,
+        client: MongoClient[Any],
+        database: str,
+        *,
+        collection: str = "retrysafe",
+        patience: float = PATIENCE,
+        owned: bool = False,
+    ) -> None:
+        self.names = Home(database, names(collection))
+        self._client = client
+        self._database = client.get_database(database, codec_options=CODEC)
+        self._plans = Plans(self.names.names, patience)
+        self._owned = owned
+        self._abreast: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, at: Location) -> MongoStore:
+        client: MongoClient[Any] = made(MongoClient, at.url)
+        return cls(client, at.database, collection=at.collection, patience=at.patience, owned=True)
+
+    def execute(self, op: Op[R]) -> R:
+        return self._follow(plan_of(self._plans, op))
+
+    def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        """Claims, completions and renewals in a command each; the others side by side, as writes of their own."""
+        replies: list[Any] = [LEFT] * len(ops)
+        for lane in lanes(ops):
+            found = self._follow(together(self._plans, [ops[place] for place in lane]))
+            for place, reply in zip(lane, found, strict=True):
+                replies[place] = reply
+        left = [place for place, reply in enumerate(replies) if reply is LEFT]
+        for place, reply in zip(left, self._side_by_side([ops[place] for place in left]), strict=True):
+            replies[place] = reply
+        return replies
+
+    def _side_by_side(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        if len(ops) < 2:
+            return [self.execute(op) for op in ops]
+        waiting = [self._hands().submit(self.execute, op) for op in ops]
+        failed = [error for error in (each.exception() for each in waiting) if error is not None]
+        if failed:
+            raise failed[0]
+        return [each.result() for each in waiting]
+
+    def migrate(self) -> list[str]:
+        return self._follow(schema.upgrade(self._plans))
+
+    def close(self) -> None:
+        if self._abreast is not None:
+            self._abreast.shutdown()
+        if self._owned:
+            self._client.close()
+
+    def _hands(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._abreast is None:
+                self._abreast = ThreadPoolExecutor(ABREAST, "retrysafe-mongodb")
+            return self._abreast
+
+    def _follow(self, plan: Plan[Command, R]) -> R:
+        try:
+            return follow(plan, self._send)
+        except Held as error:
+            raise errors.held_elsewhere() from error
+
+    def _send(self, command: Command) -> Mapping[str, Any]:
+        try:
+            reply: Mapping[str, Any] = self._database.command(command.body, codec_options=CODEC)
+        except Exception as error:
+            found = errors.meaning(error)
+            if found is error:
+                raise
+            raise found from error
+        problem = errors.in_reply(reply)
+        if problem is not None:
+            raise problem
+        return reply

@@ -1,0 +1,109 @@
+"""pymongo: clients and sessions, sync and async. The handle is the session: pass it to every call of yours."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from pymongo import AsyncMongoClient, MongoClient, ReadPreference, WriteConcern
+from pymongo.asynchronous.client_session import AsyncClientSession
+from pymongo.client_session import ClientSession
+from pymongo.read_concern import ReadConcern
+
+from retrysafe.errors import NestedTransaction
+from retrysafe.stores.mongo.client import CODEC
+from retrysafe.stores.mongo.errors import in_reply
+from retrysafe.stores.mongo.plans import Command
+from retrysafe.stores.mongo.receipts import MONGO
+from retrysafe.stores.mongo.settings import WTIMEOUT
+from retrysafe.stores.sql.receipts import Split
+from retrysafe.transactions.base import DialectName
+
+FIX = "commit or abort first, or pass the client"
+
+OPTIONS: dict[str, Any] = {
+    "read_concern": ReadConcern("snapshot"),
+    "write_concern": WriteConcern("majority", wtimeout=WTIMEOUT, j=True),
+    "read_preference": ReadPreference.PRIMARY,
+}
+"""A receipt is as durable as a claim (I10), and what it stands for with it."""
+
+
+class PymongoTx:
+    dialect = MONGO
+    dialect_name: DialectName = "mongodb"
+
+    def __init__(self, session: ClientSession) -> None:
+        self.handle = session
+
+    def send(self, command: Command) -> Mapping[str, Any]:
+        database = self.handle.client.get_database(command.database, codec_options=CODEC)
+        session = None if command.outside else inside(self.handle)
+        return read(database.command(said(command), codec_options=CODEC, session=session))
+
+    def flush(self) -> None:
+        """A session holds nothing back."""
+
+
+class AsyncPymongoTx:
+    dialect = MONGO
+    dialect_name: DialectName = "mongodb"
+
+    def __init__(self, session: AsyncClientSession) -> None:
+        self.handle = session
+
+    async def send(self, command: Command) -> Mapping[str, Any]:
+        database = self.handle.client.get_database(command.database, codec_options=CODEC)
+        session = None if command.outside else inside(self.handle)
+        return read(await database.command(said(command), codec_options=CODEC, session=session))
+
+    async def flush(self) -> None:
+        """A session holds nothing back."""
+
+
+def inside(session: Any) -> Any:
+    """The session, if its transaction is still open: otherwise our command would be one of its own."""
+    if not session.in_transaction:
+        raise Split
+    return session
+
+
+def said(command: Command) -> dict[str, Any]:
+    """In a transaction only the commit has a write concern."""
+    return {name: value for name, value in command.body.items() if name != "writeConcern"}
+
+
+def read(reply: Mapping[str, Any]) -> Mapping[str, Any]:
+    problem = in_reply(reply)
+    if problem is not None:
+        raise problem
+    return reply
+
+
+@contextmanager
+def session(given: ClientSession) -> Iterator[PymongoTx]:
+    if given.in_transaction:
+        raise NestedTransaction("the pymongo ClientSession", FIX)
+    with given.start_transaction(**OPTIONS):
+        yield PymongoTx(given)
+
+
+@asynccontextmanager
+async def async_session(given: AsyncClientSession) -> AsyncIterator[AsyncPymongoTx]:
+    if given.in_transaction:
+        raise NestedTransaction("the pymongo AsyncClientSession", FIX)
+    async with await given.start_transaction(**OPTIONS):
+        yield AsyncPymongoTx(given)
+
+
+@contextmanager
+def client(given: MongoClient[Any]) -> Iterator[PymongoTx]:
+    with given.start_session() as opened, session(opened) as tx:
+        yield tx
+
+
+@asynccontextmanager
+async def async_client(given: AsyncMongoClient[Any]) -> AsyncIterator[AsyncPymongoTx]:
+    async with given.start_session() as opened, async_session(opened) as tx:
+        yield tx
