@@ -1,0 +1,54 @@
+"""DynamoDB: one conditional write per operation, decided where the item is. boto3 for sync code, aiobotocore for async.
+
+DynamoDB has no clock of its own: leases are judged by the caller's, less what two clocks may be apart (`?skew=`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from retrysafe.errors import MissingDriver
+from retrysafe.stores.base import AsyncStore, Store
+from retrysafe.stores.dynamodb.urls import CAPABILITIES, parse_url
+
+if TYPE_CHECKING:
+    from retrysafe.stores.diagnosis import Diagnosis
+
+
+class DynamoBackend:
+    """Opens `dynamodb://region/table`. The SDK is imported when a store is opened."""
+
+    capabilities = CAPABILITIES
+
+    def open(self, url: str) -> Store:
+        at = parse_url(url)
+        try:
+            from retrysafe.stores.dynamodb.sync import DynamoStore
+        except ImportError as error:
+            raise MissingDriver("DynamoDB", error.name or "boto3", "dynamodb") from error
+        return DynamoStore(at)
+
+    def open_async(self, url: str) -> AsyncStore:
+        at = parse_url(url)
+        try:
+            from retrysafe.stores.dynamodb.aio import AsyncDynamoStore
+        except ImportError as error:
+            raise MissingDriver("DynamoDB", error.name or "aiobotocore", "dynamodb") from error
+        return AsyncDynamoStore(at)
+
+    def schema(self, url: str) -> str:
+        from retrysafe.stores.dynamodb.table import script
+
+        return script(parse_url(url))
+
+    def diagnose(self, url: str) -> Diagnosis:
+        try:
+            from retrysafe.stores.dynamodb import doctor
+        except ImportError as error:
+            raise MissingDriver("DynamoDB", error.name or "boto3", "dynamodb") from error
+        return doctor.diagnose(parse_url(url))
+
+
+backend = DynamoBackend()
+
+__all__ = ["backend"]

@@ -1,0 +1,44 @@
+"""Which plan an operation has, and what a batch of them comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from retrysafe.core.ops import Op
+from retrysafe.errors import StoreUnavailable, StoreUnclear, UsageError
+from retrysafe.stores.dynamodb.listing import WHOLE
+from retrysafe.stores.dynamodb.plans import SINGLE, Place, Plan
+from retrysafe.stores.dynamodb.together import Transact, transact
+
+PLANS: dict[type[Op[Any]], Callable[[Any, Place], Plan[Any]]] = {**SINGLE, **WHOLE, Transact: transact}
+
+
+def plan_of(op: Op[Any], place: Place) -> Plan[Any]:
+    found = PLANS.get(type(op))
+    if found is None:
+        raise UsageError(
+            f"the DynamoDB store does not know {type(op).__name__}: it has no outbox; "
+            "stage jobs in your own table, in the same transaction"
+        )
+    return found(op, place)
+
+
+def one_by_one(ops: Sequence[Op[Any]]) -> tuple[list[int], list[int]]:
+    """The places of those that use the store's threads themselves, and of those that may go out beside each other."""
+    alone = [place for place, op in enumerate(ops) if type(op) not in SINGLE]
+    return alone, [place for place in range(len(ops)) if place not in set(alone)]
+
+
+def outcome(found: list[Any]) -> list[Any]:
+    """All replies, or the error that says most: as long as one was carried out, it was not "nothing was done"."""
+    errors = [each for each in found if isinstance(each, Exception)]
+    if not errors:
+        return found
+    unclear = [each for each in errors if isinstance(each, StoreUnclear)]
+    if unclear:
+        raise unclear[0]
+    first = errors[0]
+    if isinstance(first, StoreUnavailable) and len(errors) < len(found):
+        raise StoreUnclear(f"a part of the batch was not carried out: {first}") from first
+    raise first

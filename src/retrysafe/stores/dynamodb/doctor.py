@@ -1,0 +1,147 @@
+"""What a DynamoDB table's settings are worth.
+
+DynamoDB writes to three places before it answers, so there is no flush to get wrong. What can be wrong is around it: an
+emulator, a table replicated by "the last writer wins", a time to live on the wrong attribute, a clock that is off.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from retrysafe.core.times import SECOND
+from retrysafe.errors import SchemaMissing
+from retrysafe.stores.base import follow
+from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good
+from retrysafe.stores.dynamodb.requests import INDEX, Request
+from retrysafe.stores.dynamodb.sync import DynamoStore
+from retrysafe.stores.dynamodb.table import TTL, backed_up, lives, misshapen
+from retrysafe.stores.dynamodb.urls import Location
+
+Settings = Mapping[str, Any]
+
+
+def diagnose(at: Location) -> Diagnosis:
+    store = DynamoStore(at)
+    try:
+        found = read(store, at)
+    finally:
+        store.close()
+    name = found["server"] or "DynamoDB"
+    return Diagnosis(f"{name} ({at.region}, table {at.table})", tuple(judge(found)))
+
+
+def read(store: DynamoStore, at: Location) -> Settings:
+    """Everything the verdict stands on."""
+    before = time.time()
+    try:
+        reply = store._once(Request("describe_table", {"TableName": at.table}))
+    except SchemaMissing:
+        return {"table": None, "at": at, "server": ""}
+    after = time.time()
+    headers = reply["ResponseMetadata"].get("HTTPHeaders", {})
+    return {
+        "at": at,
+        "table": reply["Table"],
+        "server": emulator(at, headers),
+        "ahead": ahead(headers.get("date"), before, after),
+        "ttl": follow(lives(at), store._send),
+        "backups": follow(backed_up(at), store._send),
+    }
+
+
+def emulator(at: Location, headers: Mapping[str, str]) -> str:
+    """The name of what only looks like DynamoDB; empty for the real one, which is found at Amazon's addresses."""
+    if at.endpoint is None or ".amazonaws.com" in at.endpoint:
+        return ""
+    said = headers.get("server", "")
+    return said if "dyn" in said.lower() else f"{said or 'something'} that speaks DynamoDB"
+
+
+def ahead(date: str | None, before: float, after: float) -> float | None:
+    """By how many seconds this machine's clock is ahead of the server's, as near as a header in whole seconds tells."""
+    if not date:
+        return None
+    told = parsedate_to_datetime(date).timestamp()
+    if before > told + 1:
+        return before - (told + 1)
+    return after - told if after < told else 0.0
+
+
+def judge(found: Settings) -> Iterator[Finding]:
+    at: Location = found["at"]
+    if found["table"] is None:
+        fix = f"retrysafe migrate {at.url}"
+        yield bad("table", "missing", "best-effort", "nothing can be claimed", fix, invariant="I1")
+        return
+    yield _server(found["server"])
+    yield _table(found["table"], at)
+    yield _replicas(found["table"])
+    yield _time_to_live(found["ttl"], at)
+    yield _clock(found["ahead"], at)
+    yield _backups(found["backups"], at)
+
+
+def _server(name: str) -> Finding:
+    if not name:
+        return good("durability", "three places", "a write is acknowledged when it is in two of three data centres")
+    why = "an emulator is for tests: it promises nothing about a crash"
+    return bad("emulator", name, "best-effort", why, "use the real one: leave endpoint= out of the URL")
+
+
+def _table(table: Mapping[str, Any], at: Location) -> Finding:
+    wrong = misshapen(dict(table))
+    index = {each["IndexName"]: each for each in table.get("GlobalSecondaryIndexes", ())}.get(INDEX)
+    if wrong:
+        fix = "choose another table in the URL"
+        return bad("table", wrong, "best-effort", "it is not one of ours", fix, invariant="I1")
+    if index is None or index.get("IndexStatus", "ACTIVE") != "ACTIVE":
+        why = "workers and people see nothing: unfinished work is not found"
+        return bad("table", f"no index {INDEX}", "best-effort", why, f"retrysafe migrate {at.url}", invariant="I13")
+    return good("table", table["TableStatus"].lower(), "its keys are as they must be", invariant="I1")
+
+
+def _replicas(table: Mapping[str, Any]) -> Finding:
+    replicas = [each.get("RegionName", "?") for each in table.get("Replicas", ())]
+    if not replicas:
+        return good("replicas", "none", "one region decides, so one claim wins", invariant="I1")
+    shown = ", ".join(replicas)
+    if table.get("MultiRegionConsistency") == "STRONG":
+        return good("replicas", shown, "strongly consistent over its regions", invariant="I1")
+    why = "the last writer wins between regions: each of them may grant the same key"
+    fix = "write in one region only, or make it a global table with multi-region strong consistency"
+    return bad("replicas", shown, "at-most-once-until-failover", why, fix, invariant="I1")
+
+
+def _time_to_live(attribute: str | None, at: Location) -> Finding:
+    if attribute is None:
+        return good("time to live", "off", "expired records are deleted by the worker, and paid for", invariant="I12")
+    if attribute == TTL:
+        return good("time to live", attribute, "only settled records have one", invariant="I12")
+    why = "DynamoDB deletes by an attribute that is not ours"
+    fix = (
+        f"aws dynamodb update-time-to-live --table-name {at.table} "
+        f"--time-to-live-specification Enabled=false,AttributeName={attribute}"
+    )
+    return bad("time to live", attribute, "best-effort", why, fix, invariant="I13")
+
+
+def _clock(ahead: float | None, at: Location) -> Finding:
+    allowed = at.skew / SECOND
+    if ahead is None:
+        why = "the server does not tell the time: look at this machine's own synchronisation"
+        return good("clock", "unknown", why, invariant="I2")
+    if abs(ahead) <= allowed:
+        why = f"within the {allowed:g} s that are allowed for"
+        return good("clock", f"{ahead:+.1f} s", why, invariant="I2")
+    why = f"leases are judged by it, and only {allowed:g} s are allowed for"
+    fix = "synchronise this machine's clock (chronyd), or allow for more with ?skew="
+    return bad("clock", f"{ahead:+.1f} s", "best-effort", why, fix, invariant="I2")
+
+
+def _backups(on: bool | None, at: Location) -> Finding:
+    value = {True: "on", False: "off", None: "unknown"}[on]
+    why = "against what people delete by mistake; no part of the promise"
+    return good("point-in-time recovery", value, why if on else f"{why} (?backups=on and retrysafe migrate turn it on)")

@@ -1,0 +1,209 @@
+"""Everything at once: listing, counting, reaping.
+
+A listing of one state reads the index by state and then the records themselves, consistently. The index follows the
+table within moments, so what changed just now may be missing or shown late; what stays is shown. A listing of all
+states reads the whole table instead: between two states of the index a moving record could be missed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from retrysafe.core.ops import List, Op, Page, Reap, Stats, StatsReply
+from retrysafe.core.records import Record
+from retrysafe.core.states import SETTLED, State
+from retrysafe.errors import UsageError
+from retrysafe.stores.dynamodb.items import SHARDS, Item, from_item, shelf_name
+from retrysafe.stores.dynamodb.plans import Place, Plan, moment
+from retrysafe.stores.dynamodb.requests import Refused, Request, delete_expired, get_many, query, scan
+
+REQUESTS = 20
+"""A page that is still not full after so many looks is given as it is, with the place to go on."""
+
+MANY = 100
+"""As many records as one request may ask for."""
+
+TOGETHER = 16
+"""Deletions that go out at once."""
+
+
+# List -----------------------------------------------------------------------------------------------------------------
+
+
+class Cursor(NamedTuple):
+    """Where the next page begins: which shelf (-1: the table), and after which key."""
+
+    shelf: int
+    key: Item | None
+
+
+def read_cursor(text: str) -> Cursor:
+    if not text:
+        return Cursor(0, None)
+    try:
+        shelf, key = json.loads(bytes.fromhex(text))
+        return Cursor(shelf, None if key is None else {name: _loaded(value) for name, value in key.items()})
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f"cursor {text[:40]!r} is none of ours: begin without one") from error
+
+
+def write_cursor(cursor: Cursor) -> str:
+    key = None if cursor.key is None else {name: _dumped(value) for name, value in cursor.key.items()}
+    return json.dumps([cursor.shelf, key]).encode().hex()
+
+
+def _dumped(value: dict[str, Any]) -> dict[str, Any]:
+    return {kind: bytes(held).hex() if kind == "B" else held for kind, held in value.items()}
+
+
+def _loaded(value: dict[str, Any]) -> dict[str, Any]:
+    return {kind: bytes.fromhex(held) if kind == "B" else held for kind, held in value.items()}
+
+
+def listing(op: List, place: Place) -> Plan[Page]:
+    judged = moment(op, place).judged
+    if op.lapsed and op.state not in (None, State.CLAIMED):
+        return Page((), "")
+    look = _shelves(op, place, judged) if op.lapsed or op.state is not None else _table(op, place)
+    found: list[Record] = []
+    cursor = read_cursor(op.cursor)
+    for _ in range(REQUESTS):
+        records, following = yield from look(cursor, op.limit - len(found))
+        found += [record for record in records if listed(record, op, judged)]
+        if following is None:
+            return Page(tuple(found), "")
+        cursor = following
+        if len(found) >= op.limit:
+            break
+    return Page(tuple(found), write_cursor(cursor))
+
+
+Look = Callable[[Cursor, int], Plan[tuple[list[Record], Cursor | None]]]
+
+
+def _table(op: List, place: Place) -> Look:
+    wanted = {"ns": op.namespace, "kind": op.kind, "scope": op.scope}
+    texts = {name: value for name, value in wanted.items() if value is not None}
+
+    def look(cursor: Cursor, limit: int) -> Plan[tuple[list[Record], Cursor | None]]:
+        found = yield scan(place.table, texts, Limit=limit, ExclusiveStartKey=cursor.key)
+        last = found.get("LastEvaluatedKey")
+        return [from_item(item) for item in found["Items"]], None if last is None else Cursor(0, last)
+
+    return look
+
+
+def _shelves(op: List, place: Place, judged: int) -> Look:
+    state = op.state or State.CLAIMED
+
+    def look(cursor: Cursor, limit: int) -> Plan[tuple[list[Record], Cursor | None]]:
+        found = yield query(
+            place.table,
+            shelf_name(state, cursor.shelf),
+            lapsed_at=judged if op.lapsed else None,
+            Limit=limit,
+            ExclusiveStartKey=cursor.key,
+        )
+        records = yield from read_all(place, [item["id"]["B"] for item in found["Items"]])
+        last = found.get("LastEvaluatedKey")
+        if last is not None:
+            return records, Cursor(cursor.shelf, last)
+        return records, Cursor(cursor.shelf + 1, None) if cursor.shelf + 1 < SHARDS else None
+
+    return look
+
+
+def read_all(place: Place, ids: Sequence[bytes]) -> Plan[list[Record]]:
+    """The records, in the order of their ids; one that has gone meanwhile is left out."""
+    items: dict[bytes, Item] = {}
+    for start in range(0, len(ids), MANY):
+        request = get_many(place.table, ids[start : start + MANY])
+        while True:
+            found = yield request
+            items |= {bytes(item["id"]["B"]): item for item in found["Responses"].get(place.table, ())}
+            left = found.get("UnprocessedKeys")
+            if not left:
+                break
+            request = Request("batch_get_item", {"RequestItems": left})
+    return [from_item(items[bytes(each)]) for each in ids if bytes(each) in items]
+
+
+def listed(record: Record, op: List, now: int) -> bool:
+    """Whether a record, as it is now, is among those asked for."""
+    wanted = {"namespace": op.namespace, "state": op.state, "kind": op.kind, "scope": op.scope}
+    same = all(getattr(record, name) == value for name, value in wanted.items() if value is not None)
+    return same and (not op.lapsed or record.lapsed(now))
+
+
+# Stats ----------------------------------------------------------------------------------------------------------------
+
+
+class Count(NamedTuple):
+    """One question to the index, and which numbers of the reply its answer adds to."""
+
+    seen: str
+    passed: str
+    request: Request
+
+
+def counts(place: Place, judged: int) -> Iterator[Count]:
+    for shard in range(SHARDS):
+        shelf = shelf_name(State.CLAIMED, shard)
+        yield Count("claimed", "lapsed", query(place.table, shelf, Select="COUNT", lapsed_at=judged))
+        shelf = shelf_name(State.UNCERTAIN, shard)
+        yield Count("uncertain", "", query(place.table, shelf, Select="COUNT"))
+        for state in sorted(SETTLED, key=lambda each: each.value):
+            shelf = shelf_name(state, shard)
+            yield Count(state.value, "expired", query(place.table, shelf, Select="COUNT", before=judged))
+            yield Count(state.value, "", query(place.table, shelf, Select="COUNT", after=judged))
+
+
+def stats(op: Stats, place: Place) -> Plan[StatsReply]:
+    now, judged = moment(op, place)
+    total = dict.fromkeys(("claimed", "released", "completed", "uncertain", "lapsed", "expired", ""), 0)
+    asked = list(counts(place, judged))
+    while asked:
+        replies = yield [each.request for each in asked]
+        more = []
+        for each, reply in zip(asked, replies, strict=True):
+            total[each.seen] += reply["ScannedCount"]
+            total[each.passed] += reply["Count"]
+            if "LastEvaluatedKey" in reply:
+                arguments = {**each.request.arguments, "ExclusiveStartKey": reply["LastEvaluatedKey"]}
+                more.append(each._replace(request=Request("query", arguments)))
+        asked = more
+    del total[""]
+    return StatsReply(**total, now=now)
+
+
+# Reap -----------------------------------------------------------------------------------------------------------------
+
+
+def reap(op: Reap, place: Place) -> Plan[int]:
+    """Delete what the index says has expired, if the record itself says so too."""
+    judged = moment(op, place).judged
+    reaped = 0
+    for state in sorted(SETTLED, key=lambda each: each.value):
+        for shard in range(SHARDS):
+            reaped += yield from _reap_shelf(shelf_name(state, shard), place, judged, op.limit - reaped)
+    return reaped
+
+
+def _reap_shelf(shelf: str, place: Place, judged: int, limit: int) -> Plan[int]:
+    reaped, start = 0, None
+    while reaped < limit:
+        found = yield query(place.table, shelf, before=judged, Limit=limit - reaped, ExclusiveStartKey=start)
+        ids = [bytes(item["id"]["B"]) for item in found["Items"]]
+        for place_in in range(0, len(ids), TOGETHER):
+            asked = [delete_expired(place.table, each, judged) for each in ids[place_in : place_in + TOGETHER]]
+            replies = yield asked
+            reaped += sum(not isinstance(reply, Refused) for reply in replies)
+        start = found.get("LastEvaluatedKey")
+        if start is None:
+            break
+    return reaped
+
+
+WHOLE: dict[type[Op[Any]], Callable[[Any, Place], Plan[Any]]] = {List: listing, Stats: stats, Reap: reap}

@@ -1,0 +1,29 @@
+"""Clients of Amazon's SDK. What it knows of DynamoDB is read from files of a megabyte: once per process is enough."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from botocore.config import Config
+from botocore.loaders import create_loader
+from botocore.session import get_session
+
+from retrysafe.stores.dynamodb.urls import Location
+
+
+@cache
+def _knowledge(data_path: str | None) -> Any:
+    return create_loader(data_path)
+
+
+def informed(session: Any) -> Any:
+    """A session that reads nothing anew. It stays one for each store: a session is not made for several threads."""
+    session.register_component("data_loader", _knowledge(session.get_config_variable("data_path")))
+    return session
+
+
+def make_client(at: Location) -> Any:
+    """What `boto3.client("dynamodb")` gives."""
+    session = informed(get_session())
+    return session.create_client("dynamodb", config=Config(**at.config()), **at.client_options())

@@ -1,0 +1,124 @@
+"""A store URL, read.
+
+    dynamodb://[key:secret@]region/table?endpoint=…&skew=1&attempts=3&timeout=5&ttl=on&backups=off
+
+Without `key:secret@` the SDK looks for credentials where it always does: environment, profile, role of the machine.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from retrysafe.core.times import micros
+from retrysafe.core.urls import safe_url
+from retrysafe.errors import BadName, StoreURLError
+from retrysafe.stores.base import Capabilities
+
+CAPABILITIES = Capabilities(name="dynamodb", durable=True, shared=True, transactions=True, clock="host")
+
+TABLE = "retrysafe"
+_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
+_REGION = re.compile(r"[a-z0-9-]+")
+_EXAMPLE = "dynamodb://eu-west-1/retrysafe"
+_OPTIONS = ("endpoint", "table", "skew", "attempts", "timeout", "ttl", "backups")
+_SWITCH = {"on": True, "off": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where the table is, and how it is spoken to."""
+
+    url: str
+    """As it may be shown: without the secret."""
+    region: str
+    table: str
+    endpoint: str | None = None
+    access: tuple[str, str] | None = None
+    skew: int = micros(1.0)
+    """How far two machines' clocks may be apart. DynamoDB has no clock to ask, so a lease counts as lapsed, and a
+    record as expired, only when it is so by this much: a machine whose clock is ahead must not take a living owner's
+    key."""
+    attempts: int = 3
+    """How often the SDK sends a request. That it met its own earlier writing is found out by our token."""
+    timeout: float = 5.0
+    """Seconds without a word before a request counts as lost."""
+    ttl: bool = True
+    """Whether `migrate` lets DynamoDB delete what has long expired; it costs nothing there."""
+    backups: bool = False
+    """Whether `migrate` turns point-in-time recovery on; that is paid for by the gigabyte."""
+
+    def client_options(self) -> dict[str, Any]:
+        """What a client of the SDK is made with, beside its Config."""
+        found: dict[str, Any] = {"region_name": self.region, "endpoint_url": self.endpoint}
+        if self.access is not None:
+            found["aws_access_key_id"], found["aws_secret_access_key"] = self.access
+        return found
+
+    def config(self) -> dict[str, Any]:
+        """For botocore's Config."""
+        return {
+            "connect_timeout": self.timeout,
+            "read_timeout": self.timeout,
+            "retries": {"mode": "standard", "total_max_attempts": self.attempts},
+            "max_pool_connections": 50,
+            "tcp_keepalive": True,
+            "parameter_validation": False,  # a tenth of what a request costs, and DynamoDB validates it anyway
+        }
+
+
+def parse_url(url: str) -> Location:
+    parts = urlsplit(url)
+    shown = safe_url(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    for name, value in options.items():
+        if name not in _OPTIONS:
+            raise StoreURLError(f"{name}={value} in {shown!r} is no option here; there are {', '.join(_OPTIONS)}")
+    region = parts.netloc.rpartition("@")[2]
+    if not _REGION.fullmatch(region):
+        raise StoreURLError(f"{shown!r} names no region: write one like {_EXAMPLE}")
+    return Location(
+        url=shown,
+        region=region,
+        table=table_name(options.get("table") or parts.path.strip("/") or TABLE),
+        endpoint=_endpoint(options.get("endpoint"), shown),
+        access=(unquote(parts.username), unquote(parts.password or "")) if parts.username else None,
+        skew=micros(_number(options, "skew", 1.0, shown)),
+        attempts=max(1, int(_number(options, "attempts", 3, shown))),
+        timeout=_number(options, "timeout", 5.0, shown),
+        ttl=_switch(options, "ttl", True, shown),
+        backups=_switch(options, "backups", False, shown),
+    )
+
+
+def table_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise BadName(f"{name!r} cannot be a DynamoDB table: 3 to 255 letters, digits and the characters _ . -")
+    return name
+
+
+def _endpoint(given: str | None, shown: str) -> str | None:
+    if given is not None and not given.startswith(("http://", "https://")):
+        raise StoreURLError(f"endpoint={given} in {shown!r} is no address: write endpoint=http://127.0.0.1:8000")
+    return given
+
+
+def _number(options: dict[str, str], name: str, default: float, shown: str) -> float:
+    try:
+        found = float(options.get(name, default))
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf"):
+        raise StoreURLError(f"{name}={options[name]} in {shown!r} is not possible: give a number, {default:g} is usual")
+    return found
+
+
+def _switch(options: dict[str, str], name: str, default: bool, shown: str) -> bool:
+    given = options.get(name)
+    if given is None:
+        return default
+    if given not in _SWITCH:
+        raise StoreURLError(f"{name}={given} in {shown!r} is neither on nor off")
+    return _SWITCH[given]
