@@ -1,0 +1,56 @@
+"""DuckDB: a file of one process, next to the data that is analysed there. Durable, transactional, and not for load."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from retrysafe.errors import MissingDriver
+from retrysafe.stores.base import AsyncStore, Store
+from retrysafe.stores.duckdb.dialect import CAPABILITIES, DIALECT, parse_url
+from retrysafe.stores.sql import migrations
+from retrysafe.stores.sql.names import Names
+
+if TYPE_CHECKING:
+    from retrysafe.stores.diagnosis import Diagnosis
+
+
+class DuckdbBackend:
+    """Opens `duckdb:///path`; creates the file and its tables. The driver is imported when a store is opened."""
+
+    capabilities = CAPABILITIES
+
+    def open(self, url: str) -> Store:
+        parse_url(url)
+        try:
+            from retrysafe.stores.duckdb.file import DuckdbFile
+            from retrysafe.stores.duckdb.sync import DuckdbStore
+        except ImportError as error:
+            raise MissingDriver("DuckDB", error.name or "duckdb", "duckdb") from error
+        return DuckdbStore(DuckdbFile.from_url(url))
+
+    def open_async(self, url: str) -> AsyncStore:
+        parse_url(url)
+        try:
+            from retrysafe.stores.duckdb.aio import AsyncDuckdbStore
+            from retrysafe.stores.duckdb.file import DuckdbFile
+        except ImportError as error:
+            raise MissingDriver("DuckDB", error.name or "duckdb", "duckdb") from error
+        return AsyncDuckdbStore(DuckdbFile.from_url(url))
+
+    def names(self, url: str) -> Names:
+        return parse_url(url).names
+
+    def schema(self, url: str) -> str:
+        return migrations.script(DIALECT, parse_url(url).names)
+
+    def diagnose(self, url: str) -> Diagnosis:
+        try:
+            from retrysafe.stores.duckdb import doctor
+        except ImportError as error:
+            raise MissingDriver("DuckDB", error.name or "duckdb", "duckdb") from error
+        return doctor.diagnose(parse_url(url))
+
+
+backend = DuckdbBackend()
+
+__all__ = ["backend"]

@@ -1,0 +1,62 @@
+"""DuckDB's words, and its URL. No driver is needed to read this file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from retrysafe.errors import StoreURLError
+from retrysafe.stores.base import Capabilities
+from retrysafe.stores.sql.dialect import Dialect
+from retrysafe.stores.sql.names import DEFAULT, Names, names, split_options
+
+CAPABILITIES = Capabilities(name="duckdb", durable=True, shared=False, transactions=True, clock="host", outbox=True)
+
+# The clock is the host's, read when the write lock is held. `:lock` is 1 or 0 when it is sent: the locks are this
+# process's own (locks.py), because nobody else can have the file open.
+DIALECT = Dialect(
+    package="retrysafe.stores.duckdb",
+    now=":now",
+    empty="''::BLOB",
+    least="least",
+    greatest="greatest",
+    parameter="${}",
+    try_lock=":lock",
+    began="txid_current()",
+)
+
+_OPTIONS = frozenset({"table"})
+_PARAMETER = re.compile(r"\$([a-z_]+)")
+
+
+class Location(NamedTuple):
+    path: str
+    names: Names
+
+
+def parse_url(url: str) -> Location:
+    """`duckdb:///app.duckdb` (relative), `duckdb:////var/lib/app.duckdb` (absolute), `?table=` prefix."""
+    plain, options = split_options(url, _OPTIONS)
+    host, slash, path = plain.partition("://")[2].partition("/")
+    if host or not slash or not path:
+        raise StoreURLError(f"{url!r} names no file; write duckdb:///app.duckdb, or duckdb:////full/path/app.duckdb")
+    if "?" in path:
+        unknown = path.partition("?")[2]
+        raise StoreURLError(f"{url!r} has options DuckDB does not know here ({unknown}); there is table=")
+    path = unquote(path)
+    if path == ":memory:":
+        raise StoreURLError(f"{url!r}: a database in memory is lost with its process; use memory:// or a file")
+    return Location(path, names(options.get("table", DEFAULT)))
+
+
+@lru_cache(maxsize=512)
+def parameters(sql: str) -> frozenset[str]:
+    """The values a statement takes: DuckDB refuses to be given more than that."""
+    return frozenset(_PARAMETER.findall(sql))
+
+
+def bound(sql: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: values[name] for name in parameters(sql)}

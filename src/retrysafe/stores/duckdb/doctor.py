@@ -1,0 +1,103 @@
+"""What a DuckDB file's place and settings are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from retrysafe.errors import StoreUnavailable
+from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good
+from retrysafe.stores.duckdb.dialect import Location
+from retrysafe.stores.duckdb.errors import unopened
+
+OLDEST = (2, 0)
+"""What the suite runs."""
+
+NETWORKED = ("nfs", "nfs4", "cifs", "smb", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs")
+IN_MEMORY = ("tmpfs", "ramfs")
+
+Settings = Mapping[str, Any]
+
+
+def diagnose(at: Location) -> Diagnosis:
+    """In the process that has the file open this reads that very database's settings; elsewhere it is refused, as
+    everybody is."""
+    if not Path(at.path).exists():
+        raise StoreUnavailable(f"{at.path} is not there yet; make it: retrysafe migrate duckdb:///{at.path}")
+    try:
+        connection = duckdb.connect(at.path)
+    except duckdb.Error as error:
+        raise unopened(error, at.path) from error
+    try:
+        found = read(connection, f"{at.names.bare}_keys")
+    except duckdb.Error as error:
+        raise StoreUnavailable(f"{at.path} cannot be read: {error}") from error
+    finally:
+        connection.close()
+    return Diagnosis(f"DuckDB {found['version']}", tuple(judge({**found, "filesystem": filesystem(Path(at.path))})))
+
+
+def read(connection: duckdb.DuckDBPyConnection, table: str) -> Settings:
+    settings = dict(
+        connection.execute(
+            "SELECT name, value FROM duckdb_settings() WHERE name IN ('fsync_mode', 'checkpoint_threshold')"
+        ).fetchall()
+    )
+    there = connection.execute("SELECT count(*) FROM duckdb_tables() WHERE table_name = ?", [table]).fetchone()
+    return {**settings, "version": duckdb.__version__, "table": bool(there and there[0])}
+
+
+def judge(settings: Settings) -> Iterator[Finding]:
+    yield _version(str(settings["version"]))
+    yield good("processes", "one", "whoever comes second is refused, so nobody races from elsewhere", invariant="I1")
+    yield _fsync(settings.get("fsync_mode"))
+    threshold = settings.get("checkpoint_threshold", "?")
+    yield good("checkpoint_threshold", threshold, "the log is replayed when the file is opened after a crash")
+    if not settings["table"]:
+        why, fix = "nothing can be claimed yet", "retrysafe migrate URL"
+        yield bad("table", "missing", "best-effort", why, fix, invariant="I1")
+    yield _place(settings["filesystem"])
+
+
+def _version(version: str) -> Finding:
+    parts = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if parts >= OLDEST:
+        return good("version", version, "the suite runs 2.0", invariant="I1")
+    why = "nothing is known of it: the suite runs 2.0"
+    return bad("version", version, "best-effort", why, "pip install -U duckdb", invariant="I1")
+
+
+def _fsync(mode: str | None) -> Finding:
+    if mode is None:
+        return good("fsync_mode", "not a setting of this version", "every commit is flushed before it is acknowledged")
+    if str(mode).upper() != "NONE":
+        return good("fsync_mode", mode, "a commit is on disk before it is acknowledged")
+    why = "a power cut loses the last commits, or the file"
+    return bad("fsync_mode", mode, "best-effort", why, "SET GLOBAL fsync_mode = 'STANDARD';")
+
+
+def _place(kind: str) -> Finding:
+    if kind in NETWORKED:
+        why, fix = "locks over a network do not hold: two processes may have the file", "move the file to a local disk"
+        return bad("filesystem", kind, "best-effort", why, fix, invariant="I1")
+    if kind in IN_MEMORY:
+        return bad("filesystem", kind, "best-effort", "it is memory: a restart empties it", "move the file to a disk")
+    return good("filesystem", kind, "a local disk, as far as the system says")
+
+
+def filesystem(path: Path) -> str:
+    """The kind of file system the file is on, where the system tells (Linux); `unknown` elsewhere."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text().splitlines()
+    except OSError:
+        return "unknown"
+    whole, found, depth = path.resolve(), "unknown", -1
+    for line in mounts:
+        _, place, kind, *_ = line.split(" ")
+        mounted = Path(place.encode("latin-1", "replace").decode("unicode_escape"))
+        if whole.is_relative_to(mounted) and len(mounted.parts) >= depth:
+            found, depth = kind, len(mounted.parts)
+    return found

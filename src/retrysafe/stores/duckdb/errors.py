@@ -1,0 +1,105 @@
+"""What DuckDB raises, read by the names of its classes: the driver need not be there to read this file."""
+
+from __future__ import annotations
+
+import re
+
+from retrysafe.errors import SchemaMissing, StoreError, StoreUnavailable, StoreUnclear
+
+_MODULES = frozenset({"duckdb", "_duckdb"})
+_LOCKED = re.compile(r"Could not set lock on file.*?(?:\(PID (\d+)\)|$)", re.DOTALL)
+
+SEVERAL = (
+    "DuckDB lets one process use a file. Close it there, or keep the records in a store made for several "
+    "processes: sqlite:///app.db on one machine, postgresql:// or mysql:// on many"
+)
+
+
+class Conflict(Exception):
+    """Another transaction changed the same row, or took the same id, and has not ended or was quicker. Nothing
+    happened, and the same thing may work now."""
+
+
+def kind_of(error: BaseException) -> str | None:
+    """The name of DuckDB's class of errors; None for anybody else's."""
+    found = type(error)
+    return found.__name__ if found.__module__.partition(".")[0] in _MODULES else None
+
+
+def conflicted(error: BaseException) -> bool:
+    """Whether the database undid it because of others. The rest of this class is misuse (nested, already aborted)."""
+    text = str(error)
+    return kind_of(error) == "TransactionException" and ("Conflict on" in text or "write-write" in text or _taken(text))
+
+
+def duplicate(error: BaseException) -> bool:
+    """The id is in the index, but its row is not to be seen: it was committed after this transaction began. ON
+    CONFLICT has no answer to that."""
+    return kind_of(error) == "ConstraintException" and "Duplicate key" in str(error)
+
+
+def _taken(text: str) -> bool:
+    return "Failed to commit" in text and "constraint violation" in text
+
+
+def meaning(error: Exception, path: str) -> Exception:
+    """The error as one of ours; Conflict stays inside the store."""
+    kind = kind_of(error)
+    if kind is None:
+        return _unstorable(error, path) if isinstance(error, UnicodeError) else error
+    if conflicted(error) or duplicate(error):
+        return Conflict(_line(error))
+    if kind in ("FatalException", "InternalException"):
+        return StoreUnclear(f"{path}: DuckDB gave up ({_line(error)}); it is opened again when it is used next")
+    if kind in ("IOException", "HTTPException"):
+        return StoreUnclear(f"{path}: the disk failed ({_line(error)}); look at the file system")
+    if kind == "CatalogException":
+        return SchemaMissing(f"{path} has no retrysafe tables ({_line(error)})", f"duckdb:///{path}")
+    if kind == "ConnectionException":
+        return StoreUnavailable(f"{path}: {_line(error)}; open a new store")
+    if kind == "OutOfMemoryException":
+        return StoreUnavailable(f"{path}: DuckDB has no memory left ({_line(error)}); raise memory_limit, or retry")
+    if "surrogate" in str(error):
+        return _unstorable(error, path)
+    return StoreError(f"{path}: {kind}: {_line(error)}")
+
+
+def unopened(error: Exception, path: str) -> StoreUnavailable:
+    """The file cannot be opened, so nothing can have happened."""
+    locked = _LOCKED.search(str(error))
+    if locked is not None:
+        who = f"process {locked.group(1)}" if locked.group(1) else "another process"
+        return StoreUnavailable(f"{path}: is open in {who}. {SEVERAL}")
+    if "different configuration" in str(error):
+        return StoreUnavailable(
+            f"{path}: is open in this process with settings of its own, and DuckDB wants the same everywhere; "
+            "give the store that connection: RetrySafe(DuckdbStore(connection))"
+        )
+    if "not a valid DuckDB database" in str(error):
+        return StoreUnavailable(f"{path}: is not a DuckDB database; point the URL at another file")
+    return StoreUnavailable(
+        f"{path}: cannot be opened ({_line(error)}); check that it is a file, and writable with its folder"
+    )
+
+
+def forked(path: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{path}: was open when this process was forked from the one that has it. {SEVERAL}; or open it only after "
+        "the fork, in one of the processes"
+    )
+
+
+def undone_too_often(path: str, seconds: float) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{path}: an open transaction has changed the same record and did not end within {seconds:g} s; nothing was "
+        "done: end that transaction, and send the operation again"
+    )
+
+
+def _unstorable(error: Exception, path: str) -> StoreError:
+    return StoreError(f"{path}: a value of this operation cannot be stored: {_line(error)}; nothing was done")
+
+
+def _line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

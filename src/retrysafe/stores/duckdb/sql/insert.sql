@@ -1,0 +1,10 @@
+-- A record's first moment, and when that was; the claim knows the rest. Says nothing (no row) when the id is taken.
+-- What is returned is a column: DuckDB binds no values in RETURNING.
+INSERT INTO {keys} ({columns})
+VALUES (
+    :id, :namespace, :kind, :scope, :key, :target, :fingerprint, 'claimed', 1, :token, :run,
+    {least}({now} + :lease, {forever}), :on_lapse, '', {empty}, :input, NULL, '', {empty}, '', '',
+    {now}, {now}, 0, {forever}, :retention
+)
+ON CONFLICT (id) DO NOTHING
+RETURNING started

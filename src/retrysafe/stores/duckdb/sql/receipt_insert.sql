@@ -1,0 +1,15 @@
+-- A receipt: born completed, in the transaction whose work it stands for. No row: the id was taken meanwhile, or
+-- this is no longer the transaction that began. A rival that has not committed yet is not seen here: of the two
+-- commits the second is refused, and all of its work with it.
+INSERT INTO {keys} ({columns})
+SELECT
+    :id, :namespace, :kind, :scope, :key, :target, :fingerprint, 'completed', :attempt, :token, :run,
+    {now}, 'rerun', '', {empty}, :input, :status, :headers, :body, :gone, '',
+    CAST(:created AS bigint), CAST(:started AS bigint), {now},
+    {greatest}(
+        {least}(CAST(:created AS bigint) + CAST(:retention AS bigint), {forever}), {least}({now} + {hour}, {forever})
+    ),
+    CAST(:retention AS bigint)
+WHERE {began} = :began
+ON CONFLICT (id) DO NOTHING
+RETURNING completed

@@ -1,0 +1,11 @@
+-- The next attempt of the same life. Everything that made it takeable is asked again here, because the owner
+-- may have renewed or settled since we looked.
+UPDATE {keys} SET
+    state = 'claimed', attempt = attempt + 1, token = :token,
+    lease_until = {least}({now} + :lease, {forever}), on_lapse = :on_lapse, note = '',
+    started = {now}, completed = 0, expires = {forever}
+WHERE id = :id AND fingerprint = :fingerprint AND (
+    (state = 'released' AND expires > {now})
+    OR (state = 'claimed' AND lease_until <= {now} AND on_lapse IN ('resume', 'rerun'))
+)
+RETURNING started, {columns}

@@ -1,0 +1,144 @@
+"""SQL Server's words, and its URL. No driver is needed to read this file."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from retrysafe.core.urls import safe_url
+from retrysafe.errors import StoreURLError
+from retrysafe.stores.base import Capabilities
+from retrysafe.stores.sql.dialect import Dialect
+from retrysafe.stores.sql.names import DEFAULT, Names, names, number, split_options
+from retrysafe.stores.sql.rows import COLUMNS
+
+CAPABILITIES = Capabilities(name="mssql", durable=True, shared=True, transactions=True, clock="store", outbox=True)
+
+COLLATION = "Latin1_General_100_BIN2"
+"""Compares code by code. Even so `=` pads with spaces: where that matters the lengths are compared, too."""
+
+CLOCK = (
+    "DECLARE @now bigint = "
+    "coalesce(%(now)s, DATEDIFF_BIG(MICROSECOND, CAST('19700101' AS datetime2), SYSUTCDATETIME()));"
+)
+"""Goes in front of every batch that asks for the time (talking.py): read once, so that all of it agrees."""
+
+_COLUMNS = ", ".join(f"[{column}]" for column in COLUMNS)
+_TWO = re.compile(r"\{(least|greatest)\}\(")
+_LARGE = re.compile(r":(body|input|progress|payload)\b")
+_COMPARED = re.compile(r"\b(namespace|kind|scope) = :\1\b")
+
+
+@dataclass(frozen=True)
+class MssqlDialect(Dialect):
+    """RETURNING is OUTPUT, and stands before WHERE. LEAST and GREATEST came with 2022: IIF does it everywhere."""
+
+    def fill(self, text: str, names: Names) -> str:
+        if not names.keys:  # the conditions of a list, put together by plans.py
+            text = _COMPARED.sub(r"\1 = :\1 AND DATALENGTH(\1) = DATALENGTH(:\1)", text)
+            text = text.replace("id > :after", "id > CAST(:after AS varbinary(32))")
+        text = text.replace("point <> ''", "DATALENGTH(point) > 0").replace(
+            "AND point = '')", "AND DATALENGTH(point) = 0)"
+        )
+        text = picked(_output(text)).replace("{columns}", _COLUMNS)
+        # The driver writes no bytes as '', which is no binary value.
+        text = _LARGE.sub(r"CAST(:\1 AS varbinary(max))", text)
+        return super().fill(text, bracketed(names))
+
+
+DIALECT = MssqlDialect(
+    package="retrysafe.stores.mssql",
+    now="@now",
+    empty="0x",
+    least="least",
+    greatest="greatest",
+    parameter="%({})s",
+    began="CURRENT_TRANSACTION_ID()",
+)
+
+
+def bracketed(names: Names) -> Names:
+    """By brackets: what double quotes mean depends on the session's QUOTED_IDENTIFIER."""
+    return Names(*(re.sub(r'"(\w+)"', r"[\1]", text) for text in names))
+
+
+def _output(text: str) -> str:
+    """An update that says which rows it changed."""
+    if "RETURNING 1" not in text:
+        return text
+    return re.sub(r"\bWHERE\b", "OUTPUT inserted.id\nWHERE", text.replace("RETURNING 1", ""), count=1)
+
+
+def picked(text: str) -> str:
+    """`{least}(a, b)` as `IIF(a < b, a, b)`, from the inside out."""
+    while True:
+        found = list(_TWO.finditer(text))
+        if not found:
+            return text
+        start = found[-1]
+        end, comma = _closing(text, start.end())
+        one, other = text[start.end() : comma].strip(), text[comma + 1 : end].strip()
+        sign = "<" if start.group(1) == "least" else ">"
+        text = f"{text[: start.start()]}IIF({one} {sign} {other}, {one}, {other}){text[end + 1 :]}"
+
+
+def _closing(text: str, at: int) -> tuple[int, int]:
+    """Where the parenthesis that was open at `at` closes, and where the comma between its two arguments is."""
+    depth, comma = 0, -1
+    for place in range(at, len(text)):
+        if text[place] == ")" and depth == 0:
+            return place, comma
+        if text[place] == "," and depth == 0:
+            comma = place
+        depth += {"(": 1, ")": -1}.get(text[place], 0)
+    raise ValueError(f"a parenthesis is not closed in: {text}")
+
+
+# The URL ----------------------------------------------------------------------------------------
+
+_OPTIONS = frozenset({"table", "schema", "pool", "pool_timeout", "encrypt"})
+_ENCRYPT = ("off", "request", "require")
+
+
+class Location(NamedTuple):
+    connect: dict[str, Any]
+    """Arguments for the driver."""
+    names: Names
+    schema: str
+    pool: int
+    pool_timeout: float
+    url: str
+
+
+def parse_url(url: str) -> Location:
+    """`mssql://user:password@host:1433/database`, with `table=`, `schema=`, `pool=`, `pool_timeout=` and
+    `encrypt=off|request|require`."""
+    plain, options = split_options(url, _OPTIONS)
+    parts, shown = urlsplit(plain), safe_url(url)
+    database = unquote(parts.path.strip("/"))
+    if not database or "/" in database or not parts.hostname:
+        raise StoreURLError(f"{shown!r} names no database; write mssql://user:password@host:1433/database")
+    if parts.query:
+        known = ", ".join(f"{name}=" for name in sorted(_OPTIONS))
+        raise StoreURLError(f"{shown!r} has options that are not known ({parts.query}); there are {known}")
+    try:
+        port = parts.port or 1433
+    except ValueError as error:
+        raise StoreURLError(f"{shown!r}: {error}; write mssql://user@host:1433/database") from error
+    connect: dict[str, Any] = {
+        "server": parts.hostname,
+        "port": str(port),
+        "user": unquote(parts.username or ""),
+        "password": unquote(parts.password or ""),
+        "database": database,
+    }
+    encrypt = options.get("encrypt")
+    if encrypt is not None:
+        if encrypt not in _ENCRYPT:
+            raise StoreURLError(f"encrypt={encrypt!r} in {shown!r} is none of {', '.join(_ENCRYPT)}")
+        connect["encryption"] = encrypt
+    tables = names(options.get("table", DEFAULT), options.get("schema", ""))
+    pool, patience = int(number(options, "pool", 10)), number(options, "pool_timeout", 5.0)
+    return Location(connect, tables, options.get("schema", ""), pool, patience, url)

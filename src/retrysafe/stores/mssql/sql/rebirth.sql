@@ -1,0 +1,11 @@
+-- An expired record is as good as none: a new life in the same row. The old token dies with the old life,
+-- so a former owner that wakes up finds a stranger, although attempt is 1 again (I3).
+UPDATE {keys} SET
+    namespace = :namespace, kind = :kind, scope = :scope, [key] = :key, target = :target,
+    fingerprint = :fingerprint, state = 'claimed', attempt = 1, token = :token, run = :run,
+    lease_until = {least}({now} + :lease, {forever}), on_lapse = :on_lapse, point = '', progress = {empty},
+    input = :input, status = NULL, headers = '', body = {empty}, gone = '', note = '',
+    created = {now}, started = {now}, completed = 0, expires = {forever}, retention = :retention
+WHERE id = :id AND state IN ('completed', 'released') AND expires <= {now}
+GO
+SELECT started, {columns} FROM {keys} WHERE id = :id AND token = :token AND state = 'claimed'

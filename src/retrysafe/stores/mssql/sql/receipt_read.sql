@@ -1,0 +1,10 @@
+-- How a transaction of the user's begins: try the key's lock, which ends with the transaction, and read what is
+-- committed, in one round trip. A receipt that is committed in between is met when ours is inserted.
+DECLARE @lock nvarchar(255) = CONCAT('retrysafe:', :lock);
+DECLARE @got int;
+EXEC @got = sp_getapplock @Resource = @lock, @LockMode = 'Exclusive', @LockOwner = 'Transaction', @LockTimeout = 0;
+SELECT
+    CASE WHEN @got >= 0 THEN 1 ELSE 0 END, {began}, (SELECT value FROM {meta} WHERE name = 'install'),
+    clock.moment, {columns}
+FROM (SELECT {now} AS moment) AS clock
+LEFT JOIN {keys} ON id = :id

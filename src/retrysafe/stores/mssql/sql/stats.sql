@@ -1,0 +1,10 @@
+-- How many records stand where.
+SELECT
+    count(CASE WHEN state = 'claimed' THEN 1 END),
+    count(CASE WHEN state = 'released' THEN 1 END),
+    count(CASE WHEN state = 'completed' THEN 1 END),
+    count(CASE WHEN state = 'uncertain' THEN 1 END),
+    count(CASE WHEN state = 'claimed' AND lease_until <= {now} THEN 1 END),
+    count(CASE WHEN state IN ('completed', 'released') AND expires <= {now} THEN 1 END),
+    {now}
+FROM {keys}

@@ -1,0 +1,12 @@
+-- The next attempt of the same life. Everything that made it takeable is asked again here, because the owner
+-- may have renewed or settled since we looked. No row with our token: somebody else was quicker.
+UPDATE {keys} SET
+    state = 'claimed', attempt = attempt + 1, token = :token,
+    lease_until = {least}({now} + :lease, {forever}), on_lapse = :on_lapse, note = '',
+    started = {now}, completed = 0, expires = {forever}
+WHERE id = :id AND fingerprint = :fingerprint AND (
+    (state = 'released' AND expires > {now})
+    OR (state = 'claimed' AND lease_until <= {now} AND on_lapse IN ('resume', 'rerun'))
+)
+GO
+SELECT started, {columns} FROM {keys} WHERE id = :id AND token = :token AND state = 'claimed'

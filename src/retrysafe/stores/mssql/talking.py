@@ -1,0 +1,81 @@
+"""How a statement is said to SQL Server, whoever says it. No I/O here.
+
+A text is one batch or several, parted by `GO` on a line of its own. The reply is what the last one says: its rows, and
+none where it says nothing. An insert marked `or nothing` takes "that id is there already" (2601, 2627) for an answer:
+nothing was inserted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from retrysafe.stores.base import Plan
+from retrysafe.stores.mssql.dialect import CLOCK
+from retrysafe.stores.sql.dialect import Statement
+
+Rows = Sequence[Sequence[Any]]
+
+OR_NOTHING = "/* or nothing */"
+DUPLICATE = frozenset({2601, 2627})
+_DEPTH = 8
+
+BEGIN = Statement("BEGIN TRANSACTION", {})
+COMMIT = Statement("COMMIT TRANSACTION", {})
+ROLLBACK = Statement("IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION", {})
+
+
+@lru_cache(maxsize=1024)
+def batches(sql: str) -> tuple[str, ...]:
+    """What is sent, one after the other. The clock is read anew in each that asks for it."""
+    parts = [part.strip() for part in f"\n{sql}\n".split("\nGO\n")]
+    return tuple(f"{CLOCK}\n{part}" if "@now" in part else part for part in parts)
+
+
+def spoken(statement: Statement) -> Plan[str, Rows]:
+    """Yields each batch and is sent its rows."""
+    last: Rows = []
+    for batch in batches(statement.sql):
+        try:
+            last = yield batch
+        except Exception as error:
+            if not refused(error, batch):
+                raise
+            last = []
+    return last
+
+
+def refused(error: BaseException, batch: str) -> bool:
+    """Whether this is an `or nothing` that got nothing."""
+    return OR_NOTHING in batch and number_of(error) in DUPLICATE
+
+
+def number_of(error: BaseException) -> int | None:
+    """The server's or DB-Lib's error number, wherever in the chain it stands. pymssql puts `(number, text)` or the
+    number first in `args`."""
+    at: BaseException | None = error
+    for _ in range(_DEPTH):
+        if at is None:
+            return None
+        if _from_driver(at) and at.args:
+            first = at.args[0]
+            found = first[0] if isinstance(first, tuple) and first else first
+            if isinstance(found, int):
+                return found
+        at = at.__cause__
+    return None
+
+
+def _from_driver(error: BaseException) -> bool:
+    return any(base.__module__.partition(".")[0] == "pymssql" for base in type(error).__mro__)
+
+
+def heard(cursor: Any) -> Rows:
+    """The rows of the last batch's last result. Statements that say nothing are passed over by the driver."""
+    found: Rows = []
+    while True:
+        if cursor.description:
+            found = [tuple(row) for row in cursor.fetchall()]
+        if not cursor.nextset():
+            return found

@@ -1,0 +1,76 @@
+"""DuckDB: a connection, or a cursor of one, which is a connection of its own to the same file.
+
+Its transactions do not wait for each other. Two that write the same record both run; the second is refused, at the
+write or at its commit, and its body runs again and finds the first one's answer. The lock of the key (a process's own:
+nobody else has the file) spares most of those runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import duckdb
+
+from retrysafe.errors import NestedTransaction
+from retrysafe.stores.duckdb import locks
+from retrysafe.stores.duckdb.dialect import DIALECT, bound
+from retrysafe.stores.duckdb.errors import duplicate
+from retrysafe.stores.sql.dialect import Statement
+from retrysafe.transactions.base import DialectName, Rows, timed
+
+FIX = "commit or roll back first, or pass a factory: tx=connection.cursor makes one for each call"
+
+LOCK = "lock"
+WHERE = "SELECT path FROM duckdb_databases() WHERE database_name = current_database()"
+
+
+class DuckdbTx:
+    dialect = DIALECT
+    dialect_name: DialectName = "duckdb"
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self.handle = connection
+        self._file = ""
+
+    def send(self, statement: Statement) -> Rows:
+        values = timed(bound(statement.sql, statement.values))
+        if LOCK in values:
+            values[LOCK] = int(locks.take((self._path(), values[LOCK]), self))
+        try:
+            return list(self.handle.execute(statement.sql, values or None).fetchall())
+        except duckdb.ConstraintException as error:
+            if "ON CONFLICT" not in statement.sql or not duplicate(error):
+                raise
+            raise duckdb.TransactionException("Conflict on the key: it was committed meanwhile") from error
+
+    def _path(self) -> str:
+        """Of the file, which is part of a lock's name: a process may have several open."""
+        if not self._file:
+            self._file = str(self.handle.execute(WHERE).fetchall()[0][0])
+        return self._file
+
+    def flush(self) -> None:
+        """A connection holds nothing back."""
+
+
+@contextmanager
+def connection(given: duckdb.DuckDBPyConnection) -> Iterator[DuckdbTx]:
+    begin(given)
+    tx = DuckdbTx(given)
+    try:
+        yield tx
+        given.execute("COMMIT")
+    except BaseException:
+        with suppress(duckdb.Error):  # a commit that was refused has ended it already
+            given.execute("ROLLBACK")
+        raise
+    finally:
+        locks.give_back(tx)
+
+
+def begin(given: duckdb.DuckDBPyConnection) -> None:
+    try:
+        given.execute("BEGIN TRANSACTION")
+    except duckdb.TransactionException as error:
+        raise NestedTransaction("the DuckDB connection", FIX) from error

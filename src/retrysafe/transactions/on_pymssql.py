@@ -1,0 +1,59 @@
+"""pymssql: a connection to SQL Server, with autocommit on.
+
+Without autocommit the driver begins a transaction with the connection and another after each commit, so one is always
+open, and an empty one cannot be told from one that has done something. Such a connection is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pymssql
+
+from retrysafe.errors import NestedTransaction
+from retrysafe.stores.base import follow
+from retrysafe.stores.mssql.dialect import DIALECT
+from retrysafe.stores.mssql.talking import BEGIN, COMMIT, ROLLBACK, heard, spoken
+from retrysafe.stores.sql.dialect import Statement
+from retrysafe.transactions.base import DialectName, Rows
+
+FIX = (
+    "commit or roll back first, and turn autocommit on: without it the driver keeps a transaction open all the time. "
+    "Or pass a factory: tx=lambda: pymssql.connect(…, autocommit=True)"
+)
+
+
+class PymssqlTx:
+    dialect = DIALECT
+    dialect_name: DialectName = "mssql"
+
+    def __init__(self, connection: Any) -> None:
+        self.handle = connection
+
+    def send(self, statement: Statement) -> Rows:
+        return list(follow(spoken(statement), lambda text: self._hear(text, statement.values)))
+
+    def _hear(self, text: str, values: Mapping[str, Any]) -> Rows:
+        with self.handle.cursor(as_dict=False) as cursor:  # plain rows, whichever its owner has chosen
+            cursor.execute(text, dict(values)) if values else cursor.execute(text)
+            return list(heard(cursor))
+
+    def flush(self) -> None:
+        """A connection holds nothing back."""
+
+
+@contextmanager
+def connection(given: Any) -> Iterator[PymssqlTx]:
+    tx = PymssqlTx(given)
+    if not given.autocommit_state or tx.send(Statement("SELECT @@TRANCOUNT", {}))[0][0]:
+        raise NestedTransaction("the pymssql Connection", FIX)
+    tx.send(BEGIN)
+    try:
+        yield tx
+        tx.send(COMMIT)
+    except BaseException:
+        with suppress(pymssql.Error):  # it is broken: then there is nothing left to roll back
+            tx.send(ROLLBACK)
+        raise
