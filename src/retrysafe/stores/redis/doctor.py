@@ -1,13 +1,17 @@
-"""What a Redis or Valkey server's settings are worth."""
+"""What the settings of a Redis or Valkey server, of a cluster, or of servers watched by sentinels are worth.
+
+Of a cluster each primary is asked, and the one that is worst off counts: it has its share of the keys.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from retrysafe.errors import MissingDriver, StoreUnavailable
-from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good
-from retrysafe.stores.redis.urls import Target
+from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good, worst
+from retrysafe.stores.redis.slots import Address, Topology
+from retrysafe.stores.redis.urls import TIMEOUT, Target
 
 UNKNOWN = "unknown"
 ASKED = ("appendonly", "appendfsync", "maxmemory", "maxmemory-policy", "min-replicas-to-write")
@@ -20,17 +24,78 @@ def diagnose(at: Target) -> Diagnosis:
         import redis
     except ImportError as error:
         raise MissingDriver("Redis", "redis", "redis") from error
-    client = redis.Redis.from_url(at.url, decode_responses=True, socket_timeout=5, socket_connect_timeout=5)
     try:
-        info = dict(client.info("everything"))
-        config = {name: _config(client, name) for name in ASKED}
+        found = [(address, _settings(at, url)) for address, url in _places(at)]
     except redis.RedisError as error:
         raise StoreUnavailable(f"the server cannot be asked: {error}") from error
-    finally:
-        client.close()
-    name = "Valkey" if "valkey_version" in info else "Redis"
-    version = info.get("valkey_version") or info.get("redis_version", UNKNOWN)
-    return Diagnosis(f"{name} {version}", tuple(judge({**info, **config, "buckets": at.layout.buckets})))
+    _, first = found[0]
+    name = "Valkey" if "valkey_version" in first else "Redis"
+    version = first.get("valkey_version") or first.get("redis_version", UNKNOWN)
+    kind = {"cluster": f"cluster of {name}", "sentinel": f"{name} behind sentinels"}.get(at.kind, name)
+    verdicts = [(address, tuple(judge(settings))) for address, settings in found]
+    return Diagnosis(f"{kind} {version}", tuple(_of_all(verdicts)))
+
+
+def _places(at: Target) -> Iterator[tuple[Address, str]]:
+    """The servers that take claims, with their URLs."""
+    if at.kind == "single":
+        yield ("", 0), at.url
+    elif at.kind == "sentinel":
+        from retrysafe.stores.redis.sync import pool_of
+
+        pool = pool_of(at)
+        try:
+            address: Address = pool.connection_kwargs["connection_pool"].get_master_address()
+        finally:
+            pool.disconnect()
+        yield address, at.at(address)
+    else:
+        for address in _primaries(at):
+            yield address, at.at(address)
+
+
+def _primaries(at: Target) -> list[Address]:
+    import redis
+
+    topology = Topology(at.nodes)
+    error: Exception = StoreUnavailable("the cluster has no primary")
+    for address in at.nodes:
+        try:
+            with _client(at.at(address)) as client:
+                # As bytes and lists, whatever redis-py would make of it.
+                client.set_response_callback("CLUSTER SLOTS", lambda reply, **_: reply)
+                topology.learn(client.execute_command("CLUSTER SLOTS"), address)
+                return topology.primaries()
+        except redis.RedisError as failed:
+            error = failed
+    raise error
+
+
+def _client(url: str) -> Any:
+    import redis
+
+    return redis.Redis.from_url(url, decode_responses=True, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT)
+
+
+def _settings(at: Target, url: str) -> Settings:
+    with _client(url) as client:
+        info = dict(client.info("everything"))
+        config = {name: _config(client, name) for name in ASKED}
+        if info.get("cluster_enabled"):
+            info |= client.execute_command("CLUSTER INFO")
+    return {**info, **config, "buckets": at.layout.buckets, "wait": at.wait.replicas}
+
+
+def _of_all(verdicts: Sequence[tuple[Address, tuple[Finding, ...]]]) -> Iterator[Finding]:
+    """One finding for each setting: of the server that is worst off, which is named where they differ."""
+    names = dict.fromkeys(finding.setting for _, findings in verdicts for finding in findings)
+    for name in names:
+        found = [(address, one) for address, findings in verdicts for one in findings if one.setting == name]
+        limit = worst(one.limit for _, one in found)
+        rank = [(one.limit != limit, one.fine) for _, one in found]
+        (host, port), chosen = found[rank.index(min(rank))]
+        differ = len({one.value for _, one in found}) > 1
+        yield chosen._replace(value=f"{chosen.value} ({host}:{port})") if differ else chosen
 
 
 def _config(client: Any, name: str) -> str:
@@ -92,18 +157,29 @@ def _role(settings: Settings) -> Finding:
 
 
 def _replicas(settings: Settings) -> Finding:
-    count = int(settings.get("connected_slaves", 0))
+    count, wait = int(settings.get("connected_slaves", 0)), int(settings.get("wait", 0))
+    shown = f"{count}, of which {wait} are waited for" if wait else str(count) if count else "none"
+    if wait > count:
+        why = f"every operation ends as unclear: wait={wait}, and {count} replicas are connected"
+        fix = f"connect as many replicas, or put ?wait={count} into the URL"
+        return bad("replicas", shown, "exactly-once-capable", why, fix)
     if not count:
-        return good("replicas", "none", "there is no failover that could lose anything")
+        return good("replicas", shown, "there is no failover that could lose anything")
+    if wait == count:
+        return good("replicas", shown, "a claim is on every replica before it is acknowledged: any may be promoted")
+    if wait:
+        why = f"the {count - wait} that are not waited for may lack the last claims, and any may be promoted"
+        return bad("replicas", shown, "at-most-once-until-failover", why, f"put ?wait={count} into the URL")
     why = "replication is asynchronous: a replica that is promoted may lack the last claims"
-    fix = (
-        "none on the server: where a duplicate costs money keep the keys in PostgreSQL, or in a Redis without failover"
-    )
-    return bad("replicas", str(count), "at-most-once-until-failover", why, fix)
+    fix = f"put ?wait={count} into the URL; or keep the keys in PostgreSQL, or in a Redis without failover"
+    return bad("replicas", shown, "at-most-once-until-failover", why, fix)
 
 
 def _cluster(settings: Settings) -> Finding:
-    buckets = settings["buckets"]
+    buckets, state = settings["buckets"], settings.get("cluster_state", "ok")
+    if state != "ok":
+        fix = "look at CLUSTER NODES; give every slot a living primary"
+        return bad("cluster", state, "exactly-once-capable", "it refuses claims", fix, invariant="I1")
     if buckets > 1:
         return good("cluster", f"{buckets} buckets", "the keys are spread over the nodes", invariant="I1")
     fix = "add ?buckets=16 to the URL before the first key is stored"

@@ -11,7 +11,7 @@ import re
 
 from retrysafe.errors import CorruptRecord, StoreError, StoreUnavailable, StoreUnclear
 
-_ONE_SERVER = "clusters are not supported yet, use one server"
+_AS_CLUSTER = "give the URL of a cluster as redis+cluster://host:port,host:port"
 
 _REFUSALS = {
     "OOM": "its memory is full and its eviction policy makes no room, so it takes no new record; "
@@ -28,11 +28,12 @@ _REFUSALS = {
     "for example: ACL SETUSER name ~retrysafe:* +@read +@write +@scripting +time",
     "NOSCRIPT": "it forgets scripts as soon as they are loaded; "
     "do not put a balancer over several servers behind one address",
-    "MOVED": f"it is a node of a cluster, and this key lives on another; {_ONE_SERVER}",
-    "CLUSTERDOWN": f"it is a node of a cluster that is down; {_ONE_SERVER}",
-    "CROSSSLOT": f"it is a node of a cluster; {_ONE_SERVER}",
+    "MOVED": f"it is a node of a cluster, and this key lives on another; {_AS_CLUSTER}",
+    "CLUSTERDOWN": "it is a node of a cluster that is down: some slots have no living primary; look at CLUSTER INFO",
+    "CROSSSLOT": f"it is a node of a cluster; {_AS_CLUSTER}",
+    "TRYAGAIN": "a slot is being moved between two nodes of the cluster; try again when it has arrived",
 }
-for _same, _as in {"ASK": "MOVED", "TRYAGAIN": "MOVED", "UNKILLABLE": "BUSY"}.items():
+for _same, _as in {"ASK": "MOVED", "UNKILLABLE": "BUSY"}.items():
     _REFUSALS[_same] = _REFUSALS[_as]
 
 # redis-py takes the code off the message of the errors it has a class for.
@@ -64,6 +65,8 @@ def refusal(error: Exception, server: str) -> StoreError:
     if corrupt is not None:
         return CorruptRecord(bytes.fromhex(corrupt["id"]), corrupt["why"])
     code = code_of(error)
+    if "non local key" in said:
+        code = "TRYAGAIN"
     if code == "WRONGTYPE":
         return StoreError(f"{server} holds something else under one of our keys ({said}): another prefix is free of it")
     why = _REFUSALS.get(code, "look the message up, and at the server's log")
@@ -94,6 +97,11 @@ def answered(error: Exception) -> bool:
     from redis import exceptions
 
     return isinstance(error, exceptions.ResponseError | exceptions.BusyLoadingError | exceptions.AuthenticationError)
+
+
+def demoted(responses: list[object]) -> bool:
+    """Whether it was a primary once, and says that it is not any more."""
+    return any(isinstance(each, Exception) and code_of(each) == "READONLY" for each in responses)
 
 
 def code_of(error: Exception) -> str:

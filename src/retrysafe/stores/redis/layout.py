@@ -3,10 +3,12 @@
     <prefix>{<bucket>}:<hex id>      one record, a hash of few fields, packed (rows.py)
     <prefix>{<bucket>}:births        its bucket's records by the moment of their birth: the order of listings
     <prefix>{<bucket>}:states        … by state, and in it by the end of the lease, the expiry or the start
+    <prefix>{<bucket>}:wait          touched where replicas are waited for (replicas.py); holds nothing
     <prefix>meta                     the layout's version, its number of buckets, the install's id
 
 The bucket is the hash tag: a record and all its indexes are in one cluster slot, so one script reaches them.
-A single server needs one bucket; the number is part of the layout and cannot change once there are records.
+A single server needs one bucket, a cluster has 16 unless told otherwise; the number is part of the layout and cannot
+change once there are records.
 
 One index holds all states, so that a move is one command: the score is a time in microseconds plus where its state's
 band is. Claimed and completed records have the bands in which doubles are exact to the microsecond; the two others are

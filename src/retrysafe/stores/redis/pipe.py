@@ -136,6 +136,11 @@ class Pipe:
             else:
                 self._flush()
 
+    def hang_up(self) -> None:
+        """Let go of this connection; the next command makes another."""
+        if self._ear is not None:
+            self._ear.fail(ConnectionError("it leads to a server that is no longer the primary"))
+
     async def aclose(self) -> None:
         self._closed = True
         tasks = list(self._tasks)

@@ -13,6 +13,10 @@ def channel(layout: Layout) -> str:
     return f"{layout.prefix}settled"
 
 
+def announcement(layout: Layout, record_id: bytes) -> tuple[bytes, ...]:
+    return (b"PUBLISH", channel(layout).encode(), record_id.hex().encode())
+
+
 def listen(client: Any, layout: Layout, heard: Heard, wanted: Wanted) -> None:
     own = client.__class__(connection_pool=_own_pool(client))
     try:

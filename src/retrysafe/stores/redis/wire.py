@@ -143,7 +143,7 @@ def checked_pool(client: Any) -> Any:
     if pool is None:
         raise UsageError(
             f"{type(client).__name__} has no connection pool: pass a redis.Redis or redis.asyncio.Redis "
-            "client of one server; clusters are not supported yet"
+            "client of one server; a cluster is opened by its URL, redis+cluster://host:port,host:port"
         )
     if pool.get_encoder().decode_responses:
         raise UsageError(
@@ -162,6 +162,8 @@ def connection_arguments(pool: Any) -> tuple[str, ...]:
 def server_name(pool: Any) -> str:
     """How messages call the server. Never with a password."""
     given = pool.connection_kwargs
+    if "connection_pool" in given:
+        return f"Redis ({given['connection_pool'].service_name!r} of the sentinels)"
     if "path" in given:
         return f"Redis at {given['path']}"
     return f"Redis at {given.get('host', 'localhost')}:{given.get('port', 6379)}"

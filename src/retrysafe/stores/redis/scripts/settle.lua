@@ -55,7 +55,8 @@ end
 local function tidy(start, state)
   local first, last = due(state, now - 60000000)
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', STATES, first, last, 'LIMIT', 0, 32 + #KEYS)) do
-    if redis.call('EXISTS', start .. name) == 0 then
+    -- On a cluster the record may just have been moved to another node: that is an error, and not absence.
+    if redis.pcall('EXISTS', start .. name) == 0 then
       redis.call('ZREM', STATES, name)
       redis.call('ZREM', BIRTHS, name)
     end

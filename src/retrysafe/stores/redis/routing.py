@@ -1,0 +1,200 @@
+"""Plans on a cluster, once for both colours: each command to the node that has its slot, and after it if it moved.
+
+A command that is turned away with MOVED, ASK, TRYAGAIN or CLUSTERDOWN was not done, so it is sent again, to where it
+belongs by then. What a node had answered before is kept: in one exchange no command is sent twice that was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeVar
+
+from retrysafe.errors import StoreError, StoreUnavailable, StoreURLError
+from retrysafe.stores.base import Plan
+from retrysafe.stores.redis import replicas
+from retrysafe.stores.redis.failures import refusal
+from retrysafe.stores.redis.replicas import Wait
+from retrysafe.stores.redis.slots import Address, Topology, down, moving, redirect, slot_of
+from retrysafe.stores.redis.wire import Command, Exchange
+
+R = TypeVar("R")
+
+REDIRECTS = 16
+"""How often one exchange is redirected before it is called a loop."""
+
+PAUSES = (0.002, 0.005, 0.01, 0.02, 0.05, *[0.1] * 50)
+"""Seconds between attempts while a slot is being moved key by key: five in all."""
+
+DOWNS = 5
+"""How often a cluster that calls itself down is asked again: an election takes longer than a caller should wait."""
+
+
+class Round(dict[Address, Exchange]):
+    """What to send to which nodes at the same time; answered by a list of responses for each, or by an error."""
+
+
+class Pause(NamedTuple):
+    """Wait for so long; answered by nothing."""
+
+    seconds: float
+
+
+Request = Round | Pause
+
+
+class Cluster(NamedTuple):
+    """What routing knows of it."""
+
+    topology: Topology
+    wait: Wait
+    name: str
+
+
+def routed(plan: Plan[Exchange, R], cluster: Cluster) -> Plan[Request, R]:
+    try:
+        commands = next(plan)
+        while True:
+            commands = plan.send((yield from _exchange(commands, cluster)))
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]  # a plan's value is an R
+
+
+def learn(cluster: Cluster) -> Plan[Request, None]:
+    """Ask the nodes, one after the other, who has what."""
+    error: Exception | None = None
+    for address in cluster.topology.known():
+        answer = (yield Round({address: [(b"CLUSTER", b"SLOTS")]}))[address]
+        reply = answer if isinstance(answer, Exception) else answer[0]
+        if not isinstance(reply, Exception):
+            cluster.topology.learn(reply, address)
+            return
+        error = reply if isinstance(reply, StoreError) else _refused(reply, _name(address))
+    raise StoreUnavailable(f"no node of {cluster.name} says who has which slot, the last: {error}") from error
+
+
+def _refused(error: Exception, server: str) -> Exception:
+    if "cluster support disabled" in str(error):
+        return StoreURLError(f"{server} is no cluster ({error}): give its URL as redis://host:port")
+    return refusal(error, server)
+
+
+class _Sending:
+    """One exchange on its way: which commands still have no answer, and where they go next."""
+
+    def __init__(self, commands: Exchange) -> None:
+        self.commands = commands
+        self.replies: list[Any] = [None] * len(commands)
+        self.loads = [command for command in commands if command[0] == b"SCRIPT"]
+        self.open = [place for place, command in enumerate(commands) if command[0] != b"SCRIPT"]
+        self.asking: dict[int, Address] = {}
+        self.redirects = 0
+        self.downs = 0
+        self.pauses: Iterator[float] = iter(PAUSES)
+
+    def shares(self, topology: Topology) -> dict[Address, list[int]]:
+        """The open commands by the nodes they go to. A slot that nobody has is asked of whoever is there."""
+        shares: dict[Address, list[int]] = {}
+        anybody = topology.known()[0]
+        for place in self.open:
+            address = self.asking.get(place) or topology.of(slot_of(self.commands[place][3])) or anybody
+            shares.setdefault(address, []).append(place)
+        return shares
+
+    def sent(self, places: list[int]) -> Iterator[tuple[Command, int | None]]:
+        """What goes to one node, and whose answer each is. Scripts first: the node may be new to them."""
+        for load in self.loads:
+            yield load, None
+        for place in places:
+            if place in self.asking:
+                yield (b"ASKING",), None
+            yield self.commands[place], place
+
+
+def _exchange(commands: Exchange, cluster: Cluster) -> Plan[Request, list[Any]]:
+    sending = _Sending(commands)
+    topology = cluster.topology
+    while sending.open:
+        if topology.stale:
+            yield from learn(cluster)
+        shares = sending.shares(topology)
+        sent = {address: list(sending.sent(places)) for address, places in shares.items()}
+        answers = yield Round({address: _with_proof([each for each, _ in sent[address]], cluster) for address in sent})
+        doubts: list[tuple[Address, list[Any]]] = []
+        failed: list[tuple[Address, StoreError]] = []
+        pause, sending.open, sending.asking = False, [], {}
+        for address, answer in answers.items():
+            if isinstance(answer, StoreError):
+                failed.append((address, answer))
+                sending.open.extend(shares[address])
+                continue
+            for (_, place), response in zip(sent[address], answer, strict=False):  # the proof stands behind them
+                if place is not None:
+                    pause = _hear(sending, place, response, address, topology) or pause
+            if cluster.wait.replicas:
+                doubts.append((address, answer))
+        for address, answer in doubts:
+            yield from _prove(address, [each for each, _ in sent[address]], answer, cluster)
+        if failed:
+            yield from _give_up_unless_moved(failed, cluster)
+        if pause:
+            seconds = next(sending.pauses, None)
+            if seconds is None:
+                break
+            yield Pause(seconds)
+    return sending.replies
+
+
+def _hear(sending: _Sending, place: int, response: Any, asked: Address, topology: Topology) -> bool:
+    """Note an answer, or where to go with the command next. Whether to pause before that."""
+    sending.replies[place] = response
+    elsewhere = redirect(response, asked)
+    if elsewhere is not None and sending.redirects < REDIRECTS:
+        sending.redirects += 1
+        sending.open.append(place)
+        if elsewhere.asking:
+            sending.asking[place] = elsewhere.address
+        else:
+            topology.move(elsewhere.slot, elsewhere.address)
+    elif moving(response) or (down(response) and sending.downs < DOWNS):
+        sending.downs += down(response)
+        sending.open.append(place)
+        topology.stale = True
+        return True
+    return False
+
+
+def _give_up_unless_moved(failed: list[tuple[Address, StoreError]], cluster: Cluster) -> Plan[Request, None]:
+    """A node could not be reached. If others have its slots by now the commands go there, if nothing was sent."""
+    cluster.topology.stale = True
+    unclear = next((error for _, error in failed if not _unsent(error)), None)
+    if unclear is not None:
+        raise unclear
+    yield from learn(cluster)
+    owners = cluster.topology.primaries()
+    for address, error in failed:
+        if address in owners:
+            cluster.topology.stale = True
+            raise error
+
+
+def _unsent(error: StoreError) -> bool:
+    return type(error) is StoreUnavailable
+
+
+def _with_proof(commands: Exchange, cluster: Cluster) -> Exchange:
+    return replicas.proving(commands, cluster.wait) if cluster.wait.replicas else commands
+
+
+def _prove(address: Address, commands: Exchange, responses: Any, cluster: Cluster) -> Plan[Request, None]:
+    if not replicas.happened(commands, responses):
+        return
+    doubt = replicas.unproven(commands, responses)
+    if doubt is not None:
+        responses = (yield Round({address: replicas.proving_again(doubt, cluster.wait)}))[address]
+        if isinstance(responses, StoreError):
+            raise replicas.unsure(responses) from responses
+    replicas.checked(responses, cluster.wait, _name(address))
+
+
+def _name(address: Address) -> str:
+    return f"Redis at {address[0]}:{address[1]}"

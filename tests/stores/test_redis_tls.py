@@ -1,0 +1,151 @@
+"""TLS: a real server with a certificate of its own, and our own traffic on it (the pipe takes over the transport)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+import redis
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from retrysafe.errors import StoreUnavailable, StoreUnclear
+from retrysafe.stores.diagnosis import diagnose
+from retrysafe.stores.redis import AsyncRedisStore, RedisStore
+from retrysafe.testing.builders import claim, complete, lookup
+from tests.opening import unique
+from tests.servers.base import ServerUnavailable
+from tests.servers.valkey import RedisServer
+
+pytestmark = [pytest.mark.store("redis8"), pytest.mark.xdist_group("redis tls")]
+
+LARGE = os.urandom(1 << 20)
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """Signed by itself, for the loopback address, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "retrysafe tests")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=2))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    certificate, secret = folder / "server.crt", folder / "server.key"
+    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    secret.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return certificate, secret
+
+
+class TLSServer(RedisServer):
+    """Speaks nothing but TLS."""
+
+    def __init__(self, folder: Path) -> None:
+        self.certificate, secret = certificate(folder)
+        tls = {"tls-cert-file": str(self.certificate), "tls-key-file": str(secret), "tls-auth-clients": "no"}
+        super().__init__(**tls)
+        self.settings["tls-port"] = str(self.port)
+
+    @property
+    def url(self) -> str:
+        return f"rediss://127.0.0.1:{self.port}/0?ssl_ca_certs={self.certificate}&prefix={unique()}:"
+
+    def command(self, folder: Path) -> list[str]:
+        command = super().command(folder)
+        command[command.index("--port") + 1] = "0"
+        return command
+
+    def ping(self) -> None:
+        with redis.Redis(
+            port=self.port, host="127.0.0.1", ssl=True, ssl_ca_certs=str(self.certificate), socket_timeout=5
+        ) as client:
+            client.ping()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TLSServer]:
+    own = TLSServer(tmp_path_factory.mktemp("tls"))
+    try:
+        own.start()
+    except ServerUnavailable as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+    yield own
+    own.stop()
+
+
+def test_threads_over_tls(server: TLSServer) -> None:
+    store = RedisStore.open(server.url)
+    held = store.execute_many([claim(f"k{n}", now=None) for n in range(50)])
+    assert store.execute_many([complete(each, LARGE, now=None) for each in held[:3]]) == [True] * 3
+    found = store.execute(lookup(held[0], now=None)).record
+    assert found is not None
+    assert found.answer is not None
+    assert found.answer.body == LARGE
+    store.close()
+
+
+async def test_one_connection_for_all_over_tls(server: TLSServer) -> None:
+    """Many calls in one turn, answers larger than any buffer, and back."""
+    store = AsyncRedisStore.open(server.url)
+    assert store.batches_itself
+    held = await asyncio.gather(*(store.execute(claim(f"k{n}", now=None)) for n in range(200)))
+    assert all(each.granted for each in held)
+    done = await asyncio.gather(*(store.execute(complete(each, LARGE, now=None)) for each in held[:5]))
+    assert done == [True] * 5
+    replays = await asyncio.gather(*(store.execute(claim(f"k{n}", now=None)) for n in range(5)))
+    assert [reply.record.answer.body == LARGE for reply in replays] == [True] * 5
+    await store.aclose()
+
+
+async def test_a_cut_connection_is_unclear_and_replaced_over_tls(server: TLSServer) -> None:
+    store = AsyncRedisStore.open(server.url)
+    op = claim(now=None)
+    assert (await store.execute(op)).granted
+    with redis.Redis(port=server.port, ssl=True, ssl_ca_certs=str(server.certificate), host="127.0.0.1") as client:
+        client.client_kill_filter(_type="normal", skipme=True)
+    try:
+        again = await store.execute(op)
+    except StoreUnclear:  # it depends on which of the two is noticed first
+        again = await store.execute(op)
+    assert again.granted
+    assert again.record is not None
+    assert again.record.attempt == 1
+    await store.aclose()
+
+
+async def test_a_certificate_nobody_vouches_for_is_refused(server: TLSServer) -> None:
+    strange = f"rediss://127.0.0.1:{server.port}/0"
+    store = RedisStore.open(strange)
+    with pytest.raises(StoreUnavailable, match=r"(?i)certificate") as caught:
+        store.execute(claim())
+    assert not isinstance(caught.value, StoreUnclear)
+    store.close()
+    astore = AsyncRedisStore.open(strange)
+    with pytest.raises(StoreUnavailable, match=r"(?i)certificate"):
+        await astore.execute(claim())
+    await astore.aclose()
+
+
+def test_the_doctor_over_tls(server: TLSServer) -> None:
+    found = diagnose(server.url)
+    assert found.store.startswith("Redis 8")
+    assert found.label == "exactly-once-capable"
