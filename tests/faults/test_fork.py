@@ -17,6 +17,7 @@ import psycopg
 import pymysql
 import pytest
 import redis
+from pymongo import MongoClient
 
 from retrysafe import RetrySafe
 from retrysafe.stores.mysql.dialect import parse_url
@@ -24,7 +25,7 @@ from retrysafe.stores.registry import open_store
 from retrysafe.testing.builders import claim
 from tests.opening import unique, with_option
 
-STORES = ["sqlite", "postgres", "redis", "mysql"]
+STORES = ["sqlite", "postgres", "redis", "mysql", "mongodb"]
 each_store = pytest.mark.parametrize("store", [pytest.param(name, marks=pytest.mark.store(name)) for name in STORES])
 
 CHILDREN = 3
@@ -44,6 +45,8 @@ def mine(store: str, request: pytest.FixtureRequest) -> str:
         url = with_option(with_option(url, "prefix", name), "client_name", name)
     elif store == "mysql":
         url = with_option(url, "table", name)
+    elif store == "mongodb":
+        url = with_option(with_option(url, "collection", name), "appname", name)
     opened = open_store(url)
     opened.migrate()
     opened.close()
@@ -61,6 +64,8 @@ def connections(url: str) -> list[int]:
             client.close()
     if url.startswith("mysql"):
         return mysql_connections(url)
+    if url.startswith("mongodb"):
+        return mongodb_connections(url, name)
     with psycopg.connect(url.partition("?")[0], autocommit=True) as admin:
         rows = admin.execute("SELECT pid FROM pg_stat_activity WHERE application_name = %s", [name]).fetchall()
     return [pid for (pid,) in rows]
@@ -71,6 +76,18 @@ def mysql_connections(url: str) -> list[int]:
     with pymysql.connect(**parse_url(url).connect) as admin, admin.cursor() as cursor:
         cursor.execute("SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> connection_id()")
         return [number for (number,) in cursor.fetchall()]
+
+
+def mongodb_connections(url: str, name: str) -> list[int]:
+    """Of those that are there, the ones that a client with this test's name opened to work on, not to watch."""
+    admin: MongoClient[Any] = MongoClient(url.partition("?")[0])
+    with admin:
+        there = admin.admin.aggregate([{"$currentOp": {"idleConnections": True, "allUsers": True}}])
+        return [
+            int(each["connectionId"])
+            for each in there
+            if each.get("appName") == name and each.get("command", {}).get("hello") is None
+        ]
 
 
 @contextmanager

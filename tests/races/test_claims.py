@@ -15,19 +15,27 @@ import pytest
 from retrysafe.stores.registry import open_async_store
 from retrysafe.testing import Do, LoopThread
 from retrysafe.testing.builders import claim, lookup, record_of
-from tests.opening import SHARED_STORES, open_migrated, store_url
+from tests.opening import REDIS_KIN, SHARED_STORES, open_migrated, store_url, with_option
 from tests.races.racers import PROCESSES, THREADS, Grant, Race, run_race
 
 KEYS = int(os.environ.get("RETRYSAFE_RACE_KEYS", "200"))
 ASYNC_KEYS = max(1, KEYS // 20)
-SHARE = {"mysql": 10, "mariadb": 20}
+SHARE = {"mysql": 10, "mariadb": 20, "redis8": 20, "redis_cluster": 20, "dynamodb": 50, "mongodb": 20}
 """One key in so many: a client in Python alone, and a server more, are worth less of the suite's minutes."""
+
+PATIENT = dict.fromkeys(("postgres", "mysql", "mariadb"), ("pool_timeout", "120")) | {"sqlite": ("timeout", "120")}
+"""Two hundred want a pool's few connections, or the one lock: on a busy machine the last of them waits for long."""
 
 pytestmark = pytest.mark.xdist_group("races")  # one at a time: they want the machine to themselves
 
 every_shared_store = pytest.mark.parametrize(
-    "store", [pytest.param(store, marks=pytest.mark.store(store)) for store in SHARED_STORES]
+    "store", [pytest.param(store, marks=pytest.mark.store(store)) for store in (*SHARED_STORES, *REDIS_KIN)]
 )
+
+
+def patient_url(request: pytest.FixtureRequest, tmp_path: Path, store: str) -> str:
+    url = store_url(request, tmp_path, store)
+    return with_option(url, *PATIENT[store]) if store in PATIENT else url
 
 
 def assert_one_winner_each(do: Do, grants: list[Grant], keys: int, attempt: int) -> None:
@@ -47,7 +55,7 @@ def test_one_winner_per_key_and_attempt(store: str, request: pytest.FixtureReque
     """I1, I2, I3: over processes and threads; then all leases lapse, and everybody races for attempt 2."""
     assert PROCESSES * THREADS == 200
     keys = max(1, KEYS // SHARE.get(store, 1))
-    url = store_url(request, tmp_path, store)
+    url = patient_url(request, tmp_path, store)
     do = open_migrated(url, "sync")
     try:
         assert_one_winner_each(do, run_race(Race(url, keys, now=0)), keys, attempt=1)
@@ -60,7 +68,7 @@ def test_one_winner_per_key_and_attempt(store: str, request: pytest.FixtureReque
 @pytest.mark.timeout(600)
 def test_one_winner_among_tasks_of_a_loop(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """I1 in the async colour: 200 tasks of one event loop for each key."""
-    url = store_url(request, tmp_path, store)
+    url = patient_url(request, tmp_path, store)
     open_migrated(url, "sync").close()
     loop, opened = LoopThread(), open_async_store(url)
 

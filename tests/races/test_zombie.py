@@ -20,7 +20,7 @@ from retrysafe.core.ops import ClaimReply
 from retrysafe.core.records import Record
 from retrysafe.testing import Do
 from retrysafe.testing.builders import claim, complete, lookup, reap, record_of
-from tests.opening import SHARED_STORES, open_migrated, store_url
+from tests.opening import REDIS_KIN, SHARED_STORES, open_migrated, store_url
 from tests.races.zombie import KEY
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ REFUSED = dict.fromkeys(["renew", "advance", "complete", "release", "suspect"], 
 pytestmark = pytest.mark.xdist_group("races")  # one at a time: they want the machine to themselves
 
 every_shared_store = pytest.mark.parametrize(
-    "store", [pytest.param(store, marks=pytest.mark.store(store)) for store in SHARED_STORES]
+    "store", [pytest.param(store, marks=pytest.mark.store(store)) for store in (*SHARED_STORES, *REDIS_KIN)]
 )
 
 

@@ -28,6 +28,9 @@ class PostgresServer(Server):
         super().__init__()
         self.settings = {"max_connections": "300", **settings}
 
+    def binaries(self) -> Path:
+        return binaries()
+
     @property
     def url(self) -> str:
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
@@ -41,7 +44,7 @@ class PostgresServer(Server):
     def prepare(self, folder: Path) -> None:
         give_away(folder)
         (folder / "log").touch()
-        initdb = [str(binaries() / "initdb"), "-D", str(folder / "data"), "-U", "postgres"]
+        initdb = [str(self.binaries() / "initdb"), "-D", str(folder / "data"), "-U", "postgres"]
         made = subprocess.run(
             [*initdb, "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"],
             cwd=folder,
@@ -57,7 +60,7 @@ class PostgresServer(Server):
     def command(self, folder: Path) -> list[str]:
         settings = [part for name, value in self.settings.items() for part in ("-c", f"{name}={value}")]
         where = ["-D", str(folder / "data"), "-h", "127.0.0.1", "-p", str(self.port), "-k", str(folder)]
-        return [str(binaries() / "postgres"), *where, *settings]
+        return [str(self.binaries() / "postgres"), *where, *settings]
 
     def ping(self) -> None:
         with psycopg.connect(self.url, connect_timeout=5):

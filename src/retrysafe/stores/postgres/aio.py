@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Self, TypeVar
 
 import psycopg
+from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool
 
 from retrysafe.core.ops import Op
@@ -88,7 +89,7 @@ class AsyncPostgresStore:
         return store
 
     async def execute(self, op: Op[R]) -> R:
-        return await self._retrying(lambda connection: afollow(self._plans.of(op), _sender(connection, self._url)))
+        return await self._retrying(lambda connection: afollow(self._plans.of(op), self._sender(connection)))
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         """A statement per kind, all sent together, where that will do; else one by one. One commit either way."""
@@ -121,7 +122,7 @@ class AsyncPostgresStore:
         replies: list[Any] = [None] * len(ops)
         async with connection.transaction():
             for place, op in by_id(ops):
-                replies[place] = await afollow(self._plans.of(op), _sender(connection, self._url, batch=True))
+                replies[place] = await afollow(self._plans.of(op), self._sender(connection, batch=True))
         return replies
 
     async def migrate(self) -> list[str]:
@@ -129,13 +130,13 @@ class AsyncPostgresStore:
             async with connection.transaction():
                 lock = "SELECT pg_advisory_xact_lock(hashtext(%s))"
                 await connection.execute(lock, [f"retrysafe:{self.names.meta}"])
-                return await afollow(migrations.upgrade(DIALECT, self.names), _sender(connection, self._url))
+                return await afollow(migrations.upgrade(DIALECT, self.names), self._sender(connection))
 
         return await self._retrying(locked)
 
     async def announce(self, record_id: bytes) -> None:
         told = (waking.channel(self.names), record_id.hex())
-        await self._retrying(lambda connection: connection.execute(waking.NOTIFY, told))
+        await self._retrying(lambda connection: connection.execute(waking.NOTIFY, told, prepare=False))
 
     async def wait(self, record_id: bytes, seconds: float) -> None:
         await self._listener.wait(record_id, seconds)
@@ -185,6 +186,8 @@ class AsyncPostgresStore:
                     await connection.set_autocommit(True)
                 late = asyncio.get_running_loop().call_later(deadline.SECONDS, deadline.shut, connection)
                 try:
+                    if not self._prepared.met(connection):
+                        await self._meet(connection)
                     yield connection
                 finally:
                     late.cancel()
@@ -196,16 +199,22 @@ class AsyncPostgresStore:
                 raise  # already one of ours: it must not become its own cause
             raise found from error
 
+    def _sender(
+        self, connection: psycopg.AsyncConnection[Any], batch: bool = False
+    ) -> Callable[[Statement], Awaitable[Any]]:
+        async def send(statement: Statement) -> Any:
+            keep = self._prepared.keep(connection, statement)
+            try:
+                cursor = await connection.execute(statement.sql, statement.values or None, prepare=keep, binary=True)
+                return await cursor.fetchall() if cursor.rownumber is not None else []
+            except psycopg.Error as error:
+                raise Again if self._prepared.doubt(error) else meaning(error, self._url, batch) from error
 
-def _sender(
-    connection: psycopg.AsyncConnection[Any], url: str, batch: bool = False
-) -> Callable[[Statement], Awaitable[Any]]:
-    async def send(statement: Statement) -> Any:
-        try:
-            keep = None if statement.prepared else False
-            cursor = await connection.execute(statement.sql, statement.values or None, prepare=keep, binary=True)
-            return await cursor.fetchall() if cursor.rownumber is not None else []
-        except psycopg.Error as error:
-            raise meaning(error, url, batch) from error
+        return send
 
-    return send
+    async def _meet(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        async with connection.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(pipeline.WHO, prepare=False)
+            found = await cursor.fetchone()
+        assert found is not None, "a SELECT without FROM has one row"
+        self._prepared.meet(connection, found[0])

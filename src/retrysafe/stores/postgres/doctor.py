@@ -25,6 +25,8 @@ SELECT current_setting('server_version') AS version,
        current_setting('transaction_read_only') AS read_only,
        pg_is_in_recovery() AS standby,
        (SELECT count(*) FROM pg_stat_replication) AS standbys,
+       (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')) AS synchronous,
+       (SELECT count(sync_state) FROM pg_stat_replication) AS shown,
        inet_server_port() AS port,
        (SELECT relpersistence FROM pg_class WHERE oid = to_regclass(%(table)s)) AS persistence
 """
@@ -108,12 +110,20 @@ def _standbys(settings: Settings) -> Iterator[Finding]:
     count, synchronous = settings["standbys"], settings["synchronous_standby_names"]
     if not count:
         yield good("standbys", "none", "there is no failover that could lose anything")
-    elif synchronous and settings["synchronous_commit"] in ("on", "remote_apply"):
-        yield good("standbys", f"{count}, synchronous: {synchronous}", "a promoted standby has every claim")
-    else:
+    elif not synchronous or settings["synchronous_commit"] not in ("on", "remote_apply"):
         fix = "ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'; SELECT pg_reload_conf();"
         why = "a standby that is promoted may lack the last claims"
         yield bad("standbys", f"{count}, asynchronous", "at-most-once-until-failover", why, fix)
+    elif settings["shown"] and not settings["synchronous"]:
+        # Who is not in pg_monitor is not shown what they are; then the name alone has to be believed.
+        fix = f"let a standby connect under a name that {synchronous!r} names, or name one that does"
+        why = "those it waits for are not connected, and those that are may lack the last claims"
+        yield bad("standbys", f"{count}, none of them in {synchronous}", "at-most-once-until-failover", why, fix)
+    elif settings["shown"] > settings["synchronous"]:
+        some = f"{settings['synchronous']} of {count} synchronous: {synchronous}"
+        yield good("standbys", some, "promote a synchronous one: it has every claim")
+    else:
+        yield good("standbys", f"{count}, synchronous: {synchronous}", "a promoted standby has every claim")
 
 
 def _isolation(settings: Settings) -> Finding:

@@ -22,6 +22,8 @@ from psycopg.pq import ExecStatus, Format, PipelineStatus
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.waiting import Ready, Wait
 
+from retrysafe.stores.sql.dialect import Statement
+
 _PARAMETER = re.compile(r"%\(([a-z_]+)\)s")
 
 UNKNOWN_STATEMENT, KNOWN_STATEMENT = "26000", "42P05"
@@ -79,22 +81,47 @@ class Known:
         return before >= self._threshold
 
 
+WHO = "SELECT pg_backend_pid()"
+"""Asked once on each connection: a pooler introduces itself under a number that is not the session's."""
+
+
 class Prepared:
-    """What each connection has prepared. `usable` falls once a server knows nothing of it."""
+    """What each connection has prepared, and where nothing may be.
+
+    Behind a pooler in transaction mode a connection meets one session now and another one next. psycopg names its
+    prepared statements by counting, so that a name may stand for somebody else's statement there, and that one would
+    be run. So who answers is asked first, and behind a pooler nothing is prepared, also where it keeps account.
+    """
 
     def __init__(self) -> None:
         self.usable = True
+        """Falls once a server knows nothing of what was prepared."""
         self._of: weakref.WeakKeyDictionary[Any, Known] = weakref.WeakKeyDictionary()
+        self._direct: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+
+    def met(self, connection: Any) -> bool:
+        return connection in self._direct
+
+    def meet(self, connection: Any, session: int) -> None:
+        """`session`: the number of the session that answers on it now."""
+        self._direct[connection] = session == connection.info.backend_pid
 
     def of(self, connection: Any) -> Known | None:
-        """None where nothing may be prepared: its owner said so (`prepare_threshold=None`), or a pooler did."""
+        """None where nothing may be prepared: its owner said so (`prepare_threshold=None`), or there is a pooler."""
         threshold = connection.prepare_threshold
-        if not self.usable or threshold is None:
+        if not self._allowed(connection) or threshold is None:
             return None
         found = self._of.get(connection)
         if found is None:
             found = self._of[connection] = Known(threshold)
         return found
+
+    def keep(self, connection: Any, statement: Statement) -> bool | None:
+        """As psycopg's `prepare`: None leaves it to the connection's threshold, False never."""
+        return None if statement.prepared and self._allowed(connection) else False
+
+    def _allowed(self, connection: Any) -> bool:
+        return self.usable and self._direct.get(connection, False)
 
     def doubt(self, error: psycopg.Error) -> bool:
         """Whether this error is about prepared statements; then there will be none from here on."""

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool
 
 from retrysafe.core.ops import Op
@@ -67,7 +68,7 @@ class PostgresStore:
         return store
 
     def execute(self, op: Op[R]) -> R:
-        return self._retrying(lambda connection: follow(self._plans.of(op), _sender(connection, self._url)))
+        return self._retrying(lambda connection: follow(self._plans.of(op), self._sender(connection)))
 
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         """A statement per kind, all sent together, where that will do; else one by one. One commit either way."""
@@ -100,20 +101,20 @@ class PostgresStore:
         replies: list[Any] = [None] * len(ops)
         with connection.transaction():
             for place, op in by_id(ops):
-                replies[place] = follow(self._plans.of(op), _sender(connection, self._url, batch=True))
+                replies[place] = follow(self._plans.of(op), self._sender(connection, batch=True))
         return replies
 
     def migrate(self) -> list[str]:
         def locked(connection: psycopg.Connection[Any]) -> list[str]:
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"retrysafe:{self.names.meta}"])
-                return follow(migrations.upgrade(DIALECT, self.names), _sender(connection, self._url))
+                return follow(migrations.upgrade(DIALECT, self.names), self._sender(connection))
 
         return self._retrying(locked)
 
     def announce(self, record_id: bytes) -> None:
         told = (waking.channel(self.names), record_id.hex())
-        self._retrying(lambda connection: connection.execute(waking.NOTIFY, told))
+        self._retrying(lambda connection: connection.execute(waking.NOTIFY, told, prepare=False))
 
     def wait(self, record_id: bytes, seconds: float) -> None:
         self._listener.wait(record_id, seconds)
@@ -149,6 +150,8 @@ class PostgresStore:
                     connection.autocommit = True
                 try:
                     with self._watch.over(connection, deadline.SECONDS):
+                        if not self._prepared.met(connection):
+                            self._meet(connection)
                         yield connection
                 finally:
                     if not before and not connection.closed:
@@ -159,20 +162,25 @@ class PostgresStore:
                 raise  # already one of ours: it must not become its own cause
             raise found from error
 
+    def _sender(self, connection: psycopg.Connection[Any], batch: bool = False) -> Callable[[Statement], Any]:
+        def send(statement: Statement) -> Any:
+            keep = self._prepared.keep(connection, statement)
+            try:
+                cursor = connection.execute(statement.sql, statement.values or None, prepare=keep, binary=True)
+                return cursor.fetchall() if cursor.rownumber is not None else []
+            except psycopg.Error as error:
+                raise Again if self._prepared.doubt(error) else meaning(error, self._url, batch) from error
+
+        return send
+
+    def _meet(self, connection: psycopg.Connection[Any]) -> None:
+        with connection.cursor(row_factory=tuple_row) as cursor:
+            found = cursor.execute(pipeline.WHO, prepare=False).fetchone()
+        assert found is not None, "a SELECT without FROM has one row"
+        self._prepared.meet(connection, found[0])
+
 
 def _conninfo(pool: Pool) -> str:
     """Where the pool connects to, for a connection beside it."""
     given = pool.conninfo
     return given if isinstance(given, str) else given()
-
-
-def _sender(connection: psycopg.Connection[Any], url: str, batch: bool = False) -> Callable[[Statement], Any]:
-    def send(statement: Statement) -> Any:
-        try:
-            keep = None if statement.prepared else False
-            cursor = connection.execute(statement.sql, statement.values or None, prepare=keep, binary=True)
-            return cursor.fetchall() if cursor.rownumber is not None else []
-        except psycopg.Error as error:
-            raise meaning(error, url, batch) from error
-
-    return send
