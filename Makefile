@@ -13,7 +13,7 @@ test: setup     ## the whole suite, on real servers that it starts and stops by 
 	@$(PY) -m pytest -n $(N) --dist loadgroup
 
 check: setup lint type    ## everything CI checks beside the tests
-	@for page in diagram errors_page cli_page; do $(PY) tools/$$page.py --check || exit 1; done
+	@for page in diagram errors_page cli_page stores_page; do $(PY) tools/$$page.py --check || exit 1; done
 	@$(PY) tools/fragments.py --check
 
 fmt: setup      ## format the code
@@ -40,13 +40,18 @@ bench-page: setup   ## the speed page and its charts, from the newest results
 	@$(PY) -m benchmarks --page
 
 docs: setup     ## write the generated pages anew
-	@for page in diagram errors_page cli_page; do $(PY) tools/$$page.py || exit 1; done
+	@for page in diagram errors_page cli_page stores_page; do $(PY) tools/$$page.py || exit 1; done
 
 proof: setup    ## the long campaigns: more races, more kills, more cuts, ten million malformed keys and webhooks
 	@RETRYSAFE_RACE_KEYS=1000 $(PY) -m pytest -n $(N) --dist loadgroup tests/races
 	@$(PY) -m pytest -n $(N) --dist loadgroup -m campaign
+	@RETRYSAFE_CLIENT_OPERATIONS=10000 $(PY) -m pytest -n $(N) --dist loadgroup tests/client/test_campaign.py
 	@$(PY) tools/fuzz.py keys --count 10000000
 	@$(PY) tools/fuzz.py webhooks --count 10000000
+
+proof-stores: setup  ## every store: 64 claimers for 2,000 keys, and 200 kills under load (KEYS=, KILLS=, STORES= choose)
+	@RETRYSAFE_HEAT_KEYS=$(or $(KEYS),2000) RETRYSAFE_KILLS=$(or $(KILLS),200) $(PY) -m pytest -n $(N) --dist loadgroup \
+		-rA tests/races/test_heats.py tests/faults/test_kills.py $(if $(STORES),-k '$(STORES)')
 
 lock: setup     ## write the hashed locks anew
 	@python3 tools/lock.py
@@ -57,4 +62,4 @@ setup:
 setup-demo:
 	@python3 tools/bootstrap.py demo
 
-.PHONY: help demo test check fmt lint type bench bench-quick bench-full bench-page docs proof lock setup setup-demo
+.PHONY: help demo test check fmt lint type bench bench-quick bench-full bench-page docs proof proof-stores lock setup setup-demo

@@ -22,6 +22,7 @@ pytest.register_assert_rewrite("retrysafe.testing")
 
 from retrysafe.stores.mysql.dialect import parse_url  # noqa: E402
 from retrysafe.testing import Do  # noqa: E402  (after the rewrite was asked for)
+from tests import evidence  # noqa: E402
 from tests.opening import (  # noqa: E402
     DuckdbTables,
     DynamoTable,
@@ -32,8 +33,9 @@ from tests.opening import (  # noqa: E402
     open_migrated,
     store_url,
 )
-from tests.servers import session  # noqa: E402
+from tests.servers import mssql, session  # noqa: E402
 from tests.servers.brokers import nats_url, rabbitmq_url  # noqa: E402, F401  (fixtures, for whoever asks)
+from tests.servers.lazy import LABEL  # noqa: E402
 
 SERVERLESS = ("unit", "typing", "docs", "layers", "client")
 """Folders of tests that never talk to a server: naming only these starts none."""
@@ -94,13 +96,47 @@ def pytest_terminal_summary(terminalreporter: Any) -> Iterator[None]:
     servers = session.handed_over()
     if counts:
         labels = {**{name: server.label for name, server in servers.items()}, **WITHOUT_SERVER}
+        labels |= {name: name for name in counts if name not in labels} | noted(terminalreporter)
         parts = [f"{labels[name]} {counts[name]} tests" for name in labels if counts[name]]
         terminalreporter.write_sep("=", "servers")
         terminalreporter.write_line("servers: " + " · ".join(parts))
+        if mssql.closing_line():
+            terminalreporter.write_line(mssql.closing_line(), yellow=True)
     for server in servers.values():
         if server.missing:
             verdict = "its tests FAILED" if in_ci() else "its tests were SKIPPED"
             terminalreporter.write_line(f"NOT RUN: no {server.store} server, so {verdict}: {server.missing}", red=True)
+
+
+def noted(terminalreporter: Any) -> dict[str, str]:
+    """The servers that were started only when a test asked for one (tests/servers/lazy.py)."""
+    passed = terminalreporter.stats.get("passed", ())
+    found = (value for report in passed for name, value in report.user_properties if name == LABEL)
+    return dict(label.split("=", 1) for label in found)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A whole run that passed, and yet shows less than the stores declare, has not passed."""
+    if not is_controller(session.config) or not is_whole(session.config) or session.exitstatus != pytest.ExitCode.OK:
+        return
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    lacking = evidence.unshown(evidence.seen(reporter.stats.get("passed", ())), not_run())
+    for line in lacking:
+        reporter.write_line(f"\n{line} (tests/evidence.py)", red=True)
+    if lacking:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def is_whole(config: pytest.Config) -> bool:
+    """Whether nothing was chosen: no path, no -k, no -m but the one that leaves out the campaigns."""
+    chosen = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+    return not chosen and not config.option.keyword and config.option.markexpr == "not campaign"
+
+
+def not_run() -> list[str]:
+    """Stores without a server, which is reported by name: nothing can be shown of them."""
+    return [name for name, server in session.handed_over().items() if server.missing]
 
 
 def exercised(terminalreporter: Any) -> Counter[str]:

@@ -2,6 +2,7 @@
 
     python3 tools/bootstrap.py test      # everything the suite and the checks need
     python3 tools/bootstrap.py demo      # only what `make demo` serves with
+    python3 tools/bootstrap.py arq       # `.tools/arq`: arq wants an older redis than the rest; `test` makes it too
 
 uv is put into `.tools/` with pip (no root, no venv module, allowed under PEP 668), makes the
 environment and installs exactly what `requirements/<name>.lock` names. Running it again is
@@ -21,30 +22,42 @@ TOOLS = ROOT / ".tools"
 VENV = ROOT / ".venv"
 UV = TOOLS / "bin" / "uv"
 UV_VERSION = "0.13.7"
+ASIDE = {"arq": TOOLS / "arq"}
+"""Environments for what cannot live with the rest; they run our source by PYTHONPATH."""
 
 
 def main(name: str) -> None:
     if sys.version_info < (3, 11):  # noqa: UP036 - this file is run by whatever python3 the machine has
         sys.exit(f"retrysafe needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}")
-    lock = ROOT / "requirements" / f"{name}.lock"
-    stamp = VENV / ".stamp"
-    wanted = fingerprint(lock)
-    if (VENV / "bin" / "python").exists() and stamp.exists() and wanted in stamp.read_text().split():
+    if name in ASIDE:
+        provide(name, ASIDE[name])
         return
-    print(f"setting up .venv from requirements/{lock.name} (once)", flush=True)
+    # The test lock is a superset of the demo's: an environment made for tests serves the demo too.
+    provide(name, VENV, serves=(name, "demo"), package=True)
+    if name == "test":
+        for each, folder in ASIDE.items():
+            provide(each, folder)
+
+
+def provide(name: str, folder: Path, *, serves: tuple[str, ...] = (), package: bool = False) -> None:
+    """Make one environment from its lock, unless it was made from it before."""
+    lock = ROOT / "requirements" / f"{name}.lock"
+    stamp = folder / ".stamp"
+    if (folder / "bin" / "python").exists() and stamp.exists() and fingerprint(lock) in stamp.read_text().split():
+        return
+    print(f"setting up {folder.relative_to(ROOT)} from requirements/{lock.name} (once)", flush=True)
     env = environment()
     if not UV.exists():
         pip = [sys.executable, "-m", "pip", "install", "-q", "--no-input", "--disable-pip-version-check"]
         run([*pip, "--root-user-action=ignore", "--target", str(TOOLS), f"uv=={UV_VERSION}"], os.environ)
-    python = str(VENV / "bin" / "python")
+    python = str(folder / "bin" / "python")
     if not Path(python).exists():
-        run([str(UV), "venv", "-q", "--clear", "--python", sys.executable, str(VENV)], env)
+        run([str(UV), "venv", "-q", "--clear", "--python", sys.executable, str(folder)], env)
     run([str(UV), "pip", "sync", "-q", "--python", python, "--require-hashes", str(lock)], env)
-    run(
-        [str(UV), "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--python", python, "-e", str(ROOT)], env
-    )
-    # The test lock is a superset of the demo's: an environment made for tests serves the demo too.
-    stamps = [fingerprint(ROOT / "requirements" / f"{each}.lock") for each in {name, "demo"}]
+    if package:
+        build = ["--no-deps", "--no-build-isolation", "--python", python, "-e", str(ROOT)]
+        run([str(UV), "pip", "install", "-q", *build], env)
+    stamps = [fingerprint(ROOT / "requirements" / f"{each}.lock") for each in {*serves, name}]
     stamp.write_text("\n".join(stamps))
 
 
@@ -66,7 +79,8 @@ def environment() -> dict[str, str]:
 
 
 def pip_setting(name: str) -> str:
-    got = subprocess.run([sys.executable, "-m", "pip", "config", "get", name], capture_output=True, text=True)
+    python = getattr(sys, "_base_executable", sys.executable)  # asked from within .venv, which has no pip
+    got = subprocess.run([python, "-m", "pip", "config", "get", name], capture_output=True, text=True)
     return got.stdout.strip() if got.returncode == 0 else ""
 
 

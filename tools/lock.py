@@ -8,7 +8,7 @@ FLAGS = ["--universal", "--python-version", "3.11", "--generate-hashes", "--no-h
 
 
 def main() -> None:
-    for name in ("demo", "test"):
+    for name in ("demo", "test", "arq"):
         source, lock = f"requirements/{name}.in", f"requirements/{name}.lock"
         command = [str(bootstrap.UV), "pip", "compile", "-q", source, "-o", lock, *FLAGS]
         bootstrap.run(command, bootstrap.environment())

@@ -24,7 +24,8 @@
     ├── NotNow                     nobody: try the same key again
     │   ├── InProgress             another caller is at it
     │   ├── RolledBack             the database undid all of it: nothing happened
-    │   └── NotFinished            an operation stopped at a recovery point: it goes on from there
+    │   ├── NotFinished            an operation stopped at a recovery point: it goes on from there
+    │   └── NotDone                a job that has no result yet
     ├── OperationChanged           it was begun by other code, which this code does not understand
     ├── OutcomeUnknown             it began, and nobody knows how it ended
     ├── AnswerGone                 it was done; its answer was not kept
@@ -276,6 +277,17 @@ class NotFinished(NotNow):
         super().__init__(
             f"{operation} with key {key!r} stopped at {point!r} ({why}); "
             "retry with the same key, or let the worker go on"
+        )
+
+
+class NotDone(NotNow):
+    anchor = "not-done"
+
+    def __init__(self, key: str, state: str, why: str = "") -> None:
+        self.state = state
+        super().__init__(
+            f"job {key!r} has no result yet: it is {state}{why}; ask again later, or enqueue it again with the same "
+            "key, which sends it only if it is absent, lost or failed"
         )
 
 

@@ -21,18 +21,27 @@ from retrysafe.stores.memory import MemoryStore
 from retrysafe.stores.registry import open_async_store, open_store
 from retrysafe.testing import LoopThread
 from retrysafe.testing.builders import claim, complete, lookup, record_of, release, renew
-from tests.opening import COLOURS, STORES, open_migrated, store_url, with_option
+from tests import opening
+from tests.opening import COLOURS, open_migrated, store_url, with_option
 
 CALLERS = 40
+
+SLOW = ("duckdb", "dynamodb")
+"""A statement of DuckDB, a request of Amazon's SDK take milliseconds: they are left out where there are thousands."""
+
+STORES = tuple(store for store in opening.STORES if store not in SLOW)
 
 Together = Callable[[Sequence[Op[Any]]], list[Any]]
 """Run operations at the same time, each by a caller of its own; replies in their order."""
 
-MATRIX = [
-    pytest.param((store, colour), id=f"{store}-{colour}", marks=pytest.mark.store(store))
-    for store in STORES
-    for colour in COLOURS
-]
+MATRIX, SLOW_MATRIX = (
+    [
+        pytest.param((store, colour), id=f"{store}-{colour}", marks=pytest.mark.store(store))
+        for store in stores
+        for colour in COLOURS
+    ]
+    for stores in (STORES, SLOW)
+)
 
 
 def in_threads(url: str, callers: int = CALLERS) -> Iterator[Together]:
@@ -90,9 +99,10 @@ def together(request: pytest.FixtureRequest, url: str) -> Iterator[Together]:
 
 
 every_store = pytest.mark.parametrize("url", MATRIX, indirect=True)
+slow_ones_too = pytest.mark.parametrize("url", [*MATRIX, *SLOW_MATRIX], indirect=True)
 
 
-@every_store
+@slow_ones_too
 def test_distinct_keys(url: str, together: Together) -> None:
     """The replies are those of the reference store, in order; and what is stored is what was said."""
     ops = [claim(f"k{number}", now=1) for number in range(120)]
@@ -114,7 +124,7 @@ def test_distinct_keys(url: str, together: Together) -> None:
     do.close()
 
 
-@every_store
+@slow_ones_too
 def test_same_keys(url: str, together: Together) -> None:
     """One grant per key and attempt, whoever asks; everybody else learns who holds it."""
     ops = [claim(f"k{number % 7}", lease=30, on_lapse="rerun", now=0) for number in range(140)]

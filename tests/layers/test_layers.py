@@ -21,13 +21,14 @@ FILES = sorted(ROOT.rglob("*.py"))
 NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 
 BASE = ("core", "errors", "policy")
-MIDDLE = ("operations", "webhooks", "jobs", "consumers", "web", "client", "worker", "durable")
+MIDDLE = ("operations", "webhooks", "jobs", "consumers", "web", "client", "worker", "durable", "mcp")
 TOP = ("cli", "console", "demo")
 SEAM = (
     "stores.base",
     "stores.diagnosis",
     "stores.lifetime",
     "stores.registry",
+    "stores.threaded",
     "stores.batching",
     "stores.waking",
     "stores.wrappers",
@@ -55,6 +56,10 @@ MAY: dict[str, tuple[str, ...]] = {
         "stores.sqlite",
         "stores.postgres",
         "stores.mysql",
+        "stores.dynamodb",
+        "stores.mongo",
+        "stores.duckdb",
+        "stores.mssql",
     ),
     **dict.fromkeys(MIDDLE, (*BASE, *SEAM, "engine", "transactions", "stores.sql", *MIDDLE)),
     # Django creates its tables by its own migrations, on the databases Django has.
@@ -81,6 +86,13 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "asyncpg": ("stores/postgres/", "transactions/on_asyncpg.py"),
     "pymysql": ("stores/mysql/", "transactions/on_pymysql.py"),
     "asyncmy": ("stores/mysql/", "transactions/on_asyncmy.py"),
+    "duckdb": ("stores/duckdb/", "transactions/on_duckdb.py"),
+    "pymssql": ("stores/mssql/", "transactions/on_pymssql.py"),
+    "pymongo": ("stores/mongo/", "transactions/on_pymongo.py"),
+    "bson": ("stores/mongo/", "transactions/on_pymongo.py"),
+    "boto3": ("stores/dynamodb/",),
+    "botocore": ("stores/dynamodb/",),
+    "aiobotocore": ("stores/dynamodb/",),
     "sqlalchemy": ("transactions/on_sqlalchemy",),
     "redis": ("stores/redis/", "worker/publishers.py", "consumers/redis", "jobs/redis"),
     "hiredis": ("stores/redis/",),
@@ -102,7 +114,20 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "requests": ("client/requests.py",),
     "urllib3": ("client/requests.py",),
     "stripe": ("client/stripe.py",),
-    "celery": ("jobs/celery",),
+    "celery": ("jobs/celery.py",),
+    "dramatiq": ("jobs/dramatiq.py",),
+    "rq": ("jobs/rq.py",),
+    "arq": ("jobs/arq.py",),
+    "taskiq": ("jobs/taskiq.py",),
+    "taskiq_dependencies": ("jobs/taskiq.py",),
+    "bullmq": ("jobs/bullmq.py",),
+    "huey": ("jobs/huey.py",),
+    "procrastinate": ("jobs/procrastinate.py",),
+    "aio_pika": ("consumers/rabbitmq.py",),
+    "nats": ("consumers/nats.py",),
+    "aiokafka": ("consumers/kafka.py",),
+    "faststream": ("consumers/faststream.py",),
+    "mcp": ("mcp.py",),
     "dbos": ("durable/dbos.py",),
     "temporalio": ("durable/temporal.py",),
 }

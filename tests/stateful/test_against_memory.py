@@ -15,7 +15,17 @@ from retrysafe.testing.stateful import compare
 from tests.opening import COLOURS, STORES, Opener
 
 COMMON = {"deadline": None, "derandomize": False, "suppress_health_check": list(HealthCheck), "database": None}
-EXAMPLES = {"memory": 50, "sqlite": 50, "redis": 50, "postgres": 50, "mysql": 15, "mariadb": 15}
+EXAMPLES = {
+    "memory": 50,
+    "sqlite": 50,
+    "redis": 50,
+    "postgres": 50,
+    "mysql": 15,
+    "mariadb": 15,
+    "duckdb": 6,
+    "mongodb": 8,
+    "dynamodb": 8,
+}
 STEPS = 40
 CAMPAIGN = 20
 

@@ -24,6 +24,7 @@ from tests.servers.ports import free_port
 PG: dict[str, Any] = {
     "version": "18.1", "version_number": 180001, "fsync": "on", "full_page_writes": "on", "synchronous_commit": "on",
     "synchronous_standby_names": "", "isolation": "read committed", "read_only": "off", "standby": False, "standbys": 0,
+    "synchronous": 0, "shown": 0,
     "port": 5432, "asked_port": 5432, "persistence": "p",
 }  # fmt: skip
 
@@ -100,6 +101,9 @@ WRONG = [
     (redis_doctor.judge, REDIS, {"maxmemory-policy": "unknown"}, "maxmemory-policy", "best-effort"),
     (redis_doctor.judge, REDIS, {"role": "slave"}, "role", "best-effort"),
     (redis_doctor.judge, REDIS, {"connected_slaves": 1}, "replicas", "at-most-once-until-failover"),
+    (redis_doctor.judge, REDIS, {"connected_slaves": 2, "wait": 1}, "replicas", "at-most-once-until-failover"),
+    (redis_doctor.judge, REDIS, {"connected_slaves": 0, "wait": 1}, "replicas", "exactly-once-capable"),
+    (redis_doctor.judge, REDIS, {"cluster_enabled": 1, "cluster_state": "fail"}, "cluster", "exactly-once-capable"),
     (sqlite.judge, SQLITE, {"journal_mode": "off"}, "journal_mode", "best-effort"),
     (sqlite.judge, SQLITE, {"synchronous": 1}, "synchronous", "best-effort"),
     (sqlite.judge, SQLITE, {"filesystem": "nfs4"}, "filesystem", "best-effort"),
@@ -119,10 +123,35 @@ def test_one_wrong_setting_is_named_limits_and_can_be_mended(
     assert Diagnosis("x", found).label == limit
 
 
-def test_a_synchronous_standby_loses_nothing() -> None:
-    assert label(postgres.judge, {**PG, "standbys": 1, "synchronous_standby_names": "ANY 1 (*)"}) == (
-        "exactly-once-capable"
-    )
+WAITED_FOR = {**PG, "synchronous_standby_names": "ANY 1 (*)"}
+
+
+@pytest.mark.parametrize(
+    ("standbys", "limit"),
+    [
+        ({"standbys": 1, "synchronous": 1, "shown": 1}, "exactly-once-capable"),
+        ({"standbys": 2, "synchronous": 1, "shown": 2}, "exactly-once-capable"),
+        ({"standbys": 1, "synchronous": 0, "shown": 0}, "exactly-once-capable"),
+        ({"standbys": 1, "synchronous": 0, "shown": 1}, "at-most-once-until-failover"),
+    ],
+    ids=["all", "one of two", "not shown to this role", "another one is waited for"],
+)
+def test_a_standby_loses_nothing_if_it_is_a_synchronous_one(standbys: dict[str, int], limit: str) -> None:
+    assert label(postgres.judge, {**WAITED_FOR, **standbys}) == limit
+
+
+def test_replicas_that_are_all_waited_for_lose_nothing() -> None:
+    assert label(redis_doctor.judge, {**REDIS, "connected_slaves": 2, "wait": 2}) == "exactly-once-capable"
+
+
+def test_the_worst_node_of_a_cluster_counts_and_is_named() -> None:
+    fine, bare = REDIS, {**REDIS, "appendonly": "no"}
+    verdicts = [(("h", port), tuple(redis_doctor.judge(each))) for port, each in enumerate((fine, bare, fine), 1)]
+    found = Diagnosis("x", tuple(redis_doctor._of_all(verdicts)))
+    assert found.label == "best-effort"
+    assert {one.setting: one.value for one in found.findings if not one.fine} == {
+        "persistence": "no append-only file (h:2)"
+    }
 
 
 def test_a_policy_that_never_evicts_for_want_of_a_limit_is_fine() -> None:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import duckdb
 import psycopg
 import pytest
 from psycopg import sql
 
 from retrysafe import RetrySafe
 from tests.opening import unique, with_option
-from tests.transactions.rigs import RIGS, Caller, World, connect_pymysql
+from tests.transactions.rigs import RIGS, Caller, World, connect_pymysql, emptied_collections
 
 EFFECTS = "CREATE TABLE IF NOT EXISTS effects (value text NOT NULL PRIMARY KEY)"
 
@@ -68,6 +69,13 @@ def mariadb(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.fixture
+def mongodb(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    made = mongodb_world(request, tmp_path)
+    yield made
+    made.safe.close()
+
+
+@pytest.fixture
 def sqlite(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     made = sqlite_world(request, tmp_path)
     yield made
@@ -82,6 +90,15 @@ def sqlite_world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     connection.execute(EFFECTS)
     connection.commit()
     connection.close()
+    return World(url, safe)
+
+
+def duckdb_world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    url = f"duckdb:///{tmp_path / unique()}.duckdb"
+    safe = RetrySafe(url)
+    safe.migrate()
+    with duckdb.connect(url.partition("///")[2]) as connection:
+        connection.execute(EFFECTS)
     return World(url, safe)
 
 
@@ -121,4 +138,21 @@ def family_world(server: str) -> World:
     return world
 
 
-WORLDS = {"sqlite": sqlite_world, "postgres": postgres_world, "mysql": mysql_world, "mariadb": mariadb_world}
+def mongodb_world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    """One set of collections per worker process, emptied for each test."""
+    url = with_option(request.getfixturevalue("mongodb_url"), "collection", "tx")
+    safe = RetrySafe(url)
+    safe.migrate()
+    world = World(url, safe)
+    emptied_collections(world, "effects", "tx_keys")
+    return world
+
+
+WORLDS = {
+    "sqlite": sqlite_world,
+    "postgres": postgres_world,
+    "mysql": mysql_world,
+    "mariadb": mariadb_world,
+    "duckdb": duckdb_world,
+    "mongodb": mongodb_world,
+}

@@ -18,9 +18,11 @@ from typing import Any
 import aiosqlite
 import asyncmy
 import asyncpg
+import duckdb
 import psycopg
 import psycopg_pool
 import pymysql
+from pymongo import AsyncMongoClient, MongoClient
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
@@ -30,6 +32,7 @@ from retrysafe import Answer, Policy, RetrySafe
 from retrysafe.core.keys import Key
 from retrysafe.engine.arguments import fingerprint_of
 from retrysafe.engine.guard import Ended, Task
+from retrysafe.stores.mongo import settings as mongo
 from retrysafe.stores.mysql.dialect import parse_url
 from retrysafe.transactions import arun, run
 from tests.transactions.django_databases import close_alias, django_alias
@@ -59,6 +62,9 @@ class World:
         return self.url.partition("?")[0]
 
     def effects(self) -> list[str]:
+        if self.url.startswith("mongodb"):
+            with mongo_client(self) as client:
+                return sorted(each["_id"] for each in effects_of(client).find())
         return [value for (value,) in self.query("SELECT value FROM effects ORDER BY value")]
 
     def query(self, sql: str) -> list[Any]:
@@ -68,6 +74,9 @@ class World:
                 return connection.execute(sql).fetchall()
             finally:
                 connection.close()
+        if self.url.startswith("duckdb"):
+            with duckdb.connect(self.path) as same:
+                return same.execute(sql).fetchall()
         if self.url.startswith(("mysql", "mariadb")):
             with connect_pymysql(self, autocommit=True) as my, my.cursor() as cursor:
                 cursor.execute(sql)
@@ -268,6 +277,18 @@ def on_sqlite3_factory(world: World) -> Iterator[Caller]:
 
 
 @contextmanager
+def on_duckdb(world: World) -> Iterator[Caller]:
+    with duckdb.connect(world.path) as connection:
+        yield Caller(world, connection, sqlite_write, lambda c, sql: c.execute(sql))
+
+
+@contextmanager
+def on_duckdb_factory(world: World) -> Iterator[Caller]:
+    with duckdb.connect(world.path) as connection:
+        yield Caller(world, connection.cursor, sqlite_write, lambda c, sql: c.execute(sql))
+
+
+@contextmanager
 def on_aiosqlite(world: World) -> Iterator[Caller]:
     async def opened() -> Any:
         return await aiosqlite.connect(world.path, timeout=QUICK)
@@ -347,6 +368,71 @@ def on_asyncmy_pool(world: World) -> Iterator[Caller]:
 
     caller = AsyncCaller(world, opened, asyncmy_write, asyncmy_raw)
     yield caller
+    caller.close(closing)
+
+
+def mongo_client(world: World) -> MongoClient[Any]:
+    at = mongo.parse_url(world.url)
+    return MongoClient(at.url)
+
+
+def emptied_collections(world: World, *names: str) -> None:
+    """There, and with nothing in them: a collection that a transaction would have to make first is another story."""
+    with mongo_client(world) as client:
+        database = client.get_default_database()
+        there = set(database.list_collection_names())
+        for name in names:
+            if name in there:
+                database[name].delete_many({})
+            else:
+                database.create_collection(name)
+
+
+def effects_of(client: Any) -> Any:
+    """The user's own collection, in the database the client's URL names."""
+    return client.get_default_database()["effects"]
+
+
+def mongo_write(session: Any, value: str) -> Any:
+    return effects_of(session.client).insert_one({"_id": value}, session=session)
+
+
+def mongo_commit(session: Any, sql: str) -> Any:
+    return session.commit_transaction()
+
+
+@contextmanager
+def on_mongo_client(world: World) -> Iterator[Caller]:
+    with mongo_client(world) as client:
+        yield Caller(world, client, mongo_write, mongo_commit)
+
+
+@contextmanager
+def on_mongo_session(world: World) -> Iterator[Caller]:
+    with mongo_client(world) as client, client.start_session() as session:
+        yield Caller(world, session, mongo_write, mongo_commit)
+
+
+@contextmanager
+def on_async_mongo_client(world: World) -> Iterator[Caller]:
+    def make() -> Any:
+        return AsyncMongoClient(mongo.parse_url(world.url).url)
+
+    caller = AsyncCaller(world, make, mongo_write, mongo_commit)
+    yield caller
+    caller.close(lambda client: client.close())
+
+
+@contextmanager
+def on_async_mongo_session(world: World) -> Iterator[Caller]:
+    client: AsyncMongoClient[Any] = AsyncMongoClient(mongo.parse_url(world.url).url)
+    caller = AsyncCaller(world, client.start_session, mongo_write, mongo_commit)
+    yield caller
+
+    async def closing(session: Any) -> None:
+        await session.end_session()
+        await client.close()
+
     caller.close(closing)
 
 
@@ -510,10 +596,18 @@ MARIADB: dict[str, Callable[[World], Any]] = {
 """The same adapters as MySQL's; what differs is the server."""
 ONE_OF_EACH = ("pymysql", "pymysql-factory", "asyncmy-pool", "session", "async-sessionmaker", "django")
 """Those of MySQL's that differ from PostgreSQL's in more than the driver; test_mysql.py goes through all of them."""
-DATABASES = {
+MONGODB: dict[str, Callable[[World], Any]] = {
+    "client": on_mongo_client,
+    "session": on_mongo_session,
+    "async-client": on_async_mongo_client,
+    "async-session": on_async_mongo_session,
+}
+DATABASES: dict[str, dict[str, Callable[[World], Any]]] = {
     "postgres": POSTGRES,
     "sqlite": SQLITE,
     "mysql": {name: MYSQL[name] for name in ONE_OF_EACH},
     "mariadb": {"pymysql": MARIADB["pymysql"]},
+    "duckdb": {"connection": on_duckdb, "factory": on_duckdb_factory},
+    "mongodb": MONGODB,
 }
 RIGS = {f"{database}-{name}": rig for database, rigs in DATABASES.items() for name, rig in rigs.items()}

@@ -24,7 +24,17 @@ from retrysafe.errors import (
     StoreUnavailable,
     TransactionSplit,
 )
-from tests.transactions.rigs import COMMIT, RELEASE, SCOPE, AsyncCaller, Caller, World, connect_pymysql, task
+from tests.transactions.rigs import (
+    COMMIT,
+    RELEASE,
+    SCOPE,
+    AsyncCaller,
+    Caller,
+    World,
+    connect_pymysql,
+    mongo_client,
+    task,
+)
 
 Open = Callable[[], Caller]
 PATIENCE = 30.0
@@ -148,7 +158,7 @@ def test_of_many_at_once_exactly_one_has_its_effect(world: World, caller: Open) 
     assert [end.replayed for end in ends].count(False) == 1
 
 
-OWN_CONNECTIONS = ("pool", "factory", "maker", "maker-asyncpg", "maker-psycopg", "engine")
+OWN_CONNECTIONS = ("pool", "factory", "maker", "maker-asyncpg", "maker-psycopg", "engine", "client")
 """Sources that give every transaction a connection of its own."""
 
 
@@ -178,6 +188,12 @@ COMMIT_EACH = {
     "sqlite-sqlite3-factory",
     "sqlite-django",
     "mysql-pymysql-factory",
+    "duckdb-connection",
+    "duckdb-factory",
+    "mongodb-client",
+    "mongodb-session",
+    "mongodb-async-client",
+    "mongodb-async-session",
 }
 """Connections that, outside of a transaction, commit each statement by itself."""
 
@@ -298,6 +314,16 @@ def expire(world: World, record_id: bytes) -> None:
         connection.execute("UPDATE retrysafe_keys SET expires = 1 WHERE id = ?", [record_id])
         connection.commit()
         connection.close()
+        return
+    if world.url.startswith("duckdb"):
+        import duckdb
+
+        with duckdb.connect(world.path) as same:
+            same.execute("UPDATE retrysafe_keys SET expires = 1 WHERE id = ?", [record_id])
+        return
+    if world.url.startswith("mongodb"):
+        with mongo_client(world) as client:
+            client.get_default_database()["tx_keys"].update_one({"_id": record_id}, {"$set": {"expires": 1}})
         return
     table = world.url.rpartition("table=")[2]
     if world.url.startswith(("mysql", "mariadb")):

@@ -83,6 +83,7 @@ MESSAGES: list[tuple[errors.RetrySafeError, list[str]]] = [
     (errors.NoAnswer("k-1"), ["'k-1'", "Set tx.answer"]),
     (errors.RolledBack("k-1", "deadlock"), ["'k-1'", "deadlock", "run it again with the same key"]),
     (errors.NotFinished("order@1", "k-1", "charged", "timeout"), ["order@1", "'k-1'", "'charged'", "timeout", "retry"]),
+    (errors.NotDone("k-1", "failed", " (it broke)"), ["'k-1'", "is failed (it broke)", "enqueue it again"]),
     (errors.OperationChanged("order@1", "no step 'pay'"), ["order@1", "no step 'pay'", "run it with the code"]),
     (errors.MissingKey(), ["Idempotency-Key", "send one random key"]),
     (errors.MalformedKey("a b", "a space"), ["'a b'", "a space", "send 1 to 255"]),

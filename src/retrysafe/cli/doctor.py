@@ -1,4 +1,4 @@
-"""`retrysafe doctor URL`: what a store's real settings are worth, and how to mend them."""
+"""`retrysafe doctor URL`: what a store's real settings are worth, and how to mend them; `module:jobs`: a queue's."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import argparse
 import json
 from typing import Any
 
+from retrysafe.cli.load import load
+from retrysafe.errors import UsageError
 from retrysafe.stores.diagnosis import LABELS, Diagnosis, Finding, diagnose, worst
 from retrysafe.stores.registry import safe_url
 
@@ -19,7 +21,11 @@ def add(commands: Any) -> None:
         description="Reads a store's real settings and says what they are worth, with the command that mends each. "
         "Exits with 1 when they are worth less than --require.",
     )
-    parser.add_argument("url", metavar="URL", help="the store, for example postgresql://user@host/db")
+    parser.add_argument(
+        "url",
+        metavar="URL",
+        help="the store, for example postgresql://user@host/db; or the jobs of an application, as module:jobs",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument(
         "--require", choices=tuple(LABELS), default="exactly-once-capable", help="the least that is good enough"
@@ -28,9 +34,21 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    found = diagnose(given.url)
+    found = diagnose(given.url) if "://" in given.url else of_jobs(given.url)
     print(as_json(found) if given.json else "\n".join(as_table(found, safe_url(given.url))))
     return 0 if worst((found.label, given.require)) == given.require else EXIT_LESS
+
+
+def of_jobs(where: str) -> Diagnosis:
+    """What the queue of an application remembers, beside what we do (retrysafe.jobs)."""
+    found = load(where)
+    if not hasattr(found, "diagnose"):
+        raise UsageError(
+            f"{where} is a {type(found).__name__}: name a store's URL, or the jobs of an application, such as the "
+            "CeleryJobs it has"
+        )
+    diagnosed: Diagnosis = found.diagnose()
+    return diagnosed
 
 
 def as_json(found: Diagnosis) -> str:

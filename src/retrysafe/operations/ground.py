@@ -48,4 +48,6 @@ def ground_of(safe: RetrySafe) -> Ground:
         found = tables(safe)
     except UsageError:
         return Ground("elsewhere", names(), safe._sealer, Known(), repr(safe))
+    if not isinstance(found, Names):  # MongoDB: its transactions carry receipts, not yet recovery points
+        return Ground("elsewhere", names(), safe._sealer, Known(), repr(safe))
     return Ground("store", found, safe._sealer, place(safe).known, repr(safe))

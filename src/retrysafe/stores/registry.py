@@ -16,9 +16,20 @@ _OURS = {
     "postgres": "retrysafe.stores.postgres",
     "mysql": "retrysafe.stores.mysql",
     "mariadb": "retrysafe.stores.mysql",
+    "mongodb": "retrysafe.stores.mongo",
+    "mongodb+srv": "retrysafe.stores.mongo",
     "redis": "retrysafe.stores.redis",
     "rediss": "retrysafe.stores.redis",
     "valkey": "retrysafe.stores.redis",
+    "redis+cluster": "retrysafe.stores.redis",
+    "rediss+cluster": "retrysafe.stores.redis",
+    "valkey+cluster": "retrysafe.stores.redis",
+    "redis+sentinel": "retrysafe.stores.redis",
+    "rediss+sentinel": "retrysafe.stores.redis",
+    "valkey+sentinel": "retrysafe.stores.redis",
+    "dynamodb": "retrysafe.stores.dynamodb",
+    "duckdb": "retrysafe.stores.duckdb",
+    "mssql": "retrysafe.stores.mssql",
 }
 
 _EXAMPLES = "sqlite:///app.db, postgresql://user@host/db, redis://host:6379/0, memory://"
@@ -76,4 +87,15 @@ def find_backend(url: str) -> Backend:
     )
 
 
-__all__ = ["find_backend", "open_async_store", "open_store", "safe_url"]
+def backends() -> dict[str, Backend]:
+    """Our own kinds of store, each under the first of its schemes. Loads all of them: for pages and checks."""
+    first = {module: scheme for scheme, module in reversed(_OURS.items())}
+    return {scheme: import_module(module).backend for module, scheme in sorted(first.items())}
+
+
+def schemes(scheme: str) -> list[str]:
+    """Every scheme that names the same kind of store as this one of ours."""
+    return [each for each, module in _OURS.items() if module == _OURS[scheme]]
+
+
+__all__ = ["backends", "find_backend", "open_async_store", "open_store", "safe_url", "schemes"]

@@ -27,7 +27,7 @@ from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sqlite import file as sqlite
 
 Colour = Literal["sync", "async"]
-DialectName = Literal["postgres", "sqlite", "mysql"]
+DialectName = Literal["postgres", "sqlite", "mysql", "duckdb", "mssql", "mongodb"]
 Rows = list[Sequence[Any]]
 
 PATIENCE = 2.0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrysafe.engine.effects import Pause
 from retrysafe.engine.perform import SETTLE_LIMIT
+from retrysafe.stores.mongo.plans import Command
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import AsyncTx, AsyncTxSource, Tx, TxSource
 from retrysafe.transactions.flow import Begin, Body, End, Flush, TxEffect, TxFlow
@@ -36,7 +37,7 @@ class Stage:
         self.tx: Tx | None = None
 
     def perform(self, effect: TxEffect) -> Any:
-        if isinstance(effect, Statement):
+        if isinstance(effect, Statement | Command):
             return self._open().send(effect)
         if isinstance(effect, Body):
             return effect.function(self._open().handle)
@@ -88,7 +89,7 @@ class AsyncStage:
         self.tx: AsyncTx | None = None
 
     async def perform(self, effect: TxEffect) -> Any:
-        if isinstance(effect, Statement):
+        if isinstance(effect, Statement | Command):
             return await self._open().send(effect)
         if isinstance(effect, Body):
             result = effect.function(self._open().handle)

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
+from typing import Any
 
 from retrysafe.errors import RetrySafeError, SchemaMissing, StoreError, StoreUnavailable
+from retrysafe.stores.duckdb import errors as duckdb
+from retrysafe.stores.mssql import errors as mssql
+from retrysafe.stores.mssql import talking as tds
 from retrysafe.stores.mysql import errors as mysql
 from retrysafe.stores.mysql.talking import number_of
 
@@ -40,10 +44,18 @@ _DEPTH = 8
 def trouble(error: BaseException) -> Trouble:
     if isinstance(error, RetrySafeError):
         return Trouble.OTHER  # somebody has read it already, and it may come from another database
+    told = next((each for each in chain(error) if _of_pymongo(each)), None)
+    if told is not None:
+        return _mongo(told)
     number = number_of(error)
     if number is not None:
         return _mysql(number)
+    number = tds.number_of(error)
+    if number is not None:
+        return _mssql(number)
     code = code_of(error)
+    if code is not None and code.startswith("DUCKDB"):
+        return _duckdb(code, error)
     if code is None:
         silent = any(isinstance(each, OSError) or type(each).__name__ in _SILENT for each in chain(error))
         return Trouble.LOST if silent else Trouble.OTHER
@@ -68,6 +80,40 @@ def _sqlite(code: str, error: BaseException) -> Trouble:
     return Trouble.MISSING if "no such table" in str(error) else Trouble.REFUSED
 
 
+def _duckdb(code: str, error: BaseException) -> Trouble:
+    named = code.partition(" ")[2]
+    if named == "TransactionException":
+        return Trouble.AGAIN if any(map(duckdb.conflicted, chain(error))) else Trouble.REFUSED
+    return _DUCKDB.get(named, Trouble.REFUSED)
+
+
+_DUCKDB = {
+    "ConstraintException": Trouble.TAKEN,
+    "CatalogException": Trouble.MISSING,
+    "IOException": Trouble.LOST,
+    "FatalException": Trouble.LOST,
+    "InternalException": Trouble.LOST,
+    "ConnectionException": Trouble.LOST,
+}
+
+
+def _of_pymongo(error: BaseException) -> bool:
+    return any(base.__module__.partition(".")[0] == "pymongo" for base in type(error).__mro__)
+
+
+def _mongo(error: BaseException) -> Trouble:
+    """By its labels first: they say what may be done about it."""
+    has: Any = getattr(error, "has_error_label", None)
+    if has is not None and has("UnknownTransactionCommitResult"):
+        return Trouble.LOST
+    if has is not None and has("TransientTransactionError"):
+        return Trouble.AGAIN
+    names = {base.__name__ for base in type(error).__mro__}
+    if "ConnectionFailure" in names:
+        return Trouble.LOST
+    return Trouble.TAKEN if "DuplicateKeyError" in names else Trouble.REFUSED
+
+
 _MYSQL_TAKEN = frozenset({1048, 1062, 1169, 1216, 1217, 1451, 1452, 1557, 1586, 3819, 4025})
 """Duplicate, foreign key, not null, check."""
 
@@ -82,12 +128,30 @@ def _mysql(number: int) -> Trouble:
     return Trouble.TAKEN if number in _MYSQL_TAKEN else Trouble.REFUSED
 
 
+_MSSQL_TAKEN = frozenset({515, 547, 2601, 2627})
+"""Not null, foreign key or check, duplicate."""
+
+
+def _mssql(number: int) -> Trouble:
+    if number in mssql.AGAIN or number in mssql.LOCK_WAIT:
+        return Trouble.AGAIN
+    if number in mssql.MISSING:
+        return Trouble.MISSING
+    if mssql.silent(number):
+        return Trouble.LOST
+    return Trouble.TAKEN if number in _MSSQL_TAKEN else Trouble.REFUSED
+
+
 def code_of(error: BaseException) -> str | None:
     """The database's own code, wherever in the chain it stands."""
-    number = number_of(error)
+    number = number_of(error) or tds.number_of(error)
     if number is not None:
         return str(number)
     for each in chain(error):
+        if duckdb.kind_of(each) is not None:
+            return f"DUCKDB {duckdb.kind_of(each)}"
+        if _of_pymongo(each) and isinstance(getattr(each, "code", None), int):
+            return f"MongoDB {each.code}"  # type: ignore[attr-defined]  # it has, in this case
         for name in ("sqlstate", "pgcode", "sqlite_errorname"):
             code = getattr(each, name, None)
             if isinstance(code, str) and code:

@@ -41,11 +41,13 @@ from retrysafe.errors import (
     TransactionSplit,
 )
 from retrysafe.stores.base import Plan
+from retrysafe.stores.mongo.settings import Home
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import Names
-from retrysafe.stores.sql.receipts import Look, Mark, Receipts, Split, receipts
+from retrysafe.stores.sql.receipts import Look, Mark, Split
 from retrysafe.transactions.base import Held
 from retrysafe.transactions.failures import Trouble, meaning, trouble
+from retrysafe.transactions.receipting import Receipts, receipts
 
 R = TypeVar("R")
 
@@ -111,7 +113,7 @@ class Known:
 class Place:
     """Where receipts go, and how. `reruns` is 0 where the body cannot be run again (a `with` block)."""
 
-    names: Names
+    names: Names | Home
     known: Known
     sealer: Sealer
     events: Events

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from retrysafe.errors import UsageError
+from retrysafe.stores.mongo.settings import Home
 from retrysafe.stores.registry import find_backend
 from retrysafe.stores.sql.names import Names
 from retrysafe.transactions.flow import RERUNS, Known, Place
@@ -13,7 +14,7 @@ from retrysafe.transactions.flow import RERUNS, Known, Place
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
 
-_known: WeakKeyDictionary[RetrySafe, tuple[Names, Known]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[RetrySafe, tuple[Names | Home, Known]] = WeakKeyDictionary()
 
 
 def place(safe: RetrySafe, *, reruns: int = RERUNS) -> Place:
@@ -24,7 +25,7 @@ def place(safe: RetrySafe, *, reruns: int = RERUNS) -> Place:
     return Place(names, known, safe._sealer, safe.events, reruns)
 
 
-def tables(safe: RetrySafe) -> Names:
+def tables(safe: RetrySafe) -> Names | Home:
     """The names of the store's tables; UsageError where a store has none that a transaction could write to."""
     found: object = None
     if safe._url:
@@ -32,10 +33,10 @@ def tables(safe: RetrySafe) -> Names:
         found = named(safe._url) if named is not None else None
     else:
         found = getattr(safe._sync or safe._async, "names", None)
-    if isinstance(found, Names):
+    if isinstance(found, Names | Home):
         return found
     raise UsageError(
         f"{safe!r} keeps its records where no transaction of yours can reach them, so no receipt can commit with "
-        "your work; open it on your own database (postgresql://, mysql:// or sqlite:///), or use @safe.once or an "
-        "operation"
+        "your work; open it on your own database (postgresql://, mysql://, mongodb:// or sqlite:///), or use "
+        "@safe.once or an operation"
     )

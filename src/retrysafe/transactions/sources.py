@@ -52,8 +52,14 @@ KNOWN: dict[tuple[str, str], Adapter] = {
     ("pymysql", "Connection"): Adapter("sync", "on_pymysql", "connection", closes=True),
     ("asyncmy", "Connection"): Adapter("async", "on_asyncmy", "connection", closes=True),
     ("asyncmy", "Pool"): Adapter("async", "on_asyncmy", "pool"),
+    ("pymongo", "MongoClient"): Adapter("sync", "on_pymongo", "client"),
+    ("pymongo", "ClientSession"): Adapter("sync", "on_pymongo", "session"),
+    ("pymongo", "AsyncMongoClient"): Adapter("async", "on_pymongo", "async_client"),
+    ("pymongo", "AsyncClientSession"): Adapter("async", "on_pymongo", "async_session"),
     ("sqlite3", "Connection"): Adapter("sync", "on_sqlite3", "connection", closes=True),
     ("aiosqlite", "Connection"): Adapter("async", "on_aiosqlite", "connection", closes=True),
+    ("pymssql", "Connection"): Adapter("sync", "on_pymssql", "connection", closes=True),
+    ("_duckdb", "DuckDBPyConnection"): Adapter("sync", "on_duckdb", "connection", closes=True),
     ("sqlalchemy", "Session"): Adapter("sync", "on_sqlalchemy", "session", closes=True),
     ("sqlalchemy", "sessionmaker"): Adapter("sync", "on_sqlalchemy", "maker"),
     ("sqlalchemy", "scoped_session"): Adapter("sync", "on_sqlalchemy", "scoped"),
@@ -75,7 +81,8 @@ FILES: dict[Colour, Adapter] = {
 
 ACCEPTED = (
     "a psycopg or asyncpg connection or pool, a PyMySQL connection, an asyncmy connection or pool, a sqlite3 or "
-    "aiosqlite connection, the path of an SQLite file, "
+    "aiosqlite connection, the path of an SQLite file, a DuckDB connection, a pymssql connection, "
+    "a pymongo client or session, "
     "a SQLAlchemy Session, sessionmaker, Engine or one of their async twins, 'django:<alias>', "
     "or a callable that makes one of these"
 )
