@@ -6,6 +6,7 @@ the truth. Also what an open transaction does to a claim, and a server that fall
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +24,18 @@ from tests.faults.test_cut_postgres import Calls, both, cut_batch
 from tests.opening import COLOURS, open_do, open_migrated, unique, with_option
 from tests.servers.ports import free_port
 
-pytestmark = pytest.mark.store("mongodb")
+pytestmark = [
+    pytest.mark.store("mongodb"),
+    # pymongo's async client drops a socket when it is closed while it opens one again, as it does after each cut.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def dropped_sockets_are_collected_here() -> Iterator[None]:
+    """And not in the middle of somebody else's test."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="module")

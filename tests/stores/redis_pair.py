@@ -30,6 +30,7 @@ class Pair:
         with self.replica.client() as client:
             client.replicaof("127.0.0.1", self.primary.port)
         until(lambda: linked(self.replica) and replicas(self.primary) == 1, PATIENCE, "the replica to follow")
+        until(lambda: persistent(self.replica), PATIENCE, "what the replica was given to be in its AOF")
 
     def promote(self) -> None:
         with self.replica.client() as client:
@@ -73,6 +74,13 @@ def linked(server: ValkeyServer) -> bool:
     """Whether it follows another, and has everything of it."""
     with server.client() as client:
         return str(client.info("replication").get("master_link_status")) == "up"
+
+
+def persistent(server: ValkeyServer) -> bool:
+    """A replica that was given everything anew writes its AOF anew; killed before that, it comes back with the old."""
+    with server.client() as client:
+        told = client.info("persistence")
+    return not (int(told["aof_rewrite_in_progress"]) or int(told["aof_rewrite_scheduled"]))
 
 
 def replicas(server: ValkeyServer) -> int:

@@ -202,8 +202,15 @@ def test_no_node_that_answers(cluster: ValkeyCluster) -> None:
 
 def owner(cluster: ValkeyCluster, slot: int) -> ValkeyServer:
     """Who has it, when all nodes are of one mind."""
-    until(lambda: len(owners(cluster, slot)) == 1, PATIENCE, "the nodes to agree")
-    [port] = owners(cluster, slot)
+    agreed: set[int] = set()
+
+    def agree() -> bool:
+        nonlocal agreed
+        agreed = owners(cluster, slot)
+        return len(agreed) == 1
+
+    until(agree, PATIENCE, "the nodes to agree")
+    [port] = agreed
     return next(node for node in cluster.nodes if node.port == port)
 
 

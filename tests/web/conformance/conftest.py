@@ -1,4 +1,4 @@
-"""One server for each example and store, shared by the cases of a module; and fresh ones for cases that kill them."""
+"""One server for each example and store, shared by all cases; and fresh ones for cases that kill them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ def store_address(request: pytest.FixtureRequest, store: str, folder: Path) -> s
 
 
 def marked(name: str, store: str) -> object:
-    return pytest.param((name, store), id=f"{name}-{store}", marks=pytest.mark.store(store))
+    marks = (pytest.mark.store(store), pytest.mark.xdist_group(f"web-{name}-{store}"))  # one worker starts it, once
+    return pytest.param((name, store), id=f"{name}-{store}", marks=marks)
 
 
-@pytest.fixture(scope="module", params=[marked(*pair) for pair in COMBINATIONS])
+@pytest.fixture(scope="session", params=[marked(*pair) for pair in COMBINATIONS])
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     name, store = request.param
     folder = tmp_path_factory.mktemp(name)

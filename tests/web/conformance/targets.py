@@ -26,7 +26,7 @@ from tests.servers.ports import free_port
 from tests.web.apps import reference
 
 ROOT = Path(__file__).parents[3]
-DEADLINE = 30.0
+DEADLINE = 60.0
 ALICE, BOB = "token-alice", "token-bob"
 
 

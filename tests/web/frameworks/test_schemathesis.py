@@ -38,6 +38,8 @@ CHECKS = [
     negative_data_rejection,
 ]
 
+pytestmark = pytest.mark.xdist_group("schemathesis")  # one worker starts the example, once
+
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
