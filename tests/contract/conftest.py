@@ -63,10 +63,9 @@ PLAIN_ONLY = ("mariadb", *REDIS_KIN)
 ONE_EACH = {
     "dynamodb": ("sync-plain", "async-lost-replies"),
     "mongodb": ("sync-plain", "async-lost-replies", "batched"),
-    "duckdb": ("async-lost-replies",),
+    "duckdb": ("sync-plain", "async-lost-replies"),
 }
-"""A statement takes milliseconds there: both colours and the ambiguous commit in `make test`, the rest in the proof.
-DuckDB's async colour is its sync one in a thread, so one way goes through both."""
+"""A statement takes milliseconds there: both colours and the ambiguous commit in `make test`, the rest in the proof."""
 
 
 def marks(store: str, way: str) -> list[pytest.MarkDecorator]:
