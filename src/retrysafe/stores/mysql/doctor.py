@@ -30,6 +30,9 @@ WHERE table_schema = DATABASE() AND table_name = %s
 REPLICAS = "SELECT count(*) AS replicas FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'"
 """A user without the PROCESS privilege sees none."""
 
+GARBLED, TRIES = 3854, 100
+"""MySQL shows what every connection is saying just now, and refuses to when that is no text (our binary values)."""
+
 SMALL_PACKET = 4 << 20
 
 Settings = Mapping[str, Any]
@@ -54,13 +57,23 @@ def read(cursor: Any, table: str) -> Settings:
     found = {row["Variable_name"].lower(): str(row["Value"]) for row in cursor.fetchall()}
     cursor.execute(TABLE, [table])
     there = cursor.fetchone() or {}
-    cursor.execute(REPLICAS)
-    replicas = int((cursor.fetchone() or {}).get("replicas", 0))
+    replicas = _replicas_now(cursor)
     cursor.execute("SHOW GLOBAL STATUS LIKE 'Rpl\\_semi\\_sync\\_%\\_status'")
     semi_sync = any(str(row["Value"]) == "ON" for row in cursor.fetchall())
     product = "MariaDB" if "mariadb" in found["version"].lower() else "MySQL"
     told = {"product": product, "replicas": replicas, "semi_sync": semi_sync}
     return {**found, **told, "engine": there.get("engine"), "collation": there.get("collation")}
+
+
+def _replicas_now(cursor: Any) -> int:
+    for left in reversed(range(TRIES)):
+        try:
+            cursor.execute(REPLICAS)
+            break
+        except pymysql.MySQLError as error:
+            if error.args[0] != GARBLED or not left:
+                raise
+    return int((cursor.fetchone() or {}).get("replicas", 0))
 
 
 def judge(settings: Settings) -> Iterator[Finding]:
