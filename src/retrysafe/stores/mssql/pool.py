@@ -1,17 +1,15 @@
-"""Connections through pymssql: a few are kept, the last one given back goes out first."""
+"""Connections through pymssql."""
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import pymssql
 
 from retrysafe.stores.mssql.errors import closed, no_connection_free, unreachable
 from retrysafe.stores.mssql.settings import CONNECT_SECONDS, SETTINGS, SILENCE
+from retrysafe.stores.sql.pool import Pool, Ways
 
 
 def connect(arguments: dict[str, Any]) -> Any:
@@ -28,53 +26,14 @@ def connect(arguments: dict[str, Any]) -> Any:
     return connection
 
 
-class Pool:
-    """At most `size` connections, made when they are needed."""
-
-    def __init__(self, arguments: dict[str, Any], size: int, timeout: float) -> None:
-        self._arguments = arguments
-        self._timeout = timeout
-        self._room = threading.BoundedSemaphore(size)
-        self._idle: deque[Any] = deque()
-        self._closed = False
-
-    @contextmanager
-    def connection(self) -> Iterator[Any]:
-        """One for the caller alone. It is kept if the block ends well, and thrown away otherwise: half a
-        conversation may be left on it."""
-        if not self._room.acquire(timeout=self._timeout):
-            raise no_connection_free(self._timeout)
-        try:
-            taken = self._take()
-            try:
-                yield taken
-            except BaseException:
-                quit_quietly(taken)
-                raise
-            if self._closed:
-                quit_quietly(taken)
-            else:
-                self._idle.append(taken)
-        finally:
-            self._room.release()
-
-    def _take(self) -> Any:
-        if self._closed:
-            raise closed()
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return connect(self._arguments)
-
-    def drain(self) -> None:
-        """After a restart every idle connection is dead: throw them all away now, not one per caller."""
-        with suppress(IndexError):
-            while True:
-                quit_quietly(self._idle.pop())
-
-    def close(self) -> None:
-        self._closed = True
-        self.drain()
+def pool(arguments: dict[str, Any], size: int, timeout: float) -> Pool[Any]:
+    ways: Ways[Any] = Ways(
+        connect=lambda: connect(arguments),
+        close=quit_quietly,
+        none_free=no_connection_free,
+        closed=closed,
+    )
+    return Pool(ways, size, timeout)
 
 
 def quit_quietly(connection: Any) -> None:

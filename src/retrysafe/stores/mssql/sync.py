@@ -12,7 +12,7 @@ from retrysafe.stores.base import follow
 from retrysafe.stores.mssql import schema
 from retrysafe.stores.mssql.dialect import CAPABILITIES, DIALECT, Location
 from retrysafe.stores.mssql.errors import TRIES, Again, held_elsewhere, meaning, too_many_undone
-from retrysafe.stores.mssql.pool import Pool
+from retrysafe.stores.mssql.pool import pool
 from retrysafe.stores.mssql.talking import BEGIN, COMMIT, ROLLBACK, Rows, heard, spoken
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.plans import Held, Plans, by_id
@@ -32,7 +32,7 @@ class MssqlStore:
         self.names = at.names
         self._url = at.url
         self._plans = Plans(DIALECT, at.names)
-        self._pool = Pool(at.connect, at.pool, at.pool_timeout)
+        self._pool = pool(at.connect, at.pool, at.pool_timeout)
 
     def execute(self, op: Op[R]) -> R:
         return self._retrying(lambda say: follow(self._plans.of(op), say))

@@ -13,7 +13,7 @@ from retrysafe.stores.base import follow
 from retrysafe.stores.mysql import schema
 from retrysafe.stores.mysql.dialect import CAPABILITIES, DIALECT, Location
 from retrysafe.stores.mysql.errors import TRIES, Again, held_elsewhere, meaning, too_many_undone
-from retrysafe.stores.mysql.pool import Connection, Pool
+from retrysafe.stores.mysql.pool import Connection, pool
 from retrysafe.stores.mysql.talking import BEGIN, COMMIT, ROLLBACK, Heard, Rows, in_step, packets, read
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.plans import Held, Plans, by_id
@@ -32,7 +32,7 @@ class MysqlStore:
         self.names = at.names
         self._url = at.url
         self._plans = Plans(DIALECT, at.names)
-        self._pool = Pool(at.connect, at.pool, at.pool_timeout)
+        self._pool = pool(at.connect, at.pool, at.pool_timeout)
 
     def execute(self, op: Op[R]) -> R:
         return self._retrying(lambda say: follow(self._plans.of(op), lambda statement: say([statement])[0]))

@@ -1,0 +1,83 @@
+"""Connections of a driver that brings no pool of its own: a few are kept, the last one given back goes out first."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Generic, NamedTuple, TypeVar
+
+from retrysafe.errors import StoreUnavailable
+
+C = TypeVar("C")
+
+
+class Ways(NamedTuple, Generic[C]):
+    """What a driver's connections are made and thrown away with."""
+
+    connect: Callable[[], C]
+    """Raises StoreUnavailable."""
+    close: Callable[[C], object]
+    """May raise anything: nobody listens."""
+    none_free: Callable[[float], StoreUnavailable]
+    closed: Callable[[], StoreUnavailable]
+    gone: Callable[[C], bool] = lambda connection: False
+    """Whether the other end of an idle one has left."""
+
+
+class Pool(Generic[C]):
+    """At most `size` connections, made when they are needed."""
+
+    def __init__(self, ways: Ways[C], size: int, timeout: float) -> None:
+        self._ways = ways
+        self._timeout = timeout
+        self._room = threading.BoundedSemaphore(size)
+        self._idle: deque[C] = deque()
+        self._closed = False
+
+    @contextmanager
+    def connection(self) -> Iterator[C]:
+        """One for the caller alone. It is kept if the block ends well, and thrown away otherwise: half a
+        conversation may be left on it."""
+        if not self._room.acquire(timeout=self._timeout):
+            raise self._ways.none_free(self._timeout)
+        try:
+            taken = self._take()
+            try:
+                yield taken
+            except BaseException:
+                self._quit(taken)
+                raise
+            if self._closed:
+                self._quit(taken)
+            else:
+                self._idle.append(taken)
+        finally:
+            self._room.release()
+
+    def _take(self) -> C:
+        if self._closed:
+            raise self._ways.closed()
+        while True:
+            try:
+                found = self._idle.pop()
+            except IndexError:
+                return self._ways.connect()
+            if not self._ways.gone(found):
+                return found
+            self._quit(found)
+
+    def _quit(self, connection: C) -> None:
+        with suppress(Exception):
+            self._ways.close(connection)
+
+    def drain(self) -> None:
+        """After a restart every idle connection is dead: throw them all away now, not one per caller."""
+        with suppress(IndexError):
+            while True:
+                self._quit(self._idle.pop())
+
+    def close(self) -> None:
+        self._closed = True
+        self.drain()
