@@ -16,7 +16,7 @@ from retrysafe.core.records import Record
 from retrysafe.engine.bridge import wait_for
 from retrysafe.engine.codecs import Codec, JsonCodec
 from retrysafe.engine.drive import arun, run
-from retrysafe.engine.effects import Call, Effect
+from retrysafe.engine.effects import Call, Effect, Flow
 from retrysafe.errors import AnswerGone, UsageError
 from retrysafe.jobs import enqueueing
 from retrysafe.jobs.enqueueing import RESEND_AFTER, JobState, Message, Seen, standing
@@ -184,12 +184,7 @@ class Fence:
     ) -> Enqueued:
         """Send the job this key stands for, once; if it is done, its result comes back instead."""
         fenced, message = self._message(task, args, kwargs, key)
-        flow = enqueueing.enqueue(
-            fenced.prepared(message.id, message.args, message.kwargs),
-            message,
-            send or self.send,
-            self.resend_after if resend_after is None else resend_after,
-        )
+        flow = self._enqueueing(fenced, message, send or self.send, resend_after)
         return self._told(fenced, message.id, run(flow, self._perform))
 
     async def aenqueue(
@@ -204,12 +199,7 @@ class Fence:
     ) -> Enqueued:
         """`enqueue` on an event loop."""
         fenced, message = self._message(task, args, kwargs, key)
-        flow = enqueueing.enqueue(
-            fenced.prepared(message.id, message.args, message.kwargs),
-            message,
-            send or self.asend,
-            self.resend_after if resend_after is None else resend_after,
-        )
+        flow = self._enqueueing(fenced, message, send or self.asend, resend_after)
         return self._told(fenced, message.id, await arun(flow, self._aperform))
 
     def send(self, message: Message) -> Any:
@@ -222,6 +212,13 @@ class Fence:
         import asyncio
 
         return await asyncio.to_thread(self.send, message)
+
+    def _enqueueing(
+        self, fenced: FencedTask, message: Message, send: Callable[[Message], Any], resend_after: float | None
+    ) -> Flow[Seen]:
+        task = fenced.prepared(message.id, message.args, message.kwargs)
+        after = self.resend_after if resend_after is None else resend_after
+        return enqueueing.enqueue(task, message, send, after)
 
     def _message(
         self, task: Any, args: Iterable[Any], kwargs: Mapping[str, Any] | None, key: str
