@@ -87,8 +87,10 @@ def psycopg_threads(url: str) -> Iterator[Callable[[], Any]]:
         yield pair
 
 
-_INSERT = "INSERT INTO floor VALUES (?, ?, 'claimed', NULL) ON CONFLICT DO NOTHING RETURNING key"
-_UPDATE = "UPDATE floor SET state = 'completed', body = ? WHERE key = ? AND token = ? RETURNING 1"
+_PUT = "INSERT INTO floor VALUES (?, ?, 'claimed', NULL) ON CONFLICT DO NOTHING"
+_SET = "UPDATE floor SET state = 'completed', body = ? WHERE key = ? AND token = ?"
+_INSERT = f"{_PUT} RETURNING key"
+_UPDATE = f"{_SET} RETURNING 1"
 
 
 @asynccontextmanager
@@ -105,6 +107,28 @@ async def aiosqlite_pairs(path: str) -> AsyncIterator[Work]:
             key, token = name_and_token()
             assert await db.execute_fetchall(_INSERT, (key, token))
             assert await db.execute_fetchall(_UPDATE, (BODY, key, token))
+
+        yield pair
+
+
+@asynccontextmanager
+async def aiosqlite_documented(path: str) -> AsyncIterator[Work]:
+    """The same as its documentation writes it: execute, then commit. Two trips to its thread instead of one."""
+    import aiosqlite
+
+    async with aiosqlite.connect(path) as db:
+        await db.execute("PRAGMA journal_mode = WAL")
+        await db.execute("PRAGMA synchronous = FULL")
+        await db.execute(CREATE.format("floor", "blob", "blob", "blob"))
+
+        async def pair() -> None:
+            key, token = name_and_token()
+            inserted = await db.execute(_PUT, (key, token))
+            await db.commit()
+            assert inserted.rowcount == 1
+            updated = await db.execute(_SET, (BODY, key, token))
+            await db.commit()
+            assert updated.rowcount == 1
 
         yield pair
 

@@ -60,6 +60,7 @@ def sqlite(machines: Machines, pace: Pace) -> list[Table]:
     url = f"sqlite:///{machines.sqlite('bench')}"
     loop: list[Bench] = [
         LoopBench("aiosqlite", partial(floors.aiosqlite_pairs, machines.sqlite("floor"))),
+        LoopBench("aiosqlite, execute, then commit", partial(floors.aiosqlite_documented, machines.sqlite("floor-d"))),
         *own(url, "-"),
     ]
     threads: list[Bench] = [

@@ -12,19 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.opening import SHARED_STORES, STORES, open_migrated, store_url
+from tests.opening import REDIS_KIN, SHARED_STORES, STORES, open_migrated, store_url
 from tests.races.heats import CREW, course, run
 
-EVERY = 500
-SHARE = {"mariadb": 5, "mongodb": 10, "dynamodb": 10, "duckdb": 10}
-"""In a run that does not ask for a number, one key in so many: their clients cost several times what the others' do,
-and MariaDB is MySQL's code once more. `make proof-stores` takes all keys on all stores."""
-
-
-def keys_of(store: str) -> int:
-    asked = os.environ.get("RETRYSAFE_HEAT_KEYS")
-    return int(asked) if asked else EVERY // SHARE.get(store, 1)
-
+KEYS = int(os.environ.get("RETRYSAFE_HEAT_KEYS", "500"))
 
 APART = ("sync", "async", "sync", "async")
 TOGETHER = ("sync", "sync", "sync", "sync")
@@ -37,16 +28,16 @@ def every(stores: Sequence[str]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("store", [pytest.param(store, marks=pytest.mark.store(store)) for store in stores])
 
 
-@every([store for store in STORES if store in SHARED_STORES])
+@every([*SHARED_STORES, *REDIS_KIN])
 @pytest.mark.timeout(1200)
 def test_sixty_four_claimers_in_processes(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    one_grant_per_attempt(store_url(request, tmp_path, store), keys_of(store), APART, apart=True)
+    one_grant_per_attempt(store_url(request, tmp_path, store), KEYS, APART, apart=True)
 
 
 @every([store for store in STORES if store not in SHARED_STORES])
 @pytest.mark.timeout(1200)
 def test_sixty_four_claimers_in_one_process(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    one_grant_per_attempt(store_url(request, tmp_path, store), keys_of(store), TOGETHER, apart=False)
+    one_grant_per_attempt(store_url(request, tmp_path, store), KEYS, TOGETHER, apart=False)
 
 
 def one_grant_per_attempt(url: str, keys: int, crews: tuple[str, ...], *, apart: bool) -> None:

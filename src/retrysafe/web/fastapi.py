@@ -101,7 +101,8 @@ def idempotent(
 
 def _signature(scope: Any, header: str, told: Json) -> Signature:
     """What FastAPI reads: the request, the user's dependency, and the header, which is here for the document only.
-    FastAPI does not validate it: that a key is missing or wrong is for us to say."""
+    That a key is missing or wrong is for us to say: any text will do for FastAPI, and none. Its type is no union, as
+    FastAPI would look at each member of one for each request."""
     depends = scope if isinstance(scope, params.Depends) else Depends(scope)
     shown = Header(default=None, alias=header, description="", json_schema_extra={EXTENSION: told})
     kind = Parameter.POSITIONAL_OR_KEYWORD
@@ -109,7 +110,7 @@ def _signature(scope: Any, header: str, told: Json) -> Signature:
         [
             Parameter("request", kind, annotation=Request),
             Parameter("principal", kind, default=depends, annotation=Any),
-            Parameter("idempotency_key", kind, default=shown, annotation=str | None),
+            Parameter("idempotency_key", kind, default=shown, annotation=str),
         ]
     )
 

@@ -132,7 +132,13 @@ class SqliteFile:
             return self.connect()
 
     def write(self, statement: Statement) -> list[Any]:
-        return self._writing(lambda connection: _run(connection, statement))
+        """One statement, which SQLite commits by itself: it takes the write lock first and has committed when its last
+        row is fetched, as `BEGIN IMMEDIATE` and `COMMIT` around it would have it, without two more calls."""
+        with self._lock:
+            try:
+                return _run(self._writing_connection(), statement)
+            except (sqlite3.Error, UnicodeError) as error:
+                raise translated(error, self.path) from error
 
     def prepare(self) -> None:
         """Create the file and its tables at first use: an embedded store needs no separate step."""
@@ -180,9 +186,7 @@ class SqliteFile:
         """Under the write lock of this process, then of the file; commit at the end, or nothing."""
         with self._lock:
             try:
-                if self._writer is None:
-                    self._writer = self.connect()
-                connection = self._writer
+                connection = self._writing_connection()
                 try:
                     connection.execute("BEGIN IMMEDIATE")
                     done = work(connection)
@@ -194,6 +198,11 @@ class SqliteFile:
             except (sqlite3.Error, UnicodeError) as error:
                 raise translated(error, self.path) from error
         return done
+
+    def _writing_connection(self) -> sqlite3.Connection:
+        if self._writer is None:
+            self._writer = self.connect()
+        return self._writer
 
     def connect(self) -> sqlite3.Connection:
         """A connection of its own, set as all of ours are."""
