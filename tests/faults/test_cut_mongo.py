@@ -1,7 +1,7 @@
 """The link to MongoDB is cut at every message of every operation, on both sides of the message (I11).
 
-As test_cut_postgres.py: whoever is told StoreUnclear sends the same operation again, as the engine does, and must learn
-the truth. Also what an open transaction does to a claim, and a server that falls silent.
+What is done at each cut is told in cutting.py. Also what an open transaction does to a claim, and a server that falls
+silent.
 """
 
 from __future__ import annotations
@@ -15,13 +15,21 @@ from pymongo import MongoClient
 
 from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.mongo.settings import parse_url
-from retrysafe.testing import Do
 from retrysafe.testing.builders import claim
+from tests.faults.cutting import (
+    Cutting,
+    Points,
+    after_a_reset,
+    both_sides,
+    cut_a_batch,
+    cut_a_case,
+    cut_between_rivals,
+    cut_under_once,
+    cutting,
+)
 from tests.faults.mongo_proxy import MongoProxy
-from tests.faults.proxy import Side
-from tests.faults.story import CASES, LEASE, Case, asked, check_truth, resend, sent, stored, warm
-from tests.faults.test_cut_postgres import Calls, both, cut_batch
-from tests.opening import COLOURS, open_do, open_migrated, unique, with_option
+from tests.faults.story import CASES, LEASE, Case, asked, check_truth, resend, stored, warm
+from tests.opening import COLOURS, open_do, unique, with_option
 from tests.servers.ports import free_port
 
 pytestmark = [
@@ -44,28 +52,16 @@ def table_url(mongodb_url: str) -> str:
 
 
 @pytest.fixture
-def healthy(table_url: str) -> Iterator[Do]:
-    do = open_migrated(table_url, "sync")
-    yield do
-    do.close()
-
-
-@pytest.fixture
-def proxy(table_url: str) -> Iterator[MongoProxy]:
+def cut(table_url: str) -> Iterator[Cutting]:
     proxy = MongoProxy(table_url)
-    yield proxy
-    proxy.close()
+    with cutting(proxy, table_url, with_option(proxy.url, "maxPoolSize", "1"), points) as made:
+        yield made
 
 
-def through(proxy: MongoProxy, colour: str) -> Do:
-    return open_do(with_option(proxy.url, "maxPoolSize", "1"), colour)
-
-
-def points(messages: list[str]) -> list[tuple[int, Side]]:
-    """Every message, from both sides; and every request that is carried out while its answer is swallowed."""
-    numbered = list(enumerate(messages, start=1))
-    cuts: list[tuple[int, Side]] = [(number, side) for number, _ in numbered for side in ("before", "after")]
-    return cuts + [(number, "swallow") for number, message in numbered if message == ">"]
+def points(messages: list[str]) -> Points:
+    """Every message."""
+    numbers = range(1, len(messages) + 1)
+    return both_sides(list(numbers), [number for number in numbers if messages[number - 1] == ">"])
 
 
 WAYS = [
@@ -82,114 +78,40 @@ WAYS = [
 
 
 @pytest.mark.parametrize(("colour", "case"), WAYS)
-def test_cut_at_every_message(proxy: MongoProxy, healthy: Do, colour: str, case: Case) -> None:
-    do = through(proxy, colour)
-    told: dict[str, set[str]] = {"before": set(), "after": set(), "swallow": set()}
-    try:
-        op = case.make(healthy, unique())
-        warm(do)
-        proxy.count()
-        do(op)
-        assert proxy.seen == [">", "<"], "one command, one reply"
-        for number, side in points(list(proxy.seen)):
-            op = case.make(healthy, unique())
-            warm(do)
-            proxy.cut_at(number, side)
-            reply, how = sent(do, op, healthy)
-            assert proxy.was_cut(), f"message {number} never came"
-            check_truth(healthy, case, op, reply)
-            told[side].add(how)
-    finally:
-        do.close()
-    # Not vacuous: a request or a reply that was cut off is never taken for one; a whole reply is believed.
-    assert told == {"before": {"unclear"}, "after": {"unclear", "told"}, "swallow": {"unclear"}}
+def test_cut_at_every_message(cut: Cutting, colour: str, case: Case) -> None:
+    """One command, one reply."""
+    cut_a_case(cut, colour, case, messages=[">", "<"])
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_cut_a_batch(proxy: MongoProxy, healthy: Do, colour: str) -> None:
-    """Three claims in one command: each of them once, however often they are sent."""
-    do = through(proxy, colour)
-    try:
-        warm(do)
-        proxy.count()
-        do.many([asked(unique()) for _ in range(3)])
-        assert proxy.seen == [">", "<", ">", "<"], "one to write them all, and one to read"
-        for number, side in points(list(proxy.seen)):
-            batch = [asked(unique()) for _ in range(3)]
-            warm(do)
-            proxy.cut_at(number, side)
-            cut_batch(do, healthy, batch)
-            assert proxy.was_cut()
-    finally:
-        do.close()
+def test_cut_a_batch(cut: Cutting, colour: str) -> None:
+    """One command to write them all, and one to read."""
+    cut_a_batch(cut, colour, messages=[">", "<", ">", "<"])
 
 
-def test_a_rival_between_the_cut_and_the_resending(proxy: MongoProxy, healthy: Do) -> None:
-    """Exactly one of two claimers is told that the key is its own, whoever comes first after the cut."""
-    do = through(proxy, "sync")
-    try:
-        warm(do)
-        proxy.count()
-        do(asked(unique()))
-        for number, side in points(list(proxy.seen)):
-            mine = asked(unique())
-            warm(do)
-            proxy.cut_at(number, side)
-            first, theirs = both(do, healthy, mine, claim(mine.key, lease=LEASE, now=None))
-            assert [first.granted, theirs.granted].count(True) == 1
-            assert first.record is not None
-            assert stored(healthy, mine).fence == first.record.fence
-            assert (first.record.token == mine.token) is first.granted
-    finally:
-        do.close()
+def test_a_rival_between_the_cut_and_the_resending(cut: Cutting) -> None:
+    cut_between_rivals(cut)
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_once_through_every_cut(proxy: MongoProxy, healthy: Do, table_url: str, colour: str) -> None:
-    """A caller that got a result has had exactly one effect, and nobody ever has two."""
-    calls = Calls(with_option(proxy.url, "maxPoolSize", "1"), colour)
-    fresh = Calls(table_url, colour)
-    try:
-        calls.warm()
-        proxy.count()
-        assert calls(unique()) == 1
-        for number, side in points(list(proxy.seen)):
-            calls.warm()
-            proxy.cut_at(number, side)
-            key = unique()
-            assert calls(key) == 1
-            assert proxy.was_cut()
-            assert calls.effects[key] == 1
-            assert fresh(key) == 1, "a replay gives the first result"
-            assert key not in fresh.effects
-    finally:
-        calls.close()
-        fresh.close()
+def test_once_through_every_cut(cut: Cutting, colour: str) -> None:
+    cut_under_once(cut, colour)
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_reset_is_noticed(proxy: MongoProxy, healthy: Do, colour: str) -> None:
-    do = through(proxy, colour)
-    try:
-        warm(do)
-        proxy.raw("reset")
-        proxy.raw("")
-        op = asked(unique())
-        reply, how = sent(do, op, healthy)
-        assert how in ("told", "unclear", "unavailable")  # whoever notices first: the driver's watch, or we
-        check_truth(healthy, CASES[0], op, reply)
-    finally:
-        do.close()
+def test_a_reset_is_noticed(cut: Cutting, colour: str) -> None:
+    """Whoever comes first: the driver's watch, or we."""
+    after_a_reset(cut, colour, ["told", "unclear", "unavailable"])
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_key_that_a_transaction_holds_is_busy_in_time(table_url: str, healthy: Do, colour: str) -> None:
+def test_a_key_that_a_transaction_holds_is_busy_in_time(cut: Cutting, colour: str) -> None:
     """I28: a claim meets a document that an open transaction has written; it is told to come back, and nothing was
     done. What is committed can still be read."""
-    at = parse_url(table_url)
+    at = parse_url(cut.beside)
     op = claim(unique(), lease=0.0, on_lapse="rerun", now=None)
-    assert healthy(op).granted
-    do = open_do(with_option(table_url, "patience", "0.2"), colour)
+    assert cut.healthy(op).granted
+    do = open_do(with_option(cut.beside, "patience", "0.2"), colour)
     client: MongoClient[Any] = MongoClient(at.url)
     try:
         with client.start_session() as session, session.start_transaction():
@@ -199,7 +121,7 @@ def test_a_key_that_a_transaction_holds_is_busy_in_time(table_url: str, healthy:
             assert (refused.granted, refused.record) == (False, None)
             assert stored(do, op).note == ""
             session.abort_transaction()
-        again = open_do(table_url, colour)
+        again = open_do(cut.beside, colour)
         assert again(claim(op.key, lease=LEASE, on_lapse="rerun", now=None)).granted
         again.close()
     finally:
@@ -208,18 +130,18 @@ def test_a_key_that_a_transaction_holds_is_busy_in_time(table_url: str, healthy:
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_server_that_falls_silent_does_not_hold_its_caller(proxy: MongoProxy, healthy: Do, colour: str) -> None:
+def test_a_server_that_falls_silent_does_not_hold_its_caller(cut: Cutting, colour: str) -> None:
     """I27: connected, and not a word: an error after a while, and the truth when it is sent again."""
-    do = open_do(with_option(with_option(proxy.url, "maxPoolSize", "1"), "socketTimeoutMS", "300"), colour)
+    do = open_do(with_option(cut.through, "socketTimeoutMS", "300"), colour)
     try:
         warm(do)
-        proxy.raw("stall")
+        cut.proxy.raw("stall")
         op = asked(unique())
         with pytest.raises(StoreUnclear):
             do(op)
-        proxy.raw("reset")
-        proxy.raw("")
-        check_truth(healthy, CASES[0], op, resend(lambda: do(op)))
+        cut.proxy.raw("reset")
+        cut.proxy.raw("")
+        check_truth(cut.healthy, CASES[0], op, resend(lambda: do(op)))
     finally:
         do.close()
 

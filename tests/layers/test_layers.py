@@ -63,7 +63,7 @@ MAY: dict[str, tuple[str, ...]] = {
     ),
     **dict.fromkeys(MIDDLE, (*BASE, *SEAM, "engine", "transactions", "stores.sql", *MIDDLE)),
     # Django creates its tables by its own migrations, on the databases Django has.
-    "web.django": (*BASE, *SEAM, "engine", "transactions", *MIDDLE, "stores.sql", "stores.sqlite", "stores.postgres"),
+    "web.django": (*BASE, *SEAM, "engine", "transactions", *MIDDLE, "stores.sql", "stores.mysql"),
     # The ends may also use the public names, as any user does.
     **dict.fromkeys(TOP, (*BASE, "stores", "engine", "transactions", *MIDDLE, *TOP, "__version__", *retrysafe.__all__)),
     # The reference store is the oracle of the tests.

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import asyncmy
 import pymysql
 import pytest
 
+from retrysafe import RetrySafe
 from retrysafe.core.ops import Lookup
-from retrysafe.errors import SchemaMissing, StoreError, StoreUnavailable, StoreUnclear, StoreURLError
+from retrysafe.errors import SchemaMissing, StoreError, StoreUnavailable, StoreUnclear, StoreURLError, UsageError
 from retrysafe.stores.base import BatchRefused
+from retrysafe.stores.mysql.aio import AsyncMysqlStore
 from retrysafe.stores.mysql.dialect import DIALECT, parse_url
 from retrysafe.stores.mysql.errors import Again, meaning
+from retrysafe.stores.mysql.sync import MysqlStore
 from retrysafe.stores.mysql.talking import PACKET, Heard, in_step, number_of, packets, steps
 from retrysafe.stores.registry import find_backend, open_store
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import names
 from retrysafe.stores.sql.plans import Held
+from retrysafe.testing import Do
 from retrysafe.testing.builders import answer, claim, complete
-from tests.opening import unique, with_option
+from tests.faults.story import resend
+from tests.opening import COLOURS, unique, with_option
 from tests.waiting import until
 
 SERVERS = [pytest.param(name, marks=pytest.mark.store(name)) for name in ("mysql", "mariadb")]
@@ -171,6 +178,11 @@ def test_every_text_can_be_split() -> None:
 # Real servers -------------------------------------------------------------------------------------
 
 
+def address(url: str) -> dict[str, Any]:
+    """Where the server is, and nothing that is the store's own affair."""
+    return {name: value for name, value in parse_url(url).connect.items() if name != "charset"}
+
+
 def test_the_clock_is_utc_whatever_the_session_thinks(url: str) -> None:
     at = parse_url(url)
     with pymysql.connect(**at.connect) as connection, connection.cursor() as cursor:
@@ -266,18 +278,98 @@ def test_idle_connections_that_were_ended_are_not_given_out(url: str, killer: An
     store.close()
 
 
+async def in_both_colours(safe: RetrySafe) -> None:
+    op = claim(unique(), now=None)
+    assert safe.store.execute(op).granted
+    assert (await safe.async_store.execute(Lookup(op.id))).record is not None
+    await safe.aclose()
+
+
+# Connections by a function of the user's ---------------------------------------------------------
+
+
+def over(connect: Callable[..., Any], colour: str, **more: Any) -> Do:
+    """A store over a function that is given the driver's `connect`, and what the store wants it to be called with."""
+    if colour == "sync":
+        return Do.sync(MysqlStore(lambda **settings: connect(pymysql.connect, settings), **more))
+    return Do.asynchronous(AsyncMysqlStore(lambda **settings: connect(asyncmy.connect, settings), **more))
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_each_new_connection_asks_again(url: str, killer: Any, colour: str) -> None:
+    """As with credentials that are good for a while: those of the first connection are void when the second comes."""
+    at, asked = parse_url(url), []
+    accounts = [unique("a"), unique("b")]
+    for account in accounts:
+        killer.execute(f"CREATE USER {account}")
+        killer.execute(f"GRANT ALL ON `{at.connect['database']}`.* TO {account}")
+
+    def connect(driver: Any, settings: dict[str, Any]) -> Any:
+        asked.append(accounts[0])
+        return driver(**{**address(url), "user": accounts[0]}, **settings)
+
+    do = over(connect, colour, table=at.names.bare, pool=1)
+    do.migrate()
+    assert do(claim("k", now=None)).granted
+    assert asked == accounts[:1], "an open one is kept"
+    void = accounts.pop(0)
+    killer.execute(f"DROP USER {void}")
+    for number in sessions(killer, void):
+        killer.execute(f"KILL {number}")
+    until(lambda: not sessions(killer, void), 30, "the connection to be ended")
+    assert resend(lambda: do(claim("other", now=None))).granted
+    assert asked == [void, *accounts]
+    assert sessions(killer, accounts[0])
+    do.close()
+    killer.execute(f"DROP USER {accounts[0]}")
+
+
+def sessions(cursor: Any, account: str) -> list[int]:
+    cursor.execute("SELECT id FROM information_schema.processlist WHERE user = %s", [account])
+    return [number for (number,) in cursor.fetchall()]
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_function_that_keeps_the_settings_to_itself_is_told(url: str, colour: str) -> None:
+    """Without FOUND_ROWS a heartbeat that changes nothing would count as a lease that was lost."""
+    do = over(lambda driver, settings: driver(**address(url)), colour)
+    with pytest.raises(UsageError, match=r"hand on the settings.*\.connect\(host=…, \*\*settings\)"):
+        do(claim("k", now=None))
+    do.close()
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_function_that_fails_means_unavailable(colour: str) -> None:
+    """Whatever it raises: nothing was sent, so nothing happened, and it can be tried again."""
+
+    def connect(driver: Any, settings: dict[str, Any]) -> Any:
+        raise LookupError("no token today")
+
+    do = over(connect, colour, pool=1)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="no token today") as told:
+            do(claim("k", now=None))
+        assert not isinstance(told.value, StoreUnclear)
+        assert isinstance(told.value.__cause__, LookupError)
+    do.close()
+
+
 def test_the_page_runs_on_the_real_thing(url: str) -> None:
     page = Path(__file__).parents[2] / "docs" / "howto" / "mysql.md"
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     at = parse_url(url)
     code = "\n".join(blocks).replace("mysql://app:secret@127.0.0.1:3306/shop", url)
-    code = code.replace(
-        'pymysql.connect(host="127.0.0.1", user="app", password="secret", database="shop")', "pymysql.connect(**AT)"
-    )
-    names: dict[str, Any] = {"__name__": "page", "AT": at.connect}
+    for password in ('"secret"', "token()"):
+        written = f'host="127.0.0.1", user="app", password={password}, database="shop"'
+        assert written in code
+        code = code.replace(written, "**AT")
+    assert code.count("open_connection)") == 2
+    code = code.replace("open_connection)", f"open_connection, table={at.names.bare!r})")
+    names: dict[str, Any] = {"__name__": "page", "AT": address(url)}
     exec(compile(code, str(page), "exec"), names)
     names["safe"].migrate()
+    asyncio.run(in_both_colours(names["on_tokens"]))
     with pymysql.connect(**at.connect, autocommit=True) as connection, connection.cursor() as cursor:
         cursor.execute("DROP TABLE IF EXISTS orders")
         cursor.execute("CREATE TABLE orders (number int, item varchar(100))")

@@ -23,8 +23,9 @@ from django.test import AsyncClient, Client, RequestFactory, override_settings
 
 from retrysafe.core.keys import Key
 from retrysafe.core.ops import List, Lookup
-from retrysafe.errors import UsageError
-from retrysafe.web.django import IdempotencyMiddleware, conf
+from retrysafe.errors import StoreURLError, UsageError
+from retrysafe.stores.mysql.dialect import parse_url
+from retrysafe.web.django import IdempotencyMiddleware, addresses, conf
 from retrysafe.web.django.asgi import get_asgi_application
 
 fresh = project.fresh
@@ -369,15 +370,46 @@ class TestConfiguration:
             ({"NAME": "shop", "HOST": "db", "PORT": 5433, "USER": "me", "PASSWORD": "p@ss/w"},
              "postgresql://me:p%40ss%2Fw@db:5433/shop"),
             ({"NAME": "shop", "HOST": "", "PORT": "", "USER": ""}, "postgresql:///shop"),
+            ({"NAME": "shop", "HOST": "::1", "PORT": "5433"}, "postgresql://[::1]:5433/shop"),
             ({"NAME": "shop", "HOST": "/run/pg", "USER": "me", "OPTIONS": {"sslmode": "require", "pool": True}},
              "postgresql://me@/shop?sslmode=require&host=%2Frun%2Fpg"),
         ],
     )  # fmt: skip
     def test_postgresql_as_a_url(self, config: dict[str, Any], url: str) -> None:
-        assert conf._postgres_url(config) == url
+        assert addresses.postgres_url("default", config) == url
+
+    @pytest.mark.parametrize(
+        ("config", "url"),
+        [
+            ({"NAME": "shop", "HOST": "db", "PORT": 3307, "USER": "me", "PASSWORD": "p@ss/w"},
+             "mysql://me:p%40ss%2Fw@db:3307/shop"),
+            ({"NAME": "shop", "HOST": "", "PORT": "", "USER": "me"}, "mysql://me@localhost/shop"),
+            ({"NAME": "shop", "HOST": "/run/s", "USER": "me"}, "mysql://me@/shop?socket=%2Frun%2Fs"),
+            ({"NAME": "shop", "HOST": "db", "OPTIONS": {"unix_socket": "/run/s"}}, "mysql:///shop?socket=%2Frun%2Fs"),
+        ],
+    )  # fmt: skip
+    def test_mysql_as_a_url(self, config: dict[str, Any], url: str) -> None:
+        assert addresses.mysql_url("default", config) == url
+        assert parse_url(url).connect["database"] == "shop", "the store can read it"
+
+    def test_mysql_with_an_authority_of_its_own(self) -> None:
+        config = {"NAME": "shop", "HOST": "db", "OPTIONS": {"ssl": {"ca": "/ca.pem"}, "charset": "utf8mb4"}}
+        url = addresses.mysql_url("default", config)
+        assert url == "mysql://db/shop?ssl_ca=%2Fca.pem"
+        with pytest.raises(StoreURLError, match=r"ssl_ca='/ca\.pem' .* is no file"):
+            parse_url(url)
+
+    @pytest.mark.parametrize("option", ["ssl", "ssl_mode", "read_default_file"])
+    def test_what_a_url_cannot_say_is_not_left_out(self, option: str) -> None:
+        """Else the store would go to another server than Django, or there in the clear."""
+        config = {"NAME": "shop", "OPTIONS": {option: {"ca": "ca.pem", "cert": "me.pem"}}}
+        with pytest.raises(UsageError, match=rf"DATABASES\['default'\]\['OPTIONS'\] has {option}, .*SAFE"):
+            addresses.mysql_url("default", config)
 
     def test_a_database_in_memory_is_a_store_in_memory(self) -> None:
-        assert conf._sqlite_url("default", {"NAME": "file:memorydb_default?mode=memory"}) == "memory://django-default"
+        assert (
+            addresses.sqlite_url("default", {"NAME": "file:memorydb_default?mode=memory"}) == "memory://django-default"
+        )
 
     @pytest.mark.parametrize(
         ("setting", "told"),
@@ -419,4 +451,4 @@ class TestConfiguration:
 
 
 def test_a_relative_name_is_made_absolute() -> None:
-    assert conf._sqlite_url("default", {"NAME": "db.sqlite3"}) == f"sqlite:///{Path('db.sqlite3').absolute()}"
+    assert addresses.sqlite_url("default", {"NAME": "db.sqlite3"}) == f"sqlite:///{Path('db.sqlite3').absolute()}"

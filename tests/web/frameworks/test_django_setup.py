@@ -1,11 +1,12 @@
-"""What Django's own commands say and do: system checks, and migrations on both databases."""
+"""What Django's own commands say and do: system checks, and migrations on every database there is a store for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -16,7 +17,7 @@ from django.core import checks as django_checks
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.db import connections
-from django.test import override_settings
+from django.test import Client, override_settings
 
 from retrysafe import RetrySafe
 from retrysafe.core.ops import Lookup
@@ -80,31 +81,70 @@ class TestChecks:
         with django_alias(f"sqlite:///{tmp_path / 'empty.db'}", 5) as alias, setting(DATABASE=alias):
             assert told(checks.check_tables, databases=[alias]) == ["W006"]
             assert told(checks.check_tables, databases=None) == []
-            call_command("migrate", "retrysafe", database=alias, verbosity=0)
+            migrate(alias)
             assert told(checks.check_tables, databases=[alias]) == []
 
 
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.store(name)) for name in ("sqlite", "postgres")])
+def of(*stores: str) -> list[Any]:
+    return [pytest.param(name, marks=pytest.mark.store(name)) for name in stores]
+
+
+EVERY = of("sqlite", "postgres", "mysql", "mariadb")
+FIRST = {"retrysafe_keys", "retrysafe_meta"}
+ALL = FIRST | {"retrysafe_outbox", "retrysafe_receipts"}
+
+
+@pytest.fixture(params=EVERY)
 def alias(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """An empty database of Django's that is the project's own for this test."""
     url = (
-        f"sqlite:///{tmp_path / 'project.db'}" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+        f"sqlite:///{tmp_path / 'project.db'}"
+        if request.param == "sqlite"
+        else request.getfixturevalue(f"{request.param}_url")
     )
     with django_alias(url, 5) as made, setting(DATABASE=made):
         yield made
-        call_command("migrate", "retrysafe", "zero", database=made, verbosity=0)
+        migrate(made, "zero")
         conf.safe().close()
+
+
+def migrate(alias: str, *to: str) -> str:
+    """What it said."""
+    out = StringIO()
+    call_command("migrate", "retrysafe", *to, database=alias, stdout=out, no_color=True)
+    return out.getvalue()
+
+
+def printed(alias: str, migration: str, **how: Any) -> list[str]:
+    """The statements of `sqlmigrate`."""
+    text = call_command("sqlmigrate", "retrysafe", migration, database=alias, stdout=StringIO(), no_color=True, **how)
+    code = "\n".join(line for line in text.splitlines() if not line.startswith("--"))
+    return [statement.strip() for statement in code.split(";") if statement.strip()]
+
+
+def run(alias: str, statements: Iterable[str]) -> None:
+    with connections[alias].cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
 
 
 def tables(alias: str) -> set[str]:
     return {name for name in connections[alias].introspection.table_names() if name.startswith("retrysafe_")}
 
 
+def described(alias: str) -> dict[str, Any]:
+    """The columns of each table, as Django sees them."""
+    introspection = connections[alias].introspection
+    with connections[alias].cursor() as cursor:
+        return {table: introspection.get_table_description(cursor, table) for table in sorted(tables(alias))}
+
+
 def test_migrate_is_enough(alias: str) -> None:
     assert tables(alias) == set()
-    call_command("migrate", "retrysafe", database=alias, verbosity=0)
-    made = tables(alias)
-    assert {"retrysafe_keys", "retrysafe_meta"} <= made
+    migrate(alias)
+    assert tables(alias) == ALL
+    assert told(checks.check_tables, databases=[alias]) == []
+    assert "No migrations to apply" in migrate(alias)
     with RetrySafe(conf.store_url()) as safe:
         assert safe.migrate() == [], "the store finds nothing to do"
         calls = []
@@ -112,25 +152,93 @@ def test_migrate_is_enough(alias: str) -> None:
         assert [once(7), once(7)] == [7, 7]
         assert safe.execute(Lookup(bytes(32))).record is None
     assert calls == [7]
-    call_command("migrate", "retrysafe", "0001", database=alias, verbosity=0)
-    assert tables(alias) == {"retrysafe_keys", "retrysafe_meta"}
-    call_command("migrate", "retrysafe", database=alias, verbosity=0)
-    assert tables(alias) == made, "there and back again"
-    call_command("migrate", "retrysafe", "zero", database=alias, verbosity=0)
+    migrate(alias, "0001")
+    assert tables(alias) == FIRST
+    migrate(alias)
+    assert tables(alias) == ALL, "there and back again"
+    migrate(alias, "zero")
     assert tables(alias) == set()
+
+
+def test_a_view_keeps_its_keys_there(alias: str) -> None:
+    migrate(alias)
+    key = project.fresh()
+    headers = {"Idempotency-Key": key, "X-Tag": key}
+    with setting(DATABASE=alias, SCOPE=lambda request: "anyone"):
+        first, again = (Client().post("/apay", {"amount": 5}, "application/json", headers=headers) for _ in range(2))
+    assert (first.status_code, again.headers["Idempotent-Replayed"]) == (201, "true")
+    assert again.content == first.content
+    assert project.RAN.count(key) == 1
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM retrysafe_keys WHERE state = 'completed'")
+        assert cursor.fetchone() == (1,)
+
+
+def test_one_migration_at_a_time(alias: str) -> None:
+    migrate(alias, "0001")
+    assert tables(alias) == FIRST
+    with RetrySafe(conf.store_url()) as safe:
+        assert safe.migrate() == ["0002_outbox"], "the store goes on from there"
+    migrate(alias)
+    assert tables(alias) == ALL
 
 
 def test_what_the_store_has_created_is_left_as_it_is(alias: str) -> None:
     with RetrySafe(conf.store_url()) as safe:
         safe.migrate()
-        before = tables(alias)
-        call_command("migrate", "retrysafe", database=alias, verbosity=0)
-        assert tables(alias) == before
+        once = safe.once("order:{n}")(lambda n: uuid4().hex)
+        first = once(7)
+        before = described(alias)
+        assert "Applying retrysafe.0002_outbox... OK" in migrate(alias)
+        assert described(alias) == before
+        assert once(7) == first, "what is remembered is still there"
+
+
+def test_what_sqlmigrate_prints_makes_the_same_tables(alias: str) -> None:
+    migrate(alias)
+    made = described(alias)
+    migrate(alias, "zero")
+    run(alias, [*printed(alias, "0001"), *printed(alias, "0002")])
+    assert described(alias) == made
+    with RetrySafe(conf.store_url()) as safe:
+        assert safe.migrate() == [], "the version is written down, too"
+    run(alias, printed(alias, "0002", backwards=True))
+    assert tables(alias) == FIRST
+    with RetrySafe(conf.store_url()) as safe:
+        assert safe.migrate() == ["0002_outbox"]
+    run(alias, [*printed(alias, "0002", backwards=True), *printed(alias, "0001", backwards=True)])
+    assert tables(alias) == set()
+
+
+@pytest.mark.parametrize("alias", of("mysql", "mariadb"), indirect=True)
+def test_who_was_interrupted_goes_on(alias: str) -> None:
+    """A CREATE commits by itself there: the tables may be made and not yet written down."""
+    *made, _ = printed(alias, "0001")
+    run(alias, made)
+    assert tables(alias) == FIRST
+    migrate(alias)
+    with RetrySafe(conf.store_url()) as safe:
+        assert safe.migrate() == []
+    assert tables(alias) == ALL
+
+
+class Nowhere:
+    """A database router: nothing is made anywhere."""
+
+    def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool:
+        return False
+
+
+def test_a_router_is_asked(tmp_path: Path) -> None:
+    with django_alias(f"sqlite:///{tmp_path / 'project.db'}", 5) as alias, setting(DATABASE=alias):
+        with override_settings(DATABASE_ROUTERS=[Nowhere()]):
+            migrate(alias)
+        assert tables(alias) == set()
 
 
 def test_another_database_is_let_be(alias: str, tmp_path: Path) -> None:
     with django_alias(f"sqlite:///{tmp_path / 'other.db'}", 5) as other:
-        call_command("migrate", "retrysafe", database=other, verbosity=0)
+        migrate(other)
         assert tables(other) == set()
 
 

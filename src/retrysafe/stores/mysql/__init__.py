@@ -10,6 +10,7 @@ from retrysafe.errors import MissingDriver
 from retrysafe.stores.base import AsyncStore, Store
 from retrysafe.stores.mysql import schema
 from retrysafe.stores.mysql.dialect import CAPABILITIES, parse_url
+from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.names import Names
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class MysqlBackend:
             from retrysafe.stores.mysql.sync import MysqlStore
         except ImportError as error:
             raise MissingDriver("MySQL", error.name or "pymysql", "mysql") from error
-        return MysqlStore(at)
+        return MysqlStore.from_url(at)
 
     def open_async(self, url: str) -> AsyncStore:
         at = parse_url(url)
@@ -35,14 +36,13 @@ class MysqlBackend:
             from retrysafe.stores.mysql.aio import AsyncMysqlStore
         except ImportError as error:
             raise MissingDriver("MySQL", error.name or "asyncmy", "mysql") from error
-        return AsyncMysqlStore(at)
+        return AsyncMysqlStore.from_url(at)
 
     def names(self, url: str) -> Names:
         return parse_url(url).names
 
     def schema(self, url: str) -> str:
-        collation = schema.MARIADB if url.lower().startswith("mariadb:") else schema.MYSQL
-        return schema.script(parse_url(url).names, collation)
+        return migrations.script(schema.dialect_of(url.partition(":")[0]), parse_url(url).names)
 
     def diagnose(self, url: str) -> Diagnosis:
         try:

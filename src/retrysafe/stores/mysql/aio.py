@@ -4,37 +4,54 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
+import asyncmy
 from asyncmy.errors import MySQLError
 
 from retrysafe.core.ops import Op
 from retrysafe.errors import StoreUnclear
 from retrysafe.stores.base import afollow
 from retrysafe.stores.mysql import schema
-from retrysafe.stores.mysql.aiopool import AsyncPool
+from retrysafe.stores.mysql.aiopool import AsyncConnect, AsyncPool
 from retrysafe.stores.mysql.dialect import CAPABILITIES, DIALECT, Location
 from retrysafe.stores.mysql.errors import TRIES, Again, held_elsewhere, meaning, too_many_undone
 from retrysafe.stores.mysql.settings import SILENCE
 from retrysafe.stores.mysql.talking import BEGIN, COMMIT, ROLLBACK, Heard, Rows, in_step, packets, read
 from retrysafe.stores.sql.dialect import Statement
+from retrysafe.stores.sql.names import DEFAULT, names
 from retrysafe.stores.sql.plans import Held, Plans, by_id
 
 R = TypeVar("R")
 
 
 class AsyncMysqlStore:
-    """Made from a URL."""
+    """Made from a URL, or over your own function that connects, which is asked for each new connection. It belongs to
+    one event loop."""
 
     capabilities = CAPABILITIES
     mixes = True
     """Operations of several kinds go together as well as those of one."""
 
-    def __init__(self, at: Location) -> None:
-        self.names = at.names
-        self._url = at.url
-        self._plans = Plans(DIALECT, at.names)
-        self._pool = AsyncPool(at.connect, at.pool, at.pool_timeout)
+    def __init__(
+        self,
+        connect: AsyncConnect,
+        *,
+        table: str = DEFAULT,
+        pool: int = 10,
+        pool_timeout: float = 5.0,
+        url: str = "URL",
+    ) -> None:
+        self.names = names(table)
+        self._url = url
+        self._plans = Plans(DIALECT, self.names)
+        self._pool = AsyncPool(connect, pool, pool_timeout)
+
+    @classmethod
+    def from_url(cls, at: Location) -> AsyncMysqlStore:
+        connect = partial(asyncmy.connect, **at.connect)
+        return cls(connect, table=at.names.bare, pool=at.pool, pool_timeout=at.pool_timeout, url=at.url)
 
     async def execute(self, op: Op[R]) -> R:
         return await self._retrying(lambda say: afollow(self._plans.of(op), _one(say)))

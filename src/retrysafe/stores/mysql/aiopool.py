@@ -4,45 +4,53 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, Protocol
 
-import asyncmy
 from asyncmy.constants import CLIENT
-from asyncmy.errors import MySQLError
 
-from retrysafe.stores.mysql.errors import closed, no_connection_free, unreachable
-from retrysafe.stores.mysql.settings import CONNECT_SECONDS, SETTINGS
+from retrysafe.errors import UsageError
+from retrysafe.stores.mysql.errors import closed, no_connection_free, swallowed, unreachable
+from retrysafe.stores.mysql.settings import CHARSET, CONNECT_SECONDS, SETTINGS
 
 FLAGS: int = CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS
 
 
-async def connect(arguments: dict[str, Any]) -> Any:
-    """A connection of our own, or StoreUnavailable. asyncmy's has no type information, so it is Any here."""
+class AsyncConnect(Protocol):
+    """`asyncmy.connect` with an address, or an async function that ends in it. It is asked for each new connection.
+    asyncmy's connections have no type information, so they are Any here."""
+
+    def __call__(self, **settings: Any) -> Awaitable[Any]: ...
+
+
+async def opened(connect: AsyncConnect) -> Any:
+    """A connection that is set up as ours are, or StoreUnavailable. Whatever the function raises (no token for the
+    password, no tunnel): there is no connection, so nothing can have happened."""
     connection: Any = None
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            connection = await asyncmy.connect(
-                **arguments, autocommit=True, client_flag=FLAGS, connect_timeout=CONNECT_SECONDS
+            connection = await connect(
+                autocommit=True, charset=CHARSET, client_flag=FLAGS, connect_timeout=CONNECT_SECONDS
             )
+            if connection._client_flag & FLAGS != FLAGS:
+                raise swallowed("asyncmy")
             async with connection.cursor() as cursor:
                 for setting in SETTINGS:
                     await cursor.execute(setting)
-    except (MySQLError, OSError, EOFError, RuntimeError) as error:  # TimeoutError is an OSError
+    except BaseException as error:
         quit_quietly(connection)
+        if isinstance(error, UsageError) or not isinstance(error, Exception):
+            raise
         raise unreachable(error) from error
-    except BaseException:
-        quit_quietly(connection)
-        raise
     return connection
 
 
 class AsyncPool:
     """At most `size` connections, made when they are needed."""
 
-    def __init__(self, arguments: dict[str, Any], size: int, timeout: float) -> None:
-        self._arguments = arguments
+    def __init__(self, connect: AsyncConnect, size: int, timeout: float) -> None:
+        self._connect = connect
         self._timeout = timeout
         self._room = asyncio.Semaphore(size)
         self._idle: deque[Any] = deque()
@@ -85,7 +93,7 @@ class AsyncPool:
             if not found._stream_broken:  # the loop has heard of it, if the other end left
                 return found
             quit_quietly(found)
-        return await connect(self._arguments)
+        return await opened(self._connect)
 
     def drain(self) -> None:
         """After a restart every idle connection is dead: throw them all away now, not one per caller."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 from retrysafe.core.urls import safe_url
 from retrysafe.errors import StoreURLError
 from retrysafe.stores.base import Capabilities
+from retrysafe.stores.mysql.settings import CHARSET
 from retrysafe.stores.sql.dialect import Dialect
 from retrysafe.stores.sql.names import DEFAULT, Names, names, number, split_options
 from retrysafe.stores.sql.rows import COLUMNS
@@ -27,8 +28,12 @@ class MysqlDialect(Dialect):
     """There is no RETURNING: a write says how many rows it changed, and a text that needs to read what it wrote is
     two statements (talking.py). `key` is a reserved word."""
 
+    collation: str = "utf8mb4_0900_bin"
+    """What the server calls the collation that compares code by code, trailing spaces included."""
+
     def fill(self, text: str, names: Names) -> str:
-        return super().fill(text.replace("{columns}", _COLUMNS).replace("RETURNING 1", ""), quoted(names))
+        text = text.replace("{columns}", _COLUMNS).replace("{collation}", self.collation)
+        return super().fill(text.replace("RETURNING 1", ""), quoted(names))
 
 
 # TIMESTAMPDIFF on UTC, not UNIX_TIMESTAMP: that one goes through the session's time zone, where an hour of every
@@ -45,7 +50,17 @@ DIALECT = MysqlDialect(
     savepoint="SAVEPOINT `{}`",
     release="RELEASE SAVEPOINT `{}`",
     no_savepoint="does not exist",
+    create_meta=(
+        "CREATE TABLE IF NOT EXISTS {meta} (name varchar(64) NOT NULL PRIMARY KEY, value longtext NOT NULL) "
+        "ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE {collation}"
+    ),
+    put_version=(
+        "INSERT INTO {meta} (name, value) VALUES ('version', '{version}') ON DUPLICATE KEY UPDATE value = '{version}'"
+    ),
 )
+
+MARIADB = replace(DIALECT, collation="utf8mb4_nopad_bin")
+"""For its tables. In everything else the two speak alike."""
 
 RELEASE_LOCK = "DO RELEASE_LOCK(CONCAT('retrysafe:', CRC32(DATABASE()), ':', {}))"
 """GET_LOCK belongs to the session, not to the transaction: it is given back when that is over."""
@@ -90,7 +105,7 @@ def parse_url(url: str) -> Location:
         "user": unquote(parts.username or "root"),
         "password": unquote(parts.password or ""),
         "database": database,
-        "charset": "utf8mb4",
+        "charset": CHARSET,
     }
     if "socket" in options:
         connect["unix_socket"] = options["socket"]

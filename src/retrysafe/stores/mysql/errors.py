@@ -4,7 +4,7 @@ that no driver is imported here: PyMySQL and asyncmy use the same ones.
 
 from __future__ import annotations
 
-from retrysafe.errors import RetrySafeError, SchemaMissing, StoreError, StoreUnavailable, StoreUnclear
+from retrysafe.errors import RetrySafeError, SchemaMissing, StoreError, StoreUnavailable, StoreUnclear, UsageError
 from retrysafe.stores.base import BatchRefused
 from retrysafe.stores.mysql.talking import number_of
 from retrysafe.stores.sql.plans import Held
@@ -80,6 +80,14 @@ def unreachable(error: Exception) -> StoreUnavailable:
     number = number_of(error)
     told = f"{number}: {_line(error)}" if number else _line(error)
     return StoreUnavailable(f"no connection to MySQL ({told}); is it up, and are host, user and database right?")
+
+
+def swallowed(driver: str) -> UsageError:
+    """A write would not say how many rows it matched, and a packet would be refused."""
+    return UsageError(
+        "the function that connects to MySQL must hand on the settings it is given: "
+        f"def connect(**settings): return {driver}.connect(host=…, **settings)"
+    )
 
 
 def unstorable(error: Exception) -> StoreError:

@@ -6,13 +6,15 @@ FOUND_ROWS counts the rows a write matched: a heartbeat that changes nothing is 
 from __future__ import annotations
 
 import select
-from typing import Any, TypeAlias
+from contextlib import suppress
+from typing import Any, Protocol, TypeAlias
 
 import pymysql
 from pymysql.constants import CLIENT
 
-from retrysafe.stores.mysql.errors import closed, no_connection_free, unreachable
-from retrysafe.stores.mysql.settings import CONNECT_SECONDS, SETTINGS, SILENCE
+from retrysafe.errors import UsageError
+from retrysafe.stores.mysql.errors import closed, no_connection_free, swallowed, unreachable
+from retrysafe.stores.mysql.settings import CHARSET, CONNECT_SECONDS, SETTINGS, SILENCE
 from retrysafe.stores.sql.pool import Pool, Ways
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
@@ -20,23 +22,43 @@ Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 FLAGS = CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS
 
 
-def connect(arguments: dict[str, Any]) -> Connection:
-    """A connection of our own, or StoreUnavailable."""
+class Connect(Protocol):
+    """`pymysql.connect` with an address, or a function that ends in it. It is asked for each new connection."""
+
+    def __call__(self, **settings: Any) -> Connection: ...
+
+
+def opened(connect: Connect) -> Connection:
+    """A connection that is set up as ours are, or StoreUnavailable. Whatever the function raises (no token for the
+    password, no tunnel): there is no connection, so nothing can have happened."""
+    connection: Connection | None = None
     try:
-        connection: Connection = pymysql.connect(
-            **arguments,
+        connection = connect(
             autocommit=True,
+            charset=CHARSET,
             client_flag=FLAGS,
             connect_timeout=CONNECT_SECONDS,
             read_timeout=SILENCE,
             write_timeout=SILENCE,
         )
+        if connection.client_flag & FLAGS != FLAGS:
+            raise swallowed("pymysql")
         with connection.cursor() as cursor:
             for setting in SETTINGS:
                 cursor.execute(setting)
-    except (pymysql.MySQLError, OSError, EOFError, RuntimeError) as error:
+    except BaseException as error:
+        quit_quietly(connection)
+        if isinstance(error, UsageError) or not isinstance(error, Exception):
+            raise
         raise unreachable(error) from error
     return connection
+
+
+def quit_quietly(connection: Connection | None) -> None:
+    """Without a word to the server: it may not listen, and whoever closes does not want to wait."""
+    with suppress(Exception):
+        if connection is not None:
+            connection._force_close()  # type: ignore[attr-defined]  # the stubs leave it out
 
 
 def gone(socket: Any) -> bool:
@@ -51,11 +73,10 @@ def gone(socket: Any) -> bool:
         return True
 
 
-def pool(arguments: dict[str, Any], size: int, timeout: float) -> Pool[Connection]:
-    # Closed without a word to the server: it may not listen, and whoever closes does not want to wait.
+def kept(connect: Connect, size: int, timeout: float) -> Pool[Connection]:
     ways: Ways[Connection] = Ways(
-        connect=lambda: connect(arguments),
-        close=lambda connection: connection._force_close(),  # type: ignore[attr-defined]  # the stubs leave it out
+        connect=lambda: opened(connect),
+        close=quit_quietly,
         none_free=no_connection_free,
         closed=closed,
         gone=lambda connection: gone(connection._sock),  # type: ignore[attr-defined]  # the stubs leave it out

@@ -6,6 +6,7 @@ gap locks. A short wait for rows that others hold. A strict sql_mode: what does 
 
 from __future__ import annotations
 
+CHARSET = "utf8mb4"
 CONNECT_SECONDS = 5
 SILENCE = 15
 """Seconds a server that is connected may say nothing before the conversation counts as broken."""

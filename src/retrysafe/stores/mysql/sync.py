@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import pymysql
@@ -13,26 +14,34 @@ from retrysafe.stores.base import follow
 from retrysafe.stores.mysql import schema
 from retrysafe.stores.mysql.dialect import CAPABILITIES, DIALECT, Location
 from retrysafe.stores.mysql.errors import TRIES, Again, held_elsewhere, meaning, too_many_undone
-from retrysafe.stores.mysql.pool import Connection, pool
+from retrysafe.stores.mysql.pool import Connect, Connection, kept
 from retrysafe.stores.mysql.talking import BEGIN, COMMIT, ROLLBACK, Heard, Rows, in_step, packets, read
 from retrysafe.stores.sql.dialect import Statement
+from retrysafe.stores.sql.names import DEFAULT, names
 from retrysafe.stores.sql.plans import Held, Plans, by_id
 
 R = TypeVar("R")
 
 
 class MysqlStore:
-    """Made from a URL."""
+    """Made from a URL, or over your own function that connects, which is asked for each new connection."""
 
     capabilities = CAPABILITIES
     mixes = True
     """Operations of several kinds go together as well as those of one."""
 
-    def __init__(self, at: Location) -> None:
-        self.names = at.names
-        self._url = at.url
-        self._plans = Plans(DIALECT, at.names)
-        self._pool = pool(at.connect, at.pool, at.pool_timeout)
+    def __init__(
+        self, connect: Connect, *, table: str = DEFAULT, pool: int = 10, pool_timeout: float = 5.0, url: str = "URL"
+    ) -> None:
+        self.names = names(table)
+        self._url = url
+        self._plans = Plans(DIALECT, self.names)
+        self._pool = kept(connect, pool, pool_timeout)
+
+    @classmethod
+    def from_url(cls, at: Location) -> MysqlStore:
+        connect = partial(pymysql.connect, **at.connect)
+        return cls(connect, table=at.names.bare, pool=at.pool, pool_timeout=at.pool_timeout, url=at.url)
 
     def execute(self, op: Op[R]) -> R:
         return self._retrying(lambda say: follow(self._plans.of(op), lambda statement: say([statement])[0]))

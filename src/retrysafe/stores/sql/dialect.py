@@ -46,6 +46,12 @@ class Dialect:
     release: str = 'RELEASE "{}"'
     no_savepoint: str = "no such savepoint"
     """What the database says when the transaction that a savepoint was set in is over."""
+    create_meta: str = "CREATE TABLE IF NOT EXISTS {meta} (name text NOT NULL PRIMARY KEY, value text NOT NULL)"
+    put_version: str = (
+        "INSERT INTO {meta} (name, value) VALUES ('version', '{version}') "
+        "ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+    )
+    """Which migration an installation has come to. `{version}` is a number of ours."""
 
     def load(self, names: Names) -> dict[str, str]:
         """Every text by its name: the shared ones, and the dialect's own, which win."""

@@ -1,9 +1,11 @@
-"""Schemas, versioned. `migrations/NNNN_name.sql` of a store, applied in order inside one transaction; the caller
-holds a lock on the installation, so running it twice, or twice at once, does each step once.
+"""Schemas, versioned: `migrations/NNNN_name.sql` of a store, applied in order. The caller holds a lock on the
+installation, so running it twice, or twice at once, does each step once; and opens a transaction, where the database
+can roll a CREATE back.
 """
 
 from __future__ import annotations
 
+import re
 import secrets
 from importlib.resources import files
 from typing import NamedTuple
@@ -11,6 +13,8 @@ from typing import NamedTuple
 from retrysafe.stores.base import Plan
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import Names
+
+_TABLE = re.compile(r"CREATE TABLE (?:IF NOT EXISTS )?(\S+)")
 
 
 class Migration(NamedTuple):
@@ -32,45 +36,70 @@ def load(dialect: Dialect, names: Names) -> list[Migration]:
     return found
 
 
+def latest(dialect: Dialect, names: Names) -> int:
+    return load(dialect, names)[-1].version
+
+
+# As texts -----------------------------------------------------------------------------------------
+
+
 def script(dialect: Dialect, names: Names) -> str:
     """The whole schema as SQL, for those who apply it themselves (`retrysafe migrate --sql`)."""
-    parts = [_CREATE_META.format(meta=names.meta) + ";"]
+    parts = []
     for migration in load(dialect, names):
         parts.append(f"-- {migration.name}")
-        parts.extend(f"{statement};" for statement in migration.statements)
-    latest = load(dialect, names)[-1].version
-    parts.append(
-        f"INSERT INTO {names.meta} (name, value) VALUES ('version', '{latest}') ON CONFLICT (name) DO NOTHING;"
-    )
+        parts.extend(f"{text};" for text in forwards(dialect, names, migration.version))
     return "\n\n".join(parts) + "\n"
 
 
-_CREATE_META = "CREATE TABLE IF NOT EXISTS {meta} (name text NOT NULL PRIMARY KEY, value text NOT NULL)"
+def forwards(dialect: Dialect, names: Names, version: int) -> list[str]:
+    """From the version before to this one."""
+    meta = [dialect.fill(dialect.create_meta, names)] if version == 1 else []
+    return [*meta, *_one(dialect, names, version).statements, _put(dialect, names, version)]
 
 
-def upgrade(dialect: Dialect, names: Names) -> Plan[Statement, list[str]]:
-    """Apply what is missing; the reply names what was applied."""
-    parameter = dialect.parameter.format
-    yield Statement(_CREATE_META.format(meta=names.meta), {})
-    at = yield Statement(f"SELECT value FROM {names.meta} WHERE name = 'version'", {})
+def backwards(dialect: Dialect, names: Names, version: int) -> list[str]:
+    """From this version to the one before: what it made is dropped, and with it what is remembered there."""
+    dropped = [f"DROP TABLE IF EXISTS {table}" for table in reversed(tables(dialect, names, version))]
+    return [*dropped, _put(dialect, names, version - 1)] if version > 1 else dropped
+
+
+def tables(dialect: Dialect, names: Names, version: int) -> list[str]:
+    """What one version makes, in quotes."""
+    made = [dialect.fill(dialect.create_meta, names)] if version == 1 else []
+    found = (_TABLE.match(text) for text in (*made, *_one(dialect, names, version).statements))
+    return [match.group(1) for match in found if match]
+
+
+def _one(dialect: Dialect, names: Names, version: int) -> Migration:
+    return next(migration for migration in load(dialect, names) if migration.version == version)
+
+
+def _put(dialect: Dialect, names: Names, version: int) -> str:
+    return dialect.fill(dialect.put_version, names).replace("{version}", str(version))
+
+
+# Applied ------------------------------------------------------------------------------------------
+
+
+def upgrade(dialect: Dialect, names: Names, to: int | None = None) -> Plan[Statement, list[str]]:
+    """Apply what is missing, up to a version if one is given; the reply names what was applied."""
+    yield Statement(dialect.fill(dialect.create_meta, names), {})
+    return (yield from missing(dialect, names, to))
+
+
+def missing(dialect: Dialect, names: Names, to: int | None = None) -> Plan[Statement, list[str]]:
+    """The same where it is known that there is a table for the version."""
+    at = yield Statement(dialect.fill("SELECT value FROM {meta} WHERE name = 'version'", names), {})
     version = int(at[0][0]) if at else 0
     applied = []
     for migration in load(dialect, names):
-        if migration.version <= version:
+        if migration.version <= version or (to is not None and migration.version > to):
             continue
-        for statement in migration.statements:
-            yield Statement(statement, {})
+        # Written down after each: where a CREATE commits by itself, who is interrupted goes on where it stopped.
+        for text in (*migration.statements, _put(dialect, names, migration.version)):
+            yield Statement(text, {})
         applied.append(migration.name)
-        version = migration.version
-    put = (
-        f"INSERT INTO {names.meta} (name, value) VALUES ({parameter('name')}, {parameter('value')}) "
-        "ON CONFLICT (name) DO "
-    )
-    yield Statement(put + "UPDATE SET value = excluded.value", {"name": "version", "value": str(version)})
     # Minted once: how a user's connection is recognised as being to this very database.
-    yield Statement(put + "NOTHING", {"name": "install", "value": secrets.token_hex(16)})
+    yield Statement(dialect.load(names)["install_put"], {"value": secrets.token_hex(16)})
     return applied
-
-
-def latest(dialect: Dialect, names: Names) -> int:
-    return load(dialect, names)[-1].version

@@ -11,6 +11,7 @@ The claim is made by the view, under whatever authenticates: a replay never answ
 the request. Records live in the project's own default database unless `RETRYSAFE` says otherwise (conf.py).
 
 conf.py        the setting RETRYSAFE         middleware.py  captures, both colours
+addresses.py   DATABASES as stores' URLs     schema.py      what a migration does
 carry.py       requests and answers across   decorators.py  @idempotent
 bridge.py      claims across the colours     drf.py         IdempotentMixin
 atomic.py      ATOMIC_REQUESTS               checks.py      manage.py check

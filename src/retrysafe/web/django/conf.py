@@ -16,9 +16,7 @@ given as such or as a dotted path. Without any of it the records live in `DATABA
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, cast
-from urllib.parse import quote, urlencode
 
 from django.conf import settings as django_settings  # type: ignore[import-untyped]  # Django ships no types
 from django.db import connections  # type: ignore[import-untyped]
@@ -27,6 +25,7 @@ from django.utils.module_loading import import_string  # type: ignore[import-unt
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
+from retrysafe.web.django.addresses import URLS
 from retrysafe.web.settings import Options
 
 Scope = Callable[[Any], Any]
@@ -35,13 +34,6 @@ Scope = Callable[[Any], Any]
 OWN = frozenset({"URL", "DATABASE", "SAFE", "NAMESPACE", "SCOPE"})
 OPTIONS = {name.upper(): name for name in Options.__annotations__}
 _DOTTED = frozenset({"STATUS_SCOPE", "FINGERPRINT"})
-
-LIBPQ = frozenset({
-    "sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword", "sslcrl", "sslnegotiation", "channel_binding",
-    "gssencmode", "krbsrvname", "passfile", "service", "target_session_attrs", "options", "application_name",
-    "connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout",
-})  # fmt: skip
-"""What of a database's OPTIONS is about reaching the server. The rest is about Django's own connections."""
 
 _made: dict[tuple[str, str], RetrySafe] = {}
 
@@ -91,35 +83,12 @@ def database_url(alias: str) -> str:
     if alias not in connections.settings:
         raise UsageError(f"RETRYSAFE['DATABASE'] = {alias!r}: DATABASES has {', '.join(connections.settings)}")
     connection = connections[alias]
-    config = connection.settings_dict
-    if connection.vendor == "sqlite":
-        return _sqlite_url(alias, config)
-    if connection.vendor == "postgresql":
-        return _postgres_url(config)
-    raise UsageError(
-        f"DATABASES[{alias!r}] is {connection.vendor}, for which there is no store; set RETRYSAFE['URL'] to "
-        "postgresql://…, redis://… or sqlite:///…"
-    )
-
-
-def _sqlite_url(alias: str, config: Mapping[str, Any]) -> str:
-    name = str(config["NAME"])
-    if name == ":memory:" or "mode=memory" in name:
-        return f"memory://django-{alias}"  # Django's own test database: it cannot be shared, nor need it last
-    return f"sqlite:///{quote(str(Path(name).absolute()))}"
-
-
-def _postgres_url(config: Mapping[str, Any]) -> str:
-    options = {name: str(value) for name, value in config.get("OPTIONS", {}).items() if name in LIBPQ}
-    user, password, host, port = (str(config.get(name) or "") for name in ("USER", "PASSWORD", "HOST", "PORT"))
-    if host.startswith("/"):
-        options, host = {**options, "host": host}, ""
-        if port:
-            options, port = {**options, "port": port}, ""
-    account = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
-    place = f"{host}:{port}" if port else host
-    query = f"?{urlencode(options, quote_via=quote)}" if options else ""
-    return f"postgresql://{account}{'@' if account else ''}{place}/{quote(str(config['NAME']), safe='')}{query}"
+    if connection.vendor not in URLS:
+        raise UsageError(
+            f"DATABASES[{alias!r}] is {connection.vendor}, for which there is no store; set RETRYSAFE['URL'] to "
+            "postgresql://…, mysql://…, redis://… or sqlite:///…"
+        )
+    return URLS[connection.vendor](alias, connection.settings_dict)
 
 
 def options() -> Options:

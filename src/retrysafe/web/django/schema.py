@@ -2,54 +2,73 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
+from django.db import router  # type: ignore[import-untyped]  # Django ships no types
+from django.db.migrations.operations.base import Operation  # type: ignore[import-untyped]
+
 from retrysafe.errors import UsageError
-from retrysafe.stores.base import follow
-from retrysafe.stores.postgres.dialect import DIALECT as POSTGRES
+from retrysafe.stores.base import Plan, follow
+from retrysafe.stores.mysql import schema as mysql
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.dialect import Dialect, Statement
-from retrysafe.stores.sql.names import Names, names
-from retrysafe.stores.sqlite.file import DIALECT as SQLITE
+from retrysafe.stores.sql.names import names
+from retrysafe.transactions.base import MYSQL, PSYCOPG, SQLITE_FORMAT
+from retrysafe.transactions.on_django import DjangoTx
 from retrysafe.web.django import conf
 
-# Django's cursor takes one parameter style on every database.
-DIALECTS: dict[str, Dialect] = {"postgresql": POSTGRES, "sqlite": replace(SQLITE, parameter="%({})s")}
-
-_TABLE = re.compile(r"CREATE TABLE (?:IF NOT EXISTS )?(\S+)")
+DIALECTS: dict[str, Dialect] = {"postgresql": PSYCOPG, "sqlite": SQLITE_FORMAT, "mysql": MYSQL}
+"""By what Django calls the database. MariaDB is mysql to it, too."""
 
 
-def apply(apps: Any, schema_editor: Any) -> None:
-    """Create or upgrade. What `retrysafe migrate` or the store itself has created is left as it is."""
-    connection = schema_editor.connection
-    if wanted_on(connection):
-        with connection.cursor() as cursor:
-            follow(migrations.upgrade(DIALECTS[connection.vendor], names()), lambda sent: _send(cursor, sent))
+class StoreVersion(Operation):  # type: ignore[misc]  # untyped base
+    """One migration of the store's. Where `retrysafe migrate` or the store itself has come further, nothing is done.
 
+    `atomic` is left False: the migration is in a transaction wherever the database can roll a CREATE back.
+    """
 
-def unapply(version: int) -> Callable[[Any, Any], None]:
-    """Back to the version before: drop what this one created, and with it what is remembered there."""
+    def __init__(self, version: int) -> None:
+        self.version = version
 
-    def drop(apps: Any, schema_editor: Any) -> None:
+    def state_forwards(self, app_label: str, state: Any) -> None:
+        """The tables belong to no model."""
+
+    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
         connection = schema_editor.connection
-        if not wanted_on(connection):
+        if not wanted_on(connection, app_label):
             return
-        of, dialect = names(), DIALECTS[connection.vendor]
-        with connection.cursor() as cursor:
-            for table in reversed(tables(dialect, of, version)):
-                cursor.execute(f"DROP TABLE IF EXISTS {table}")
-            if version > 1:
-                cursor.execute(f"UPDATE {of.meta} SET value = %s WHERE name = 'version'", [str(version - 1)])
+        if schema_editor.collect_sql:  # `sqlmigrate`: there is nobody to ask what is there
+            for text in migrations.forwards(dialect_of(connection), names(), self.version):
+                schema_editor.execute(text, None)
+        else:
+            follow(upgrade(connection, self.version), DjangoTx(connection.alias).send)
 
-    return drop
+    def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        connection = schema_editor.connection
+        if wanted_on(connection, app_label):
+            for text in migrations.backwards(dialect_of(connection), names(), self.version):
+                schema_editor.execute(text, None)
+
+    def describe(self) -> str:
+        return f"Tables of the idempotency keys, version {self.version}"
 
 
-def wanted_on(connection: Any) -> bool:
+def upgrade(connection: Any, to: int) -> Plan[Statement, list[str]]:
+    if connection.vendor == "mysql":
+        return mysql.upgrade(names(), to)
+    return migrations.upgrade(DIALECTS[connection.vendor], names(), to)
+
+
+def dialect_of(connection: Any) -> Dialect:
+    """MySQL and MariaDB make their tables with collations of different names."""
+    if connection.vendor == "mysql":
+        return mysql.dialect_of(connection.mysql_server_info)
+    return DIALECTS[connection.vendor]
+
+
+def wanted_on(connection: Any, app_label: str) -> bool:
     """Whether this is the database of RETRYSAFE. Where the records are elsewhere, one we cannot use is let be."""
-    if connection.alias != conf.database():
+    if connection.alias != conf.database() or not router.allow_migrate(connection.alias, app_label):
         return False
     if connection.vendor in DIALECTS:
         return True
@@ -60,24 +79,9 @@ def wanted_on(connection: Any) -> bool:
     )
 
 
-def tables(dialect: Dialect, of: Names, since: int = 1) -> list[str]:
-    """What the migrations from this version on create."""
-    created = [
-        match.group(1)
-        for migration in migrations.load(dialect, of)
-        for statement in migration.statements
-        if migration.version >= since and (match := _TABLE.match(statement))
-    ]
-    return [of.meta, *created] if since == 1 else created
-
-
 def missing(connection: Any) -> list[str]:
     """Which tables are not there."""
-    there = set(connection.introspection.table_names())
-    wanted = [table.strip('"') for table in tables(DIALECTS[connection.vendor], names())]
+    there, dialect = set(connection.introspection.table_names()), DIALECTS[connection.vendor]
+    versions = range(1, migrations.latest(dialect, names()) + 1)
+    wanted = [table.strip('"`') for version in versions for table in migrations.tables(dialect, names(), version)]
     return [table for table in wanted if table not in there]
-
-
-def _send(cursor: Any, statement: Statement) -> list[Any]:
-    cursor.execute(statement.sql, statement.values or None)
-    return cursor.fetchall() if cursor.description is not None else []

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 from django.db import migrations  # type: ignore[import-untyped]  # Django ships no types
 
-from retrysafe.web.django.schema import apply, unapply
+from retrysafe.web.django.schema import StoreVersion
 
 
 class Migration(migrations.Migration):  # type: ignore[misc]  # untyped base
     initial = True
     dependencies: ClassVar[list[Any]] = []
-    operations: ClassVar[list[Any]] = [migrations.RunPython(apply, unapply(1), elidable=False)]
+    operations: ClassVar[list[Any]] = [StoreVersion(1)]

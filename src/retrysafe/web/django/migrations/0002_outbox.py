@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 from django.db import migrations  # type: ignore[import-untyped]  # Django ships no types
 
-from retrysafe.web.django.schema import apply, unapply
+from retrysafe.web.django.schema import StoreVersion
 
 
 class Migration(migrations.Migration):  # type: ignore[misc]  # untyped base
     dependencies: ClassVar[list[Any]] = [("retrysafe", "0001_initial")]
-    operations: ClassVar[list[Any]] = [migrations.RunPython(apply, unapply(2), elidable=False)]
+    operations: ClassVar[list[Any]] = [StoreVersion(2)]
