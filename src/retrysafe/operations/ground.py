@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from retrysafe.engine.sealing import Sealer
 from retrysafe.errors import OperationError, UsageError
 from retrysafe.stores.sql.names import Names, names
-from retrysafe.transactions.flow import Known
+from retrysafe.transactions.effects import Known
 from retrysafe.transactions.place import place, tables
 
 if TYPE_CHECKING:

@@ -36,8 +36,8 @@ from retrysafe.operations.steps import Step
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import Names
 from retrysafe.stores.sql.receipts import Receipts, receipts, same_database
+from retrysafe.transactions.effects import FLUSH
 from retrysafe.transactions.failures import Trouble, trouble
-from retrysafe.transactions.flow import FLUSH
 
 AGAIN = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 """Seconds before each further try when the database undid the step because of others."""

@@ -13,7 +13,8 @@ from retrysafe.engine.guard import Ended, Task
 from retrysafe.errors import NoAnswer, UsageError
 from retrysafe.policy import Policy
 from retrysafe.transactions.drive import AsyncStage, Stage, aadvance, advance
-from retrysafe.transactions.flow import Body, TxEffect, TxFlow, transaction
+from retrysafe.transactions.effects import Body, TxEffect, TxFlow
+from retrysafe.transactions.flow import transaction
 from retrysafe.transactions.place import place
 from retrysafe.transactions.sources import source
 

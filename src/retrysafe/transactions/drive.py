@@ -14,7 +14,7 @@ from retrysafe.engine.perform import SETTLE_LIMIT
 from retrysafe.stores.mongo.plans import Command
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import AsyncTx, AsyncTxSource, Tx, TxSource
-from retrysafe.transactions.flow import Begin, Body, End, Flush, TxEffect, TxFlow
+from retrysafe.transactions.effects import Begin, Body, End, Flush, TxEffect, TxFlow
 
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe

@@ -18,20 +18,18 @@ One generator tells the whole story and does no I/O. What makes it right:
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
 from retrysafe.core.judge import judge
 from retrysafe.core.moves import Grant, grantable
-from retrysafe.core.ops import Claim, ClaimReply, Complete, Install, Lookup, LookupReply, Op, Suspect
+from retrysafe.core.ops import Claim, ClaimReply, Complete, Install, Lookup, LookupReply, Suspect
 from retrysafe.core.outcomes import Busy, Mismatch, Outcome, Replay, Uncertain
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.times import SECOND
 from retrysafe.engine.effects import Pause
-from retrysafe.engine.events import Events, Name
+from retrysafe.engine.events import Name
 from retrysafe.engine.guard import POLL, Ended, Task, Unstorable, is_final, refusal, replayed
-from retrysafe.engine.sealing import Sealer
 from retrysafe.errors import (
     NotSameDatabase,
     RetrySafeError,
@@ -41,83 +39,20 @@ from retrysafe.errors import (
     TransactionSplit,
 )
 from retrysafe.stores.base import Plan
-from retrysafe.stores.mongo.settings import Home
 from retrysafe.stores.sql.dialect import Dialect, Statement
-from retrysafe.stores.sql.names import Names
 from retrysafe.stores.sql.receipts import Look, Mark, Split
 from retrysafe.transactions.base import Held
+from retrysafe.transactions.effects import BEGIN, COMMIT, FLUSH, ROLLBACK, Body, Place, TxFlow, TxWork
 from retrysafe.transactions.failures import Trouble, meaning, trouble
 from retrysafe.transactions.receipting import Receipts, receipts
 
 R = TypeVar("R")
-
-RERUNS = 8
-"""How often a body is run again after the database undid it. Each time somebody else got on."""
 
 RERUN_AFTER = 0.02
 """Seconds before the first rerun, at most; doubled each time, drawn at random, so that rivals part."""
 
 FIND_OUT_AFTER = (0.0, 0.02, 0.1, 0.3, 1.0, 2.0)
 """Seconds before each look for a commit whose reply was lost."""
-
-
-# What the flow asks for -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """Open a transaction; the reply is its dialect. Raises Held when SQLite's lock was not to be had."""
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """Commit, or roll back."""
-
-    how: Literal["commit", "rollback"]
-
-
-@dataclass(frozen=True, slots=True)
-class Flush:
-    """Write what the user's session still holds back, so that the receipt comes last."""
-
-
-@dataclass(frozen=True, slots=True)
-class Body:
-    """Run the user's code on the open transaction's handle."""
-
-    function: Callable[[Any], Any]
-
-
-TxEffect = Begin | End | Flush | Body | Statement | Pause | Op[Any]
-TxFlow = Generator[TxEffect, Any, R]
-
-BEGIN, FLUSH, COMMIT, ROLLBACK = Begin(), Flush(), End("commit"), End("rollback")
-
-
-class TxWork(Protocol):
-    """What runs, and what its endings mean."""
-
-    def call(self, handle: Any) -> Any: ...
-    def answer(self, result: Any) -> Answer: ...
-    def failure(self, error: Exception) -> Answer: ...
-
-
-@dataclass(slots=True)
-class Known:
-    """What is remembered of a store: which installation it is. Empty until somebody has asked."""
-
-    install: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where receipts go, and how. `reruns` is 0 where the body cannot be run again (a `with` block)."""
-
-    names: Names | Home
-    known: Known
-    sealer: Sealer
-    events: Events
-    reruns: int = RERUNS
 
 
 class Undone(Exception):

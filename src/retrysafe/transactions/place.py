@@ -9,7 +9,7 @@ from retrysafe.errors import UsageError
 from retrysafe.stores.mongo.settings import Home
 from retrysafe.stores.registry import find_backend
 from retrysafe.stores.sql.names import Names
-from retrysafe.transactions.flow import RERUNS, Known, Place
+from retrysafe.transactions.effects import RERUNS, Known, Place
 
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe

@@ -10,7 +10,8 @@ from retrysafe.engine.codecs import raised
 from retrysafe.engine.guard import Ended, Task
 from retrysafe.errors import UsageError
 from retrysafe.transactions.drive import AsyncStage, Stage, aadvance, advance
-from retrysafe.transactions.flow import TxWork, transaction
+from retrysafe.transactions.effects import TxWork
+from retrysafe.transactions.flow import transaction
 from retrysafe.transactions.place import place
 from retrysafe.transactions.sources import source
 

@@ -19,7 +19,7 @@ from retrysafe.errors import UsageError, WrongColour
 from retrysafe.policy import Policy
 from retrysafe.transactions.base import Colour
 from retrysafe.transactions.drive import AsyncStage, Stage, aadvance, advance, through_cancels
-from retrysafe.transactions.flow import FLUSH, TxFlow
+from retrysafe.transactions.effects import FLUSH, TxFlow
 from retrysafe.transactions.sources import adapter_of, source
 from retrysafe.web.capture import Response
 from retrysafe.web.colours import AsyncExchange, SyncExchange

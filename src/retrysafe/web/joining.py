@@ -34,15 +34,12 @@ from retrysafe.engine.events import Name
 from retrysafe.engine.guard import POLL, Task, refusal
 from retrysafe.engine.heartbeat import Lease
 from retrysafe.errors import CorruptRecord, RetrySafeError, RolledBack, StoreUnclear, TransactionSplit
+from retrysafe.transactions.effects import FLUSH, RERUNS, ROLLBACK, TxFlow
 from retrysafe.transactions.failures import Trouble, trouble
 from retrysafe.transactions.flow import (
-    FLUSH,
     RERUN_AFTER,
-    RERUNS,
-    ROLLBACK,
     Entered,
     Opened,
-    TxFlow,
     Undone,
     committed,
     looked,
