@@ -28,6 +28,7 @@ from dramatiq.brokers.stub import StubBroker
 from huey import MemoryHuey
 from procrastinate.testing import InMemoryConnector
 from redis import Redis
+from redis.connection import parse_url
 from rq import Queue, SimpleWorker
 from rq import Retry as RqRetry
 from taskiq import InMemoryBroker
@@ -196,7 +197,8 @@ async def on_taskiq(safe: RetrySafe, name: str, redis_url: str) -> None:
 
 
 async def on_bullmq(safe: RetrySafe, name: str, redis_url: str) -> None:
-    jobs = BullJobs(safe, name, {"connection": redis_url})
+    # A read timeout shorter than what a busy job is put off by, and than the worker blocks: ours has to be longer.
+    jobs = BullJobs(safe, name, {"connection": {**parse_url(redis_url), "socket_timeout": 1}})
 
     @jobs.task(name="charge", context=True)
     async def charge(job: Any, name: str) -> int:

@@ -29,12 +29,6 @@ def outcomes(redis_url: str) -> dict[str, str]:
     return told
 
 
-ASLEEP = pytest.mark.xfail(
-    strict=False,
-    reason="seen once: BullMQ's worker never took up again a job that we had moved to `delayed`; the cause is unknown",
-)
-
-
-@pytest.mark.parametrize("queue", [pytest.param(queue, marks=ASLEEP if queue == "bullmq" else ()) for queue in QUEUES])
+@pytest.mark.parametrize("queue", QUEUES)
 def test_a_busy_job_comes_back_and_uses_up_no_try(queue: str, outcomes: dict[str, str]) -> None:
     assert outcomes[queue] == ""

@@ -27,6 +27,8 @@ ARQ = ROOT / ".tools" / "arq" / "bin" / "python"
 """arq pins an older redis-py than the rest of the suite uses: tools/bootstrap.py gives it an environment."""
 
 QUEUES = ("celery", "dramatiq", "rq", "arq", "taskiq", "bullmq", "huey", "procrastinate")
+ON_RABBITMQ = ("celery", "dramatiq", "taskiq")
+"""The others have no broker for it: they are made for Redis, and Procrastinate for PostgreSQL."""
 PATIENCE = 1800.0
 
 
@@ -80,12 +82,19 @@ def test_jobs_enqueued_twice_run_once_while_workers_are_killed(queue: str, datab
     check(drive(queue, 40, 1, 1, database=database, broker=broker), 40, 1)
 
 
+@pytest.mark.xdist_group("rabbitmq")
+@pytest.mark.parametrize("queue", ON_RABBITMQ)
+def test_jobs_on_rabbitmq_run_once_while_workers_are_killed(queue: str, database: str, rabbitmq_url: str) -> None:
+    check(drive(queue, 20, 1, 1, database=database, broker=rabbitmq_url), 20, 1)
+
+
 @pytest.mark.campaign
 @pytest.mark.xdist_group("rabbitmq")
-def test_a_thousand_jobs_on_celery_with_rabbitmq(rabbitmq_url: str, database: str) -> None:
+@pytest.mark.parametrize("queue", ON_RABBITMQ)
+def test_a_thousand_jobs_on_rabbitmq(queue: str, database: str, rabbitmq_url: str) -> None:
     jobs = int(os.environ.get("RETRYSAFE_JOBS", "1000"))
     kills = int(os.environ.get("RETRYSAFE_JOB_KILLS", "12"))
-    check(drive("celery", jobs, kills, 2, database=database, broker=rabbitmq_url), jobs, kills)
+    check(drive(queue, jobs, kills, 2, database=database, broker=rabbitmq_url), jobs, kills)
 
 
 @pytest.mark.campaign

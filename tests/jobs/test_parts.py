@@ -20,6 +20,7 @@ from retrysafe import RetrySafe
 from retrysafe.core.jobs import Job
 from retrysafe.errors import ArgumentError, InProgress, UsageError
 from retrysafe.jobs import Fence, Message, job_id, saga_step, step_key
+from retrysafe.jobs.bullmq import BullJobs, patient
 from retrysafe.jobs.calls import fingerprint_of, plain
 from retrysafe.jobs.later import LONGEST, SHORTEST, later
 from retrysafe.jobs.publishing import arguments
@@ -146,6 +147,33 @@ def test_a_publisher_sends_with_the_staged_id_or_with_the_task_s_key() -> None:
 @given(st.integers(0, 10**12))
 def test_nobody_stays_away_too_long_or_too_short(left: int) -> None:
     assert SHORTEST / 2 <= later(InProgress("k", left)) <= LONGEST
+
+
+@pytest.mark.parametrize(
+    ("connection", "told"),
+    [
+        ("redis://localhost", "redis://localhost?socket_timeout=30"),
+        ("unix:///run/valkey?db=3", "unix:///run/valkey?db=3&socket_timeout=30"),
+        ("rediss://:secret@host:1/2?socket_timeout=1", "rediss://:secret@host:1/2?socket_timeout=30"),
+        ("redis://localhost?socket_timeout=60", "redis://localhost?socket_timeout=60"),
+        ({}, {"socket_timeout": 30.0}),
+        ({"port": 1, "socket_timeout": 1}, {"port": 1, "socket_timeout": 30.0}),
+        ({"socket_timeout": 60}, {"socket_timeout": 60}),
+        ({"socket_timeout": None}, {"socket_timeout": None}),
+        (7, 7),
+    ],
+)
+def test_a_read_outlasts_what_a_bullmq_worker_blocks(connection: Any, told: Any) -> None:
+    assert patient(connection, 30.0) == told
+
+
+@pytest.mark.parametrize(
+    ("opts", "at_least"), [({}, 10.0), ({"connection": "redis://127.0.0.1:1"}, 10.0), ({"drainDelay": 90}, 90.0)]
+)
+async def test_a_bullmq_worker_s_connections_are_patient(opts: dict[str, Any], at_least: float) -> None:
+    worker = BullJobs(RetrySafe("memory://"), "q", opts).worker(autorun=False)
+    for client in (worker.client, worker.bclient):
+        assert client.connection_pool.make_connection().socket_timeout > at_least
 
 
 @pytest.mark.parametrize(

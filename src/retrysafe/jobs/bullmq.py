@@ -14,7 +14,9 @@ A job's data is `{"args": […], "kwargs": {…}}`; producers in Node may add jo
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import parse_qsl, urlencode
 
 from bullmq import Job, Queue, Worker
 from bullmq.custom_errors import DelayedError, WaitingChildrenError
@@ -31,6 +33,11 @@ if TYPE_CHECKING:
 
 STALLED_INTERVAL = 30.0
 OVER = ("failed", "completed", "unknown")
+
+DRAIN_DELAY, LONGEST_BLOCK = 5.0, 10.0
+"""Seconds BullMQ's worker blocks: on an empty queue (`drainDelay`), and at most until a delayed job is due."""
+GRACE = 20.0
+"""Seconds more until a read is given up: a reply may be late on a machine that stands still."""
 
 
 class BullJobs(Fence):
@@ -57,8 +64,15 @@ class BullJobs(Fence):
         return Queue(self.name, self.opts)
 
     def worker(self, **opts: Any) -> Any:
-        """A BullMQ worker on the running loop, for every task declared here."""
-        return Worker(self.name, self.process, {**self.opts, **opts})
+        """A BullMQ worker on the running loop, for every task declared here.
+
+        Its connection waits for replies longer than the worker blocks: see `patient`.
+        """
+        chosen = {**self.opts, **opts}
+        if chosen.get("backend") != "postgres":
+            blocks = max(float(chosen.get("drainDelay", DRAIN_DELAY)), LONGEST_BLOCK)
+            chosen["connection"] = patient(chosen.get("connection", {}), blocks + GRACE)
+        return Worker(self.name, self.process, chosen)
 
     async def process(self, job: Any, token: str) -> Any:
         """The processor: for a `Worker` of your own."""
@@ -98,3 +112,21 @@ class BullJobs(Fence):
             Setting("removeOnComplete", "keeps", kept, "job_opts={'removeOnComplete': {'age': …}}"),
             Setting("stalledInterval", "notices", interval, "opts={'stalledInterval': 30000}"),
         ]
+
+
+def patient(connection: Any, seconds: float) -> Any:
+    """BullMQ's option `connection`, with a read timeout of at least this.
+
+    redis-py 8 gives up a read after 5 s unless it is told otherwise, and BullMQ's worker blocks for 5 s and longer. The
+    read that was given up is tried again twenty times, with pauses of up to 20 s, and until one of them meets a new job
+    nobody looks whether a delayed one is due. A client of your own is taken as it is.
+    """
+    if isinstance(connection, str):
+        address, _, options = connection.partition("?")
+        query = dict(parse_qsl(options))
+        longer = max(float(query.get("socket_timeout", 0)), seconds)
+        return f"{address}?{urlencode({**query, 'socket_timeout': f'{longer:g}'})}"
+    if isinstance(connection, Mapping):
+        theirs = connection.get("socket_timeout", 0)  # None waits for ever
+        return {**connection, "socket_timeout": theirs if theirs is None else max(theirs, seconds)}
+    return connection

@@ -8,6 +8,9 @@
     await jobs.aenqueue(charge, ("order-7", 500))
 
 The task is an ordinary Taskiq task; its dependencies (`TaskiqDepends`) are no part of what is compared.
+
+A broker's connections belong to the loop it was started on. From a thread (`jobs.enqueue`) a job is sent on that loop;
+a broker that nobody has started is started on one in the background.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import os
+import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,7 +28,8 @@ from taskiq import AsyncBroker, Context, NoResultError, TaskiqMessage, TaskiqMid
 from taskiq.exceptions import TaskRejectedError
 from taskiq_dependencies.dependency import Dependency
 
-from retrysafe.errors import InProgress
+from retrysafe.engine.bridge import wait_for
+from retrysafe.errors import InProgress, UsageError
 from retrysafe.jobs.enqueueing import Message
 from retrysafe.jobs.fence import Fence
 from retrysafe.jobs.later import later
@@ -40,7 +46,21 @@ _delivered: ContextVar[TaskiqMessage | None] = ContextVar("retrysafe_taskiq_mess
 
 
 class Deliveries(TaskiqMiddleware):
-    """Notes which message is being executed, for the task's body to find."""
+    """Notes which message is being executed, for the task's body to find, and on which loop the broker was started."""
+
+    _home: tuple[int, asyncio.AbstractEventLoop] | None = None
+
+    def startup(self) -> None:
+        self._home = (os.getpid(), asyncio.get_running_loop())
+
+    def shutdown(self) -> None:
+        self._home = None
+
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The broker's loop, while it runs. A fork leaves it behind in the parent."""
+        if self._home is None or self._home[0] != os.getpid() or not self._home[1].is_running():
+            return None
+        return self._home[1]
 
     def pre_execute(self, message: TaskiqMessage) -> TaskiqMessage:
         _delivered.set(message)
@@ -54,7 +74,9 @@ class TaskiqJobs(Fence):
     def __init__(self, safe: RetrySafe, broker: AsyncBroker, **options: Any) -> None:
         super().__init__(safe, **options)
         self.broker = broker
-        broker.add_middlewares(Deliveries())
+        self._deliveries = Deliveries()
+        self._starting = threading.Lock()
+        broker.add_middlewares(self._deliveries)
 
     def register(self, fenced: FencedTask, options: dict[str, Any]) -> Any:
         return self.broker.task(task_name=fenced.name, **options)(self._body(fenced))
@@ -65,6 +87,26 @@ class TaskiqJobs(Fence):
 
     def name_of(self, task: Any) -> str:
         return str(getattr(task, "task_name", "")) or super().name_of(task)
+
+    def send(self, message: Message) -> Any:
+        loop = self._home()
+        if loop is running_loop():
+            raise UsageError("enqueue() blocks the event loop that the broker would send on: await aenqueue() instead")
+        return asyncio.run_coroutine_threadsafe(self.asend(message), loop).result()
+
+    def _home(self) -> asyncio.AbstractEventLoop:
+        """The loop the broker was started on. Brokers of RabbitMQ refuse to send before they are started."""
+        with self._starting:
+            loop = self._deliveries.loop()
+            return loop if loop is not None else wait_for(self._started())
+
+    async def _started(self) -> asyncio.AbstractEventLoop:
+        try:
+            await self.broker.startup()
+        except BaseException:
+            self._deliveries.shutdown()  # it was noted before the broker connected
+            raise
+        return asyncio.get_running_loop()
 
     async def asend(self, message: Message) -> Any:
         task = self.broker.find_task(message.task)
@@ -107,3 +149,11 @@ class TaskiqJobs(Fence):
             name: value for name, value in run.__annotations__.items() if name in fenced.signature.parameters
         }
         return run
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The loop of this thread, if it runs one."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import psycopg
@@ -18,6 +19,9 @@ from retrysafe.jobs import JOB, current_job
 
 DATABASE = os.environ["JOBS_DATABASE"]
 BROKER = os.environ["JOBS_BROKER"]
+QUEUE = urlsplit(DATABASE).path.strip("/")
+"""The queue's name on a broker that several runs share: as their own as their database is."""
+ON_RABBITMQ = BROKER.startswith("amqp")
 LEASE = float(os.environ.get("JOBS_LEASE", "3"))
 WORK = 0.01
 """Seconds a job takes besides: so that some are killed in the middle."""
