@@ -13,7 +13,7 @@ test: setup     ## the whole suite, on real servers that it starts and stops by 
 	@$(PY) -m pytest -n $(N) --dist loadgroup
 
 check: setup lint type    ## everything CI checks beside the tests
-	@for page in diagram errors_page cli_page stores_page; do $(PY) tools/$$page.py --check || exit 1; done
+	@for page in diagram errors_page cli_page stores_page; do $(PY) -m tools.$$page --check || exit 1; done
 	@$(PY) tools/fragments.py --check
 
 fmt: setup      ## format the code
@@ -40,7 +40,7 @@ bench-page: setup   ## the speed page and its charts, from the newest results
 	@$(PY) -m benchmarks --page
 
 docs: setup     ## write the generated pages anew
-	@for page in diagram errors_page cli_page stores_page; do $(PY) tools/$$page.py || exit 1; done
+	@for page in diagram errors_page cli_page stores_page; do $(PY) -m tools.$$page || exit 1; done
 
 proof: setup    ## the long campaigns: more races, more kills, more cuts, ten million malformed keys and webhooks
 	@RETRYSAFE_RACE_KEYS=1000 $(PY) -m pytest -n $(N) --dist loadgroup tests/races

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from pathlib import Path
+
+from tools import pages
 
 from retrysafe.cli.main import parser
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "cli.md"
+PAGE = pages.ROOT / "docs" / "reference" / "cli.md"
 
 
 def commands(of: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
@@ -29,15 +29,5 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def main() -> None:
-    text = page()
-    if "--check" in sys.argv:
-        if not PAGE.exists() or PAGE.read_text() != text:
-            sys.exit(f"docs/reference/{PAGE.name} is stale: run `make docs`")
-        return
-    PAGE.write_text(text)
-    print(f"wrote docs/reference/{PAGE.name}")
-
-
 if __name__ == "__main__":
-    main()
+    pages.write(PAGE, page())

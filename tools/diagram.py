@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from tools import pages
 
 from retrysafe.core.states import TRANSITIONS, State, Transition
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "explanation" / "state-machine.md"
+PAGE = pages.ROOT / "docs" / "explanation" / "state-machine.md"
 
 HEAD = """# The state machine
 
@@ -57,15 +56,5 @@ def _word(state: State | None) -> str:
     return "–" if state is None else state.value
 
 
-def main() -> None:
-    text = page()
-    if "--check" in sys.argv:
-        if not PAGE.exists() or PAGE.read_text() != text:
-            sys.exit(f"{PAGE.relative_to(PAGE.parents[2])} is stale: run `make docs`")
-        return
-    PAGE.write_text(text)
-    print(f"wrote {PAGE.relative_to(PAGE.parents[2])}")
-
-
 if __name__ == "__main__":
-    main()
+    pages.write(PAGE, page())

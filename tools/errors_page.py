@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import sys
-from pathlib import Path
+
+from tools import pages
 
 from retrysafe import errors
 from retrysafe.client import errors as client
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "errors.md"
+PAGE = pages.ROOT / "docs" / "reference" / "errors.md"
 
 HEAD = """# Errors
 
@@ -40,15 +40,5 @@ def page() -> str:
     return HEAD + "\n".join(rows) + "\n\n" + "\nThe client's own:\n\n".join(trees)
 
 
-def main() -> None:
-    text = page()
-    if "--check" in sys.argv:
-        if not PAGE.exists() or PAGE.read_text() != text:
-            sys.exit(f"docs/reference/{PAGE.name} is stale: run `make docs`")
-        return
-    PAGE.write_text(text)
-    print(f"wrote docs/reference/{PAGE.name}")
-
-
 if __name__ == "__main__":
-    main()
+    pages.write(PAGE, page())

@@ -5,13 +5,12 @@ What they declare is held against what the suite saw by tests/evidence.py, at th
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from tools import pages
 
 from retrysafe.stores.base import Backend
 from retrysafe.stores.registry import backends, schemes
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "capabilities.md"
+PAGE = pages.ROOT / "docs" / "reference" / "capabilities.md"
 
 HEAD = """# What each store can do
 
@@ -66,15 +65,5 @@ ALL = """Every store, without saying so: sync and async, claims of many callers 
 [races](../explanation/races.md)."""
 
 
-def main() -> None:
-    text = page()
-    if "--check" in sys.argv:
-        if not PAGE.exists() or PAGE.read_text() != text:
-            sys.exit(f"docs/reference/{PAGE.name} is stale: run `make docs`")
-        return
-    PAGE.write_text(text)
-    print(f"wrote docs/reference/{PAGE.name}")
-
-
 if __name__ == "__main__":
-    main()
+    pages.write(PAGE, page())

@@ -20,10 +20,11 @@ from retrysafe.errors import SchemaMissing, StoreError, StoreUnavailable, StoreU
 from retrysafe.stores.base import BatchRefused
 from retrysafe.stores.mysql.aio import AsyncMysqlStore
 from retrysafe.stores.mysql.dialect import DIALECT, parse_url
-from retrysafe.stores.mysql.errors import Again, meaning
+from retrysafe.stores.mysql.errors import meaning
 from retrysafe.stores.mysql.sync import MysqlStore
 from retrysafe.stores.mysql.talking import PACKET, Heard, in_step, number_of, packets, steps
 from retrysafe.stores.registry import find_backend, open_store
+from retrysafe.stores.sql.attempts import Again
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import names
 from retrysafe.stores.sql.plans import Held

@@ -18,11 +18,12 @@ from retrysafe.errors import SchemaMissing, StoreError, StoreUnavailable, StoreU
 from retrysafe.stores.base import BatchRefused, follow
 from retrysafe.stores.mssql import backend, doctor, schema
 from retrysafe.stores.mssql.dialect import CLOCK, DIALECT, parse_url, picked
-from retrysafe.stores.mssql.errors import Again, meaning, unreachable
+from retrysafe.stores.mssql.errors import meaning, unreachable
 from retrysafe.stores.mssql.settings import SETTINGS
 from retrysafe.stores.mssql.sync import MssqlStore
 from retrysafe.stores.mssql.talking import BEGIN, COMMIT, ROLLBACK, batches, number_of, spoken
 from retrysafe.stores.sql import migrations
+from retrysafe.stores.sql.attempts import Again
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import Names, names
 from retrysafe.stores.sql.plans import Held, Plans

@@ -5,13 +5,11 @@ from __future__ import annotations
 from retrysafe.errors import RetrySafeError, SchemaMissing, StoreError, StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import BatchRefused
 from retrysafe.stores.mssql.talking import number_of
+from retrysafe.stores.sql.attempts import Again, Words
 from retrysafe.stores.sql.plans import Held
 
 AGAIN = frozenset({1205, 3960, 3961, 1204, 41302, 41305, 41325})
 """Nothing happened, and the same thing may work now: deadlock victim, snapshot conflict, no locks left."""
-
-TRIES = 20
-"""Deadlocks in a row before giving up; each means that somebody else got on."""
 
 LOCK_WAIT = frozenset({1222})
 MISSING = frozenset({207, 208, 2812})
@@ -26,10 +24,6 @@ _DB_LIB = range(20000, 20200)
 """DB-Lib's own numbers: the conversation broke (20003 time-out, 20004 read, 20006 write, 20047 dead)."""
 SILENT = frozenset({233, 596, 6002, 6005, 10053, 10054, 10060, 10061, 17142, 17143})
 """The session was killed, the server is shutting down, the network failed: it may have happened."""
-
-
-class Again(Exception):
-    """Send it again at once: the server rolled back and said why."""
 
 
 def meaning(error: Exception, url: str, batch: bool = False) -> Exception:
@@ -86,6 +80,9 @@ def held_elsewhere() -> StoreUnavailable:
 
 def too_many_undone(tries: int) -> StoreUnavailable:
     return StoreUnavailable(f"SQL Server chose this as the deadlock victim {tries} times in a row; try again")
+
+
+WORDS = Words(held_elsewhere, too_many_undone)
 
 
 def no_connection_free(seconds: float) -> StoreUnavailable:

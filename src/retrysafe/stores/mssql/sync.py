@@ -11,11 +11,12 @@ from retrysafe.errors import StoreUnclear
 from retrysafe.stores.base import follow
 from retrysafe.stores.mssql import schema
 from retrysafe.stores.mssql.dialect import CAPABILITIES, DIALECT, Location
-from retrysafe.stores.mssql.errors import TRIES, Again, held_elsewhere, meaning, too_many_undone
+from retrysafe.stores.mssql.errors import WORDS, meaning
 from retrysafe.stores.mssql.pool import pool
 from retrysafe.stores.mssql.talking import BEGIN, COMMIT, ROLLBACK, Rows, heard, spoken
+from retrysafe.stores.sql.attempts import attempted
 from retrysafe.stores.sql.dialect import Statement
-from retrysafe.stores.sql.plans import Held, Plans, by_id
+from retrysafe.stores.sql.plans import Plans, by_id
 
 R = TypeVar("R")
 Say = Callable[[Statement], Rows]
@@ -55,30 +56,7 @@ class MssqlStore:
         self._pool.close()
 
     def _retrying(self, work: Callable[[Say], R], batch: bool = False) -> R:
-        for _ in range(TRIES):
-            try:
-                return self._once(work, batch)
-            except Again:
-                continue
-            except Held as error:
-                raise held_elsewhere() from error
-            except StoreUnclear:
-                self._pool.drain()
-                raise
-        raise too_many_undone(TRIES)
-
-    def _once(self, work: Callable[[Say], R], batch: bool) -> R:
-        """What the server refused leaves the connection as good as before; only a broken one is thrown away."""
-        with self._pool.connection() as connection:
-            try:
-                done: R | Exception = work(partial(_say, connection, self._url, batch))
-            except StoreUnclear:
-                raise
-            except Exception as error:
-                done = error
-        if isinstance(done, Exception):
-            raise done
-        return done
+        return attempted(self._pool, lambda connection: work(partial(_say, connection, self._url, batch)), WORDS)
 
 
 def together(say: Say, work: Callable[[Say], R]) -> R:

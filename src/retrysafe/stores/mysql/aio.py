@@ -16,9 +16,10 @@ from retrysafe.stores.base import afollow
 from retrysafe.stores.mysql import schema
 from retrysafe.stores.mysql.aiopool import AsyncConnect, AsyncPool
 from retrysafe.stores.mysql.dialect import CAPABILITIES, DIALECT, Location
-from retrysafe.stores.mysql.errors import TRIES, Again, held_elsewhere, meaning, too_many_undone
+from retrysafe.stores.mysql.errors import held_elsewhere, meaning, too_many_undone
 from retrysafe.stores.mysql.settings import SILENCE
 from retrysafe.stores.mysql.talking import BEGIN, COMMIT, ROLLBACK, Heard, Rows, in_step, packets, read
+from retrysafe.stores.sql.attempts import TRIES, Again
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import DEFAULT, names
 from retrysafe.stores.sql.plans import Held, Plans, by_id

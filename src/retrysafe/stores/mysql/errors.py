@@ -7,13 +7,11 @@ from __future__ import annotations
 from retrysafe.errors import RetrySafeError, SchemaMissing, StoreError, StoreUnavailable, StoreUnclear, UsageError
 from retrysafe.stores.base import BatchRefused
 from retrysafe.stores.mysql.talking import number_of
+from retrysafe.stores.sql.attempts import Again, Words
 from retrysafe.stores.sql.plans import Held
 
 AGAIN = frozenset({1213, 1020, 1614, 3101})
 """Nothing happened, and the same thing may work now: deadlock, changed since it was read, rolled back by the server."""
-
-TRIES = 20
-"""Deadlocks in a row before giving up; each means that somebody else got on."""
 
 LOCK_WAIT = frozenset({1205, 3572})
 MISSING = frozenset({1146, 1054, 1049})
@@ -26,10 +24,6 @@ READ_ONLY = frozenset({1290, 1792, 1836, 4090})
 NO_ROOM = frozenset({1021, 1037, 1038, 1040, 1041, 1114, 1135, 1203, 1226, 3675})
 _CLIENT = range(2000, 3000)
 """The driver's own numbers: the conversation broke (2006, 2013, 2014, 2055)."""
-
-
-class Again(Exception):
-    """Send it again at once: the server rolled back and said why."""
 
 
 def meaning(error: Exception, url: str, batch: bool = False) -> Exception:
@@ -105,6 +99,9 @@ def held_elsewhere() -> StoreUnavailable:
 
 def too_many_undone(tries: int) -> StoreUnavailable:
     return StoreUnavailable(f"MySQL answered {tries} deadlocks in a row; try again")
+
+
+WORDS = Words(held_elsewhere, too_many_undone)
 
 
 def no_connection_free(seconds: float) -> StoreUnavailable:

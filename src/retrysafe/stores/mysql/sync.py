@@ -13,12 +13,13 @@ from retrysafe.errors import StoreUnclear
 from retrysafe.stores.base import follow
 from retrysafe.stores.mysql import schema
 from retrysafe.stores.mysql.dialect import CAPABILITIES, DIALECT, Location
-from retrysafe.stores.mysql.errors import TRIES, Again, held_elsewhere, meaning, too_many_undone
+from retrysafe.stores.mysql.errors import WORDS, meaning
 from retrysafe.stores.mysql.pool import Connect, Connection, kept
 from retrysafe.stores.mysql.talking import BEGIN, COMMIT, ROLLBACK, Heard, Rows, in_step, packets, read
+from retrysafe.stores.sql.attempts import attempted
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import DEFAULT, names
-from retrysafe.stores.sql.plans import Held, Plans, by_id
+from retrysafe.stores.sql.plans import Plans, by_id
 
 R = TypeVar("R")
 
@@ -73,36 +74,13 @@ class MysqlStore:
         self._pool.close()
 
     def _retrying(self, work: Callable[[Say], R], batch: bool = False) -> R:
-        for _ in range(TRIES):
-            try:
-                return self._once(work, batch)
-            except Again:
-                continue
-            except Held as error:
-                raise held_elsewhere() from error
-            except StoreUnclear:
-                self._pool.drain()
-                raise
-        raise too_many_undone(TRIES)
-
-    def _once(self, work: Callable[[Say], R], batch: bool) -> R:
-        """What the server refused leaves the connection as good as before; only a broken one is thrown away."""
-        with self._pool.connection() as connection:
-            try:
-                done: R | Exception = work(lambda statements: _say(connection, statements, self._url, batch))
-            except StoreUnclear:
-                raise
-            except Exception as error:
-                done = error
-        if isinstance(done, Exception):
-            raise done
-        return done
+        return attempted(self._pool, lambda connection: work(partial(_say, connection, self._url, batch)), WORDS)
 
 
 Say = Callable[[Sequence[Statement]], list[Rows]]
 
 
-def _say(connection: Connection, statements: Sequence[Statement], url: str, batch: bool) -> list[Rows]:
+def _say(connection: Connection, url: str, batch: bool, statements: Sequence[Statement]) -> list[Rows]:
     """Statements in, the rows of each out."""
     try:
         with connection.cursor() as cursor:
