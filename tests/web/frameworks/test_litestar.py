@@ -17,10 +17,10 @@ from litestar.params import FromPath, JSONBody
 from litestar.response import Stream
 
 from retrysafe import Answer, Key, Policy, RetrySafe
-from retrysafe.core.ops import Lookup
 from retrysafe.errors import InProgress, UsageError
 from retrysafe.web.litestar import idempotent, install, provide_key, respond
-from tests.web.frameworks.calling import ALICE, BOB, calling, is_problem, is_replay, keyed
+from tests.web.frameworks.calling import calling, is_replay, keyed
+from tests.web.frameworks.paying import Paying
 
 RUNS: list[str] = []
 REVOKED: set[str] = set()
@@ -92,38 +92,8 @@ app = Litestar([v1], cors_config=cors)
 install(app, safe=safe)
 
 
-async def test_it_runs_once_and_is_replayed() -> None:
-    sent = keyed("k1")
-    async with calling(app) as http:
-        first, again = [await http.post("/v1/pay/7", headers=sent, json={"a": 1}) for _ in range(2)]
-        other = await http.post("/v1/pay/7", headers=sent, json={"a": 2})
-    assert first.status_code == 201, first.text
-    assert first.json() == {"run": 1, "key": "k1", "sent": {"a": 1}}
-    assert is_replay(first, again)
-    assert is_problem(other, 422, "mismatch")
-    found = await safe.aexecute(Lookup(Key("k1", "alice").id(safe.namespace)))
-    assert found.record is not None
-    assert found.record.target == "POST /v1/pay/{id}"
-
-
-async def test_a_replay_never_answers_someone_who_could_not_have_asked() -> None:
-    sent = keyed()
-    async with calling(app) as http:
-        await http.post("/v1/pay/7", headers=sent, json={})
-        nobody = await http.post("/v1/pay/7", headers={"Idempotency-Key": sent["Idempotency-Key"]}, json={})
-        bob = await http.post("/v1/pay/7", headers={**sent, **BOB}, json={})
-        REVOKED.add("alice")
-        revoked = await http.post("/v1/pay/7", headers=sent, json={})
-    assert (nobody.status_code, revoked.status_code) == (401, 403)
-    assert "run" not in nobody.text + revoked.text
-    assert bob.json()["run"] == 2
-
-
-async def test_missing_and_malformed_keys() -> None:
-    async with calling(app) as http:
-        assert is_problem(await http.post("/v1/pay/7", headers=ALICE, json={}), 400, "missing-key")
-        assert is_problem(await http.post("/v1/pay/7", headers=keyed("a, b"), json={}), 400, "malformed-key")
-        assert (await http.get("/v1/pay", headers=ALICE)).json() == {"runs": 0}
+class TestPaying(Paying):
+    app, safe, revoked, target = app, safe, REVOKED, "POST /v1/pay/{id}"
 
 
 @pytest.mark.parametrize(("path", "status"), [("/v1/stream", 201), ("/v1/declined", 402), ("/v1/fails", 500)])
@@ -135,15 +105,6 @@ async def test_streams_exceptions_and_failures_are_answers(path: str, status: in
     assert is_replay(first, again)
     assert "canary" not in first.text
     assert len(RUNS) == 1
-
-
-async def test_an_operation_claims_its_own_record() -> None:
-    async with calling(app) as http:
-        told = await http.post("/v1/orders", headers=keyed("o1"))
-        busy = await http.post("/v1/orders", headers=keyed("busy"))
-    assert (told.status_code, told.content) == (201, b'{"order":"o1"}')
-    assert told.headers.get_list("link") == ["</a>", "</b>"]
-    assert is_problem(busy, 409, "in-progress")
 
 
 async def test_cors_is_decided_for_each_request() -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from quart import Blueprint, Quart, Response, abort, g, request
 
-from retrysafe import Answer, Key, RetrySafe
-from retrysafe.core.ops import Lookup
+from retrysafe import Answer, RetrySafe
 from retrysafe.errors import InProgress, UsageError
 from retrysafe.web.quart import current_key, idempotent, install
-from tests.web.frameworks.calling import ALICE, BOB, calling, is_problem, is_replay, keyed
+from tests.web.frameworks.calling import calling, is_replay, keyed
+from tests.web.frameworks.paying import Paying
 
 RUNS: list[str] = []
 REVOKED: set[str] = set()
@@ -106,7 +106,8 @@ async def orders() -> Any:
 @signed_in
 @idempotent(who)
 async def shown() -> Any:
-    return {"key": current_key()}
+    assert current_key() is None
+    return {"runs": len(RUNS)}
 
 
 safe = RetrySafe("memory://")
@@ -115,37 +116,8 @@ app.register_blueprint(v1)
 install(app, safe=safe)
 
 
-async def test_it_runs_once_and_is_replayed() -> None:
-    sent = keyed("k1")
-    async with calling(app) as http:
-        first, again = [await http.post("/v1/pay/7", headers=sent, json={"a": 1}) for _ in range(2)]
-        other = await http.post("/v1/pay/7", headers=sent, json={"a": 2})
-    assert first.json() == {"run": 1, "key": "k1", "sent": {"a": 1}}
-    assert is_replay(first, again)
-    assert is_problem(other, 422, "mismatch")
-    found = await safe.aexecute(Lookup(Key("k1", "alice").id(safe.namespace)))
-    assert found.record is not None
-    assert found.record.target == "POST /v1/pay/<id>"
-
-
-async def test_a_replay_never_answers_someone_who_could_not_have_asked() -> None:
-    sent = keyed()
-    async with calling(app) as http:
-        await http.post("/v1/pay/7", headers=sent, json={})
-        nobody = await http.post("/v1/pay/7", headers={"Idempotency-Key": sent["Idempotency-Key"]}, json={})
-        bob = await http.post("/v1/pay/7", headers={**sent, **BOB}, json={})
-        REVOKED.add("alice")
-        revoked = await http.post("/v1/pay/7", headers=sent, json={})
-    assert (nobody.status_code, revoked.status_code) == (401, 403)
-    assert "run" not in nobody.text + revoked.text
-    assert bob.json()["run"] == 2
-
-
-async def test_missing_and_malformed_keys() -> None:
-    async with calling(app) as http:
-        assert is_problem(await http.post("/v1/pay/7", headers=ALICE, json={}), 400, "missing-key")
-        assert is_problem(await http.post("/v1/pay/7", headers=keyed("a, b"), json={}), 400, "malformed-key")
-        assert (await http.get("/v1/pay", headers=ALICE)).json() == {"key": None}
+class TestPaying(Paying):
+    app, safe, revoked, target = app, safe, REVOKED, "POST /v1/pay/<id>"
 
 
 @pytest.mark.parametrize(
@@ -174,15 +146,6 @@ async def test_a_body_in_pieces_arrives_whole() -> None:
         again = await http.post("/v1/pay/7", headers=sent, content=pieces())
     assert first.json()["sent"] == {"a": "x" * 70_000 + "y" * 70_000}
     assert is_replay(first, again)
-
-
-async def test_an_operation_claims_its_own_record_and_its_answer_is_sent_as_it_is() -> None:
-    async with calling(app) as http:
-        told = await http.post("/v1/orders", headers=keyed("o1"))
-        busy = await http.post("/v1/orders", headers=keyed("busy"))
-    assert (told.status_code, told.content) == (201, b'{"order":"o1"}')
-    assert told.headers.get_list("link") == ["</a>", "</b>"]
-    assert is_problem(busy, 409, "in-progress")
 
 
 async def test_without_install_nothing_runs_and_the_error_says_what_to_do() -> None:
