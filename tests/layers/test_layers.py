@@ -26,6 +26,7 @@ TOP = ("cli", "console", "demo")
 SEAM = (
     "stores.base",
     "stores.diagnosis",
+    "stores.filesystems",
     "stores.lifetime",
     "stores.registry",
     "stores.threaded",

@@ -8,18 +8,20 @@ from typing import Any
 
 import psycopg
 import pytest
-import redis
 
 from retrysafe.cli.main import main
 from retrysafe.errors import StoreUnavailable, UsageError
 from retrysafe.stores import diagnosis, registry
 from retrysafe.stores.diagnosis import LABELS, Diagnosis, bad, diagnose, good, worst
+from retrysafe.stores.filesystems import kind_of
 from retrysafe.stores.mysql import doctor as mysql
 from retrysafe.stores.postgres import doctor as postgres
 from retrysafe.stores.redis import doctor as redis_doctor
 from retrysafe.stores.registry import open_store
 from retrysafe.stores.sqlite import doctor as sqlite
+from tests.servers.lazy import started
 from tests.servers.ports import free_port
+from tests.servers.valkey import ValkeyServer
 
 PG: dict[str, Any] = {
     "version": "18.1", "version_number": 180001, "fsync": "on", "full_page_writes": "on", "synchronous_commit": "on",
@@ -184,11 +186,11 @@ MOUNTS = [
     [("/app.db", "ext4"), ("/srv/app.db", "nfs4"), ("/srv/local/app.db", "xfs"), ("/mnt/my share/app.db", "cifs")],
 )
 def test_the_deepest_mount_says_where_a_file_is(path: str, kind: str) -> None:
-    assert sqlite.kind_of(Path(path), MOUNTS) == kind
+    assert kind_of(Path(path), MOUNTS) == kind
 
 
 def test_without_mounts_nobody_knows() -> None:
-    assert sqlite.kind_of(Path("/app.db"), []) == "unknown"
+    assert kind_of(Path("/app.db"), []) == "unknown"
 
 
 # Real servers ------------------------------------------------------------------------------------
@@ -227,17 +229,16 @@ def test_mysql_before_and_after_the_tables_are_made(request: pytest.FixtureReque
     assert "collation" not in [one.setting for one in diagnose(url).findings if not one.fine]
 
 
-def test_redis_as_it_is_and_as_it_must_not_be(redis_url: str) -> None:
-    client = redis.Redis.from_url(redis_url)
-    before = client.config_get("appendfsync")["appendfsync"]
+def test_redis_as_it_is_and_as_it_must_not_be() -> None:
+    """On a server of its own: what is set here everybody else would see."""
+    server = started(ValkeyServer())
     try:
-        client.config_set("appendfsync", "always")
-        assert values(diagnose(redis_url))["persistence"] == "appendfsync always"
-        client.config_set("appendfsync", "everysec")
-        assert diagnose(redis_url).label == "best-effort"
+        assert values(diagnose(server.url))["persistence"] == "appendfsync always"
+        with server.client() as client:
+            client.config_set("appendfsync", "everysec")
+        assert diagnose(server.url).label == "best-effort"
     finally:
-        client.config_set("appendfsync", before)
-        client.close()
+        server.stop()
 
 
 def test_sqlite_is_opened_as_the_store_opens_it(tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ GOOD = {"version": "2.0.0", "fsync_mode": "STANDARD", "checkpoint_threshold": "1
     ("changed", "named", "fix"),
     [
         ({"fsync_mode": "NONE"}, "fsync_mode", "SET GLOBAL fsync_mode = 'STANDARD';"),
-        ({"filesystem": "nfs4"}, "filesystem", "move the file to a local disk"),
+        ({"filesystem": "nfs4"}, "filesystem", "move the file to a local disk; for several machines use PostgreSQL"),
         ({"filesystem": "tmpfs"}, "filesystem", "move the file to a disk"),
         ({"table": False}, "table", "retrysafe migrate URL"),
         ({"version": "1.1.3"}, "version", "pip install -U duckdb"),

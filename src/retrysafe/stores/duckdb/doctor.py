@@ -12,12 +12,10 @@ from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good
 from retrysafe.stores.duckdb.dialect import Location
 from retrysafe.stores.duckdb.errors import unopened
+from retrysafe.stores.filesystems import filesystem, judge_place
 
 OLDEST = (2, 0)
 """What the suite runs."""
-
-NETWORKED = ("nfs", "nfs4", "cifs", "smb", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs")
-IN_MEMORY = ("tmpfs", "ramfs")
 
 Settings = Mapping[str, Any]
 
@@ -59,7 +57,7 @@ def judge(settings: Settings) -> Iterator[Finding]:
     if not settings["table"]:
         why, fix = "nothing can be claimed yet", "retrysafe migrate URL"
         yield bad("table", "missing", "best-effort", why, fix, invariant="I1")
-    yield _place(settings["filesystem"])
+    yield judge_place(settings["filesystem"], "two processes may have the file")
 
 
 def _version(version: str) -> Finding:
@@ -77,27 +75,3 @@ def _fsync(mode: str | None) -> Finding:
         return good("fsync_mode", mode, "a commit is on disk before it is acknowledged")
     why = "a power cut loses the last commits, or the file"
     return bad("fsync_mode", mode, "best-effort", why, "SET GLOBAL fsync_mode = 'STANDARD';")
-
-
-def _place(kind: str) -> Finding:
-    if kind in NETWORKED:
-        why, fix = "locks over a network do not hold: two processes may have the file", "move the file to a local disk"
-        return bad("filesystem", kind, "best-effort", why, fix, invariant="I1")
-    if kind in IN_MEMORY:
-        return bad("filesystem", kind, "best-effort", "it is memory: a restart empties it", "move the file to a disk")
-    return good("filesystem", kind, "a local disk, as far as the system says")
-
-
-def filesystem(path: Path) -> str:
-    """The kind of file system the file is on, where the system tells (Linux); `unknown` elsewhere."""
-    try:
-        mounts = Path("/proc/self/mounts").read_text().splitlines()
-    except OSError:
-        return "unknown"
-    whole, found, depth = path.resolve(), "unknown", -1
-    for line in mounts:
-        _, place, kind, *_ = line.split(" ")
-        mounted = Path(place.encode("latin-1", "replace").decode("unicode_escape"))
-        if whole.is_relative_to(mounted) and len(mounted.parts) >= depth:
-            found, depth = kind, len(mounted.parts)
-    return found
