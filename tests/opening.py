@@ -41,6 +41,23 @@ def with_option(url: str, name: str, value: str) -> str:
     return f"{url}{'&' if '?' in url else '?'}{name}={value}"
 
 
+PATIENCE: dict[str, dict[str, str]] = {
+    "postgres": {"pool_timeout": "60", "connect_timeout": "60"},
+    "mysql": {"pool_timeout": "60"},
+    "mariadb": {"pool_timeout": "60"},
+    "mongodb": {"patience": "60", "serverSelectionTimeoutMS": "60000", "connectTimeoutMS": "60000"},
+    **{name: {"socket_timeout": "60", "socket_connect_timeout": "60"} for name in ("redis", *REDIS_KIN)},
+}
+"""A store gives up on a silent server after some seconds. In tests the whole machine may stand still for longer, and a
+server that is late is not down: those that ask for less say so in their own URL. DynamoDB's address has it already."""
+
+
+def patient(store: str, url: str) -> str:
+    for name, value in PATIENCE.get(store, {}).items():
+        url = with_option(url, name, value)
+    return url
+
+
 def unique(prefix: str = "t") -> str:
     return f"{prefix}{uuid4().hex[:12]}"
 
@@ -65,7 +82,7 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path, store: str) -> str
         return f"sqlite:///{tmp_path / unique()}.db"
     if store == "duckdb":
         return f"duckdb:///{tmp_path / unique()}.duckdb"
-    server: str = request.getfixturevalue(f"{store}_url")
+    server = patient(store, request.getfixturevalue(f"{store}_url"))
     if store == "redis" or store in REDIS_KIN:
         return with_option(server, "prefix", unique())
     return with_option(server, {"mongodb": "collection"}.get(store, "table"), unique())
@@ -76,7 +93,7 @@ class PostgresTables:
 
     def __init__(self, url: str) -> None:
         self.prefix = unique("contract_")
-        self.url = with_option(url, "table", self.prefix)
+        self.url = with_option(patient("postgres", url), "table", self.prefix)
         self._admin = psycopg.connect(url, autocommit=True)
         self._open: dict[str, Do] = {}
         self._found: list[str] = []
@@ -111,7 +128,7 @@ class MysqlTables:
 
     def __init__(self, url: str) -> None:
         self.prefix = unique("contract_")
-        self.url = with_option(url, "table", self.prefix)
+        self.url = with_option(patient("mysql", url), "table", self.prefix)
         self._admin = pymysql.connect(**parse_url(url).connect, autocommit=True)
         self._open: dict[str, Do] = {}
 
@@ -187,7 +204,7 @@ class MongoCollections:
     """The same on MongoDB: making a collection with its indexes takes as long as a whole test."""
 
     def __init__(self, url: str) -> None:
-        self.url = with_option(url, "collection", unique("contract_"))
+        self.url = with_option(patient("mongodb", url), "collection", unique("contract_"))
         self._at = mongo.parse_url(self.url)
         self._admin: MongoClient[Any] = MongoClient(self._at.url)
         self._open: dict[str, Do] = {}

@@ -22,7 +22,7 @@ def retrysafe(*arguments: str, code: int = 0) -> tuple[str, str]:
         [*COMMAND, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
         env={**os.environ, "COLUMNS": "120"},
     )

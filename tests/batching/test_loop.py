@@ -117,6 +117,13 @@ async def test_who_comes_back_at_once_is_in_the_next_batch() -> None:
     assert len(bench.store.plain) == 1
 
 
+@pytest.fixture
+def never_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the machine stands still between two turns of the loop, nobody takes a flight for a slow one."""
+    monkeypatch.setattr(aio, "SLOW", 3600.0)
+
+
+@pytest.mark.usefixtures("never_slow")
 async def test_a_second_flight_for_what_is_worth_one() -> None:
     bench = Bench(flights=2, mixes=True)
     await bench.crowd(*(claim(f"k{number}") for number in range(PLENTY - 1)))
@@ -134,6 +141,7 @@ async def test_a_second_flight_for_what_is_worth_one() -> None:
     assert not bench.lane.busy
 
 
+@pytest.mark.usefixtures("never_slow")
 async def test_flights_share_what_there_is() -> None:
     bench = Bench(flights=2, mixes=True)
     await bench.crowd(*(claim(f"k{number}") for number in range(PLENTY)))
@@ -172,6 +180,7 @@ async def test_the_last_to_come_does_not_have_to_wake_the_others() -> None:
     assert not bench.lane.busy
 
 
+@pytest.mark.usefixtures("never_slow")
 async def test_a_crash_in_one_of_two_pumps_leaves_nobody_waiting() -> None:
     heard: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: heard.append(context))

@@ -287,10 +287,45 @@ def test_patience_is_kept_behind_a_store_that_hangs(monkeypatch: pytest.MonkeyPa
 # A flight that is slow to return -------------------------------------------------------------------
 
 
-def test_who_waits_behind_a_slow_flight_goes_beside_it() -> None:
+class Clocked:
+    """The lock a follower waits on, for which SLOW is over when the test says so, and not before."""
+
+    def __init__(self, lock: Any, slow: threading.Event) -> None:
+        self._lock = lock
+        self._slow = slow
+
+    def acquire(self, *args: Any, timeout: float = -1) -> bool:
+        if timeout != sync.SLOW:
+            return bool(self._lock.acquire(*args, timeout=timeout))
+        while not self._slow.is_set():
+            if self._lock.acquire(timeout=0.01):
+                return True
+        return bool(self._lock.acquire(blocking=False))
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set it, and whatever is in flight is slow."""
+    told = threading.Event()
+    plain = sync.Follower.__init__
+
+    def init(self: sync.Follower, op: Op[Any]) -> None:
+        plain(self, op)
+        self.signal = Clocked(self.signal, told)  # type: ignore[assignment]
+
+    monkeypatch.setattr(sync.Follower, "__init__", init)
+    monkeypatch.setattr(sync, "SLOW", 3600.0)
+    return told
+
+
+def test_who_waits_behind_a_slow_flight_goes_beside_it(slow: threading.Event) -> None:
     """I28: a claim that meets somebody's lock does not delay the keys of others."""
     bench = Bench(mixes=True, flights=2)
     first, second = bench.crowd(claim("a"), claim("b"))
+    slow.set()
     until(lambda: bench.store.batches, SECONDS, "the second flight")
     assert bench.sent() == [["a", "b"]]
     assert bench.lane.busy
@@ -309,10 +344,11 @@ def test_with_one_flight_everybody_waits() -> None:
     assert errors(bench.end()) == []
 
 
-def test_a_slow_flight_that_fails_fails_alone() -> None:
+def test_a_slow_flight_that_fails_fails_alone(slow: threading.Event) -> None:
     bench = Bench(mixes=True, flights=2)
     bench.store.before = containing(claim("in-flight").id, lambda: StoreUnclear("cut off"))
     bench.crowd(claim("a"), claim("b"))
+    slow.set()
     until(lambda: bench.store.batches, SECONDS, "the second flight")
     failed = errors(bench.end())
     assert [type(error) for error in failed] == [StoreUnclear]

@@ -58,7 +58,7 @@ class Shop:
         self.number.setdefault(order, len(self.number) + 1)
         self.arrived.set()
         if self.hold is not None:
-            await asyncio.to_thread(self.hold.wait, 30)
+            await asyncio.to_thread(self.hold.wait, 120)
         await _answer(send, 201, {"order": order, "number": self.number[order]})
 
 
@@ -200,10 +200,10 @@ def street(folder: Path, *, seed: int = 1, trouble: float = TROUBLE) -> Iterator
 
     thread = threading.Thread(target=asyncio.run, args=(live(),), daemon=True)
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(120)
     try:
         yield opened[0]
     finally:
         leave.set()
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()

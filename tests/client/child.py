@@ -1,6 +1,6 @@
 """A process that places orders with a journal, and may kill itself on the way.
 
-    python -m tests.client.child URL JOURNAL COUNT SEED CHANCE
+    python -m tests.client.child URL JOURNAL COUNT SEED CHANCE TIMEOUT
 
 With CHANCE above zero it dies by SIGKILL, after the key is on disk: just before sending, or just after the answer has
 arrived and before anybody could write that down. It prints one answer per line.
@@ -37,14 +37,14 @@ class Mortal(httpx.BaseTransport):
         return response
 
 
-def main(url: str, journal: str, count: str, seed: str, chance: str) -> None:
+def main(url: str, journal: str, count: str, seed: str, chance: str, timeout: str) -> None:
     transport = RetryTransport(
         Mortal(int(seed), float(chance)),
         journal=journal,
         budget=Budget(1e9),
         retries=Retries(attempts=50, cap=0.01, max_retry_after=0.01),
     )
-    with httpx.Client(transport=transport, base_url=url, timeout=5) as client:
+    with httpx.Client(transport=transport, base_url=url, timeout=float(timeout)) as client:
         for number in range(int(count)):
             with operation(f"order-{number}"):
                 response = client.post("/orders", json={"order": f"order-{number}"})

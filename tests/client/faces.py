@@ -16,7 +16,8 @@ from retrysafe.client import Trail, trail
 from retrysafe.client.httpx import AsyncRetryTransport, RetryTransport
 from retrysafe.client.requests import RetryAdapter
 
-TIMEOUT = 5.0
+TIMEOUT = 60.0
+"""Seconds for an answer, where none is late on purpose."""
 FACES = ("httpx", "async", "requests")
 
 BROKEN = (httpx.TransportError, requests.RequestException)

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import http.server
 import json
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
+
+from tests.servers.ports import free_port
 
 
 class Reply(NamedTuple):
@@ -80,7 +81,7 @@ class Script:
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    timeout = 20
+    timeout = 120
 
     def handle_one(self) -> None:
         script: Script = self.server.script  # type: ignore[attr-defined]  # set by `serving`
@@ -102,7 +103,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if reaction == Drop("head"):
             self.wfile.write(b"HTTP/1.1 201 Created\r\ncontent-type: application/json\r\n")
         if isinstance(reaction, Silence):
-            self.connection.settimeout(20)
+            self.connection.settimeout(120)
             self.connection.recv(1)  # returns when the client hangs up
         return None
 
@@ -154,5 +155,4 @@ def serving() -> Iterator[Script]:
 
 def refused() -> str:
     """An address where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return f"http://127.0.0.1:{one.getsockname()[1]}"
+    return f"http://127.0.0.1:{free_port()}"

@@ -22,7 +22,7 @@ from retrysafe.stores.base import AsyncStore
 from retrysafe.stores.registry import open_async_store, open_store
 from retrysafe.testing.builders import claim, complete, lookup
 from tests.faults.cancelling import NEVER, at_every_await, attempt
-from tests.opening import unique, with_option
+from tests.opening import patient, unique, with_option
 
 STORES = ["sqlite", "postgres", "redis", "mysql", "mongodb"]
 LONG = [pytest.param("dynamodb", marks=[pytest.mark.store("dynamodb"), pytest.mark.campaign])]
@@ -41,7 +41,7 @@ insisting = pytest.mark.parametrize("again", [False, True], ids=["once", "insist
 @pytest.fixture
 def one_connection(store: str, request: pytest.FixtureRequest) -> str:
     """A URL whose store has a single connection: one that is lost or left dirty is noticed by the next operation."""
-    url: str = request.getfixturevalue(f"{store}_url")
+    url = patient(store, request.getfixturevalue(f"{store}_url"))
     if store in ("postgres", "mysql"):
         url = with_option(with_option(url, "pool", "1"), "table", unique("cancel_"))
     elif store == "dynamodb":
@@ -65,7 +65,7 @@ async def subject(one_connection: str) -> AsyncIterator[AsyncStore]:
 
 async def works(subject: AsyncStore) -> None:
     """The connection is there and clean: each reply belongs to its own question."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         for _ in range(3):
             op = claim(unique(), input=unique().encode(), now=None)
             reply = await subject.execute(op)

@@ -23,21 +23,21 @@ from retrysafe import RetrySafe
 from retrysafe.stores.mysql.dialect import parse_url
 from retrysafe.stores.registry import open_store
 from retrysafe.testing.builders import claim
-from tests.opening import unique, with_option
+from tests.opening import patient, unique, with_option
 
 STORES = ["sqlite", "postgres", "redis", "mysql", "mongodb"]
 each_store = pytest.mark.parametrize("store", [pytest.param(name, marks=pytest.mark.store(name)) for name in STORES])
 
 CHILDREN = 3
 KEYS = 40
-DEADLINE = 60.0
+DEADLINE = 180.0
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def mine(store: str, request: pytest.FixtureRequest) -> str:
     """A store of this test's own, whose connections the server knows by this test's own name."""
-    url: str = request.getfixturevalue(f"{store}_url")
+    url = patient(store, request.getfixturevalue(f"{store}_url"))
     name = unique("fork_")
     if store == "postgres":
         url = with_option(with_option(url, "table", name), "application_name", name)

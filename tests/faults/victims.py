@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.faults.load import Load, Told
-from tests.opening import open_migrated, unique
+from tests.opening import open_migrated, patient, unique
 from tests.servers import MariaDBServer, MongoServer, MySQLServer, PostgresServer, ValkeyServer
 from tests.servers.base import Server
 from tests.servers.dynamodb import DynoxideServer
@@ -40,13 +40,15 @@ class Victim(Protocol):
 class KilledServer:
     """The load is in this process and outlives the server."""
 
-    def __init__(self, server: Server, options: str = "") -> None:
+    def __init__(self, store: str, server: Server, options: str = "") -> None:
+        """`options` make the load impatient, which sends again what was refused; who looks before and after is not."""
         self.server = server
         server.start()
-        self.url = f"{server.url}{'&' if '?' in server.url else '?'}{options}" if options else server.url
+        self.url = patient(store, server.url)
         self.told: list[Told] = []
         open_migrated(self.url, "sync").close()
-        self.load = Load(self.url, self.told.append)
+        hasty = f"{server.url}{'&' if '?' in server.url else '?'}{options}" if options else server.url
+        self.load = Load(hasty, self.told.append)
 
     def kill(self) -> None:
         assert self.server.process is not None
@@ -108,13 +110,13 @@ class KilledProcess:
 POOL = "pool=6&pool_timeout=1"
 
 VICTIMS: dict[str, Callable[[Path], Victim]] = {
-    "postgres": lambda folder: KilledServer(PostgresServer(), POOL),
-    "mysql": lambda folder: KilledServer(MySQLServer(), POOL),
-    "mariadb": lambda folder: KilledServer(MariaDBServer(), POOL),
+    "postgres": lambda folder: KilledServer("postgres", PostgresServer(), POOL),
+    "mysql": lambda folder: KilledServer("mysql", MySQLServer(), POOL),
+    "mariadb": lambda folder: KilledServer("mariadb", MariaDBServer(), POOL),
     # A moment without a majority is no transaction: a claim waits for longer than any restart takes.
-    "mongodb": lambda folder: KilledServer(MongoServer(), "patience=60&serverSelectionTimeoutMS=1000"),
-    "redis": lambda folder: KilledServer(ValkeyServer()),
-    "dynamodb": lambda folder: KilledServer(DynoxideServer(), "attempts=1&timeout=20"),
+    "mongodb": lambda folder: KilledServer("mongodb", MongoServer(), "patience=60&serverSelectionTimeoutMS=1000"),
+    "redis": lambda folder: KilledServer("redis", ValkeyServer()),
+    "dynamodb": lambda folder: KilledServer("dynamodb", DynoxideServer(), "attempts=1&timeout=20"),
     "sqlite": lambda folder: KilledProcess(f"sqlite:///{folder / unique()}.db"),
     "duckdb": lambda folder: KilledProcess(f"duckdb:///{folder / unique()}.duckdb"),
 }

@@ -26,7 +26,7 @@ from retrysafe.core.states import State
 from retrysafe.operations import Operation, stage
 from retrysafe.operations.journal import Journal
 from retrysafe.testing.driver import LoopThread
-from tests.opening import unique, with_option
+from tests.opening import patient, unique, with_option
 
 
 @dataclass
@@ -206,7 +206,7 @@ def make_world(request: pytest.FixtureRequest, tmp_path: Path, store: str, colou
         return World(store, colour, f"sqlite:///{path}", path, "retrysafe", **options)
     prefix = unique()
     database: str = request.getfixturevalue("postgres_url")
-    return World(store, colour, with_option(database, "table", prefix), database, prefix, **options)
+    return World(store, colour, with_option(patient(store, database), "table", prefix), database, prefix, **options)
 
 
 class Ordering:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.opening import PostgresTables, with_option
+from tests.opening import PostgresTables, patient, with_option
 from tests.servers.lazy import started
 from tests.servers.pgbouncer import PgBouncerServer
 from tests.servers.postgres_versions import MAJORS, OldPostgresServer
@@ -55,7 +55,7 @@ class Pooled(PostgresTables):
         self.server = server
         self.direct = direct
         self.label = server.version()
-        self.url = with_option(server.url, "table", self.prefix)
+        self.url = with_option(patient("postgres", server.url), "table", self.prefix)
 
 
 @pytest.fixture(scope="session")

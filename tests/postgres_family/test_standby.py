@@ -14,7 +14,7 @@ from retrysafe.stores.diagnosis import diagnose
 from retrysafe.testing import Do
 from tests.faults.load import Load, Told, check, completed
 from tests.faults.story import asked, resend
-from tests.opening import open_do, open_migrated, unique
+from tests.opening import open_do, open_migrated, patient, unique
 from tests.servers import PostgresServer
 from tests.servers.lazy import started
 from tests.servers.postgres_standby import StandbyServer, make_synchronous, states
@@ -80,11 +80,11 @@ def test_an_asynchronous_standby_lacks_what_it_was_not_sent(pair: Pair) -> None:
     assert standbys(pair.url)[1] == "at-most-once-until-failover"
     assert role(pair.standby.url) == ("standby", False)
     op = asked(unique())
-    before, after = open_do(pair.url, "sync"), open_do(pair.standby.url, "sync")
+    before, after = open_do(pair.url, "sync"), open_do(patient("postgres", pair.standby.url), "sync")
     with pytest.raises(StoreUnavailable, match="read-only"):
         after(op)
     pair.standby.leave()
-    assert before(op).granted
+    assert resend(lambda: before(op)).granted
     pair.fail_over()
     assert lost(after, op.key)
     before.close()

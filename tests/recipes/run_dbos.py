@@ -1,6 +1,6 @@
 """The DBOS recipe as a program that can be made to die right after the ledger's commit.
 
-python -m tests.recipes.run_dbos STORE PROVIDER never|enter PORT
+python -m tests.recipes.run_dbos STORE PROVIDER never|enter LEASE PORT
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ from examples.recipes import durable_dbos
 
 from retrysafe.engine.events import Event
 
-LEASE = 2.0
 
-
-def main(store: str, provider: str, dies: str, port: str) -> None:
+def main(store: str, provider: str, dies: str, lease: str, port: str) -> None:
     def on_event(event: Event) -> None:
         if event.name == "completed" and event.target.endswith(f".{dies}"):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    durable_dbos.serve(store, provider, int(port), LEASE, on_event=on_event)
+    durable_dbos.serve(store, provider, int(port), float(lease), on_event=on_event)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:5])
+    main(*sys.argv[1:6])

@@ -19,6 +19,8 @@ STORES = [pytest.param(store, marks=pytest.mark.store(store)) for store in ("sql
 SQLITE = pytest.mark.parametrize("store", STORES[:1], indirect=True)
 """For what does not depend on where DBOS keeps its tables."""
 Start = Callable[..., WebProgram]
+LEASE = 2.0
+"""Of a process that is to die: so long the next one has to wait for it."""
 
 
 @pytest.fixture
@@ -46,8 +48,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def start(store: str, provider: ProviderDouble, tmp_path: Path) -> Iterator[Start]:
     begun: list[WebProgram] = []
 
-    def begin(dies: str = "never", ready: bool = True) -> WebProgram:
-        begun.append(WebProgram(tmp_path, "tests.recipes.run_dbos", store, provider.url, dies))
+    def begin(dies: str = "never", ready: bool = True, lease: float = LEASE) -> WebProgram:
+        begun.append(WebProgram(tmp_path, "tests.recipes.run_dbos", store, provider.url, dies, str(lease)))
         return begun[-1].ready() if ready else begun[-1]
 
     yield begin
@@ -66,7 +68,7 @@ def entries(store: str, account: str) -> int:
 
 
 def test_one_key_starts_one_workflow(start: Start, store: str, provider: ProviderDouble) -> None:
-    web = start()
+    web = start(lease=600)  # nobody dies, and whoever is held up for a while keeps what it has
     with ThreadPoolExecutor(4) as pool:
         told = list(pool.map(lambda _: web.post("/orders", "a", 5, idempotency_key="k"), range(4)))
     assert [answer.status_code for answer in told] == [201] * 4, told[0].text

@@ -19,11 +19,12 @@ from temporalio.client import Client
 
 from tests.conftest import in_ci
 from tests.recipes.durable_world import Program, ProviderDouble, WebProgram, provider_double
-from tests.recipes.run_temporal import SILENCE
+from tests.recipes.run_temporal import LEASE, SILENCE
 from tests.servers.base import ServerUnavailable
 from tests.servers.temporal import TemporalServer
 
 MODULE = "tests.recipes.run_temporal"
+LONG = 600.0
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +48,13 @@ class World:
         self.store = f"sqlite:///{self.path}"
         self.begun: list[Program] = []
 
-    def worker(self, dies: str = "never") -> Program:
-        self.begun.append(Program(self.folder, MODULE, "worker", self.temporal, self.store, self.provider.url, dies))
+    def worker(self, dies: str = "never", lease: float = LEASE) -> Program:
+        where = (self.temporal, self.store, self.provider.url)
+        self.begun.append(Program(self.folder, MODULE, "worker", *where, dies, str(lease)))
         return self.begun[-1]
 
-    def web(self) -> WebProgram:
-        program = WebProgram(self.folder, MODULE, "web", self.temporal, self.store)
+    def web(self, lease: float = LEASE, silence: float = SILENCE) -> WebProgram:
+        program = WebProgram(self.folder, MODULE, "web", self.temporal, self.store, str(lease), str(silence))
         self.begun.append(program)
         return program.ready()
 
@@ -81,8 +83,8 @@ def account() -> str:
 
 
 def test_one_key_starts_one_workflow(world: World, account: str) -> None:
-    web = world.web()
-    world.worker()
+    web = world.web(LONG, LONG)  # nobody dies, and whoever is held up for a while keeps what it has
+    world.worker(lease=LONG)
     web.post("/orders", account + "-first", 5, idempotency_key="k")  # the worker is there: nobody below waits for that
     with ThreadPoolExecutor(4) as pool:
         told = list(pool.map(lambda _: web.post("/orders", account, 5, idempotency_key="k"), range(4)))

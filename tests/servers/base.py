@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.servers.ports import free_port
 
-START_DEADLINE = 60.0
+START_DEADLINE = 180.0
 STOP_DEADLINE = 15.0
 POLL = 0.02
 LOG_LINES = 20
@@ -155,7 +155,8 @@ class Server(ABC):
             time.sleep(POLL)
 
     def _worth_another_try(self) -> bool:
-        return "still in use" in self.log_tail()
+        """A port or memory that the dead one has not given back yet."""
+        return any(words in self.log_tail() for words in ("still in use", "already in use"))
 
     def _reap_process(self) -> None:
         if self.process is not None:

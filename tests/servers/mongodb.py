@@ -115,7 +115,7 @@ class MongoServer(Server):
 
 
 def mongodb_version(url: str) -> str:
-    client: MongoClient[dict[str, Any]] = MongoClient(url, serverSelectionTimeoutMS=10_000)
+    client: MongoClient[dict[str, Any]] = MongoClient(url, serverSelectionTimeoutMS=60_000)
     try:
         return f"MongoDB {client.server_info()['version']}"
     finally:

@@ -16,6 +16,8 @@ from tests.servers.base import Server, ServerUnavailable, give_away, nobody
 from tests.servers.debian import PLACE, Prefix, alone, package
 
 MADE_WITHIN = 120
+PATIENCE = 60
+"""Seconds until a server that has answered before answers again: the machine may stand still meanwhile."""
 
 
 NO_TLS = {"auto-generate-certs": "OFF", "caching-sha2-password-auto-generate-rsa-keys": "OFF"}
@@ -83,7 +85,7 @@ class MySQLFamilyServer(Server):
 
     def resume(self) -> None:
         super().resume()
-        connection = pymysql.connect(host="127.0.0.1", port=self.port, user="root", connect_timeout=5)
+        connection = pymysql.connect(host="127.0.0.1", port=self.port, user="root", connect_timeout=PATIENCE)
         with connection, connection.cursor() as cursor:
             cursor.execute("SHOW DATABASES LIKE 'test'")
             if not cursor.fetchall():
@@ -163,7 +165,7 @@ def mysql_version(url: str) -> str:
     """`MySQL 9.7.4` or `MariaDB 10.11.18`."""
     from retrysafe.stores.mysql.dialect import parse_url
 
-    connection = pymysql.connect(**parse_url(url).connect, connect_timeout=5)
+    connection = pymysql.connect(**parse_url(url).connect, connect_timeout=PATIENCE)
     with connection, connection.cursor() as cursor:
         cursor.execute("SELECT version()")
         (told,) = cursor.fetchone() or ("",)

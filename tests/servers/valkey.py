@@ -6,6 +6,7 @@ One of them, a primary with replicas, sentinels that watch those, or a cluster o
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -109,14 +110,20 @@ class Sentinel(ValkeyServer):
             settings.write_text("\n".join(lines) + "\n")
         return [*self.program(), str(settings), "--sentinel"]
 
-    def hasten(self) -> None:
-        """From now on whoever is silent for a second is down."""
+    def patience(self, milliseconds: str) -> None:
+        """How long a server may be silent before it counts as down."""
         with self.client() as client:
-            client.execute_command("SENTINEL", "SET", self.master, "down-after-milliseconds", HASTY)
+            client.execute_command("SENTINEL", "SET", self.master, "down-after-milliseconds", milliseconds)
 
-    def order_failover(self) -> None:
-        with self.client() as client:
-            client.execute_command("SENTINEL", "FAILOVER", self.master)
+    def order_failover(self, away_from: int) -> None:
+        """Away from the primary on this port. A sentinel gives up an order that takes it some seconds, and takes none
+        while it has not heard of its replica lately: so it may be told again and again, until it is done."""
+        with self.client(decode_responses=True) as client:
+            told = client.sentinel_master(self.master)
+            if int(told["port"]) != away_from or "failover_in_progress" in told["flags"]:
+                return
+            with suppress(redis.ResponseError):  # INPROG, NOGOODSLAVE: not now
+                client.execute_command("SENTINEL", "FAILOVER", self.master)
 
     def primary_port(self) -> int:
         """Whom it sends clients to."""

@@ -24,7 +24,7 @@ from retrysafe.stores.mongo.sync import MongoStore
 from retrysafe.stores.registry import find_backend, open_store
 from retrysafe.testing import Do
 from retrysafe.testing.builders import claim, complete, lookup, reap, record_of, release, renew
-from tests.opening import unique, with_option
+from tests.opening import patient, unique, with_option
 from tests.servers import MongoServer
 from tests.waiting import until
 
@@ -140,7 +140,7 @@ def test_one_wrong_setting_is_named_and_can_be_mended(change: dict[str, Any], se
 
 @pytest.fixture
 def url(mongodb_url: str) -> str:
-    return with_option(mongodb_url, "collection", unique())
+    return with_option(patient("mongodb", mongodb_url), "collection", unique())
 
 
 @pytest.fixture
@@ -295,7 +295,7 @@ def test_migrating_again_and_at_once_changes_nothing(url: str, keys: Any) -> Non
 
 
 def test_it_works_without_being_migrated(mongodb_url: str) -> None:
-    store = open_store(with_option(mongodb_url, "collection", unique()))
+    store = open_store(with_option(patient("mongodb", mongodb_url), "collection", unique()))
     reply = store.execute(claim("k", now=None))
     assert reply.granted
     assert store.execute(complete(reply, b"x", now=None)) is True
@@ -341,7 +341,7 @@ def test_the_sweeper_takes_only_what_is_settled_and_expired(mongodb_url: str) ->
     server = MongoServer(ttlMonitorEnabled="true", ttlMonitorSleepSecs="1")
     server.start()
     try:
-        do = Do.sync(open_store(server.url))
+        do = Do.sync(open_store(patient("mongodb", server.url)))
         do.migrate()
         for name in ("done", "given back", "open", "uncertain", "unfinished", "lasting"):
             retention = float("inf") if name == "lasting" else 1

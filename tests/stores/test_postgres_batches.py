@@ -191,7 +191,7 @@ async def test_a_batch_that_is_cancelled_under_way_leaves_a_pool_that_works(
             admin.execute(f"LOCK TABLE {parse_url(url).names.keys}")
             task = asyncio.create_task(store.execute_many([claim(f"k{number}", now=0) for number in range(3)]))
             # lock_timeout bounds the wait; whichever comes first, the conversation is under way when it is cancelled.
-            await asyncio.to_thread(until, lambda: task.done() or waiting(), 10, "the batch to wait for the table")
+            await asyncio.to_thread(until, lambda: task.done() or waiting(), 60, "the batch to wait for the table")
             task.cancel()
             await asyncio.wait({task})
     assert (await store.execute(lookup("first", now=1))).record is not None

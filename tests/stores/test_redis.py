@@ -39,7 +39,9 @@ from retrysafe.testing.builders import (
     stats,
     suspect,
 )
-from tests.opening import unique, with_option
+from tests.opening import patient, unique, with_option
+from tests.servers.lazy import started
+from tests.servers.valkey import ValkeyServer
 
 pytestmark = pytest.mark.store("redis")
 
@@ -51,7 +53,7 @@ def prefix() -> str:
 
 @pytest.fixture
 def url(redis_url: str, prefix: str) -> str:
-    return with_option(redis_url, "prefix", prefix)
+    return with_option(patient("redis", redis_url), "prefix", prefix)
 
 
 @pytest.fixture
@@ -170,24 +172,40 @@ def test_the_schema_names_the_keys(url: str, prefix: str) -> None:
 # Scripts ------------------------------------------------------------------------------------------
 
 
-def test_scripts_are_loaded_again_when_the_server_forgot_them(store: RedisStore, raw: redis.Redis) -> None:
+@pytest.fixture(scope="module")
+def forgetful() -> Iterator[ValkeyServer]:
+    """A server of this file's own: whose scripts are forgotten, all who use it feel, and some count what they send."""
+    server = started(ValkeyServer())
+    yield server
+    server.stop()
+
+
+def test_scripts_are_loaded_again_when_the_server_forgot_them(forgetful: ValkeyServer) -> None:
+    store = RedisStore.open(with_option(patient("redis", forgetful.url), "prefix", unique()))
     held = store.execute(claim())
-    raw.script_flush()
+    with forgetful.client() as raw:
+        raw.script_flush()
     assert store.execute(complete(held))
-    raw.script_flush()
+    with forgetful.client() as raw:
+        raw.script_flush()
     ops = [claim("a"), lookup("k"), claim("b"), lookup("a")]
     a, k, b, seen = store.execute_many(ops)
     assert a.granted
     assert b.granted
     assert k.record.state is State.COMPLETED
     assert seen.record == a.record
+    store.close()
 
 
-async def test_scripts_are_loaded_again_async(astore: AsyncRedisStore, raw: redis.Redis) -> None:
-    raw.script_flush()
+async def test_scripts_are_loaded_again_async(forgetful: ValkeyServer) -> None:
+    url = with_option(patient("redis", forgetful.url), "prefix", unique())
+    astore = AsyncRedisStore.open(with_option(url, "max_connections", "1"))
+    with forgetful.client() as raw:
+        raw.script_flush()
     first, second = await astore.execute_many([claim("a"), claim("b")])
     assert first.granted
     assert second.granted
+    await astore.aclose()
 
 
 # The server's expiry ------------------------------------------------------------------------------

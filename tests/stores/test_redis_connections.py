@@ -16,7 +16,8 @@ from retrysafe.core.records import Answer
 from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.redis import AsyncRedisStore, RedisStore
 from retrysafe.testing.builders import claim, complete, lookup
-from tests.opening import unique, with_option
+from tests.opening import patient, unique, with_option
+from tests.servers.ports import free_port
 
 pytestmark = pytest.mark.store("redis")
 
@@ -28,7 +29,7 @@ def prefix() -> str:
 
 @pytest.fixture
 def url(redis_url: str, prefix: str) -> str:
-    return with_option(redis_url, "prefix", prefix)
+    return with_option(patient("redis", redis_url), "prefix", prefix)
 
 
 @pytest.fixture
@@ -49,8 +50,7 @@ def listener() -> Iterator[socket.socket]:
 
 
 def test_no_server_means_nothing_was_sent() -> None:
-    with listener() as server:
-        port = server.getsockname()[1]
+    port = free_port()
     store = RedisStore.open(f"redis://127.0.0.1:{port}/0")
     with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port} could not be reached") as caught:
         store.execute(claim())
@@ -58,8 +58,7 @@ def test_no_server_means_nothing_was_sent() -> None:
 
 
 async def test_no_server_means_nothing_was_sent_async() -> None:
-    with listener() as server:
-        port = server.getsockname()[1]
+    port = free_port()
     store = AsyncRedisStore.open(f"redis://127.0.0.1:{port}/0")
     with pytest.raises(StoreUnavailable, match="could not be reached") as caught:
         await store.execute(claim())
@@ -98,7 +97,7 @@ def cutting_proxy(redis_url: str) -> Iterator[str]:
 
 
 def test_an_answer_that_never_came_is_unclear_and_is_recognised_when_sent_again(redis_url: str, prefix: str) -> None:
-    with cutting_proxy(redis_url) as url:
+    with cutting_proxy(patient("redis", redis_url)) as url:
         store = RedisStore.open(with_option(with_option(url, "prefix", prefix), "max_connections", "1"))
         op = claim(now=None)
         with pytest.raises(StoreUnclear, match="may have been done"):
@@ -111,7 +110,7 @@ def test_an_answer_that_never_came_is_unclear_and_is_recognised_when_sent_again(
 
 
 async def test_a_lost_answer_is_unclear_async(redis_url: str, prefix: str) -> None:
-    with cutting_proxy(redis_url) as url:
+    with cutting_proxy(patient("redis", redis_url)) as url:
         store = AsyncRedisStore.open(with_option(with_option(url, "prefix", prefix), "max_connections", "1"))
         op = claim(now=None)
         with pytest.raises(StoreUnclear):

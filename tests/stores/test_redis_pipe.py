@@ -17,7 +17,7 @@ from retrysafe.core.times import SECOND
 from retrysafe.errors import CorruptRecord, StoreUnavailable, StoreUnclear
 from retrysafe.stores.redis import AsyncRedisStore, pipe
 from retrysafe.testing.builders import claim, complete, lookup, record_of, release, stats, suspect
-from tests.opening import unique, with_option
+from tests.opening import patient, unique, with_option
 
 pytestmark = pytest.mark.store("redis")
 
@@ -26,7 +26,7 @@ ANSWER = Answer(200, b"x")
 
 @pytest.fixture
 async def store(redis_url: str) -> AsyncIterator[AsyncRedisStore]:
-    opened = AsyncRedisStore.open(with_option(redis_url, "prefix", unique() + ":"))
+    opened = AsyncRedisStore.open(with_option(patient("redis", redis_url), "prefix", unique() + ":"))
     yield opened
     await opened.aclose()
 
@@ -115,7 +115,7 @@ async def test_a_damaged_record_fails_alone(store: AsyncRedisStore, redis_url: s
 
 def test_a_loop_that_ends_without_closing_leaves_nothing_open(redis_url: str) -> None:
     """The warnings of the test run are errors: a transport that was left open would be one."""
-    store = AsyncRedisStore.open(with_option(redis_url, "prefix", unique() + ":"))
+    store = AsyncRedisStore.open(with_option(patient("redis", redis_url), "prefix", unique() + ":"))
     assert asyncio.run(store.execute(claim("k", now=0))).granted
     assert piped(store)._ear is None
     gc.collect()
@@ -178,7 +178,7 @@ async def test_a_closed_store_says_so(store: AsyncRedisStore) -> None:
 
 async def test_without_hiredis_it_goes_the_drivers_way(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("retrysafe.stores.redis.anode.possible", lambda pool: False)
-    store = AsyncRedisStore.open(with_option(redis_url, "prefix", unique() + ":"))
+    store = AsyncRedisStore.open(with_option(patient("redis", redis_url), "prefix", unique() + ":"))
     assert not store.batches_itself
     replies = await asyncio.gather(*(store.execute(claim(f"k{number}", now=0)) for number in range(20)))
     assert all(reply.granted for reply in replies)

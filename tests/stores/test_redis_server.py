@@ -22,7 +22,7 @@ from retrysafe.testing.builders import (
     renew,
     stats,
 )
-from tests.opening import unique, with_option
+from tests.opening import patient, unique, with_option
 from tests.servers.base import ServerUnavailable
 from tests.servers.ports import free_port
 from tests.servers.valkey import ValkeyServer
@@ -51,7 +51,7 @@ def server_client(server: ValkeyServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def store(server: ValkeyServer) -> Iterator[RedisStore]:
-    opened = RedisStore.open(with_option(server.url, "prefix", unique() + ":"))
+    opened = RedisStore.open(with_option(patient("redis", server.url), "prefix", unique() + ":"))
     yield opened
     opened.close()
 
@@ -106,7 +106,7 @@ async def test_full_memory_refuses_only_the_new_work_of_a_turn(
     server: ValkeyServer, server_client: redis.Redis
 ) -> None:
     """One run of a script for all the claims of a turn, and still nobody is refused for somebody else's birth."""
-    store = AsyncRedisStore.open(with_option(server.url, "prefix", unique() + ":"))
+    store = AsyncRedisStore.open(with_option(patient("redis", server.url), "prefix", unique() + ":"))
     done, running = [await store.execute(claim(key, now=None)) for key in ("done", "running")]
     await store.execute(complete(done, b"paid", now=None))
     with configured(server_client, "maxmemory", "1"):

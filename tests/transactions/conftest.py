@@ -13,7 +13,7 @@ import pytest
 from psycopg import sql
 
 from retrysafe import RetrySafe
-from tests.opening import unique, with_option
+from tests.opening import patient, unique, with_option
 from tests.transactions.rigs import RIGS, Caller, World, connect_pymysql, emptied_collections
 
 EFFECTS = "CREATE TABLE IF NOT EXISTS effects (value text NOT NULL PRIMARY KEY)"
@@ -106,13 +106,14 @@ def postgres_world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     """One set of tables per worker process, emptied for each test."""
     server: str = request.getfixturevalue("postgres_url")
     prefix = f"tx_{server.rpartition('/')[2][-12:]}"
-    safe = RetrySafe(with_option(server, "table", prefix))
+    url = with_option(patient("postgres", server), "table", prefix)
+    safe = RetrySafe(url)
     safe.migrate()
     with psycopg.connect(server, autocommit=True) as admin:
         admin.execute(EFFECTS)
         admin.execute("DELETE FROM effects")
         admin.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(f"{prefix}_keys")))
-    return World(with_option(server, "table", prefix), safe)
+    return World(url, safe)
 
 
 def mysql_world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
@@ -126,9 +127,10 @@ def mariadb_world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 def family_world(server: str) -> World:
     """One set of tables per worker process, emptied for each test."""
     prefix = f"tx_{server.rpartition('/')[2][-12:]}"
-    safe = RetrySafe(with_option(server, "table", prefix))
+    url = with_option(patient("mysql", server), "table", prefix)
+    safe = RetrySafe(url)
     safe.migrate()
-    world = World(with_option(server, "table", prefix), safe)
+    world = World(url, safe)
     with connect_pymysql(world, autocommit=True) as admin, admin.cursor() as cursor:
         cursor.execute("SHOW TABLES LIKE 'effects'")
         if not cursor.fetchall():

@@ -37,7 +37,7 @@ from tests.transactions.rigs import (
 )
 
 Open = Callable[[], Caller]
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 def stored(world: World, key: str) -> Record | None:

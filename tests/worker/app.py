@@ -45,7 +45,7 @@ def connect(path: str) -> sqlite3.Connection:
 @cache
 def pool() -> ConnectionPool[Any]:
     """Opened by the first who needs it: after a fork, and not before."""
-    return ConnectionPool(DATABASE, min_size=1, max_size=2, open=True)
+    return ConnectionPool(DATABASE, min_size=1, max_size=2, timeout=60, open=True)
 
 
 def prepare() -> None:
@@ -65,7 +65,7 @@ def at_provider(statement: str, *values: Any) -> list[Any]:
 
 
 safe = (
-    RetrySafe(DATABASE, tx=lambda: pool().connection())
+    RetrySafe(f"{DATABASE}?pool_timeout=60&connect_timeout=60", tx=lambda: pool().connection())
     if POSTGRES
     else RetrySafe(f"sqlite:///{DATABASE}?timeout=60", tx=DATABASE)
 )

@@ -19,7 +19,7 @@ from retrysafe.errors import UsageError
 from retrysafe.stores.registry import open_store
 from retrysafe.worker.enqueuer import Enqueuer, Published
 from retrysafe.worker.publishers import DeliveryFailed, HttpPublisher, RedisStreamPublisher, public
-from tests.opening import unique, with_option
+from tests.opening import patient, unique, with_option
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_stopping_between_batches(safe: RetrySafe) -> None:
 def test_a_lower_number_that_commits_later_is_not_lost(postgres_url: str) -> None:
     """I19: two real transactions. The one that drew the first number commits after the second was published."""
     prefix = unique()
-    url = with_option(postgres_url, "table", prefix)
+    url = with_option(patient("postgres", postgres_url), "table", prefix)
     store = open_store(url)
     store.migrate()
     store.close()

@@ -12,7 +12,7 @@ from retrysafe.stores.base import Capabilities
 from retrysafe.stores.memory import CAPABILITIES, AsyncMemoryStore, MemoryStore
 
 R = TypeVar("R")
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds until a signal that never comes is a failure."""
 
 

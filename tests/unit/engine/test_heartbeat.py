@@ -18,6 +18,7 @@ from retrysafe.errors import LeaseLost, StoreUnavailable
 from retrysafe.policy import Policy
 from retrysafe.testing import builders
 from tests.unit.engine.gates import PATIENCE, AsyncWatched, Gate, Watched
+from tests.waiting import until as settled
 
 FAST = Policy(lease=0.09, failures="release")
 
@@ -94,20 +95,21 @@ def test_one_thread_serves_all_calls() -> None:
     @safe.once("slow:{n}", policy=FAST)
     def slow(n: int) -> None:
         together.wait(PATIENCE)
-        store.wait_for(Renew, 24)
+        settled(lambda: len(renewed()) == 8, PATIENCE, "a beat for everybody")
         together.wait(PATIENCE)
+
+    def renewed() -> set[bytes]:
+        return {op.id for op in list(store.seen) if isinstance(op, Renew)}
 
     callers = [threading.Thread(target=slow, args=(n,)) for n in range(8)]
     for caller in callers:
         caller.start()
-    store.wait_for(Renew, 24)
+    settled(lambda: len(renewed()) == 8, PATIENCE, "a beat for everybody")
     beating = heartbeats() - others
     for caller in callers:
         caller.join(PATIENCE)
     assert len(beating) == 1
-    assert {op.id for op in store.seen if isinstance(op, Renew)} == {
-        op.id for op in store.seen if isinstance(op, Claim)
-    }
+    assert renewed() == {op.id for op in store.seen if isinstance(op, Claim)}
     safe.close()
 
 
@@ -358,6 +360,6 @@ def test_closing_stops_the_thread_and_it_starts_again() -> None:
 
     assert slow(1) == 1
     safe.close()
-    assert heartbeats() <= others
+    settled(lambda: heartbeats() <= others, PATIENCE, "the thread to end")
     assert slow(2) == 2
     safe.close()

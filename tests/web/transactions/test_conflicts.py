@@ -88,7 +88,7 @@ def test_who_waits_gets_its_turn(shop: Shop, monkeypatch: pytest.MonkeyPatch) ->
     def comes_to_nothing() -> None:
         with shop.world.safe.transaction(other, key="k", scope="alice", request=1):
             waiting.start()
-            until(lambda: len(looks) > 0, 30, "the request to find the key busy")
+            until(lambda: len(looks) > 0, 60, "the request to find the key busy")
             raise LookupError
 
     with pytest.raises(LookupError):

@@ -13,6 +13,7 @@ import pytest
 from retrysafe.core.keys import Key
 from retrysafe.core.ops import Lookup
 from tests.transactions.conftest import postgres_world, sqlite_world
+from tests.transactions.lost import wait_for_the_dead
 from tests.transactions.rigs import World
 from tests.web.transactions.crashing import CALLS, PAID, pay, retry
 
@@ -61,6 +62,7 @@ def emptied(world: World) -> None:
 def is_whole_or_nothing(world: World, name: str, at: int, conflicts: int = 0) -> bool:
     """Killed there and retried, it happened once. Whether it had happened when it was killed."""
     killed(world, name, at, conflicts)
+    wait_for_the_dead(world)  # else the retry meets its lock, and is told that somebody is at it
     stored = world.safe.execute(Lookup(Key("k", "alice").id("default"))).record
     assert (stored is not None) == (world.effects() == ["a"]), f"half done at point {at}"
     retried = retry(world.url, name)

@@ -426,7 +426,7 @@ async def test_a_cancelled_request_finishes_its_work_within_the_grace() -> None:
         await go.wait()
         await answer(send, 201, [b"done"])
 
-    middleware = IdempotencyMiddleware(app, safe=world.safe, scope=who)
+    middleware = IdempotencyMiddleware(app, safe=world.safe, scope=who, grace=600)
     request = asyncio.create_task(call(middleware))
     await began.wait()
     request.cancel()
@@ -497,7 +497,7 @@ async def test_waiters_beyond_the_cap_are_told_to_come_back_at_once() -> None:
         await go.wait()
         await answer(send, 201, [b"done"])
 
-    policy = Policy(busy="wait", wait=10)
+    policy = Policy(busy="wait", wait=600)
     middleware = IdempotencyMiddleware(app, safe=world.safe, scope=who, policy=policy, waiters=1)
     first = asyncio.create_task(call(middleware))
     await began.wait()

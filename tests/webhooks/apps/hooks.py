@@ -14,10 +14,12 @@ from retrysafe.engine.safe import RetrySafe
 from retrysafe.webhooks import Event, Receiver, Stripe
 
 FOLDER = Path(os.environ["REFERENCE_DIR"])
-LEASE = 1.0
+LEASE = FOLDER / "lease"
+"""A file with the seconds of a lease, for servers that are to be killed in the middle of a handler. Without it nobody
+loses one because the machine stood still for a while."""
 
 safe = RetrySafe(os.environ["RETRYSAFE_URL"])
-stripe = Receiver(safe, Stripe("whsec_new", "whsec_old"), lease=LEASE)
+stripe = Receiver(safe, Stripe("whsec_new", "whsec_old"), lease=float(LEASE.read_text()) if LEASE.exists() else 600.0)
 
 
 def effect(event: Event) -> None:
