@@ -42,7 +42,8 @@ ROUTES = (
     "POST /payments", "POST /echo-bytes", "POST /stream", "POST /sse", "POST /no-content", "POST /not-modified",
     "POST /gzip", "POST /fail", "POST /unavailable", "POST /declined", "POST /flaky",
     "POST /late-401", "POST /late-403", "POST /limited",
-    "POST /slow", "POST /slow-rerun", "POST /slow-kept", "POST /slow-wait", "POST /slow-accepted", "POST /big",
+    "POST /slow", "POST /slow-lapsing", "POST /slow-rerun", "POST /slow-kept", "POST /slow-wait", "POST /slow-accepted",
+    "POST /big",
     "PUT /items/{id}", "PATCH /items/{id}", "DELETE /items/{id}",
     "POST /optional", "POST /observed", "POST /generated",
 )  # fmt: skip
@@ -50,13 +51,13 @@ ROUTES = (
 SHORT = 1.0
 """The lease of routes whose worker gets killed: seconds a test has to wait for it to lapse."""
 KEPT = 3.0
-"""The lease of a route whose worker must keep it, also on a machine that is slow for a moment."""
+"""The lease of a route whose worker must keep it."""
 
 CAP = 1 << 20
 DEFAULT = Policy(max_body=CAP, max_answer=CAP)
 POLICIES = {
     "POST /flaky": Policy(failures="release"),
-    "POST /slow": Policy(lease=SHORT),
+    "POST /slow-lapsing": Policy(lease=SHORT),
     "POST /slow-rerun": Policy(lease=SHORT, abandoned="rerun"),
     "POST /slow-kept": Policy(lease=KEPT, abandoned="rerun"),
     "POST /slow-wait": Policy(busy="wait", wait=20),
