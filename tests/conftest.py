@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -23,16 +23,8 @@ pytest.register_assert_rewrite("retrysafe.testing")
 from retrysafe.stores.mysql.dialect import parse_url  # noqa: E402
 from retrysafe.testing import Do  # noqa: E402  (after the rewrite was asked for)
 from tests import evidence  # noqa: E402
-from tests.opening import (  # noqa: E402
-    DuckdbTables,
-    DynamoTable,
-    MongoCollections,
-    MysqlTables,
-    Opener,
-    PostgresTables,
-    open_migrated,
-    store_url,
-)
+from tests.kept import KEPT, DuckdbTables, Kept  # noqa: E402
+from tests.opening import Opener, open_migrated, store_url  # noqa: E402
 from tests.servers import mssql, session  # noqa: E402
 from tests.servers.brokers import nats_url, rabbitmq_url  # noqa: E402, F401  (fixtures, for whoever asks)
 from tests.servers.lazy import LABEL  # noqa: E402
@@ -259,57 +251,30 @@ def memory_url() -> str:
 
 
 @pytest.fixture(scope="session")
-def postgres_tables(postgres_url: str) -> Iterator[PostgresTables]:
-    tables = PostgresTables(postgres_url)
+def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Kept]]:
+    """`kept(store)`: this worker's own tables on it."""
+    made: dict[str, Kept] = {}
+
+    def tables(store: str) -> Kept:
+        if store not in made:
+            if store == "duckdb":
+                made[store] = DuckdbTables(tmp_path_factory.mktemp("duckdb") / "contract.duckdb")
+            else:
+                made[store] = KEPT[store](request.getfixturevalue(f"{store}_url"))
+        return made[store]
+
     yield tables
-    tables.close()
-
-
-@pytest.fixture(scope="session")
-def mysql_tables(mysql_url: str) -> Iterator[MysqlTables]:
-    tables = MysqlTables(mysql_url)
-    yield tables
-    tables.close()
-
-
-@pytest.fixture(scope="session")
-def mariadb_tables(mariadb_url: str) -> Iterator[MysqlTables]:
-    tables = MysqlTables(mariadb_url)
-    yield tables
-    tables.close()
-
-
-@pytest.fixture(scope="session")
-def duckdb_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DuckdbTables]:
-    tables = DuckdbTables(tmp_path_factory.mktemp("duckdb") / "contract.duckdb")
-    yield tables
-    tables.close()
-
-
-@pytest.fixture(scope="session")
-def dynamodb_tables(dynamodb_url: str) -> Iterator[DynamoTable]:
-    table = DynamoTable(dynamodb_url)
-    yield table
-    table.close()
-
-
-@pytest.fixture(scope="session")
-def mongodb_tables(mongodb_url: str) -> Iterator[MongoCollections]:
-    collections = MongoCollections(mongodb_url)
-    yield collections
-    collections.close()
+    for each in made.values():
+        each.close()
 
 
 @pytest.fixture
-def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
-    """`opener(store, colour)`: an empty store of that kind. Each call gives another, except on SQL servers."""
+def opener(request: pytest.FixtureRequest, tmp_path: Path, kept: Callable[[str], Kept]) -> Opener:
+    """`opener(store, colour)`: an empty store of that kind. Each call gives another, except where tables are kept."""
 
     def open_empty(store: str, colour: str) -> Do:
-        if store in ("postgres", "mysql", "mariadb", "duckdb", "mongodb", "dynamodb"):
-            tables: PostgresTables | MysqlTables | MongoCollections | DuckdbTables | DynamoTable = (
-                request.getfixturevalue(f"{store}_tables")
-            )
-            return tables.empty(colour)
+        if store in KEPT or store == "duckdb":
+            return kept(store).empty(colour)
         return open_migrated(store_url(request, tmp_path, store), colour)
 
     return open_empty

@@ -1,30 +1,17 @@
-"""Open a store for a test: empty, migrated, and nobody else's.
-
-Memory, SQLite and Redis get a place of their own each time. PostgreSQL, MySQL, MariaDB, MongoDB and DuckDB keep one set
-of tables per worker process, emptied each time: creating tables for each of some thousand tests would take longer than
-the tests.
-"""
+"""Open a store for a test: empty, migrated, and nobody else's (tests/kept.py: emptied again and again)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from uuid import uuid4
 
-import duckdb
-import psycopg
-import pymysql
 import pytest
-from psycopg import sql
-from pymongo import MongoClient
 
-from retrysafe.stores.mongo import settings as mongo
-from retrysafe.stores.mysql.dialect import parse_url
 from retrysafe.stores.registry import open_async_store, open_store
 from retrysafe.testing import Do
 from tests.batching.crowd import Crowded
-from tests.servers.dynamodb import client_of
 
 Colour = Literal["sync", "async"]
 Opener = Callable[[str, str], Do]
@@ -86,139 +73,3 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path, store: str) -> str
     if store == "redis" or store in REDIS_KIN:
         return with_option(server, "prefix", unique())
     return with_option(server, {"mongodb": "collection"}.get(store, "table"), unique())
-
-
-class PostgresTables:
-    """The one set of tables a worker process uses, and the stores open on it."""
-
-    def __init__(self, url: str) -> None:
-        self.prefix = unique("contract_")
-        self.url = with_option(patient("postgres", url), "table", self.prefix)
-        self._admin = psycopg.connect(url, autocommit=True)
-        self._open: dict[str, Do] = {}
-        self._found: list[str] = []
-
-    def empty(self, colour: str) -> Do:
-        """The store, without a record in it. Closing what is returned keeps it open for the next test."""
-        if colour not in self._open:
-            self._open[colour] = open_migrated(self.url, colour)
-        self._found = self._found or self._tables()
-        for table in self._found:
-            self._admin.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(table)))
-        do = self._open[colour]
-        return Do(do.capabilities, do, do.many, do.migrate, lambda: None)
-
-    def _tables(self) -> list[str]:
-        """Those with records in them: the ones that have an `id`, a `token` and a `state`."""
-        rows = self._admin.execute(
-            "SELECT table_name FROM information_schema.columns WHERE starts_with(table_name, %s) "
-            "AND column_name IN ('id', 'token', 'state') GROUP BY table_name HAVING count(*) = 3",
-            [self.prefix],
-        ).fetchall()
-        return [name for (name,) in rows]
-
-    def close(self) -> None:
-        for do in self._open.values():
-            do.close()
-        self._admin.close()
-
-
-class MysqlTables:
-    """The same on MySQL and on MariaDB."""
-
-    def __init__(self, url: str) -> None:
-        self.prefix = unique("contract_")
-        self.url = with_option(patient("mysql", url), "table", self.prefix)
-        self._admin = pymysql.connect(**parse_url(url).connect, autocommit=True)
-        self._open: dict[str, Do] = {}
-
-    def empty(self, colour: str) -> Do:
-        """The store, without a record in it. Closing what is returned keeps it open for the next test."""
-        if colour not in self._open:
-            self._open[colour] = open_migrated(self.url, colour)
-        with self._admin.cursor() as cursor:
-            for table in ("keys", "outbox"):
-                cursor.execute(f"DELETE FROM `{self.prefix}_{table}`")
-        do = self._open[colour]
-        return Do(do.capabilities, do, do.many, do.migrate, lambda: None)
-
-    def close(self) -> None:
-        for do in self._open.values():
-            do.close()
-        self._admin.close()
-
-
-class DuckdbTables:
-    """The same in a DuckDB file: opening one and making its tables takes longer than a test."""
-
-    def __init__(self, path: Path) -> None:
-        self.url = f"duckdb:///{path}"
-        self._path = path
-        self._admin: duckdb.DuckDBPyConnection | None = None
-        self._open: dict[str, Do] = {}
-
-    def empty(self, colour: str) -> Do:
-        """The store, without a record in it. Closing what is returned keeps it open for the next test."""
-        if colour not in self._open:
-            self._open[colour] = open_migrated(self.url, colour)
-        if self._admin is None:
-            self._admin = duckdb.connect(str(self._path))
-        for table in ("keys", "outbox"):
-            self._admin.execute(f"DELETE FROM retrysafe_{table}")
-        do = self._open[colour]
-        return Do(do.capabilities, do, do.many, do.migrate, lambda: None)
-
-    def close(self) -> None:
-        for do in self._open.values():
-            do.close()
-        if self._admin is not None:
-            self._admin.close()
-
-
-class DynamoTable:
-    """The same on DynamoDB."""
-
-    def __init__(self, url: str) -> None:
-        self.table = unique("contract_")
-        self.url = with_option(url, "table", self.table)
-        self._admin = client_of(url)
-        self._open: dict[str, Do] = {}
-
-    def empty(self, colour: str) -> Do:
-        """The store, without a record in it. Closing what is returned keeps it open for the next test."""
-        if colour not in self._open:
-            self._open[colour] = open_migrated(self.url, colour)
-        while items := self._admin.scan(TableName=self.table, ProjectionExpression="id", Limit=25)["Items"]:
-            gone = [{"DeleteRequest": {"Key": item}} for item in items]
-            self._admin.batch_write_item(RequestItems={self.table: gone})
-        do = self._open[colour]
-        return Do(do.capabilities, do, do.many, do.migrate, lambda: None)
-
-    def close(self) -> None:
-        for do in self._open.values():
-            do.close()
-        self._admin.close()
-
-
-class MongoCollections:
-    """The same on MongoDB: making a collection with its indexes takes as long as a whole test."""
-
-    def __init__(self, url: str) -> None:
-        self.url = with_option(patient("mongodb", url), "collection", unique("contract_"))
-        self._at = mongo.parse_url(self.url)
-        self._admin: MongoClient[Any] = MongoClient(self._at.url)
-        self._open: dict[str, Do] = {}
-
-    def empty(self, colour: str) -> Do:
-        """The store, without a record in it. Closing what is returned keeps it open for the next test."""
-        if colour not in self._open:
-            self._open[colour] = open_migrated(self.url, colour)
-        for collection in (self._at.names.keys, self._at.names.outbox):
-            self._admin[self._at.database][collection].delete_many({})
-        do = self._open[colour]
-        return Do(do.capabilities, do, do.many, do.migrate, lambda: None)
-
-    def close(self) -> None:
-        for do in self._open.values():
-            do.close()
-        self._admin.close()

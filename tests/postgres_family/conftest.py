@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.opening import PostgresTables, patient, with_option
+from tests.kept import PostgresTables
+from tests.opening import patient, with_option
 from tests.servers.lazy import started
 from tests.servers.pgbouncer import PgBouncerServer
 from tests.servers.postgres_versions import MAJORS, OldPostgresServer

@@ -18,7 +18,8 @@ from retrysafe.testing import Do, LoopThread
 from retrysafe.testing.builders import claim, complete, record_of
 from retrysafe.testing.contract.claim import *  # noqa: F403
 from retrysafe.transactions.on_dynamodb import Writes, WritesRefused, transact
-from tests.opening import DynamoTable, open_migrated, unique, with_option
+from tests.kept import DynamoTable
+from tests.opening import open_migrated, unique, with_option
 from tests.servers.dynamodb import DynamoLocalServer, client_of, endpoint_of
 from tests.servers.lazy import note, started
 

@@ -12,7 +12,7 @@ from retrysafe.testing.contract.identity import *  # noqa: F403
 from retrysafe.testing.contract.listing import *  # noqa: F403
 from retrysafe.testing.contract.many import *  # noqa: F403
 from retrysafe.testing.contract.settle import *  # noqa: F403
-from tests.opening import DynamoTable
+from tests.kept import DynamoTable
 from tests.servers.lazy import note
 from tests.stores.test_dynamodb_local import LABEL, local_url, table
 
