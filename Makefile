@@ -1,7 +1,8 @@
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 PORT ?= 8000
-N ?= 2
+N ?= 4
+unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile everything anew
 
 help:           ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -23,7 +23,7 @@ pytest.register_assert_rewrite("retrysafe.testing")
 from retrysafe.stores.mysql.dialect import parse_url  # noqa: E402
 from retrysafe.testing import Do  # noqa: E402  (after the rewrite was asked for)
 from tests import evidence  # noqa: E402
-from tests.kept import KEPT, DuckdbTables, Kept  # noqa: E402
+from tests.kept import IN_FILES, ON_SERVERS, Kept  # noqa: E402
 from tests.opening import Opener, open_migrated, store_url  # noqa: E402
 from tests.servers import mssql, session  # noqa: E402
 from tests.servers.brokers import nats_url, rabbitmq_url  # noqa: E402, F401  (fixtures, for whoever asks)
@@ -257,10 +257,10 @@ def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
     def tables(store: str) -> Kept:
         if store not in made:
-            if store == "duckdb":
-                made[store] = DuckdbTables(tmp_path_factory.mktemp("duckdb") / "contract.duckdb")
+            if store in IN_FILES:
+                made[store] = IN_FILES[store](tmp_path_factory.mktemp(store) / "contract")
             else:
-                made[store] = KEPT[store](request.getfixturevalue(f"{store}_url"))
+                made[store] = ON_SERVERS[store](request.getfixturevalue(f"{store}_url"))
         return made[store]
 
     yield tables
@@ -273,7 +273,7 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path, kept: Callable[[str],
     """`opener(store, colour)`: an empty store of that kind. Each call gives another, except where tables are kept."""
 
     def open_empty(store: str, colour: str) -> Do:
-        if store in KEPT or store == "duckdb":
+        if store in IN_FILES or store in ON_SERVERS:
             return kept(store).empty(colour)
         return open_migrated(store_url(request, tmp_path, store), colour)
 

@@ -4,6 +4,7 @@ tests would take longer than the tests.
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,18 @@ class MysqlTables(Kept):
         self._admin.close()
 
 
+class SqliteTables(Kept):
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"sqlite:///{path}")
+        self._admin = sqlite3.connect(path, timeout=60, isolation_level=None)
+
+    def _clear(self) -> None:
+        self._admin.executescript("BEGIN; DELETE FROM retrysafe_keys; DELETE FROM retrysafe_outbox; COMMIT")
+
+    def _leave(self) -> None:
+        self._admin.close()
+
+
 class DuckdbTables(Kept):
     def __init__(self, path: Path) -> None:
         super().__init__(f"duckdb:///{path}")
@@ -137,7 +150,10 @@ class MongoCollections(Kept):
         self._admin.close()
 
 
-KEPT: dict[str, type[PostgresTables | MysqlTables | DynamoTable | MongoCollections]] = {
+IN_FILES: dict[str, type[SqliteTables | DuckdbTables]] = {"sqlite": SqliteTables, "duckdb": DuckdbTables}
+"""By the store's name, made from a path where nothing is yet."""
+
+ON_SERVERS: dict[str, type[PostgresTables | MysqlTables | DynamoTable | MongoCollections]] = {
     "postgres": PostgresTables,
     "mysql": MysqlTables,
     "mariadb": MysqlTables,

@@ -67,12 +67,12 @@ FILTERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 100])
-@pytest.mark.parametrize("name", FILTERS)
-def test_filters_show_what_they_say(do: Do, name: str, limit: int) -> None:
-    expected = populate(do)[name]
-    pages = do.pages(listing(**FILTERS[name], limit=limit, now=50))
-    assert all(len(page) <= limit for page in pages)
-    assert {record.key for page in pages for record in page} == expected
+def test_filters_show_what_they_say(do: Do, limit: int) -> None:
+    expected = populate(do)
+    for name, filters in FILTERS.items():  # in one test: making the records takes longer than all the looks
+        pages = do.pages(listing(**filters, limit=limit, now=50))
+        assert all(len(page) <= limit for page in pages), name
+        assert {record.key for page in pages for record in page} == expected[name], name
 
 
 def test_a_filter_nothing_matches(do: Do) -> None:
