@@ -113,22 +113,28 @@ async def aiosqlite_pairs(path: str) -> AsyncIterator[Work]:
 
 @asynccontextmanager
 async def aiosqlite_documented(path: str) -> AsyncIterator[Work]:
-    """The same as its documentation writes it: execute, then commit. Two trips to its thread instead of one."""
+    """The same as its documentation writes it: execute, then commit. Two trips to its thread instead of one; and nobody
+    else's write in between, or one commit would be for many."""
+    import asyncio
+
     import aiosqlite
 
     async with aiosqlite.connect(path) as db:
         await db.execute("PRAGMA journal_mode = WAL")
         await db.execute("PRAGMA synchronous = FULL")
         await db.execute(CREATE.format("floor", "blob", "blob", "blob"))
+        alone = asyncio.Lock()
+
+        async def write(text: str, *values: bytes) -> None:
+            async with alone:
+                done = await db.execute(text, values)
+                await db.commit()
+            assert done.rowcount == 1
 
         async def pair() -> None:
             key, token = name_and_token()
-            inserted = await db.execute(_PUT, (key, token))
-            await db.commit()
-            assert inserted.rowcount == 1
-            updated = await db.execute(_SET, (BODY, key, token))
-            await db.commit()
-            assert updated.rowcount == 1
+            await write(_PUT, key, token)
+            await write(_SET, BODY, key, token)
 
         yield pair
 
