@@ -173,8 +173,6 @@ def declare(safe: RetrySafe, provider: Provider, orders: str, mark: str) -> Oper
 def child(command: dict[str, Any]) -> dict[str, Any]:
     url, database = command["url"], command["database"]
     sqlite = command["store"] == "sqlite"
-    if not sqlite:  # of two connections, the second is asked who it is at the moment it happens to be taken
-        url += ("&" if "?" in url else "?") + "pool=1"
     safe = RetrySafe(url, tx=database if sqlite else lambda: psycopg.connect(database))
     operation = declare(safe, Provider(command["provider"]), command["orders"], "?" if sqlite else "%s")
     safe.execute(Stats())  # connected, its tables made: not counted

@@ -22,6 +22,7 @@ from retrysafe.core.keys import record_id
 from retrysafe.core.ops import Lookup
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
+from tests.opening import with_option
 from tests.operations.crashing import PROVIDER_SCHEMA
 from tests.operations.world import World, make_world
 
@@ -36,6 +37,8 @@ class Nursery:
 
     def __init__(self, w: World, folder: Path) -> None:
         self.w = w
+        # Of two connections, the second is asked who it is at the moment it happens to be taken.
+        self.url = w.url if w.store == "sqlite" else with_option(w.url, "pool", "1")
         self.provider = str(folder / "provider.db")
         with closing(sqlite3.connect(self.provider)) as db:
             db.executescript("PRAGMA journal_mode = WAL;" + PROVIDER_SCHEMA)
@@ -60,7 +63,7 @@ class Nursery:
         self.children += 1
         command = {
             "store": self.w.store,
-            "url": self.w.url,
+            "url": self.url,
             "database": self.w.database,
             "keys": self.w.keys,
             "outbox": self.w.outbox,
