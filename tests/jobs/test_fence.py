@@ -12,6 +12,9 @@ import pytest
 
 from retrysafe import RetrySafe
 from retrysafe.core.ops import Lookup, Renew
+from retrysafe.core.times import micros
+from retrysafe.engine.drive import run
+from retrysafe.engine.effects import Effect
 from retrysafe.errors import (
     FingerprintMismatch,
     InProgress,
@@ -22,7 +25,7 @@ from retrysafe.errors import (
     UsageError,
 )
 from retrysafe.jobs import JOB, Fence, FencedTask, Message, RunningJob, current_job
-from retrysafe.jobs.enqueueing import standing
+from retrysafe.jobs.enqueueing import SENDING, Seen, standing
 
 
 class Shop:
@@ -97,6 +100,45 @@ def test_many_at_once_send_one_message(shop: Shop, tmp_path: Path) -> None:
     assert sum(each.sent for each in told) == len(shop.queue) == 1
     assert {each.id for each in told} == {"charge-7"}
     shop.safe.close()
+
+
+def overtaken(shop: Shop, task: FencedTask, stalled: float = 0.0) -> Seen:
+    """An enqueue that is overtaken by another one between its look and its claim."""
+    message = Message("charge-7", "charge", ("o-7",), {})
+
+    def perform(effect: Effect) -> Any:
+        reply = shop.jobs._perform(effect)
+        if isinstance(effect, Lookup):
+            assert shop.enqueue(task, "o-7", key="charge-7").sent is True
+            return reply._replace(now=reply.now - micros(stalled))
+        return reply
+
+    return run(shop.jobs._enqueueing(task, message, shop.queue.append, None), perform)
+
+
+def test_who_is_overtaken_by_another_sender_does_not_send_it_again(shop: Shop) -> None:
+    """Eight threads showed it once in many runs: the first had sent and let go before the second one claimed."""
+    task = shop.task()
+    told = overtaken(shop, task)
+    assert (told.state, told.sent) == ("waiting", False)
+    assert len(shop.queue) == 1
+    assert shop.work(task) == "receipt of o-7"
+    assert len(shop.runs) == 1
+
+
+def test_who_is_overtaken_by_another_resend_does_not_send_it_again(shop: Shop) -> None:
+    task = shop.task(fails)
+    shop.enqueue(task, "o-7", key="charge-7")
+    with pytest.raises(RuntimeError, match="on fire"):
+        shop.work(task)
+    assert overtaken(shop, task).sent is False
+    assert len(shop.queue) == 2
+
+
+def test_after_a_stall_it_is_sent_again_rather_than_perhaps_never(shop: Shop) -> None:
+    """Whoever claimed it meanwhile may have died before sending, and their lease would be over too."""
+    assert overtaken(shop, shop.task(), stalled=SENDING).sent is True
+    assert len(shop.queue) == 2
 
 
 def test_positional_and_keyword_and_default_are_one_job(shop: Shop) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from retrysafe.core.judge import LAPSED_UNSEEN, judge
-from retrysafe.core.ops import ClaimReply, Lookup, Release
+from retrysafe.core.ops import ClaimReply, Lookup, LookupReply, Release
 from retrysafe.core.outcomes import Execute, Mismatch, Uncertain
 from retrysafe.core.records import Fence, Record
 from retrysafe.core.states import State
@@ -90,10 +90,22 @@ def due(state: JobState, record: Record | None, now: int, resend_after: float) -
     return state in ("absent", "lost", "failed")
 
 
+def sent_meanwhile(seen: LookupReply, granted: Record, now: int) -> bool:
+    """Whether somebody sent it between our look and our grant.
+
+    Another attempt than the next one was granted in between. Its sender let go of it, and that is the note that it
+    was sent: one that died in there would still hold its lease. After a stall longer than that lease nobody can tell,
+    and sending again is the harmless side.
+    """
+    before = seen.record if standing(seen.record, seen.now) != "absent" else None
+    expected = before.attempt + 1 if before is not None else 1
+    return granted.attempt != expected and now - seen.now < micros(SENDING)
+
+
 def enqueue(task: Task, message: Message, send: Callable[[Message], Any], resend_after: float) -> Flow[Seen]:
     """Send it, or say how it stands."""
     claim = replace(task.claim(), lease=micros(SENDING), on_lapse="rerun")
-    seen = yield Lookup(claim.id)
+    seen: LookupReply = yield Lookup(claim.id)
     state = standing(seen.record, seen.now)
     if state != "absent":
         same_job(task, seen.record, seen.now)
@@ -104,6 +116,9 @@ def enqueue(task: Task, message: Message, send: Callable[[Message], Any], resend
     if not isinstance(outcome, Execute):  # somebody else was quicker: it is theirs to send, or running, or done
         same_job(task, reply.record, reply.now)
         return Seen(standing(reply.record, reply.now), reply.record)
+    if sent_meanwhile(seen, outcome.record, reply.now):
+        yield Release(claim.id, outcome.fence, SENT)
+        return Seen("waiting", outcome.record)
     token = sending.set((claim.id, outcome.fence))
     try:
         yield Call(lambda: send(message._replace(again=state != "absent")))
