@@ -22,7 +22,7 @@ pytest.register_assert_rewrite("retrysafe.testing")
 
 from retrysafe.stores.mysql.dialect import parse_url  # noqa: E402
 from retrysafe.testing import Do  # noqa: E402  (after the rewrite was asked for)
-from tests import evidence  # noqa: E402
+from tests import evidence, leftovers  # noqa: E402
 from tests.kept import IN_FILES, ON_SERVERS, Kept  # noqa: E402
 from tests.opening import Opener, open_migrated, store_url  # noqa: E402
 from tests.servers import mssql, session  # noqa: E402
@@ -47,6 +47,7 @@ def in_ci() -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    leftovers.clear_up()
     if is_controller(config) and needs_servers(config):
         if config.getoption("numprocesses", None):
             session.start_all()

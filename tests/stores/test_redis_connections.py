@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -64,6 +65,22 @@ async def test_no_server_means_nothing_was_sent_async() -> None:
         await store.execute(claim())
     assert not isinstance(caught.value, StoreUnclear)
     await store.aclose()
+
+
+@pytest.mark.parametrize("turns", range(40))
+def test_a_loop_that_ends_at_any_turn_leaves_no_connection(url: str, turns: int) -> None:
+    """Nobody closes the store; its tasks are cancelled, some before their first step. What is left is an error here:
+    a warning about an open connection, at the latest when it is collected."""
+
+    async def asks_and_leaves() -> None:
+        store = AsyncRedisStore.open(url)
+        asked = asyncio.ensure_future(store.execute(lookup(claim())))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        asked.cancel()
+
+    asyncio.run(asks_and_leaves())
+    gc.collect()
 
 
 @contextmanager

@@ -7,6 +7,7 @@ is two owners. People and `Policy` speak float seconds; `micros` is the only bri
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -16,8 +17,10 @@ DAY = 24 * HOUR
 FOREVER = 2**53 - 1
 
 
+@lru_cache(1_000)
 def micros(duration: float | timedelta) -> int:
-    """A duration in whole microseconds; infinite (or longer than we can count) is FOREVER."""
+    """A duration in whole microseconds; infinite (or longer than we can count) is FOREVER. Remembered: a program has a
+    few durations, and asks for them with each operation."""
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
     if seconds >= FOREVER / SECOND:
         return FOREVER

@@ -13,9 +13,10 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from retrysafe.core.ops import Op
+from retrysafe.engine.aheartbeat import AsyncHeartbeat
 from retrysafe.engine.drive import Interrupted
 from retrysafe.engine.effects import Announce, Effect, Invoke, Pause
-from retrysafe.engine.heartbeat import AsyncHeartbeat, Lease, held_lease
+from retrysafe.engine.heartbeat import Lease, held_lease
 from retrysafe.engine.perform import RESEND_AFTER, SETTLE_LIMIT
 from retrysafe.engine.sealing import Sealer
 from retrysafe.errors import StoreError, StoreUnclear
@@ -29,7 +30,7 @@ class AsyncPerformer:
 
     def __init__(self, store: AsyncStore, heartbeat: AsyncHeartbeat, sealer: Sealer) -> None:
         self._store = store
-        self._heartbeat = heartbeat
+        self.heartbeat = heartbeat
         self._sealer = sealer
 
     async def __call__(self, effect: Effect) -> Any:
@@ -86,7 +87,7 @@ class AsyncPerformer:
 
     async def _invoke(self, call: Invoke) -> Any:
         lease = Lease(call.id, call.key, call.fence)
-        with self._heartbeat.keep(lease, call.lease), held_lease(lease):
+        with self.heartbeat.keep(lease, call.lease), held_lease(lease):
             call.started = True
             result = call.function()
             return await result if inspect.isawaitable(result) else result

@@ -1,7 +1,7 @@
 """Keeping a lease alive while the user's function runs, and telling it when that failed.
 
-One thread serves all calls of a process, one timer each call of an event loop. A call that is over before its
-first beat costs a heap push, or a timer that is cancelled.
+One thread serves all calls of a process, one timer all calls of an event loop (aheartbeat.py). A call that is over
+before its first beat costs a heap push.
 """
 
 from __future__ import annotations
@@ -15,16 +15,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from itertools import count
-from typing import TYPE_CHECKING
 
 from retrysafe.core.ops import Renew
 from retrysafe.core.records import Fence
 from retrysafe.core.times import micros
 from retrysafe.errors import LeaseLost
-from retrysafe.stores.base import AsyncStore, Store
-
-if TYPE_CHECKING:
-    import asyncio
+from retrysafe.stores.base import Store
 
 BEATS_PER_LEASE = 3
 IDLE = 5.0
@@ -180,64 +176,3 @@ class Heartbeat:
         if not lease.done:
             lease.lost = True
             self._on_beat("lease_lost", lease.id)
-
-
-class AsyncHeartbeat:
-    """A timer per call; the renewal runs as a task of the call's own loop."""
-
-    def __init__(self, store: Callable[[], AsyncStore], on_beat: OnBeat) -> None:
-        self._store = store
-        self._on_beat = on_beat
-
-    def start(self, lease: Lease, duration: float) -> Stop:
-        lease.until = time.monotonic() + duration
-        return _Beating(self._store, self._on_beat, lease, duration).stop
-
-    @contextmanager
-    def keep(self, lease: Lease, duration: float) -> Iterator[None]:
-        stop = self.start(lease, duration)
-        try:
-            yield
-        finally:
-            stop()
-
-
-class _Beating:
-    """One call's timer."""
-
-    def __init__(self, store: Callable[[], AsyncStore], on_beat: OnBeat, lease: Lease, duration: float) -> None:
-        self._store = store
-        self._on_beat = on_beat
-        self._lease = lease
-        self._duration = duration
-        from asyncio import get_running_loop  # here, not above: sync programs need not load asyncio
-
-        self._loop = get_running_loop()
-        self._task: asyncio.Task[None] | None = None
-        self._timer = self._loop.call_later(duration / BEATS_PER_LEASE, self._fire)
-
-    def stop(self) -> None:
-        # A renewal in flight is left to end by itself: it is fenced, so it can disturb nothing.
-        self._lease.end()
-        self._timer.cancel()
-
-    def _fire(self) -> None:
-        self._task = self._loop.create_task(self._beat())
-
-    async def _beat(self) -> None:
-        step = self._duration / BEATS_PER_LEASE
-        lease = self._lease
-        asked = time.monotonic()
-        try:
-            renewed = await self._store().execute(Renew(lease.id, lease.fence, micros(self._duration)))
-        except Exception:
-            self._on_beat("renew_failed", lease.id)
-            step /= BEATS_PER_LEASE
-        else:
-            if renewed:
-                lease.until = asked + self._duration
-            elif not lease.done:
-                lease.lost = True
-                self._on_beat("lease_lost", lease.id)
-        if not lease.done and not lease.lost:
-            self._timer = self._loop.call_later(step, self._fire)

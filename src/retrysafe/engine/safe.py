@@ -15,7 +15,7 @@ from retrysafe.engine.drive import arun, run
 from retrysafe.engine.effects import Flow
 from retrysafe.engine.events import Events, Hook
 from retrysafe.engine.guard import Ended, Task, Work, guard
-from retrysafe.engine.heartbeat import AsyncHeartbeat, Heartbeat, Lease, Stop
+from retrysafe.engine.heartbeat import Heartbeat, Lease, Stop
 from retrysafe.engine.perform import Performer
 from retrysafe.engine.sealing import KeyRing, Sealer
 from retrysafe.errors import StoreURLError, UsageError, WrongColour
@@ -67,7 +67,6 @@ class RetrySafe:
         self._batching = batching
         self._sync, self._async = self._stores(store, async_store)
         self._heartbeat = Heartbeat(lambda: self.store, self.events.emit)  # type: ignore[arg-type]
-        self._async_heartbeat = AsyncHeartbeat(lambda: self.async_store, self.events.emit)  # type: ignore[arg-type]
         self._performer: Performer | None = None
         self._async_performer: AsyncPerformer | None = None
 
@@ -240,9 +239,11 @@ class RetrySafe:
 
     def async_performer(self) -> AsyncPerformer:
         if self._async_performer is None:
-            from retrysafe.engine.aperform import AsyncPerformer  # with asyncio, which sync programs need not load
+            from retrysafe.engine.aheartbeat import AsyncHeartbeat  # with asyncio, which sync programs need not load
+            from retrysafe.engine.aperform import AsyncPerformer
 
-            self._async_performer = AsyncPerformer(self.async_store, self._async_heartbeat, self._sealer)
+            beats = AsyncHeartbeat(self.async_store, self.events.emit)  # type: ignore[arg-type]
+            self._async_performer = AsyncPerformer(self.async_store, beats, self._sealer)
         return self._async_performer
 
     def keep(self, lease: Lease, duration: float) -> Stop:
@@ -251,7 +252,7 @@ class RetrySafe:
 
     def akeep(self, lease: Lease, duration: float) -> Stop:
         """The same on the running event loop."""
-        return self._async_heartbeat.start(lease, duration)
+        return self.async_performer().heartbeat.start(lease, duration)
 
     def execute(self, op: Op[R]) -> R:
         """One storage operation, sealed and sent again where that is needed: what tools are made of."""

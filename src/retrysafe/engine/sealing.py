@@ -145,9 +145,12 @@ class Sealer:
         return opened  # type: ignore[no-any-return]
 
 
+_WITH_RECORD = (ClaimReply, LookupReply)  # a tuple, not a union: this is looked at for every operation
+
+
 def _readable(reply: R) -> R:
     """Without a ring nothing has to be opened; but a sealed answer must not be given to anybody as it is."""
-    record = reply.record if isinstance(reply, ClaimReply | LookupReply) else None
+    record = reply.record if isinstance(reply, _WITH_RECORD) else None
     if record is not None and record.answer is not None and record.answer.headers == SEALED:
         raise CorruptRecord(record.id, "it is encrypted, and no key ring is set; pass keyring= to RetrySafe")
     return reply

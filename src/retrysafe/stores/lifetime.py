@@ -81,8 +81,9 @@ class PerLoop:
         self.capabilities = capabilities
         self._open = open_one
         self._stores: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncStore] = weakref.WeakKeyDictionary()
-        self._last: tuple[Callable[[], object], AsyncStore] | None = None
-        """The loop that asked last, weakly, and its store: nearly every process has one loop."""
+        self._last: tuple[Callable[[], object], Callable[[], object], AsyncStore] | None = None
+        """How to ask for the running loop, the one that asked last (weakly), and its store: nearly every process has
+        one loop."""
         self._pid = os.getpid()
 
     async def execute(self, op: Op[R]) -> R:
@@ -103,16 +104,15 @@ class PerLoop:
     async def aclose(self) -> None:
         """Close what belongs to the running loop. Another loop's connections can only be closed by that loop."""
         self._last = None
-        self._last = None
         store = self._stores.pop(_running_loop(), None)
         if store is not None and self._pid == os.getpid():
             await store.aclose()
 
     def _current(self) -> AsyncStore:
-        loop, last = _running_loop(), self._last
-        if last is not None and last[0]() is loop and self._pid == os.getpid():
-            return last[1]
-        return self._find(loop)
+        last = self._last
+        if last is not None and last[0]() is last[1]() and self._pid == os.getpid():
+            return last[2]
+        return self._find(_running_loop())
 
     def _find(self, loop: asyncio.AbstractEventLoop) -> AsyncStore:
         if self._pid != os.getpid():
@@ -121,7 +121,7 @@ class PerLoop:
         store = self._stores.get(loop)
         if store is None:
             store = self._stores[loop] = self._open()
-        self._last = weakref.ref(loop), store
+        self._last = _running(), weakref.ref(loop), store
         return store
 
 

@@ -5,7 +5,7 @@
 With `scope` the claim is made here, before the application: authentication must be a layer further out. Without it the
 middleware only captures, and the route claims when it knows who asks: `await scope["retrysafe.exchange"].claim(who)`.
 
-A protected request runs in a task of its own. A client that leaves does not stop it, and a server that shuts down waits
+Granted work runs in a task of its own. A client that leaves does not stop it, and a server that shuts down waits
 for it a while (`grace`) before it is cancelled and written down as stopped half way.
 """
 
@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import suppress
 from typing import Any, Unpack
 
+from retrysafe.engine.heartbeat import adopt_lease
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.web import problems, status
 from retrysafe.web.asgi_answer import AnswerSender, Message, Send
@@ -76,8 +77,25 @@ class IdempotencyMiddleware:
             return await self._keyless(scope, receive, send, route)
         exchange = AsyncExchange(self.settings, of_scope(scope), route, [line.decode("latin-1") for line in lines])
         exchange.body = body = Body(exchange, receive)
+        if self.settings.scope is not None and not await self._admitted(body, send):
+            return None
         work = asyncio.create_task(self._work(scope, body, send))
         return await self._finish(work, body)
+
+    async def _admitted(self, body: Body, send: Send) -> bool:
+        """Claim at the edge. False: it is answered already. Still in the server's own task: until the claim is granted
+        there is nothing to protect, and a replay needs no task."""
+        assert self.settings.scope is not None
+        exchange, admitted = body.exchange, False
+        try:
+            await exchange.take(await _principal(self.settings.scope, exchange.view))
+            admitted = True
+        except Shortcut:
+            await AnswerSender(exchange, send, body.over).end()
+        finally:
+            if not admitted:
+                del exchange.body
+        return admitted
 
     async def _keyless(self, scope: ASGIScope, receive: Receive, send: Send, route: Route) -> None:
         """No key, and none is needed: the application gets its own `receive` and `send`."""
@@ -109,12 +127,12 @@ class IdempotencyMiddleware:
             del exchange.body  # the two hold each other: with this the request's body is freed now and not some day
 
     async def _run(self, scope: ASGIScope, body: Body, sender: AnswerSender) -> None:
-        """Claim, run, settle, answer."""
+        """Run, settle, answer."""
         exchange = body.exchange
         enter(exchange)
         try:
-            if self.settings.scope is not None:
-                await exchange.claim(await _principal(self.settings.scope, exchange.view))
+            if exchange.held is not None:
+                adopt_lease(exchange.held.lease)
             await self.app(_captured(scope, exchange), body.receive, sender.send)
         except Exception as error:
             if is_shortcut(error) and exchange.response is not None:

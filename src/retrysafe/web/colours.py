@@ -44,6 +44,13 @@ class AsyncExchange(Exchange):
 
         Raises Shortcut when the application must not run.
         """
+        key = await self.take(principal, policy, target=target)
+        if self.held is not None:
+            adopt_lease(self.held.lease)
+        return key
+
+    async def take(self, principal: Any, policy: Policy | None = None, *, target: str | None = None) -> Key | None:
+        """`claim` in a context that is not the work's: whoever runs that adopts its lease."""
         policy = self.asks(policy, target)
         if policy.mode == "observe":
             await self._observe(as_scope(principal), policy)
@@ -53,7 +60,6 @@ class AsyncExchange(Exchange):
             return None
         task = self.task(key, policy, await self._drained(policy))
         held = await self.settings.safe.arun(self.opening(task))
-        adopt_lease(held.lease)
         return self.hold(held, self.settings.safe.akeep(held.lease, policy.lease))
 
     async def identify(

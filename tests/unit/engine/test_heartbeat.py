@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from retrysafe import RetrySafe, current_lease
 from retrysafe.core.ops import Claim, Complete, Lookup, Renew
 from retrysafe.core.records import Fence
 from retrysafe.core.states import State
+from retrysafe.engine.aheartbeat import SWEEP, AsyncHeartbeat
 from retrysafe.engine.heartbeat import Lease
 from retrysafe.errors import LeaseLost, StoreUnavailable
 from retrysafe.policy import Policy
@@ -347,6 +350,52 @@ async def test_calls_of_one_loop_do_not_see_each_other_s_lease() -> None:
 
     await asyncio.gather(x(1), x(2))
     assert seen[1] != seen[2]
+
+
+# One timer for all of a loop ----------------------------------------------------------------------
+
+
+def lease_of(n: int) -> Lease:
+    return Lease(n.to_bytes(32, "big"), f"k-{n}", Fence(1, bytes(16)))
+
+
+async def test_a_short_lease_beats_in_time_behind_a_long_one() -> None:
+    store = AsyncWatched()
+    beats = AsyncHeartbeat(store, lambda name, record_id: None)
+    stop_long = beats.start(lease_of(1), 3600.0)
+    stop_short = beats.start(lease_of(2), 0.09)
+    await until(lambda: store.watched.count(Renew) >= 1)
+    stop_long()
+    stop_short()
+
+
+async def test_calls_that_are_over_leave_nothing_behind() -> None:
+    """Their entries are not due for twenty seconds: a busy process would hold a hundred thousand of them."""
+    beats = AsyncHeartbeat(AsyncWatched(), lambda name, record_id: None)
+    living = [lease_of(n) for n in range(10)]
+    for lease in living:
+        beats.start(lease, 60.0)
+    for n in range(10 * SWEEP):
+        beats.start(lease_of(10 + n), 60.0)()
+    found = [held for held in gc.get_objects() if isinstance(held, Lease)]
+    assert len(found) <= 2 * SWEEP
+    assert all(any(held is lease for held in found) for lease in living)
+
+
+def test_a_loop_that_is_gone_is_forgotten_and_the_next_one_beats() -> None:
+    store = AsyncWatched()
+    safe = RetrySafe(async_store=store)
+    loops: list[weakref.ref[asyncio.AbstractEventLoop]] = []
+
+    @safe.once("slow:{n}", policy=FAST)
+    async def slow(n: int) -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        await until(lambda: store.watched.count(Renew) >= n)
+
+    for n in (1, 2, 3):
+        asyncio.run(slow(n))
+    gc.collect()
+    assert [loop() is None for loop in loops[:2]] == [True, True]
 
 
 def test_closing_stops_the_thread_and_it_starts_again() -> None:

@@ -123,10 +123,9 @@ class AsyncLane:
     def _landed(self, flight: Flight) -> None:
         """Pump what has gathered, or rest."""
         self._aloft.remove(flight)
-        loop = asyncio.get_running_loop()
-        if self._worth_it(loop.time()):
-            self._start(loop)
-        elif not self._aloft and self._watch is not None:
+        if self._queue and self._worth_it(asyncio.get_running_loop().time()):
+            self._start(asyncio.get_running_loop())
+        elif self._watch is not None and not self._aloft:
             self._watch.cancel()
             self._watch = None
 
@@ -229,7 +228,7 @@ class AsyncBatching(AsyncAround):
         if lane is None:
             return await self._store.execute(op)
         # Only where it would have to wait: whoever goes at once looks for itself.
-        if lane.busy and self._glance is not None and isinstance(op, Claim):
+        if self._glance is not None and lane.busy and isinstance(op, Claim):
             seen: Any = self._glance(op)
             if seen is not None:
                 return seen  # type: ignore[no-any-return]  # a claim's reply

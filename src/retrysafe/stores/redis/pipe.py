@@ -90,6 +90,13 @@ class Exchanged:
         return [self.future]
 
 
+def _heed_cancellation() -> None:
+    """Before Python 3.12 `asyncio.wait_for`, by which drivers connect, loses one that comes as it succeeds."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 class Pipe:
     """Belongs to one event loop. Connects at first use, and again after it broke."""
 
@@ -197,16 +204,19 @@ class Pipe:
     async def _connect(self) -> None:
         try:
             connection = await self._pool.get_connection(*self._arguments)
+            _heed_cancellation()
         except BaseException as error:
             self._connecting = False
             self._refuse(error)
             if not isinstance(error, Exception):
+                await self._pool.disconnect()  # the end of the store or of its loop; it may have got half way
                 raise
             return
         self._connecting = False
-        self._ear = Ear(self, connection._writer.transport)
-        self._start(self._hold(connection, self._ear))
+        self._ear = ear = Ear(self, connection._writer.transport)
         self._flush()
+        # In this same task: one that is cancelled before its first step would never give the connection back.
+        await self._hold(connection, ear)
 
     async def _hold(self, connection: Any, ear: Ear) -> None:
         """Give the connection back when it broke, or when the store is closed or the event loop ends."""
