@@ -377,7 +377,7 @@ async def test_calls_that_are_over_leave_nothing_behind() -> None:
         beats.start(lease, 60.0)
     for n in range(10 * SWEEP):
         beats.start(lease_of(10 + n), 60.0)()
-    found = [held for held in gc.get_objects() if isinstance(held, Lease)]
+    found = [held for held in gc.get_objects() if type(held) is Lease]  # some objects answer `isinstance` themselves
     assert len(found) <= 2 * SWEEP
     assert all(any(held is lease for held in found) for lease in living)
 

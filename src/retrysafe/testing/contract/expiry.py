@@ -28,55 +28,54 @@ from retrysafe.testing.builders import (
 from retrysafe.testing.driver import Do
 
 CENTURIES = 200 * 365 * DAY
-AROUND = [(-TICK, False), (0.0, True), (TICK, True)]
-around = pytest.mark.parametrize(("offset", "over"), AROUND, ids=["a-tick-before", "on-it", "a-tick-after"])
+AROUND = {"a tick before": (-TICK, False), "on it": (0.0, True), "a tick after": (TICK, True)}
 
 
 # To the tick --------------------------------------------------------------------------------------
 
 
-@around
 @pytest.mark.parametrize("on_lapse", ["resume", "rerun"])
-def test_a_lease_lapses_on_its_tick(do: Do, on_lapse: OnLapse, offset: float, over: bool) -> None:
-    do(claim("k", lease=30, on_lapse=on_lapse, now=0))
-    op = claim("k", now=30 + offset)
-    assert isinstance(judge(op, do(op)), Execute if over else Busy)
+def test_a_lease_lapses_on_its_tick(do: Do, on_lapse: OnLapse) -> None:
+    for key, (offset, over) in AROUND.items():
+        do(claim(key, lease=30, on_lapse=on_lapse, now=0))
+        op = claim(key, now=30 + offset)
+        assert isinstance(judge(op, do(op)), Execute if over else Busy), key
 
 
-@around
-def test_a_renewed_lease_lapses_on_its_new_tick(do: Do, offset: float, over: bool) -> None:
-    held = do(claim("k", lease=30, on_lapse="rerun", now=0))
-    assert do(renew(held, lease=30, now=29)) is True
-    assert do(claim("k", now=59 + offset)).granted is over
+def test_a_renewed_lease_lapses_on_its_new_tick(do: Do) -> None:
+    for key, (offset, over) in AROUND.items():
+        held = do(claim(key, lease=30, on_lapse="rerun", now=0))
+        assert do(renew(held, lease=30, now=29)) is True
+        assert do(claim(key, now=59 + offset)).granted is over, key
 
 
-@around
-def test_the_sweeper_may_suspect_from_the_tick_on(do: Do, offset: float, over: bool) -> None:
-    held = do(claim("k", lease=30, on_lapse="uncertain", now=0))
-    assert do(suspect(held, "swept", lapsed_only=True, now=30 + offset)) is over
+def test_the_sweeper_may_suspect_from_the_tick_on(do: Do) -> None:
+    for key, (offset, over) in AROUND.items():
+        held = do(claim(key, lease=30, on_lapse="uncertain", now=0))
+        assert do(suspect(held, "swept", lapsed_only=True, now=30 + offset)) is over, key
 
 
-@around
 @pytest.mark.parametrize("ending", ["completed", "released"])
-def test_a_settled_record_expires_on_its_tick(do: Do, ending: str, offset: float, over: bool) -> None:
-    held = do(claim("k", retention=DAY, now=0))
-    assert do(complete(held, b"x", now=1) if ending == "completed" else release(held, now=1)) is True
-    op = claim("k", body=b"another request", now=DAY + offset)
-    assert do(op).granted is over
+def test_a_settled_record_expires_on_its_tick(do: Do, ending: str) -> None:
+    for key, (offset, over) in AROUND.items():
+        held = do(claim(key, retention=DAY, now=0))
+        assert do(complete(held, b"x", now=1) if ending == "completed" else release(held, now=1)) is True
+        op = claim(key, body=b"another request", now=DAY + offset)
+        assert do(op).granted is over, key
 
 
-@around
-def test_a_replay_ends_on_the_tick(do: Do, offset: float, over: bool) -> None:
-    assert do(complete(do(claim("k", retention=DAY, now=0)), b"x", now=1)) is True
-    op = claim("k", now=DAY + offset)
-    assert isinstance(judge(op, do(op)), Execute if over else Replay)
+def test_a_replay_ends_on_the_tick(do: Do) -> None:
+    for key, (offset, over) in AROUND.items():
+        assert do(complete(do(claim(key, retention=DAY, now=0)), b"x", now=1)) is True
+        op = claim(key, now=DAY + offset)
+        assert isinstance(judge(op, do(op)), Execute if over else Replay), key
 
 
-@around
-def test_the_reaper_takes_from_the_tick_on(do: Do, offset: float, over: bool) -> None:
-    assert do(complete(do(claim("k", retention=DAY, now=0)), b"x", now=1)) is True
-    assert do(reap(now=DAY + offset)) == int(over)
-    assert (do(lookup("k")).record is None) is over
+def test_the_reaper_takes_from_the_tick_on(do: Do) -> None:
+    for key, (offset, over) in AROUND.items():
+        assert do(complete(do(claim(key, retention=DAY, now=0)), b"x", now=1)) is True
+        assert do(reap(now=DAY + offset)) == (2 if key == "on it" else int(over)), key  # with the one that was left
+        assert (do(lookup(key)).record is None) is over, key
 
 
 # How long a settled record is kept ----------------------------------------------------------------
