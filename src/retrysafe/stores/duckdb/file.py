@@ -94,7 +94,7 @@ class DuckdbFile:
             replies: list[Any] = follow(glance(self.plans.texts["lookup_many"], ops), send)
             for place, op in by_id(ops):
                 if replies[place] is None:
-                    replies[place] = follow(self.plans.under_lock(op), send)
+                    replies[place] = follow(self.plans.unread(op), send)
             return replies
 
         return in_transaction(connection, each)

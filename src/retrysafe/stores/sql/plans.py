@@ -61,9 +61,9 @@ class Plans:
         plan: Plan[Statement, R] = _PLANS[type(op)](self, op)
         return plan
 
-    def under_lock(self, op: Op[R]) -> Plan[Statement, R]:
-        """The plan of an operation for who holds the store's one write lock already: nothing is gained by reading
-        first, and a new key needs no look at what is not there."""
+    def unread(self, op: Op[R]) -> Plan[Statement, R]:
+        """The plan of an operation for who has looked already, or holds the store's one write lock: a new key needs no
+        look at what is not there."""
         plan: Any = self._claim(op, reads_first=False) if isinstance(op, Claim) else self.of(op)
         return plan  # type: ignore[no-any-return]
 
