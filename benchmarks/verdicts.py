@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import NamedTuple
 
 from benchmarks.stores import OFF, ON
 from benchmarks.tables import Measure, Ratio, Row, Table, ratio
+from benchmarks.web import OURS
 
 PEER_FACTOR = 1.8
 STORES = ("Redis", "PostgreSQL", "SQLite")
@@ -53,15 +55,14 @@ def of_targets(table: Table) -> Iterator[Verdict]:
 
 
 def against_peers(table: Table) -> Iterator[Verdict]:
-    """Ours as the README has it, against whoever is best on the same store."""
-    for store in STORES:
-        mine = next((row for row in table.rows if row.name == f"ours, {store}"), None)
+    """Ours in both places, against whoever is best on the same store."""
+    for name, store in product(OURS, STORES):
+        mine = next((row for row in table.rows if row.name == f"{name}, {store}"), None)
         rivals = [row for row in table.rows if is_peer(row.name, store) and row.name not in table.wrong]
         if mine is not None and rivals:
             best = max(rivals, key=lambda row: row.median("rate"))
-            yield verdict(
-                f"{short(table.title)}, {store}: against the best other package", mine, best, "rate", PEER_FACTOR
-            )
+            what = f"{short(table.title)}, {mine.name}: against the best other package"
+            yield verdict(what, mine, best, "rate", PEER_FACTOR)
 
 
 def is_peer(name: str, store: str) -> bool:

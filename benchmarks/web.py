@@ -15,6 +15,9 @@ from benchmarks.tables import Table, Target
 BARE = "bare application"
 CALLERS = (32,)
 SMOKE = (BARE, "ours, Redis", "ours, PostgreSQL", "ours, SQLite")
+OURS = ("ours", "ours at the edge")
+"""As the README has it, and where most other packages stand: the same is asked of both."""
+
 KINDS: tuple[Kind, ...] = ("new keys", "replays", "no key")
 
 
@@ -79,9 +82,13 @@ def django(machines: Machines, pace: Pace) -> list[Table]:
     return measured("django", "Django REST framework", "django_app", apps, at, pace, {})
 
 
+WANTED: dict[Kind, dict[str, float]] = {
+    "new keys": {"Redis": 0.70, "PostgreSQL": 0.60, "SQLite": 0.60},
+    "replays": {"Redis": 0.85, "PostgreSQL": 0.85, "SQLite": 0.85},
+}
 TARGETS: dict[Kind, list[Target]] = {
-    "new keys": [("ours, Redis", 32, 0.70), ("ours, PostgreSQL", 32, 0.60), ("ours, SQLite", 32, 0.60)],
-    "replays": [("ours, Redis", 32, 0.85), ("ours, PostgreSQL", 32, 0.85), ("ours, SQLite", 32, 0.85)],
+    kind: [(f"{ours}, {store}", 32, least) for ours in OURS for store, least in wanted.items()]
+    for kind, wanted in WANTED.items()
 }
 
 

@@ -24,6 +24,7 @@ from retrysafe.stores.mysql.dialect import parse_url
 from retrysafe.stores.registry import open_store
 from retrysafe.testing.builders import claim
 from tests.opening import patient, unique, with_option
+from tests.servers.mysql import sessions
 
 STORES = ["sqlite", "postgres", "redis", "mysql", "mongodb"]
 each_store = pytest.mark.parametrize("store", [pytest.param(name, marks=pytest.mark.store(name)) for name in STORES])
@@ -74,8 +75,7 @@ def connections(url: str) -> list[int]:
 def mysql_connections(url: str) -> list[int]:
     """Those of this worker's own database that say they come from a client, our own question aside."""
     with pymysql.connect(**parse_url(url).connect) as admin, admin.cursor() as cursor:
-        cursor.execute("SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> connection_id()")
-        return [number for (number,) in cursor.fetchall()]
+        return sorted(sessions(cursor, "db = DATABASE() AND id <> connection_id()"))
 
 
 def mongodb_connections(url: str, name: str) -> list[int]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from tests.opening import open_migrated, patient, unique
 from tests.servers import MariaDBServer, MongoServer, MySQLServer, PostgresServer, ValkeyServer
 from tests.servers.base import Server
 from tests.servers.dynamodb import DynoxideServer
+from tests.servers.valkey import RedisServer, ValkeyCluster
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,6 +63,21 @@ class KilledServer:
 
     def close(self) -> None:
         self.server.stop()
+
+
+class KilledNode(KilledServer):
+    """A cluster of which one primary after the other is killed; the slots of the others go on meanwhile."""
+
+    def __init__(self, store: str, cluster: ValkeyCluster) -> None:
+        super().__init__(store, cluster)
+        self.turn = cycle(cluster.primaries)
+
+    def kill(self) -> None:
+        node = next(self.turn)
+        assert node.process is not None
+        before = node.process.pid
+        node.restart()
+        assert node.process.pid != before
 
 
 class KilledProcess:
@@ -116,6 +133,8 @@ VICTIMS: dict[str, Callable[[Path], Victim]] = {
     # A moment without a majority is no transaction: a claim waits for longer than any restart takes.
     "mongodb": lambda folder: KilledServer("mongodb", MongoServer(), "patience=60&serverSelectionTimeoutMS=1000"),
     "redis": lambda folder: KilledServer("redis", ValkeyServer()),
+    "redis8": lambda folder: KilledServer("redis8", RedisServer()),
+    "redis_cluster": lambda folder: KilledNode("redis_cluster", ValkeyCluster()),
     "dynamodb": lambda folder: KilledServer("dynamodb", DynoxideServer(), "attempts=1&timeout=20"),
     "sqlite": lambda folder: KilledProcess(f"sqlite:///{folder / unique()}.db"),
     "duckdb": lambda folder: KilledProcess(f"duckdb:///{folder / unique()}.duckdb"),

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pymysql
 
+from retrysafe.stores.mysql.doctor import GARBLED, TRIES
 from tests.servers.base import Server, ServerUnavailable, give_away, nobody
 from tests.servers.debian import PLACE, Prefix, alone, package
 
@@ -171,3 +173,16 @@ def mysql_version(url: str) -> str:
         (told,) = cursor.fetchone() or ("",)
     number = told.partition("-")[0]
     return f"MariaDB {number}" if "mariadb" in told.lower() else f"MySQL {number}"
+
+
+def sessions(cursor: Any, where: str, values: Sequence[Any] = ()) -> set[int]:
+    """The connections of a server for which this holds. MySQL shows what each of them is saying just now, and refuses
+    to where that is no text, as the binary values of somebody else's test: then it is asked again."""
+    for left in reversed(range(TRIES)):
+        try:
+            cursor.execute(f"SELECT id FROM information_schema.processlist WHERE {where}", values)
+            break
+        except pymysql.MySQLError as error:
+            if error.args[0] != GARBLED or not left:
+                raise
+    return {int(number) for (number,) in cursor.fetchall()}

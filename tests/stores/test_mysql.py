@@ -32,6 +32,7 @@ from retrysafe.testing import Do
 from retrysafe.testing.builders import answer, claim, complete
 from tests.faults.story import resend
 from tests.opening import COLOURS, unique, with_option
+from tests.servers.mysql import sessions
 from tests.waiting import until
 
 SERVERS = [pytest.param(name, marks=pytest.mark.store(name)) for name in ("mysql", "mariadb")]
@@ -261,8 +262,7 @@ def killer(url: str) -> Iterator[Any]:
 
 def connections(cursor: Any) -> set[int]:
     """Those to this database. Other tests of this worker have theirs open: they are not ours to end."""
-    cursor.execute("SELECT id FROM information_schema.processlist WHERE db = DATABASE()")
-    return {int(number) for (number,) in cursor.fetchall()}
+    return sessions(cursor, "db = DATABASE()")
 
 
 def test_idle_connections_that_were_ended_are_not_given_out(url: str, killer: Any) -> None:
@@ -315,19 +315,14 @@ def test_each_new_connection_asks_again(url: str, killer: Any, colour: str) -> N
     assert asked == accounts[:1], "an open one is kept"
     void = accounts.pop(0)
     killer.execute(f"DROP USER {void}")
-    for number in sessions(killer, void):
+    for number in sessions(killer, "user = %s", [void]):
         killer.execute(f"KILL {number}")
-    until(lambda: not sessions(killer, void), 30, "the connection to be ended")
+    until(lambda: not sessions(killer, "user = %s", [void]), 30, "the connection to be ended")
     assert resend(lambda: do(claim("other", now=None))).granted
     assert asked == [void, *accounts]
-    assert sessions(killer, accounts[0])
+    assert sessions(killer, "user = %s", accounts)
     do.close()
     killer.execute(f"DROP USER {accounts[0]}")
-
-
-def sessions(cursor: Any, account: str) -> list[int]:
-    cursor.execute("SELECT id FROM information_schema.processlist WHERE user = %s", [account])
-    return [number for (number,) in cursor.fetchall()]
 
 
 @pytest.mark.parametrize("colour", COLOURS)
