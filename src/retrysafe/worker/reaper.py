@@ -10,9 +10,10 @@ from collections.abc import Callable
 from retrysafe.core.ops import Reap
 from retrysafe.engine.safe import RetrySafe
 
-BATCH = 1000
+BATCH = 500
 PAUSE = 0.05
-"""Measured: 1,000 rows and 50 ms cost claims a quarter of their speed; without the pause it is half."""
+"""Measured: 1,000 rows and 50 ms cost claims a quarter of their speed; without the pause it is half. Half as many rows
+keep the slowest claims nearer to what they are without a reaper, and still take some 700 million a day."""
 
 
 class Reaper:
