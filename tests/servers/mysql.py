@@ -13,7 +13,7 @@ from typing import Any
 
 import pymysql
 
-from retrysafe.stores.mysql.doctor import GARBLED, TRIES
+from retrysafe.stores.mysql.doctor import ask_who_is_there
 from tests.servers.base import Server, ServerUnavailable, give_away, nobody
 from tests.servers.debian import PLACE, Prefix, alone, package
 
@@ -175,14 +175,7 @@ def mysql_version(url: str) -> str:
     return f"MariaDB {number}" if "mariadb" in told.lower() else f"MySQL {number}"
 
 
-def sessions(cursor: Any, where: str, values: Sequence[Any] = ()) -> set[int]:
-    """The connections of a server for which this holds. MySQL shows what each of them is saying just now, and refuses
-    to where that is no text, as the binary values of somebody else's test: then it is asked again."""
-    for left in reversed(range(TRIES)):
-        try:
-            cursor.execute(f"SELECT id FROM information_schema.processlist WHERE {where}", values)
-            break
-        except pymysql.MySQLError as error:
-            if error.args[0] != GARBLED or not left:
-                raise
+def sessions(cursor: Any, where: str, values: Sequence[Any] | None = None) -> set[int]:
+    """The connections of a server for which this holds, whatever other tests are saying to it meanwhile."""
+    ask_who_is_there(cursor, f"SELECT id FROM information_schema.processlist WHERE {where}", values)
     return {int(number) for (number,) in cursor.fetchall()}

@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 
 from retrysafe.core.ops import Renew
@@ -37,14 +35,6 @@ class AsyncHeartbeat:
             beats = self._beats = self._of(asyncio.get_running_loop())
         beats.add(lease, duration)
         return lease.end
-
-    @contextmanager
-    def keep(self, lease: Lease, duration: float) -> Iterator[None]:
-        stop = self.start(lease, duration)
-        try:
-            yield
-        finally:
-            stop()
 
     def _of(self, loop: asyncio.AbstractEventLoop) -> _Beats:
         if loop not in self._others:

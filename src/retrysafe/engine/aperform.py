@@ -16,7 +16,7 @@ from retrysafe.core.ops import Op
 from retrysafe.engine.aheartbeat import AsyncHeartbeat
 from retrysafe.engine.drive import Interrupted
 from retrysafe.engine.effects import Announce, Effect, Invoke, Pause
-from retrysafe.engine.heartbeat import Lease, held_lease
+from retrysafe.engine.heartbeat import Lease, held_lease, until_over
 from retrysafe.engine.perform import RESEND_AFTER, SETTLE_LIMIT
 from retrysafe.engine.sealing import Sealer
 from retrysafe.errors import StoreError, StoreUnclear
@@ -87,7 +87,7 @@ class AsyncPerformer:
 
     async def _invoke(self, call: Invoke) -> Any:
         lease = Lease(call.id, call.key, call.fence)
-        with self.heartbeat.keep(lease, call.lease), held_lease(lease):
+        with until_over(self.heartbeat.start(lease, call.lease)), held_lease(lease):
             call.started = True
             result = call.function()
             return await result if inspect.isawaitable(result) else result

@@ -136,7 +136,7 @@ def claimed(claim: Claim, task: Task, events: Events) -> Flow[Outcome]:
     waited = 0.0
     while True:
         outcome = judge(claim, (yield claim))
-        if isinstance(outcome, _SETTLED):
+        if isinstance(outcome, _DECIDED):
             return outcome
         left = task.policy.wait - waited
         if not (isinstance(outcome, Busy) and task.policy.busy == "wait" and left > 0):
@@ -151,7 +151,7 @@ def claimed(claim: Claim, task: Task, events: Events) -> Flow[Outcome]:
         waited += pause if slept is None else slept
 
 
-_SETTLED = (Execute, Replay)
+_DECIDED = (Execute, Replay)
 _REFUSED: dict[type[Outcome], Any] = {Busy: "busy", Mismatch: "mismatched", Uncertain: "uncertain"}
 
 

@@ -90,6 +90,15 @@ def disown_lease(token: Token[Lease | None]) -> None:
         _current.set(None)
 
 
+@contextmanager
+def until_over(stop: Stop) -> Iterator[None]:
+    """For the time of a block: what was started is ended with it."""
+    try:
+        yield
+    finally:
+        stop()
+
+
 class Heartbeat:
     """A thread that renews leases as they come due."""
 
@@ -112,14 +121,6 @@ class Heartbeat:
         lease.until = now + duration
         self._add(now + duration / BEATS_PER_LEASE, lease, duration)
         return lease.end
-
-    @contextmanager
-    def keep(self, lease: Lease, duration: float) -> Iterator[None]:
-        stop = self.start(lease, duration)
-        try:
-            yield
-        finally:
-            stop()
 
     def stop(self) -> None:
         with self._changed:

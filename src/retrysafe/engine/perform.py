@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from retrysafe.core.ops import Op
 from retrysafe.engine.effects import Announce, Effect, Invoke, Pause
-from retrysafe.engine.heartbeat import Heartbeat, Lease, held_lease
+from retrysafe.engine.heartbeat import Heartbeat, Lease, held_lease, until_over
 from retrysafe.engine.sealing import Sealer
 from retrysafe.errors import StoreError, StoreUnclear
 from retrysafe.stores.base import Store
@@ -72,6 +72,6 @@ class Performer:
 
     def _invoke(self, call: Invoke) -> Any:
         lease = Lease(call.id, call.key, call.fence)
-        with self._heartbeat.keep(lease, call.lease), held_lease(lease):
+        with until_over(self._heartbeat.start(lease, call.lease)), held_lease(lease):
             call.started = True
             return call.function()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pymysql
@@ -57,7 +57,8 @@ def read(cursor: Any, table: str) -> Settings:
     found = {row["Variable_name"].lower(): str(row["Value"]) for row in cursor.fetchall()}
     cursor.execute(TABLE, [table])
     there = cursor.fetchone() or {}
-    replicas = _replicas_now(cursor)
+    ask_who_is_there(cursor, REPLICAS)
+    replicas = int((cursor.fetchone() or {}).get("replicas", 0))
     cursor.execute("SHOW GLOBAL STATUS LIKE 'Rpl\\_semi\\_sync\\_%\\_status'")
     semi_sync = any(str(row["Value"]) == "ON" for row in cursor.fetchall())
     product = "MariaDB" if "mariadb" in found["version"].lower() else "MySQL"
@@ -65,15 +66,15 @@ def read(cursor: Any, table: str) -> Settings:
     return {**found, **told, "engine": there.get("engine"), "collation": there.get("collation")}
 
 
-def _replicas_now(cursor: Any) -> int:
+def ask_who_is_there(cursor: Any, question: str, values: Sequence[Any] | None = None) -> None:
+    """Ask the list of connections; again where what somebody says just now is in the way."""
     for left in reversed(range(TRIES)):
         try:
-            cursor.execute(REPLICAS)
-            break
+            cursor.execute(question, values)
+            return
         except pymysql.MySQLError as error:
             if error.args[0] != GARBLED or not left:
                 raise
-    return int((cursor.fetchone() or {}).get("replicas", 0))
 
 
 def judge(settings: Settings) -> Iterator[Finding]:

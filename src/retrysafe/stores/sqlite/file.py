@@ -109,7 +109,7 @@ class SqliteFile:
         """
         if not self._ready:
             return None
-        row = self._peek(op.id)
+        row = self._beside(lambda connection: connection.execute(self._by_id, (op.id,)).fetchone())
         if row is None:
             return None
         now = time.time_ns() // 1000 if op.now is None else op.now
@@ -119,25 +119,18 @@ class SqliteFile:
             return ClaimReply(grant is Grant.OWN, record, now)
         return None
 
-    def _peek(self, record_id: bytes) -> Any:
-        try:
-            connection = self._reader()
-            try:
-                return connection.execute(self._by_id, (record_id,)).fetchone()
-            finally:
-                self._readers.append(connection)
-        except (sqlite3.Error, UnicodeError) as error:
-            raise translated(error, self.path) from error
-
     def send(self, statement: Statement) -> list[Any]:
         return self.write(statement) if statement.writes else self.read(statement)
 
     def read(self, statement: Statement) -> list[Any]:
+        return self._beside(lambda connection: _run(connection, statement))
+
+    def _beside(self, look: Callable[[sqlite3.Connection], R]) -> R:
         """On a connection of its own: readers and the writer do not wait for each other."""
         try:
             connection = self._reader()
             try:
-                return _run(connection, statement)
+                return look(connection)
             finally:
                 self._readers.append(connection)
         except (sqlite3.Error, UnicodeError) as error:
