@@ -106,7 +106,7 @@ class Lane:
         return follower
 
     def _follow(self, follower: Follower) -> Any:
-        if not (follower.signal.acquire(timeout=SLOW) or self._takes_off(follower) or self._woken(follower)):
+        if not self._woken(follower):
             raise tired()
         if follower.leads:
             self._lead(follower)
@@ -128,7 +128,15 @@ class Lane:
             return True
 
     def _woken(self, follower: Follower) -> bool:
-        return follower.signal.acquire(timeout=PATIENCE) or not self._gave_up(follower)
+        """Looked at again and again: who is not the first now may be it when those before have gone in a flight that is
+        slow as well."""
+        if self._flights == 1:
+            return follower.signal.acquire(timeout=PATIENCE) or not self._gave_up(follower)
+        deadline = follower.since + PATIENCE
+        while time.monotonic() < deadline:
+            if follower.signal.acquire(timeout=SLOW) or self._takes_off(follower):
+                return True
+        return not self._gave_up(follower)
 
     def _gave_up(self, follower: Follower) -> bool:
         """Waited long enough. Not if its operation is on its way: the store has a deadline of its own for that."""
