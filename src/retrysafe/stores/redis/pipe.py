@@ -3,7 +3,8 @@
 When nothing is in flight a command is written at once; whatever else is asked in the same turn of the event loop goes
 out in one write at its end, without waiting for the replies before it, and what one run of a script can do is one
 command. So the calls that would have waited for each other share a script's run, a write, a read and (where the server
-syncs its log once per turn) a commit.
+syncs its log once per turn) a commit. Among many callers a part of them goes out before the turn ends: were it one
+write for all, server and client would take turns at being idle, each waiting for the other's whole batch.
 
 The connection is redis-py's own: it resolves, connects, does TLS, logs in and selects the database. Then its transport
 is given another protocol, and hiredis reads the replies; docs/decisions/0010-redis-wire.md says why and what it costs.
@@ -22,6 +23,9 @@ from retrysafe.stores.redis.packing import Group, Piece, run
 from retrysafe.stores.redis.wire import Exchange, packed, replies_of, stretches
 
 LIMIT = 10_000
+PARTS, LEAST = 4, 16
+"""How many writes share out everybody who waits; and the fewest operations that are worth one before the turn ends."""
+
 _NOT_YET = object()
 
 
@@ -142,6 +146,8 @@ class Pipe:
                 self._flush_soon(loop)
             else:
                 self._flush()
+        elif len(self._unsent) >= LEAST and len(self._unsent) * PARTS >= self._count and self._ear is not None:
+            self._write(self._ear.transport)
 
     def hang_up(self) -> None:
         """Let go of this connection; the next command makes another."""
