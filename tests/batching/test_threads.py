@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from retrysafe.core.ops import Claim, Op
 from retrysafe.errors import CorruptRecord, StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import BatchRefused
 from retrysafe.stores.batching import queue, sync
+from retrysafe.stores.batching.queue import PLENTY
 from retrysafe.stores.batching.sync import Batching, Lane
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing.builders import claim, complete, release, renew
@@ -67,6 +69,10 @@ class Bench:
         self.store.hold()
         self.call(claim("in-flight"))
         assert self.store.entered.wait(SECONDS)
+        return self.queue(*ops)
+
+    def queue(self, *ops: Op[Any]) -> list[Caller]:
+        """Behind what is in flight, in their order."""
         made = []
         for op in ops:
             size = len(self.lane._queue)
@@ -250,10 +256,8 @@ def test_an_interrupted_first_follower_is_not_made_the_leader(signals: list[Inte
     assert not bench.lane.busy
 
 
-def test_an_appointed_leader_that_is_interrupted_gives_the_lane_on(signals: list[Interruptible]) -> None:
-    bench = Bench()
-    first, second = bench.crowd(claim("a"), claim("b"))
-    lead = sync.Lane._lead
+def interrupted_once(lead: Callable[[Lane, sync.Follower], None]) -> Callable[[Lane, sync.Follower], None]:
+    """Whoever leads first is interrupted before it does anything."""
     broken: list[bool] = []
 
     def lead_once(self: Lane, leader: sync.Follower) -> None:
@@ -262,8 +266,14 @@ def test_an_appointed_leader_that_is_interrupted_gives_the_lane_on(signals: list
             raise Interrupt
         lead(self, leader)
 
+    return lead_once
+
+
+def test_an_appointed_leader_that_is_interrupted_gives_the_lane_on(signals: list[Interruptible]) -> None:
+    bench = Bench()
+    first, second = bench.crowd(claim("a"), claim("b"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sync.Lane, "_lead", lead_once)
+        patch.setattr(sync.Lane, "_lead", interrupted_once(sync.Lane._lead))
         bench.end()
     assert isinstance(first.ended, Interrupt)
     assert second.ended.granted
@@ -282,6 +292,53 @@ def test_patience_is_kept_behind_a_store_that_hangs(monkeypatch: pytest.MonkeyPa
     bench.store.go()
     assert hanging.result().granted
     assert not bench.lane.busy
+
+
+# Two flights -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def never_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a thread has to wait for the interpreter, nobody takes a flight for a slow one."""
+    monkeypatch.setattr(sync, "SLOW", 3600.0)
+
+
+@pytest.mark.usefixtures("never_slow")
+def test_a_second_flight_for_what_is_worth_one() -> None:
+    bench = Bench(flights=2, mixes=True)
+    bench.crowd(*(claim(f"k{number}") for number in range(PLENTY - 1)))
+    assert bench.store.batches == [], "too few: they wait for the one in flight"
+    bench.call(claim("one more"))
+    until(lambda: bench.store.batches, SECONDS, "the second flight")
+    assert bench.sent() == [["one more", *(f"k{number}" for number in range(PLENTY - 1))]]
+    bench.queue(*(claim(f"l{number}") for number in range(2 * PLENTY)))
+    assert len(bench.store.batches) == 1, "no third one"
+    assert errors(bench.end()) == []
+    assert (bench.lane.busy, bench.lane._flying) == (False, 0)
+
+
+@pytest.mark.usefixtures("never_slow")
+def test_flights_share_what_there_is() -> None:
+    bench = Bench(flights=2, mixes=True)
+    bench.crowd(*(claim(f"k{number}") for number in range(PLENTY - 1)))
+    bench.call(claim("one more"))
+    until(lambda: bench.store.batches, SECONDS, "the second flight")
+    bench.queue(*(claim(f"l{number}") for number in range(2 * PLENTY)))
+    assert errors(bench.end()) == []
+    assert max(len(batch) for batch in bench.sent()) <= 3 * PLENTY // 2
+
+
+@pytest.mark.usefixtures("never_slow")
+def test_who_would_lead_the_second_flight_and_is_interrupted_gives_it_on() -> None:
+    bench = Bench(flights=2, mixes=True)
+    bench.crowd(*(claim(f"k{number}") for number in range(PLENTY - 1)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sync.Lane, "_lead", interrupted_once(sync.Lane._lead))
+        last = bench.call(claim("one more"))
+        assert isinstance(last.result(), Interrupt)
+    assert errors(bench.end()[:-1]) == []
+    assert bench.lane._aloft == 0
+    assert "one more" not in [key for batch in bench.sent() for key in batch]
 
 
 # A flight that is slow to return -------------------------------------------------------------------

@@ -22,6 +22,7 @@ from retrysafe.stores.batching.queue import (
     fail,
     halves,
     lanes,
+    share,
     stopped,
     take_batch,
     tell_all,
@@ -140,7 +141,9 @@ class AsyncLane:
         going = bool(self._queue)
         while going:
             flight.since = loop.time()
-            flight.sent = take_batch(self._queue, self._share(), flight.since)
+            flying = sum(len(other.sent) for other in self._aloft)
+            limit = share(len(self._queue), flying, self._flights, self._batch)
+            flight.sent = take_batch(self._queue, limit, flight.since)
             await self._send(flight.sent)
             flight.sent = []
             # Who was told just now may come back at once with its next operation: it need not miss this flight.
@@ -148,13 +151,6 @@ class AsyncLane:
             self._aloft.remove(flight)
             going = self._worth_it(loop.time())
             self._aloft.append(flight)
-
-    def _share(self) -> int:
-        """With several flights, an even part of what waits and flies: else one would have them all."""
-        if self._flights == 1:
-            return self._batch
-        total = len(self._queue) + sum(len(flight.sent) for flight in self._aloft)
-        return min(self._batch, max(PLENTY, -(-total // self._flights)))
 
     def _pumped(self, task: asyncio.Task[None]) -> None:
         """A callback and not a `finally`: a task that is cancelled before its first step never runs its body."""

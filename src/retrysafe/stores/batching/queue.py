@@ -15,7 +15,7 @@ QUEUE = 10_000
 PATIENCE = 30.0
 """Seconds an operation may wait for its turn; then the store is as good as away."""
 
-PLENTY = 32
+PLENTY = 16
 """Operations that are worth a flight of their own beside another; with fewer, what it costs is mostly the trip."""
 
 SLOW = 0.05
@@ -74,6 +74,12 @@ def take_batch(queue: deque[W], limit: int, now: float) -> list[W]:
             batch.append(waiting)
     queue.extendleft(reversed(again))
     return batch
+
+
+def share(waiting: int, flying: int, flights: int, limit: int) -> int:
+    """How many of those who wait one flight takes. Where there may be several, an even part of all: else one would have
+    them all and the others would have nothing to do."""
+    return limit if flights == 1 else min(limit, max(PLENTY, -(-(waiting + flying) // flights)))
 
 
 def halves(batch: list[W]) -> tuple[list[W], list[W]]:

@@ -16,12 +16,14 @@ from retrysafe.stores.batching.queue import (
     AT_MOST,
     BATCH,
     PATIENCE,
+    PLENTY,
     QUEUE,
     SLOW,
     Result,
     fail,
     halves,
     lanes,
+    share,
     stopped,
     take_batch,
     tell_all,
@@ -58,8 +60,9 @@ class Follower:
 
 class Lane:
     """One queue among threads: whoever finds the lane idle goes, the next one leads the others. Where there may be
-    several `flights`, the first who has waited for long does not wait for one that is slow to return (it asks for a key
-    that somebody holds): it leads beside it.
+    several `flights`, a second one leaves when there is enough for it, so that the store works while we pack and
+    unpack; and the first who has waited for long does not wait for one that is slow to return (it asks for a key that
+    somebody holds): it leads beside it.
 
     A thread may be interrupted anywhere (Ctrl-C, a time limit by signal), so whoever has the lane gives it on in a
     `finally` that begins before it is taken.
@@ -72,7 +75,8 @@ class Lane:
         self._flights = flights
         self._lock = threading.Lock()
         self._queue: deque[Follower] = deque()
-        self._aloft = 0
+        self._aloft = self._flying = 0
+        """Flights under way, and operations in them."""
 
     @property
     def busy(self) -> bool:
@@ -85,7 +89,8 @@ class Lane:
         try:
             with self._lock:
                 if self._aloft:
-                    follower = self._join(op)
+                    follower = Follower(op)
+                    self._join(follower)
                 else:
                     self._aloft, mine = 1, True
             if follower is None:
@@ -98,15 +103,18 @@ class Lane:
             elif follower is not None:
                 self._leave(follower)
 
-    def _join(self, op: Op[Any]) -> Follower:
+    def _join(self, follower: Follower) -> None:
         if len(self._queue) >= self._limit:
             raise too_long(len(self._queue))
-        follower = Follower(op)
         self._queue.append(follower)
-        return follower
+        if self._aloft < self._flights and len(self._queue) >= PLENTY:
+            # Who makes it enough for another flight leads it: it is awake.
+            self._queue.rotate()
+            self._aloft += 1
+            follower.leads = True
 
     def _follow(self, follower: Follower) -> Any:
-        if not self._woken(follower):
+        if not follower.leads and not self._woken(follower):
             raise tired()
         if follower.leads:
             self._lead(follower)
@@ -159,15 +167,20 @@ class Lane:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        """A flight is over: the first who waits leads the next, or nobody does. Beside another one nobody does, unless
-        it has waited for long: one flight with everybody in it is better than two."""
+        """A flight is over: the first who waits leads the next, or nobody does."""
         with self._lock:
             first = next((waiting for waiting in self._queue if not waiting.leads), None)
-            if first is None or (self._aloft > 1 and time.monotonic() - first.since < SLOW):
+            if first is None or not self._worth_it(first):
                 self._aloft -= 1
                 return
             first.leads = True
         first.signal.release()
+
+    def _worth_it(self, first: Follower) -> bool:
+        """Whether another flight takes the place of the one that is over. Beside others only with a batch that is worth
+        the trip, or if it has waited for long: with few in it, one flight for everybody is better than two."""
+        enough = self._aloft <= self._flights and len(self._queue) >= PLENTY
+        return self._aloft == 1 or enough or time.monotonic() - first.since >= SLOW
 
     def _lead(self, leader: Follower) -> None:
         """Send the next batch, the leader's own operation first in it. Who leads another flight is not in it."""
@@ -175,14 +188,19 @@ class Lane:
             others = [waiting for waiting in self._queue if waiting.leads and waiting is not leader]
             for waiting in others:
                 self._queue.remove(waiting)
-            batch = take_batch(self._queue, self._batch, time.monotonic())
+            limit = share(len(self._queue), self._flying, self._flights, self._batch)
+            batch = take_batch(self._queue, limit, time.monotonic())
+            self._flying += len(batch)
             self._queue.extendleft(reversed(others))
         try:
             self._send(batch)
         except BaseException as error:
             fail(batch, stopped("leader", error))
             raise
-        if len(batch) > 1 and not self._queue:
+        finally:
+            with self._lock:
+                self._flying -= len(batch)
+        if len(batch) > 1 and (self._flights > 1 or not self._queue):
             # Those who were told just now wait for the interpreter, which this thread has. Who comes back at once with
             # its next operation need not miss the next batch: stand back until they have had their turn.
             time.sleep(BREATH)
