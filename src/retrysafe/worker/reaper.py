@@ -10,10 +10,10 @@ from collections.abc import Callable
 from retrysafe.core.ops import Reap
 from retrysafe.engine.safe import RetrySafe
 
-BATCH = 500
-PAUSE = 0.05
-"""Measured: 1,000 rows and 50 ms cost claims a quarter of their speed; without the pause it is half. Half as many rows
-keep the slowest claims nearer to what they are without a reaper, and still take some 700 million a day."""
+BATCH = 250
+PAUSE = 0.025
+"""Measured beside claims, as the 99th percentile of a claim and the records that go in a second: 1,000 rows and 50 ms
+1.8 times and 15,000; 500 and 50 ms 1.5 and 8,100; 250 and 25 ms 1.3 and 7,600, which is 650 million a day."""
 
 
 class Reaper:
