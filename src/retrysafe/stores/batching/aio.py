@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from retrysafe.core.ops import Claim, ClaimReply, Op
@@ -219,13 +219,14 @@ class AsyncBatching(AsyncAround):
         self._lanes: dict[type[Any], AsyncLane] = lanes(store, lambda flights: AsyncLane(store, batch, queue, flights))
         self._glance: Callable[[Claim], ClaimReply | None] | None = getattr(store, "glance", None)
 
-    async def execute(self, op: Op[R]) -> R:
+    def execute(self, op: Op[R]) -> Coroutine[Any, Any, R]:
         lane = self._lanes.get(type(op))
         if lane is None:
-            return await self._store.execute(op)
+            return self._store.execute(op)
         # Only where it would have to wait: whoever goes at once looks for itself.
         if self._glance is not None and lane.busy and isinstance(op, Claim):
-            seen: Any = self._glance(op)
-            if seen is not None:
-                return seen  # type: ignore[no-any-return]  # a claim's reply
-        return await lane.execute(op)
+            return self._glanced(op, self._glance, lane)
+        return lane.execute(op)
+
+    async def _glanced(self, op: Claim, glance: Callable[[Claim], ClaimReply | None], lane: AsyncLane) -> Any:
+        return glance(op) or await lane.execute(op)
