@@ -200,7 +200,7 @@ class Lane:
         finally:
             with self._lock:
                 self._flying -= len(batch)
-        if len(batch) > 1 and (self._flights > 1 or not self._queue):
+        if len(batch) > 1 and not self._queue:
             # Those who were told just now wait for the interpreter, which this thread has. Who comes back at once with
             # its next operation need not miss the next batch: stand back until they have had their turn.
             time.sleep(BREATH)
