@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
@@ -229,8 +229,8 @@ class RetrySafe:
     def run(self, flow: Flow[R]) -> R:
         return run(flow, self.performer())
 
-    def arun(self, flow: Flow[R]) -> Coroutine[Any, Any, R]:
-        return arun(flow, self.async_performer())
+    async def arun(self, flow: Flow[R]) -> R:
+        return await arun(flow, self.async_performer())
 
     def performer(self) -> Performer:
         if self._performer is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -86,8 +86,8 @@ class PerLoop:
         one loop."""
         self._pid = os.getpid()
 
-    def execute(self, op: Op[R]) -> Coroutine[Any, Any, R]:
-        return self._current().execute(op)  # no coroutine around it: each operation would pay for one
+    async def execute(self, op: Op[R]) -> R:
+        return await self._current().execute(op)
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         return await self._current().execute_many(ops)
