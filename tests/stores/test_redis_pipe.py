@@ -64,17 +64,17 @@ async def test_what_is_asked_in_one_turn_goes_out_together(
 async def test_among_many_a_part_goes_out_before_the_turn_ends(
     store: AsyncRedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or server and client would take turns at being idle. What goes out early is a quarter of all who wait."""
+    """Or server and client would take turns at being idle."""
     await store.execute(claim("first", now=0))
     sizes = writes(store, monkeypatch)
-    count = 4 * pipe.LEAST
-    asked = [asyncio.ensure_future(store.execute(claim(f"k{number}", now=0))) for number in range(1 + 2 * count)]
+    keys = [f"k{number}" for number in range(8 * pipe.LEAST)]
+    asked = [asyncio.ensure_future(store.execute(claim(key, now=0))) for key in keys]
     asyncio.get_running_loop().call_soon(lambda: sizes.append(0))  # the turn in which all of them ask ends here
     replies = await asyncio.gather(*asked)
-    assert [record_of(reply).key for reply in replies] == [f"k{number}" for number in range(1 + 2 * count)]
-    early = sizes[: sizes.index(0)]
-    assert len(early) >= 1 + 4, "the first at once, then parts"
-    assert all(size > 10 * early[0] for size in early[1:]), f"parts of some size: {early}"
+    assert [record_of(reply).key for reply in replies] == keys
+    first, *parts = sizes[: sizes.index(0)]
+    assert len(parts) >= pipe.PARTS, "the first at once, then parts"
+    assert all(size > pipe.LEAST // 2 * first for size in parts), f"none of them small: {first}, then {parts}"
 
 
 async def test_one_run_serves_each_kind_of_claim_and_two_of_one_key(store: AsyncRedisStore) -> None:

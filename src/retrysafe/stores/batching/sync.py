@@ -184,15 +184,16 @@ class Lane:
 
     def _lead(self, leader: Follower) -> None:
         """Send the next batch, the leader's own operation first in it. Who leads another flight is not in it."""
-        with self._lock:
-            others = [waiting for waiting in self._queue if waiting.leads and waiting is not leader]
-            for waiting in others:
-                self._queue.remove(waiting)
-            limit = share(len(self._queue), self._flying, self._flights, self._batch)
-            batch = take_batch(self._queue, limit, time.monotonic())
-            self._flying += len(batch)
-            self._queue.extendleft(reversed(others))
+        batch: list[Follower] = []
         try:
+            with self._lock:
+                others = [waiting for waiting in self._queue if waiting.leads and waiting is not leader]
+                for waiting in others:
+                    self._queue.remove(waiting)
+                limit = share(len(self._queue), self._flying, self._flights, self._batch)
+                batch = take_batch(self._queue, limit, time.monotonic())
+                self._flying += len(batch)
+                self._queue.extendleft(reversed(others))
             self._send(batch)
         except BaseException as error:
             fail(batch, stopped("leader", error))
