@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from retrysafe.core.ops import Op
 from retrysafe.core.states import State
-from retrysafe.errors import StoreUnavailable
+from retrysafe.errors import StoreOutage, StoreUnavailable
 from retrysafe.stores.base import AsyncStore
 from retrysafe.stores.registry import open_async_store, open_store
 from retrysafe.testing import Do
@@ -92,7 +92,7 @@ class Load:
         while not self._over.is_set():
             try:
                 reply = self._store.execute(op)
-            except StoreUnavailable:
+            except StoreOutage:
                 self.interrupted += 1
                 time.sleep(BREATH)
             else:
@@ -113,7 +113,7 @@ class Load:
         while not self._over.is_set():
             try:
                 reply = await store.execute(op)
-            except StoreUnavailable:
+            except StoreOutage:
                 self.interrupted += 1
                 await asyncio.sleep(BREATH)
             else:

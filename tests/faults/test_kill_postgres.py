@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from retrysafe.core.ops import Lookup
-from retrysafe.errors import StoreUnavailable, StoreUnclear
+from retrysafe.errors import StoreOutage, StoreUnavailable, StoreUnclear
 from tests.faults.proxy import PostgresProxy, Side
 from tests.faults.story import CASES, Case, asked, check_truth, eventually, resend, rival, stored, warm
 from tests.opening import open_do, open_migrated, unique, with_option
@@ -100,7 +100,7 @@ def killed_at(doomed: Doomed, case: Case, number: int, side: Side) -> None:
     doomed.proxy.cut_at(number, side, on_cut=doomed.kill)
     try:
         reply = doomed.do(op)
-    except StoreUnavailable as error:
+    except StoreOutage as error:
         reply = None
         clear = not isinstance(error, StoreUnclear)
     else:

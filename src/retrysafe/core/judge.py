@@ -17,9 +17,9 @@ def judge(op: Claim, reply: ClaimReply) -> Outcome:
     if record is None:
         return Busy(SECOND)  # held by a transaction that has not committed: nothing of it can be seen yet
     if reply.granted:
-        return Execute(record.fence, record)
+        return Execute(record.fence, record, reply.now, reply.asked)
     # Before the state: a foreign body must get neither the answer nor a hint to wait for it (I8, I9).
-    if record.fingerprint != op.fingerprint:
+    if not op.accepts(record.fingerprint):
         return Mismatch(record.created)
     if record.state is State.COMPLETED:
         return Replay(record)

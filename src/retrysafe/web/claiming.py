@@ -23,7 +23,7 @@ def taken(claim: Claim, task: Task, events: Events) -> Flow[Outcome]:
         try:
             yield INTERRUPTIBLE
         except BaseException:
-            lease = Lease(claim.id, task.key.value, outcome.fence)
+            lease = Lease(claim.id, task.key.value, outcome.fence, outcome.until)
             yield from release(task, lease, "it was interrupted before it began", events)
             raise
     return outcome

@@ -30,6 +30,7 @@ from retrysafe.errors import (
     KeyProblem,
     LeaseLost,
     MissingKey,
+    OutcomeUnrecorded,
     RetrySafeError,
     ScopeRequired,
     StoreError,
@@ -217,7 +218,8 @@ class Exchange:
         if isinstance(outcome, Execute):
             _same_owner(outcome.record, task)
             events.emit("new", claim.id, task.target)
-            return Held(task, Lease(claim.id, task.key.value, outcome.fence), outcome.record, time.monotonic())
+            lease = Lease(claim.id, task.key.value, outcome.fence, outcome.until)
+            return Held(task, lease, outcome.record, time.monotonic())
         if isinstance(outcome, Replay):
             _same_owner(outcome.record, task)
             answer = outcome.record.answer
@@ -294,11 +296,13 @@ class Exchange:
 
     def stopped(self, error: BaseException) -> Flow[Response | None]:
         """Cancelled, or the process is ending: nobody knows how far it got."""
-        held = self._end(0)
+        held = self._held()
         try:
             yield from abandoned(held.task, held.lease, error, self.settings.safe.events)
         except StoreError as trouble:
             self._trouble(held, trouble)
+        finally:
+            self._end(0)
         return None
 
     def let_go(self) -> Flow[Response | None]:
@@ -306,37 +310,40 @@ class Exchange:
         return (yield from self._let_go("its answer was not final"))
 
     def _let_go(self, note: str) -> Flow[Response | None]:
-        held = self._end(0)
+        held = self._held()
         try:
             yield from release(held.task, held.lease, note, self.settings.safe.events)
         except StoreError as trouble:
             self._trouble(held, trouble)  # the lease lapses by itself
+        finally:
+            self._end(0)
         return None
 
     def _completing(self, answer: Answer) -> Flow[Response | None]:
-        held, stored = self.held, 0
-        assert held is not None, "only a claimed exchange is settled"
+        held, stored = self._held(), 0
         try:
             yield from complete(held.task, held.lease, answer, self.settings.safe.events)
             stored = len(answer.body)
         except LeaseLost:
             return self._respond(problems.LOST)
-        except StoreError as trouble:
+        except OutcomeUnrecorded as trouble:
             # An answer that is not stored must not be sent: the retry could get another one.
-            self._trouble(held, trouble)
+            _log.error("%s: %s", self.target, trouble)
             return self._respond(problems.UNRECORDED, self._retry_after())
         finally:
             self._end(stored)
         return None
 
-    def _end(self, size: int) -> Held:
+    def _held(self) -> Held:
+        assert self.held is not None, "only a claimed exchange is settled"
+        return self.held
+
+    def _end(self, size: int) -> None:
         """The claim is over, whatever became of it."""
-        held, self.held = self.held, None
-        assert held is not None, "only a claimed exchange is settled"
+        held, self.held = self._held(), None
         self._stop()
         self.settings.durations.saw(self.target, time.monotonic() - held.began)
         self.settings.quotas.ended(held.task.key.scope, size, held.task.policy.retention)
-        return held
 
     def _stop(self) -> None:
         stops, self._stops = self._stops, ()

@@ -20,6 +20,7 @@ who is undone again and again is told 409 `rolled-back`.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Generator
@@ -29,7 +30,7 @@ from typing import Any
 from retrysafe.core.ops import Complete, Install, Lookup, LookupReply, Release, Suspect
 from retrysafe.core.outcomes import Busy, Mismatch, Outcome, Replay, Uncertain
 from retrysafe.core.records import Answer, Record
-from retrysafe.engine.effects import Effect, Flow, Pause
+from retrysafe.engine.effects import Effect, Flow, Pause, Persist
 from retrysafe.engine.events import Name
 from retrysafe.engine.guard import POLL, Task, refusal
 from retrysafe.engine.heartbeat import Lease
@@ -93,7 +94,7 @@ class Joint:
             raise self.exchange.refused(error) from error
         if not rerun:
             self._events.emit("new", self.claim.id, task.target)
-        lease = Lease(self.claim.id, task.key.value, record.fence)
+        lease = Lease(self.claim.id, task.key.value, record.fence, math.inf)  # the open transaction is the lease
         self.exchange.hold(Held(task=task, lease=lease, record=record, began=time.monotonic()))
 
     def _giving_way(self) -> TxFlow[None]:
@@ -196,6 +197,8 @@ class Joint:
             return told
 
     def _performed(self, effect: Effect) -> Generator[Any, Any, Any]:
+        if isinstance(effect, Persist):
+            effect = effect.op  # a transaction is carried out once: it has nothing to insist on
         if isinstance(effect, Complete):
             yield from self._completing(effect.answer)
             return True

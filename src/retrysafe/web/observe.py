@@ -44,7 +44,7 @@ def began(exchange: Exchange, task: Task) -> Flow[None]:
         _log.warning("%s: observing failed: %s", exchange.target, error)
         return
     if isinstance(outcome, Execute):
-        exchange.observed = Lease(claim.id, task.key.value, outcome.fence)
+        exchange.observed = Lease(claim.id, task.key.value, outcome.fence, outcome.until)
     exchange.count(_would(outcome), task.key.scope)
 
 

@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from retrysafe.core.moves import KEPT_AFTER_COMPLETION
+from retrysafe.core.records import CLOSED
 from retrysafe.core.times import FOREVER
 from retrysafe.stores.sql.names import Names
 from retrysafe.stores.sql.rows import COLUMNS
@@ -78,6 +79,7 @@ class Dialect:
             "began": self.began,
             "forever": str(FOREVER),
             "hour": str(KEPT_AFTER_COMPLETION),
+            "closed": str(CLOSED),
         }
         for word, value in words.items():
             text = text.replace("{" + word + "}", value)

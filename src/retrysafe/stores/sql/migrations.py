@@ -15,6 +15,8 @@ from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import Names
 
 _TABLE = re.compile(r"CREATE TABLE (?:IF NOT EXISTS )?(\S+)")
+_ALTERED = re.compile(r"ALTER (?:/\*.*?\*/ )?TABLE (\S+)")
+_COLUMN = re.compile(r"ADD COLUMN (?:IF NOT EXISTS )?(\w+)")
 
 
 class Migration(NamedTuple):
@@ -60,8 +62,19 @@ def forwards(dialect: Dialect, names: Names, version: int) -> list[str]:
 
 def backwards(dialect: Dialect, names: Names, version: int) -> list[str]:
     """From this version to the one before: what it made is dropped, and with it what is remembered there."""
-    dropped = [f"DROP TABLE IF EXISTS {table}" for table in reversed(tables(dialect, names, version))]
+    dropped = [f"ALTER TABLE {table} DROP COLUMN {column}" for table, column in columns(dialect, names, version)]
+    dropped += [f"DROP TABLE IF EXISTS {table}" for table in reversed(tables(dialect, names, version))]
     return [*dropped, _put(dialect, names, version - 1)] if version > 1 else dropped
+
+
+def columns(dialect: Dialect, names: Names, version: int) -> list[tuple[str, str]]:
+    """What one version adds to tables of earlier ones: the table, in quotes, and the column."""
+    found = []
+    for text in _one(dialect, names, version).statements:
+        altered = _ALTERED.match(text)
+        if altered:
+            found += [(altered.group(1), column) for column in _COLUMN.findall(text)]
+    return found
 
 
 def tables(dialect: Dialect, names: Names, version: int) -> list[str]:
