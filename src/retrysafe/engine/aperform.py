@@ -48,9 +48,10 @@ class AsyncPerformer:
         asked = task.cancelling() if task is not None else 0
         # A claim that is abandoned half way may be granted when nobody waits for it any more. So it gets a task of its
         # own, which goes on whoever is cancelled. Other writes have an owner: a late copy of them changes nothing.
-        first = asyncio.ensure_future(self.execute(op, until)) if isinstance(op, Claim) else None
+        sending = self.execute(op, until)
+        first = asyncio.ensure_future(sending) if type(op) is Claim else None
         try:
-            reply = await (self.execute(op, until) if first is None else asyncio.shield(first))
+            reply = await (sending if first is None else asyncio.shield(first))
         except asyncio.CancelledError as cause:
             if first is not None:
                 self._leave(op, first)

@@ -271,5 +271,5 @@ def test_the_sweeper_leaves_what_may_be_taken_over(do: Do, on_lapse: Any) -> Non
 def test_suspect_keeps_everything_but_state_and_note(do: Do) -> None:
     held = record_of(do(claim("k", lease=10, input=b"in", now=0)))
     assert do(suspect(held, "the socket closed: 'ä' \x01 \"", now=1)) is True
-    told = {"state": State.UNCERTAIN, "note": "the socket closed: 'ä' \x01 \""}
-    assert do.record("k") == held._replace(**told, advances=CLOSED)
+    note = "the socket closed: 'ä' \x01 \""
+    assert do.record("k") == held._replace(state=State.UNCERTAIN, note=note, advances=CLOSED)
