@@ -15,14 +15,18 @@ CAPABILITIES = Capabilities(
 
 # statement_timestamp() is one moment for the whole statement, also while it waits for a row: a claimant that
 # waited judges a lease by when it asked, which can only make it more careful.
+_PATIENCE = "patience AS (SELECT set_config('lock_timeout', '2000', true))"
+
 DIALECT = Dialect(
     package="retrysafe.stores.postgres",
     now="coalesce(CAST(:now AS bigint), (extract(epoch FROM statement_timestamp()) * 1000000)::bigint)",
     empty="''::bytea",
     least="least",
     greatest="greatest",
-    # Every statement of a claim carries it: a caller gets an answer while somebody else holds the row (I28).
-    patience="patience AS (SELECT set_config('lock_timeout', '2000', true))",
+    # Every statement of a claim carries it: a caller gets an answer while somebody else holds the row (I28). So does
+    # every write of an owner: a heartbeat that waited without end would keep others from beating.
+    patience=_PATIENCE,
+    limit=_PATIENCE,
     parameter="%({})s",
     try_lock="pg_try_advisory_xact_lock(CAST(:lock AS bigint))",
     began="(extract(epoch FROM transaction_timestamp()) * 1000000)::bigint",
