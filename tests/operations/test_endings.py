@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -236,6 +237,23 @@ def test_past_its_life_a_key_is_not_sent_again(w: World) -> None:
     with pytest.raises(OutcomeUnknown, match="not sent again"):
         w.run(op(1, key="k"))
     assert (len(w.sent), w.state()) == (6, State.UNCERTAIN)
+
+
+@pytest.mark.parametrize("wrong", [-600.0, 600.0, -86_400.0])
+def test_a_host_with_a_wrong_clock_does_not_make_a_key_younger(
+    w: World, wrong: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host 600 s behind sent a key past its life again. Only the store's clock counts, and what has passed since."""
+    op, errors = asking(w, key_life=1000)
+    errors += [TimeoutError()] * 9
+    with pytest.raises(NotFinished):
+        w.run(op(1, key="k"))
+    w.age(901)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + wrong)
+    with pytest.raises(OutcomeUnknown, match="not sent again"):
+        w.run(op(1, key="k"))
+    assert len(w.sent) == 3
 
 
 def test_past_its_life_the_provider_is_still_asked(w: World) -> None:
