@@ -35,8 +35,14 @@ class Fingerprint(NamedTuple):
     """What a request was, boiled down. All three parts are compared, so two algorithms never agree by chance."""
 
     algorithm: str
+    """How it was made; where it is keyed, `+` and the name of the key behind it: `json1+2026-11`."""
     digest: bytes
     length: int
+
+    @property
+    def key(self) -> str:
+        """The name of the key it was made with, as it is written; empty where there is none."""
+        return self.algorithm.partition("+")[2]
 
     def __str__(self) -> str:
         return f"{self.algorithm}:{self.length}:{self.digest.hex()}"

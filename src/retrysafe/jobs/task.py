@@ -79,7 +79,7 @@ class FencedTask:
     def prepared(self, id: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task:
         key = Key(id, self.scope, "job")
         fingerprint = fingerprint_of(self.name, self.signature, args, kwargs, self.ignore)
-        return Task(key, self.safe.namespace, self.name, fingerprint, self.policy)
+        return self.safe.task(key, self.name, fingerprint, self.policy)
 
     # Running it -----------------------------------------------------------------------------
 
