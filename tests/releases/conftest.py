@@ -1,0 +1,55 @@
+"""`old` and `new`: two releases as processes; `world`: a store on which they meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.releases.places import SHARED, STORES, Place, World, place_for
+from tests.releases.processes import OLD, ROOT, Release, unpacked
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All by one worker: the processes are started once."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.xdist_group("releases"))
+
+
+@pytest.fixture(scope="session")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
+    release = Release(OLD, unpacked(OLD, tmp_path_factory.mktemp("release")))
+    yield release
+    release.end()
+
+
+@pytest.fixture(scope="session")
+def new() -> Iterator[Release]:
+    release = Release("new", ROOT / "src")
+    yield release
+    release.end()
+
+
+def marked(stores: tuple[str, ...]) -> list[object]:
+    return [pytest.param(store, marks=pytest.mark.store(store)) for store in stores]
+
+
+@pytest.fixture(params=marked(STORES))
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return place_for(request, tmp_path, request.param)
+
+
+@pytest.fixture(params=marked(SHARED))
+def world(request: pytest.FixtureRequest, tmp_path: Path, old: Release, new: Release) -> Iterator[World]:
+    made = World(place_for(request, tmp_path, request.param), old, new)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["old", "new"])
+def first(request: pytest.FixtureRequest) -> str:
+    """Which release begins; the other one goes on."""
+    return str(request.param)
