@@ -16,9 +16,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import retrysafe
 import shop
 import wire
+
+import retrysafe
 from retrysafe import Answer, KeyRing, RetrySafe
 from retrysafe.core import jobs, ops
 from retrysafe.core.judge import judge

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.releases.places import SHARED, STORES, Place, World, place_for
+from tests.releases.places import MAIN, OUTBOX, SHARED, STORES, Place, World, place_for
 from tests.releases.processes import OLD, ROOT, Release, unpacked
 
 
@@ -42,11 +42,27 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return place_for(request, tmp_path, request.param)
 
 
-@pytest.fixture(params=marked(SHARED))
-def world(request: pytest.FixtureRequest, tmp_path: Path, old: Release, new: Release) -> Iterator[World]:
-    made = World(place_for(request, tmp_path, request.param), old, new)
+def met(request: pytest.FixtureRequest, folder: Path) -> Iterator[World]:
+    releases = (request.getfixturevalue("old"), request.getfixturevalue("new"))
+    made = World(place_for(request, folder, request.param), *releases)
     yield made
     made.close()
+
+
+@pytest.fixture(params=marked(MAIN))
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    yield from met(request, tmp_path)
+
+
+@pytest.fixture(params=marked(SHARED))
+def everywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """The same on more stores."""
+    yield from met(request, tmp_path)
+
+
+@pytest.fixture(params=marked(tuple(store for store in SHARED if store in OUTBOX)))
+def with_outbox(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    yield from met(request, tmp_path)
 
 
 @pytest.fixture(params=["old", "new"])

@@ -18,8 +18,10 @@ from tests.opening import store_url, unique
 from tests.releases.processes import At, Release
 
 STORES = ("sqlite", "redis", "postgres", "mysql", "mariadb", "mongodb", "dynamodb", "duckdb")
-SHARED = ("sqlite", "redis", "postgres", "mysql", "mongodb", "dynamodb")
-"""Those on which processes of two releases meet in the stories. MariaDB speaks as MySQL does; DuckDB is one process."""
+MAIN = ("sqlite", "redis", "postgres")
+"""On which every story is told."""
+SHARED = (*MAIN, "mysql", "mongodb", "dynamodb")
+"""On which the ones that see most are told too. MariaDB speaks as MySQL does; DuckDB is one process."""
 
 OUTBOX = ("sqlite", "postgres", "mysql", "mariadb", "mongodb", "duckdb")
 SAME_DATABASE = ("sqlite", "postgres", "mysql")

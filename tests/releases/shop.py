@@ -62,7 +62,7 @@ class Shop:
             self.at("pay:before")
             self.note("pay", order, cents)
             self.at("pay:after")
-            return {"order": order, "cents": cents, "proof": (1, b"\x00\xff", {"é"})}
+            return {"cents": cents, "order": order, "proof": (1, b"\x00\xff", {"é"})}
 
         return pay
 
