@@ -140,8 +140,8 @@ class At:
         """In a process that may not live to say anything: {"signal", "said"}."""
         return self.release.nursery.ask({"do": do, "mortal": True, **self._more, **given})
 
-    def op(self, name: str, **fields: Any) -> Any:
-        (reply,) = self("ops", ops=[{"op": name, **fields}])
+    def op(self, op: str, **fields: Any) -> Any:
+        (reply,) = self("ops", ops=[{"op": op, **fields}])
         return reply
 
     def ops(self, given: list[dict[str, Any]]) -> list[Any]:

@@ -21,6 +21,8 @@ from retrysafe import Answer, Policy, RetrySafe, Stop, Undo, stage
 from retrysafe.errors import RetrySafeError
 
 SECRET = b"shared with the sender of webhooks"
+YEARS = 1e9
+"""Seconds: a kept record is gone on with long after it was written."""
 
 
 @dataclass
@@ -198,14 +200,14 @@ class Shop:
             self.note("refund", order.item, key)
             self.at("refund:after")
 
-        @op.foreign(timeout=30, undo=refund, tries=1)
+        @op.foreign(timeout=30, undo=refund, tries=1, key_life=YEARS)
         def charge(order: Order, *, key: str) -> str:
             self.at("charge:before")
             self.note("charge", order.item, key)
             self.at("charge:after")
             return f"ch_{key[:8]}"
 
-        @op.foreign(timeout=30, tries=1)
+        @op.foreign(timeout=30, tries=1, key_life=YEARS)
         def ship(order: Order, *, key: str) -> str:
             self.at("ship:before")
             self.note("ship", order.item, key)
