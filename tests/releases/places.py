@@ -65,6 +65,7 @@ class World:
         self.old = place.at(old, **more)
         self.new = place.at(new, **more)
         self.old("migrate")
+        self.new("migrate")  # as in a deployment: the schema first, then processes, one after the other
         self._make_orders(old)
 
     def sides(self, first: str) -> tuple[At, At]:
@@ -110,8 +111,12 @@ class World:
 
     # What happened --------------------------------------------------------------------------
 
+    @staticmethod
+    def lines(ledger: Path) -> list[list[str]]:
+        return [line.split() for line in ledger.read_text().splitlines()]
+
     def effects(self) -> list[list[str]]:
-        return [line.split() for line in self.ledger.read_text().splitlines()]
+        return self.lines(self.ledger)
 
     def counted(self, what: str) -> Counter[str]:
         """How often each thing of that kind was done."""
