@@ -44,9 +44,19 @@ def fingerprint(body: str) -> str:
 
 
 def record_id(kind: str, scope: str, key: str) -> bytes:
-    """Written down once more, so that a change of the form is seen: every part behind its length."""
-    parts = [part.encode() for part in ("1", kind, NAMESPACE, scope, key)]
-    return hashlib.sha256(b"".join(struct.pack(">I", len(part)) + part for part in parts)).digest()
+    """Written down once more, so that a change of the form is seen."""
+    return hashlib.sha256(framed([part.encode() for part in ("1", kind, NAMESPACE, scope, key)])).digest()
+
+
+def derived(run: bytes, step: str, place: int, *, undo: bool = False) -> str:
+    """The key of a step at somebody else's system, written down once more like the id."""
+    parts = [b"derive", run, b"", step.encode(), b"undo" if undo else b"do", str(place).encode()]
+    return hashlib.sha256(framed(parts)).hexdigest()[:48]
+
+
+def framed(parts: list[bytes]) -> bytes:
+    """Every part behind its length."""
+    return b"".join(struct.pack(">I", len(part)) + part for part in parts)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ from tests.servers.dynamodb import client_of
 Entry = tuple[str, Any]
 
 TABLES = ("keys", "outbox", "receipts")
+LATER = "a_later_number"
+"""A field that no release has."""
 
 
 class Raw:
@@ -46,6 +48,10 @@ class Raw:
     def expand(self) -> None:
         """What a later release's migration may do while this one is running: more columns or fields, with values of
         their own in every record there is, and a later version written down."""
+        raise NotImplementedError
+
+    def fields(self, record_id: bytes) -> set[str]:
+        """Which fields a record has."""
         raise NotImplementedError
 
 
@@ -83,9 +89,13 @@ class SqlRaw(Raw):
     def expand(self) -> None:
         keys, meta = self.table("keys"), self.table("meta")
         with self.connected() as db:
-            self.run(db, f"ALTER TABLE {keys} ADD COLUMN a_later_number integer NOT NULL DEFAULT 7")
+            self.run(db, f"ALTER TABLE {keys} ADD COLUMN {LATER} integer NOT NULL DEFAULT 7")
             self.run(db, f"ALTER TABLE {keys} ADD COLUMN a_later_list {self.blob}")
             self.run(db, f"UPDATE {meta} SET value = '99' WHERE name = 'version'")
+
+    def fields(self, record_id: bytes) -> set[str]:
+        (held,) = (row for table, row in self.read() if table == "keys" and row["id"] == record_id)
+        return set(held)
 
     def run(self, db: Any, text: str, values: Any = ()) -> Any:
         cursor = db.cursor()
@@ -173,7 +183,11 @@ class RedisRaw(Raw):
         with self.connected() as db:
             for name, held in self.read():
                 if isinstance(held, dict):
-                    db.hset(self.place.name + name, mapping={"later": b"\x00more"})
+                    db.hset(self.place.name + name, mapping={LATER: b"\x00more"})
+
+    def fields(self, record_id: bytes) -> set[str]:
+        (held,) = (held for name, held in self.read() if name.endswith(record_id.hex()))
+        return set(held)
 
 
 class MongoRaw(Raw):
@@ -205,7 +219,11 @@ class MongoRaw(Raw):
 
     def expand(self) -> None:
         with self.connected() as db:
-            db["keys"].update_many({}, {"$set": {"a_later_number": 7, "a_later_list": [b"\x00"]}})
+            db["keys"].update_many({}, {"$set": {LATER: 7, "a_later_list": [b"\x00"]}})
+
+    def fields(self, record_id: bytes) -> set[str]:
+        with self.connected() as db:
+            return set(db["keys"].find_one({"_id": record_id}))
 
 
 class DynamoRaw(Raw):
@@ -228,7 +246,11 @@ class DynamoRaw(Raw):
                 client.put_item(TableName=self.place.name, Item=item)
 
     def expand(self) -> None:
-        self.write([("keys", {**item, "a_later_number": {"N": "7"}}) for _, item in self.read()])
+        self.write([("keys", {**item, LATER: {"N": "7"}}) for _, item in self.read()])
+
+    def fields(self, record_id: bytes) -> set[str]:
+        (held,) = (item for _, item in self.read() if item["id"]["B"] == record_id)
+        return set(held)
 
 
 RAW: dict[str, type[Raw]] = {

@@ -13,6 +13,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ class Shop:
         self.die = ""
         self.fail = ""
         self.pay = self._function()
+        self.apay = self._async_function()
         self.place = self._operation(2)
         self.later = self._operation(3)
         self.asgi = self._asgi()
@@ -68,8 +70,32 @@ class Shop:
 
         return pay
 
+    def _async_function(self) -> Callable[..., Any]:
+        @self.safe.once("apay:{order}", scope="shop", policy=Policy.preset("function", wait=60.0))
+        async def apay(order: str, cents: int) -> dict[str, Any]:
+            self.note("apay", order, cents)
+            return {"cents": cents, "order": order}
+
+        return apay
+
     def function(self, key: str, cents: int) -> Any:
         return repr(self.pay(key, cents))
+
+    def many(self, keys: list[str], cents: int) -> list[Any]:
+        """Four at a time, in threads."""
+        with ThreadPoolExecutor(4) as pool:
+            return list(pool.map(lambda key: self.function(key, cents), keys))
+
+    def amany(self, keys: list[str], cents: int) -> list[Any]:
+        """All at once, on an event loop: they go to the store in batches."""
+
+        async def all_of_them() -> list[Any]:
+            try:
+                return await asyncio.gather(*(self.apay(key, cents) for key in keys))
+            finally:
+                await self.safe.async_store.aclose()
+
+        return asyncio.run(all_of_them())
 
     def http(self, key: str, cents: int) -> Any:
         """One request through the middleware, as a server would make it."""

@@ -17,9 +17,8 @@ from typing import Any
 
 import pytest
 
-from retrysafe.core.keys import derive
 from tests.releases import meeting, wire
-from tests.releases.golden import NOW, ROTATED
+from tests.releases.golden import NOW, ROTATED, derived
 from tests.releases.places import OUTBOX, Place, World, place_for
 from tests.releases.processes import HERE, OLD, At, Release
 from tests.releases.raw import Entry, raw
@@ -119,7 +118,7 @@ def test_kept_calls_are_replayed_and_resumed(place: Place, old: Release, new: Re
         run = runs[f"{name}-stopped"]
         assert body(one.call("operation", f"{name}-stopped")) == answered(run)
         # It goes on at its point: the charge is in the journal, the shipment goes out under the key of its run.
-        assert World.lines(side_ledger(place)) == [["ship", "book", derive(run, "", "ship", part="1")]]
+        assert World.lines(side_ledger(place)) == [["ship", "book", derived(run, "ship", 1)]]
         side_ledger(place).write_text("")
     side.close()
 
@@ -134,5 +133,5 @@ def body(told: dict[str, Any]) -> Any:
 
 
 def answered(run: bytes) -> dict[str, str]:
-    charge, ship = derive(run, "", "charge", part="0"), derive(run, "", "ship", part="1")
+    charge, ship = derived(run, "charge", 0), derived(run, "ship", 1)
     return {"item": "book", "paid": f"ch_{charge[:8]}", "shipped": f"sh_{ship[:8]}"}

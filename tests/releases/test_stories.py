@@ -8,7 +8,7 @@ from itertools import cycle
 
 import pytest
 
-from retrysafe.core.keys import derive
+from tests.releases.golden import derived
 from tests.releases.places import World
 
 KILLED = {"signal": signal.SIGKILL, "said": None}
@@ -27,8 +27,8 @@ def test_begun_by_one_that_dies_is_finished_by_the_other(world: World, first: st
     assert begins.call("operation", "k", item="book") == done, "replayed by who began, byte for byte"
     assert world.orders() == ["book"], "the row of a local step, once"
     # Under the very keys that the first one used, or would have used: the provider recognises them.
-    assert world.keys("charge") == {derive(run, "", "charge", part="1")}
-    assert world.keys("ship") == {derive(run, "", "ship", part="2")}
+    assert world.keys("charge") == {derived(run, "charge", 1)}
+    assert world.keys("ship") == {derived(run, "ship", 2)}
     assert world.record()["attempt"] == 2
 
 
@@ -46,8 +46,8 @@ def test_a_chain_of_takeovers(everywhere: World, first: str) -> None:
     assert done["result"]["status"] == 201
     assert next(sides).call("operation", "k", item="book") == done
     assert world.orders() == ["book"]
-    assert world.keys("charge") == {derive(run, "", "charge", part="1")}
-    assert world.keys("ship") == {derive(run, "", "ship", part="2")}
+    assert world.keys("charge") == {derived(run, "charge", 1)}
+    assert world.keys("ship") == {derived(run, "ship", 2)}
     assert world.record()["attempt"] == 6
 
 
@@ -60,7 +60,7 @@ def test_released_at_a_point_by_one_goes_on_there_with_the_other(world: World, f
     assert refused["error"] == "FingerprintMismatch"
     assert goes_on.call("operation", "k", item="book")["result"]["status"] == 201
     assert world.counted("charge") == {"book": 1}, "its result was in the journal"
-    assert world.keys("ship") == {derive(record["run"], "", "ship", part="2")}
+    assert world.keys("ship") == {derived(record["run"], "ship", 2)}
 
 
 def test_undoing_begun_by_one_is_ended_by_the_other(world: World, first: str) -> None:
@@ -71,7 +71,7 @@ def test_undoing_begun_by_one_is_ended_by_the_other(world: World, first: str) ->
     done = goes_on.call("operation", "k", item="undone")
     assert done["result"]["status"] == 502
     run = world.record()["run"]
-    assert world.keys("refund") == {derive(run, "", "charge", part="1", undo=True)}
+    assert world.keys("refund") == {derived(run, "charge", 1, undo=True)}
     assert begins.call("operation", "k", item="undone") == done
 
 
@@ -106,16 +106,17 @@ def test_accepted_by_one_is_run_by_the_worker_of_the_other(world: World, first: 
     assert world.counted("charge") == {"book": 1}
 
 
-def test_both_race_for_the_same_keys(everywhere: World) -> None:
-    """200 keys, both releases at once, four callers each: every key runs once, and everybody gets its one result."""
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_both_race_for_the_same_keys(everywhere: World, colour: str) -> None:
+    """200 keys, both releases at once: every key runs once, and everybody gets its one result."""
     world = everywhere
     keys = [f"key-{number}" for number in range(200)]
     orders = [random.Random(seed).sample(keys, len(keys)) for seed in (1, 2)]
     sides = (world.old, world.new)
     for side, order in zip(sides, orders, strict=True):
-        side.begin("race", keys=order, cents=7)
+        side.begin("race", keys=order, cents=7, colour=colour)
     told = [dict(zip(order, side.ended(), strict=True)) for side, order in zip(sides, orders, strict=True)]
-    assert world.counted("pay") == dict.fromkeys(keys, 1)
+    assert world.counted("pay" if colour == "sync" else "apay") == dict.fromkeys(keys, 1)
     assert told[0] == told[1]
     assert {record["state"] for record in world.old.all()} == {"completed"}
 
