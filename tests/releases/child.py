@@ -17,9 +17,10 @@ from typing import Any
 
 import shop
 import wire
+from orders import Order
 
 import retrysafe
-from retrysafe import Answer, KeyRing, RetrySafe
+from retrysafe import Answer, KeyRing, RetrySafe, derive
 from retrysafe.core import jobs, ops
 from retrysafe.core.judge import judge
 from retrysafe.core.records import Fence, Fingerprint
@@ -125,10 +126,18 @@ def do_call(safe: RetrySafe, given: dict[str, Any]) -> Any:
         return shop.said(error)
 
 
+def do_request(safe: RetrySafe, given: dict[str, Any]) -> Any:
+    return wire.plain(shop_of(safe, given).request(given["key"], given["body"], given["content_type"]))
+
+
+def do_derive(safe: RetrySafe, given: dict[str, Any]) -> list[str]:
+    return [derive(*each, part=part, undo=undo) for *each, part, undo in given["keys"]]
+
+
 def do_submit(safe: RetrySafe, given: dict[str, Any]) -> Any:
     here = shop_of(safe, given)
     try:
-        made = here.later(shop.Order(given["item"], given["cents"]), key=given["key"])
+        made = here.later(Order(given["item"], given["cents"]), key=given["key"])
     except Exception as error:
         return shop.said(error)
     return {"result": wire.plain(made) if isinstance(made, Answer) else "accepted"}

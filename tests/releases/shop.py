@@ -14,22 +14,16 @@ import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from retrysafe import Answer, Policy, RetrySafe, Stop, Undo, stage
+import forms
+from orders import Order, declared
+
+from retrysafe import Answer, Policy, RetrySafe
 from retrysafe.errors import RetrySafeError
 
 SECRET = b"shared with the sender of webhooks"
-YEARS = 1e9
-"""Seconds: a kept record is gone on with long after it was written."""
-
-
-@dataclass
-class Order:
-    item: str
-    cents: int
 
 
 class Shop:
@@ -43,8 +37,10 @@ class Shop:
         self.fail = ""
         self.pay = self._function()
         self.apay = self._async_function()
-        self.place = self._operation(2)
-        self.later = self._operation(3)
+        self.keep = self._keeping()
+        self.place = declared(self, 2)
+        self.later = declared(self, 3)
+        self.inboxed = self._receiver("inboxed", inbox=True)
         self.asgi = self._asgi()
 
     def note(self, *words: object) -> None:
@@ -78,6 +74,14 @@ class Shop:
 
         return apay
 
+    def _keeping(self) -> Callable[..., Any]:
+        @self.safe.once("keep:{name}", scope="shop")
+        def keep(name: str, value: Any) -> Any:
+            self.note("keep", name)
+            return value if name not in forms.UNKEPT else name
+
+        return keep
+
     def function(self, key: str, cents: int) -> Any:
         return repr(self.pay(key, cents))
 
@@ -99,13 +103,16 @@ class Shop:
 
     def http(self, key: str, cents: int) -> Any:
         """One request through the middleware, as a server would make it."""
-        return asyncio.run(self._request(key, json.dumps({"cents": cents, "for": "é"}).encode()))
+        return self.request(key, json.dumps({"cents": cents, "for": "é"}).encode(), "application/json")
 
-    async def _request(self, key: str, body: bytes) -> Any:
+    def request(self, key: str, body: bytes, content_type: str) -> Any:
+        return asyncio.run(self._request(key, body, content_type.encode()))
+
+    async def _request(self, key: str, body: bytes, content_type: bytes) -> Any:
         scope = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
             "path": "/payments", "raw_path": b"/payments", "query_string": b"a=1", "root_path": "",
-            "headers": [(b"idempotency-key", key.encode()), (b"content-type", b"application/json")],
+            "headers": [(b"idempotency-key", key.encode()), (b"content-type", content_type)],
             "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80),
         }  # fmt: skip
         sent: list[Any] = []
@@ -129,9 +136,9 @@ class Shop:
         from retrysafe.web.asgi import IdempotencyMiddleware
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
-            asked = json.loads((await receive())["body"])
+            asked = (await receive())["body"]
             self.at("http:before")
-            self.note("http", dict(scope["headers"])[b"idempotency-key"].decode(), asked["cents"])
+            self.note("http", dict(scope["headers"])[b"idempotency-key"].decode(), len(asked))
             headers = [(b"content-type", b"application/octet-stream"), (b"location", b"/payments/7")]
             await send({"type": "http.response.start", "status": 201, "headers": headers})
             await send({"type": "http.response.body", "body": b"\x00\x01", "more_body": True})
@@ -140,33 +147,71 @@ class Shop:
         policy = Policy(failures="release")
         return IdempotencyMiddleware(app, safe=self.safe, scope=lambda request: "account-1", policy=policy)
 
-    def webhook(self, key: str, cents: int) -> Any:
+    def _receiver(self, provider: str, *, inbox: bool) -> Any:
         from retrysafe.webhooks import Custom, Receiver
 
-        scheme = Custom("sender", SECRET, signature="x-signature", id_field="id", type_field="type")
-        receiver = Receiver(self.safe, scheme)
+        scheme = Custom(provider, SECRET, signature="x-signature", id_field="id", type_field="type")
+        receiver = Receiver(self.safe, scheme, inbox=inbox)
 
         @receiver.on("paid")
         def paid(event: Any) -> Answer:
             self.at("webhook:before")
-            self.note("webhook", key, cents)
-            return Answer(200, {"thanks": key})
+            self.note("webhook", event.id, event.json()["cents"])
+            return Answer(200, {"thanks": event.id})
 
+        return receiver
+
+    def webhook(self, key: str, cents: int) -> Any:
+        return self.delivered(self._receiver("sender", inbox=False), key, cents)
+
+    def inbox(self, key: str, cents: int) -> Any:
+        """Taken in now, handled by the worker."""
+        return self.delivered(self.inboxed, key, cents)
+
+    def delivered(self, receiver: Any, key: str, cents: int) -> Any:
         body = json.dumps({"id": key, "type": "paid", "cents": cents}).encode()
         signed = {"x-signature": hmac.new(SECRET, body, hashlib.sha256).hexdigest()}
         answered = receiver.receive(signed, body)
         return {"status": answered.status, "body": answered.body}
 
-    def job(self, key: str, cents: int) -> Any:
+    def _fence(self) -> tuple[Any, Any]:
         from retrysafe.jobs import Fence
 
         def charge(order: str, cents: int) -> dict[str, Any]:
             self.at("job:before")
             self.note("job", order, cents)
-            return {"receipt": order, "cents": cents}
+            return {"cents": cents, "receipt": order}
 
-        task = Fence(self.safe).fence(charge, name="charge")
+        fence = Fence(self.safe)
+        return fence, fence.fence(charge, name="charge")
+
+    def job(self, key: str, cents: int) -> Any:
+        _, task = self._fence()
         return task.run(f"job-{key}", (key, cents), {})
+
+    def enqueue(self, key: str, cents: int) -> Any:
+        fence, task = self._fence()
+        sent: list[Any] = []
+        told = fence.enqueue(task, (key, cents), key=key, send=sent.append)
+        return {"state": told.state, "result": told.result, "sent": len(sent), "id": told.id}
+
+    def perform(self, key: str, cents: int, item: str = "") -> Any:
+        """What a worker of the queue does with a delivery; `item` is its id."""
+        _, task = self._fence()
+        return task.run(item, (key, cents), {})
+
+    def transaction(self, key: str, cents: int) -> Any:
+        """Its rows and its answer commit together."""
+        assert self.tx is not None, "there is a database"
+        with self.safe.transaction(self.safe.tx, key=key, scope="acct-1", request={"cents": cents}) as tx:
+            if not tx.replayed:
+                tx.handle.cursor().execute(self.tx["insert"], (key, cents))
+                tx.answer = Answer(201, {"key": key})
+        return {"answer": tx.answer, "replayed": tx.replayed}
+
+    def value(self, key: str, cents: int, item: str = "") -> Any:
+        """A function of a rich value, which comes back; with `item` it is called with another one."""
+        return repr(self.keep(key, forms.VALUES[key][1 if item else 0]))
 
     def message(self, key: str, cents: int) -> Any:
         from retrysafe.consumers import Inbox, Message
@@ -194,75 +239,6 @@ class Shop:
 
     def operation(self, key: str, cents: int, item: str = "book") -> Any:
         return self.place(Order(item, cents), key=key)
-
-    # Operations -----------------------------------------------------------------------------
-
-    def _operation(self, version: int) -> Any:
-        """A saga: a row of ours, a charge that can be refunded, a wire that cannot be repeated, a job. Version 3 is
-        accepted now and run by the worker."""
-        policy = Policy(failures="release", retention=float("inf"), start="worker" if version == 3 else "request")
-        op = self.safe.operation("place_order", version=version, policy=policy)
-        insert = finish = None
-        if self.tx is not None:
-
-            @op.local
-            def insert_order(tx: Any, order: Order) -> int:
-                cursor = tx.cursor()
-                cursor.execute(self.tx["insert"], (order.item, order.cents))
-                self.at("insert:after")
-                return order.cents
-
-            insert = insert_order
-        if self.tx is not None and self.tx["stages"]:
-
-            @op.local
-            def finish_order(tx: Any, order: Order, paid: str) -> Answer:
-                stage(tx, "receipts", {"item": order.item, "paid": paid}, order="receipts")
-                return Answer(201, {"item": order.item, "paid": paid})
-
-            finish = finish_order
-
-        def refund(order: Order, result: str | None, *, key: str) -> None:
-            self.note("refund", order.item, key)
-            self.at("refund:after")
-
-        @op.foreign(timeout=30, undo=refund, tries=1, key_life=YEARS)
-        def charge(order: Order, *, key: str) -> str:
-            self.at("charge:before")
-            self.note("charge", order.item, key)
-            self.at("charge:after")
-            return f"ch_{key[:8]}"
-
-        @op.foreign(timeout=30, tries=1, key_life=YEARS)
-        def ship(order: Order, *, key: str) -> str:
-            self.at("ship:before")
-            self.note("ship", order.item, key)
-            self.at("ship:after")
-            return f"sh_{key[:8]}"
-
-        @op.foreign(timeout=30, repeatable=False)
-        def wire(order: Order, *, key: str) -> str:
-            self.note("wire", order.item, key)
-            self.at("wire:after")
-            return f"wi_{key[:8]}"
-
-        @op.body
-        def place(order: Order) -> Answer:
-            if insert is not None:
-                insert(order)
-            paid = charge(order)
-            if order.item == "wired":
-                wire(order)
-            if order.item == "undone":
-                raise Undo(502, {"error": "out of stock"})
-            if order.item == "declined":
-                raise Stop(402, {"error": "declined"})
-            shipped = ship(order)
-            if finish is not None:
-                return finish(order, paid)
-            return Answer(201, {"item": order.item, "paid": paid, "shipped": shipped})
-
-        return op
 
 
 def said(error: BaseException) -> dict[str, Any]:
