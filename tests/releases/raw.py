@@ -87,11 +87,21 @@ class SqlRaw(Raw):
                 self.run(db, f"INSERT INTO {self.table(table)} ({names}) VALUES ({marks})", list(row.values()))
 
     def expand(self) -> None:
-        keys, meta = self.table("keys"), self.table("meta")
+        keys = self.table("keys")
         with self.connected() as db:
             self.run(db, f"ALTER TABLE {keys} ADD COLUMN {LATER} integer NOT NULL DEFAULT 7")
             self.run(db, f"ALTER TABLE {keys} ADD COLUMN a_later_list {self.blob}")
-            self.run(db, f"UPDATE {meta} SET value = '99' WHERE name = 'version'")
+        self.write_down(99)
+
+    def version(self) -> int:
+        """Which migration is written down as the last one."""
+        with self.connected() as db:
+            cursor = self.run(db, f"SELECT value FROM {self.table('meta')} WHERE name = 'version'")
+            return int(cursor.fetchone()[0])
+
+    def write_down(self, version: int) -> None:
+        with self.connected() as db:
+            self.run(db, f"UPDATE {self.table('meta')} SET value = '{version}' WHERE name = 'version'")
 
     def fields(self, record_id: bytes) -> set[str]:
         (held,) = (row for table, row in self.read() if table == "keys" and row["id"] == record_id)

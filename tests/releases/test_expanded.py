@@ -10,7 +10,7 @@ from tests.releases import meeting
 from tests.releases.golden import NOW, OTHER_ANSWER, ROTATED, Golden
 from tests.releases.places import OUTBOX, SAME_DATABASE, Place, World, place_for
 from tests.releases.processes import Release
-from tests.releases.raw import LATER, raw
+from tests.releases.raw import LATER, MysqlRaw, raw
 
 
 def test_an_old_process_goes_on_after_the_schema_grew(place: Place, old: Release) -> None:
@@ -78,3 +78,23 @@ def test_the_schema_grows_under_a_running_process(
     assert len(world.old.ended()) == len(keys)
     assert world.counted("pay") == dict.fromkeys(keys, 1)
     world.close()
+
+
+@pytest.mark.parametrize(
+    "store", [pytest.param(store, marks=pytest.mark.store(store)) for store in ("mysql", "mariadb")]
+)
+def test_a_migration_that_died_before_it_was_written_down_is_repeated(
+    request: pytest.FixtureRequest, tmp_path: Path, new: Release, store: str
+) -> None:
+    """There a CREATE or an ALTER commits by itself, and the version comes after it: between the two one may die."""
+    place = place_for(request, tmp_path, store)
+    side, tables = place.at(new), MysqlRaw(place)
+    side("migrate")
+    meeting.plant(side, ROTATED, outbox=True)
+    before, latest = side.all(now=NOW), tables.version()
+    for version in reversed(range(latest)):
+        tables.write_down(version)
+        assert len(side("migrate")) == latest - version
+        assert tables.version() == latest
+    assert side.all(now=NOW) == before
+    side.close()
