@@ -1,4 +1,7 @@
-"""`old` and `new`: two releases as processes; `world`: a store on which they meet."""
+"""`old` and `new`: two releases as processes; `world`: a store on which they meet.
+
+Every file here is of the group `releases`, which one worker runs: the processes are started once.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,6 @@ import pytest
 
 from tests.releases.places import MAIN, OUTBOX, SHARED, STORES, Place, World, place_for
 from tests.releases.processes import OLD, ROOT, Release, unpacked
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All by one worker: the processes are started once."""
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here):
-            item.add_marker(pytest.mark.xdist_group("releases"))
 
 
 @pytest.fixture(scope="session")

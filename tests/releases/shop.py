@@ -57,7 +57,7 @@ class Shop:
     # Kinds ----------------------------------------------------------------------------------
 
     def _function(self) -> Callable[..., Any]:
-        @self.safe.once("pay:{order}", scope="shop", policy=Policy.preset("function", wait=60.0))
+        @self.safe.once("pay:{order}", scope="shop", policy=Policy.preset("function", wait=200.0))
         def pay(order: str, cents: int) -> dict[str, Any]:
             self.at("pay:before")
             self.note("pay", order, cents)
@@ -67,7 +67,7 @@ class Shop:
         return pay
 
     def _async_function(self) -> Callable[..., Any]:
-        @self.safe.once("apay:{order}", scope="shop", policy=Policy.preset("function", wait=60.0))
+        @self.safe.once("apay:{order}", scope="shop", policy=Policy.preset("function", wait=200.0))
         async def apay(order: str, cents: int) -> dict[str, Any]:
             self.note("apay", order, cents)
             return {"cents": cents, "order": order}

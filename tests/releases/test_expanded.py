@@ -12,6 +12,8 @@ from tests.releases.places import OUTBOX, SAME_DATABASE, Place, World, place_for
 from tests.releases.processes import Release
 from tests.releases.raw import LATER, MysqlRaw, raw
 
+pytestmark = pytest.mark.xdist_group("releases")
+
 
 def test_an_old_process_goes_on_after_the_schema_grew(place: Place, old: Release) -> None:
     """Its connections and prepared statements are those from before."""

@@ -11,6 +11,8 @@ from tests.releases.golden import derived
 from tests.releases.places import SAME_DATABASE, World, place_for
 from tests.releases.processes import Release
 
+pytestmark = pytest.mark.xdist_group("releases")
+
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 
 

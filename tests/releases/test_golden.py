@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.releases import meeting
 from tests.releases.golden import EVERY, NOW, ROTATED, SEALED_ONES
 from tests.releases.places import OUTBOX, Place
 from tests.releases.processes import At, Release
+
+pytestmark = pytest.mark.xdist_group("releases")
 
 
 def alone(place: Place, *sides: At) -> Callable[[At], At]:

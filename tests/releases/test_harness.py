@@ -10,6 +10,8 @@ import pytest
 from tests.releases.places import World, place_for
 from tests.releases.processes import HERE, OLD, Failed, Release
 
+pytestmark = pytest.mark.xdist_group("releases")
+
 
 def test_each_process_runs_its_own_release(old: Release, new: Release) -> None:
     assert Path(old.steady.file).is_relative_to(old.source)

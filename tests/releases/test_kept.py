@@ -23,6 +23,8 @@ from tests.releases.places import OUTBOX, Place, World, place_for
 from tests.releases.processes import HERE, OLD, At, Release
 from tests.releases.raw import Entry, raw
 
+pytestmark = pytest.mark.xdist_group("releases")
+
 FAMILY = {"mariadb": "mysql"}
 """Whose file is another's: the same statements, the same form."""
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.releases.places import World
+
+pytestmark = pytest.mark.xdist_group("releases")
 
 KINDS = ("http", "function", "operation", "webhook", "job", "message", "tool")
 

@@ -11,6 +11,8 @@ import pytest
 from tests.releases.golden import derived
 from tests.releases.places import World
 
+pytestmark = pytest.mark.xdist_group("releases")
+
 KILLED = {"signal": signal.SIGKILL, "said": None}
 
 
