@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from retrysafe.core.ops import Lookup
 from retrysafe.core.states import State
-from retrysafe.errors import StoreOutage, StoreUnavailable
+from retrysafe.errors import StoreOutage
 from retrysafe.stores.base import Store
 from retrysafe.stores.registry import open_async_store, open_store
 from retrysafe.testing.builders import complete
@@ -130,7 +130,7 @@ def lost(store: Store, told: list[Told]) -> list[Told]:
 
 
 def _kept(store: Store, told: Told) -> bool:
-    found = eventually(lambda: store.execute(Lookup(told.id)), StoreUnavailable).record
+    found = eventually(lambda: store.execute(Lookup(told.id)), StoreOutage).record
     if found is None:
         return False
     assert found.attempt == 1, "somebody was granted it a second time"
