@@ -1,5 +1,4 @@
-"""A claim that waited for a row which somebody else had locked: by which time was it judged, and from when does its lease
-count?
+"""A claim that waited for a row which somebody else had locked: by which time it is judged, from when its lease counts.
 
 SQLite and DuckDB read the clock once they are let in (tests/stores/test_sqlite_clock.py, and below). A server's clock
 stands still during a statement, also while it waits: there a lease counts from when the statement began. That is never

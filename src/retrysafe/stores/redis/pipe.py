@@ -309,6 +309,8 @@ class Ear(asyncio.Protocol):
         transport.set_protocol(self)
 
     def data_received(self, data: bytes) -> None:
+        if self.deaf.done():
+            return
         try:
             self._replies.feed(data)
             self._pipe.heard(self._replies, self._push)
