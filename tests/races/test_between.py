@@ -69,7 +69,7 @@ def between(
 @each_colour
 @pytest.mark.parametrize("settle", [complete, release])
 def test_a_rival_s_new_life_is_not_taken_for_the_old_one(between: Between, settle: Callable[..., Any]) -> None:
-    """Expired when we looked; reborn and settled by a rival since. Settled is the same state, but it has not expired."""
+    """Expired when we looked; reborn and settled by a rival since. The same state, but it has not expired."""
     first = between.rival(claim("k", retention=1, now=0))
     assert between.rival(complete(first, b"old", now=0)) is True
     theirs = claim("k", now=LATER)

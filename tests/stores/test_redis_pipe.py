@@ -176,8 +176,8 @@ async def test_a_connection_closed_while_idle_is_noticed_before_it_is_used(store
 
 
 async def test_the_end_of_an_old_connection_is_not_the_new_one_s(store: AsyncRedisStore) -> None:
-    """Its loss may be told late. Taken for the new one's, it would call what is under way there unclear, and the replies
-    to that would then be handed to whoever asks next."""
+    """Its loss may be told late. Taken for the new one's, it would call what is under way there unclear, and the
+    replies to that would then be handed to whoever asks next."""
     await store.execute(claim("warm", now=0))
     old = ear(store)
     old.fail(ConnectionError("in this test"))

@@ -1,4 +1,4 @@
-"""A `failures=` rule of the user's that itself fails: the handler ran, so its ending is kept. Once is what was promised."""
+"""A `failures=` rule of the user's that fails itself: the handler ran, so its ending is kept. Once was promised."""
 
 from __future__ import annotations
 
