@@ -153,6 +153,17 @@ def test_a_policy_that_fails_does_not_hide_the_error() -> None:
     assert "the callable is broken" in error.__notes__[0]
 
 
+@pytest.mark.parametrize("abandoned", ["uncertain", "rerun"])
+def test_a_policy_that_fails_does_not_let_it_run_again(abandoned: Any) -> None:
+    """It ran, and the one who should say what its failure means could not: so it is not given back."""
+
+    def broken(status: int, error: BaseException | None) -> bool:
+        raise RuntimeError("the callable is broken")
+
+    flow = started(guarded(task(failures=broken, abandoned=abandoned))).fail(ValueError("no"))
+    assert "Release" not in flow.kinds()
+
+
 def test_a_late_owner_s_failure_changes_nothing_and_is_noted() -> None:
     error = ValueError("no")
     flow = started(guarded()).fail(error).reply(False)

@@ -37,7 +37,8 @@ class MysqlDialect(Dialect):
 
 
 # TIMESTAMPDIFF on UTC, not UNIX_TIMESTAMP: that one goes through the session's time zone, where an hour of every
-# autumn comes twice. The clock is read once per statement, also while it waits for a row.
+# autumn comes twice. The clock is read once per statement, also while it waits for a row: a lease counts from when the
+# statement began, and its owner counts from before it was sent (tests/faults/test_waited.py).
 DIALECT = MysqlDialect(
     package="retrysafe.stores.mysql",
     now="coalesce(:now, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))",

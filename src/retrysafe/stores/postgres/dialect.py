@@ -13,10 +13,11 @@ CAPABILITIES = Capabilities(
     name="postgres", durable=True, shared=True, transactions=True, clock="store", outbox=True, wakes=True
 )
 
-# statement_timestamp() is one moment for the whole statement, also while it waits for a row: a claimant that
-# waited judges a lease by when it asked, which can only make it more careful.
 _PATIENCE = "patience AS (SELECT set_config('lock_timeout', '2000', true))"
 
+# statement_timestamp() is one moment for the whole statement, also while it waits for a row: a claimant that
+# waited judges a lease by when it asked, which can only make it more careful. Its own lease counts from then, too: not
+# from before it was sent, which is where its owner counts from (tests/faults/test_waited.py).
 DIALECT = Dialect(
     package="retrysafe.stores.postgres",
     now="coalesce(CAST(:now AS bigint), (extract(epoch FROM statement_timestamp()) * 1000000)::bigint)",
