@@ -137,7 +137,7 @@ class Call:
         self.settled = False
         self.identity: Identity | None = None
         self._pending = self._began(pending) if self.keyed else None
-        self.key = rotated(self.identity.key, self.rotations) if self.identity else None
+        self.key: str | None = rotated(self.identity.key, self.rotations) if self.identity else None
         self._digest = b""
         if kit.journal is not None and self.keyed and request.body is not None:
             asked = (method, request.path, request.query, request.content_type, [request.body])
