@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from retrysafe.core.keys import Key
 from retrysafe.core.ops import Lookup
@@ -21,7 +21,7 @@ from retrysafe.errors import AnswerGone, UsageError
 from retrysafe.jobs import enqueueing
 from retrysafe.jobs.enqueueing import RESEND_AFTER, JobState, Message, Seen, standing
 from retrysafe.jobs.ids import job_id
-from retrysafe.jobs.task import JOB, FencedTask, declare
+from retrysafe.jobs.task import JOB, MAX_ATTEMPTS, FencedTask, declare
 from retrysafe.policy import Policy
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ class Fence:
     """Tasks that run once per job, on any queue.
 
     `scope` keeps several queues on one store apart: the same key in two scopes is two jobs. `resend_after`: seconds
-    after which a job that no worker has taken is sent again by whoever enqueues it again.
+    after which a job that no worker has taken is sent again by whoever enqueues it again. `max_attempts`: after so many
+    attempts a job whose worker dies is not begun again, but left to a person; None: it is begun again for ever.
     """
 
     queue: ClassVar[str] = "queue"
@@ -59,11 +60,13 @@ class Fence:
         scope: str = "jobs",
         policy: Policy | None = None,
         resend_after: float = RESEND_AFTER,
+        max_attempts: int | None = MAX_ATTEMPTS,
     ) -> None:
         self.safe = safe
         self.scope = scope
         self.policy = policy or JOB
         self.resend_after = resend_after
+        self.max_attempts = max_attempts
         self.tasks: dict[str, FencedTask] = {}
 
     # Declaring ------------------------------------------------------------------------------
@@ -80,6 +83,7 @@ class Fence:
         context: bool = False,
         policy: Policy | None = None,
         codec: Codec | None = None,
+        max_attempts: int | None | Literal["default"] = "default",
     ) -> FencedTask:
         """Put a function behind the fence.
 
@@ -89,6 +93,7 @@ class Fence:
         repeatable  whether it may run again after its worker died; False leaves that to a person
         tx          where to open a transaction: what the function writes on its argument `tx` commits with its result
         context     whether the function wants the queue's own context as its first argument
+        max_attempts  after so many attempts it is not begun again if its worker dies; that of the fence unless given
         """
         chosen = name or self.default_name(function)
         if chosen in self.tasks:
@@ -105,6 +110,7 @@ class Fence:
             context=context,
             policy=policy or self.policy,
             codec=codec,
+            max_attempts=self.max_attempts if max_attempts == "default" else max_attempts,
             control=self.control,
         )
         return self.tasks[chosen]
@@ -120,6 +126,7 @@ class Fence:
         context: bool = False,
         policy: Policy | None = None,
         codec: Codec | None = None,
+        max_attempts: int | None | Literal["default"] = "default",
         **options: Any,
     ) -> Callable[[Callable[..., Any]], Any]:
         """The queue's own task decorator, behind the fence: what is returned is the queue's own kind of task. The
@@ -136,6 +143,7 @@ class Fence:
                 context=context,
                 policy=policy,
                 codec=codec,
+                max_attempts=max_attempts,
             )
             return self.register(fenced, options)
 
