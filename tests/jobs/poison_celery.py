@@ -1,6 +1,6 @@
 """Enqueue a Celery job that kills its process, let a worker at it, and say what became of it, as one line of JSON.
 
-    DEADLY_DATABASE=… DEADLY_BROKER=… python -m tests.jobs.poison_celery
+DEADLY_DATABASE=… DEADLY_BROKER=… python -m tests.jobs.poison_celery
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Fence:
         context: bool = False,
         policy: Policy | None = None,
         codec: Codec | None = None,
-        max_attempts: int | None | Literal["default"] = "default",
+        max_attempts: int | Literal["default"] | None = "default",
     ) -> FencedTask:
         """Put a function behind the fence.
 
@@ -126,7 +126,7 @@ class Fence:
         context: bool = False,
         policy: Policy | None = None,
         codec: Codec | None = None,
-        max_attempts: int | None | Literal["default"] = "default",
+        max_attempts: int | Literal["default"] | None = "default",
         **options: Any,
     ) -> Callable[[Callable[..., Any]], Any]:
         """The queue's own task decorator, behind the fence: what is returned is the queue's own kind of task. The

@@ -39,8 +39,8 @@ PAUSES = (0.01, 0.02, 0.05, 0.1, 0.2)
 noting that it is sent."""
 
 MAX_ATTEMPTS = 10
-"""After so many attempts a job that dies with its worker is not begun again. A worker that was killed by a deployment or
-ran out of memory is not the job's fault, and that happens a few times; ten workers in a row are."""
+"""After so many attempts a job that dies with its worker is not begun again. A worker that was killed by a deployment,
+or ran out of memory, is not the job's fault, and that happens a few times; ten workers in a row are."""
 
 TX = "tx"
 
@@ -166,8 +166,8 @@ class FencedTask:
         if self.policy.abandoned == "rerun":
             unknown.add_note(
                 f"retrysafe: {self.name} is begun again when its worker dies, but not for ever: after max_attempts="
-                f"{self.max_attempts} attempts its worker died once more, or was stopped. Find out why (`retrysafe keys "
-                "show` shows its record); to have it done after all, enqueue it under another key"
+                f"{self.max_attempts} attempts its worker died once more, or was stopped. Find out why (`retrysafe "
+                "keys show` shows its record); to have it done after all, enqueue it under another key"
             )
         return unknown
 

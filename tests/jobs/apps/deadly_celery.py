@@ -27,4 +27,15 @@ def charge(order: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-COMMAND = ["-m", "celery", "-A", "tests.jobs.apps.deadly_celery", "worker", "-c", "1", "-l", "ERROR", "--without-mingle"]
+COMMAND = [
+    "-m",
+    "celery",
+    "-A",
+    "tests.jobs.apps.deadly_celery",
+    "worker",
+    "-c",
+    "1",
+    "-l",
+    "ERROR",
+    "--without-mingle",
+]
