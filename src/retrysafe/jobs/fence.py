@@ -11,16 +11,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from retrysafe.core.keys import Key
-from retrysafe.core.ops import Lookup
 from retrysafe.core.records import Record
 from retrysafe.engine.bridge import wait_for
 from retrysafe.engine.codecs import Codec, JsonCodec
 from retrysafe.engine.drive import arun, run
 from retrysafe.engine.effects import Call, Effect, Flow
 from retrysafe.errors import AnswerGone, UsageError
-from retrysafe.jobs import enqueueing
+from retrysafe.jobs import asking, enqueueing
+from retrysafe.jobs.delivery import Delivery, checked
 from retrysafe.jobs.enqueueing import RESEND_AFTER, JobState, Message, Seen, standing
-from retrysafe.jobs.ids import job_id
 from retrysafe.jobs.task import JOB, MAX_ATTEMPTS, FencedTask, declare
 from retrysafe.policy import Policy
 
@@ -187,11 +186,19 @@ class Fence:
         kwargs: Mapping[str, Any] | None = None,
         *,
         key: str = "",
+        countdown: float | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
         send: Callable[[Message], Any] | None = None,
         resend_after: float | None = None,
     ) -> Enqueued:
-        """Send the job this key stands for, once; if it is done, its result comes back instead."""
-        fenced, message = self._message(task, args, kwargs, key)
+        """Send the job this key stands for, once; if it is done, its result comes back instead.
+
+        `countdown` (seconds), `queue` and `priority` are passed on to the queue, and refused where it has no such
+        thing. A `send` of your own finds them in `message.delivery`.
+        """
+        how = self._delivery(countdown, queue, priority, own=send is not None)
+        fenced, message = self._message(task, args, kwargs, key, how)
         flow = self._enqueueing(fenced, message, send or self.send, resend_after)
         return self._told(fenced, message.id, run(flow, self._perform))
 
@@ -202,11 +209,15 @@ class Fence:
         kwargs: Mapping[str, Any] | None = None,
         *,
         key: str = "",
+        countdown: float | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
         send: Callable[[Message], Any] | None = None,
         resend_after: float | None = None,
     ) -> Enqueued:
         """`enqueue` on an event loop."""
-        fenced, message = self._message(task, args, kwargs, key)
+        how = self._delivery(countdown, queue, priority, own=send is not None)
+        fenced, message = self._message(task, args, kwargs, key, how)
         flow = self._enqueueing(fenced, message, send or self.asend, resend_after)
         return self._told(fenced, message.id, await arun(flow, self._aperform))
 
@@ -226,15 +237,23 @@ class Fence:
     ) -> Flow[Seen]:
         task = fenced.prepared(message.id, message.args, message.kwargs)
         after = self.resend_after if resend_after is None else resend_after
+        after += message.delivery.countdown or 0.0  # until then nobody has missed it
         return enqueueing.enqueue(task, message, send, after)
 
+    def cannot(self) -> dict[str, str]:
+        """Which of `countdown`, `queue` and `priority` this queue has not, each with the reason."""
+        return {}
+
+    def _delivery(self, countdown: float | None, queue: str | None, priority: int | None, *, own: bool) -> Delivery:
+        return checked(Delivery(countdown, queue, priority), self.queue, {} if own else self.cannot())
+
     def _message(
-        self, task: Any, args: Iterable[Any], kwargs: Mapping[str, Any] | None, key: str
+        self, task: Any, args: Iterable[Any], kwargs: Mapping[str, Any] | None, key: str, delivery: Delivery
     ) -> tuple[FencedTask, Message]:
         if isinstance(args, str | bytes | Mapping):
             raise UsageError(f"args={args!r}: give the positional arguments as a tuple, for example args=({args!r},)")
         fenced, given, named = self.find(task), tuple(args), dict(kwargs or {})
-        return fenced, Message(fenced.key_of(given, named, key), fenced.name, given, named)
+        return fenced, Message(fenced.key_of(given, named, key), fenced.name, given, named, delivery=delivery)
 
     def _told(self, fenced: FencedTask, id: str, seen: Seen) -> Enqueued:
         result = self._read(fenced, id, seen.record) if seen.state == "done" else None
@@ -252,24 +271,30 @@ class Fence:
     # Asking ---------------------------------------------------------------------------------
 
     def result(self, key: str, *, wait: float = 0.0) -> Any:
-        """What the job returned, also after its queue forgot it. Raises NotDone until then."""
-        id = job_id(key)
-        record = run(enqueueing.look(self._record_id(id), key, wait), self._perform)
-        return self._read(self.tasks.get(record.target), id, record)
+        """What the job returned, also after its queue forgot it. Raises NotDone until then.
+
+        `key` is the key it was enqueued with, its id, or what a task's own key reads like: `receipt-7` finds the job of
+        `receipt-{order_id}` with 7 or "7".
+        """
+        record = run(asking.wait_for_result(self._meant(key), self._record_id, key, wait), self._perform)
+        return self._read(self.tasks.get(record.target), record.key, record)
 
     async def aresult(self, key: str, *, wait: float = 0.0) -> Any:
-        id = job_id(key)
-        record = await arun(enqueueing.look(self._record_id(id), key, wait), self._aperform)
-        return self._read(self.tasks.get(record.target), id, record)
+        flow = asking.wait_for_result(self._meant(key), self._record_id, key, wait)
+        record = await arun(flow, self._aperform)
+        return self._read(self.tasks.get(record.target), record.key, record)
 
     def state(self, key: str) -> JobState:
         """How far the job of this key is."""
-        seen = self.safe.execute(self._lookup(key))
+        seen = run(asking.seek(self._meant(key), self._record_id, key), self._perform)
         return standing(seen.record, seen.now)
 
     async def astate(self, key: str) -> JobState:
-        seen = await self.safe.aexecute(self._lookup(key))
+        seen = await arun(asking.seek(self._meant(key), self._record_id, key), self._aperform)
         return standing(seen.record, seen.now)
+
+    def _meant(self, key: str) -> list[str]:
+        return asking.meanings(key, [task.template for task in self.tasks.values() if task.template is not None])
 
     def perform(
         self,
@@ -300,9 +325,6 @@ class Fence:
     def _record_id(self, id: str) -> bytes:
         return Key(id, self.scope, "job").id(self.safe.namespace)
 
-    def _lookup(self, key: str) -> Lookup:
-        return Lookup(self._record_id(job_id(key)))
-
     def _read(self, fenced: FencedTask | None, id: str, record: Record | None) -> Any:
         assert record is not None
         assert record.answer is not None, "a completed record has an answer"
@@ -316,14 +338,21 @@ class Fence:
 
     # The outbox, the doctor -------------------------------------------------------------------
 
-    def publisher(self, task: Any) -> Callable[[Job], Any]:
+    def publisher(
+        self,
+        task: Any,
+        *,
+        countdown: float | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+    ) -> Callable[[Job], Any]:
         """For `safe.publish(topic)`: sends a staged job to this queue as a job of `task`, with the staged id.
 
-        The payload is the arguments: an object gives them by name, a list by position.
+        The payload is the arguments: an object gives them by name, a list by position. The others as for `enqueue`.
         """
         from retrysafe.jobs.publishing import QueuePublisher
 
-        return QueuePublisher(self, self.find(task))
+        return QueuePublisher(self, self.find(task), self._delivery(countdown, queue, priority, own=False))
 
     def diagnose(self) -> Diagnosis:
         """What the queue's own settings are worth beside ours; `retrysafe doctor module:jobs` prints it."""

@@ -76,7 +76,13 @@ class ProcrastinateJobs(Fence):
             return await self._deferrer(message).defer_async(**self._named(message))
 
     def _deferrer(self, message: Message) -> Any:
-        return self.app.tasks[message.task].configure(queueing_lock=f"{MARK}{message.id}")
+        countdown, queue, priority = message.delivery
+        return self.app.tasks[message.task].configure(
+            queueing_lock=f"{MARK}{message.id}",
+            schedule_in=None if countdown is None else {"milliseconds": round(countdown * 1000)},
+            queue=queue,
+            priority=priority,
+        )
 
     def _named(self, message: Message) -> dict[str, Any]:
         """Procrastinate takes arguments by name only."""
