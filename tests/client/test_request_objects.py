@@ -176,6 +176,21 @@ def test_requests_that_are_gone_are_forgotten(server: Script, virtual: Virtual) 
     assert known._known == {}
 
 
+def test_a_stream_that_cannot_be_remembered_is_sent_all_the_same(server: Script, virtual: Virtual) -> None:
+    class Slotted(httpx.SyncByteStream):
+        __slots__ = ()
+        __hash__ = None  # type: ignore[assignment]  # as a dataclass has it
+
+        def __iter__(self) -> Iterator[bytes]:
+            yield BODY
+
+    headers = {"host": f"127.0.0.1:{server.port}", "transfer-encoding": "chunked"}
+    with opened("httpx", virtual, retries=Retries(streams="once")) as client:
+        for _ in range(2):
+            client.send(httpx.Request("POST", f"{server.url}/payments", headers=headers, stream=Slotted()))
+    assert server.keys == ["key-1", "key-2"]
+
+
 # Redirects ----------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from retrysafe.client.operation import Identity, identify, rotated, surrounding
@@ -80,19 +81,24 @@ def continued(pending: Pending | None, method: str, place: Place, given: str | N
 
 
 class ByStream:
-    """httpx: a request that follows a redirect has the stream of the one that was redirected."""
+    """httpx: a request that follows a redirect has the stream of the one that was redirected. A stream of the user's
+    own making that cannot be referred to weakly is not remembered: each time it is sent it is a new operation."""
 
     def __init__(self) -> None:
         self._known: MutableMapping[Any, Pending] = weakref.WeakKeyDictionary()
 
     def find(self, stream: Any) -> Pending | None:
-        return self._known.get(stream)
+        try:
+            return self._known.get(stream)
+        except TypeError:
+            return None
 
     def keep(self, stream: Any, pending: Pending | None) -> None:
-        if pending is None:
-            self._known.pop(stream, None)
-        else:
-            self._known[stream] = pending
+        with suppress(TypeError):
+            if pending is None:
+                self._known.pop(stream, None)
+            else:
+                self._known[stream] = pending
 
 
 class ByHooks:
