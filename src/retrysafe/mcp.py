@@ -200,7 +200,8 @@ class Tool:
 
     async def arun(self, context: Any, call: Call) -> Any:
         scope = self._scope if isinstance(self._scope, str) else self._scope(context)
-        plan = self.plan(scope if isinstance(scope, str) else await scope, context, call.kwargs)
+        whose = await scope if inspect.isawaitable(scope) else scope
+        plan = self.plan(checked_scope(whose), context, call.kwargs)
 
         async def guarded() -> Any:
             return self.read_back(await self.safe.aguard(plan.own, call))
@@ -212,11 +213,9 @@ class Tool:
         return await guarded()
 
     def _whose(self, context: Any) -> str:
-        if isinstance(self._scope, str):
-            return self._scope
-        scope = self._scope(context)
-        if isinstance(scope, str):
-            return scope
+        scope = self._scope if isinstance(self._scope, str) else self._scope(context)
+        if not inspect.isawaitable(scope):
+            return checked_scope(scope)
         if inspect.iscoroutine(scope):
             scope.close()
         raise self._wrong_colour()
@@ -320,6 +319,12 @@ def told_to_the_model(error: RetrySafeError) -> Exception:
 def checked(value: object, where: str) -> str:
     if not isinstance(value, str) or not 1 <= len(value) <= 255 or not value.isprintable():
         raise ToolError(f"{where} is {value!r}; give 1 to 255 printable characters")
+    return value
+
+
+def checked_scope(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"Tools(scope=…) gave {value!r}: every key belongs to somebody, so give the caller's name")
     return value
 
 

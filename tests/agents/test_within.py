@@ -226,3 +226,27 @@ def test_a_plain_tool_says_why_it_cannot_have_one() -> None:
         hidden = Tools(safe, scope=Account()).once("x:{to}", name="tip")(lambda to: to)
         with pytest.raises(UsageError, match="tip is a plain function"):
             hidden(to="ann", **{CONTEXT: NoMeta()})
+
+
+async def named_later(nobody: Any) -> Any:
+    return nobody
+
+
+def plainly(safe: RetrySafe, nobody: Any) -> None:
+    tool: Any = Tools(safe, scope=lambda context: nobody).once("x:{to}", name="tip")(lambda to: to)
+    tool(to="ann", **{CONTEXT: NoMeta()})
+
+
+def awaited(safe: RetrySafe, nobody: Any) -> None:
+    async def tip(to: str) -> str:
+        return to
+
+    tool: Any = Tools(safe, scope=lambda context: named_later(nobody)).once("x:{to}")(tip)
+    asyncio.run(tool(to="ann", **{CONTEXT: NoMeta()}))
+
+
+@pytest.mark.parametrize("nobody", [None, "", 7])
+@pytest.mark.parametrize("ask", [plainly, awaited])
+def test_a_scope_that_names_nobody_is_told_so(ask: Callable[[RetrySafe, Any], None], nobody: Any) -> None:
+    with RetrySafe("memory://") as safe, pytest.raises(UsageError, match=f"gave {nobody!r}: every key belongs"):
+        ask(safe, nobody)
