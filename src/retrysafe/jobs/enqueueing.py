@@ -21,6 +21,7 @@ from retrysafe.core.times import micros
 from retrysafe.engine.effects import Call, Flow, Pause
 from retrysafe.engine.guard import Task, refusal
 from retrysafe.errors import NotDone
+from retrysafe.jobs.delivery import Delivery
 
 JobState = Literal["absent", "waiting", "running", "lost", "failed", "done", "unknown"]
 """absent   never enqueued, or its result has expired
@@ -58,6 +59,8 @@ class Message(NamedTuple):
     kwargs: dict[str, Any]
     again: bool = False
     """It may have been sent before: a queue that remembers ids must be made to take it all the same."""
+    delivery: Delivery = Delivery()
+    """When, where and before whom: for the queue, where it has that."""
 
 
 class Seen(NamedTuple):
