@@ -37,7 +37,7 @@ def find_exchange(scope: Mapping[str, Any], fix: str) -> AsyncExchange | None:
     """The exchange of this request; None for a method that changes nothing. Otherwise it must be there: a route that
     asks to be protected does not run without."""
     exchange: AsyncExchange | None = scope.get(EXCHANGE)
-    if exchange is None and scope["method"] not in SAFE_METHODS:
+    if exchange is None and scope["method"].upper() not in SAFE_METHODS:
         raise UsageError(
             f"{scope['method']} {scope['path']} asks for its idempotency key, but the middleware does not capture it: "
             f"{fix}; if it is there, see that neither its methods= nor its routes= leaves this route alone"

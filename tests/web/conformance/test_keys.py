@@ -88,6 +88,23 @@ def test_a_missing_key_is_refused_where_it_is_required(target: Target) -> None:
     assert target.executions(tag) == 0
 
 
+def lower_case(key: str | None, tag: str) -> bytes:
+    lines = [] if key is None else [f"Idempotency-Key: {key}".encode()]
+    return request(*lines, tag=tag).replace(b"POST /payments", b"patch /items/7", 1)
+
+
+def test_a_lower_case_method_is_protected_or_refused_and_never_goes_past(target: Target) -> None:
+    """`fetch` sends `patch` as it is written. Some frameworks run it as PATCH, some answer 405."""
+    key, tag = new_key(), new_key()
+    told = [target.raw(lower_case(key, key)) for _ in range(2)]
+    missing = target.raw(lower_case(None, tag))
+    codes = {int(one.split(b" ", 2)[1]) for one in told}
+    assert target.executions(key) == (1 if codes == {204} else 0), told
+    assert codes == {204} or codes <= {400, 404, 405, 501}, told
+    assert target.executions(tag) == 0
+    assert 400 <= int(missing.split(b" ", 2)[1]) < 502, missing
+
+
 def test_optional_runs_without_a_key_and_protects_with_one(target: Target) -> None:
     tag, key = new_key(), new_key()
     assert [target.post("/optional", tag=tag).status_code for _ in range(2)] == [201, 201]
