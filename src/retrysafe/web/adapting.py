@@ -24,6 +24,7 @@ from retrysafe.web.colours import AsyncExchange
 from retrysafe.web.current import current_exchange
 from retrysafe.web.exchange import EXCHANGE, Exchange, mount
 from retrysafe.web.openapi import Strength
+from retrysafe.web.paths import target_of
 from retrysafe.web.problems import Codes
 from retrysafe.web.routes import SAFE_METHODS
 
@@ -39,8 +40,8 @@ def find_exchange(scope: Mapping[str, Any], fix: str) -> AsyncExchange | None:
     exchange: AsyncExchange | None = scope.get(EXCHANGE)
     if exchange is None and scope["method"].upper() not in SAFE_METHODS:
         raise UsageError(
-            f"{scope['method']} {scope['path']} asks for its idempotency key, but the middleware does not capture it: "
-            f"{fix}; if it is there, see that neither its methods= nor its routes= leaves this route alone"
+            f"{target_of(scope['method'], scope['path'])} asks for its idempotency key, but the middleware does not "
+            f"capture it: {fix}; if it is there, see that neither its methods= nor its routes= leaves this route alone"
         )
     return exchange
 

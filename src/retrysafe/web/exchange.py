@@ -9,15 +9,13 @@ Everything that decides is here, once, as flows; the two colours in colours.py o
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 from uuid import UUID
 
-from retrysafe.core.fingerprint import of_request
-from retrysafe.core.keys import Key, frame
+from retrysafe.core.keys import Key
 from retrysafe.core.ops import Lookup, LookupReply
 from retrysafe.core.outcomes import Busy, Execute, Outcome, Replay
 from retrysafe.core.records import Answer, Fingerprint, Gone, Record
@@ -39,8 +37,10 @@ from retrysafe.policy import Policy
 from retrysafe.web import problems, status
 from retrysafe.web.capture import Pairs, Response, to_replay, to_store
 from retrysafe.web.claiming import capped, taken
+from retrysafe.web.fingerprints import of_http
 from retrysafe.web.keyheader import mint, quoted, read_key
 from retrysafe.web.load import Sent
+from retrysafe.web.paths import named
 from retrysafe.web.problems import Problem
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Settings
@@ -107,6 +107,8 @@ class Exchange:
         self.reruns = reruns
         """How often this request has run before, for nothing."""
         self.observed: Lease | None = None
+        self.older: tuple[Fingerprint, ...] = ()
+        """The fingerprint of this request in the forms of older releases, where they differ (fingerprints.py)."""
         self._stops: tuple[Stop, ...] = ()
 
     @property
@@ -137,7 +139,7 @@ class Exchange:
     # Before the claim ---------------------------------------------------------------------------
 
     def asks(self, policy: Policy | None, target: str | None) -> Policy:
-        self.policy, self.target = policy or self.policy, target or self.target
+        self.policy, self.target = policy or self.policy, named(target) if target else self.target
         if self.asked:
             raise UsageError(f"{self.target} asks for its claim twice; one request has one key and one claim")
         if self.started:
@@ -185,15 +187,10 @@ class Exchange:
         return self.key
 
     def task(self, key: Key, policy: Policy, chunks: list[bytes]) -> Task:
-        return Task(key, self.settings.safe.namespace, self.target, self._fingerprint(chunks), policy)
-
-    def _fingerprint(self, chunks: list[bytes]) -> Fingerprint:
-        view, own = self.view, self.route.fingerprint
-        if own is None:
-            return of_request(view.method, view.path, view.query, view.headers.get("content-type", ""), chunks)
-        value = own(view, b"".join(chunks))
-        framed = frame(view.method, view.path, value)
-        return Fingerprint("http-own1", hashlib.sha256(framed).digest(), len(value))
+        # The one place where a request's fingerprint meets its claim. `older` is what the release before wrote for the
+        # same request, nearly always nothing: a claim that can carry alternatives gets them here.
+        preferred, self.older = of_http(self.view, self.route, chunks)
+        return Task(key, self.settings.safe.namespace, self.target, preferred, policy)
 
     # The claim ----------------------------------------------------------------------------------
 
