@@ -82,10 +82,10 @@ def attempt(operation: Declared, record: Record, fence: Fence, first: bool, even
     """One attempt at a record we own."""
     try:
         run = adopt(operation, record, fence, first)
-    except OperationChanged as error:
-        # Left as it was found: unfinished, for whoever has the code that began it.
+    except OperationChanged:
+        # Left as it was found: unfinished, for whoever has the code that began it. The error may quote the journal.
         yield Advance(record.id, fence, record.point or "started", record.progress, "resume", 0)
-        yield Release(record.id, fence, str(error)[:400])
+        yield Release(record.id, fence, f"it was begun by other code, as {record.target!r}")
         raise
     if run.journal.undoing is not None:
         return (yield from going_back(operation, run, events))

@@ -27,6 +27,7 @@ from retrysafe.web.openapi import Strength
 from retrysafe.web.paths import target_of
 from retrysafe.web.problems import Codes
 from retrysafe.web.routes import SAFE_METHODS
+from retrysafe.web.telling import described
 
 _log = logging.getLogger("retrysafe.web")
 
@@ -102,7 +103,10 @@ def of_error(error: RetrySafeError, exchange: Exchange | None) -> Response:
         raise error
     problem = problems.of_error(error)
     if problem.code in ("failed", "unavailable", "unknown"):
-        _log.error("%s: %s", exchange.target if exchange is not None else "a route", error)
+        if exchange is not None:
+            exchange.log(error)
+        else:
+            _log.error("a route: %s", described(error))
     wait = getattr(error, "retry_after", 1.0 if isinstance(error, StoreError) else None)
     codes, docs = (Codes(), problems.DOCS) if exchange is None else (exchange.settings.codes, exchange.settings.docs)
     return problems.respond(problem, codes, docs, retry_after=None if wait is None else max(1, round(wait)))

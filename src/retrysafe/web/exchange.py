@@ -45,6 +45,7 @@ from retrysafe.web.problems import Problem
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Settings
 from retrysafe.web.shortcut import Shortcut
+from retrysafe.web.telling import described
 from retrysafe.web.view import RequestView
 
 EXCHANGE = "retrysafe.exchange"
@@ -94,6 +95,7 @@ class Exchange:
         self.target = route.target
         self.response: Response | None = None
         """The answer to send instead of the application's; None while it may speak for itself."""
+        self.scope = ""
         self.key: Key | None = None
         self.held: Held | None = None
         self.asked = False
@@ -177,6 +179,7 @@ class Exchange:
         return not self.reruns and self.settings.census.count(self.target, scope, sent)
 
     def identified(self, scope: str, policy: Policy) -> Key | None:
+        self.scope = scope
         value = self._read_key(policy, scope)
         if value is None:
             return None
@@ -236,11 +239,19 @@ class Exchange:
             return Shortcut("the answer is stored")
         problem = why if isinstance(why, Problem) else problems.of_error(why)
         if problem.code in ("failed", "unavailable", "unknown") and isinstance(why, RetrySafeError):
-            _log.error("%s: %s", self.target, why)
+            self.log(why)
         if retry_after is None and problem.code in ("in_progress", "unavailable"):
             retry_after = self._retry_after()
         self.response = self._respond(problem, retry_after)
         return Shortcut(problem.title)
+
+    def log(self, error: RetrySafeError) -> None:
+        """For the operator. The record is named by its id: its key and its scope are the client's (S28)."""
+        record = self.key.id(self.settings.safe.namespace).hex() if self.key is not None else "none"
+        _log.error("%s: %s (record %s)", self.target, self.described(error), record)
+
+    def described(self, error: BaseException) -> str:
+        return described(error, self.scope, self.key.value if self.key is not None else "")
 
     def _retry_after(self) -> int:
         return self.settings.durations.retry_after(self.target, self.policy.lease)
@@ -342,7 +353,7 @@ class Exchange:
 
     def _trouble(self, held: Held, trouble: StoreError) -> None:
         self.settings.safe.events.emit("store_failed", held.lease.id, self.target)
-        _log.error("%s: how it ended could not be written down: %s", self.target, trouble)
+        _log.error("%s: how it ended could not be written down: %s", self.target, self.described(trouble))
 
     # An answer that passes by -------------------------------------------------------------------
 

@@ -175,7 +175,7 @@ class Joint:
         except Undone as undone:
             return self._lost(str(undone))
         except (StoreUnclear, TransactionSplit) as error:
-            _log.error("%s: %s", self.exchange.target, error)
+            self.exchange.log(error)
             return self._respond(problems.UNKNOWN)
         except RetrySafeError as error:
             return self._told(error)
@@ -251,7 +251,7 @@ class Joint:
         except Instead as instead:
             return instead.response
         except (RetrySafeError, Undone) as trouble_:
-            _log.error("%s: how it ended could not be written down: %s", exchange.target, trouble_)
+            _log.error("%s: how it ended could not be written down: %s", exchange.target, exchange.described(trouble_))
             return self._respond(problems.FAILED_FOR_NOW)
         self._events.emit("completed", self.claim.id, self.task.target)
         return told
