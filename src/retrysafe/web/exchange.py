@@ -36,10 +36,10 @@ from retrysafe.errors import (
 from retrysafe.policy import Policy
 from retrysafe.web import problems, status
 from retrysafe.web.capture import Pairs, Response, to_replay, to_store
+from retrysafe.web.census import Sent
 from retrysafe.web.claiming import capped, taken
 from retrysafe.web.fingerprints import of_http
 from retrysafe.web.keyheader import mint, quoted, read_key
-from retrysafe.web.load import Sent
 from retrysafe.web.paths import named
 from retrysafe.web.problems import Problem
 from retrysafe.web.routes import Route
@@ -212,7 +212,7 @@ class Exchange:
                 raise self.refused(problems.QUOTA, retry_after=self._retry_after())
         taking = taken(claim, task, events)
         if task.policy.busy == "wait":
-            taking = capped(taking, settings.waiters, claim.id, task.target, events)
+            taking = capped(taking, settings.waiters, task, claim.id, events)
         outcome: Outcome = yield from taking
         if isinstance(outcome, Execute):
             _same_owner(outcome.record, task)

@@ -130,7 +130,7 @@ class Joint:
 
     def _admitted(self) -> TxFlow[Opened | Outcome]:
         """While another is at it wait as the policy says, with no transaction open and a place among the waiters."""
-        policy, waiters = self.task.policy, self.exchange.settings.waiters
+        policy, waiters, scope = self.task.policy, self.exchange.settings.waiters, self.task.key.scope
         waited, waiting = 0.0, False
         try:
             while True:
@@ -138,7 +138,7 @@ class Joint:
                 left = policy.wait - waited
                 if not (isinstance(found, Busy) and policy.busy == "wait" and left > 0):
                     return found
-                waiting = waiting or waiters.enter()
+                waiting = waiting or waiters.enter(scope)
                 if not waiting:
                     return found
                 pause = min(random.uniform(*POLL), left)
@@ -146,7 +146,7 @@ class Joint:
                 waited += pause
         finally:
             if waiting:
-                waiters.leave()
+                waiters.leave(scope)
 
     def _refused(self, found: Outcome) -> Shortcut:
         """Put the stored answer or the problem in place."""

@@ -14,10 +14,10 @@ from retrysafe.engine.events import Events
 from retrysafe.engine.guard import Task
 from retrysafe.engine.heartbeat import Lease
 from retrysafe.errors import KeyProblem, ScopeRequired, StoreError
+from retrysafe.web.census import Sent
 from retrysafe.web.claiming import taken
 from retrysafe.web.exchange import Exchange
 from retrysafe.web.keyheader import read_key
-from retrysafe.web.load import Sent
 from retrysafe.web.telling import described
 
 _log = logging.getLogger("retrysafe.web")
