@@ -19,7 +19,7 @@ from retrysafe.errors import RetrySafeError, StoreError, UsageError
 from retrysafe.operations.accepting import Accepted
 from retrysafe.policy import Policy
 from retrysafe.web import problems, status
-from retrysafe.web.capture import BODILESS, NO_STORE, REPLAYED, Response
+from retrysafe.web.capture import BODILESS, REPLAYED, Response, uncached
 from retrysafe.web.colours import AsyncExchange
 from retrysafe.web.current import current_exchange
 from retrysafe.web.exchange import EXCHANGE, Exchange, mount
@@ -78,8 +78,8 @@ def of_answer(answer: Answered) -> Response:
     told = answer.answer if isinstance(answer, Ended) else answer
     headers = list(told.headers)
     if replayed:
-        headers = [pair for pair in headers if pair[0].lower() not in ("cache-control", "idempotent-replayed")]
-        headers += [NO_STORE, REPLAYED]
+        headers = [pair for pair in uncached(headers) if pair[0].lower() != "idempotent-replayed"]
+        headers.append(REPLAYED)
     if told.status in BODILESS:
         return Response(told.status, tuple(headers), b"")
     return Response.own(told.status, tuple(headers), told.body)

@@ -167,7 +167,7 @@ def test_s6_weak_keys_can_be_refused() -> None:
 def test_s5_uuids_are_recognised_by_their_spelling() -> None:
     rule, good = KeyRule(uuid=True), "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
     assert read_key([good], rule) == good
-    for bad in (f"{{{good}}}", f"urn:uuid:{good}", good.replace("-", ""), good + "0"):
+    for bad in (f"{{{good}}}", f"urn:uuid:{good}", good + "0"):
         with pytest.raises(MalformedKey):
             read_key([bad], rule)
 
