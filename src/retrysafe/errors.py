@@ -209,6 +209,8 @@ class MalformedKey(KeyProblem, ValueError):
     anchor = "malformed-key"
 
     def __init__(self, header: str, why: str, fix: str = "send 1 to 255 visible ASCII characters") -> None:
+        self.why = why
+        self.fix = fix
         shown = header if len(header) <= 80 else header[:77] + "…"
         super().__init__(f"idempotency key {shown!r} cannot be used: {why}; {fix}")
 

@@ -85,11 +85,11 @@ def attempt(operation: Declared, granted: Execute, first: bool, events: Events) 
     lease = Lease(record.id, record.key, fence, granted.until)
     try:
         run = adopt(operation, granted, lease, first)
-    except OperationChanged as error:
-        # Left as it was found: unfinished, for whoever has the code that began it.
-        point = record.point or "started"
+    except OperationChanged:
+        # Left as it was found: unfinished, for whoever has the code that began it. The error may quote the journal.
+        point, note = record.point or "started", f"it was begun by other code, as {record.target!r}"
         yield Persist(Advance(record.id, fence, 1, point, record.progress, "resume", 0), lease.until)
-        yield Persist(Release(record.id, fence, str(error)[:400]), lease.until)
+        yield Persist(Release(record.id, fence, note), lease.until)
         raise
     try:
         return (yield from carried_on(operation, run, events))

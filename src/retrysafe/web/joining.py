@@ -131,7 +131,7 @@ class Joint:
 
     def _admitted(self) -> TxFlow[Opened | Outcome]:
         """While another is at it wait as the policy says, with no transaction open and a place among the waiters."""
-        policy, waiters = self.task.policy, self.exchange.settings.waiters
+        policy, waiters, scope = self.task.policy, self.exchange.settings.waiters, self.task.key.scope
         waited, waiting = 0.0, False
         try:
             while True:
@@ -139,7 +139,7 @@ class Joint:
                 left = policy.wait - waited
                 if not (isinstance(found, Busy) and policy.busy == "wait" and left > 0):
                     return found
-                waiting = waiting or waiters.enter()
+                waiting = waiting or waiters.enter(scope)
                 if not waiting:
                     return found
                 pause = min(random.uniform(*POLL), left)
@@ -147,7 +147,7 @@ class Joint:
                 waited += pause
         finally:
             if waiting:
-                waiters.leave()
+                waiters.leave(scope)
 
     def _refused(self, found: Outcome) -> Shortcut:
         """Put the stored answer or the problem in place."""
@@ -176,7 +176,7 @@ class Joint:
         except Undone as undone:
             return self._lost(str(undone))
         except (StoreUnclear, TransactionSplit) as error:
-            _log.error("%s: %s", self.exchange.target, error)
+            self.exchange.log(error)
             return self._respond(problems.UNKNOWN)
         except RetrySafeError as error:
             return self._told(error)
@@ -254,7 +254,7 @@ class Joint:
         except Instead as instead:
             return instead.response
         except (RetrySafeError, Undone) as trouble_:
-            _log.error("%s: how it ended could not be written down: %s", exchange.target, trouble_)
+            _log.error("%s: how it ended could not be written down: %s", exchange.target, exchange.described(trouble_))
             return self._respond(problems.FAILED_FOR_NOW)
         self._events.emit("completed", self.claim.id, self.task.target)
         return told

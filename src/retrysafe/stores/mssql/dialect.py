@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from retrysafe.core.urls import safe_url
+from retrysafe.core.urls import hidden, safe_url
 from retrysafe.errors import StoreURLError
 from retrysafe.stores.base import Capabilities
 from retrysafe.stores.sql.dialect import Dialect
@@ -126,11 +126,11 @@ def parse_url(url: str) -> Location:
         raise StoreURLError(f"{shown!r} names no database; write mssql://user:password@host:1433/database")
     if parts.query:
         known = ", ".join(f"{name}=" for name in sorted(_OPTIONS))
-        raise StoreURLError(f"{shown!r} has options that are not known ({parts.query}); there are {known}")
+        raise StoreURLError(f"{shown!r} has options that are not known; there are {known}")
     try:
         port = parts.port or 1433
     except ValueError as error:
-        raise StoreURLError(f"{shown!r}: {error}; write mssql://user@host:1433/database") from error
+        raise StoreURLError(f"{shown!r}: {hidden(str(error), url)}; write mssql://user@host:1433/database") from error
     connect: dict[str, Any] = {
         "server": parts.hostname,
         "port": str(port),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from retrysafe.core.urls import safe_url
+from retrysafe.core.urls import hidden, safe_url
 from retrysafe.errors import StoreURLError
 from retrysafe.stores.base import Capabilities
 from retrysafe.stores.mysql.settings import CHARSET
@@ -95,11 +95,11 @@ def parse_url(url: str) -> Location:
         raise StoreURLError(f"{shown!r} names no database; write mysql://user:password@host:3306/database")
     if parts.query:
         known = ", ".join(f"{name}=" for name in sorted(_OPTIONS))
-        raise StoreURLError(f"{shown!r} has options that are not known ({parts.query}); there are {known}")
+        raise StoreURLError(f"{shown!r} has options that are not known; there are {known}")
     try:
         port = parts.port or _PORT
     except ValueError as error:
-        raise StoreURLError(f"{shown!r}: {error}; write mysql://user@host:3306/database") from error
+        raise StoreURLError(f"{shown!r}: {hidden(str(error), url)}; write mysql://user@host:3306/database") from error
     connect: dict[str, Any] = {
         "host": parts.hostname or "localhost",
         "port": port,

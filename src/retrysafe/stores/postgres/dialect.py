@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from retrysafe.core.urls import safe_url
 from retrysafe.errors import StoreURLError
 from retrysafe.stores.base import Capabilities
 from retrysafe.stores.sql.dialect import Dialect
@@ -57,7 +58,7 @@ def parse_url(url: str) -> Location:
     plain, options = split_options(url, _OPTIONS)
     rest = plain.partition("://")[2]
     if not rest:
-        raise StoreURLError(f"{url!r} names no server; write postgresql://user@host:5432/database")
+        raise StoreURLError(f"{safe_url(url)!r} names no server; write postgresql://user@host:5432/database")
     tables = names(options.get("table", DEFAULT), options.get("schema", ""))
     given = {pair.partition("=")[0] for pair in plain.partition("?")[2].split("&")}
     extra = "&".join(f"{name}={value}" for name, value in _LIBPQ.items() if name not in given)

@@ -24,6 +24,7 @@ from urllib.parse import unquote
 
 from retrysafe.core.moves import Grant, grantable
 from retrysafe.core.ops import Claim, ClaimReply, Op
+from retrysafe.core.urls import safe_url
 from retrysafe.errors import SchemaMissing, StoreError, StoreUnavailable, StoreUnclear, StoreURLError
 from retrysafe.stores.base import Capabilities, Plan, follow
 from retrysafe.stores.sql import migrations, rows
@@ -57,13 +58,14 @@ def parse_url(url: str) -> Location:
     rest = plain.partition("://")[2]
     host, slash, path = rest.partition("/")
     if host or not slash or not path:
-        raise StoreURLError(f"{url!r} names no file; write sqlite:///app.db, or sqlite:////full/path/app.db")
+        raise StoreURLError(f"{safe_url(url)!r} names no file; write sqlite:///app.db, or sqlite:////full/path/app.db")
     if "?" in path:
-        unknown = path.partition("?")[2]
-        raise StoreURLError(f"{url!r} has options SQLite does not know ({unknown}); there are table= and timeout=")
+        raise StoreURLError(f"{safe_url(url)!r} has options SQLite does not know; there are table= and timeout=")
     path = unquote(path)
     if path == ":memory:":
-        raise StoreURLError(f"{url!r}: a database in memory is lost with its connection; use memory:// or a file")
+        raise StoreURLError(
+            f"{safe_url(url)!r}: a database in memory is lost with its connection; use memory:// or a file"
+        )
     return Location(path, names(options.get("table", DEFAULT)), number(options, "timeout", 30.0))
 
 
