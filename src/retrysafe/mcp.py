@@ -120,7 +120,7 @@ class Tool:
         if self._template and same_within:
             raise UsageError(f"{self.name}: a key template says what the same call is; leave same_within out")
         self._policy = policy or tools.policy
-        self.codec = codec or ResultCodec(function)
+        self.codec = codec or ResultCodec(function, sealed=self.safe.sealed)
         self.limit = self._policy.max_answer
 
     # One call ---------------------------------------------------------------------------------------------------------
