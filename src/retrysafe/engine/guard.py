@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from retrysafe.core.judge import judge
 from retrysafe.core.keys import Key
-from retrysafe.core.ops import Claim, Complete, Release, Suspect
+from retrysafe.core.ops import Claim, Complete, Release, Suspect, Withdraw
 from retrysafe.core.outcomes import Busy, Execute, Mismatch, Outcome, Replay, Uncertain
 from retrysafe.core.records import Answer, Fence, Fingerprint, Record
 from retrysafe.core.times import SECOND
@@ -215,6 +215,14 @@ def is_final(policy: Policy, error: Exception) -> bool:
 def release(task: Task, call: Granted, note: str, events: Events) -> Flow[None]:
     if (yield Release(call.id, call.fence, note)):
         events.emit("released", call.id, task.target)
+        if task.announced:
+            yield Announce(call.id)
+
+
+def withdraw(task: Task, call: Granted, note: str, events: Events) -> Flow[None]:
+    """Nothing was entered: as if it had never been asked."""
+    if (yield Withdraw(call.id, call.fence, note)):
+        events.emit("withdrawn", call.id, task.target)
         if task.announced:
             yield Announce(call.id)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from inspect import Parameter, Signature
 from typing import Any, Unpack, get_args
 
@@ -29,6 +29,7 @@ from retrysafe.web import asgi, openapi, starlette
 from retrysafe.web.adapting import Answered, checked_strength
 from retrysafe.web.asgi import ASGIScope, Receive
 from retrysafe.web.asgi_answer import Send
+from retrysafe.web.entered import ENTERED, REFUSED, Entry, Witness, notes, noting
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.joined import checked_tx
 from retrysafe.web.keyheader import HEADER
@@ -118,9 +119,10 @@ def _signature(scope: Any, header: str, told: Json) -> Signature:
 # Installing -------------------------------------------------------------------------------------
 
 
-class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
-    """The ASGI middleware, which besides completes the application's OpenAPI document when it starts: whoever replaced
-    `app.openapi` has done so by then."""
+class IdempotencyMiddleware(starlette.IdempotencyMiddleware):
+    """The ASGI middleware, which besides completes the application's OpenAPI document when it starts (whoever replaced
+    `app.openapi` has done so by then), and puts a mark on the endpoints: FastAPI finds a request invalid after its
+    route is chosen and before its endpoint is called."""
 
     _documented = False
 
@@ -130,7 +132,39 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
             app = scope.get("app")
             if isinstance(app, FastAPI):
                 document(app)
+                watch(app.routes)
         await super().__call__(scope, receive, send)
+
+    def witness(self, scope: ASGIScope) -> Witness | None:
+        return functools.partial(entry_of, scope)
+
+
+def watch(routes: Iterable[Any]) -> None:
+    """Put the mark on every endpoint below these routes."""
+    for route in routes:
+        contexts = getattr(route, "effective_route_contexts", None)  # of a router that was included, in newer versions
+        for one in [route, *(contexts() if contexts is not None else ())]:
+            _watch(one)
+        watch(getattr(route, "routes", None) or ())
+
+
+def _watch(route: Any) -> bool:
+    """Whether the mark was on it already."""
+    dependant = getattr(route, "dependant", None)
+    if dependant is None or dependant.call is None:
+        return False
+    marked = notes(dependant.call)
+    dependant.call = noting(dependant.call)
+    return marked
+
+
+def entry_of(scope: ASGIScope, code: int) -> Entry:
+    """Asked only where the mark has not been passed. A route that was added later gets its own now, and is unknown."""
+    entry = starlette.entry_of(scope, code)
+    if entry is not ENTERED:
+        return entry
+    route = scope.get("fastapi", {}).get("effective_route_context") or scope.get("route")
+    return REFUSED if isinstance(scope.get("route"), APIRoute) and _watch(route) else entry
 
 
 def install(app: FastAPI, *, safe: RetrySafe, scope: Scope | None = None, **options: Unpack[Options]) -> None:

@@ -21,15 +21,17 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route, Router
 
 from retrysafe.core.keys import Key
 from retrysafe.errors import RetrySafeError
 from retrysafe.policy import Policy
-from retrysafe.web import adapting
+from retrysafe.web import adapting, asgi
 from retrysafe.web.adapting import Answered, ask, checked_strength, find_exchange, resolved
-from retrysafe.web.asgi import IdempotencyMiddleware
+from retrysafe.web.asgi import ASGIScope
 from retrysafe.web.asgi_answer import raw
 from retrysafe.web.colours import AsyncExchange
+from retrysafe.web.entered import ENTERED, REDIRECTED, REFUSED, UNKNOWN, Entry, Witness
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.joined import AsyncJoinedBase, Wanted, ajoin, checked_tx, handed
 from retrysafe.web.openapi import Strength
@@ -37,6 +39,28 @@ from retrysafe.web.shortcut import Shortcut
 
 Handler = Callable[..., Any]
 FIX = "app.add_middleware(IdempotencyMiddleware, safe=safe)"
+
+
+class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
+    """The ASGI middleware, which besides sees what the router made of a request."""
+
+    def witness(self, scope: ASGIScope) -> Witness | None:
+        return functools.partial(entry_of, scope)
+
+
+def entry_of(scope: ASGIScope, code: int) -> Entry:
+    """What the router wrote down in the scope. Nothing at all: something before it answered, or had a copy."""
+    if "router" not in scope:
+        return UNKNOWN
+    endpoint, route = scope.get("endpoint"), scope.get("route")
+    last = scope["router"] if endpoint is None else getattr(endpoint, "router", endpoint)
+    if isinstance(last, Router):  # no route of this one matched
+        if last.default != last.not_found or isinstance(route, Route):
+            return UNKNOWN
+        return REDIRECTED if code < 400 else REFUSED
+    if isinstance(route, Route) and route.methods and scope["method"] not in route.methods:
+        return REFUSED
+    return ENTERED
 
 
 class Refusal(Shortcut, HTTPException):
