@@ -21,6 +21,8 @@ from retrysafe.engine import models
 
 def covers(model: Any) -> bool:
     """Whether the older form of this model leaves nothing out."""
+    if not _tells_all(type(model)):
+        return False
     told = model.model_dump()
     return isinstance(told, dict) and _covers(told, model, type(model))
 

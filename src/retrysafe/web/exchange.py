@@ -353,7 +353,8 @@ class Exchange:
         held, self.held = self.held, None
         assert held is not None, "only a claimed exchange is settled"
         self._stop()
-        self.settings.durations.saw(self.target, time.monotonic() - held.began)
+        if not self._withdraws:
+            self.settings.durations.saw(self.target, time.monotonic() - held.began)
         unborn = self._withdraws and held.record.attempt == 1 and not self.reruns
         self.settings.quotas.ended(held.task.key.scope, size, held.task.policy.retention, unborn=unborn)
         return held

@@ -29,14 +29,14 @@ from retrysafe.web import asgi, openapi, starlette
 from retrysafe.web.adapting import Answered, checked_strength
 from retrysafe.web.asgi import ASGIScope, Receive
 from retrysafe.web.asgi_answer import Send
-from retrysafe.web.entered import ENTERED, REFUSED, Entry, Witness, notes, noting
+from retrysafe.web.entered import ENTERED, REFUSED, UNKNOWN, Entry, Witness, notes, noting
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.joined import checked_tx
 from retrysafe.web.keyheader import HEADER
 from retrysafe.web.openapi import EXTENSION, Documented, Json, Strength
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Options, Scope
-from retrysafe.web.starlette import add_problem_handlers, answered, claim, join, respond
+from retrysafe.web.starlette import Before, add_problem_handlers, answered, claim, join, respond
 
 
 class Refusal(starlette.Refusal, HTTPException):
@@ -136,7 +136,7 @@ class IdempotencyMiddleware(starlette.IdempotencyMiddleware):
         await super().__call__(scope, receive, send)
 
     def witness(self, scope: ASGIScope) -> Witness | None:
-        return functools.partial(entry_of, scope)
+        return functools.partial(entry_of, Before.of(scope), scope)
 
 
 def watch(routes: Iterable[Any]) -> None:
@@ -158,13 +158,13 @@ def _watch(route: Any) -> bool:
     return marked
 
 
-def entry_of(scope: ASGIScope, code: int) -> Entry:
+def entry_of(before: Before, scope: ASGIScope, code: int) -> Entry:
     """Asked only where the mark has not been passed. A route that was added later gets its own now, and is unknown."""
-    entry = starlette.entry_of(scope, code)
-    if entry is not ENTERED:
+    entry, route = starlette.entry_of(before, scope, code), scope.get("route")
+    if entry is not ENTERED or not isinstance(route, APIRoute) or route is before.route:
         return entry
-    route = scope.get("fastapi", {}).get("effective_route_context") or scope.get("route")
-    return REFUSED if isinstance(scope.get("route"), APIRoute) and _watch(route) else entry
+    marked = _watch(scope.get("fastapi", {}).get("effective_route_context") or route)
+    return REFUSED if marked else UNKNOWN
 
 
 def install(app: FastAPI, *, safe: RetrySafe, scope: Scope | None = None, **options: Unpack[Options]) -> None:

@@ -128,14 +128,15 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
     forgotten = (CONNECTION_STATE_KEY,)
 
     def witness(self, scope: ASGIScope) -> Witness | None:
-        return functools.partial(entry_of, scope)
+        return None if "path_params" in scope else functools.partial(entry_of, scope)
 
 
 def entry_of(scope: ASGIScope, code: int) -> Entry:
-    """Asked only where the mark on the handler has not been passed."""
+    """Asked only where the mark on the handler has not been passed. The router begins by making room for parameters: if
+    it has, it was given this very scope."""
     handler = scope.get("route_handler")
     if handler is None:
-        return REFUSED  # between us and the router there is nothing else
+        return REFUSED if "path_params" in scope else UNKNOWN
     if not isinstance(handler, HTTPRouteHandler) or not notes(handler.fn):
         return UNKNOWN
     # These answer in the handler's place, and may have done its work.
@@ -157,7 +158,7 @@ def install(app: Litestar, *, safe: RetrySafe, scope: Scope | None = None, **opt
     for route in app.routes:
         for handler in getattr(route, "route_handlers", ()):
             _document(handler, made.settings)
-            if isinstance(handler, HTTPRouteHandler):
+            if isinstance(handler, HTTPRouteHandler) and handler.http_methods & made.settings.methods:
                 handler._fn = noting(handler.fn)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -45,22 +45,43 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
     """The ASGI middleware, which besides sees what the router made of a request."""
 
     def witness(self, scope: ASGIScope) -> Witness | None:
-        return functools.partial(entry_of, scope)
+        return functools.partial(entry_of, Before.of(scope), scope)
 
 
-def entry_of(scope: ASGIScope, code: int) -> Entry:
-    """What the router wrote down in the scope. Nothing at all: something before it answered, or had a copy."""
-    if "router" not in scope:
-        return UNKNOWN
+class Before(NamedTuple):
+    """What a router further out had written into the scope before: an application may be mounted in another."""
+
+    router: Any
+    endpoint: Any
+    route: Any
+
+    @classmethod
+    def of(cls, scope: ASGIScope) -> Before:
+        return cls(scope.get("router"), scope.get("endpoint"), scope.get("route"))
+
+
+def entry_of(before: Before, scope: ASGIScope, code: int) -> Entry:
+    """What the router wrote into this very scope. Nothing, where middleware answered before it or gave it a copy: then
+    nobody knows."""
     endpoint, route = scope.get("endpoint"), scope.get("route")
-    last = scope["router"] if endpoint is None else getattr(endpoint, "router", endpoint)
-    if isinstance(last, Router):  # no route of this one matched
-        if last.default != last.not_found or isinstance(route, Route):
-            return UNKNOWN
-        return REDIRECTED if code < 400 else REFUSED
-    if isinstance(route, Route) and route.methods and scope["method"] not in route.methods:
-        return REFUSED
-    return ENTERED
+    matched = endpoint is not before.endpoint
+    last = _router_of(endpoint) if matched else None if before.router is not None else scope.get("router")
+    if last is not None:  # none of its routes matched
+        plain = last.default == last.not_found and not isinstance(route, Route)
+        return UNKNOWN if not plain else REDIRECTED if code < 400 else REFUSED
+    if not matched:
+        return UNKNOWN
+    wrong_method = isinstance(route, Route) and route.methods and scope["method"] not in route.methods
+    return REFUSED if wrong_method and route is not before.route else ENTERED
+
+
+def _router_of(endpoint: Any) -> Router | None:
+    """The router of what is mounted there, if there is nothing between that might give it a copy of the scope."""
+    if isinstance(endpoint, Starlette):
+        return None if endpoint.user_middleware else endpoint.router
+    if isinstance(endpoint, Router) and getattr(endpoint, "middleware_stack", endpoint.app) == endpoint.app:
+        return endpoint
+    return None
 
 
 class Refusal(Shortcut, HTTPException):

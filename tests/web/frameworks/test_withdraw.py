@@ -20,6 +20,7 @@ import litestar
 import pydantic
 import quart
 import starlette.applications
+import starlette.middleware
 import starlette.requests
 import starlette.responses
 import starlette.routing
@@ -62,7 +63,7 @@ def ran(what: str) -> str:
     return f"{what} {len(RUNS)}"
 
 
-def starlette_app(safe: RetrySafe, **options: Any) -> Any:
+def starlette_routes() -> list[Any]:
     def answering(what: str, status: int) -> Any:
         async def endpoint(request: starlette.requests.Request) -> starlette.responses.Response:
             headers = {"location": "/elsewhere"} if status == 307 else {}
@@ -71,16 +72,18 @@ def starlette_app(safe: RetrySafe, **options: Any) -> Any:
         return endpoint
 
     route = starlette.routing.Route
-    app = starlette.applications.Starlette(
-        routes=[
-            route("/pay", answering("pay", 201), methods=["POST"]),
-            route("/slash/", answering("slash", 201), methods=["POST"]),
-            route("/moved", answering("moved", 307), methods=["POST"]),
-            route("/missing", answering("missing", 404), methods=["POST"]),
-            starlette.routing.Mount("/sub", routes=[route("/slash/", answering("sub", 201), methods=["POST"])]),
-            starlette.routing.Mount("/foreign", app=starlette.responses.PlainTextResponse(b"no", 404)),
-        ]
-    )
+    return [
+        route("/pay", answering("pay", 201), methods=["POST"]),
+        route("/slash/", answering("slash", 201), methods=["POST"]),
+        route("/moved", answering("moved", 307), methods=["POST"]),
+        route("/missing", answering("missing", 404), methods=["POST"]),
+        starlette.routing.Mount("/sub", routes=[route("/slash/", answering("sub", 201), methods=["POST"])]),
+        starlette.routing.Mount("/foreign", app=starlette.responses.PlainTextResponse(b"no", 404)),
+    ]
+
+
+def starlette_app(safe: RetrySafe, **options: Any) -> Any:
+    app = starlette.applications.Starlette(routes=starlette_routes())
     app.add_middleware(retrysafe.web.starlette.IdempotencyMiddleware, safe=safe, scope=SCOPE, **options)
     return app
 
@@ -407,6 +410,46 @@ def test_what_answers_in_an_endpoints_place_may_have_done_anything(name: str, at
     assert again.headers["idempotent-replayed"] == "true"
 
 
+class Copying:
+    """Middleware that gives the application a scope of its own: what the router writes there we never see."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(dict(scope), receive, send)
+
+
+@pytest.mark.parametrize("at", ["/moved", "/missing"])
+@pytest.mark.parametrize("how", ["a copy", "mounted, a copy", "a copy in a mount", "a copy in a router"])
+def test_a_handler_is_not_taken_for_the_router_behind_a_copy(how: str, at: str, safe: RetrySafe) -> None:
+    """Neither by its own scope, nor by what a router further out had written into it."""
+    RUNS.clear()
+    ours = starlette.middleware.Middleware(
+        retrysafe.web.starlette.IdempotencyMiddleware, safe=safe, scope=SCOPE, policy=WITHDRAW
+    )
+    copying = starlette.middleware.Middleware(Copying)
+    plain = starlette_routes()
+    if how == "a copy":
+        app: Any = starlette.applications.Starlette(routes=plain, middleware=[ours, copying])
+    elif how == "mounted, a copy":
+        inner: Any = starlette.applications.Starlette(routes=plain, middleware=[ours, copying])
+        app, at = starlette.applications.Starlette(routes=[starlette.routing.Mount("/sub", app=inner)]), f"/sub{at}"
+    elif how == "a copy in a mount":
+        inner = starlette.applications.Starlette(routes=plain, middleware=[copying])
+        mounts = [starlette.routing.Mount("/sub", app=inner)]
+        app, at = starlette.applications.Starlette(routes=mounts, middleware=[ours]), f"/sub{at}"
+    else:
+        inner = starlette.routing.Router(routes=plain, middleware=[copying])
+        mounts = [starlette.routing.Mount("/sub", app=inner)]
+        app, at = starlette.applications.Starlette(routes=mounts, middleware=[ours]), f"/sub{at}"
+    with served_by(app, safe, at) as call:
+        first, again = call(), call()
+    assert (first.status_code, again.headers["idempotent-replayed"]) == (first.status_code, "true")
+    assert first.status_code in (307, 404)
+    assert len(RUNS) == 1
+
+
 def test_a_route_that_was_added_later_is_watched_from_its_second_request_on(safe: RetrySafe) -> None:
     RUNS.clear()
     app = fastapi_app(safe, policy=WITHDRAW)
@@ -481,11 +524,11 @@ def test_observing_goes_on_as_before(safe: RetrySafe) -> None:
 
 
 @contextmanager
-def served_by(app: Any, safe: RetrySafe) -> Iterator[Call]:
+def served_by(app: Any, safe: RetrySafe, at: str = "/order") -> Iterator[Call]:
     async def sent(body: dict[str, Any]) -> httpx.Response:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
-            told = await http.post("/order", headers={"Idempotency-Key": "k"}, **body)
+            told = await http.post(at, headers={"Idempotency-Key": "k"}, **body)
         await safe.async_store.aclose()
         return told
 
