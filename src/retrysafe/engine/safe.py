@@ -153,7 +153,13 @@ class RetrySafe:
 
         def make(function: Callable[..., Any]) -> once_module.Once:
             return once_module.Once(
-                self, function, key, ignore=ignore, scope=scope, policy=chosen, codec=codec or ResultCodec(function)
+                self,
+                function,
+                key,
+                ignore=ignore,
+                scope=scope,
+                policy=chosen,
+                codec=codec or ResultCodec(function, sealed=self.sealed),
             )
 
         return once_module.decorator(make)
@@ -203,7 +209,7 @@ class RetrySafe:
                 ignore=ignore,
                 scope=scope,
                 policy=chosen,
-                codec=codec or ResultCodec(function),
+                codec=codec or ResultCodec(function, sealed=self.sealed),
                 hidden=transactional.HANDLE,
             )
             return transactional.wrap(once, tx)

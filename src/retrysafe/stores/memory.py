@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from retrysafe.core.moves import claim, move
+from retrysafe.core.moves import claim, move, reapable
 from retrysafe.core.ops import (
     FENCED,
     Claim,
@@ -26,7 +26,7 @@ from retrysafe.core.ops import (
     StatsReply,
 )
 from retrysafe.core.records import Record
-from retrysafe.core.states import SETTLED, State
+from retrysafe.core.states import State
 from retrysafe.stores.base import AsyncStore, Capabilities, Store
 from retrysafe.stores.memory_outbox import MemoryOutbox
 
@@ -85,7 +85,7 @@ class MemoryStore:
         return LookupReply(self._records.get(op.id), now)
 
     def _reap(self, op: Reap, now: int) -> int:
-        expired = sorted((r.expires, r.id) for r in self._records.values() if r.state in SETTLED and r.expired(now))
+        expired = sorted((r.expires, r.id) for r in self._records.values() if reapable(r, now))
         for _, record_id in expired[: op.limit]:
             del self._records[record_id]
         return min(len(expired), op.limit)
@@ -106,7 +106,7 @@ class MemoryStore:
             completed=counts[State.COMPLETED],
             uncertain=counts[State.UNCERTAIN],
             lapsed=sum(r.lapsed(now) for r in records),
-            expired=sum(r.state in SETTLED and r.expired(now) for r in records),
+            expired=sum(reapable(r, now) for r in records),
             now=now,
         )
 
@@ -119,6 +119,7 @@ def listed(record: Record, op: List, now: int) -> bool:
         and op.kind in (None, record.kind)
         and op.scope in (None, record.scope)
         and (not op.lapsed or record.lapsed(now))
+        and not (op.state is State.RELEASED and record.expired(now))
     )
 
 

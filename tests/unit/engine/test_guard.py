@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from retrysafe.core import moves
-from retrysafe.core.ops import Claim, ClaimReply, Complete, Release, Suspect
+from retrysafe.core.ops import Claim, ClaimReply, Complete, Release, Suspect, Withdraw
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.states import State
 from retrysafe.engine.effects import Invoke, Pause
 from retrysafe.engine.events import Events
-from retrysafe.engine.guard import POLL, Ended, Unstorable
+from retrysafe.engine.guard import POLL, Ended, Unstorable, withdraw
 from retrysafe.errors import (
     AnswerGone,
     FingerprintMismatch,
@@ -202,6 +202,28 @@ def test_a_flow_whose_loop_is_gone_asks_for_nothing() -> None:
     flow = started(guarded())
     flow.close()
     assert flow.kinds() == ["Claim", "Invoke"]
+
+
+# It was not entered ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("busy", "asked"), [("wait", ["Withdraw", "Announce"]), ("conflict", ["Withdraw"])])
+def test_withdrawing_wakes_who_waits(busy: Any, asked: list[str]) -> None:
+    given, events = task(busy=busy), Events()
+    call = started(guarded(given)).effect
+    flow = Hands(withdraw(given, call, "a redirect", events))
+    assert flow.effect == Withdraw(call.id, call.fence, "a redirect")
+    flow.reply(True)
+    if not flow.over:
+        flow.reply(None)
+    assert (flow.kinds(), flow.over) == (asked, True)
+    assert events.counts() == {"withdrawn": 1}
+
+
+def test_a_late_owner_withdraws_nothing() -> None:
+    events = Events()
+    flow = Hands(withdraw(task(busy="wait"), started(guarded()).effect, "a redirect", events)).reply(False)
+    assert (flow.over, flow.kinds(), events.counts()) == (True, ["Withdraw"], {})
 
 
 # It is somebody else's ---------------------------------------------------------------------------

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from retrysafe.core.ops import Claim, Complete, Op, Release, Renew
+from retrysafe.core.ops import Claim, Complete, Op, Release, Renew, Withdraw
 from retrysafe.errors import StoreOutage, StoreUnavailable, StoreUnclear
 
-LANES = (Claim, Complete, Renew, Release)
+LANES = (Claim, Complete, Renew, Release, Withdraw)
 BATCH = 128
 QUEUE = 10_000
 PATIENCE = 30.0

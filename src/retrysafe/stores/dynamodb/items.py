@@ -135,7 +135,7 @@ def to_item(record: Record, revision: int) -> Item:
         "ended": raw(pack_tokens(record.ended)) if record.ended else None,
         "kept": number(kept(record)),
         "kept_ttl": ttl_of(kept(record)),
-        "ttl": ttl_of(record.expires) if settled else None,
+        "ttl": ttl_of(max(record.expires, record.completed)) if settled else None,
         "rev": number(revision),
     }
     return present(fields)

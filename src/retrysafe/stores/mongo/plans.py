@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
-from retrysafe.core.moves import grantable, recognised
+from retrysafe.core.moves import KEPT_AFTER_COMPLETION, grantable, recognised
 from retrysafe.core.ops import (
     Advance,
     Claim,
@@ -30,6 +30,7 @@ from retrysafe.core.ops import (
     Stats,
     StatsReply,
     Suspect,
+    Withdraw,
 )
 from retrysafe.core.records import Record
 from retrysafe.core.states import SETTLED, State
@@ -43,7 +44,7 @@ R = TypeVar("R")
 ROUNDS = 20
 """How often a command is sent again when two writers met on one document. Each time somebody got on."""
 
-_RECOGNISABLE = (Advance, Complete, Release, Suspect, Resolve)
+_RECOGNISABLE = (Advance, Complete, Release, Withdraw, Suspect, Resolve)
 _SETTLED = sorted(state.value for state in SETTLED)
 TOLD = {"found": "$$ROOT", "now": {"$toLong": "$$NOW"}}
 """A projection: the document, and the server's clock when it was read."""
@@ -186,7 +187,8 @@ class Plans:
 
     def reap(self, op: Reap) -> Plan[Command, int]:
         now = yield from self.clock(op.now)
-        expired = {"state": {"$in": _SETTLED}, "expires": {"$lte": now}}
+        ended = {"completed": {"$lte": now - KEPT_AFTER_COMPLETION}}  # only what was withdrawn expires sooner than that
+        expired = {"state": {"$in": _SETTLED}, "expires": {"$lte": now}, **ended}
         found = yield Command(
             {
                 "find": self.names.keys,
@@ -234,15 +236,19 @@ class Plans:
         if op.lapsed:
             now = yield from self.clock(op.now)
             states.append({"state": State.CLAIMED.value, "lease_until": {"$lte": now}})
+        if op.state is State.RELEASED:
+            now = yield from self.clock(op.now)
+            states.append({"expires": {"$gt": now}})
         return {**condition, "$and": states} if states else condition
 
     def stats(self, op: Stats) -> Plan[Command, StatsReply]:
         now = yield from self.clock(op.now)
+        reapable = [{"$lte": ["$expires", now]}, {"$lte": ["$completed", now - KEPT_AFTER_COMPLETION]}]
         counted: dict[str, Any] = {
             "_id": "$state",
             "count": {"$sum": 1},
             "lapsed": {"$sum": {"$cond": [{"$lte": ["$lease_until", now]}, 1, 0]}},
-            "expired": {"$sum": {"$cond": [{"$lte": ["$expires", now]}, 1, 0]}},
+            "expired": {"$sum": {"$cond": [{"$and": reapable}, 1, 0]}},
         }
         body: dict[str, Any] = {"aggregate": self.names.keys, "pipeline": [{"$group": counted}], "cursor": {}}
         found = yield Command(body, writes=False)

@@ -1,4 +1,4 @@
--- At most :limit expired records go. Unfinished work is never among them: its expires is for ever.
+-- At most :limit expired records go, an hour after their end: only what was withdrawn expires sooner. Unfinished work is never among them: its expires is for ever.
 DELETE FROM {keys}
-WHERE state IN ('completed', 'released') AND expires <= {now}
+WHERE state IN ('completed', 'released') AND expires <= {now} AND completed <= {now} - {hour}
 ORDER BY expires, id LIMIT :limit

@@ -11,7 +11,7 @@ for _, state in ipairs({COMPLETED, RELEASED}) do
     local head = redis.pcall('HGET', key, 'h')
     local record = type(head) == 'string' and judged(head, member)
     -- What cannot be read stays for a person to look at, and does not stop the reaper.
-    if gone or (record and not open(record) and record.expires <= now) then
+    if gone or (record and reapable(record, now)) then
       redis.call('ZREM', STATES, member)
       redis.call('ZREM', BIRTHS, member)
       redis.call('UNLINK', key)
