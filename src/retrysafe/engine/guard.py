@@ -238,7 +238,12 @@ def failed(task: Task, work: Work, call: Invoke, error: BaseException, events: E
 
 
 def is_final(policy: Policy, error: Exception) -> bool:
-    return policy.final(getattr(error, "status_code", 500), error)
+    """A rule of the user's that fails counts as "yes": it ran, and once is what was promised."""
+    try:
+        return policy.final(getattr(error, "status_code", 500), error)
+    except Exception as broken:
+        error.add_note(f"the policy's failures= raised {type(broken).__qualname__}: {broken}; this failure is stored")
+        return True
 
 
 def release(task: Task, lease: Lease, note: str, events: Events) -> Flow[None]:

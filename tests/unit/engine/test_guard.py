@@ -210,9 +210,9 @@ def test_a_flow_whose_loop_is_gone_asks_for_nothing() -> None:
 @pytest.mark.parametrize(("busy", "asked"), [("wait", ["Withdraw", "Announce"]), ("conflict", ["Withdraw"])])
 def test_withdrawing_wakes_who_waits(busy: Any, asked: list[str]) -> None:
     given, events = task(busy=busy), Events()
-    call = started(guarded(given)).effect
-    flow = Hands(withdraw(given, call, "a redirect", events))
-    assert flow.effect == Withdraw(call.id, call.fence, "a redirect")
+    lease = started(guarded(given)).effect.lease
+    flow = Hands(withdraw(given, lease, "a redirect", events))
+    assert flow.effect == Withdraw(lease.id, lease.fence, "a redirect")
     flow.reply(True)
     if not flow.over:
         flow.reply(None)
@@ -222,7 +222,7 @@ def test_withdrawing_wakes_who_waits(busy: Any, asked: list[str]) -> None:
 
 def test_a_late_owner_withdraws_nothing() -> None:
     events = Events()
-    flow = Hands(withdraw(task(busy="wait"), started(guarded()).effect, "a redirect", events)).reply(False)
+    flow = Hands(withdraw(task(busy="wait"), started(guarded()).effect.lease, "a redirect", events)).reply(False)
     assert (flow.over, flow.kinds(), events.counts()) == (True, ["Withdraw"], {})
 
 

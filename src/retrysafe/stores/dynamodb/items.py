@@ -13,8 +13,8 @@ from typing import Any
 from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.core.states import SETTLED, STATES, State
 from retrysafe.core.times import FOREVER, HOUR, SECOND, later
+from retrysafe.core.tokens import pack_tokens, unpack_tokens
 from retrysafe.errors import CorruptRecord, StoreError
-from retrysafe.stores.tokens import pack_tokens, unpack_tokens
 
 Item = dict[str, dict[str, Any]]
 """Attribute name → typed value, as the wire has it: `{"attempt": {"N": "1"}}`."""
