@@ -195,9 +195,8 @@ class Exchange:
         return self.key
 
     def task(self, key: Key, policy: Policy, chunks: list[bytes]) -> Task:
-        """`older` is what the release before wrote for the same request: nearly always nothing."""
-        preferred, older = of_http(self.view, self.route, chunks)
-        return self.settings.safe.task(key, self.target, preferred, policy, alternatives=older)
+        form = of_http(self.view, self.route, chunks)
+        return self.settings.safe.task(key, self.target, form, policy)
 
     # The claim ----------------------------------------------------------------------------------
 
