@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrysafe.core.fingerprint import of_request
+from retrysafe.core.records import Fingerprint
 from retrysafe.web import asgi, wsgi
-from retrysafe.web.fingerprints import Fingerprints, of_http
+from retrysafe.web.fingerprints import of_http
 from retrysafe.web.paths import MAX_TARGET, named, normal, spelled, target_of
 from retrysafe.web.routes import Route
 from retrysafe.web.view import RequestView, of_environ, of_scope
@@ -80,7 +81,7 @@ def on_wsgi(raw: bytes, content_type: str = JSON, **more: Any) -> RequestView:
     return of_environ({name: value for name, value in environ.items() if value is not None})
 
 
-def prints(view: RequestView, body: bytes = b"{}") -> Fingerprints:
+def prints(view: RequestView, body: bytes = b"{}") -> Fingerprint:
     return of_http(view, ROUTE, [body])
 
 
@@ -118,7 +119,7 @@ def test_a_wsgi_server_that_replaces_bytes_is_asked_for_the_address() -> None:
 def test_where_the_old_rule_was_right_its_form_is_kept(made: Any, raw: bytes) -> None:
     """Two releases run side by side on one store: what both mean is written as both write it."""
     old = of_request("POST", unquote(raw.decode()), "", JSON, [b"{}"])
-    assert prints(made(raw)) == Fingerprints(old)
+    assert prints(made(raw)) == old
 
 
 def test_the_new_form_of_one_is_never_the_old_form_of_another() -> None:
@@ -143,7 +144,7 @@ def test_asgi_and_wsgi_agree() -> None:
     ids=["rewritten", "not told", "rewritten environ", "absolute", "absolute without path"],
 )
 def test_a_raw_path_that_is_not_of_this_path_is_not_used(view: RequestView) -> None:
-    assert prints(view) == Fingerprints(of_request("POST", "/a/b", "", JSON, [b"{}"]))
+    assert prints(view) == of_request("POST", "/a/b", "", JSON, [b"{}"])
 
 
 @pytest.mark.parametrize("uri", ["http://host/a%2Fb?x", "/a%2Fb#f", "/a%2Fb"])
@@ -183,7 +184,7 @@ def test_two_boundaries_are_hashed_as_they_came() -> None:
 )
 def test_what_has_one_boundary_or_needs_none_is_as_before(content_type: str) -> None:
     old = of_request("POST", "/pay", "", content_type, [PARTS])
-    assert prints(on_asgi(b"/pay", content_type), PARTS) == Fingerprints(old)
+    assert prints(on_asgi(b"/pay", content_type), PARTS) == old
 
 
 # Through the middlewares -------------------------------------------------------------------------
