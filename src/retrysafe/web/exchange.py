@@ -351,7 +351,8 @@ class Exchange:
             return self._respond(problems.LOST)
         except OutcomeUnrecorded as trouble:
             # An answer that is not stored must not be sent: the retry could get another one.
-            _log.error("%s: %s", self.target, trouble)
+            said = self.described(trouble.__cause__ or trouble)
+            _log.error("%s: how it ended could not be written down: %s", self.target, said)
             return self._respond(problems.UNRECORDED, self._retry_after())
         finally:
             self._end(stored)
