@@ -152,8 +152,13 @@ class AsyncPerformer:
         lease.renewed(asked)
         return True
 
+    async def kept(self, lease: Lease) -> bool:
+        return lease.fits(0.0) or (not lease.lost and await self.renew(lease))
+
     async def _invoke(self, call: Invoke) -> Any:
         self.heartbeat.start(call.lease, call.duration)
+        if not call.lease.fits(0.0) and not await self.kept(call.lease):
+            raise call.lease.lost_to_another()
         with held_lease(call.lease):
             call.started = True
             result = call.function()

@@ -84,8 +84,15 @@ class Performer:
         lease.renewed(asked)
         return True
 
+    def kept(self, lease: Lease) -> bool:
+        """Whether it still stands, just before the work begins. A process that was stopped since it was granted asks
+        for another; somebody else may have it by now (I33)."""
+        return lease.fits(0.0) or (not lease.lost and self.renew(lease))
+
     def _invoke(self, call: Invoke) -> Any:
         self._heartbeat.start(call.lease, call.duration)
+        if not self.kept(call.lease):
+            raise call.lease.lost_to_another()
         with held_lease(call.lease):
             call.started = True
             return call.function()
