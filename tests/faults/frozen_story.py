@@ -40,7 +40,8 @@ from retrysafe.worker.completer import Completer
 
 LEASE = 2.0
 TIMEOUT = 0.5
-operation.ROOM = 0.5
+ROOM = 0.5
+"""Seconds a lease is longer than the longest call; five in production."""
 
 
 class Boundaries:
@@ -91,6 +92,7 @@ MAIN: list[asyncio.Task[Any] | None] = [None]
 
 
 def instrument() -> None:
+    operation.ROOM = ROOM
     look = perform.begin
 
     def looked(lease: Any, call: Any) -> Any:

@@ -2,263 +2,31 @@
 
 What is stopped is in frozen_story.py. Only one gap is left, and it is shown here as what it is: whoever was stopped
 after the last look at its lease and before its request left sends that one request (docs/explanation/guarantees.md).
+
+The same where it is not the process that stands still but a message: each one in turn is held back beyond the lease.
 """
 
 from __future__ import annotations
 
-import json
-import sqlite3
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
 
-import psycopg
 import pytest
 
-from retrysafe.core.keys import record_id
-from retrysafe.core.ops import Lookup
-from retrysafe.core.records import Record
-from retrysafe.core.states import State
-from retrysafe.testing import Do
-from tests.faults.frozen_story import effects
-from tests.opening import COLOURS, open_migrated, patient, unique, with_option
-from tests.waiting import until
-
-DEADLINE = 60.0
-ROOT = Path(__file__).parents[2]
-AT_ONCE = 8
-"""Processes that stand still at the same time: they wait for their leases together."""
+from retrysafe import RetrySafe
+from retrysafe.core.ops import Stats
+from retrysafe.errors import RetrySafeError
+from retrysafe.operations import operation
+from tests.faults import frozen_story
+from tests.faults.holding import HOLDING, Holding
+from tests.faults.replaced import AT_ONCE, DEADLINE, STORIES, Place, Story, boundaries, check, freeze_at
+from tests.opening import COLOURS, unique, with_option
 
 STORES = [pytest.param(store, marks=pytest.mark.store(store)) for store in ("sqlite", "postgres", "redis")]
 colours = pytest.mark.parametrize("colour", COLOURS)
 stores = pytest.mark.parametrize("store", STORES)
-
-TOLD = {"LeaseLost", "OutcomeUnknown"}
-"""What one that was replaced, or may have been, is told."""
-
-
-@dataclass(frozen=True)
-class Story:
-    """What is run, and by whom it is replaced."""
-
-    what: str
-    """`saga`, or what a guarded function's abandoned call means: `rerun`, `uncertain`."""
-    successor: str = "client"
-    refuses: bool = False
-    """Whether the last step is refused to the successor, who undoes the others then."""
-    undoing: bool = False
-    """Whether it is refused to the first one already."""
-
-    def __str__(self) -> str:
-        ending = " undone" if self.refuses else ""
-        return f"{self.what}{ending}{' by both' if self.undoing else ''}, {self.successor}"
-
-
-STORIES = [
-    Story("saga"),
-    Story("saga", refuses=True),
-    Story("saga", refuses=True, undoing=True),
-    Story("saga", successor="worker"),
-    Story("rerun"),
-    Story("uncertain"),
-]
-
-
-@dataclass
-class Place:
-    """A store, a log of effects, and the nursery."""
-
-    store: str
-    colour: str
-    url: str
-    database: str
-    folder: Path
-    do: Do
-    rows: str = ""
-    children: int = 0
-    late: set[str] = field(default_factory=set)
-    """The boundaries after which one that was replaced had an effect."""
-    IDS: ClassVar[dict[bool, tuple[str, str]]] = {True: ("operation", "saga"), False: ("function", "frozen")}
-
-    def __post_init__(self) -> None:
-        command = [sys.executable, "-m", "tests.faults.frozen_story"]
-        self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.stdout.close()
-        self.process.wait(DEADLINE)
-        self.do.close()
-
-    def ask(self, **command: Any) -> list[dict[str, Any]]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(command) + "\n")
-        self.process.stdin.flush()
-        told: list[dict[str, Any]] = json.loads(self.process.stdout.readline())
-        for each in told:
-            assert "broken" not in each, each["broken"]
-        return told
-
-    def start(self, story: Story, role: str, keys: Sequence[str], stops: Sequence[int]) -> list[dict[str, Any]]:
-        self.children += len(keys)
-        cases = [
-            {
-                "store": self.store,
-                "colour": self.colour,
-                "url": self.url,
-                "database": self.database,
-                "rows": self.rows,
-                "log": str(self.folder / "effects"),
-                "what": story.what,
-                "refuses": story.undoing or (story.refuses and role != "first"),
-                "role": role,
-                "key": key,
-                "stop": stop,
-            }
-            for key, stop in zip(keys, stops, strict=True)
-        ]
-        return self.ask(do="start", cases=cases)
-
-    def record(self, story: Story, key: str) -> tuple[Record | None, int]:
-        kind, scope = self.IDS[story.what == "saga"]
-        whole = key if story.what == "saga" else f'send:{{"{key}"}}'
-        return self.do(Lookup(record_id(kind, "default", scope, whole)))
-
-    def wait_for_leases(self, story: Story, keys: Sequence[str]) -> None:
-        """By the store's clock."""
-        for key in keys:
-            until(partial(self.nobody_holds, story, key), DEADLINE, f"the end of the lease of {key}")
-
-    def nobody_holds(self, story: Story, key: str) -> bool:
-        record, now = self.record(story, key)
-        return record is None or record.state is not State.CLAIMED or record.lease_until <= now
-
-    def sql(self, text: str, *values: Any) -> list[Any]:
-        """On a connection of the test's own, committed at once."""
-        if self.store != "postgres":
-            with closing(sqlite3.connect(self.database, timeout=DEADLINE, isolation_level=None)) as db:
-                return db.execute(text, values).fetchall()
-        with psycopg.connect(self.database, autocommit=True) as connection:
-            cursor = connection.execute(text.replace("?", "%s"), values)
-            return cursor.fetchall() if cursor.description else []
-
-    def effects(self, key: str) -> list[dict[str, Any]]:
-        return [line for line in effects(str(self.folder / "effects")) if line["item"] == key]
-
-
-@pytest.fixture
-def place(store: str, colour: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    prefix, file = unique("frozen_"), str(tmp_path / "store.db")
-    if store == "sqlite":
-        url, database = f"sqlite:///{file}", file
-    else:
-        server = request.getfixturevalue(f"{store}_url")
-        url = with_option(patient(store, server), "table" if store == "postgres" else "prefix", prefix)
-        database = server if store == "postgres" else file
-    made = Place(store, colour, url, database, tmp_path, open_migrated(url, "sync"), f"{prefix}_rows")
-    if store == "redis":
-        open_migrated(f"sqlite:///{file}", "sync").close()  # for the receipts of local steps
-    made.sql(f"CREATE TABLE {made.rows} (item text, step text)")
-    try:
-        yield made
-    finally:
-        made.close()
-
-
-# What is done at a boundary ------------------------------------------------------------------------
-
-
-def boundaries(place: Place, story: Story) -> list[str]:
-    """Of a run that nobody stops; and a stop after the last of them is none."""
-    keys = [unique("counted"), unique("counted")]
-    ended, more = place.start(story, "first", keys, [0, 1_000])
-    assert ended["boundaries"] == more["boundaries"], "every run passes the same boundaries"
-    names: list[str] = ended["boundaries"]
-    return names
-
-
-def freeze_at(place: Place, story: Story, stops: Sequence[int], names: Sequence[str]) -> None:
-    for begin in range(0, len(stops), AT_ONCE):
-        freeze_together(place, story, stops[begin : begin + AT_ONCE], names)
-
-
-def freeze_together(place: Place, story: Story, stops: Sequence[int], names: Sequence[str]) -> None:
-    keys = [unique(f"k{stop}_") for stop in stops]
-    frozen = place.start(story, "first", keys, stops)
-    assert [each["stopped"] for each in frozen] == [names[stop - 1] for stop in stops]
-    place.wait_for_leases(story, keys)
-    before = {key: len(place.effects(key)) for key in keys}
-    if story.successor == "worker":
-        place.start(story, "worker", keys[:1], [0])
-        successors: list[dict[str, Any]] = [{} for _ in keys]
-    else:
-        successors = place.start(story, "successor", keys, [0] * len(keys))
-    seen = {key: (place.record(story, key)[0], len(place.effects(key))) for key in keys}
-    woken = place.ask(do="go on", pids=[each["pid"] for each in frozen])
-    place.wait_for_leases(story, keys)  # one that woke may have kept its own for a moment
-    asked = place.start(story, "asker", keys, [0] * len(keys))
-    for key, stopped, *ends in zip(keys, (each["stopped"] for each in frozen), successors, woken, asked, strict=True):
-        record, known = seen[key]
-        check(place, story, key, stopped, ends, record, place.effects(key)[before[key] : known])
-
-
-def check(
-    place: Place,
-    story: Story,
-    key: str,
-    stopped: str,
-    ends: list[dict[str, Any]],
-    taken: Record | None,
-    successors: list[dict[str, Any]],
-) -> None:
-    lines = place.effects(key)
-    shown = f"{story}, stopped {stopped!r}: {[(line['role'], line['step']) for line in lines]}, told {ends}"
-    last = max((n for n, line in enumerate(lines) if line["role"] in ("successor", "worker")), default=-1)
-    replaced = bool(successors) or (taken is not None and (taken.attempt > 1 or taken.state is State.COMPLETED))
-    late = [line["step"] for line in lines[last + 1 :] if line["role"] == "first"] if last >= 0 else []
-    if late and replaced:
-        assert [stopped] == [f"gap {step}" for step in late], f"an effect after the successor's: {shown}"
-        place.late.add(stopped)
-    sent = [line["step"] for line in lines]
-    assert sent.count("charge") <= 1, f"what may not be repeated was sent twice: {shown}"
-    answers = [end["answer"] for end in ends if "answer" in end]
-    assert all(answer == answers[0] for answer in answers), f"two answers: {shown}"
-    assert {end["error"] for end in ends if "error" in end} <= TOLD, shown
-    record, _ = place.record(story, key)
-    assert record is not None, shown
-    if not answers:
-        assert record.on_lapse == "uncertain", f"nobody was told how it ended: {shown}"
-        return
-    assert record.state is State.COMPLETED, shown
-    check_whole(place, story, key, answers[0], sent, late, shown)
-
-
-def check_whole(
-    place: Place, story: Story, key: str, answer: Any, sent: list[str], late: list[str], shown: str
-) -> None:
-    """What was done is what the answer says."""
-    undone = story.what == "saga" and answer[0] == 409
-    if story.what == "saga":
-        rows = [step for (step,) in place.sql(f"SELECT step FROM {place.rows} WHERE item = ?", key)]
-        assert sorted(rows) == ([] if undone else ["note", "reserve"]), shown
-    if undone:
-        began = min(n for n, step in enumerate(sent) if step.startswith("undo"))
-        forward = [step for step in sent[began:] if not step.startswith("undo")]
-        assert forward == late, f"a forward effect after the undoing began: {shown}"
-        assert "undo quote" in sent, shown
-    elif story.what == "saga":
-        assert {"quote", "charge", "ship"} <= set(sent), shown
-    else:
-        assert "send" in sent, shown
-
 
 # Tests ---------------------------------------------------------------------------------------------
 
@@ -301,3 +69,112 @@ def test_frozen_and_replaced(place: Place, story: Story, capsys: pytest.CaptureF
     freeze_at(place, story, stops, names)
     assert place.late == GAPS["saga undone"]
     report(place, story, len(stops), len(names), capsys)
+
+
+# A message that is late -----------------------------------------------------------------------------
+
+
+class Behind:
+    """One caller, in a thread of its own, behind a proxy of its own."""
+
+    def __init__(self, place: Place, story: Story, key: str) -> None:
+        self.place, self.story, self.key = place, story, key
+        self.proxy: Holding = HOLDING[place.store](place.url)
+        url = with_option(self.proxy.url, "pool", "1") if place.store == "postgres" else self.proxy.url
+        case = place.case(story, "first", key, 0)
+        self.safe = RetrySafe(url, tx=frozen_story.transactions(case))
+        self._run = frozen_story.declare(self.safe, case)
+        self.safe.execute(Stats())  # connected
+
+    def run(self) -> dict[str, Any]:
+        try:
+            return {"answer": frozen_story.plain(self._run())}
+        except RetrySafeError as error:
+            return {"error": type(error).__name__, "why": str(error)}
+
+    def close(self) -> None:
+        self.safe.close()
+        self.proxy.close()
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operation, "ROOM", frozen_story.ROOM)
+
+
+def messages(place: Place, story: Story) -> list[str]:
+    """Of a run in which none is held. The second one: the first may have to tell the server its scripts."""
+    for _ in range(2):
+        counted = Behind(place, story, unique("counted"))
+        counted.proxy.count()
+        assert "answer" in counted.run()
+        counted.close()
+    return list(counted.proxy.seen)
+
+
+def hold_at(place: Place, story: Story, numbers: Sequence[int], seen: Sequence[str]) -> None:
+    for begin in range(0, len(numbers), AT_ONCE):
+        hold_together(place, story, numbers[begin : begin + AT_ONCE], seen)
+
+
+def hold_together(place: Place, story: Story, numbers: Sequence[int], seen: Sequence[str]) -> None:
+    keys = [unique(f"m{number}_") for number in numbers]
+    with ExitStack() as closing, ThreadPoolExecutor(AT_ONCE) as threads:
+        callers = []
+        for key in keys:
+            callers.append(Behind(place, story, key))
+            closing.callback(callers[-1].close)
+        running: list[Future[dict[str, Any]]] = []
+        for each, number in zip(callers, numbers, strict=True):
+            each.proxy.hold(number)
+            closing.callback(each.proxy.deliver)
+            running.append(threads.submit(each.run))
+        for each in callers:
+            assert each.proxy.held.wait(DEADLINE)
+        place.wait_for_leases(story, keys)
+        before = {key: len(place.effects(key)) for key in keys}
+        successors = place.start(story, "successor", keys, [0] * len(keys))
+        known = {key: (place.record(story, key)[0], len(place.effects(key))) for key in keys}
+        for each in callers:
+            each.proxy.deliver()
+        woken = [each.result(DEADLINE) for each in running]
+    place.wait_for_leases(story, keys)
+    asked = place.start(story, "asker", keys, [0] * len(keys))
+    for key, number, *ends in zip(keys, numbers, successors, woken, asked, strict=True):
+        record, lines = known[key]
+        taken = place.effects(key)[before[key] : lines]
+        check(place, story, key, f"message {number} ({seen[number - 1]})", ends, record, taken)
+
+
+def report_held(place: Place, story: Story, held: int, of: int, capsys: pytest.CaptureFixture[str]) -> None:
+    with capsys.disabled():
+        print(f"\n{place.store}: {story}: {held} of {of} messages held back beyond the lease, none had an effect")
+
+
+WIRED = [pytest.param(store, marks=pytest.mark.store(store)) for store in HOLDING]
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("story", [*STORIES[:3], *STORIES[4:]], ids=str)
+@pytest.mark.parametrize("colour", ["sync"])
+@pytest.mark.parametrize("store", WIRED)
+def test_every_message_beyond_the_lease(place: Place, story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = messages(place, story)
+    hold_at(place, story, range(1, len(seen) + 1), seen)
+    assert place.late == set()
+    report_held(place, story, len(seen), len(seen), capsys)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("story", STORIES[1:2], ids=str)
+@pytest.mark.parametrize("colour", ["sync"])
+@pytest.mark.parametrize("store", WIRED)
+def test_messages_beyond_the_lease(place: Place, story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    """Eight of them, all over the story."""
+    seen = messages(place, story)
+    numbers = range(1, len(seen) + 1, -(-len(seen) // AT_ONCE))
+    hold_at(place, story, numbers, seen)
+    assert place.late == set()
+    report_held(place, story, len(numbers), len(seen), capsys)
