@@ -35,6 +35,7 @@
     └── StoreError                 the operator: the store
         ├── StoreOutage            it did not answer: the same operation may be sent again
         │   ├── StoreUnavailable   it could not be reached, or said no; nothing was done
+        │   │   └── StoreUnreachable  no connection could be made: new claims are refused at once meanwhile
         │   └── StoreUnclear       it went silent after the request was sent: maybe it was done
         ├── SchemaMissing          its tables are not there or too old
         └── CorruptRecord          what it holds cannot be read
@@ -385,6 +386,12 @@ class StoreUnavailable(StoreOutage):
     """The store could not be reached, or refused before doing anything."""
 
     anchor = "store-unavailable"
+
+
+class StoreUnreachable(StoreUnavailable):
+    """No connection could be made. While that is so, new claims are refused at once (engine/circuit.py)."""
+
+    anchor = "store-unreachable"
 
 
 class StoreUnclear(StoreOutage):

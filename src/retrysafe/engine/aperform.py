@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from retrysafe.core.ops import Claim, ClaimReply, Op, Release
 from retrysafe.engine.aheartbeat import AsyncHeartbeat
+from retrysafe.engine.circuit import FIRST, PROBE, Circuit, next_pause, says_something
 from retrysafe.engine.clock import clock
 from retrysafe.engine.drive import Interrupted
 from retrysafe.engine.effects import Announce, Effect, Invoke, Pause, Persist
@@ -34,6 +35,8 @@ class AsyncPerformer:
         self.heartbeat = heartbeat
         self._sealer = sealer
         self._left: set[asyncio.Task[Any]] = set()
+        self._circuit = Circuit()
+        self._probe: asyncio.Task[None] | None = None
 
     async def __call__(self, effect: Effect) -> Any:
         if isinstance(effect, Op):
@@ -129,20 +132,53 @@ class AsyncPerformer:
         """One operation, sent again where that is needed; `until` is where its owner's lease ends (Persist)."""
         sealed = self._sealer.seal(op)
         asked = clock()
+        if self._circuit.since is not None and isinstance(op, Claim):
+            self._refuse(asked)
         resending: Resending | None = None
         while True:
             try:
                 reply = await self._store.execute(sealed)
             except StoreError as error:
+                self._circuit.met(error, clock())
                 resending = resending or Resending(op, asked, until)
                 pause = resending.after(error, clock())
             else:
+                self._circuit.closes()
                 doubt = None if resending is None else resending.unbelieved(reply, clock())
                 if doubt is None:
                     return self._sealer.unseal(stamped(reply, asked))
                 pause = doubt
             await asyncio.sleep(pause)
             asked = clock()
+
+    def _refuse(self, now: float) -> None:
+        refusal = self._circuit.refusal(now)
+        if refusal is None:
+            return
+        loop = asyncio.get_running_loop()
+        if self._probe is None or self._probe.done() or self._probe.get_loop().is_closed():
+            self._probe = loop.create_task(self._ask())
+        raise refusal
+
+    async def _ask(self) -> None:
+        """Whether it is back (probe.py): a task of the loop that was refused."""
+        pause = FIRST
+        while self._circuit.since is not None:
+            await asyncio.sleep(pause)
+            pause = next_pause(pause)
+            try:
+                await self._store.execute(PROBE)
+            except Exception as error:
+                if not says_something(error):
+                    continue
+            self._circuit.closes()
+
+    async def aclose(self) -> None:
+        probe, self._probe = self._probe, None
+        if probe is not None and probe.get_loop() is asyncio.get_running_loop():
+            probe.cancel()
+            with suppress(asyncio.CancelledError):
+                await probe
 
     async def renew(self, lease: Lease) -> bool:
         """Ask for a new lease now, not when the next beat is due."""

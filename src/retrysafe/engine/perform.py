@@ -8,10 +8,12 @@ import time
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from retrysafe.core.ops import ClaimReply, Op
+from retrysafe.core.ops import Claim, ClaimReply, Op
+from retrysafe.engine.circuit import Circuit
 from retrysafe.engine.clock import clock
 from retrysafe.engine.effects import Announce, Effect, Invoke, Pause, Persist
 from retrysafe.engine.heartbeat import Heartbeat, Lease, held_lease
+from retrysafe.engine.probe import Probe
 from retrysafe.engine.resending import Resending
 from retrysafe.engine.sealing import Sealer
 from retrysafe.errors import StoreError
@@ -27,6 +29,8 @@ class Performer:
         self._store = store
         self._heartbeat = heartbeat
         self._sealer = sealer
+        self._circuit = Circuit()
+        self._probe = Probe(store, self._circuit)
 
     def __call__(self, effect: Effect) -> Any:
         if isinstance(effect, Op):
@@ -61,20 +65,34 @@ class Performer:
         """One operation, sent again where that is needed; `until` is where its owner's lease ends (Persist)."""
         sealed = self._sealer.seal(op)
         asked = clock()
+        if self._circuit.since is not None and isinstance(op, Claim):
+            self._refuse(asked)
         resending: Resending | None = None
         while True:
             try:
                 reply = self._store.execute(sealed)
             except StoreError as error:
+                self._circuit.met(error, clock())
                 resending = resending or Resending(op, asked, until)
                 pause = resending.after(error, clock())
             else:
+                self._circuit.closes()
                 doubt = None if resending is None else resending.unbelieved(reply, clock())
                 if doubt is None:
                     return self._sealer.unseal(stamped(reply, asked))
                 pause = doubt
             time.sleep(pause)
             asked = clock()
+
+    def _refuse(self, now: float) -> None:
+        """A new claim, while the store is away. Others are sent all the same: they have an owner."""
+        refusal = self._circuit.refusal(now)
+        if refusal is not None:
+            self._probe.start()
+            raise refusal
+
+    def close(self) -> None:
+        self._probe.stop()
 
     def renew(self, lease: Lease) -> bool:
         """Ask for a new lease now, not when the next beat is due."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from retrysafe.errors import StoreError, StoreUnavailable, StoreURLError
+from retrysafe.errors import StoreError, StoreUnavailable, StoreUnreachable, StoreURLError
 from retrysafe.stores.base import Plan
 from retrysafe.stores.redis import replicas
 from retrysafe.stores.redis.failures import refusal
@@ -69,7 +69,7 @@ def learn(cluster: Cluster) -> Plan[Request, None]:
             cluster.topology.learn(reply, address)
             return
         error = reply if isinstance(reply, StoreError) else _refused(reply, _name(address))
-    raise StoreUnavailable(f"no node of {cluster.name} says who has which slot, the last: {error}") from error
+    raise StoreUnreachable(f"no node of {cluster.name} says who has which slot, the last: {error}") from error
 
 
 def _refused(error: Exception, server: str) -> Exception:
@@ -174,11 +174,12 @@ def _give_up_unless_moved(failed: list[tuple[Address, StoreError]], cluster: Clu
     for address, error in failed:
         if address in owners:
             cluster.topology.stale = True
-            raise error
+            # Not StoreUnreachable: the other nodes are there, and their keys go on.
+            raise StoreUnavailable(str(error)) from error
 
 
 def _unsent(error: StoreError) -> bool:
-    return type(error) is StoreUnavailable
+    return isinstance(error, StoreUnavailable)
 
 
 def _with_proof(commands: Exchange, cluster: Cluster) -> Exchange:
