@@ -393,6 +393,11 @@ class StoreUnreachable(StoreUnavailable):
 
     anchor = "store-unreachable"
 
+    def __init__(self, message: str, node: str = "") -> None:
+        super().__init__(message)
+        self.node = node
+        """Which node of a store that has several; empty: there is one, or it is all of them."""
+
 
 class StoreUnclear(StoreOutage):
     """The store went silent after a request was sent: it may or may not have been carried out.

@@ -7,9 +7,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from psycopg_pool import ConnectionPool
 
 from retrysafe import RetrySafe
 from retrysafe.core.ops import Claim
@@ -22,6 +24,7 @@ from retrysafe.testing.builders import claim
 from tests.opening import COLOURS, unique, with_option
 from tests.servers import PostgresServer, ValkeyServer
 from tests.servers.base import Server
+from tests.servers.valkey import ValkeyCluster
 from tests.waiting import until
 
 CLAIMS = 50
@@ -55,10 +58,9 @@ class AsyncCounted(AsyncAround):
 class Down:
     """A RetrySafe on a server of its own, in either colour."""
 
-    def __init__(self, store: str, colour: str) -> None:
-        make, options = SERVERS[store]
-        self.server = make()
-        self.server.start()
+    def __init__(self, store: str, colour: str, server: Server | None = None) -> None:
+        make, options = SERVERS.get(store, (ValkeyServer, "?socket_connect_timeout=1"))
+        self.server = server or make().start()
         self.safe = RetrySafe(self.server.url + options, batching=False)
         self.safe.migrate()
         self.loop = LoopThread() if colour == "async" else None
@@ -66,7 +68,9 @@ class Down:
         self.safe._sync, self.safe._async = self.sync, self.aio
 
     def claim(self) -> Any:
-        op = claim(unique(), lease=LEASE, now=None)
+        return self.execute(claim(unique(), lease=LEASE, now=None))
+
+    def execute(self, op: Claim) -> Any:
         return self.safe.execute(op) if self.loop is None else self.loop.run(self.safe.aexecute(op))
 
     def sent(self) -> int:
@@ -74,7 +78,7 @@ class Down:
 
     def open(self) -> bool:
         performer: Any = self.safe.performer() if self.loop is None else self.safe.async_performer()
-        return performer._circuit.since is not None
+        return bool(performer._circuit.away)
 
     def close(self) -> None:
         if self.loop is None:
@@ -136,12 +140,11 @@ async def test_a_task_that_probes_ends_with_its_loop(redis_url: str) -> None:
 @pytest.mark.store("postgres")
 def test_an_exhausted_pool_is_contention(postgres_url: str) -> None:
     """Somebody has the only connection: that is no reason to refuse everybody else."""
-    store = PostgresStore.open(with_option(with_option(postgres_url, "pool", "1"), "pool_timeout", "0.2"))
-    try:
-        with store._pool.connection(timeout=60), pytest.raises(StoreUnavailable) as raised:
+    with ConnectionPool(postgres_url, min_size=1, max_size=1, timeout=0.2, open=True) as pool:
+        store = PostgresStore(pool)
+        with pool.connection(timeout=60), pytest.raises(StoreUnavailable) as raised:
             store.execute(claim("k", now=None))
         assert type(raised.value) is StoreUnavailable
-    finally:
         store.close()
 
 
@@ -156,3 +159,41 @@ def test_an_exhausted_redis_pool_is_contention(redis_url: str) -> None:
         store._pool.release(held)
     finally:
         store.close()
+
+
+@pytest.mark.store("redis_cluster")
+@pytest.mark.parametrize("colour", COLOURS)
+def test_one_node_of_a_cluster(colour: str, redis_cluster_url: str) -> None:
+    """The keys of the others go on; its own are refused without another look at it."""
+    cluster = ValkeyCluster()
+    cluster.start()
+    down = Down("redis_cluster", colour, cluster)
+    try:
+        ops = [claim(unique(), lease=LEASE, now=None) for _ in range(CLAIMS)]
+        assert all(down.execute(op).granted for op in ops)
+        cluster.primaries[0].kill()
+        assert await_away(down)
+        sent = down.sent()
+        granted = refused = 0
+        for op in (claim(unique(), lease=LEASE, now=None) for _ in range(CLAIMS)):
+            try:
+                granted += down.execute(op).granted
+            except StoreUnreachable:
+                refused += 1
+        assert granted > 0
+        assert refused > 0
+        assert down.sent() == sent + granted, "of those that were refused none went to look for itself"
+        cluster.primaries[0].resume()
+        until(lambda: not down.open(), 120, "the probe to find the node")
+        assert all(down.claim().granted for _ in range(CLAIMS))
+    finally:
+        down.close()
+
+
+def await_away(down: Down) -> bool:
+    for _ in range(10 * CLAIMS):
+        with suppress(StoreOutage):
+            down.claim()
+        if down.open():
+            return True
+    return False

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
-from retrysafe.core.ops import Claim, ClaimReply, Op
+from retrysafe.core.ops import ClaimReply, Op
 from retrysafe.engine.circuit import Circuit
 from retrysafe.engine.clock import clock
 from retrysafe.engine.effects import Announce, Effect, Invoke, Pause, Persist
@@ -17,7 +18,7 @@ from retrysafe.engine.probe import Probe
 from retrysafe.engine.resending import Resending
 from retrysafe.engine.sealing import Sealer
 from retrysafe.errors import StoreError
-from retrysafe.stores.base import Store
+from retrysafe.stores.base import Store, node_of
 
 R = TypeVar("R")
 
@@ -29,7 +30,8 @@ class Performer:
         self._store = store
         self._heartbeat = heartbeat
         self._sealer = sealer
-        self._circuit = Circuit()
+        self._caches = getattr(store, "caches", False)
+        self._circuit = Circuit(partial(node_of, store))
         self._probe = Probe(store, self._circuit)
 
     def __call__(self, effect: Effect) -> Any:
@@ -65,18 +67,19 @@ class Performer:
         """One operation, sent again where that is needed; `until` is where its owner's lease ends (Persist)."""
         sealed = self._sealer.seal(op)
         asked = clock()
-        if self._circuit.since is not None and isinstance(op, Claim):
-            self._refuse(asked)
+        if self._circuit.away and not self._caches:
+            self._refuse(op, asked)
         resending: Resending | None = None
         while True:
             try:
                 reply = self._store.execute(sealed)
             except StoreError as error:
-                self._circuit.met(error, clock())
+                self._circuit.met(op, error, clock())
                 resending = resending or Resending(op, asked, until)
                 pause = resending.after(error, clock())
             else:
-                self._circuit.closes()
+                if self._circuit.away:
+                    self._circuit.answered(op)
                 doubt = None if resending is None else resending.unbelieved(reply, clock())
                 if doubt is None:
                     return self._sealer.unseal(stamped(reply, asked))
@@ -84,9 +87,9 @@ class Performer:
             time.sleep(pause)
             asked = clock()
 
-    def _refuse(self, now: float) -> None:
+    def _refuse(self, op: Op[Any], now: float) -> None:
         """A new claim, while the store is away. Others are sent all the same: they have an owner."""
-        refusal = self._circuit.refusal(now)
+        refusal = self._circuit.refusal(op, now)
         if refusal is not None:
             self._probe.start()
             raise refusal

@@ -6,12 +6,13 @@ from __future__ import annotations
 import os
 import threading
 
-from retrysafe.engine.circuit import FIRST, PROBE, Circuit, next_pause, says_something
+from retrysafe.core.ops import Lookup
+from retrysafe.engine.circuit import FIRST, Circuit, next_pause, says_something
 from retrysafe.stores.base import Store
 
 
 class Probe:
-    """Begun by the first claim that is refused; over when the circuit is closed, or `stop` is called."""
+    """Begun by the first claim that is refused; over when no node is away any more, or `stop` is called."""
 
     def __init__(self, store: Store, circuit: Circuit) -> None:
         self._store = store
@@ -40,17 +41,18 @@ class Probe:
 
     def _ask(self, stopped: threading.Event) -> None:
         pause = FIRST
-        while self._circuit.since is not None and not stopped.wait(pause):
+        while self._circuit.away and not stopped.wait(pause):
             pause = next_pause(pause)
-            if self._answers():
-                self._circuit.closes()
+            for node, op in self._circuit.probes():
+                if self._answered(op):
+                    self._circuit.back(node)
         if not stopped.is_set():
             with self._lock:
                 self._thread = None
 
-    def _answers(self) -> bool:
+    def _answered(self, op: Lookup) -> bool:
         try:
-            self._store.execute(PROBE)
+            self._store.execute(op)
         except Exception as error:
             return says_something(error)
         return True

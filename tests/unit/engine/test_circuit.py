@@ -19,6 +19,7 @@ from retrysafe.errors import (
     StoreUnclear,
     StoreUnreachable,
 )
+from retrysafe.stores.tiered import MemoryCache, Tiered
 from retrysafe.testing.builders import claim, lookup
 from tests.unit.engine.gates import AsyncWatched, Watched
 from tests.unit.engine.hands import Work, task
@@ -38,33 +39,50 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_closed_until_a_connection_fails() -> None:
-    circuit = Circuit()
-    assert circuit.refusal(1.0) is None
-    circuit.met(AWAY, 10.0)
-    circuit.met(StoreUnreachable("and again"), 11.0)
-    refusal = circuit.refusal(12.5)
+    circuit, op = Circuit(), claim("k")
+    assert circuit.refusal(op, 1.0) is None
+    circuit.met(op, AWAY, 10.0)
+    circuit.met(op, StoreUnreachable("and again"), 11.0)
+    refusal = circuit.refusal(op, 12.5)
     assert refusal is not None
     assert "for 2.5 s" in str(refusal)
     assert "nobody listens on port 1" in str(refusal)
-    circuit.closes()
-    assert circuit.refusal(13.0) is None
+    assert circuit.refusal(lookup("k"), 12.5) is None, "only new claims"
+    circuit.answered(op)
+    assert circuit.refusal(op, 13.0) is None
 
 
 @pytest.mark.parametrize("contended", [StoreUnavailable("lost 5 races"), StoreUnclear("silence")])
 def test_contention_says_nothing(contended: StoreError) -> None:
-    circuit = Circuit()
-    circuit.met(contended, 1.0)
-    assert circuit.since is None
-    circuit.met(AWAY, 2.0)
-    circuit.met(contended, 3.0)
-    assert circuit.since == 2.0
+    circuit, op = Circuit(), claim("k")
+    circuit.met(op, contended, 1.0)
+    assert not circuit.away
+    circuit.met(op, AWAY, 2.0)
+    circuit.met(op, contended, 3.0)
+    assert circuit.away[""].since == 2.0
 
 
 def test_an_answer_of_any_kind_closes_it() -> None:
-    circuit = Circuit()
-    circuit.met(AWAY, 1.0)
-    circuit.met(SchemaMissing("no tables", "postgresql://h/d"), 2.0)
-    assert circuit.since is None
+    circuit, op = Circuit(), claim("k")
+    circuit.met(op, AWAY, 1.0)
+    circuit.met(op, SchemaMissing("no tables", "postgresql://h/d"), 2.0)
+    assert not circuit.away
+
+
+def test_nodes_are_told_apart() -> None:
+    a, b = claim("a"), claim("b")
+    circuit = Circuit(lambda record_id: "A" if record_id == a.id else "B")
+    circuit.met(b, StoreUnreachable("not there", node="A"), 1.0)  # one batch for both, and the first node was away
+    assert circuit.refusal(a, 2.0) is not None
+    assert circuit.refusal(b, 2.0) is None
+    circuit.answered(b)
+    assert circuit.refusal(a, 2.0) is not None
+    circuit.met(a, StoreUnreachable("none of them is"), 3.0)
+    assert circuit.refusal(b, 4.0) is not None
+    assert [node for node, _ in circuit.probes()] == ["A", ""]
+    circuit.back("A")
+    circuit.back("")
+    assert circuit.refusal(a, 5.0) is circuit.refusal(b, 5.0) is None
 
 
 def test_pauses_grow_to_a_limit() -> None:
@@ -102,7 +120,7 @@ def test_only_the_first_claim_waits(monkeypatch: pytest.MonkeyPatch) -> None:
             safe.execute(claim(f"k{number}"))
     assert away.claims() == 1
     away.away = False
-    until(lambda: safe.performer()._circuit.since is None, 30, "the probe to find the store")
+    until(lambda: not safe.performer()._circuit.away, 30, "the probe to find the store")
     assert Lookup in away.asked
     assert safe.execute(claim("after")).granted
     safe.close()
@@ -137,6 +155,20 @@ def test_who_owns_a_key_goes_on_to_settle_it() -> None:
     with pytest.raises(OutcomeUnrecorded):
         safe.guard(task(lease=0.05), work)
     assert away.asked.count(Complete) > 1
+
+
+def test_a_cache_goes_on_answering() -> None:
+    """What is remembered needs no store: a claim is asked of it, whatever is known of the server."""
+    away = Away()
+    away.away = False
+    safe, work = RetrySafe(Tiered(Watched(away), MemoryCache())), Work()
+    for _ in range(2):  # it is the replay that is remembered
+        safe.guard(task(), work)
+    away.away = True
+    with pytest.raises(StoreUnreachable):
+        safe.execute(claim("another", now=None))
+    assert safe.performer()._circuit.away
+    assert safe.guard(task(), work).replayed
 
 
 def test_nobody_probes_for_a_closed_one() -> None:

@@ -99,7 +99,9 @@ def fail(batch: Iterable[Waiting], error: StoreOutage) -> None:
     kinds = (StoreUnclear, StoreUnreachable)
     kind = next((each for each in kinds if isinstance(error, each)), StoreUnavailable)
     for waiting in batch:
-        own = kind(str(error))
+        own: StoreOutage = kind(str(error))
+        if isinstance(own, StoreUnreachable) and isinstance(error, StoreUnreachable):
+            own.node = error.node
         own.__cause__ = error
         waiting.tell(own)
 

@@ -49,6 +49,11 @@ class Cluster(NamedTuple):
     wait: Wait
     name: str
 
+    def node(self, key: bytes) -> str:
+        """Who has this key, as far as is known; empty if it is not."""
+        address = self.topology.of(slot_of(key))
+        return "" if address is None else name(address)
+
 
 def routed(plan: Plan[Exchange, R], cluster: Cluster) -> Plan[Request, R]:
     try:
@@ -68,7 +73,7 @@ def learn(cluster: Cluster) -> Plan[Request, None]:
         if not isinstance(reply, Exception):
             cluster.topology.learn(reply, address)
             return
-        error = reply if isinstance(reply, StoreError) else _refused(reply, _name(address))
+        error = reply if isinstance(reply, StoreError) else _refused(reply, name(address))
     raise StoreUnreachable(f"no node of {cluster.name} says who has which slot, the last: {error}") from error
 
 
@@ -174,8 +179,9 @@ def _give_up_unless_moved(failed: list[tuple[Address, StoreError]], cluster: Clu
     for address, error in failed:
         if address in owners:
             cluster.topology.stale = True
-            # Not StoreUnreachable: the other nodes are there, and their keys go on.
-            raise StoreUnavailable(str(error)) from error
+            if isinstance(error, StoreUnreachable):
+                raise StoreUnreachable(str(error), node=name(address)) from error
+            raise error
 
 
 def _unsent(error: StoreError) -> bool:
@@ -194,8 +200,8 @@ def _prove(address: Address, commands: Exchange, responses: Any, cluster: Cluste
         responses = (yield Round({address: replicas.proving_again(doubt, cluster.wait)}))[address]
         if isinstance(responses, StoreError):
             raise replicas.unsure(responses) from responses
-    replicas.checked(responses, cluster.wait, _name(address))
+    replicas.checked(responses, cluster.wait, name(address))
 
 
-def _name(address: Address) -> str:
+def name(address: Address) -> str:
     return f"Redis at {address[0]}:{address[1]}"
