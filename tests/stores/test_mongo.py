@@ -15,7 +15,15 @@ from pymongo.monitoring import CommandListener, CommandStartedEvent
 from retrysafe.core.ops import Lookup
 from retrysafe.core.states import State
 from retrysafe.core.times import HOUR, SECOND
-from retrysafe.errors import BadName, CorruptRecord, StoreError, StoreUnavailable, StoreUnclear, StoreURLError
+from retrysafe.errors import (
+    BadName,
+    CorruptRecord,
+    StoreError,
+    StoreUnavailable,
+    StoreUnclear,
+    StoreUnreachable,
+    StoreURLError,
+)
 from retrysafe.stores.mongo import batches, doctor, settings
 from retrysafe.stores.mongo.errors import in_reply, meaning
 from retrysafe.stores.mongo.plans import Held, Met
@@ -81,7 +89,7 @@ def test_what_the_server_says(code: int, kind: type[Exception]) -> None:
 
 
 def test_what_the_driver_says() -> None:
-    assert type(meaning(errors.ServerSelectionTimeoutError("nobody"))) is StoreUnavailable
+    assert type(meaning(errors.ServerSelectionTimeoutError("nobody"))) is StoreUnreachable
     assert type(meaning(errors.AutoReconnect("gone"))) is StoreUnclear
     assert type(meaning(errors.NetworkTimeout("silent"))) is StoreUnclear
     stepped_down = errors.NotPrimaryError("stepping down", {"code": 11602, "ok": 0})

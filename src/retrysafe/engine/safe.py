@@ -291,11 +291,15 @@ class RetrySafe:
 
     def close(self) -> None:
         self._heartbeat.stop()
+        if self._performer is not None:
+            self._performer.close()
         if self._sync is not None:
             self._sync.close()
 
     async def aclose(self) -> None:
         """Close what the running loop uses, and the sync side."""
+        if self._async_performer is not None:
+            await self._async_performer.aclose()
         if self._async is not None:
             await self._async.aclose()
         self.close()

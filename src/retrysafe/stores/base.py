@@ -71,6 +71,13 @@ class AsyncStore(Protocol):
     async def aclose(self) -> None: ...
 
 
+def node_of(store: object, record_id: bytes) -> str:
+    """Which node has a record, where a store has several and says so: a method `node(id)`. Else it is one, without a
+    name. What goes wrong with one (`StoreUnreachable.node`) is no matter of the others' records."""
+    find: Callable[[bytes], str] | None = getattr(store, "node", None)
+    return "" if find is None else find(record_id)
+
+
 class BatchRefused(StoreError):
     """One operation of a batch cannot go together with the others, and none of them happened: send them apart."""
 

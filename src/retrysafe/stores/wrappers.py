@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from retrysafe.core.ops import Op
-from retrysafe.stores.base import AsyncStore, Capabilities, Store
+from retrysafe.stores.base import AsyncStore, Capabilities, Store, node_of
 
 R = TypeVar("R")
 
@@ -36,6 +36,9 @@ class Around:
     def wait(self, record_id: bytes, seconds: float) -> None:
         self._store.wait(record_id, seconds)  # type: ignore[attr-defined]  # only where capabilities.wakes
 
+    def node(self, record_id: bytes) -> str:
+        return node_of(self._store, record_id)
+
     def close(self) -> None:
         self._store.close()
 
@@ -64,6 +67,9 @@ class AsyncAround:
 
     async def wait(self, record_id: bytes, seconds: float) -> None:
         await self._store.wait(record_id, seconds)  # type: ignore[attr-defined]  # only where capabilities.wakes
+
+    def node(self, record_id: bytes) -> str:
+        return node_of(self._store, record_id)
 
     async def aclose(self) -> None:
         await self._store.aclose()

@@ -331,6 +331,10 @@ class Exchange:
         """An answer that is not final has passed by."""
         return (yield from self._let_go("its answer was not final"))
 
+    def not_begun(self) -> Flow[Response | None]:
+        """The application was not called: whoever asks next may run it. Refused where somebody else has it by now."""
+        return (yield from self._let_go("it did not begin before its lease was over"))
+
     def _let_go(self, note: str) -> Flow[Response | None]:
         held = self._held()
         give_back = withdraw if self._withdraws else release
