@@ -23,7 +23,7 @@ from retrysafe.engine.perform import stamped
 from retrysafe.engine.resending import SETTLE_LIMIT, Resending
 from retrysafe.engine.sealing import Sealer
 from retrysafe.errors import StoreError, StoreUnclear
-from retrysafe.stores.base import AsyncStore, node_of
+from retrysafe.stores.base import AsyncStore, in_order, node_of
 
 R = TypeVar("R")
 
@@ -52,9 +52,10 @@ class AsyncPerformer:
         task = asyncio.current_task()
         asked = task.cancelling() if task is not None else 0
         # A claim that is abandoned half way may be granted when nobody waits for it any more. So it gets a task of its
-        # own, which goes on whoever is cancelled. Other writes have an owner: a late copy of them changes nothing.
+        # own, which goes on whoever is cancelled. Other writes have an owner: a late copy of them changes nothing. And
+        # where the store keeps the order, the second sending tells what became of the first.
         sending = self.execute(op, until)
-        first = asyncio.ensure_future(sending) if type(op) is Claim else None
+        first = asyncio.ensure_future(sending) if type(op) is Claim and not in_order(self._store) else None
         try:
             reply = await (sending if first is None else asyncio.shield(first))
         except asyncio.CancelledError as cause:

@@ -78,6 +78,12 @@ def node_of(store: object, record_id: bytes) -> str:
     return "" if find is None else find(record_id)
 
 
+def in_order(store: AsyncStore) -> bool:
+    """Whether what was sent first is carried out first, also if its caller was cancelled meanwhile. A store says so
+    itself (`in_order`): a queue of its own does that, a pool of connections does not."""
+    return bool(getattr(store, "in_order", False))
+
+
 class BatchRefused(StoreError):
     """One operation of a batch cannot go together with the others, and none of them happened: send them apart."""
 

@@ -16,7 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrysafe.core.ops import Op
-from retrysafe.stores.base import AsyncStore, Capabilities, Store, node_of
+from retrysafe.stores.base import AsyncStore, Capabilities, Store, in_order, node_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -106,6 +106,10 @@ class PerLoop:
 
     def node(self, record_id: bytes) -> str:
         return node_of(self._current(), record_id)
+
+    @property
+    def in_order(self) -> bool:
+        return in_order(self._current())
 
     async def aclose(self) -> None:
         """Close what belongs to the running loop. Another loop's connections can only be closed by that loop."""

@@ -137,6 +137,7 @@ class AsyncMemoryStore:
     """The same records, awaited. Nothing in it ever blocks longer than a dictionary look-up."""
 
     capabilities = CAPABILITIES
+    in_order = True
 
     def __init__(self, store: MemoryStore | None = None) -> None:
         self._store = store or MemoryStore()

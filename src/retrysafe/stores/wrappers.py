@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from retrysafe.core.ops import Op
-from retrysafe.stores.base import AsyncStore, Capabilities, Store, node_of
+from retrysafe.stores.base import AsyncStore, Capabilities, Store, in_order, node_of
 
 R = TypeVar("R")
 
@@ -52,6 +52,10 @@ class AsyncAround:
     @property
     def capabilities(self) -> Capabilities:
         return self._store.capabilities
+
+    @property
+    def in_order(self) -> bool:
+        return in_order(self._store)
 
     async def execute(self, op: Op[R]) -> R:
         return await self._store.execute(op)
