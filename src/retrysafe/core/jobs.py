@@ -31,6 +31,8 @@ class StagedJob(NamedTuple):
     due: int
     dead: bool
     error: str
+    unreadable: str = ""
+    """Why its payload could not be opened; never stored."""
 
 
 @value

@@ -62,6 +62,9 @@ class Page(NamedTuple):
 
     records: tuple[Record, ...]
     cursor: str
+    unreadable: tuple[bytes, ...] = ()
+    """Ids of records that belong here and cannot be read (damaged, or sealed with a key that is not in the ring): they
+    hide none of the others."""
 
 
 class StatsReply(NamedTuple):

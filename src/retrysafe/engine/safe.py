@@ -61,6 +61,7 @@ class RetrySafe:
         self.tx = tx
         self.operations: dict[str, Operation] = {}
         self.publishers: dict[str, Callable[..., Any]] = {}
+        self.providers: set[str] = set()
         self.events = Events(on_event)
         self._sealer = Sealer(keyring)
         self._url = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,7 +14,7 @@ from retrysafe.engine.perform import Performer
 from retrysafe.operations import staging
 from retrysafe.operations.local import Work
 from retrysafe.stores.sql.dialect import Statement
-from retrysafe.transactions.base import AsyncTx, AsyncTxSource, Tx, TxSource
+from retrysafe.transactions.base import AfterCommit, AsyncTx, AsyncTxSource, Tx, TxSource
 from retrysafe.transactions.sources import source
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 
 R = TypeVar("R")
+_log = logging.getLogger("retrysafe")
 
 
 class OperationPerformer:
@@ -40,8 +42,14 @@ class OperationPerformer:
         return self._performer(effect)
 
     def _transact(self, effect: Transact) -> Any:
-        with self._source().begin() as tx:
-            return drive.run(effect.story(tx), lambda inner: inside(tx, inner))
+        done: Any = None
+        try:
+            with self._source().begin() as tx:
+                done = drive.run(effect.story(tx), lambda inner: inside(tx, inner))
+        except AfterCommit as after:
+            # The step is done, and an operation goes on from there; whoever looks after the program has to hear of it.
+            _log.error("a hook that ran after the commit of a local step failed", exc_info=after.error)
+        return done
 
 
 def inside(tx: Tx, effect: Any) -> Any:

@@ -7,11 +7,13 @@ for it like anybody else, and one of them wins.
 from __future__ import annotations
 
 import inspect
+import logging
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from retrysafe.core.ops import List, Stats
+from retrysafe.core.ops import List, Lookup
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.core.times import SECOND, micros
@@ -25,6 +27,11 @@ GRACE = 300.0
 
 BACKOFF_LIMIT = 300.0
 PAGE = 100
+
+NOBODY = bytes(32)
+"""No record's id: looking for it tells the store's time and costs nothing more. Counting would read every record."""
+
+_log = logging.getLogger("retrysafe.worker")
 
 
 def doubling(attempt: int) -> float:
@@ -42,6 +49,10 @@ class Completed(NamedTuple):
     """Of operations this worker's code does not know: left alone."""
     dead: int = 0
     """Given to a person: every attempt died without a word."""
+    waiting: int = 0
+    """Of operations this worker knows, and cannot go on with: an event of an inbox whose handler is gone."""
+    unreadable: int = 0
+    """Damaged, or sealed with a key that is not in the ring: shown and left alone, and the others go on."""
 
 
 class Completer:
@@ -54,23 +65,29 @@ class Completer:
 
     def run_once(self, stopping: Callable[[], bool] = lambda: False) -> Completed:
         """Every operation that is due, once. `stopping` is asked between two of them."""
-        now = self._safe.execute(Stats()).now
-        finished = later = unknown = dead = 0
-        for record in self._abandoned():
+        now = self._safe.execute(Lookup(NOBODY)).now
+        done = Counter[str]()
+        for record in self._abandoned(done):
             if stopping():
                 break
-            operation = self._safe.operations.get(record.target)
-            if operation is None:
-                unknown += 1
-            elif not self._due(record, now):
-                continue
-            elif died_too_often(record, operation.max_attempts):
-                self._wait(operation.give_up(record))
-                dead += 1
-            else:
-                done = self._resume(operation, record)
-                finished, later = finished + done, later + (not done)
-        return Completed(finished, later, unknown, dead)
+            done[self._go_on(record, now)] += 1
+        return Completed(**{name: done[name] for name in Completed._fields})
+
+    def _go_on(self, record: Record, now: int) -> str:
+        """What became of it: a field of Completed, or nothing."""
+        operation = self._safe.operations.get(record.target)
+        if operation is None:
+            return "unknown"
+        if not self._due(record, now):
+            return ""
+        why = operation.why_unable(record)
+        if why:
+            _log.warning("%s %s waits for other code: %s", record.target, record.id.hex()[:16], why)
+            return "waiting"
+        if died_too_often(record, operation.max_attempts):
+            self._wait(operation.give_up(record))
+            return "dead"
+        return "finished" if self._resume(operation, record) else "later"
 
     def _due(self, record: Record, now: int) -> bool:
         """Lapsed: after the grace, for its client may retry. Released: after a pause that grows with each attempt."""
@@ -79,12 +96,16 @@ class Completer:
             return record.lease_until + (self._grace if patient else 0) <= now
         return record.completed + round(self._backoff(record.attempt) * SECOND) <= now
 
-    def _abandoned(self) -> Iterator[Record]:
+    def _abandoned(self, done: Counter[str]) -> Iterator[Record]:
         """Lapsed, or released at a recovery point. Operations started over HTTP carry their route's kind."""
         for wanted in (List(lapsed=True, state=State.CLAIMED), List(state=State.RELEASED)):
             cursor = ""
             while True:
                 page = self._safe.execute(List(state=wanted.state, lapsed=wanted.lapsed, cursor=cursor, limit=PAGE))
+                if page.unreadable:
+                    done["unreadable"] += len(page.unreadable)
+                    shown = ", ".join(each.hex()[:16] for each in page.unreadable[:5])
+                    _log.error("%d records cannot be read, and are left alone: %s", len(page.unreadable), shown)
                 # In any order: several workers that see the same list should not all reach for the same record.
                 found = [record for record in page.records if unfinished(record)]
                 random.shuffle(found)

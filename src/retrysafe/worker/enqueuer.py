@@ -30,6 +30,11 @@ class NoPublisher(LookupError):
     """Nobody here knows the topic: another worker may, so the job waits and never becomes a dead letter for this."""
 
 
+class Unreadable(ValueError):
+    """Its payload cannot be opened with the keys at hand: it waits for the key, and never becomes a dead letter for
+    this."""
+
+
 class Published(NamedTuple):
     published: int
     failed: int
@@ -76,9 +81,9 @@ class Enqueuer:
             if time.monotonic() > until:
                 break
             try:
-                self._deliver(staged.job)
+                self._deliver(staged)
             except Exception as error:
-                gone = staged.attempts >= self._max_attempts and not isinstance(error, NoPublisher)
+                gone = staged.attempts >= self._max_attempts and not isinstance(error, NoPublisher | Unreadable)
                 failed, dead = failed + (not gone), dead + gone
                 self._fail(staged, token, error, dead=gone)
             else:
@@ -86,7 +91,10 @@ class Enqueuer:
         self._safe.execute(FinishJobs(tuple(published), token))
         return Published(len(published), failed, dead)
 
-    def _deliver(self, job: Job) -> None:
+    def _deliver(self, staged: StagedJob) -> None:
+        job = staged.job
+        if staged.unreadable:
+            raise Unreadable(staged.unreadable)
         publisher = self._publishers.get(job.topic) or self._publishers.get("*")
         if publisher is None:
             raise NoPublisher(f"no publisher for topic {job.topic!r}; register one with safe.publish({job.topic!r})")
@@ -98,7 +106,8 @@ class Enqueuer:
         delay = min(2.0 ** min(staged.attempts, 20), BACKOFF_LIMIT)
         kind = type(error).__name__
         # Under a key ring the error's words stay out: they may repeat what was sealed.
-        text = kind if self._safe.sealed else f"{kind}: {error}"[:500]
+        hidden = self._safe.sealed and not isinstance(error, Unreadable)
+        text = kind if hidden else f"{kind}: {error}"[:500]
         self._safe.execute(FailJob(staged.job.id, token, text, micros(delay), dead))
         if dead:
             self._safe.events.emit("job_dead", bytes.fromhex(staged.job.id), staged.job.topic)

@@ -21,7 +21,8 @@ class Sweeper:
         """How many became uncertain."""
         swept, cursor = 0, ""
         while True:
-            page = self._safe.execute(List(state=State.CLAIMED, lapsed=True, cursor=cursor, limit=PAGE))
+            # As it is stored: whether its contents can be opened does not matter, a person has to hear of it.
+            page = self._safe.store.execute(List(state=State.CLAIMED, lapsed=True, cursor=cursor, limit=PAGE))
             for record in page.records:
                 if record.on_lapse == "uncertain" and self._safe.execute(
                     Suspect(record.id, record.fence, LAPSED_UNSEEN, lapsed_only=True)

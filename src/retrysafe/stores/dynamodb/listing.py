@@ -15,6 +15,7 @@ from retrysafe.core.ops import List, Op, Page, Reap, Stats, StatsReply
 from retrysafe.core.records import Record
 from retrysafe.core.states import SETTLED, State
 from retrysafe.errors import UsageError
+from retrysafe.stores.base import readable
 from retrysafe.stores.dynamodb.items import SHARDS, Item, from_item, shelf_name
 from retrysafe.stores.dynamodb.plans import Place, Plan, moment
 from retrysafe.stores.dynamodb.requests import Refused, Request, delete_expired, get_many, query, scan
@@ -68,29 +69,32 @@ def listing(op: List, place: Place) -> Plan[Page]:
         return Page((), "")
     look = _shelves(op, place, judged) if op.lapsed or op.state is not None else _table(op, place)
     found: list[Record] = []
+    damaged: list[bytes] = []
     cursor = read_cursor(op.cursor)
     for _ in range(REQUESTS):
-        records, following = yield from look(cursor, op.limit - len(found))
+        items, following = yield from look(cursor, op.limit - len(found))
+        records, unreadable = readable(items, from_item, lambda item: bytes(item["id"]["B"]))
         found += [record for record in records if listed(record, op, judged)]
+        damaged += unreadable
         if following is None:
-            return Page(tuple(found), "")
+            return Page(tuple(found), "", tuple(damaged))
         cursor = following
         if len(found) >= op.limit:
             break
-    return Page(tuple(found), write_cursor(cursor))
+    return Page(tuple(found), write_cursor(cursor), tuple(damaged))
 
 
-Look = Callable[[Cursor, int], Plan[tuple[list[Record], Cursor | None]]]
+Look = Callable[[Cursor, int], Plan[tuple[list[Item], Cursor | None]]]
 
 
 def _table(op: List, place: Place) -> Look:
     wanted = {"ns": op.namespace, "kind": op.kind, "scope": op.scope}
     texts = {name: value for name, value in wanted.items() if value is not None}
 
-    def look(cursor: Cursor, limit: int) -> Plan[tuple[list[Record], Cursor | None]]:
+    def look(cursor: Cursor, limit: int) -> Plan[tuple[list[Item], Cursor | None]]:
         found = yield scan(place.table, texts, Limit=limit, ExclusiveStartKey=cursor.key)
         last = found.get("LastEvaluatedKey")
-        return [from_item(item) for item in found["Items"]], None if last is None else Cursor(0, last)
+        return list(found["Items"]), None if last is None else Cursor(0, last)
 
     return look
 
@@ -98,7 +102,7 @@ def _table(op: List, place: Place) -> Look:
 def _shelves(op: List, place: Place, judged: int) -> Look:
     state = op.state or State.CLAIMED
 
-    def look(cursor: Cursor, limit: int) -> Plan[tuple[list[Record], Cursor | None]]:
+    def look(cursor: Cursor, limit: int) -> Plan[tuple[list[Item], Cursor | None]]:
         found = yield query(
             place.table,
             shelf_name(state, cursor.shelf),
@@ -106,17 +110,17 @@ def _shelves(op: List, place: Place, judged: int) -> Look:
             Limit=limit,
             ExclusiveStartKey=cursor.key,
         )
-        records = yield from read_all(place, [item["id"]["B"] for item in found["Items"]])
+        items = yield from read_all(place, [item["id"]["B"] for item in found["Items"]])
         last = found.get("LastEvaluatedKey")
         if last is not None:
-            return records, Cursor(cursor.shelf, last)
-        return records, Cursor(cursor.shelf + 1, None) if cursor.shelf + 1 < SHARDS else None
+            return items, Cursor(cursor.shelf, last)
+        return items, Cursor(cursor.shelf + 1, None) if cursor.shelf + 1 < SHARDS else None
 
     return look
 
 
-def read_all(place: Place, ids: Sequence[bytes]) -> Plan[list[Record]]:
-    """The records, in the order of their ids; one that has gone meanwhile is left out."""
+def read_all(place: Place, ids: Sequence[bytes]) -> Plan[list[Item]]:
+    """The items, in the order of their ids; one that has gone meanwhile is left out."""
     items: dict[bytes, Item] = {}
     for start in range(0, len(ids), MANY):
         request = get_many(place.table, ids[start : start + MANY])
@@ -127,7 +131,7 @@ def read_all(place: Place, ids: Sequence[bytes]) -> Plan[list[Record]]:
             if not left:
                 break
             request = Request("batch_get_item", {"RequestItems": left})
-    return [from_item(items[bytes(each)]) for each in ids if bytes(each) in items]
+    return [items[bytes(each)] for each in ids if bytes(each) in items]
 
 
 def listed(record: Record, op: List, now: int) -> bool:

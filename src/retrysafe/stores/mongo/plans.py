@@ -33,7 +33,7 @@ from retrysafe.core.ops import (
 from retrysafe.core.records import Record
 from retrysafe.core.states import SETTLED, State
 from retrysafe.errors import StoreUnavailable
-from retrysafe.stores.base import Plan
+from retrysafe.stores.base import Plan, readable
 from retrysafe.stores.mongo import documents, moving
 from retrysafe.stores.mongo.settings import WRITE_CONCERN, Names
 
@@ -217,9 +217,10 @@ class Plans:
         seen = found["cursor"]["firstBatch"]
         if cut:
             yield Command({"killCursors": self.names.keys, "cursors": [found["cursor"]["id"]]}, writes=False)
-        page = tuple(documents.read(each) for each in seen[: op.limit])
+        shown = seen[: op.limit]
+        page, unreadable = readable(shown, documents.read, lambda each: bytes(each["_id"]))
         more = cut or len(seen) > op.limit
-        return Page(page, page[-1].id.hex() if more and page else "")
+        return Page(page, bytes(shown[-1]["_id"]).hex() if more and shown else "", unreadable)
 
     def _condition(self, op: List) -> Plan[Command, dict[str, Any]]:
         condition: dict[str, Any] = {}

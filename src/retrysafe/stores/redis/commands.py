@@ -34,7 +34,7 @@ from retrysafe.core.ops import (
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.errors import StoreError, UsageError
-from retrysafe.stores.base import Plan, R
+from retrysafe.stores.base import Plan, R, readable
 from retrysafe.stores.redis.layout import LAPSE_CODES, STATE_CODES, VERSION, Layout, Script, script
 from retrysafe.stores.redis.rows import BORN, answer_parts, born_parts, number, point_parts, record, text
 
@@ -213,11 +213,13 @@ def _list(op: List, layout: Layout) -> Plan[Call, Page]:
             bucket += 1
         if rows:
             more = f"{bucket}:{after}" if bucket < layout.buckets else ""
-            return Page(tuple(_listed(member, found) for member, *found in rows), more)
+            page, unreadable = readable(rows, _listed, lambda row: bytes.fromhex(row[0].decode()))
+            return Page(page, more, unreadable)
     return Page((), "")
 
 
-def _listed(member: bytes, found: list[bytes]) -> Record:
+def _listed(row: list[bytes]) -> Record:
+    member, *found = row
     return record(bytes.fromhex(member.decode()), found)
 
 

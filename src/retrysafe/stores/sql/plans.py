@@ -31,7 +31,7 @@ from retrysafe.core.ops import (
     Suspect,
 )
 from retrysafe.errors import StoreUnavailable
-from retrysafe.stores.base import Plan
+from retrysafe.stores.base import Plan, readable
 from retrysafe.stores.sql import job_plans, rows
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import Names
@@ -143,8 +143,8 @@ class Plans:
         where = self._dialect.fill(" AND ".join(conditions), _NO_NAMES)
         text = self.texts["list"].replace("{where}", where)
         found = yield Statement(text, values, writes=False)
-        page = tuple(rows.read(row) for row in found[: op.limit])
-        return Page(page, page[-1].id.hex() if len(found) > op.limit else "")
+        page, unreadable = readable(found[: op.limit], rows.read, lambda row: bytes(row[0]))
+        return Page(page, bytes(found[op.limit - 1][0]).hex() if len(found) > op.limit else "", unreadable)
 
     def _stats(self, op: Stats) -> Plan[Statement, StatsReply]:
         counted = yield Statement(self.texts["stats"], {"now": op.now}, writes=False)

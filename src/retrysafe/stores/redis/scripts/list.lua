@@ -6,6 +6,7 @@
 -- ARGV: now, after (a birth's moment, an id; '' to begin), limit, stretch, state (0 for any), lapsed ('1' or ''),
 -- then filters (a part's place in `b`, value, …).
 -- Reply: {the moment and the id to continue after, or '' at the end, {id, fields and values …}, …}. Writes nothing.
+-- A record that cannot be judged is there with its id alone: it hides none of the others.
 local moment, after, limit, stretch = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local state, lapsed = tonumber(ARGV[6]), ARGV[7] == '1'
 local now = clock()
@@ -80,12 +81,13 @@ for _, name in ipairs(names) do
   local member = name[1]
   local key = KEYS[3] .. member
   local parts = redis.pcall('HMGET', key, 'h', 'b')
-  if parts.err then return corrupt(member, parts.err) end
-  if parts[1] or redis.call('EXISTS', key) == 1 then
+  if parts.err then
+    page[#page + 1] = {member}
+  elseif parts[1] or redis.call('EXISTS', key) == 1 then
     local record, bad = judged(parts[1], member)
-    if bad then return bad end
-    if not parts[2] or #parts[2] < 28 then return corrupt(member, 'it does not say how it was born') end
-    if wanted(record, parts[2]) then
+    if bad or not parts[2] or #parts[2] < 28 then
+      page[#page + 1] = {member}
+    elseif wanted(record, parts[2]) then
       local found = redis.call('HGETALL', key)
       page[#page + 1] = {member, unpack(found)}
       for n = 1, #found do bytes = bytes + #found[n] end
