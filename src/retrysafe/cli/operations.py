@@ -104,7 +104,7 @@ def runs(safe: RetrySafe, state: State | None) -> Iterator[Record]:
     """Operations have their version in their target; guards and functions have not."""
     cursor = ""
     while True:
-        page = safe.execute(List(state=state, cursor=cursor, limit=PAGE))
+        page = safe.execute(List(safe.namespace, state, cursor=cursor, limit=PAGE))
         yield from (record for record in page.records if "@" in record.target)
         cursor = page.cursor
         if not cursor:
@@ -115,7 +115,7 @@ def find(safe: RetrySafe, wanted: str) -> Record:
     """By id, by the first eight or more digits of it, or by key."""
     if len(wanted) == 64 and all(digit in "0123456789abcdef" for digit in wanted):
         record = safe.execute(Lookup(bytes.fromhex(wanted))).record
-        if record is not None:
+        if record is not None and record.namespace == safe.namespace:
             return record
     found = [
         each

@@ -185,6 +185,8 @@ class Reap(Op[int]):
 
     limit: int
     now: int | None = None
+    namespace: str | None = None
+    """Only those of this application; None: of all."""
 
 
 @value
@@ -199,11 +201,14 @@ class List(Op[Page]):
     cursor: str = ""
     limit: int = 100
     now: int | None = None
+    resting: bool = False
+    """Only what was released at a recovery point: unfinished work, which is rare among what was released."""
 
 
 @value
 class Stats(Op[StatsReply]):
     now: int | None = None
+    namespace: str | None = None
 
 
 @value

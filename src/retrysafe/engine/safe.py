@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 from retrysafe.core.keys import Key
 from retrysafe.core.ops import Op
 from retrysafe.engine import once as once_module
+from retrysafe.engine.bell import Bell
 from retrysafe.engine.codecs import Codec, ResultCodec
 from retrysafe.engine.drive import arun, run
 from retrysafe.engine.effects import Flow
@@ -62,6 +63,7 @@ class RetrySafe:
         self.operations: dict[str, Operation] = {}
         self.publishers: dict[str, Callable[..., Any]] = {}
         self.providers: set[str] = set()
+        self.bell = Bell(namespace)
         self.events = Events(on_event)
         self._sealer = Sealer(keyring)
         self._url = ""
@@ -107,6 +109,11 @@ class RetrySafe:
         if self._async is None:
             raise WrongColour("this RetrySafe has only a sync store; call it from sync code, or also pass async_store=")
         return self._async
+
+    @property
+    def has_sync(self) -> bool:
+        """Whether there is a sync store."""
+        return self._sync is not None
 
     @property
     def counters(self) -> dict[str, int]:

@@ -65,6 +65,10 @@ class Operation:
         return f"{self.name}@{self.version}"
 
     @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self._body)
+
+    @property
     def lease(self) -> float:
         """At least as long as the longest call: nobody takes over while a request may still be under way."""
         calls = (step.timeout for step in self.steps.values() if step.kind == "foreign")

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrysafe.engine import drive
-from retrysafe.engine.effects import Call, Effect, Flow, Transact
+from retrysafe.engine.bell import Bell
+from retrysafe.engine.effects import Announce, Call, Effect, Flow, Ring, Transact
 from retrysafe.engine.heartbeat import current_lease
 from retrysafe.engine.perform import Performer
 from retrysafe.operations import staging
@@ -29,9 +30,10 @@ _log = logging.getLogger("retrysafe")
 class OperationPerformer:
     """Effects of operations, for threads."""
 
-    def __init__(self, performer: Performer, source: Callable[[], TxSource]) -> None:
+    def __init__(self, performer: Performer, source: Callable[[], TxSource], bell: Bell) -> None:
         self._performer = performer
         self._source = source
+        self._bell = bell
 
     def __call__(self, effect: Effect) -> Any:
         if isinstance(effect, Call):
@@ -39,6 +41,8 @@ class OperationPerformer:
             return effect.function()
         if isinstance(effect, Transact):
             return self._transact(effect)
+        if isinstance(effect, Ring):
+            return self._performer(Announce(self._bell.id)) if self._bell.ring() else None
         return self._performer(effect)
 
     def _transact(self, effect: Transact) -> Any:
@@ -69,15 +73,18 @@ def inside(tx: Tx, effect: Any) -> Any:
 class AsyncOperationPerformer:
     """Effects of operations, for event loops."""
 
-    def __init__(self, performer: AsyncPerformer, source: Callable[[], AsyncTxSource]) -> None:
+    def __init__(self, performer: AsyncPerformer, source: Callable[[], AsyncTxSource], bell: Bell) -> None:
         self._performer = performer
         self._source = source
+        self._bell = bell
 
     async def __call__(self, effect: Effect) -> Any:
         if isinstance(effect, Call):
             return await self._call(effect)
         if isinstance(effect, Transact):
             return await self._transact(effect)
+        if isinstance(effect, Ring):
+            return await self._performer(Announce(self._bell.id)) if self._bell.ring() else None
         return await self._performer(effect)
 
     async def _call(self, effect: Call) -> Any:
@@ -115,8 +122,9 @@ def still_ours() -> None:
 
 
 def run_sync(safe: RetrySafe, flow: Flow[R]) -> R:
-    return drive.run(flow, OperationPerformer(safe.performer(), lambda: source(safe.tx, "sync")))
+    return drive.run(flow, OperationPerformer(safe.performer(), lambda: source(safe.tx, "sync"), safe.bell))
 
 
 async def run_async(safe: RetrySafe, flow: Flow[R]) -> R:
-    return await drive.arun(flow, AsyncOperationPerformer(safe.async_performer(), lambda: source(safe.tx, "async")))
+    performer = AsyncOperationPerformer(safe.async_performer(), lambda: source(safe.tx, "async"), safe.bell)
+    return await drive.arun(flow, performer)

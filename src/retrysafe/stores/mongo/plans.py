@@ -43,6 +43,8 @@ ROUNDS = 20
 """How often a command is sent again when two writers met on one document. Each time somebody got on."""
 
 _RECOGNISABLE = (Complete, Release, Suspect, Resolve)
+RESTING = {"state": State.RELEASED.value, "point": {"$gt": ""}}
+"""What was released at a recovery point; the index for it says the same."""
 _SETTLED = sorted(state.value for state in SETTLED)
 TOLD = {"found": "$$ROOT", "now": {"$toLong": "$$NOW"}}
 """A projection: the document, and the server's clock when it was read."""
@@ -185,7 +187,7 @@ class Plans:
 
     def reap(self, op: Reap) -> Plan[Command, int]:
         now = yield from self.clock(op.now)
-        expired = {"state": {"$in": _SETTLED}, "expires": {"$lte": now}}
+        expired = {"state": {"$in": _SETTLED}, "expires": {"$lte": now}, **_whose(op.namespace)}
         found = yield Command(
             {
                 "find": self.names.keys,
@@ -234,6 +236,8 @@ class Plans:
         if op.lapsed:
             now = yield from self.clock(op.now)
             states.append({"state": State.CLAIMED.value, "lease_until": {"$lte": now}})
+        if op.resting:
+            states.append(RESTING)
         return {**condition, "$and": states} if states else condition
 
     def stats(self, op: Stats) -> Plan[Command, StatsReply]:
@@ -244,7 +248,8 @@ class Plans:
             "lapsed": {"$sum": {"$cond": [{"$lte": ["$lease_until", now]}, 1, 0]}},
             "expired": {"$sum": {"$cond": [{"$lte": ["$expires", now]}, 1, 0]}},
         }
-        body: dict[str, Any] = {"aggregate": self.names.keys, "pipeline": [{"$group": counted}], "cursor": {}}
+        stages = [{"$match": _whose(op.namespace)}, {"$group": counted}]
+        body: dict[str, Any] = {"aggregate": self.names.keys, "pipeline": stages, "cursor": {}}
         found = yield Command(body, writes=False)
         by_state = {each["_id"]: each for each in found["cursor"]["firstBatch"]}
 
@@ -260,6 +265,10 @@ class Plans:
             expired=of(State.RELEASED, "expired") + of(State.COMPLETED, "expired"),
             now=now,
         )
+
+
+def _whose(namespace: str | None) -> dict[str, Any]:
+    return {} if namespace is None else {"namespace": {"$eq": namespace}}
 
 
 def granted(record: Record, op: Claim) -> bool:

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from retrysafe.core.jobs import StagedJob, TakeJobs
 from retrysafe.core.moves import Grant, born, grantable, recognised
 from retrysafe.core.ops import (
     Advance,
@@ -54,6 +55,7 @@ class Plans:
     def __init__(self, dialect: Dialect, names: Names) -> None:
         self._dialect = dialect
         self.texts = dialect.load(names)
+        self._fill = job_plans.filling(dialect)
         self._in_one = "insert_or_read" in self.texts
 
     def of(self, op: Op[R]) -> Plan[Statement, R]:
@@ -135,7 +137,7 @@ class Plans:
         return LookupReply(None if row[0] is None else rows.read(row), moment)
 
     def _reap(self, op: Reap) -> Plan[Statement, int]:
-        gone = yield Statement(self.texts["reap"], {"limit": op.limit, "now": op.now})
+        gone = yield Statement(self.texts["reap"], {"limit": op.limit, "now": op.now, **whose(op.namespace)})
         return len(gone)
 
     def _list(self, op: List) -> Plan[Statement, Page]:
@@ -146,8 +148,11 @@ class Plans:
         page, unreadable = readable(found[: op.limit], rows.read, lambda row: bytes(row[0]))
         return Page(page, bytes(found[op.limit - 1][0]).hex() if len(found) > op.limit else "", unreadable)
 
+    def _take(self, op: TakeJobs) -> Plan[Statement, tuple[StagedJob, ...]]:
+        return job_plans.take(self.texts, op, self._fill)
+
     def _stats(self, op: Stats) -> Plan[Statement, StatsReply]:
-        counted = yield Statement(self.texts["stats"], {"now": op.now}, writes=False)
+        counted = yield Statement(self.texts["stats"], {"now": op.now, **whose(op.namespace)}, writes=False)
         return StatsReply(*counted[0])
 
     def _install(self, op: Install) -> Plan[Statement, str]:
@@ -171,6 +176,11 @@ def _reply(granted: bool, row: Iterable[Any]) -> ClaimReply:
     return ClaimReply(bool(granted), rows.read(columns), moment)
 
 
+def whose(namespace: str | None) -> dict[str, Any]:
+    """Of one application, or of every one."""
+    return {"namespace": namespace or "", "every": int(namespace is None)}
+
+
 def _conditions(op: List) -> tuple[list[str], dict[str, Any]]:
     values: dict[str, Any] = {"after": bytes.fromhex(op.cursor), "limit": op.limit + 1, "now": op.now}
     conditions = ["id > :after"]
@@ -184,6 +194,8 @@ def _conditions(op: List) -> tuple[list[str], dict[str, Any]]:
         conditions.append(f"state = '{op.state.value}'")
     if op.lapsed:
         conditions.append("state = 'claimed' AND lease_until <= {now}")
+    if op.resting:
+        conditions.append("state = 'released' AND point <> ''")
     return conditions, values
 
 
@@ -207,6 +219,7 @@ _FENCED_VALUES: dict[type[Any], Callable[[Any], tuple[str, dict[str, Any]]]] = {
 
 _PLANS: dict[type[Any], Callable[[Plans, Any], Any]] = {
     **{kind: _job_plan(plan) for kind, plan in job_plans.PLANS.items()},
+    TakeJobs: Plans._take,
     Claim: Plans._claim,
     Lookup: Plans._lookup,
     Reap: Plans._reap,

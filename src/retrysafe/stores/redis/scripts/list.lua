@@ -3,12 +3,12 @@
 -- A state with few records is read from the index of states and sorted here; otherwise the index of births is
 -- walked, a bounded stretch per call. Both continue after the same cursor, so pages may change over.
 -- KEYS[3] is what every record's name begins with.
--- ARGV: now, after (a birth's moment, an id; '' to begin), limit, stretch, state (0 for any), lapsed ('1' or ''),
+-- ARGV: now, after (a birth's moment, an id; '' to begin), limit, stretch, state (0 for any), only ('lapsed', 'resting' or ''),
 -- then filters (a part's place in `b`, value, …).
 -- Reply: {the moment and the id to continue after, or '' at the end, {id, fields and values …}, …}. Writes nothing.
 -- A record that cannot be judged is there with its id alone: it hides none of the others.
 local moment, after, limit, stretch = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local state, lapsed = tonumber(ARGV[6]), ARGV[7] == '1'
+local state, lapsed, resting = tonumber(ARGV[6]), ARGV[7] == 'lapsed', ARGV[7] == 'resting'
 local now = clock()
 -- Bodies may be large: a page is also full when it holds this many bytes.
 local FULL = 4194304
@@ -17,6 +17,8 @@ local FULL = 4194304
 local function few()
   if state == 0 then return nil end
   local low, high = due(state, lapsed and now or FOREVER)
+  -- What was released at a recovery point never expires: it stands at the end of its band.
+  if resting then low = high end
   if redis.call('ZCOUNT', STATES, low, high) > stretch then return nil end
   local names = {}
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', STATES, low, high)) do
@@ -55,6 +57,7 @@ end
 local function wanted(record, born)
   if state ~= 0 and record.state ~= state then return false end
   if lapsed and record.lease_until > now then return false end
+  if resting and record.pointed == 0 then return false end
   if not ARGV[8] then return true end
   local sizes, starts, at = {struct.unpack('>I4I4I4I4I4I4I4', born)}, {}, 29
   for n = 1, 7 do

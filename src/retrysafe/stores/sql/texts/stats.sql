@@ -8,3 +8,4 @@ SELECT
     count(*) FILTER (WHERE state IN ('completed', 'released') AND expires <= {now}),
     {now}
 FROM {keys}
+WHERE :every = 1 OR namespace = :namespace
