@@ -50,9 +50,9 @@ TAKING = {
 def everything() -> Iterator[tuple[str, str]]:
     """Every batch that can be sent, by name."""
     for name, text in sorted(TEXTS.items()):
-        if name not in NEVER_SENT | {"list", "job_take"}:
+        if name not in NEVER_SENT | {"list", "list_lapsed", "job_take"}:
             yield from ((f"{name}-{place}", batch) for place, batch in enumerate(batches(text)))
-    for name, op in {"everything": List(now=0), "filtered": WHOLE}.items():
+    for name, op in {"everything": List(now=0), "filtered": WHOLE, "resting": List("n", resting=True, now=0)}.items():
         yield f"list-{name}", batches(next(Plans(DIALECT, NAMES).of(op)).sql)[0]
     for name, taking in TAKING.items():
         yield f"job_take-{name}", batches(next(Plans(DIALECT, NAMES).of(taking)).sql)[0]

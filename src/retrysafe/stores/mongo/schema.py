@@ -27,6 +27,7 @@ def indexes(names: Names) -> dict[str, list[dict[str, Any]]]:
         names.outbox: [
             {"name": "by_sequence", "key": {"sequence": 1}, "unique": True},
             {"name": "ordered", "key": {"order": 1, "sequence": 1}},
+            {"name": "turns", "key": {"namespace": 1, "order": 1, "sequence": 1}},
             {"name": "lanes", "key": {"namespace": 1, "dead": 1, "topic": 1, "sequence": 1}},
         ],
     }

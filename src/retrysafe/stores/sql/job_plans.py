@@ -31,7 +31,7 @@ from retrysafe.stores.sql.names import Names
 Texts = dict[str, str]
 Fill = Callable[[str], str]
 
-_SLOT = re.compile(r"\{(left|lane) (\w+)\}")
+_SLOT = re.compile(r"\{(left|lane|whose) (\w+)\}")
 
 
 def stage(texts: Texts, op: Stage) -> Plan[Statement, int]:
@@ -59,12 +59,13 @@ def take(texts: Texts, op: TakeJobs, fill: Fill) -> Plan[Statement, tuple[Staged
         "lease": op.lease,
         "now": op.now,
         "namespace": op.namespace,
-        "also": "" if op.unnamed else op.namespace,
         **names,
     }
     slots = {
         "left": "{table}.token <> {empty}" if op.left else "{table}.token = {empty}",
         "lane": lane(op, list(names)),
+        # One namespace is said as one: the index then gives the jobs in their order.
+        "whose": "{table}.namespace IN (:namespace, '')" if op.unnamed else "{table}.namespace = :namespace",
     }
     text = _SLOT.sub(lambda slot: fill(slots[slot[1]].replace("{table}", slot[2])), texts["job_take"])
     taken = yield Statement(text, values)

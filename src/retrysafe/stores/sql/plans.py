@@ -143,7 +143,7 @@ class Plans:
     def _list(self, op: List) -> Plan[Statement, Page]:
         conditions, values = _conditions(op)
         where = self._dialect.fill(" AND ".join(conditions), _NO_NAMES)
-        text = self.texts["list"].replace("{where}", where)
+        text = self.texts["list_lapsed" if op.lapsed else "list"].replace("{where}", where)
         found = yield Statement(text, values, writes=False)
         page, unreadable = readable(found[: op.limit], rows.read, lambda row: bytes(row[0]))
         return Page(page, bytes(found[op.limit - 1][0]).hex() if len(found) > op.limit else "", unreadable)
@@ -193,7 +193,8 @@ def _conditions(op: List) -> tuple[list[str], dict[str, Any]]:
         # The literal, not a parameter: the planner then sees that a partial index will do.
         conditions.append(f"state = '{op.state.value}'")
     if op.lapsed:
-        conditions.append("state = 'claimed' AND lease_until <= {now}")
+        # Both: the first is what the index of open records says of itself, the second is what is wanted.
+        conditions.append("state IN ('claimed', 'uncertain') AND state = 'claimed' AND lease_until <= {now}")
     if op.resting:
         conditions.append("state = 'released' AND point <> ''")
     return conditions, values

@@ -3,3 +3,5 @@
 ALTER TABLE {outbox} ADD namespace nvarchar(255) COLLATE {collation} NOT NULL DEFAULT '', deliveries int NOT NULL DEFAULT 0;
 
 CREATE INDEX [{prefix}_lanes] ON {outbox} (namespace, dead, sequence);
+
+CREATE INDEX [{prefix}_turns] ON {outbox} (namespace, order_key, sequence);

@@ -3,10 +3,10 @@
 DECLARE @taken TABLE (sequence bigint NOT NULL PRIMARY KEY);
 WITH ready AS (
     SELECT TOP (:limit) * FROM {outbox} AS candidate WITH (ROWLOCK, UPDLOCK, READPAST)
-    WHERE dead = 0 AND due <= {now} AND namespace IN (:namespace, :also)
+    WHERE dead = 0 AND due <= {now} AND {whose candidate}
         AND {left candidate} AND {lane candidate} AND (DATALENGTH(order_key) = 0 OR NOT EXISTS (
         SELECT 1 FROM {outbox} AS earlier WITH (READCOMMITTEDLOCK)
-        WHERE earlier.order_key = candidate.order_key AND earlier.namespace IN (:namespace, :also)
+        WHERE earlier.order_key = candidate.order_key AND {whose earlier}
             AND earlier.dead = 0 AND earlier.sequence < candidate.sequence
             AND NOT (earlier.due <= {now} AND {left earlier} AND {lane earlier})
     ))
@@ -18,7 +18,7 @@ UPDATE job SET due = {now}, token = {empty}, deliveries = deliveries - 1
 FROM {outbox} AS job JOIN @taken AS mine ON mine.sequence = job.sequence
 WHERE DATALENGTH(job.order_key) > 0 AND EXISTS (
     SELECT 1 FROM {outbox} AS earlier WITH (READCOMMITTEDLOCK)
-    WHERE earlier.order_key = job.order_key AND earlier.namespace IN (:namespace, :also)
+    WHERE earlier.order_key = job.order_key AND {whose earlier}
         AND earlier.dead = 0 AND earlier.sequence < job.sequence
         AND earlier.sequence NOT IN (SELECT sequence FROM @taken)
 );

@@ -3,7 +3,7 @@
 -- An ALTER commits by itself and cannot be said twice: so each is said only where its column is missing.
 SET @retrysafe_change = (SELECT IF(count(*) > 0, 'DO 0', 'ALTER TABLE {outbox}
     ADD COLUMN namespace varchar(255) NOT NULL DEFAULT '''', ADD COLUMN deliveries integer NOT NULL DEFAULT 0,
-    ADD KEY `{prefix}_lanes` (namespace, dead, topic(64))')
+    ADD KEY `{prefix}_lanes` (namespace, dead, topic(64)), ADD KEY `{prefix}_turns` (namespace, order_key, sequence)')
     FROM information_schema.columns
     WHERE table_schema = DATABASE() AND table_name = '{prefix}_outbox' AND column_name = 'deliveries');
 

@@ -5,10 +5,10 @@ SET @retrysafe_take = UUID_SHORT();
 UPDATE {outbox} AS job
 JOIN (
     SELECT sequence FROM {outbox} AS candidate
-    WHERE dead = 0 AND due <= {now} AND namespace IN (:namespace, :also)
+    WHERE dead = 0 AND due <= {now} AND {whose candidate}
         AND {left candidate} AND {lane candidate} AND (order_key = '' OR NOT EXISTS (
         SELECT 1 FROM {outbox} AS earlier
-        WHERE earlier.order_key = candidate.order_key AND earlier.namespace IN (:namespace, :also)
+        WHERE earlier.order_key = candidate.order_key AND earlier.order_key <> '' AND {whose earlier}
             AND earlier.dead = 0 AND earlier.sequence < candidate.sequence
             AND NOT (earlier.due <= {now} AND {left earlier} AND {lane earlier})
     ))
@@ -19,7 +19,7 @@ WHERE job.dead = 0 AND job.due <= {now} AND {left job};
 UPDATE {outbox} AS job
 JOIN (
     SELECT DISTINCT mine.sequence FROM {outbox} AS mine
-    JOIN {outbox} AS earlier ON earlier.order_key = mine.order_key AND earlier.namespace IN (:namespace, :also)
+    JOIN {outbox} AS earlier ON earlier.order_key = mine.order_key AND {whose earlier}
         AND earlier.dead = 0 AND earlier.sequence < mine.sequence AND earlier.take <> @retrysafe_take
     WHERE mine.token = :token AND mine.take = @retrysafe_take AND mine.order_key <> ''
 ) AS behind ON job.sequence = behind.sequence

@@ -7,5 +7,8 @@ ALTER TABLE {outbox} ADD COLUMN IF NOT EXISTS deliveries integer NOT NULL DEFAUL
 -- The worker's way: the next job of a topic, in its order.
 CREATE INDEX IF NOT EXISTS "{prefix}_lanes" ON {outbox} (namespace, topic, sequence) WHERE dead = 0;
 
+-- Who stands before a job in its order.
+CREATE INDEX IF NOT EXISTS "{prefix}_turns" ON {outbox} (namespace, order_key, sequence) WHERE order_key <> '' AND dead = 0;
+
 -- What was released at a recovery point is unfinished work, and rare among what was released.
 CREATE INDEX IF NOT EXISTS "{prefix}_resting" ON {keys} (namespace, id) WHERE state = 'released' AND point <> '';

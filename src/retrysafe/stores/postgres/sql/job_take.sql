@@ -3,10 +3,10 @@
 -- taken, one that stands before. {lane} and {left} are put together from fixed fragments (job_plans.py).
 WITH ready AS MATERIALIZED (
     SELECT sequence FROM {outbox} AS candidate
-    WHERE dead = 0 AND due <= {now} AND namespace IN (:namespace, :also)
+    WHERE dead = 0 AND due <= {now} AND {whose candidate}
         AND {left candidate} AND {lane candidate} AND (order_key = '' OR NOT EXISTS (
         SELECT 1 FROM {outbox} AS earlier
-        WHERE earlier.order_key = candidate.order_key AND earlier.namespace IN (:namespace, :also)
+        WHERE earlier.order_key = candidate.order_key AND earlier.order_key <> '' AND {whose earlier}
             AND earlier.dead = 0 AND earlier.sequence < candidate.sequence
             AND NOT (earlier.due <= {now} AND {left earlier} AND {lane earlier})
     ))
@@ -15,7 +15,7 @@ WITH ready AS MATERIALIZED (
 UPDATE {outbox} AS job SET due = {now} + :lease, token = :token, deliveries = deliveries + 1
 FROM ready WHERE job.sequence = ready.sequence AND (job.order_key = '' OR NOT EXISTS (
     SELECT 1 FROM {outbox} AS earlier
-    WHERE earlier.order_key = job.order_key AND earlier.namespace IN (:namespace, :also)
+    WHERE earlier.order_key = job.order_key AND earlier.order_key <> '' AND {whose earlier}
         AND earlier.dead = 0 AND earlier.sequence < job.sequence
         AND earlier.sequence NOT IN (SELECT each.sequence FROM ready AS each)
 ))

@@ -3,10 +3,10 @@
 UPDATE {outbox} SET due = {now} + :lease, token = :token, deliveries = deliveries + 1
 WHERE sequence IN (
     SELECT sequence FROM {outbox} AS candidate
-    WHERE dead = 0 AND due <= {now} AND namespace IN (:namespace, :also)
+    WHERE dead = 0 AND due <= {now} AND {whose candidate}
         AND {left candidate} AND {lane candidate} AND (order_key = '' OR NOT EXISTS (
         SELECT 1 FROM {outbox} AS earlier
-        WHERE earlier.order_key = candidate.order_key AND earlier.namespace IN (:namespace, :also)
+        WHERE earlier.order_key = candidate.order_key AND earlier.order_key <> '' AND {whose earlier}
             AND earlier.dead = 0 AND earlier.sequence < candidate.sequence
             AND NOT (earlier.due <= {now} AND {left earlier} AND {lane earlier})
     ))
