@@ -54,6 +54,9 @@ proof-stores: setup  ## every store: 64 claimers for 2,000 keys, and 200 kills u
 	@RETRYSAFE_HEAT_KEYS=$(or $(KEYS),2000) RETRYSAFE_KILLS=$(or $(KILLS),200) $(PY) -m pytest -n $(N) --dist loadgroup \
 		-rA tests/races/test_heats.py tests/faults/test_kills.py $(if $(STORES),-k '$(STORES)')
 
+proof-steady: setup  ## tests that fail by chance: Redis' connections 50 times beside a load of 8 (RUNS=, LOAD=; SUITE=1 all tests)
+	@$(PY) tools/steady.py --runs $(or $(RUNS),50) --load $(or $(LOAD),8) $(if $(SUITE),--suite)
+
 lock: setup     ## write the hashed locks anew
 	@python3 tools/lock.py
 
@@ -63,4 +66,4 @@ setup:
 setup-demo:
 	@python3 tools/bootstrap.py demo
 
-.PHONY: help demo test check fmt lint type bench bench-quick bench-full bench-page docs proof proof-stores lock setup setup-demo
+.PHONY: help demo test check fmt lint type bench bench-quick bench-full bench-page docs proof proof-stores proof-steady lock setup setup-demo

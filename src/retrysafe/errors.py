@@ -28,12 +28,14 @@
     │   └── NotDone                a job that has no result yet
     ├── OperationChanged           it was begun by other code, which this code does not understand
     ├── OutcomeUnknown             it began, and nobody knows how it ended
+    ├── OutcomeUnrecorded          it ran, and how it ended could not be stored
     ├── AnswerGone                 it was done; its answer was not kept
     ├── StoredFailure              it was tried, it failed, and that is the answer
     ├── LeaseLost                  the caller was replaced: whatever it writes now changes nothing
     └── StoreError                 the operator: the store
-        ├── StoreUnavailable       it could not be reached, or said no; nothing was done
-        │   └── StoreUnclear       … or it went silent after the request was sent
+        ├── StoreOutage            it did not answer: the same operation may be sent again
+        │   ├── StoreUnavailable   it could not be reached, or said no; nothing was done
+        │   └── StoreUnclear       it went silent after the request was sent: maybe it was done
         ├── SchemaMissing          its tables are not there or too old
         └── CorruptRecord          what it holds cannot be read
 
@@ -207,6 +209,8 @@ class MalformedKey(KeyProblem, ValueError):
     anchor = "malformed-key"
 
     def __init__(self, header: str, why: str, fix: str = "send 1 to 255 visible ASCII characters") -> None:
+        self.why = why
+        self.fix = fix
         shown = header if len(header) <= 80 else header[:77] + "…"
         super().__init__(f"idempotency key {shown!r} cannot be used: {why}; {fix}")
 
@@ -314,6 +318,21 @@ class OutcomeUnknown(RetrySafeError):
         )
 
 
+class OutcomeUnrecorded(RetrySafeError):
+    """The work was done; the store was away for so long that its outcome could not be stored."""
+
+    blame = "operator"
+    retryable = True
+    anchor = "outcome-unrecorded"
+
+    def __init__(self, key: str, cause: Exception) -> None:
+        super().__init__(
+            f"the work for idempotency key {key!r} was done, but how it ended could not be stored: {cause}. Do not "
+            "take another key: ask again with this one, and you get the stored outcome or are told that a person must "
+            "look"
+        )
+
+
 class AnswerGone(RetrySafeError):
     status = 410
     anchor = "answer-gone"
@@ -357,17 +376,24 @@ class StoreError(RetrySafeError):
     anchor = "store"
 
 
-class StoreUnavailable(StoreError):
-    """The store could not be reached, or refused before doing anything."""
+class StoreOutage(StoreError):
+    """The store did not answer as it should. Which of the two it is says whether anything was done."""
 
     retryable = True
+    anchor = "store-outage"
+
+
+class StoreUnavailable(StoreOutage):
+    """The store could not be reached, or refused before doing anything."""
+
     anchor = "store-unavailable"
 
 
-class StoreUnclear(StoreUnavailable):
+class StoreUnclear(StoreOutage):
     """The store went silent after a request was sent: it may or may not have been carried out.
 
-    Every operation may be sent again and recognises its own earlier success; the engine does that. Nobody guesses.
+    Every operation may be sent again and recognises its own earlier success; the engine does that. Nobody guesses. Not
+    a StoreUnavailable: "nothing was done" and "maybe" must not be caught as one.
     """
 
     anchor = "store-unclear"

@@ -11,7 +11,7 @@ What stands for "the same call" is, in this order:
 1.  the key template, if there is one: the developer knows what must not happen twice;
 2.  the key in the request's `_meta`, sent by a harness that retries;
 3.  the argument `idempotency_key`, if the tool has one: the model chooses it, and is told to keep it;
-4.  equal arguments within `same_within` seconds, if that was asked for.
+4.  equal arguments within `same_within` seconds of the first such call, if that was asked for.
 
 Never the session or the request id: a retry has another of each. See docs/decisions/0052-keys-of-tool-calls.md.
 """
@@ -20,15 +20,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, get_type_hints
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 
 from retrysafe.core.keys import Key, Template
+from retrysafe.core.ops import Lookup
 from retrysafe.core.records import Answer, Record
-from retrysafe.engine import arguments, codecs
+from retrysafe.core.times import SECOND, micros
+from retrysafe.engine import arguments, codecs, recent
 from retrysafe.engine.codecs import Codec, ResultCodec
 from retrysafe.engine.guard import Ended, Task, Unstorable
 from retrysafe.engine.once import checked_names, refuse_generators, without
@@ -42,15 +45,25 @@ ARGUMENT = "idempotency_key"
 CONTEXT = "retrysafe_context"
 """The parameter by which the SDK hands us the request, where the tool does not ask for it itself."""
 
+LONGEST_WITHIN = 30.0 * DAY
+
 F = TypeVar("F", bound=Callable[..., Any])
-Scope = str | Callable[[Any], str]
+Scope = str | Callable[[Any], str | Awaitable[str]]
 
 
 class Tools:
     """`scope` is whose calls these are: a text where the server serves one user (stdio), else a function from the
-    SDK's `Context` to the authenticated principal, never to anything the model may choose."""
+    SDK's `Context` to the authenticated principal, never to anything the model may choose. It may be `async` where the
+    tools are."""
 
-    def __init__(self, safe: RetrySafe, *, scope: Scope, policy: Policy | None = None) -> None:
+    def __init__(
+        self,
+        safe: RetrySafe,
+        *,
+        scope: Scope,
+        policy: Policy | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         if not (callable(scope) or (isinstance(scope, str) and scope)):
             raise UsageError(
                 f"Tools(scope={scope!r}): every key belongs to somebody; give a name for a server with one user, or a "
@@ -59,6 +72,7 @@ class Tools:
         self.safe = safe
         self.scope = scope
         self.policy = policy or safe.policy or Policy.preset("function")
+        self.clock = clock
 
     def once(
         self,
@@ -72,8 +86,9 @@ class Tools:
     ) -> Callable[[F], F]:
         """Under `@server.tool()`: the tool's effect happens once per key, and its result is given each time.
 
-        `key` names arguments, like `"pay:{invoice}"`. `same_within` takes equal arguments within that many seconds for
-        one call where nobody gave a key. `name` is what the keys belong to, by default the function's own name.
+        `key` names arguments, like `"pay:{invoice}"`. `same_within` takes equal arguments within that many seconds of
+        the first such call for one call where nobody gave a key. `name` is what the keys belong to, by default the
+        function's own name.
         """
 
         def decorate(function: F) -> F:
@@ -90,6 +105,13 @@ class Tools:
             return tool.wrapped()  # type: ignore[return-value]  # the same signature, and the context
 
         return decorate
+
+
+class Plan(NamedTuple):
+    """One call: the task that does it, and the one to hold meanwhile."""
+
+    own: Task
+    before: Task | None = None
 
 
 class Tool:
@@ -116,26 +138,42 @@ class Tool:
         self._ignore = checked_names("ignore", ignore, self.signature, self.name)
         checked_names("the template", self._template.fields if self._template else (), self.signature, self.name)
         self._has_argument = ARGUMENT in self.signature.parameters
-        self._same_within = same_within
+        self._clock = tools.clock
+        self._width = checked_seconds(same_within, self.name)
         if self._template and same_within:
             raise UsageError(f"{self.name}: a key template says what the same call is; leave same_within out")
         self._policy = policy or tools.policy
         self.codec = codec or ResultCodec(function)
         self.limit = self._policy.max_answer
+        if not self.is_async and inspect.iscoroutinefunction(self._scope):
+            raise self._wrong_colour()
 
     # One call ---------------------------------------------------------------------------------------------------------
 
-    def task(self, context: Any, kwargs: dict[str, Any]) -> Task:
-        given = arguments.bound(self.signature, (), kwargs)
-        chosen, kept = self._key(context, given)
-        scope = self._scope if isinstance(self._scope, str) else self._scope(context)
-        ignored = self._ignore | {ARGUMENT}
-        fingerprint = arguments.fingerprint_of(self.name, given, ignored)
-        key = Key(f"{self.name} {chosen}", scope, "tool")
-        return Task(key, self.safe.namespace, f"tool {self.name}", fingerprint, self._policy.but(retention=kept))
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.function)
 
-    def _key(self, context: Any, given: dict[str, Any]) -> tuple[str, float]:
-        """The key of a call, and for how long it counts."""
+    def plan(self, scope: str, context: Any, kwargs: dict[str, Any]) -> Plan:
+        """What is to be guarded, and what is to be held before it."""
+        given = arguments.bound(self.signature, (), kwargs)
+        fingerprint = arguments.fingerprint_of(self.name, given, self._ignore | {ARGUMENT})
+        chosen, kept = self._key(context, given)
+
+        def task(key: str, kept: float) -> Task:
+            named = Key(f"{self.name} {key}", scope, "tool")
+            policy = self._policy.but(retention=kept)
+            return Task(named, self.safe.namespace, f"tool {self.name}", fingerprint, policy)
+
+        if chosen is not None:
+            return Plan(task(chosen, kept))
+        here, same = recent.window(int(self._clock() * SECOND), self._width), f"same:{fingerprint.digest.hex()}"
+        # Whoever looks at a window is in it or in the next one.
+        before, own = (task(f"{same}:{number}", 2 * self._width / SECOND) for number in (here - 1, here))
+        return Plan(own, recent.holding(before))
+
+    def _key(self, context: Any, given: dict[str, Any]) -> tuple[str | None, float]:
+        """The key of a call, and for how long it counts; None where equal arguments and time decide."""
         if self._template is not None:
             named = {name: arguments.describe(given[name]) for name in self._template.fields}
             return self._template.fill(named), self._policy.retention
@@ -144,13 +182,49 @@ class Tool:
             return f"meta:{checked(sent, f'_meta[{META_KEY!r}]')}", min(self._policy.retention, 30 * DAY)
         if self._has_argument and given[ARGUMENT]:
             return f"argument:{checked(given[ARGUMENT], ARGUMENT)}", min(self._policy.retention, 30 * DAY)
-        if self._same_within:
-            same = arguments.fingerprint_of(self.name, given, self._ignore | {ARGUMENT})
-            return f"same:{same.digest.hex()}", self._same_within
+        if self._width:
+            return None, 0.0
         how = f"pass {ARGUMENT}: a new random text for each new intention, the same one again for a retry"
         if not self._has_argument:
             how = f"the client must send a key in _meta[{META_KEY!r}]"
         raise ToolError(f"{self.name} was not run: it does something that must not happen twice; {how}")
+
+    def run(self, context: Any, call: Call) -> Any:
+        plan = self.plan(self._whose(context), context, call.kwargs)
+        if plan.before is not None:
+            seen = self.safe.execute(Lookup(plan.before.key.id(plan.before.namespace)))
+            if not recent.over(seen, self._width):
+                held = recent.Held(call, lambda: self.read_back(self.safe.guard(plan.own, call)))
+                return self.read_back(self.safe.guard(plan.before, held))
+        return self.read_back(self.safe.guard(plan.own, call))
+
+    async def arun(self, context: Any, call: Call) -> Any:
+        scope = self._scope if isinstance(self._scope, str) else self._scope(context)
+        whose = await scope if inspect.isawaitable(scope) else scope
+        plan = self.plan(checked_scope(whose), context, call.kwargs)
+
+        async def guarded() -> Any:
+            return self.read_back(await self.safe.aguard(plan.own, call))
+
+        if plan.before is not None:
+            seen = await self.safe.aexecute(Lookup(plan.before.key.id(plan.before.namespace)))
+            if not recent.over(seen, self._width):
+                return self.read_back(await self.safe.aguard(plan.before, recent.Held(call, guarded)))
+        return await guarded()
+
+    def _whose(self, context: Any) -> str:
+        scope = self._scope if isinstance(self._scope, str) else self._scope(context)
+        if not inspect.isawaitable(scope):
+            return checked_scope(scope)
+        if inspect.iscoroutine(scope):
+            scope.close()
+        raise self._wrong_colour()
+
+    def _wrong_colour(self) -> UsageError:
+        return UsageError(
+            f"Tools(scope=…) is async, and the tool {self.name} is a plain function, which cannot wait for it: make "
+            "the tool `async def`, or the scope a plain function"
+        )
 
     def read_back(self, ended: Ended) -> Any:
         if not ended.replayed:
@@ -164,13 +238,13 @@ class Tool:
 
     def wrapped(self) -> Callable[..., Any]:
         made: Any
-        if inspect.iscoroutinefunction(self.function):
+        if self.is_async:
 
             @functools.wraps(self.function)
             async def awaited(**kwargs: Any) -> Any:
                 context, call = self._call(kwargs)
                 try:
-                    return self.read_back(await self.safe.aguard(self.task(context, call.kwargs), call))
+                    return await self.arun(context, call)
                 except RetrySafeError as error:
                     raise told_to_the_model(error) from error
 
@@ -181,7 +255,7 @@ class Tool:
             def called(**kwargs: Any) -> Any:
                 context, call = self._call(kwargs)
                 try:
-                    return self.read_back(self.safe.guard(self.task(context, call.kwargs), call))
+                    return self.run(context, call)
                 except RetrySafeError as error:
                     raise told_to_the_model(error) from error
 
@@ -246,6 +320,21 @@ def checked(value: object, where: str) -> str:
     if not isinstance(value, str) or not 1 <= len(value) <= 255 or not value.isprintable():
         raise ToolError(f"{where} is {value!r}; give 1 to 255 printable characters")
     return value
+
+
+def checked_scope(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"Tools(scope=…) gave {value!r}: every key belongs to somebody, so give the caller's name")
+    return value
+
+
+def checked_seconds(value: object, name: str) -> int:
+    """`same_within` in microseconds; zero: not asked for."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LONGEST_WITHIN:
+        raise UsageError(
+            f"{name}: same_within={value!r}: give seconds, at most {LONGEST_WITHIN:g}; for longer, give the call a key"
+        )
+    return micros(value)
 
 
 def context_parameter(function: Callable[..., Any]) -> str:

@@ -30,7 +30,6 @@ class Told:
     body: bytes
     headers: dict[str, str]
     trail: Trail | None
-    sent: dict[str, str]
 
 
 Caller = Callable[..., Told]
@@ -38,8 +37,7 @@ Caller = Callable[..., Told]
 
 def _told(response: Any) -> Told:
     lower = {name.lower(): value for name, value in response.headers.items()}
-    sent = {name.lower(): value for name, value in response.request.headers.items()}
-    return Told(response.status_code, response.content, lower, trail(response), sent)
+    return Told(response.status_code, response.content, lower, trail(response))
 
 
 @contextmanager

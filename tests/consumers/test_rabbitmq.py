@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -113,3 +114,49 @@ def test_what_is_counted(headers: dict[str, Any], redelivered: bool, deliveries:
     incoming: Any = SimpleNamespace(body=b"x", message_id=None, headers=headers, redelivered=redelivered)
     message = rabbitmq.message_of(incoming, "queue")
     assert (message.id, message.deliveries, message.failures) == ("", deliveries, failures)
+
+
+PROPERTIES = {
+    "content_type": "application/json",
+    "content_encoding": "utf-8",
+    "delivery_mode": aio_pika.DeliveryMode.PERSISTENT,
+    "priority": 3,
+    "correlation_id": "c-1",
+    "reply_to": "answers",
+    "expiration": 3600.0,
+    "message_id": "m-1",
+    "timestamp": datetime(2026, 1, 2, tzinfo=UTC),
+    "type": "order.created",
+    "app_id": "shop",
+}
+
+
+async def test_a_message_that_is_put_back_keeps_what_its_sender_said(channel: Any, database: Path) -> None:
+    """All properties of AMQP; `user_id` as a header, because the broker takes it only from that user."""
+    name, seen = unique("properties"), []
+    await channel.declare_queue(name, durable=True)
+    with RetrySafe(f"sqlite:///{database}") as safe:
+        inbox = Inbox(safe, "properties", pause=lambda failures: 0.0, max_attempts=3)
+
+        @inbox.handler
+        async def handle(message: Message) -> None:
+            seen.append(message.raw)
+            raise RuntimeError("not yet")
+
+        sent = aio_pika.Message(b"{}", headers={"tenant": "t-1"}, user_id="guest", **PROPERTIES)  # type: ignore[arg-type]
+        await channel.default_exchange.publish(sent, routing_key=name)
+        task = asyncio.create_task(rabbitmq.consume(channel, name, inbox))
+        await until(lambda: len(seen) == 3 or task.done(), "three attempts")
+        grave = await channel.declare_queue(f"{name}.dead", durable=True)
+        async with asyncio.timeout(PATIENCE):
+            while (letter := await grave.get(fail=False, no_ack=True)) is None:
+                await asyncio.sleep(0.02)
+        task.cancel()
+        await asyncio.wait({task})
+    for attempt, copy in enumerate(seen):
+        assert {field: getattr(copy, field) for field in PROPERTIES} == PROPERTIES, f"attempt {attempt + 1}"
+        assert copy.headers["tenant"] == "t-1"
+        assert "guest" in (copy.user_id, copy.headers.get(rabbitmq.USER_ID))
+    assert letter.expiration is None, "a dead letter waits for a person"
+    kept = {**PROPERTIES, "expiration": None}
+    assert {field: getattr(letter, field) for field in kept} == kept

@@ -3,6 +3,7 @@
 plain          each operation is sent once
 lost-replies   each write is applied, its reply thrown away, and sent again: what the test sees is the second reply,
                so every test proves that the store recognises its own earlier success (I11)
+late           after each operation, copies of the earlier ones of its key arrive once more: nothing may change (I32)
 many           each operation travels in a batch: with another of its kind that is refused, where there is such a one
                that leaves nothing behind, else alone
 
@@ -18,6 +19,7 @@ import pytest
 
 from retrysafe.core.ops import FENCED, Claim, Op
 from retrysafe.testing import Do
+from retrysafe.testing.late import resending
 from tests.batching.crowd import FENCED_LANES, decoy
 from tests.opening import COLOURS, REDIS_KIN, STORES, Opener
 
@@ -55,7 +57,12 @@ def in_batches(do: Do) -> Do:
     return do.through(execute, do.many)
 
 
-TRANSPORTS: dict[str, Callable[[Do], Do]] = {"plain": plain, "lost-replies": lost_replies, "many": in_batches}
+TRANSPORTS: dict[str, Callable[[Do], Do]] = {
+    "plain": plain,
+    "lost-replies": lost_replies,
+    "late": resending,
+    "many": in_batches,
+}
 
 PLAIN_ONLY = ("mariadb", *REDIS_KIN)
 """The same code and the same statements as another store of the list, which goes through all transports."""

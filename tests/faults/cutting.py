@@ -15,7 +15,7 @@ from typing import Any
 
 from retrysafe import RetrySafe
 from retrysafe.core.ops import Claim, ClaimReply
-from retrysafe.errors import StoreUnavailable, StoreUnclear
+from retrysafe.errors import StoreOutage, StoreUnclear
 from retrysafe.testing import Do, LoopThread
 from retrysafe.testing.builders import claim
 from tests.faults.proxy import PostgresProxy, Side
@@ -204,7 +204,7 @@ class Calls:
         return self._charge(key) if self._loop is None else self._loop.run(self._acharge(key))
 
     def warm(self) -> None:
-        eventually(lambda: self(unique("warm")), StoreUnavailable)
+        eventually(lambda: self(unique("warm")), StoreOutage)
 
     def close(self) -> None:
         if self._loop is None:

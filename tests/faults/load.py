@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from retrysafe.core.ops import Op
 from retrysafe.core.states import State
-from retrysafe.errors import StoreUnavailable
+from retrysafe.errors import StoreOutage
 from retrysafe.stores.base import AsyncStore
 from retrysafe.stores.registry import open_async_store, open_store
 from retrysafe.testing import Do
@@ -92,7 +92,7 @@ class Load:
         while not self._over.is_set():
             try:
                 reply = self._store.execute(op)
-            except StoreUnavailable:
+            except StoreOutage:
                 self.interrupted += 1
                 time.sleep(BREATH)
             else:
@@ -113,7 +113,7 @@ class Load:
         while not self._over.is_set():
             try:
                 reply = await store.execute(op)
-            except StoreUnavailable:
+            except StoreOutage:
                 self.interrupted += 1
                 await asyncio.sleep(BREATH)
             else:
@@ -133,7 +133,7 @@ def check(told: Iterable[Told], do: Do) -> None:
     done = {one.key for one in told if one.what == "completed"}
     assert done
     for key, (token,) in tokens.items():
-        record = eventually(lambda each=key: do(lookup(each, now=None)), StoreUnavailable).record
+        record = eventually(lambda each=key: do(lookup(each, now=None)), StoreOutage).record
         assert record is not None, f"{key} was acknowledged and is lost"
         assert (record.attempt, record.token.hex()) == (1, token)
         if key in done:

@@ -10,7 +10,7 @@ from typing import Any
 from retrysafe.core.ops import Claim, ClaimReply, Op
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
-from retrysafe.errors import StoreUnavailable, StoreUnclear
+from retrysafe.errors import StoreOutage, StoreUnclear
 from retrysafe.testing import Do
 from retrysafe.testing.builders import (
     advance,
@@ -76,7 +76,7 @@ def sent(do: Do, op: Op[Any], healthy: Do) -> tuple[Any, str]:
         return do(op), "told"
     except StoreUnclear:
         return resend(lambda: do(op)), "unclear"
-    except StoreUnavailable:
+    except StoreOutage:
         assert healthy(lookup_of(op)).record == before, f"{op} was refused as not sent, yet something was done"
         return resend(lambda: do(op)), "unavailable"
 
@@ -89,7 +89,7 @@ def lookup_of(op: Any) -> Any:
 
 def resend(send: Callable[[], Any]) -> Any:
     """Until it gets through: the store is healthy again, or about to be."""
-    return eventually(send, StoreUnavailable)
+    return eventually(send, StoreOutage)
 
 
 def eventually(attempt: Callable[[], Any], trouble: type[Exception], deadline: float = DEADLINE) -> Any:

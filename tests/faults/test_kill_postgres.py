@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from retrysafe.core.ops import Lookup
-from retrysafe.errors import StoreUnavailable, StoreUnclear
+from retrysafe.errors import StoreOutage, StoreUnclear
 from tests.faults.proxy import PostgresProxy, Side
 from tests.faults.story import CASES, Case, asked, check_truth, eventually, resend, rival, stored, warm
 from tests.opening import open_do, open_migrated, unique, with_option
@@ -100,7 +100,7 @@ def killed_at(doomed: Doomed, case: Case, number: int, side: Side) -> None:
     doomed.proxy.cut_at(number, side, on_cut=doomed.kill)
     try:
         reply = doomed.do(op)
-    except StoreUnavailable as error:
+    except StoreOutage as error:
         reply = None
         clear = not isinstance(error, StoreUnclear)
     else:
@@ -131,7 +131,7 @@ def killed_batch(doomed: Doomed, number: int, side: Side) -> None:
     warm(doomed.do)
     doomed.proxy.cut_at(number, side, on_cut=doomed.kill)
     replies = None
-    with suppress(StoreUnavailable):
+    with suppress(StoreOutage):
         replies = doomed.do.many(batch)
     assert doomed.proxy.was_cut()
     doomed.revive()
@@ -164,10 +164,10 @@ def test_down_means_unavailable_and_back_means_back(doomed: Doomed) -> None:
         op = asked(unique())
         doomed.kill()
         for _ in range(3):
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreOutage):
                 impatient(op)
         doomed.revive()
-        reply = eventually(lambda: impatient(op), StoreUnavailable)
+        reply = eventually(lambda: impatient(op), StoreOutage)
         check_truth(doomed.healthy, CASES[0], op, reply)
     finally:
         impatient.close()

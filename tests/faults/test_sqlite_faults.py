@@ -52,7 +52,7 @@ def intact(path: Path) -> None:
 FILL = """
 import json, resource, sys
 from pathlib import Path
-from retrysafe.errors import StoreUnavailable
+from retrysafe.errors import StoreOutage
 from retrysafe.stores.registry import open_store
 from retrysafe.testing.builders import claim, complete, lookup
 
@@ -67,7 +67,7 @@ for number in range(10_000):
     op = claim(str(number), input=b"x" * 8000, now=None)
     try:
         assert store.execute(op).granted
-    except StoreUnavailable as found:
+    except StoreOutage as found:
         error = found
         break
     granted.append(number)
@@ -75,7 +75,7 @@ assert error is not None, "the limit was never met"
 for _ in range(3):  # still no room: the same answer, and nothing stuck
     try:
         store.execute(claim("again", input=b"x" * 8000, now=None))
-    except StoreUnavailable:
+    except StoreOutage:
         pass
 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 assert store.execute(op).granted, "sent again when there is room"
@@ -248,7 +248,7 @@ if os.getuid() == 0:
     os.setuid(int(sys.argv[2]))
 try:
     open_store(f"sqlite:///{sys.argv[1]}").execute(claim("k", now=None))
-except StoreUnavailable as error:
+except StoreOutage as error:
     print(error)
 """
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from retrysafe import RetrySafe
-from retrysafe.core.ops import Advance, Lookup, Renew
+from retrysafe.core.ops import Advance, Lookup
 from retrysafe.core.times import micros
 from retrysafe.engine.drive import run
 from retrysafe.engine.effects import Call, Effect, Pause
@@ -387,7 +387,10 @@ def lapse(shop: Shop, key: str) -> None:
     """Let the owner's lease be over, as if it had been silent for long."""
     record = shop.safe.execute(Lookup(shop.jobs._record_id(key))).record
     assert record is not None
-    assert shop.safe.execute(Renew(record.id, record.fence, 0))
+    number = record.advances + 1
+    assert shop.safe.execute(
+        Advance(record.id, record.fence, number, record.point, record.progress, record.on_lapse, 0)
+    )
 
 
 def test_after_a_kill_it_runs_again_with_the_same_keys(shop: Shop) -> None:

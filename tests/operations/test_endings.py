@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -227,15 +228,32 @@ def test_past_its_life_a_key_is_not_sent_again(w: World) -> None:
     op, errors = asking(w, key_life=1000)
     errors += [TimeoutError()] * 9
     for late in (0, 800):
-        op.clock = lambda late=late: w.record().created / 1e6 + late if late else __import__("time").time()
+        if late:
+            w.age(late)
         with pytest.raises(NotFinished):
             w.run(op(1, key="k"))
     assert len(w.sent) == 6
-    started = w.journal().entries[0].at / 1e6
-    op.clock = lambda: started + 901
+    w.age(101)
     with pytest.raises(OutcomeUnknown, match="not sent again"):
         w.run(op(1, key="k"))
     assert (len(w.sent), w.state()) == (6, State.UNCERTAIN)
+
+
+@pytest.mark.parametrize("wrong", [-600.0, 600.0, -86_400.0])
+def test_a_host_with_a_wrong_clock_does_not_make_a_key_younger(
+    w: World, wrong: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host 600 s behind sent a key past its life again. Only the store's clock counts, and what has passed since."""
+    op, errors = asking(w, key_life=1000)
+    errors += [TimeoutError()] * 9
+    with pytest.raises(NotFinished):
+        w.run(op(1, key="k"))
+    w.age(901)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + wrong)
+    with pytest.raises(OutcomeUnknown, match="not sent again"):
+        w.run(op(1, key="k"))
+    assert len(w.sent) == 3
 
 
 def test_past_its_life_the_provider_is_still_asked(w: World) -> None:
@@ -245,8 +263,7 @@ def test_past_its_life_the_provider_is_still_asked(w: World) -> None:
     with pytest.raises(NotFinished):
         w.run(op(1, key="k"))
     errors.clear()
-    started = w.journal().entries[0].at / 1e6
-    op.clock = lambda: started + 5000
+    w.age(5000)
     assert w.run(op(1, key="k")).json() == {"charge": "found"}
     assert len(w.sent) == 3
 
@@ -270,17 +287,14 @@ def test_an_attempt_that_never_came_to_the_call_does_not_make_its_key_younger(w:
         yield call
         return Answer(200, {})
 
-    start = 1_000_000.0
-    op.clock = lambda: start
     _task, claim = op.prepare((), {}, "k")
     assert w.safe.execute(claim).granted  # attempt 1: dead inside the call, for all anybody knows
-    w.sql(f"UPDATE {w.keys} SET created = ?", round(start * 1e6))
     w.lapse()
     died.append(1)
-    op.clock = lambda: start + 850
+    w.age(850)
     with pytest.raises(NotFinished):
         w.run(op(key="k"))
-    op.clock = lambda: start + 950
+    w.age(100)
     with pytest.raises(OutcomeUnknown):
         w.run(op(key="k"))
     assert w.sent == []

@@ -126,8 +126,7 @@ def test_past_key_life_a_step_with_an_undo_is_undone_not_sent(w: World) -> None:
     trip.fail["ship"] = [ConnectionError("down")] * 3
     with pytest.raises(NotFinished):
         trip()
-    began = w.journal().entries[2].at / 1e6
-    trip.op.clock = lambda: began + 90_000
+    w.age(90_000)
     assert trip().status == 502
     assert trip.names().count("ship") == 3
     assert w.states() == {"reserve": "undone", "charge": "undone", "ship": "undone"}
@@ -184,8 +183,7 @@ def test_past_its_life_the_key_of_an_undo_is_not_sent_again(w: World) -> None:
     trip.fail["refund"] = [Killed()]
     with pytest.raises(Killed):
         trip()
-    began = w.journal().entries[1].undo_at / 1e6
-    trip.op.clock = lambda: began + 90_000
+    w.age(90_000)
     with pytest.raises(OutcomeUnknown):
         trip()
     assert trip.names().count("refund") == 1

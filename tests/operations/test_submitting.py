@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from retrysafe import Answer, Policy
@@ -46,7 +44,7 @@ def test_waiting_for_the_worker_does_not_age_its_keys(w: World) -> None:
     """Accepted two days ago, and nobody was there: nothing was sent yet, so the key is new."""
     ordering = Ordering(w, policy=WORKER)
     ordering()
-    ordering.op.clock = lambda: time.time() + 2 * 86_400
+    w.age(2 * 86_400)
     assert Completer(w.safe).run_once() == Completed(1, 0, 0)
     assert len(w.sent) == 1
 

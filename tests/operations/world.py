@@ -10,7 +10,7 @@ import functools
 import inspect
 import sqlite3
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from retrysafe.core.jobs import ListJobs, StagedJob
 from retrysafe.core.ops import List
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
+from retrysafe.core.times import micros
 from retrysafe.operations import Operation, stage
 from retrysafe.operations.journal import Journal
 from retrysafe.testing.driver import LoopThread
@@ -147,6 +148,21 @@ class World:
         """Time passes: whoever held a lease has been silent for too long."""
         self.sql(f"UPDATE {self.keys} SET lease_until = 1 WHERE state = 'claimed'")
         self.sql(f"UPDATE {self.outbox} SET due = 1 WHERE dead = 0")
+
+    def age(self, seconds: float) -> None:
+        """Time passes by the store's clock: everything that is written down happened so much earlier."""
+        record, past = self.record(), micros(seconds)
+        journal = Journal.decode(record.progress)
+        entries = tuple(
+            replace(each, at=each.at - past, undo_at=each.undo_at - past if each.undo_at else 0)
+            for each in journal.entries
+        )
+        older = replace(journal, entries=entries, at=journal.at - past if journal.at else 0).encode()
+        self.sql(
+            f"UPDATE {self.keys} SET created = created - ?, started = started - ?, lease_until = lease_until - ?, "
+            "progress = ?",
+            *(past, past, past, older if record.progress else b""),
+        )
 
     def records(self) -> list[Record]:
         return list(self.safe.execute(List(limit=1000)).records)

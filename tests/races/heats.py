@@ -18,7 +18,7 @@ from queue import Queue
 from typing import Any, NamedTuple
 
 from retrysafe.core.ops import Claim, ClaimReply
-from retrysafe.errors import StoreError, StoreUnavailable
+from retrysafe.errors import StoreError, StoreOutage
 from retrysafe.stores.base import BatchRefused
 from retrysafe.stores.registry import open_async_store, open_store
 from retrysafe.testing.builders import claim, record_of
@@ -143,7 +143,7 @@ def sent(many: Callable[[Any], Any], one: Callable[[Any], Any], ops: Sequence[Cl
             return [one(ops[0])] if len(ops) == 1 else many(ops)
         except BatchRefused:
             return [reply for op in ops for reply in sent(many, one, [op])]
-        except StoreUnavailable as error:
+        except StoreOutage as error:
             late(error, deadline)
             time.sleep(BREATH)
 
@@ -178,7 +178,7 @@ async def asent(many: Callable[[Any], Any], one: Callable[[Any], Any], ops: Sequ
             return [await one(ops[0])] if len(ops) == 1 else await many(ops)
         except BatchRefused:
             return [reply for op in ops for reply in await asent(many, one, [op])]
-        except StoreUnavailable as error:
+        except StoreOutage as error:
             late(error, deadline)
             await asyncio.sleep(BREATH)
 

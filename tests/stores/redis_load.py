@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from retrysafe.core.ops import Lookup
 from retrysafe.core.states import State
-from retrysafe.errors import StoreUnavailable
+from retrysafe.errors import StoreOutage
 from retrysafe.stores.base import Store
 from retrysafe.stores.registry import open_async_store, open_store
 from retrysafe.testing.builders import complete
@@ -79,7 +79,7 @@ class Load:
                 while op is not None and not self._stopped.is_set():
                     try:
                         op = self._heard(pair, self._store.execute(op))
-                    except StoreUnavailable as error:
+                    except StoreOutage as error:
                         self.troubles[type(error).__name__] += 1
                         self._stopped.wait(0.005)
         except BaseException as error:
@@ -103,7 +103,7 @@ class Load:
             while op is not None and not self._stopped.is_set():
                 try:
                     op = self._heard(pair, await store.execute(op))
-                except StoreUnavailable as error:
+                except StoreOutage as error:
                     self.troubles[type(error).__name__] += 1
                     await asyncio.sleep(0.005)
 
@@ -130,7 +130,7 @@ def lost(store: Store, told: list[Told]) -> list[Told]:
 
 
 def _kept(store: Store, told: Told) -> bool:
-    found = eventually(lambda: store.execute(Lookup(told.id)), StoreUnavailable).record
+    found = eventually(lambda: store.execute(Lookup(told.id)), StoreOutage).record
     if found is None:
         return False
     assert found.attempt == 1, "somebody was granted it a second time"

@@ -14,7 +14,7 @@ import pytest
 from retrysafe import Policy, RetrySafe, open_async_store, open_store
 from retrysafe.core.ops import Lookup
 from retrysafe.core.states import State
-from retrysafe.errors import SchemaMissing, StoreUnavailable, StoreURLError, UsageError, WrongColour
+from retrysafe.errors import SchemaMissing, StoreOutage, StoreUnavailable, StoreURLError, UsageError, WrongColour
 from retrysafe.stores.base import BatchRefused
 from retrysafe.stores.diagnosis import diagnose
 from retrysafe.stores.duckdb.dialect import DIALECT, parse_url
@@ -81,7 +81,7 @@ def test_a_write_waits_out_a_transaction_that_ends(store: DuckdbStore, mine: Any
         try:
             ended.append(store.execute(complete(held, now=1)))
             break
-        except StoreUnavailable:
+        except StoreOutage:
             continue
     waiting.join()
     assert tried.is_set()

@@ -74,7 +74,7 @@ if child == 0:
     for again in (store, open_store(url)):
         try:
             said.append(again.execute(claim("child", now=0)).granted)
-        except StoreUnavailable as error:
+        except StoreOutage as error:
             said.append(str(error))
     os.write(write, json.dumps(said).encode())
     sys.exit(0)  # to the very end of the interpreter: everything it inherited is thrown away

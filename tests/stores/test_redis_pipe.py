@@ -175,6 +175,37 @@ async def test_a_connection_closed_while_idle_is_noticed_before_it_is_used(store
     assert (await store.execute(claim("b", now=0))).granted
 
 
+async def test_the_end_of_an_old_connection_is_not_the_new_one_s(store: AsyncRedisStore) -> None:
+    """Its loss may be told late. Taken for the new one's, it would call what is under way there unclear, and the
+    replies to that would then be handed to whoever asks next."""
+    await store.execute(claim("warm", now=0))
+    old = ear(store)
+    old.fail(ConnectionError("in this test"))
+    held = await store.execute(claim("a", now=0))
+    new = ear(store)
+    assert new is not old
+    first = asyncio.ensure_future(store.execute(claim("b", now=0)))
+    await asyncio.sleep(0)
+    assert piped(store)._sent, "it is under way"
+    old.connection_lost(ConnectionError("told late"))
+    second = asyncio.ensure_future(store.execute(lookup("a", now=0)))
+    assert record_of(await first).key == "b"
+    assert (await second).record == held.record
+    assert ear(store) is new
+
+
+async def test_what_an_old_connection_still_says_is_nobody_s(store: AsyncRedisStore) -> None:
+    await store.execute(claim("warm", now=0))
+    old = ear(store)
+    old.fail(ConnectionError("in this test"))
+    await store.execute(claim("a", now=0))
+    asked = asyncio.ensure_future(store.execute(claim("b", now=0)))
+    await asyncio.sleep(0)
+    assert piped(store)._sent, "it is under way"
+    old.data_received(b"*1\r\n:7\r\n")  # read like the reply to one claim: a birth
+    assert record_of(await asked).created == 0
+
+
 async def test_the_number_of_those_who_wait_is_bounded(store: AsyncRedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
     await store.execute(claim("warm", now=0))
     monkeypatch.setattr(pipe, "LIMIT", 5)

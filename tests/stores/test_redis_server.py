@@ -148,6 +148,21 @@ def test_a_replica_neither_grants_nor_refuses_nor_replays(store: RedisStore, ser
     assert store.execute(renew(held, now=None))
 
 
+def test_a_replica_does_not_recognise_a_claim_as_ours(store: RedisStore, server_client: redis.Redis) -> None:
+    """A claim that is sent again finds its own token there, but whoever was promoted instead may know better."""
+    own = claim("held", now=None)
+    assert store.execute(own).granted
+    server_client.replicaof("127.0.0.1", free_port())
+    try:
+        with pytest.raises(StoreUnavailable, match=r"READONLY.*primary"):
+            store.execute(own)
+        with pytest.raises(StoreUnavailable, match="READONLY"):
+            store.execute_many([own])
+    finally:
+        server_client.replicaof("NO", "ONE")
+    assert store.execute(own).granted
+
+
 def test_a_user_with_too_few_rights_is_told(server: ValkeyServer, server_client: redis.Redis) -> None:
     server_client.acl_setuser(
         "clerk", enabled=True, nopass=True, keys=["clerk:*"], categories=["+@all"], commands=["-zadd"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -130,6 +131,25 @@ async def test_a_cut_connection_is_unclear_and_replaced_over_tls(server: TLSServ
     assert again.record is not None
     assert again.record.attempt == 1
     await store.aclose()
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "left"])
+def test_a_server_that_does_not_say_goodbye_leaves_nothing_open(server: TLSServer, closed: bool) -> None:
+    """A polite end of TLS waits for the other one's. A loop that is over before it comes would leave the socket open: a
+    warning, and those are errors here."""
+
+    async def use() -> None:
+        store = AsyncRedisStore.open(server.url)
+        assert (await store.execute(claim(now=None))).granted
+        server.pause()
+        if closed:
+            await store.aclose()
+
+    try:
+        asyncio.run(use())
+    finally:
+        server.unpause()
+    gc.collect()
 
 
 async def test_a_certificate_nobody_vouches_for_is_refused(server: TLSServer) -> None:

@@ -50,6 +50,16 @@ def test_standard_webhooks_and_svix_agree_with_their_libraries(ours: Any, theirs
         ours(OLD_SECRET).verify(headers, BODY, now=now)
 
 
+@pytest.mark.parametrize(("ours", "theirs"), [(StandardWebhooks, standardwebhooks.Webhook), (Svix, svix.Webhook)])
+@pytest.mark.parametrize("size", [24, 31, 32])
+def test_a_secret_without_its_padding_is_taken_as_their_libraries_take_it(ours: Any, theirs: Any, size: int) -> None:
+    now, padded = time.time(), "whsec_" + base64.b64encode(bytes(range(size))).decode()
+    for shown in (padded, padded.rstrip("="), padded + "\n"):
+        sent = ours(shown).sign(BODY, id="msg_1", now=now)
+        theirs(padded.rstrip("=") if theirs is standardwebhooks.Webhook else padded).verify(BODY, sent)
+        assert ours(padded).verify(sent, BODY, now=now).id == "msg_1"
+
+
 def test_the_example_of_the_standard_webhooks_specification_in_ed25519() -> None:
     """The vector of the Svix server, which the specification shows."""
     signature = "v1a,hnO3f9T8Ytu9HwrXslvumlUpqtNVqkhqw/enGzPCXe5BdqzCInXqYXFymVJaA7AZdpXwVLPo3mNl8EM+m7TBAg=="

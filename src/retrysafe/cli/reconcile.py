@@ -26,7 +26,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "object",
         metavar="MODULE:OBJECT",
-        help="an object with ours(), theirs() and key(item), or a callable making one",
+        help="an object with ours(), theirs() and key(item), perhaps one_per(item), or a callable making one",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object with all differences")
     parser.set_defaults(run=run)
@@ -55,6 +55,9 @@ KINDS = {
     "missing_there": "ours, but not theirs",
     "missing_here": "theirs, but not ours",
     "doubled_there": "theirs twice",
+    "doubled_here": "ours twice",
+    "several_there": "theirs, several of one operation",
+    "several_here": "ours, several of one operation",
 }
 
 

@@ -21,8 +21,9 @@ from retrysafe.client.decide import Answered, Failed, Reach, Seen
 from retrysafe.client.errors import UnrepeatableBody
 from retrysafe.client.failures import untrusted
 from retrysafe.client.journal import Journal
+from retrysafe.client.pending import ByStream
 from retrysafe.client.settings import Ambient, Retries
-from retrysafe.client.story import Ending, Kit, Request, adrive, annotate, drive, kit, tell
+from retrysafe.client.story import Call, Ending, Kit, Request, adrive, annotate, drive, kit, tell
 
 LIVE = ("text/event-stream", "application/x-ndjson", "application/jsonl", "multipart/x-mixed-replace")
 """Answers that are read while they are written: waiting for their end would defeat them."""
@@ -46,13 +47,17 @@ class RetryTransport(httpx.BaseTransport):
     ) -> None:
         self.inner = transport or httpx.HTTPTransport()
         self.kit = kit(retries, journal, budget, ambient)
+        self._unanswered = ByStream()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         if in_memory(request, self.kit.retries):
             request.read()
-        view = viewed(request, self.kit)
-        ending = drive(tell(view, self.kit), Sync(self, request), self.kit.ambient.sleep)
-        return told(ending, view)
+        call = Call(viewed(request, self.kit), self.kit, self._unanswered.find(request.stream))
+        try:
+            ending = drive(tell(call), Sync(self, copied(request)), self.kit.ambient.sleep)
+        finally:
+            self._unanswered.keep(request.stream, call.pending())
+        return told(ending, call.request)
 
     def close(self) -> None:
         self.inner.close()
@@ -73,12 +78,17 @@ class AsyncRetryTransport(httpx.AsyncBaseTransport):
     ) -> None:
         self.inner = transport or httpx.AsyncHTTPTransport()
         self.kit = kit(retries, journal, budget, ambient)
+        self._unanswered = ByStream()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if in_memory(request, self.kit.retries):
             await request.aread()
-        view = viewed(request, self.kit)
-        return told(await adrive(tell(view, self.kit), Async(self, request)), view)
+        call = Call(viewed(request, self.kit), self.kit, self._unanswered.find(request.stream))
+        try:
+            ending = await adrive(tell(call), Async(self, copied(request)))
+        finally:
+            self._unanswered.keep(request.stream, call.pending())
+        return told(ending, call.request)
 
     async def aclose(self) -> None:
         await self.inner.aclose()
@@ -111,7 +121,18 @@ def viewed(request: httpx.Request, kit: Kit) -> Request:
         raise UnrepeatableBody(method, f"{url.host}{path}", retries.max_body)
     given = request.headers.get(retries.header) if retries.keyed(method) else None
     kind = request.headers.get("content-type", "")
-    return Request(method, url.host, path, url.query.decode("latin-1"), kind, body, given)
+    query = url.query.decode("latin-1")
+    return Request(method, url.host, path, query, kind, body, given, url.scheme, url.port)
+
+
+def copied(request: httpx.Request) -> httpx.Request:
+    """What goes over the wire with our key. The caller's own request stays as it is, and may be sent again."""
+    ours = httpx.Request(
+        request.method, request.url, headers=request.headers, stream=request.stream, extensions=request.extensions
+    )
+    if content(request) is not None:
+        ours.read()
+    return ours
 
 
 def told(ending: Ending, view: Request) -> httpx.Response:

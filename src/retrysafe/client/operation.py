@@ -81,6 +81,12 @@ def entered() -> bool:
     return bool(_entered.get())
 
 
+def surrounding() -> tuple[str, ...]:
+    """The names of the operations we are inside of, from the outermost on."""
+    around = _entered.get()
+    return around[-1].names if around else ()
+
+
 class Identity(NamedTuple):
     """Which logical call this is."""
 

@@ -22,8 +22,9 @@ from retrysafe.client.decide import Answered, Failed, Reach, Seen
 from retrysafe.client.errors import RetriesError, UnrepeatableBody
 from retrysafe.client.failures import layers, untrusted
 from retrysafe.client.journal import Journal
+from retrysafe.client.pending import ByHooks
 from retrysafe.client.settings import Ambient, Retries
-from retrysafe.client.story import Request, annotate, drive, kit, tell
+from retrysafe.client.story import Call, Request, annotate, drive, kit, tell
 
 HOPELESS = (
     requests.exceptions.InvalidURL,
@@ -52,6 +53,7 @@ class RetryAdapter(HTTPAdapter):
             )
         super().__init__(**pool)
         self.kit = kit(retries, journal, budget, ambient)
+        self._unanswered = ByHooks()
 
     def send(  # noqa: PLR0917  (the signature is that of requests)
         self,
@@ -62,11 +64,15 @@ class RetryAdapter(HTTPAdapter):
         cert: Any = None,
         proxies: Mapping[str, str] | None = None,
     ) -> requests.Response:
-        view = viewed(request, self.kit.retries)
+        ours = request.copy()  # what goes over the wire with our key; the caller's own may be sent again
+        call = Call(viewed(ours, self.kit.retries), self.kit, self._unanswered.find(request))
         how = {"stream": stream, "timeout": timeout, "verify": verify, "cert": cert, "proxies": proxies}
-        ending = drive(tell(view, self.kit), Wire(self, request, how), self.kit.ambient.sleep)
+        try:
+            ending = drive(tell(call), Wire(self, ours, how), self.kit.ambient.sleep)
+        finally:
+            self._unanswered.keep(request, call.pending())
         if isinstance(ending.seen, Failed):
-            annotate(ending.seen.error, view, ending.trail)
+            annotate(ending.seen.error, call.request, ending.trail)
             raise ending.seen.error
         response: requests.Response = ending.seen.raw
         response.__dict__["retrysafe"] = ending.trail
@@ -89,7 +95,8 @@ def viewed(request: requests.PreparedRequest, retries: Retries) -> Request:
     if body is None and retries.keyed(method) and retries.streams == "refuse":
         raise UnrepeatableBody(method, f"{host}{path}", retries.max_body)
     given = text(request.headers.get(retries.header)) if retries.keyed(method) else None
-    return Request(method, host, path, url.query, text(request.headers.get("content-type")) or "", body, given)
+    kind = text(request.headers.get("content-type")) or ""
+    return Request(method, host, path, url.query, kind, body, given, url.scheme, url.port)
 
 
 def text(value: str | bytes | None) -> str | None:
@@ -109,8 +116,15 @@ def remember(request: requests.PreparedRequest, retries: Retries) -> None:
     body: Any = request.body
     length = text(request.headers.get("content-length")) or ""
     if repeatable(body) is None and hasattr(body, "read") and length.isdigit() and int(length) <= retries.max_body:
+        place = body.tell() if seekable(body) else None
         found = body.read()
         request.body = found.encode() if isinstance(found, str) else found
+        if place is not None:
+            body.seek(place)  # the caller's request still has the file, and may be sent again
+
+
+def seekable(body: Any) -> bool:
+    return hasattr(body, "tell") and hasattr(body, "seek") and (not hasattr(body, "seekable") or body.seekable())
 
 
 def reach(error: requests.RequestException) -> Reach:

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, Protocol
 from retrysafe.client.budget import Budget
 from retrysafe.client.decide import Again, Answered, Failed, Finish, Rotate, Seen, Standing, Verdict, decide
 from retrysafe.client.journal import Journal, Plan
-from retrysafe.client.operation import identify, rotated
+from retrysafe.client.operation import Identity, rotated
+from retrysafe.client.pending import Pending, Place, begin, continued
 from retrysafe.client.settings import REAL, Ambient, Retries
 from retrysafe.core import fingerprint
 from retrysafe.core.times import SECOND
@@ -25,6 +26,8 @@ from retrysafe.errors import RetrySafeError
 logger = logging.getLogger("retrysafe.client")
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+CHALLENGES = frozenset({401, 407})
+"""Say who you are, and ask again: digest authentication sends the same request a second time."""
 
 
 class Request(NamedTuple):
@@ -39,6 +42,12 @@ class Request(NamedTuple):
     """None: a stream that can be read once."""
     given: str | None = None
     """The key that the caller has set."""
+    scheme: str = "https"
+    port: int | None = None
+
+    @property
+    def place(self) -> Place:
+        return Place(self.scheme, self.host, self.port, self.path)
 
 
 class Trail(NamedTuple):
@@ -116,7 +125,7 @@ Story = Generator[Effect, Any, Ending]
 class Call:
     """One logical call: who it is, and where it stands."""
 
-    def __init__(self, request: Request, kit: Kit) -> None:
+    def __init__(self, request: Request, kit: Kit, pending: Pending | None = None) -> None:
         self.kit = kit
         self.request = request
         method = request.method
@@ -125,14 +134,32 @@ class Call:
         self.repeatable = request.body is not None and (self.keyed or method in SAFE)
         self.began = kit.ambient.clock()
         self.sends = self.busy = self.rotations = 0
-        self.identity = (
-            identify(method, request.host, request.path, request.given, kit.ambient.token) if self.keyed else None
-        )
-        self.key = self.identity.key if self.identity else None
+        self.settled = False
+        self.identity: Identity | None = None
+        self._pending = self._began(pending) if self.keyed else None
+        self.key: str | None = rotated(self.identity.key, self.rotations) if self.identity else None
         self._digest = b""
         if kit.journal is not None and self.keyed and request.body is not None:
             asked = (method, request.path, request.query, request.content_type, [request.body])
             self._digest = fingerprint.of_request(*asked).digest
+
+    def _began(self, pending: Pending | None) -> Pending:
+        """The operation that this call is or goes on with, as it began."""
+        asked = self.request
+        found = continued(pending, asked.method, asked.place, asked.given)
+        if pending is None or found is None:
+            pending = begin(asked.method, asked.place, asked.given, self.kit.ambient.token)
+            found = pending.identity, 0
+        self.identity, self.rotations = found
+        return pending
+
+    def pending(self) -> Pending | None:
+        """What is to be remembered of it: nothing once it is answered."""
+        if self._pending is None or self.settled:
+            return None
+        if self._pending.place == self.request.place:
+            return self._pending._replace(rotations=self.rotations)
+        return self._pending
 
     def standing(self) -> Standing:
         ambient = self.kit.ambient
@@ -184,8 +211,8 @@ class Call:
         return Finish(f"{verdict.why}; the retry budget is used up")
 
 
-def tell(request: Request, kit: Kit) -> Story:
-    call = Call(request, kit)
+def tell(call: Call) -> Story:
+    request, kit = call.request, call.kit
     while True:
         yield from call.sending()
         seen: Seen = yield Send(call.key)
@@ -194,6 +221,7 @@ def tell(request: Request, kit: Kit) -> Story:
         if isinstance(verdict, Finish):
             if isinstance(seen, Answered) and seen.status < 500:
                 kit.budget.give()
+            call.settled = isinstance(seen, Answered) and verdict.settled and concludes(seen)
             return Ending(seen, Trail(call.key, call.sends, verdict.why))
         logger.info("%s %s%s: %s; again in %.2f s", *request[:3], verdict.why, verdict.after)
         if isinstance(seen, Answered):
@@ -203,6 +231,11 @@ def tell(request: Request, kit: Kit) -> Story:
         else:
             call.busy += verdict.busy
         yield Wait(verdict.after)
+
+
+def concludes(seen: Answered) -> bool:
+    """Whether an answer ends the operation. A redirect and a challenge ask for the same request once more."""
+    return seen.status not in CHALLENGES and not (300 <= seen.status < 400 and "location" in seen.headers)
 
 
 def _harmless(write: Callable[..., None], *values: Any) -> None:

@@ -146,7 +146,7 @@ class Inbox:
         key = Key(message.id, self.name, "message")
         content = said(message) if self._same == "body" else message.id.encode("utf-8", "surrogatepass")
         fingerprint = Fingerprint("message1", hashlib.sha256(content).digest(), len(content))
-        return Task(key, self.safe.namespace, f"message {self.name}", fingerprint, self.policy)
+        return self.safe.task(key, f"message {self.name}", fingerprint, self.policy)
 
     def _run(self, handling: Handling) -> Ended:
         if handling.handler.is_async:

@@ -3,10 +3,11 @@
     consumer = AIOKafkaConsumer("orders", group_id="billing", enable_auto_commit=False, …)
     await kafka.consume(consumer, inbox, producer=producer)
 
-The offset is committed after the inbox has committed. Kafka knows no refusal: a message that comes later holds up its
-partition, as the order of a partition demands, and the others go on. Dead letters go to the topic `<topic>.dead`
-through `producer`. The id is a header (`message-id`, or that of a CloudEvent); never the offset, which a producer that
-sends again gets anew.
+The offset is committed after the inbox has committed. Each partition has a loop of its own. Kafka knows no refusal: a
+message that comes later holds up its partition, as the order of a partition demands. That partition is paused, the
+others go on, and the group is told that we are alive. Dead letters go to the topic `<topic>.dead` through `producer`.
+The id is a header (`message-id`, or that of a CloudEvent); never the offset, which a producer that sends again gets
+anew.
 
 Tested against librdkafka's mock broker, which speaks the real protocol; a real Kafka was not to be had.
 """
@@ -14,20 +15,32 @@ Tested against librdkafka's mock broker, which speaks the real protocol; a real 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition  # type: ignore[import-untyped]  # it has no types
 from aiokafka.errors import CommitFailedError, IllegalStateError  # type: ignore[import-untyped]  # it has no types
 
 from retrysafe.consumers.inbox import Inbox
-from retrysafe.consumers.looping import forever, together
+from retrysafe.consumers.looping import forever, some, together
 from retrysafe.consumers.message import Message, headers_of
 from retrysafe.consumers.verdicts import Dead, Done, Verdict
 from retrysafe.errors import UsageError
 
 REASON = "retrysafe-reason"
 REASON_LENGTH = 1000
+
+LOOK = 1.0
+"""Seconds after which a loop looks whether its partition is still ours, and the consumer whether it has new ones."""
+
+Rest = Callable[[TopicPartition, float], Awaitable[None]]
+
+
+class Lost(Exception):
+    """The partition is no longer ours, or the consumer ends."""
 
 
 async def consume(consumer: AIOKafkaConsumer, inbox: Inbox, *, producer: AIOKafkaProducer, at_once: int = 100) -> None:
@@ -52,28 +65,59 @@ class Consumer:
         self._consumer = consumer
         self._producer = producer
         self._at_once = at_once
+        self._stopping = False
 
     async def run(self) -> None:
-        await forever(self.run_once)
+        """Until cancelled. If the program is wrong in one partition, the others finish their record, and it is told."""
+        lanes: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._stopping = False
+        try:
+            while True:
+                for partition in self._consumer.assignment() - lanes.keys():
+                    lanes[partition] = asyncio.create_task(self._lane(partition))
+                await some(lanes.values(), LOOK)
+                for partition in [each for each, lane in lanes.items() if lane.done()]:
+                    lanes.pop(partition).result()
+        except asyncio.CancelledError:
+            for lane in lanes.values():
+                lane.cancel()
+            raise
+        finally:
+            self._stopping = True
+            await asyncio.gather(*lanes.values(), return_exceptions=True)
 
     async def run_once(self, wait: float = 1.0) -> int:
-        """Fetch what is there, or wait a moment for it; how many messages it were."""
+        """Fetch what is there, or wait a moment for it, and handle it to its end; how many messages it were."""
         found = await self._consumer.getmany(timeout_ms=int(wait * 1000), max_records=self._at_once)
-        await together([self._partition(partition, records) for partition, records in found.items()])
+        await together([self._in_order(partition, records) for partition, records in found.items()])
         return sum(map(len, found.values()))
 
-    async def _partition(self, partition: TopicPartition, records: list[ConsumerRecord]) -> None:
-        """In order, one after the other."""
+    async def _lane(self, partition: TopicPartition) -> None:
+        """One partition, for as long as it is ours."""
+        with suppress(Lost):
+            await forever(partial(self._step, partition))
+
+    async def _step(self, partition: TopicPartition) -> None:
+        self._ours(partition)
+        found = await self._consumer.getmany(partition, timeout_ms=int(LOOK * 1000), max_records=self._at_once)
+        await self._in_order(partition, found.get(partition, []), self._rest)
+
+    async def _in_order(
+        self, partition: TopicPartition, records: list[ConsumerRecord], rest: Rest | None = None
+    ) -> None:
+        """One after the other."""
         for record in records:
-            await self.handle(record)
+            await self.handle(record, rest)
             try:
                 await self._consumer.commit({partition: record.offset + 1})
             except (CommitFailedError, IllegalStateError):
                 return  # the partition is somebody else's now, who finds in the inbox what was done
+            if self._stopping:
+                return
 
-    async def handle(self, record: ConsumerRecord) -> Verdict:
-        """One record, to its end: done, or in the dead letters."""
-        message = message_of(record)
+    async def handle(self, record: ConsumerRecord, rest: Rest | None = None) -> Verdict:
+        """One record, to its end: done, or in the dead letters. `rest` is how to wait before it is tried again."""
+        message, partition = message_of(record), TopicPartition(record.topic, record.partition)
         while True:
             verdict = await self.inbox.aprocess(message)
             if isinstance(verdict, Done):
@@ -81,10 +125,32 @@ class Consumer:
             if isinstance(verdict, Dead):
                 await self._bury(record, verdict)
                 return verdict
-            await asyncio.sleep(verdict.seconds)
+            if rest is None:
+                await asyncio.sleep(verdict.seconds)
+            else:
+                await rest(partition, verdict.seconds)
             message = replace(
                 message, deliveries=message.deliveries + 1, failures=message.failures + int(verdict.failed)
             )
+
+    async def _rest(self, partition: TopicPartition, seconds: float) -> None:
+        """Wait without holding anybody else. The partition is paused, so asking for its records takes the time we
+        want and brings none; and whoever asks is a living member of its group."""
+        until = asyncio.get_running_loop().time() + seconds
+        self._ours(partition)
+        self._consumer.pause(partition)
+        try:
+            while (left := until - asyncio.get_running_loop().time()) > 0:
+                await self._consumer.getmany(partition, timeout_ms=max(1, int(min(left, LOOK) * 1000)))
+                self._ours(partition)
+        finally:
+            if partition in self._consumer.assignment():
+                self._consumer.resume(partition)
+
+    def _ours(self, partition: TopicPartition) -> None:
+        """A record of a partition that went to somebody else is left to them: its offset was not committed."""
+        if self._stopping or partition not in self._consumer.assignment():
+            raise Lost
 
     async def _bury(self, record: ConsumerRecord, verdict: Dead) -> None:
         headers = [*(record.headers or ()), (REASON, verdict.why[:REASON_LENGTH].encode())]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NoReturn
 
 
@@ -24,3 +24,12 @@ async def together(works: list[Awaitable[Any]]) -> None:
     for ended in await asyncio.gather(*works, return_exceptions=True):
         if isinstance(ended, BaseException):
             raise ended
+
+
+async def some(tasks: Iterable[asyncio.Task[Any]], seconds: float) -> None:
+    """Until one of them has ended, or a while."""
+    waited = set(tasks)
+    if waited:
+        await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    else:
+        await asyncio.sleep(seconds)

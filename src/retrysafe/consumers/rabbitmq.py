@@ -34,6 +34,8 @@ NO_ID = "x-retrysafe-no-id"
 REASON = "x-retrysafe-reason"
 """Why a dead letter is one."""
 REASON_LENGTH = 1000
+USER_ID = "x-retrysafe-user-id"
+"""Who sent it, on a copy of a message with the property `user_id`."""
 
 _log = logging.getLogger("retrysafe.consumers")
 
@@ -159,22 +161,7 @@ class Consumer:
 
     async def _put(self, incoming: AbstractIncomingMessage, queue: str, more: dict[str, Any]) -> None:
         """A copy to a queue, confirmed by the broker."""
-        kept = {name: value for name, value in incoming.headers.items() if name not in OURS}
-        nameless = {} if incoming.message_id and NO_ID not in kept else {NO_ID: True}
-        copy = Outgoing(
-            incoming.body,
-            headers={**kept, **nameless, **more},
-            content_type=incoming.content_type,
-            content_encoding=incoming.content_encoding,
-            delivery_mode=incoming.delivery_mode,
-            priority=incoming.priority,
-            correlation_id=incoming.correlation_id,
-            reply_to=incoming.reply_to,
-            message_id=incoming.message_id,
-            timestamp=incoming.timestamp,
-            type=incoming.type,
-            app_id=incoming.app_id,
-        )
+        copy = copy_of(incoming, more, expires=queue != self.dead_queue)
         confirmed = await self._channel.default_exchange.publish(copy, routing_key=queue)
         if type(confirmed).__name__ != "Ack":
             raise ConnectionError(f"RabbitMQ did not take the message for queue {queue!r}; is the queue there?")
@@ -182,6 +169,30 @@ class Consumer:
 
 OURS = frozenset({FAILURES, REASON, "x-delivery-count", "x-death"})
 """Headers that belong to one delivery and are not carried over to a copy."""
+
+
+def copy_of(incoming: AbstractIncomingMessage, more: dict[str, Any], *, expires: bool) -> Outgoing:
+    """The message once more, with all that its sender said of it. Two things it cannot say again: `user_id`, which the
+    broker takes only from a connection of that user, so it is kept as a header; and that a dead letter expires, for it
+    waits for a person. The time until it expires is that in a queue, and begins anew with each copy."""
+    kept = {name: value for name, value in incoming.headers.items() if name not in OURS}
+    nameless = {} if incoming.message_id and NO_ID not in kept else {NO_ID: True}
+    sender = {USER_ID: incoming.user_id} if incoming.user_id else {}
+    return Outgoing(
+        incoming.body,
+        headers={**kept, **nameless, **sender, **more},
+        content_type=incoming.content_type,
+        content_encoding=incoming.content_encoding,
+        delivery_mode=incoming.delivery_mode,
+        priority=incoming.priority,
+        correlation_id=incoming.correlation_id,
+        reply_to=incoming.reply_to,
+        expiration=incoming.expiration if expires else None,
+        message_id=incoming.message_id,
+        timestamp=incoming.timestamp,
+        type=incoming.type,
+        app_id=incoming.app_id,
+    )
 
 
 def message_of(incoming: AbstractIncomingMessage, queue: str) -> Message:

@@ -156,6 +156,15 @@ def canonical_multipart(body: bytes, content_type: str) -> bytes:
     return frame(*parts)
 
 
+def has_one_reading(content_type: str) -> bool:
+    """Whether everybody reads a body of this content type alike. With two boundaries, one reader takes for an epilogue
+    what is the content to another."""
+    if _media(content_type)[1] != "multipart":
+        return True
+    names = [parameter.partition("=")[0].strip().lower() for parameter in content_type.split(";")[1:]]
+    return sum(name == "boundary" or name.startswith("boundary*") for name in names) < 2
+
+
 def _boundary(content_type: str) -> bytes:
     for parameter in content_type.split(";")[1:]:
         name, _, value = parameter.strip().partition("=")

@@ -7,10 +7,12 @@ before there were namespaces in the outbox has none (an empty one).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import json
+from typing import Any, NamedTuple
 
 from retrysafe.core.ops import Op
 from retrysafe.core.value import value
+from retrysafe.errors import UsageError
 
 
 class Job(NamedTuple):
@@ -20,8 +22,19 @@ class Job(NamedTuple):
     """Stable over every publication, so whoever receives it twice can tell; 32 hex digits, no colon."""
     topic: str
     payload: bytes
+    """What goes over the wire: staged bytes as they were, anything else as JSON."""
     order: str = ""
     """Jobs with the same order key are published one after the other; empty: in any order."""
+
+    def json(self) -> Any:
+        """The payload, decoded."""
+        try:
+            return json.loads(self.payload)
+        except ValueError as error:
+            raise UsageError(
+                f"the payload of job {self.id} ({self.topic!r}) is not JSON ({error}): it was staged as bytes, so read "
+                "job.payload"
+            ) from None
 
 
 class StagedJob(NamedTuple):

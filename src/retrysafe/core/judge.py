@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+
 from retrysafe.core.ops import Claim, ClaimReply
 from retrysafe.core.outcomes import Busy, Execute, Mismatch, Outcome, Replay, Uncertain
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.core.times import SECOND
+from retrysafe.errors import CorruptRecord
 
 LAPSED_UNSEEN = "the lease lapsed: its owner stopped without saying how it ended"
 
@@ -17,13 +20,24 @@ def judge(op: Claim, reply: ClaimReply) -> Outcome:
     if record is None:
         return Busy(SECOND)  # held by a transaction that has not committed: nothing of it can be seen yet
     if reply.granted:
-        return Execute(record.fence, record)
+        return Execute(record.fence, record, reply.now, reply.asked)
     # Before the state: a foreign body must get neither the answer nor a hint to wait for it (I8, I9).
-    if record.fingerprint != op.fingerprint:
+    if not op.accepts(record.fingerprint):
+        check_readable(op, record)
         return Mismatch(record.created)
     if record.state is State.COMPLETED:
         return Replay(record)
     return refused(record, reply.now)
+
+
+def check_readable(op: Claim, record: Record) -> None:
+    """A fingerprint that was made with a key we do not have cannot be compared: that is no mismatch."""
+    key = record.fingerprint.key
+    if key and key not in {form.key for form in (op.fingerprint, *op.alternatives)}:
+        raise CorruptRecord(
+            record.id,
+            f"its fingerprint was made with key {unquote(key)!r}, which is not in the key ring; add it as an old key",
+        )
 
 
 def refused(record: Record, now: int) -> Outcome:

@@ -28,6 +28,9 @@ _BARE = re.compile(r"[\x21-\x2b\x2d-\x7e]+")  # visible ASCII without the comma,
 _QUOTED = re.compile(r'"((?:[\x20-\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
 _KEY_FIX = f"give 1 to {MAX_TEXT} characters of text; shorten a long one to an id or a digest"
+_QUOTED_FIX = (
+    'send 1 to 255 visible ASCII characters as one string with nothing behind it, like "8e03978e-40d5", or bare'
+)
 _LENGTH = struct.Struct(">I").pack
 _ESCAPE = re.compile(r'\\(["\\])')
 
@@ -36,9 +39,14 @@ def parse_key(header: str) -> str:
     """The key in an `Idempotency-Key` header: an RFC 8941 string or bare text; both spellings are one key."""
     text = header.strip(" \t")
     if text.startswith('"'):
-        quoted = _QUOTED.fullmatch(text)
+        quoted = _QUOTED.match(text)
         if quoted is None:
-            raise MalformedKey(header, "a quoted key is one RFC 8941 string with nothing behind it")
+            raise MalformedKey(header, "it begins with a quote and is no RFC 8941 string", _QUOTED_FIX)
+        behind = text[quoted.end() :].lstrip(" ")
+        if behind.startswith(";"):
+            raise MalformedKey(header, "parameters behind a quoted key mean nothing here", _QUOTED_FIX)
+        if quoted.end() < len(text):
+            raise MalformedKey(header, "something stands behind the quoted key", _QUOTED_FIX)
         key = _ESCAPE.sub(r"\1", quoted.group(1))
         if key and not _VISIBLE.fullmatch(key):
             raise MalformedKey(header, "a key has no spaces in it")

@@ -22,7 +22,7 @@ from retrysafe.core.ops import (
     Resolve,
     Suspect,
 )
-from retrysafe.core.records import Answer, Fence, Record
+from retrysafe.core.records import CLOSED, Answer, Fence, Record
 from retrysafe.core.states import OPEN, SETTLED, State
 from retrysafe.core.times import FOREVER, HOUR, later
 
@@ -41,26 +41,33 @@ class Grant(Enum):
 
 
 def grantable(found: Record | None, op: Claim, now: int) -> Grant | None:
-    """Whether this claim may be granted, given what is stored. The whole of DESIGN's table, in seven lines."""
+    """Whether this claim may be granted, given what is stored. The whole of DESIGN's table, in ten lines.
+
+    A token is granted once: a copy of a claim that arrives after its attempt ended would be granted to nobody (I32).
+    """
     if found is None:
         return Grant.BIRTH
-    if found.token == op.token and found.state is State.CLAIMED:
-        return Grant.OWN
+    if found.token == op.token:
+        return Grant.OWN if found.state is State.CLAIMED else None
+    if op.token in found.ended:
+        return None
     if found.state in SETTLED and found.expired(now):
         return Grant.REBIRTH
-    if found.fingerprint != op.fingerprint:
+    if not op.accepts(found.fingerprint):
         return None
     abandoned = found.lapsed(now) and found.on_lapse != "uncertain"
     return Grant.TAKEOVER if found.state is State.RELEASED or abandoned else None
 
 
-def born(op: Claim, now: int) -> Record:
-    """A record's first moment. By position: every request makes one, and two dozen names cost four times as much."""
+def born(op: Claim, now: int, before: Record | None = None) -> Record:
+    """A record's first moment; `before` is the expired one whose row it takes. By position: every request makes one,
+    and two dozen names cost four times as much."""
     return Record(
         *(op.id, op.namespace, op.kind, op.scope, op.key, op.target, op.fingerprint),
         *(State.CLAIMED, 1, op.token, op.run, later(now, op.lease), op.on_lapse),
         *("", b"", op.input, None, ""),  # point, progress, input, answer, note
         *(now, now, 0, FOREVER, op.retention),  # created, started, completed, expires, retention
+        *(0, () if before is None else before.ended_with_this),  # advances, ended
     )
 
 
@@ -76,14 +83,24 @@ def taken_over(found: Record, op: Claim, now: int) -> Record:
         started=now,
         completed=0,
         expires=FOREVER,
+        advances=0,
+        ended=found.ended_with_this,
     )
+
+
+def granted_as(grant: Grant, found: Record | None, op: Claim, now: int) -> Record:
+    """The record as a grant leaves it."""
+    assert grant is not Grant.OWN, "it was granted before, and stays as it is"
+    if found is not None and grant is Grant.TAKEOVER:
+        return taken_over(found, op, now)
+    return born(op, now, found)
 
 
 def claim(found: Record | None, op: Claim, now: int) -> tuple[Record | None, ClaimReply]:
     grant = grantable(found, op, now)
     if grant is None or grant is Grant.OWN:
         return found, ClaimReply(grant is Grant.OWN, found, now)
-    after = born(op, now) if found is None or grant is Grant.REBIRTH else taken_over(found, op, now)
+    after = granted_as(grant, found, op, now)
     return after, ClaimReply(True, after, now)
 
 
@@ -101,13 +118,21 @@ def settled(record: Record, state: State, now: int, note: str, answer: Answer | 
     )
 
 
-def renew(record: Record, op: Renew, now: int) -> Record:
-    return record._replace(state=State.CLAIMED, lease_until=later(now, op.lease), note="")
+def renew(record: Record, op: Renew, now: int) -> Record | None:
+    """A late copy neither shortens the lease nor takes back that the owner gave up (I32)."""
+    if record.state is State.UNCERTAIN and record.advances == CLOSED:
+        return None
+    lease_until = max(record.lease_until, later(now, op.lease))
+    return record._replace(state=State.CLAIMED, lease_until=lease_until, note="")
 
 
-def advance(record: Record, op: Advance, now: int) -> Record:
+def advance(record: Record, op: Advance, now: int) -> Record | None:
+    """Only the next one: a late copy of an earlier one must not move the point back over what followed (I32)."""
+    if op.number != record.advances + 1:
+        return None
     return record._replace(
         state=State.CLAIMED,
+        advances=op.number,
         point=op.point,
         progress=op.progress,
         on_lapse=op.on_lapse,
@@ -125,8 +150,12 @@ def release(record: Record, op: Release, now: int) -> Record:
 
 
 def suspect(record: Record, op: Suspect, now: int) -> Record | None:
-    living = not record.lapsed(now) or record.on_lapse != "uncertain"
-    if record.state is not State.CLAIMED or (op.lapsed_only and living):
+    """The sweeper only suspects: the owner may come back. An owner that says so itself has given up, and is believed
+    also where the sweeper was quicker."""
+    if not op.lapsed_only:
+        given_up = record.state is State.UNCERTAIN and record.advances == CLOSED
+        return None if given_up else record._replace(state=State.UNCERTAIN, note=op.note, advances=CLOSED)
+    if not record.lapsed(now) or record.on_lapse != "uncertain":
         return None
     return record._replace(state=State.UNCERTAIN, note=op.note)
 
@@ -180,6 +209,8 @@ def recognised(found: Record | None, op: Fenced) -> bool:
     """
     if found is None or not owns(found, op.fence):
         return False
+    if isinstance(op, Advance):
+        return (found.advances, found.point, found.progress) == (op.number, op.point, op.progress)
     if isinstance(op, Complete):
         return found.state is State.COMPLETED and found.answer == op.answer
     if isinstance(op, Release):

@@ -50,6 +50,8 @@ class ClaimReply(NamedTuple):
     granted: bool
     record: Record | None
     now: int
+    asked: float = 0.0
+    """On the asking process's clock, just before it was sent; the engine writes it down (engine/clock.py)."""
 
 
 class LookupReply(NamedTuple):
@@ -97,11 +99,17 @@ class Claim(Op[ClaimReply]):
     on_lapse: OnLapse
     input: bytes = b""
     now: int | None = None
+    alternatives: tuple[Fingerprint, ...] = ()
+    """The same request in the forms of other releases or keys: a record that has one of them is not another request."""
+
+    def accepts(self, fingerprint: Fingerprint) -> bool:
+        """Whether a record with this fingerprint stands for the same request."""
+        return fingerprint == self.fingerprint or fingerprint in self.alternatives
 
 
 @value
 class Renew(Op[bool]):
-    """Keep the lease: the heartbeat."""
+    """Keep the lease: the heartbeat. It never shortens a lease, and never takes back that its owner gave up."""
 
     id: bytes
     fence: Fence
@@ -111,10 +119,15 @@ class Renew(Op[bool]):
 
 @value
 class Advance(Op[bool]):
-    """Commit a recovery point, and say what a lapsed lease means from here on."""
+    """Commit a recovery point, and say what a lapsed lease means from here on.
+
+    The advances of an attempt are numbered from 1. Only the next number is obeyed, so a copy that arrives late cannot
+    move the point back over what followed.
+    """
 
     id: bytes
     fence: Fence
+    number: int
     point: str
     progress: bytes
     on_lapse: OnLapse

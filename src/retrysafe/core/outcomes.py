@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from retrysafe.core.records import Fence, Record
+from retrysafe.core.times import SECOND
 
 
 class Execute(NamedTuple):
@@ -12,6 +13,15 @@ class Execute(NamedTuple):
 
     fence: Fence
     record: Record
+    now: int = 0
+    """By the store's clock, when it was granted or recognised."""
+    asked: float = 0.0
+    """By the asking process's clock, just before it was sent."""
+
+    @property
+    def until(self) -> float:
+        """Where the lease ends on the asking process's clock, at the latest: the store read its own after we asked."""
+        return self.asked + (self.record.lease_until - self.now) / SECOND
 
 
 class Replay(NamedTuple):

@@ -17,6 +17,12 @@ Gone = Literal["", "too_large", "stream", "unstorable", "forgotten"]
 
 Headers = tuple[tuple[str, str], ...]
 
+CLOSED = 2**31 - 1
+"""In the place of a number of advances: the owner gave up. Neither an advance nor a renewal of it counts any more."""
+
+ENDED_KEPT = 8
+"""How many ended tokens a record keeps. A copy of a claim that arrives after more attempts than that is a stranger."""
+
 
 class Fence(NamedTuple):
     """The right to write: which attempt, and the random token its claim was made with."""
@@ -29,8 +35,14 @@ class Fingerprint(NamedTuple):
     """What a request was, boiled down. All three parts are compared, so two algorithms never agree by chance."""
 
     algorithm: str
+    """How it was made; where it is keyed, `+` and the name of the key behind it: `json1+2026-11`."""
     digest: bytes
     length: int
+
+    @property
+    def key(self) -> str:
+        """The name of the key it was made with, as it is written; empty where there is none."""
+        return self.algorithm.partition("+")[2]
 
     def __str__(self) -> str:
         return f"{self.algorithm}:{self.length}:{self.digest.hex()}"
@@ -106,10 +118,19 @@ class Record(NamedTuple):
     """When it was settled; 0 while it is open."""
     expires: int
     retention: int
+    advances: int = 0
+    """How many recovery points this attempt has committed; CLOSED once its owner said that it gives up."""
+    ended: tuple[bytes, ...] = ()
+    """The tokens of attempts that ended before this one, newest first: none of them is granted again."""
 
     @property
     def fence(self) -> Fence:
         return Fence(self.attempt, self.token)
+
+    @property
+    def ended_with_this(self) -> tuple[bytes, ...]:
+        """What `ended` becomes when the next attempt begins."""
+        return (self.token, *self.ended)[:ENDED_KEPT]
 
     def expired(self, now: int) -> bool:
         """By comparison, never by presence. Open records carry FOREVER here, so they never are."""

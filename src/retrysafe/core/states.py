@@ -18,7 +18,10 @@ Rules the table below obeys:
 4.  A completed record is written once. Its only exits are expiry and `forget`, which erases the answer's
     bytes but keeps the fact that it happened.
 5.  An owner whose lease lapsed, but whom nobody replaced, still owns: its fence matches. This holds even
-    after the sweeper marked the record uncertain: the owner is the best witness there is.
+    after the sweeper marked the record uncertain: the owner is the best witness there is. An owner that marked
+    it itself has given up: it may still tell how it ended, but no renewal or advance of it counts any more.
+6.  What arrives late changes nothing. Advances of an attempt are numbered and only the next is obeyed; a renewal
+    never shortens a lease; a token is granted once, and a record keeps the last eight that ended.
 
 What a lapsed lease means is not the state's business but the record's `on_lapse`, written by the claim and
 by each advance: `resume` and `rerun` let the next claim take over, `uncertain` does not.
@@ -73,7 +76,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(State.RELEASED, "claim", State.CLAIMED, "expired, or same fingerprint", "anyone"),
     Transition(State.CLAIMED, "claim", State.CLAIMED, "lapsed, on_lapse resume or rerun, same fingerprint", "anyone"),
     Transition(State.CLAIMED, "renew", State.CLAIMED, "fence", "owner"),
-    Transition(State.CLAIMED, "advance", State.CLAIMED, "fence", "owner"),
+    Transition(State.CLAIMED, "advance", State.CLAIMED, "fence, and the next number", "owner"),
     Transition(State.CLAIMED, "complete", State.COMPLETED, "fence", "owner"),
     Transition(State.CLAIMED, "release", State.RELEASED, "fence", "owner"),
     Transition(
@@ -83,8 +86,9 @@ TRANSITIONS: tuple[Transition, ...] = (
         "fence; the sweeper: lapsed, on_lapse uncertain",
         "owner or sweeper",
     ),
-    Transition(State.UNCERTAIN, "renew", State.CLAIMED, "fence: the owner is back", "owner"),
-    Transition(State.UNCERTAIN, "advance", State.CLAIMED, "fence: the owner is back", "owner"),
+    Transition(State.UNCERTAIN, "renew", State.CLAIMED, "fence: the owner is back, and has not given up", "owner"),
+    Transition(State.UNCERTAIN, "advance", State.CLAIMED, "fence: the owner is back, and has not given up", "owner"),
+    Transition(State.UNCERTAIN, "suspect", State.UNCERTAIN, "fence: the owner gives up as well", "owner"),
     Transition(State.UNCERTAIN, "complete", State.COMPLETED, "fence: the owner is back", "owner"),
     Transition(State.UNCERTAIN, "release", State.RELEASED, "fence: the owner is back", "owner"),
     Transition(State.UNCERTAIN, "resolve", State.COMPLETED, "with an answer", "person or probe"),

@@ -6,17 +6,11 @@ A file of its own, loaded when the first flow runs on a loop: sync programs need
 from __future__ import annotations
 
 import asyncio
-import heapq
-import time
-from itertools import count
 
-from retrysafe.core.ops import Renew
-from retrysafe.core.times import micros
-from retrysafe.engine.heartbeat import BEATS_PER_LEASE, Lease, OnBeat, Stop
+from retrysafe.engine.clock import clock
+from retrysafe.engine.due import Due
+from retrysafe.engine.heartbeat import BEATS_PER_LEASE, Lease, OnBeat, Stop, first_beat, lose
 from retrysafe.stores.base import AsyncStore
-
-SWEEP = 1_000
-"""So many entries may be there for calls that are over."""
 
 
 class AsyncHeartbeat:
@@ -33,7 +27,8 @@ class AsyncHeartbeat:
         beats = self._beats
         if beats is None or beats.loop is not asyncio.get_running_loop():
             beats = self._beats = self._of(asyncio.get_running_loop())
-        beats.add(lease, duration)
+        if lease.keep_for(duration):
+            beats.push(first_beat(lease), lease)
         return lease.end
 
     def _of(self, loop: asyncio.AbstractEventLoop) -> _Beats:
@@ -50,60 +45,42 @@ class _Beats:
         self.loop = loop
         self._store = store
         self._on_beat = on_beat
-        self._due: list[tuple[float, int, Lease, float]] = []
-        self._order = count()
-        self._sweep_at = SWEEP
+        self._due: Due[Lease] = Due()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def add(self, lease: Lease, duration: float) -> None:
-        now = time.monotonic()
-        lease.until = now + duration
-        self._push(now + duration / BEATS_PER_LEASE, lease, duration)
-
-    def _push(self, due: float, lease: Lease, duration: float) -> None:
-        if len(self._due) >= self._sweep_at:
-            self._sweep()
-        heapq.heappush(self._due, (due, next(self._order), lease, duration))
+    def push(self, due: float, lease: Lease) -> None:
+        first = self._due.add(due, lease)
         if self._timer is None:
             self._wake_at(due)
-        elif self._due[0][2] is lease:  # before all others
+        elif first:
             self._timer.cancel()
             self._wake_at(due)
 
     def _wake_at(self, due: float) -> None:
-        self._timer = self.loop.call_later(due - time.monotonic(), self._fire)
-
-    def _sweep(self) -> None:
-        """Forget those that are over. Most are long before their first beat."""
-        self._due = [entry for entry in self._due if not entry[2].done]
-        heapq.heapify(self._due)
-        self._sweep_at = max(SWEEP, 2 * len(self._due))
+        self._timer = self.loop.call_later(due - clock(), self._fire)
 
     def _fire(self) -> None:
-        now, self._timer = time.monotonic(), None
-        while self._due and (self._due[0][2].done or self._due[0][0] <= now):
-            _, _, lease, duration = heapq.heappop(self._due)
-            if not lease.done:
-                task = self.loop.create_task(self._beat(lease, duration))
-                self._tasks.add(task)  # a task nobody holds may vanish
-                task.add_done_callback(self._tasks.discard)
-        if self._due:
-            self._wake_at(self._due[0][0])
+        now, self._timer = clock(), None
+        while (lease := self._due.take(now)) is not None:
+            task = self.loop.create_task(self._beat(lease))
+            self._tasks.add(task)  # a task nobody holds may vanish
+            task.add_done_callback(self._tasks.discard)
+        due = self._due.next()
+        if due is not None:
+            self._wake_at(due)
 
-    async def _beat(self, lease: Lease, duration: float) -> None:
-        step = duration / BEATS_PER_LEASE
-        asked = time.monotonic()
+    async def _beat(self, lease: Lease) -> None:
+        asked, step = clock(), lease.duration / BEATS_PER_LEASE
         try:
-            renewed = await self._store.execute(Renew(lease.id, lease.fence, micros(duration)))
+            renewed = await self._store.execute(lease.renewal())
         except Exception:
             self._on_beat("renew_failed", lease.id)
             step /= BEATS_PER_LEASE
         else:
             if renewed:
-                lease.until = asked + duration
-            elif not lease.done:
-                lease.lost = True
-                self._on_beat("lease_lost", lease.id)
+                lease.renewed(asked)
+            else:
+                lose(lease, self._on_beat)
         if not lease.done and not lease.lost:
-            self._push(time.monotonic() + step, lease, duration)
+            self.push(clock() + step, lease)

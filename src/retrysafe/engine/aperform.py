@@ -8,16 +8,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from retrysafe.core.ops import Op
+from retrysafe.core.ops import Claim, ClaimReply, Op, Release
 from retrysafe.engine.aheartbeat import AsyncHeartbeat
+from retrysafe.engine.clock import clock
 from retrysafe.engine.drive import Interrupted
-from retrysafe.engine.effects import Announce, Effect, Invoke, Pause
-from retrysafe.engine.heartbeat import Lease, held_lease, until_over
-from retrysafe.engine.perform import RESEND_AFTER, SETTLE_LIMIT
+from retrysafe.engine.effects import Announce, Effect, Invoke, Pause, Persist
+from retrysafe.engine.heartbeat import Lease, held_lease
+from retrysafe.engine.perform import stamped
+from retrysafe.engine.resending import SETTLE_LIMIT, Resending
 from retrysafe.engine.sealing import Sealer
 from retrysafe.errors import StoreError, StoreUnclear
 from retrysafe.stores.base import AsyncStore
@@ -32,23 +33,73 @@ class AsyncPerformer:
         self._store = store
         self.heartbeat = heartbeat
         self._sealer = sealer
+        self._left: set[asyncio.Task[Any]] = set()
 
     async def __call__(self, effect: Effect) -> Any:
-        if not isinstance(effect, Op):
-            return await self._other(effect)
-        sealed = self._sealer.seal(effect)
+        if isinstance(effect, Op):
+            return await self._heard(effect, None)
+        if isinstance(effect, Persist):
+            return await self._heard(effect.op, effect.until)
+        return await self._other(effect)
+
+    async def _heard(self, op: Op[R], until: float | None) -> R:
+        """Carry it out. A cancellation meanwhile is held back until its end is known, and then told (Interrupted)."""
         task = asyncio.current_task()
         asked = task.cancelling() if task is not None else 0
+        # A claim that is abandoned half way may be granted when nobody waits for it any more. So it gets a task of its
+        # own, which goes on whoever is cancelled. Other writes have an owner: a late copy of them changes nothing.
+        sending = self.execute(op, until)
+        first = asyncio.ensure_future(sending) if type(op) is Claim else None
         try:
-            reply = await self._send(sealed)
+            reply = await (sending if first is None else asyncio.shield(first))
         except asyncio.CancelledError as cause:
-            reply = await _through_cancels(self._send(sealed))
-            raise Interrupted(reply, cause) from None
+            if first is not None:
+                self._leave(op, first)
+            raise await self._interrupted(op, until, cause) from None
         # A driver may lose a cancellation (before Python 3.12 `asyncio.wait_for` does, when what it waits for has
         # just ended). The task still knows that it was asked, and the caller must hear of it.
         if task is not None and task.cancelling() > asked:
-            raise Interrupted(reply, asyncio.CancelledError())
+            raise Interrupted(asyncio.CancelledError(), reply)
         return reply
+
+    async def _interrupted(self, op: Op[Any], until: float | None, cause: asyncio.CancelledError) -> Interrupted:
+        """The end of an operation whose caller was cancelled: it is sent once more, and the reply is awaited through
+        further cancels, but not for ever."""
+        work = asyncio.ensure_future(self.execute(op, until))
+        if not await _done_within(work, SETTLE_LIMIT):
+            self._leave(op, work)
+            late = StoreUnclear(f"the caller was cancelled, and the store did not answer within {SETTLE_LIMIT:.0f} s")
+            return Interrupted(cause, None, late)
+        if work.cancelled():
+            return Interrupted(cause, None, StoreUnclear("the operation was cancelled together with its caller"))
+        error = work.exception()
+        if error is not None and not isinstance(error, Exception):
+            raise error
+        return Interrupted(cause, None if error else work.result(), error)
+
+    def _leave(self, op: Op[Any], work: asyncio.Task[Any]) -> None:
+        """Nobody waits for it any more. A claim that is granted after all is given back: nothing ran."""
+        self._left.add(work)  # a task nobody holds may vanish
+        # A claim without a lease is for the worker: it was never this caller's.
+        mine = isinstance(op, Claim) and op.lease > 0
+        work.add_done_callback(self._give_back if mine else self._forget)
+
+    def _forget(self, work: asyncio.Task[Any]) -> bool:
+        """Whether it came to an end without an error."""
+        self._left.discard(work)
+        return not work.cancelled() and work.exception() is None
+
+    def _give_back(self, work: asyncio.Task[Any]) -> None:
+        if not self._forget(work):
+            return
+        reply = work.result()
+        if isinstance(reply, ClaimReply) and reply.granted and reply.record is not None:
+            op = Release(reply.record.id, reply.record.fence, "it was granted when its caller had left")
+            self._leave(op, asyncio.ensure_future(self._try(op)))
+
+    async def _try(self, op: Op[Any]) -> None:
+        with suppress(StoreError):
+            await self.execute(op)
 
     async def _other(self, effect: Effect) -> Any:
         if isinstance(effect, Invoke):
@@ -74,36 +125,46 @@ class AsyncPerformer:
     def seal(self, op: Op[R]) -> Op[R]:
         return self._sealer.seal(op)
 
-    async def execute(self, op: Op[R]) -> R:
-        return await self._send(self._sealer.seal(op))
-
-    async def _send(self, sealed: Op[R]) -> R:
-        for pause in RESEND_AFTER:
+    async def execute(self, op: Op[R], until: float | None = None) -> R:
+        """One operation, sent again where that is needed; `until` is where its owner's lease ends (Persist)."""
+        sealed = self._sealer.seal(op)
+        asked = clock()
+        resending: Resending | None = None
+        while True:
             try:
-                return self._sealer.unseal(await self._store.execute(sealed))
-            except StoreUnclear:
-                await asyncio.sleep(pause)
-        return self._sealer.unseal(await self._store.execute(sealed))
+                reply = await self._store.execute(sealed)
+            except StoreError as error:
+                resending = resending or Resending(op, asked, until)
+                pause = resending.after(error, clock())
+            else:
+                doubt = None if resending is None else resending.unbelieved(reply, clock())
+                if doubt is None:
+                    return self._sealer.unseal(stamped(reply, asked))
+                pause = doubt
+            await asyncio.sleep(pause)
+            asked = clock()
+
+    async def renew(self, lease: Lease) -> bool:
+        """Ask for a new lease now, not when the next beat is due."""
+        asked = clock()
+        if not await self.execute(lease.renewal(), lease.until):
+            return False
+        lease.renewed(asked)
+        return True
 
     async def _invoke(self, call: Invoke) -> Any:
-        lease = Lease(call.id, call.key, call.fence)
-        with until_over(self.heartbeat.start(lease, call.lease)), held_lease(lease):
+        self.heartbeat.start(call.lease, call.duration)
+        with held_lease(call.lease):
             call.started = True
             result = call.function()
             return await result if inspect.isawaitable(result) else result
 
 
-async def _through_cancels(work: Awaitable[R]) -> R:
+async def _done_within(work: asyncio.Task[Any], seconds: float) -> bool:
     """Await to the end, whoever cancels meanwhile, but not for ever."""
     loop = asyncio.get_running_loop()
-    task = asyncio.ensure_future(work)
-    deadline = loop.time() + SETTLE_LIMIT
-    while not task.done() and loop.time() < deadline:
-        try:
-            await asyncio.wait({task}, timeout=deadline - loop.time())
-        except asyncio.CancelledError:
-            continue
-    if not task.done():
-        task.cancel()
-        raise StoreUnclear(f"the caller was cancelled, and the store did not answer within {SETTLE_LIMIT:.0f} s")
-    return task.result()
+    deadline = loop.time() + seconds
+    while not work.done() and loop.time() < deadline:
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({work}, timeout=deadline - loop.time())
+    return work.done()

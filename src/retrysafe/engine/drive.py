@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrysafe.core.ops import Op
-from retrysafe.engine.effects import INTERRUPTIBLE, Effect, Flow
+from retrysafe.engine.effects import INTERRUPTIBLE, Effect, Flow, Persist
 
 if TYPE_CHECKING:
     import asyncio
@@ -30,12 +30,17 @@ def run(flow: Flow[R], perform: Callable[[Effect], Any]) -> R:
 
 
 class Interrupted(BaseException):
-    """The caller was cancelled during a storage operation, whose reply was fetched all the same."""
+    """The caller was cancelled during a storage operation, which was brought to its end all the same: to a reply, or
+    to an error."""
 
-    def __init__(self, reply: Any, cause: asyncio.CancelledError) -> None:
+    def __init__(self, cause: asyncio.CancelledError, reply: Any, error: Exception | None = None) -> None:
         super().__init__()
-        self.reply = reply
         self.cause = cause
+        self.reply = reply
+        self.error = error
+
+
+_STORED = (Op, Persist)
 
 
 async def arun(flow: Flow[R], perform: Callable[[Effect], Awaitable[Any]]) -> R:
@@ -48,14 +53,14 @@ async def arun(flow: Flow[R], perform: Callable[[Effect], Awaitable[Any]]) -> R:
     try:
         effect = next(flow)
         while True:
-            if held is not None and not isinstance(effect, Op):
+            if held is not None and not isinstance(effect, _STORED):
                 effect = flow.throw(held)
                 continue
             try:
                 reply = None if effect is INTERRUPTIBLE else await perform(effect)
             except Interrupted as stop:
                 held = stop.cause
-                effect = flow.send(stop.reply)
+                effect = flow.send(stop.reply) if stop.error is None else flow.throw(stop.error)
             except BaseException as error:
                 effect = flow.throw(error)
             else:
@@ -64,3 +69,7 @@ async def arun(flow: Flow[R], perform: Callable[[Effect], Awaitable[Any]]) -> R:
         if held is not None:
             raise held from None
         return done.value  # type: ignore[no-any-return]
+    except Exception as error:
+        if held is not None:  # what the flow made of it is less than what its caller asked for
+            raise held from error
+        raise

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrysafe.core.ops import Op
-from retrysafe.core.records import Fence
+
+if TYPE_CHECKING:
+    from retrysafe.engine.heartbeat import Lease
 
 R = TypeVar("R")
 
@@ -21,10 +23,9 @@ class Invoke:
     """Call the user's function, keeping the lease alive meanwhile. It may return an awaitable to the async loop."""
 
     function: Callable[[], Any]
-    id: bytes
-    key: str
-    fence: Fence
-    lease: float
+    lease: Lease
+    """Whoever yields this ends it, once the outcome is written down: until then it is kept."""
+    duration: float
     started: bool = field(default=False, init=False)
     """Set by whoever performs it, just before the call: an interruption before that has had no effect."""
 
@@ -39,6 +40,15 @@ class Pause:
     id: bytes
     seconds: float
     patience: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Persist:
+    """An owner's own write: sent again also where the store was away, for what is left of the lease (until `until`, on
+    the process's clock) and 30 seconds at most."""
+
+    op: Op[Any]
+    until: float
 
 
 class Interruptible:
@@ -78,5 +88,5 @@ class Transact:
     story: Callable[[Any], Generator[Any, Any, Any]]
 
 
-Effect = Op[Any] | Invoke | Pause | Announce | Ring | Call | Transact | Interruptible
+Effect = Op[Any] | Persist | Invoke | Pause | Announce | Ring | Call | Transact | Interruptible
 Flow = Generator[Effect, Any, R]

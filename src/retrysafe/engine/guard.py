@@ -8,24 +8,28 @@ tells the truth about what is known.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from retrysafe.core.judge import judge
 from retrysafe.core.keys import Key
-from retrysafe.core.ops import Claim, Complete, Release, Suspect
+from retrysafe.core.ops import Claim, ClaimReply, Complete, Release, Renew, Suspect
 from retrysafe.core.outcomes import Busy, Execute, Mismatch, Outcome, Replay, Uncertain
-from retrysafe.core.records import Answer, Fence, Fingerprint, Record
+from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.core.times import SECOND
 from retrysafe.core.value import value
-from retrysafe.engine.effects import Announce, Flow, Invoke, Pause
+from retrysafe.engine.effects import Announce, Flow, Invoke, Pause, Persist
 from retrysafe.engine.events import Events
+from retrysafe.engine.heartbeat import Lease
 from retrysafe.errors import (
     AnswerGone,
     FingerprintMismatch,
     InProgress,
     LeaseLost,
     OutcomeUnknown,
+    OutcomeUnrecorded,
     RetrySafeError,
+    StoreError,
 )
 from retrysafe.policy import Policy
 
@@ -46,6 +50,8 @@ class Task:
     fingerprint: Fingerprint
     policy: Policy
     input: bytes = b""
+    alternatives: tuple[Fingerprint, ...] = ()
+    """The same request in the forms of other releases or keys (`Claim.alternatives`)."""
 
     @property
     def announced(self) -> bool:
@@ -68,16 +74,8 @@ class Task:
             retention=self.policy.retention_micros,
             on_lapse=self.policy.abandoned,
             input=self.input,
+            alternatives=self.alternatives,
         )
-
-
-class Granted(Protocol):
-    """What a settlement needs of a granted claim: a lease has it, and an `Invoke`."""
-
-    @property
-    def id(self) -> bytes: ...
-    @property
-    def fence(self) -> Fence: ...
 
 
 class Work(Protocol):
@@ -116,16 +114,20 @@ def guard(task: Task, work: Work, events: Events) -> Flow[Ended]:
         raise refusal(task, outcome)
     events.emit("new", claim.id, task.target)
     record = outcome.record
-    call = Invoke(lambda: work.call(record), claim.id, task.key.value, outcome.fence, task.policy.lease)
+    lease = Lease(claim.id, task.key.value, outcome.fence, outcome.until)
+    call = Invoke(lambda: work.call(record), lease, task.policy.lease)
     try:
-        result = yield call
-    except GeneratorExit:
-        raise  # nobody drives this flow any more (its loop is gone): it can ask for nothing, and the lease will lapse
-    except BaseException as error:
-        yield from failed(task, work, call, error, events)
-        raise
-    answer, problem = stored_form(work, result)
-    yield from complete(task, call, answer, events)
+        try:
+            result = yield call
+        except GeneratorExit:
+            raise  # nobody drives this flow any more (its loop is gone): it can ask for nothing; the lease will lapse
+        except BaseException as error:
+            yield from failed(task, work, call, error, events)
+            raise
+        answer, problem = stored_form(work, result)
+        yield from complete(task, lease, answer, events)
+    finally:
+        lease.end()
     if problem is not None:
         raise problem
     return Ended(answer, False, result, record)
@@ -135,9 +137,18 @@ def claimed(claim: Claim, task: Task, events: Events) -> Flow[Outcome]:
     """Claim; while another is at it wait as the policy says. Each look compares the fingerprint anew."""
     waited = 0.0
     while True:
-        outcome = judge(claim, (yield claim))
+        reply: ClaimReply = yield claim
+        outcome = judge(claim, reply)
+        if isinstance(outcome, Execute) and outcome.record.lapsed(outcome.now):
+            # Granted long ago: its reply was lost, and its lease is over by now. A new one first, or a new claim.
+            if not (yield Renew(claim.id, outcome.fence, claim.lease)):
+                claim = anew(claim)
+            continue
         if isinstance(outcome, _DECIDED):
             return outcome
+        if ended(claim, reply.record):
+            claim = anew(claim)
+            continue
         left = task.policy.wait - waited
         if not (isinstance(outcome, Busy) and task.policy.busy == "wait" and left > 0):
             events.emit(_REFUSED[type(outcome)], claim.id, task.target)
@@ -149,6 +160,17 @@ def claimed(claim: Claim, task: Task, events: Events) -> Flow[Outcome]:
         patience = min(PATIENCE if waited else pause, left) if task.announced else 0.0
         slept = yield Pause(claim.id, pause, patience)
         waited += pause if slept is None else slept
+
+
+def ended(claim: Claim, found: Record | None) -> bool:
+    """Whether a claim is refused because it was granted before, unheard, and somebody has ended that attempt since."""
+    return found is not None and (claim.token == found.token or claim.token in found.ended)
+
+
+def anew(claim: Claim) -> Claim:
+    """The same claim as one that was never sent."""
+    drawn = os.urandom(32)
+    return replace(claim, token=drawn[:16], run=drawn[16:])
 
 
 _DECIDED = (Execute, Replay)
@@ -182,29 +204,36 @@ def stored_form(work: Work, result: Any) -> tuple[Answer, RetrySafeError | None]
         return Answer(500, gone="unstorable"), error.problem
 
 
-def complete(task: Task, call: Granted, answer: Answer, events: Events) -> Flow[None]:
-    stored = yield Complete(call.id, call.fence, answer)
+def complete(task: Task, lease: Lease, answer: Answer, events: Events) -> Flow[None]:
+    try:
+        stored = yield Persist(Complete(lease.id, lease.fence, answer), lease.until)
+    except StoreError as error:
+        events.emit("store_failed", lease.id, task.target)
+        raise OutcomeUnrecorded(task.key.value, error) from error
     if not stored:
-        events.emit("lease_lost", call.id, task.target)
-        raise LeaseLost(task.key.value, call.fence.attempt)
-    events.emit("completed", call.id, task.target)
+        events.emit("lease_lost", lease.id, task.target)
+        raise LeaseLost(task.key.value, lease.fence.attempt)
+    events.emit("completed", lease.id, task.target)
     if task.announced:
-        yield Announce(call.id)
+        yield Announce(lease.id)
 
 
 def failed(task: Task, work: Work, call: Invoke, error: BaseException, events: Events) -> Flow[None]:
     """The call ended without a result: write down what that means. The error itself goes on to the caller."""
+    lease = call.lease
     try:
         if not call.started:
-            yield from release(task, call, "it was interrupted before it began", events)
+            yield from release(task, lease, "it was interrupted before it began", events)
         elif not isinstance(error, Exception):
-            yield from abandoned(task, call, error, events)
+            yield from abandoned(task, lease, error, events)
         elif is_final(task.policy, error):
-            yield from complete(task, call, work.failure(error), events)
+            yield from complete(task, lease, work.failure(error), events)
         else:
-            yield from release(task, call, f"it failed with {type(error).__qualname__}", events)
+            yield from release(task, lease, f"it failed with {type(error).__qualname__}", events)
+    except OutcomeUnrecorded as trouble:
+        error.add_note(f"retrysafe could not write down how this ended: {trouble}")
     except Exception as trouble:  # the store's, or the user's own `failures` callable or error text
-        events.emit("store_failed", call.id, task.target)
+        events.emit("store_failed", lease.id, task.target)
         error.add_note(f"retrysafe could not write down how this ended: {trouble}")
 
 
@@ -212,17 +241,17 @@ def is_final(policy: Policy, error: Exception) -> bool:
     return policy.final(getattr(error, "status_code", 500), error)
 
 
-def release(task: Task, call: Granted, note: str, events: Events) -> Flow[None]:
-    if (yield Release(call.id, call.fence, note)):
-        events.emit("released", call.id, task.target)
+def release(task: Task, lease: Lease, note: str, events: Events) -> Flow[None]:
+    if (yield Persist(Release(lease.id, lease.fence, note), lease.until)):
+        events.emit("released", lease.id, task.target)
         if task.announced:
-            yield Announce(call.id)
+            yield Announce(lease.id)
 
 
-def abandoned(task: Task, call: Granted, error: BaseException, events: Events) -> Flow[None]:
+def abandoned(task: Task, lease: Lease, error: BaseException, events: Events) -> Flow[None]:
     """Stopped half way (cancelled, interrupted): nobody knows what was done, unless the policy lets it run again."""
     note = f"it was stopped half way by {type(error).__qualname__}"
     if task.policy.abandoned == "rerun":
-        yield from release(task, call, note, events)
-    elif (yield Suspect(call.id, call.fence, note)):
-        events.emit("suspected", call.id, task.target)
+        yield from release(task, lease, note, events)
+    elif (yield Persist(Suspect(lease.id, lease.fence, note), lease.until)):
+        events.emit("suspected", lease.id, task.target)

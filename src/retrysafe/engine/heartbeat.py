@@ -1,29 +1,31 @@
 """Keeping a lease alive while the user's function runs, and telling it when that failed.
 
-One thread serves all calls of a process, one timer all calls of an event loop (aheartbeat.py). A call that is over
-before its first beat costs a heap push.
+One thread watches over all calls of a process, one timer over all calls of an event loop (aheartbeat.py). A call that
+is over before its first beat costs a heap push. The beats themselves are sent by a few other threads: one that waits
+for a row somebody else has locked holds up nobody's beat but its own.
 """
 
 from __future__ import annotations
 
-import heapq
-import math
 import os
+import queue
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
-from itertools import count
 
 from retrysafe.core.ops import Renew
 from retrysafe.core.records import Fence
 from retrysafe.core.times import micros
+from retrysafe.engine.clock import clock
+from retrysafe.engine.due import Due
 from retrysafe.errors import LeaseLost
 from retrysafe.stores.base import Store
 
 BEATS_PER_LEASE = 3
 IDLE = 5.0
+BEATERS = 8
+"""Threads that send beats at once, at most. Nearly always one is enough; the others are for beats that have to wait."""
 
 OnBeat = Callable[[str, bytes], None]
 """Called with `lease_lost` or `renew_failed`, and the record's id."""
@@ -33,23 +35,47 @@ Stop = Callable[[], None]
 
 
 class Lease:
-    """What a running function can ask about its right to run."""
+    """What a running function can ask about its right to run.
 
-    __slots__ = ("_attempt", "_key", "done", "fence", "id", "lost", "until")
+    `until` is on this process's clock (engine/clock.py), counted from before the claim or renewal was asked for: until
+    then nobody else can have been told that it is theirs.
+    """
 
-    def __init__(self, record_id: bytes, key: str, fence: Fence) -> None:
+    __slots__ = ("_attempt", "_key", "done", "duration", "fence", "id", "kept", "lost", "until")
+
+    def __init__(self, record_id: bytes, key: str, fence: Fence, until: float) -> None:
         self.id = record_id
         self.fence = fence
+        self.kept = False
         self.lost = False
         self.done = False
-        self.until = math.inf
-        """On this process's monotonic clock: until then nobody else can have been told that it is theirs."""
+        self.until = until
+        self.duration = 0.0
+        """Seconds a renewal asks for; set when it begins to be kept."""
         self._key = key
         self._attempt = fence.attempt
+
+    def keep_for(self, duration: float) -> bool:
+        """Whether a heartbeat is to begin: not where one keeps it already."""
+        begins, self.kept = not self.kept, True
+        if begins:
+            self.duration = duration
+        return begins
 
     def end(self) -> None:
         """The work is over: no beat is needed any more."""
         self.done = True
+
+    def renewal(self) -> Renew:
+        return Renew(self.id, self.fence, micros(self.duration))
+
+    def renewed(self, asked: float) -> None:
+        """The store said yes to a renewal that was asked for at `asked`."""
+        self.until = max(self.until, asked + self.duration)
+
+    def fits(self, seconds: float) -> bool:
+        """Whether something that takes so long would be over before the lease is."""
+        return not self.lost and clock() + seconds < self.until
 
     def check(self) -> None:
         """Raise LeaseLost if another attempt has taken over, or may have: call it before each irrevocable act.
@@ -57,7 +83,7 @@ class Lease:
         "May have" matters: a process that was paused for longer than its lease asks here before its heartbeat
         has had a chance to find out, and one that is cut off from the store never finds out at all.
         """
-        if self.lost or time.monotonic() >= self.until:
+        if self.lost or clock() >= self.until:
             raise LeaseLost(self._key, self._attempt)
 
 
@@ -100,7 +126,7 @@ def until_over(stop: Stop) -> Iterator[None]:
 
 
 class Heartbeat:
-    """A thread that renews leases as they come due."""
+    """A thread that watches over leases, and others that renew them as they come due."""
 
     def __init__(self, store: Callable[[], Store], on_beat: OnBeat) -> None:
         self._store = store
@@ -109,71 +135,113 @@ class Heartbeat:
 
     def _reset(self) -> None:
         self._pid = os.getpid()
-        self._due: list[tuple[float, int, Lease, float]] = []
-        self._order = count()
+        self._due: Due[Lease] = Due()
         self._changed = threading.Condition()
         self._wakes_at = 0.0
         self._thread: threading.Thread | None = None
         self._stopped = False
+        self._ready: queue.SimpleQueue[Lease | None] = queue.SimpleQueue()
+        self._beaters: set[threading.Thread] = set()
+        self._free = 0
 
     def start(self, lease: Lease, duration: float) -> Stop:
-        now = time.monotonic()
-        lease.until = now + duration
-        self._add(now + duration / BEATS_PER_LEASE, lease, duration)
+        if lease.keep_for(duration):
+            self._add(first_beat(lease), lease)
         return lease.end
 
     def stop(self) -> None:
         with self._changed:
             self._stopped = True
             self._changed.notify()
-        if self._thread is not None and self._pid == os.getpid():
-            self._thread.join(timeout=IDLE)
+            thread, beaters = self._thread, list(self._beaters)
+        if self._pid == os.getpid():
+            for _ in beaters:
+                self._ready.put(None)
+            for each in (thread, *beaters):
+                if each is not None:
+                    each.join(timeout=IDLE)
         self._reset()
 
-    def _add(self, due: float, lease: Lease, duration: float) -> None:
+    def _add(self, due: float, lease: Lease) -> None:
         if self._pid != os.getpid():
-            self._reset()  # the thread did not come along through the fork
+            self._reset()  # the threads did not come along through the fork
         with self._changed:
-            heapq.heappush(self._due, (due, next(self._order), lease, duration))
+            self._due.add(due, lease)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._loop, name="retrysafe-heartbeat", daemon=True)
+                self._thread = threading.Thread(target=self._watch, name="retrysafe-heartbeat", daemon=True)
                 self._thread.start()
             elif due < self._wakes_at:
                 self._changed.notify()
 
-    def _loop(self) -> None:
+    def _watch(self) -> None:
         while True:
             with self._changed:
-                now = time.monotonic()
-                while self._due and self._due[0][2].done:
-                    heapq.heappop(self._due)
-                self._wakes_at = min(self._due[0][0] if self._due else now + IDLE, now + IDLE)
+                now = clock()
+                due = self._due.next()
+                self._wakes_at = min(now + IDLE if due is None else due, now + IDLE)
                 if self._stopped:
                     return
                 if self._wakes_at > now:
                     self._changed.wait(self._wakes_at - now)
                     continue
-                _, _, lease, duration = heapq.heappop(self._due)
-            self._beat(lease, duration)
+                lease = self._due.take(now)
+                if lease is not None:
+                    self._hand_out(lease)
 
-    def _beat(self, lease: Lease, duration: float) -> None:
-        step = duration / BEATS_PER_LEASE
-        asked = time.monotonic()
+    def _hand_out(self, lease: Lease) -> None:
+        """To whoever is free; to a new thread if nobody is and there may be another."""
+        if self._free <= self._ready.qsize() and len(self._beaters) < BEATERS:
+            beater = threading.Thread(target=self._beat_on, name="retrysafe-beat", daemon=True)
+            self._beaters.add(beater)
+            beater.start()
+        self._ready.put(lease)
+
+    def _beat_on(self) -> None:
+        while True:
+            lease = self._next_ready()
+            if lease is not None:
+                self._beat(lease)
+                continue
+            with self._changed:
+                if self._ready.empty() or self._stopped:  # nobody counted on this thread between its waking and now
+                    self._beaters.discard(threading.current_thread())
+                    return
+
+    def _next_ready(self) -> Lease | None:
+        with self._changed:
+            self._free += 1
+        lease = None
+        with suppress(queue.Empty):
+            lease = self._ready.get(timeout=IDLE)
+        with self._changed:
+            self._free -= 1
+        return lease
+
+    def _beat(self, lease: Lease) -> None:
+        if lease.done:
+            return None
+        asked, step = clock(), lease.duration / BEATS_PER_LEASE
         try:
-            renewed = self._store().execute(Renew(lease.id, lease.fence, micros(duration)))
+            renewed = self._store().execute(lease.renewal())
         except Exception:
             # Not only StoreError: this thread beats for every call of the process, and must survive a broken store.
             self._on_beat("renew_failed", lease.id)
             step /= BEATS_PER_LEASE  # there are two more chances: use them early
         else:
             if not renewed:
-                return self._lose(lease)
-            lease.until = asked + duration
+                return lose(lease, self._on_beat)
+            lease.renewed(asked)
         if not lease.done:
-            self._add(time.monotonic() + step, lease, duration)
+            self._add(clock() + step, lease)
         return None
 
-    def _lose(self, lease: Lease) -> None:
-        if not lease.done:
-            lease.lost = True
-            self._on_beat("lease_lost", lease.id)
+
+def first_beat(lease: Lease) -> float:
+    """A third of a lease after it was asked for."""
+    return lease.until - lease.duration * (1 - 1 / BEATS_PER_LEASE)
+
+
+def lose(lease: Lease, on_beat: OnBeat) -> None:
+    if not lease.done:
+        lease.lost = True
+        on_beat("lease_lost", lease.id)

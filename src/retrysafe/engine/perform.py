@@ -1,7 +1,5 @@
-"""Performing effects for threads: the I/O at the edge. Its twin for event loops is aperform.py.
-
-After an unclear failure the same operation is sent again: it recognises its own earlier success, so the second
-reply is the truth about the first. Nobody guesses.
+"""Performing effects for threads: the I/O at the edge. Its twin for event loops is aperform.py; when an operation is
+sent again is decided in resending.py.
 """
 
 from __future__ import annotations
@@ -10,20 +8,16 @@ import time
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from retrysafe.core.ops import Op
-from retrysafe.engine.effects import Announce, Effect, Invoke, Pause
-from retrysafe.engine.heartbeat import Heartbeat, Lease, held_lease, until_over
+from retrysafe.core.ops import ClaimReply, Op
+from retrysafe.engine.clock import clock
+from retrysafe.engine.effects import Announce, Effect, Invoke, Pause, Persist
+from retrysafe.engine.heartbeat import Heartbeat, Lease, held_lease
+from retrysafe.engine.resending import Resending
 from retrysafe.engine.sealing import Sealer
-from retrysafe.errors import StoreError, StoreUnclear
+from retrysafe.errors import StoreError
 from retrysafe.stores.base import Store
 
 R = TypeVar("R")
-
-RESEND_AFTER = (0.02, 0.1, 0.5, 1.0)
-"""Seconds before each further try: long enough for a database to restart, short enough for a waiting client."""
-
-SETTLE_LIMIT = 10.0
-"""How long a cancelled caller is kept to find out what its last operation did."""
 
 
 class Performer:
@@ -37,6 +31,8 @@ class Performer:
     def __call__(self, effect: Effect) -> Any:
         if isinstance(effect, Op):
             return self.execute(effect)
+        if isinstance(effect, Persist):
+            return self.execute(effect.op, effect.until)
         if isinstance(effect, Invoke):
             return self._invoke(effect)
         if isinstance(effect, Pause):
@@ -61,17 +57,42 @@ class Performer:
         """For operations that go to the store by another way: on the user's connection."""
         return self._sealer.seal(op)
 
-    def execute(self, op: Op[R]) -> R:
+    def execute(self, op: Op[R], until: float | None = None) -> R:
+        """One operation, sent again where that is needed; `until` is where its owner's lease ends (Persist)."""
         sealed = self._sealer.seal(op)
-        for pause in RESEND_AFTER:
+        asked = clock()
+        resending: Resending | None = None
+        while True:
             try:
-                return self._sealer.unseal(self._store.execute(sealed))
-            except StoreUnclear:
-                time.sleep(pause)
-        return self._sealer.unseal(self._store.execute(sealed))
+                reply = self._store.execute(sealed)
+            except StoreError as error:
+                resending = resending or Resending(op, asked, until)
+                pause = resending.after(error, clock())
+            else:
+                doubt = None if resending is None else resending.unbelieved(reply, clock())
+                if doubt is None:
+                    return self._sealer.unseal(stamped(reply, asked))
+                pause = doubt
+            time.sleep(pause)
+            asked = clock()
+
+    def renew(self, lease: Lease) -> bool:
+        """Ask for a new lease now, not when the next beat is due."""
+        asked = clock()
+        if not self.execute(lease.renewal(), lease.until):
+            return False
+        lease.renewed(asked)
+        return True
 
     def _invoke(self, call: Invoke) -> Any:
-        lease = Lease(call.id, call.key, call.fence)
-        with until_over(self._heartbeat.start(lease, call.lease)), held_lease(lease):
+        self._heartbeat.start(call.lease, call.duration)
+        with held_lease(call.lease):
             call.started = True
             return call.function()
+
+
+def stamped(reply: R, asked: float) -> R:
+    """A claim's reply says when it was asked for: from then on its owner counts the lease (I33)."""
+    if isinstance(reply, ClaimReply):
+        return ClaimReply(reply.granted, reply.record, reply.now, asked)  # type: ignore[return-value]  # R is one
+    return reply

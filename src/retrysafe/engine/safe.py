@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from retrysafe.core.keys import Key
 from retrysafe.core.ops import Op
+from retrysafe.core.records import Fingerprint
 from retrysafe.engine import once as once_module
 from retrysafe.engine.bell import Bell
 from retrysafe.engine.codecs import Codec, ResultCodec
@@ -124,6 +125,21 @@ class RetrySafe:
     def sealed(self) -> bool:
         """Whether what is stored is encrypted."""
         return self._sealer.active
+
+    def task(
+        self,
+        key: Key,
+        target: str,
+        fingerprint: Fingerprint,
+        policy: Policy,
+        *,
+        input: bytes = b"",
+        alternatives: Sequence[Fingerprint] = (),
+    ) -> Task:
+        """What is to be protected. `alternatives` are the same request in the forms of older releases; the key ring
+        adds its own (S12)."""
+        first, *others = self._sealer.forms((fingerprint, *alternatives))
+        return Task(key, self.namespace, target, first, policy, input, tuple(others))
 
     # Functions ------------------------------------------------------------------------------
 

@@ -9,15 +9,17 @@ number of older ones that still open; rotating is adding a key and making it act
 from __future__ import annotations
 
 import base64
+import hmac
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 from retrysafe.core.keys import frame
 from retrysafe.core.ops import Advance, Claim, ClaimReply, Complete, LookupReply, Op, Page, Resolve
-from retrysafe.core.records import Answer, Record
+from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.errors import CorruptRecord, MissingDriver, UsageError
 
 if TYPE_CHECKING:
@@ -36,10 +38,23 @@ class KeyRing:
     """Keys by name. `KeyRing({"2026-11": key, "2026-05": old}, active="2026-11")`; each key is 32 random bytes.
 
     `accept_plain` reads what was stored before there was a ring: for the time of one retention after it is set up.
+
+    `keyed_fingerprints` makes the fingerprints of requests with the active key too, so that nobody who has the store
+    can guess a short body from its digest (S12). Processes of the release before this one do not know them and would
+    see another request: switch it on when all of them are gone. Records of either form are compared rightly all the
+    time.
     """
 
-    def __init__(self, keys: Mapping[str, bytes], active: str | None = None, *, accept_plain: bool = False) -> None:
+    def __init__(
+        self,
+        keys: Mapping[str, bytes],
+        active: str | None = None,
+        *,
+        accept_plain: bool = False,
+        keyed_fingerprints: bool = False,
+    ) -> None:
         self.accept_plain = accept_plain
+        self.keyed_fingerprints = keyed_fingerprints
         if not keys:
             raise UsageError("KeyRing({}) has no key: give at least one, made with secrets.token_bytes(32)")
         for name, key in keys.items():
@@ -58,6 +73,19 @@ class KeyRing:
         except ImportError as error:
             raise MissingDriver("encryption", "cryptography", "encryption") from error
         self._ciphers = {name: AESGCM(key) for name, key in keys.items()}
+        self._hashing = {name: _derived(key) for name, key in keys.items()}
+
+    def fingerprint(self, name: str, plain: Fingerprint) -> Fingerprint:
+        """A request's fingerprint under one key of the ring."""
+        told = frame(plain.algorithm, plain.digest, str(plain.length))
+        keyed = hmac.digest(self._hashing[name], told, "sha256")
+        return Fingerprint(f"{plain.algorithm}+{quote(name, safe='')}", keyed, plain.length)
+
+    def forms(self, plain: Sequence[Fingerprint]) -> tuple[Fingerprint, ...]:
+        """Every form in which a request may be stored, the one to write first. `plain` are its forms without a key."""
+        names = sorted(self._hashing, key=lambda name: name != self.active)
+        keyed = tuple(self.fingerprint(name, form) for form in plain for name in names)
+        return (*keyed, *plain) if self.keyed_fingerprints else (*plain, *keyed)
 
     def encrypt(self, data: bytes, bound_to: bytes) -> bytes:
         nonce = os.urandom(NONCE)
@@ -87,11 +115,20 @@ class KeyRing:
             raise ValueError(f"key {name!r} does not open it: it was changed or moved") from None
 
 
+def _derived(key: bytes) -> bytes:
+    """Another key for another purpose: what encrypts must not hash."""
+    return hmac.digest(key, b"retrysafe fingerprints", "sha256")
+
+
 class Sealer:
     """Seals operations on their way to the store, and opens replies on their way back."""
 
     def __init__(self, ring: KeyRing | None) -> None:
         self._ring = ring
+
+    def forms(self, plain: Sequence[Fingerprint]) -> tuple[Fingerprint, ...]:
+        """Every form in which a request's fingerprint may be stored, the one to write first."""
+        return tuple(plain) if self._ring is None else self._ring.forms(plain)
 
     def seal(self, op: Op[R]) -> Op[R]:
         if self._ring is None:

@@ -71,8 +71,18 @@ class ArqJobs(Fence):
         if message.again:
             # arq refuses an id whose result it still keeps, and the last attempt's failure is such a result.
             await redis.delete(result_key_prefix + message.id)
-        chosen = {"_queue_name": self.queue_name} if self.queue_name else {}
-        return await redis.enqueue_job(message.task, *message.args, _job_id=message.id, **chosen, **message.kwargs)
+        countdown, queue, _ = message.delivery
+        return await redis.enqueue_job(
+            message.task,
+            *message.args,
+            _job_id=message.id,
+            _queue_name=queue or self.queue_name,
+            _defer_by=countdown or None,
+            **message.kwargs,
+        )
+
+    def cannot(self) -> dict[str, str]:
+        return {"priority": "it takes jobs in the order of their time; use queue= with workers of its own"}
 
     def settings(self) -> list[Setting]:
         return [

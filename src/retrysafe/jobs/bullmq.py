@@ -94,7 +94,16 @@ class BullJobs(Fence):
             if found is not None and await found.getState() in OVER:
                 await found.remove()
         data = {"args": list(message.args), "kwargs": message.kwargs}
-        return await queue.add(message.task, data, {**self.job_opts, "jobId": message.id})
+        countdown, _, priority = message.delivery
+        chosen = {**self.job_opts, "jobId": message.id}
+        if countdown is not None:
+            chosen["delay"] = round(countdown * 1000)
+        if priority is not None:
+            chosen["priority"] = priority
+        return await queue.add(message.task, data, chosen)
+
+    def cannot(self) -> dict[str, str]:
+        return {"queue": f"this BullJobs is the queue {self.name!r}; make another one for another queue"}
 
     async def aclose(self) -> None:
         """Close the running loop's connection to the queue."""

@@ -49,7 +49,8 @@ class CeleryJobs(Fence):
         return self.app.task(bind=True, name=fenced.name, **chosen)(body(fenced))
 
     def send(self, message: Message) -> Any:
-        return self.app.tasks[message.task].apply_async(message.args, message.kwargs, task_id=message.id)
+        task = self.app.tasks[message.task]
+        return task.apply_async(message.args, message.kwargs, task_id=message.id, **message.delivery.given())
 
     def settings(self) -> list[Setting]:
         conf = self.app.conf

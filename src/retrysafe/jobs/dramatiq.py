@@ -68,8 +68,20 @@ class DramatiqJobs(Fence):
         return str(task.actor_name) if isinstance(task, dramatiq.Actor) else super().name_of(task)
 
     def send(self, message: Message) -> Any:
-        made = self.broker.get_actor(message.task).message_with_options(args=message.args, kwargs=message.kwargs)
-        return self.broker.enqueue(made.copy(message_id=message.id))
+        countdown, queue, priority = message.delivery
+        options = {} if priority is None else {"broker_priority": priority}
+        actor = self.broker.get_actor(message.task)
+        made = actor.message_with_options(args=message.args, kwargs=message.kwargs, **options)
+        if queue is not None:
+            self.broker.declare_queue(queue)
+        named = made.copy(message_id=message.id, queue_name=queue or made.queue_name)
+        return self.broker.enqueue(named, delay=None if countdown is None else round(countdown * 1000))
+
+    def cannot(self) -> dict[str, str]:
+        if getattr(self.broker, "max_priority", None):
+            return {}
+        why = "only RabbitmqBroker(max_priority=…) has priorities of messages; actors have theirs: task(priority=…)"
+        return {"priority": why}
 
     def settings(self) -> list[Setting]:
         found = []

@@ -22,6 +22,7 @@ from retrysafe.core.times import SECOND, micros
 from retrysafe.engine.effects import Call, Flow, Pause
 from retrysafe.engine.guard import Task, refusal
 from retrysafe.errors import NotDone, StoreError
+from retrysafe.jobs.delivery import Delivery
 
 JobState = Literal["absent", "waiting", "running", "lost", "failed", "done", "unknown"]
 """absent   never enqueued, or its result has expired
@@ -59,6 +60,8 @@ class Message(NamedTuple):
     kwargs: dict[str, Any]
     again: bool = False
     """It may have been sent before: a queue that remembers ids must be made to take it all the same."""
+    delivery: Delivery = Delivery()
+    """When, where and before whom: for the queue, where it has that."""
 
 
 class Seen(NamedTuple):
@@ -174,7 +177,7 @@ def sent_or_seen(task: Task, message: Message, send: Callable[[Message], Any], r
 def given_up(record_id: bytes, fence: Fence, error: BaseException) -> Flow[None]:
     """It was not sent, or nobody knows: whoever enqueues it next sends it, at once."""
     try:
-        yield Advance(record_id, fence, "", unsent(fence.attempt), "rerun", 0)
+        yield Advance(record_id, fence, 1, "", unsent(fence.attempt), "rerun", 0)
     except StoreError as trouble:
         error.add_note(f"retrysafe could not note that the job was not sent; for {SENDING:g} s it waits: {trouble}")
 

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from retrysafe.core.keys import Key
-from retrysafe.core.ops import Lookup
 from retrysafe.core.records import Record
 from retrysafe.engine.bridge import wait_for
 from retrysafe.engine.codecs import Codec, JsonCodec
 from retrysafe.engine.drive import arun, run
 from retrysafe.engine.effects import Call, Effect, Flow
 from retrysafe.errors import AnswerGone, UsageError
-from retrysafe.jobs import enqueueing
+from retrysafe.jobs import asking, enqueueing
+from retrysafe.jobs.delivery import Delivery, checked
 from retrysafe.jobs.enqueueing import RESEND_AFTER, JobState, Message, Seen, standing
-from retrysafe.jobs.ids import job_id
-from retrysafe.jobs.task import JOB, FencedTask, declare
+from retrysafe.jobs.task import JOB, MAX_ATTEMPTS, FencedTask, declare
 from retrysafe.policy import Policy
 
 if TYPE_CHECKING:
@@ -45,7 +44,8 @@ class Fence:
     """Tasks that run once per job, on any queue.
 
     `scope` keeps several queues on one store apart: the same key in two scopes is two jobs. `resend_after`: seconds
-    after which a job that no worker has taken is sent again by whoever enqueues it again.
+    after which a job that no worker has taken is sent again by whoever enqueues it again. `max_attempts`: after so many
+    attempts a job whose worker dies is not begun again, but left to a person; None: it is begun again for ever.
     """
 
     queue: ClassVar[str] = "queue"
@@ -59,11 +59,13 @@ class Fence:
         scope: str = "jobs",
         policy: Policy | None = None,
         resend_after: float = RESEND_AFTER,
+        max_attempts: int | None = MAX_ATTEMPTS,
     ) -> None:
         self.safe = safe
         self.scope = scope
         self.policy = policy or JOB
         self.resend_after = resend_after
+        self.max_attempts = max_attempts
         self.tasks: dict[str, FencedTask] = {}
 
     # Declaring ------------------------------------------------------------------------------
@@ -80,6 +82,7 @@ class Fence:
         context: bool = False,
         policy: Policy | None = None,
         codec: Codec | None = None,
+        max_attempts: int | Literal["default"] | None = "default",
     ) -> FencedTask:
         """Put a function behind the fence.
 
@@ -89,6 +92,7 @@ class Fence:
         repeatable  whether it may run again after its worker died; False leaves that to a person
         tx          where to open a transaction: what the function writes on its argument `tx` commits with its result
         context     whether the function wants the queue's own context as its first argument
+        max_attempts  after so many attempts it is not begun again if its worker dies; that of the fence unless given
         """
         chosen = name or self.default_name(function)
         if chosen in self.tasks:
@@ -105,6 +109,7 @@ class Fence:
             context=context,
             policy=policy or self.policy,
             codec=codec,
+            max_attempts=self.max_attempts if max_attempts == "default" else max_attempts,
             control=self.control,
         )
         return self.tasks[chosen]
@@ -120,6 +125,7 @@ class Fence:
         context: bool = False,
         policy: Policy | None = None,
         codec: Codec | None = None,
+        max_attempts: int | Literal["default"] | None = "default",
         **options: Any,
     ) -> Callable[[Callable[..., Any]], Any]:
         """The queue's own task decorator, behind the fence: what is returned is the queue's own kind of task. The
@@ -136,6 +142,7 @@ class Fence:
                 context=context,
                 policy=policy,
                 codec=codec,
+                max_attempts=max_attempts,
             )
             return self.register(fenced, options)
 
@@ -179,11 +186,19 @@ class Fence:
         kwargs: Mapping[str, Any] | None = None,
         *,
         key: str = "",
+        countdown: float | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
         send: Callable[[Message], Any] | None = None,
         resend_after: float | None = None,
     ) -> Enqueued:
-        """Send the job this key stands for, once; if it is done, its result comes back instead."""
-        fenced, message = self._message(task, args, kwargs, key)
+        """Send the job this key stands for, once; if it is done, its result comes back instead.
+
+        `countdown` (seconds), `queue` and `priority` are passed on to the queue, and refused where it has no such
+        thing. A `send` of your own finds them in `message.delivery`.
+        """
+        how = self._delivery(countdown, queue, priority, own=send is not None)
+        fenced, message = self._message(task, args, kwargs, key, how)
         flow = self._enqueueing(fenced, message, send or self.send, resend_after)
         return self._told(fenced, message.id, run(flow, self._perform))
 
@@ -194,11 +209,15 @@ class Fence:
         kwargs: Mapping[str, Any] | None = None,
         *,
         key: str = "",
+        countdown: float | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
         send: Callable[[Message], Any] | None = None,
         resend_after: float | None = None,
     ) -> Enqueued:
         """`enqueue` on an event loop."""
-        fenced, message = self._message(task, args, kwargs, key)
+        how = self._delivery(countdown, queue, priority, own=send is not None)
+        fenced, message = self._message(task, args, kwargs, key, how)
         flow = self._enqueueing(fenced, message, send or self.asend, resend_after)
         return self._told(fenced, message.id, await arun(flow, self._aperform))
 
@@ -218,15 +237,23 @@ class Fence:
     ) -> Flow[Seen]:
         task = fenced.prepared(message.id, message.args, message.kwargs)
         after = self.resend_after if resend_after is None else resend_after
+        after += message.delivery.countdown or 0.0  # until then nobody has missed it
         return enqueueing.enqueue(task, message, send, after)
 
+    def cannot(self) -> dict[str, str]:
+        """Which of `countdown`, `queue` and `priority` this queue has not, each with the reason."""
+        return {}
+
+    def _delivery(self, countdown: float | None, queue: str | None, priority: int | None, *, own: bool) -> Delivery:
+        return checked(Delivery(countdown, queue, priority), self.queue, {} if own else self.cannot())
+
     def _message(
-        self, task: Any, args: Iterable[Any], kwargs: Mapping[str, Any] | None, key: str
+        self, task: Any, args: Iterable[Any], kwargs: Mapping[str, Any] | None, key: str, delivery: Delivery
     ) -> tuple[FencedTask, Message]:
         if isinstance(args, str | bytes | Mapping):
             raise UsageError(f"args={args!r}: give the positional arguments as a tuple, for example args=({args!r},)")
         fenced, given, named = self.find(task), tuple(args), dict(kwargs or {})
-        return fenced, Message(fenced.key_of(given, named, key), fenced.name, given, named)
+        return fenced, Message(fenced.key_of(given, named, key), fenced.name, given, named, delivery=delivery)
 
     def _told(self, fenced: FencedTask, id: str, seen: Seen) -> Enqueued:
         result = self._read(fenced, id, seen.record) if seen.state == "done" else None
@@ -244,24 +271,30 @@ class Fence:
     # Asking ---------------------------------------------------------------------------------
 
     def result(self, key: str, *, wait: float = 0.0) -> Any:
-        """What the job returned, also after its queue forgot it. Raises NotDone until then."""
-        id = job_id(key)
-        record = run(enqueueing.look(self._record_id(id), key, wait), self._perform)
-        return self._read(self.tasks.get(record.target), id, record)
+        """What the job returned, also after its queue forgot it. Raises NotDone until then.
+
+        `key` is the key it was enqueued with, its id, or what a task's own key reads like: `receipt-7` finds the job of
+        `receipt-{order_id}` with 7 or "7".
+        """
+        record = run(asking.wait_for_result(self._meant(key), self._record_id, key, wait), self._perform)
+        return self._read(self.tasks.get(record.target), record.key, record)
 
     async def aresult(self, key: str, *, wait: float = 0.0) -> Any:
-        id = job_id(key)
-        record = await arun(enqueueing.look(self._record_id(id), key, wait), self._aperform)
-        return self._read(self.tasks.get(record.target), id, record)
+        flow = asking.wait_for_result(self._meant(key), self._record_id, key, wait)
+        record = await arun(flow, self._aperform)
+        return self._read(self.tasks.get(record.target), record.key, record)
 
     def state(self, key: str) -> JobState:
         """How far the job of this key is."""
-        seen = self.safe.execute(self._lookup(key))
+        seen = run(asking.seek(self._meant(key), self._record_id, key), self._perform)
         return standing(seen.record, seen.now)
 
     async def astate(self, key: str) -> JobState:
-        seen = await self.safe.aexecute(self._lookup(key))
+        seen = await arun(asking.seek(self._meant(key), self._record_id, key), self._aperform)
         return standing(seen.record, seen.now)
+
+    def _meant(self, key: str) -> list[str]:
+        return asking.meanings(key, [task.template for task in self.tasks.values() if task.template is not None])
 
     def perform(
         self,
@@ -292,9 +325,6 @@ class Fence:
     def _record_id(self, id: str) -> bytes:
         return Key(id, self.scope, "job").id(self.safe.namespace)
 
-    def _lookup(self, key: str) -> Lookup:
-        return Lookup(self._record_id(job_id(key)))
-
     def _read(self, fenced: FencedTask | None, id: str, record: Record | None) -> Any:
         assert record is not None
         assert record.answer is not None, "a completed record has an answer"
@@ -308,14 +338,21 @@ class Fence:
 
     # The outbox, the doctor -------------------------------------------------------------------
 
-    def publisher(self, task: Any) -> Callable[[Job], Any]:
+    def publisher(
+        self,
+        task: Any,
+        *,
+        countdown: float | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+    ) -> Callable[[Job], Any]:
         """For `safe.publish(topic)`: sends a staged job to this queue as a job of `task`, with the staged id.
 
-        The payload is the arguments: an object gives them by name, a list by position.
+        The payload is the arguments: an object gives them by name, a list by position. The others as for `enqueue`.
         """
         from retrysafe.jobs.publishing import QueuePublisher
 
-        return QueuePublisher(self, self.find(task))
+        return QueuePublisher(self, self.find(task), self._delivery(countdown, queue, priority, own=False))
 
     def diagnose(self) -> Diagnosis:
         """What the queue's own settings are worth beside ours; `retrysafe doctor module:jobs` prints it."""

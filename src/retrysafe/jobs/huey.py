@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from huey.api import Huey
 from huey.exceptions import CancelExecution, RetryTask
+from huey.utils import normalize_time
 
 from retrysafe.errors import InProgress
 from retrysafe.jobs.enqueueing import Message
@@ -49,8 +50,18 @@ class HueyJobs(Fence):
         return function.__name__
 
     def send(self, message: Message) -> Any:
-        made = self._wrappers[message.task].task_class(message.args, message.kwargs, id=message.id)
+        countdown, _, priority = message.delivery
+        chosen: dict[str, Any] = {} if priority is None else {"priority": priority}
+        if countdown is not None:
+            chosen["eta"] = normalize_time(delay=countdown, utc=self.huey.utc)
+        made = self._wrappers[message.task].task_class(message.args, message.kwargs, id=message.id, **chosen)
         return self.huey.enqueue(made)
+
+    def cannot(self) -> dict[str, str]:
+        found = {"queue": "a Huey is one queue; make another Huey, and a HueyJobs for it"}
+        if not self.huey.storage.priority:
+            found["priority"] = f"{type(self.huey.storage).__name__} has none; use PriorityRedisHuey or SqliteHuey"
+        return found
 
     def settings(self) -> list[Setting]:
         return [Setting("takes jobs off the queue first", "loses", 1.0, "enqueue again with the same key until done")]

@@ -7,8 +7,9 @@
 
     await jobs.aenqueue(charge, ("order-7", 500))
 
-Procrastinate numbers its jobs itself, so ours is its `queueing_lock`; a job that was deferred without one is known by
-its number. A job whose worker was killed stays `doing` until somebody retries stalled jobs (Procrastinate's docs say
+Procrastinate numbers its jobs itself, so our id travels in its `queueing_lock`, as `retrysafe:<id>`. A lock of your own
+says which jobs may not wait at the same time, and not which job it is: a job that you defer yourself is known by its
+number. A job whose worker was killed stays `doing` until somebody retries stalled jobs (Procrastinate's docs say
 how) or enqueues it again with its key.
 """
 
@@ -34,6 +35,9 @@ from retrysafe.jobs.task import FencedTask
 
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
+
+MARK = "retrysafe:"
+"""What a `queueing_lock` begins with that is ours."""
 
 
 class WaitOr(BaseRetryStrategy):
@@ -72,7 +76,13 @@ class ProcrastinateJobs(Fence):
             return await self._deferrer(message).defer_async(**self._named(message))
 
     def _deferrer(self, message: Message) -> Any:
-        return self.app.tasks[message.task].configure(queueing_lock=message.id)
+        countdown, queue, priority = message.delivery
+        return self.app.tasks[message.task].configure(
+            queueing_lock=f"{MARK}{message.id}",
+            schedule_in=None if countdown is None else {"milliseconds": round(countdown * 1000)},
+            queue=queue,
+            priority=priority,
+        )
 
     def _named(self, message: Message) -> dict[str, Any]:
         """Procrastinate takes arguments by name only."""
@@ -109,4 +119,7 @@ def body(fenced: FencedTask) -> Callable[..., Any]:
 
 
 def known_as(job: Job) -> str:
-    return job.queueing_lock or f"procrastinate-{job.id}"
+    """Only a lock of ours names the job. One of the user's is used again for the next job, tomorrow's report after
+    today's, and taken for its name it would make a repetition of it."""
+    lock = job.queueing_lock or ""
+    return lock.removeprefix(MARK) if lock.startswith(MARK) else f"procrastinate-{job.id}"

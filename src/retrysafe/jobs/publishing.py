@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrysafe.core.jobs import Job
 from retrysafe.errors import UsageError
+from retrysafe.jobs.delivery import Delivery
 from retrysafe.jobs.enqueueing import Message
 from retrysafe.jobs.task import FencedTask
 
@@ -23,14 +24,15 @@ if TYPE_CHECKING:
 class QueuePublisher:
     """Delivers staged jobs to a queue."""
 
-    def __init__(self, fence: Fence, task: FencedTask) -> None:
+    def __init__(self, fence: Fence, task: FencedTask, delivery: Delivery) -> None:
         self._fence = fence
         self._task = task
+        self._delivery = delivery
 
     def __call__(self, job: Job) -> Any:
         args, kwargs = arguments(job)
         id = self._task.key_of(args, kwargs) if self._task.template is not None else job.id
-        return self._fence.send(Message(id, self._task.name, args, kwargs, again=True))
+        return self._fence.send(Message(id, self._task.name, args, kwargs, again=True, delivery=self._delivery))
 
 
 def arguments(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:

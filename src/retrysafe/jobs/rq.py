@@ -15,9 +15,11 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from rq import Queue, Retry, get_current_job
+from rq.job import JobStatus
 
 from retrysafe.errors import InProgress
 from retrysafe.jobs.enqueueing import Message
@@ -33,6 +35,8 @@ HOLD = 0.5
 runs, and without a pause they would go round as fast as they can."""
 
 ENDLESS = 1_000_000
+ONLY_NOW = ("at_front", "pipeline", "unique")
+"""What a job is enqueued with that is not scheduled."""
 RESULT_TTL = 500.0
 STARTED_GRACE = 60.0
 
@@ -55,10 +59,29 @@ class RqJobs(Fence):
         return made
 
     def send(self, message: Message) -> Any:
-        function = self._functions[message.task]
-        return self.rq.enqueue_call(
-            function, args=message.args, kwargs=message.kwargs, job_id=message.id, **self.enqueue_options
+        function, (countdown, name, _) = self._functions[message.task], message.delivery
+        queue = self.rq if name is None else self._named(name)
+        call: dict[str, Any] = {"args": message.args, "kwargs": message.kwargs, "job_id": message.id}
+        if countdown is None:
+            return queue.enqueue_call(function, **call, **self.enqueue_options)
+        options = {name: value for name, value in self.enqueue_options.items() if name not in ONLY_NOW}
+        job = queue.create_job(function, status=JobStatus.SCHEDULED, **call, **options)
+        return queue.schedule_job(job, datetime.now(UTC) + timedelta(seconds=countdown))
+
+    def _named(self, name: str) -> Queue:
+        """Another queue like ours."""
+        queue = self.rq
+        return Queue(
+            name,
+            connection=queue.connection,
+            default_timeout=queue._default_timeout,
+            is_async=queue.is_async,
+            job_class=queue.job_class,
+            serializer=queue.serializer,
         )
+
+    def cannot(self) -> dict[str, str]:
+        return {"priority": "a worker takes its queues in the order you name them, so use queue="}
 
     def settings(self) -> list[Setting]:
         kept = self.enqueue_options.get("result_ttl")

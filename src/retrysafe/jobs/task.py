@@ -11,7 +11,7 @@ import functools
 import inspect
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from retrysafe.core.keys import Key, Template
@@ -21,7 +21,7 @@ from retrysafe.engine.bridge import wait_for
 from retrysafe.engine.codecs import Codec, JsonCodec
 from retrysafe.engine.guard import Ended, Task, Unstorable
 from retrysafe.engine.once import checked_names, without
-from retrysafe.errors import InProgress, ResultNotStorable, StoredFailure, UsageError
+from retrysafe.errors import InProgress, OutcomeUnknown, ResultNotStorable, StoredFailure, UsageError
 from retrysafe.jobs.calls import fingerprint_of
 from retrysafe.jobs.enqueueing import stepping_aside
 from retrysafe.jobs.ids import job_id
@@ -38,7 +38,15 @@ PAUSES = (0.01, 0.02, 0.05, 0.1, 0.2)
 """Seconds between looks at a busy job before the queue is asked to come back later: whoever enqueued it may just be
 noting that it is sent."""
 
+MAX_ATTEMPTS = 10
+"""After so many attempts a job that dies with its worker is not begun again. A worker that was killed by a deployment,
+or ran out of memory, is not the job's fault, and that happens a few times; ten workers in a row are."""
+
 TX = "tx"
+
+
+class Deadly(Exception):
+    """It was begun so often that whoever comes next must not leave it to be begun again."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,9 @@ class FencedTask:
     tx: Any = None
     context: bool = False
     """Whether the function wants the queue's own context as its first argument."""
+    max_attempts: int | None = MAX_ATTEMPTS
+    """After so many attempts it is run as if it were not repeatable: if its worker dies again, a person has to look.
+    One that raises is tried again by its queue's own rules, however often. None: for ever."""
 
     # Which job ------------------------------------------------------------------------------
 
@@ -79,7 +90,7 @@ class FencedTask:
     def prepared(self, id: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task:
         key = Key(id, self.scope, "job")
         fingerprint = fingerprint_of(self.name, self.signature, args, kwargs, self.ignore)
-        return Task(key, self.safe.namespace, self.name, fingerprint, self.policy)
+        return self.safe.task(key, self.name, fingerprint, self.policy)
 
     # Running it -----------------------------------------------------------------------------
 
@@ -129,17 +140,36 @@ class FencedTask:
 
     def _guarded(self, task: Task, work: GuardedCall) -> Ended:
         if self.tx is None:
-            return self.safe.guard(task, work)
+            try:
+                return self.safe.guard(task, work)
+            except Deadly:
+                return self.safe.guard(last(task), work.last())
+            except OutcomeUnknown as unknown:
+                raise self._explained(unknown) from None
         from retrysafe.transactions.run import perform
 
         return perform(self.safe, task, self.tx, work)
 
     async def _aguarded(self, task: Task, work: GuardedCall) -> Ended:
         if self.tx is None:
-            return await self.safe.aguard(task, work)
+            try:
+                return await self.safe.aguard(task, work)
+            except Deadly:
+                return await self.safe.aguard(last(task), work.last())
+            except OutcomeUnknown as unknown:
+                raise self._explained(unknown) from None
         from retrysafe.transactions.run import aperform
 
         return await aperform(self.safe, task, self.tx, work)
+
+    def _explained(self, unknown: OutcomeUnknown) -> OutcomeUnknown:
+        if self.policy.abandoned == "rerun":
+            unknown.add_note(
+                f"retrysafe: {self.name} is begun again when its worker dies, but not for ever: after max_attempts="
+                f"{self.max_attempts} attempts its worker died once more, or was stopped. Find out why (`retrysafe "
+                "keys show` shows its record); to have it done after all, enqueue it under another key"
+            )
+        return unknown
 
     def result(self, ended: Ended) -> Any:
         return self.read(ended.answer, ended.record.id) if ended.replayed else ended.result
@@ -152,20 +182,34 @@ class FencedTask:
         return codecs.read_back(self.codec, answer, record_id)
 
 
+def last(task: Task) -> Task:
+    """The same job, claimed so that it is not begun again if this worker dies too."""
+    return replace(task, policy=task.policy.but(abandoned="uncertain"))
+
+
 class GuardedCall:
     """One delivery, as the guard's work and as the transaction's."""
 
-    __slots__ = ("_context", "_given", "_id", "_task")
+    __slots__ = ("_context", "_given", "_id", "_limit", "_task")
 
     def __init__(self, task: FencedTask, id: str, given: dict[str, Any], context: Any) -> None:
         self._task = task
         self._id = id
         self._given = given
         self._context = context
+        self._limit = task.max_attempts if task.policy.abandoned == "rerun" else None
+
+    def last(self) -> GuardedCall:
+        """Without a limit: it was seen to."""
+        same = GuardedCall(self._task, self._id, self._given, self._context)
+        same._limit = None
+        return same
 
     def call(self, given: Any) -> Any:
         """The guard gives its record, a transaction its handle."""
         record = given if isinstance(given, Record) else None
+        if record is not None and self._limit is not None and record.attempt > self._limit:
+            raise Deadly(f"this is attempt {record.attempt} of {self._id}")
         job = RunningJob(self._id, self._task.name, record.attempt if record else 0, record.run if record else b"")
         call = self._placed(given)
         if self._task.is_async:
@@ -214,6 +258,7 @@ def declare(
     context: bool,
     policy: Policy,
     codec: Codec | None,
+    max_attempts: int | None = MAX_ATTEMPTS,
     control: tuple[type[BaseException], ...] = (),
 ) -> FencedTask:
     """Check what a task was declared with. `control`: exceptions by which a task talks to its queue; never final."""
@@ -224,10 +269,19 @@ def declare(
     template = Template.parse(key) if key else None
     if template is not None:
         checked_names("key", template.fields, shown, name)
+    limit = checked_limit(max_attempts, name)
     chosen = policy if repeatable else policy.but(abandoned="uncertain")
-    if control and chosen.failures != "release":
-        chosen = chosen.but(failures=functools.partial(_final, chosen, control))
-    return FencedTask(safe, scope, name, function, shown, chosen, codec or JsonCodec(), template, ignored, tx, context)
+    if chosen.failures != "release":
+        chosen = chosen.but(failures=functools.partial(_final, chosen, (*control, Deadly)))
+    return FencedTask(
+        safe, scope, name, function, shown, chosen, codec or JsonCodec(), template, ignored, tx, context, limit
+    )
+
+
+def checked_limit(limit: object, task: str) -> int | None:
+    if limit is None or (isinstance(limit, int) and not isinstance(limit, bool) and limit >= 1):
+        return limit
+    raise UsageError(f"{task}: max_attempts={limit!r}: give a whole number, 1 or more, or None for no limit")
 
 
 def _final(policy: Policy, control: tuple[type[BaseException], ...], status: int, error: BaseException | None) -> bool:

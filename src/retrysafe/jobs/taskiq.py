@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 LONGEST_HOLD = 2.0
 """Seconds a busy job stays with its worker before it goes back to the queue: brokers here have no delays."""
 
+LABELS = {"countdown": "delay", "queue": "queue_name", "priority": "priority"}
+"""What brokers call it."""
+
 _delivered: ContextVar[TaskiqMessage | None] = ContextVar("retrysafe_taskiq_message", default=None)
 
 
@@ -111,7 +114,26 @@ class TaskiqJobs(Fence):
     async def asend(self, message: Message) -> Any:
         task = self.broker.find_task(message.task)
         assert task is not None, "declared with this broker"
-        return await task.kicker().with_task_id(message.id).kiq(*message.args, **message.kwargs)
+        names = labels_of(self.broker)
+        labels = {names[option]: value for option, value in message.delivery.given().items()}
+        return await task.kicker().with_labels(**labels).with_task_id(message.id).kiq(*message.args, **message.kwargs)
+
+    def cannot(self) -> dict[str, str]:
+        """Brokers read the labels they know, and say nothing of the others."""
+        broker, kind = self.broker, type(self.broker)
+        if kind.__module__.startswith("taskiq_redis"):
+            return dict.fromkeys(("countdown", "priority"), f"{kind.__name__} has none; use AioPikaBroker")
+        if not kind.__module__.startswith("taskiq_aio_pika"):
+            why = f"nothing is known of {kind.__name__}; give the task labels that it reads: task(label=…)"
+            return dict.fromkeys(LABELS, why)
+        found, queues = {}, getattr(broker, "_task_queues", [])
+        if not (getattr(broker, "_delay_queue", None) or getattr(broker, "_delayed_message_exchange_plugin", False)):
+            found["countdown"] = "give AioPikaBroker a delay_queue, or the plugin for delays"
+        if len(queues) < 2:
+            found["queue"] = "this AioPikaBroker has one queue; give it others with with_queue(…)"
+        if all(getattr(queue, "max_priority", None) is None for queue in queues):
+            found["priority"] = "none of its queues has a max_priority"
+        return found
 
     def settings(self) -> list[Setting]:
         found = []
@@ -149,6 +171,12 @@ class TaskiqJobs(Fence):
             name: value for name, value in run.__annotations__.items() if name in fenced.signature.parameters
         }
         return run
+
+
+def labels_of(broker: AsyncBroker) -> dict[str, str]:
+    """What a broker calls them: AioPikaBroker lets one choose."""
+    chosen = {"queue": "_label_for_routing", "priority": "_label_for_priority"}
+    return {**LABELS, **{option: getattr(broker, name, LABELS[option]) for option, name in chosen.items()}}
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Protocol
 
-from retrysafe.core.ops import Advance, Claim, Complete, Release, Suspect
+from retrysafe.core.ops import Advance, Claim, Release, Suspect
 from retrysafe.core.outcomes import Execute, Replay
-from retrysafe.core.records import Answer, Fence, Record
+from retrysafe.core.records import Answer
 from retrysafe.core.values import NotPlain
 from retrysafe.engine import typed
-from retrysafe.engine.effects import Flow, Invoke
+from retrysafe.engine.effects import Flow, Invoke, Persist
 from retrysafe.engine.events import Events
 from retrysafe.engine.guard import Ended, Task, claimed, refusal, replayed
+from retrysafe.engine.heartbeat import Lease
 from retrysafe.errors import (
     LeaseLost,
     NotFinished,
@@ -27,7 +28,7 @@ from retrysafe.operations import undoing
 from retrysafe.operations.endings import Stop, Undo
 from retrysafe.operations.failures import Unknown, told
 from retrysafe.operations.ground import Ground
-from retrysafe.operations.run import Run, commit, truth
+from retrysafe.operations.run import Run, commit, complete, truth
 from retrysafe.operations.steps import Step
 
 
@@ -63,7 +64,7 @@ def start(operation: Declared, task: Task, claim: Claim, events: Events, *, fres
         raise refusal(task, outcome)
     events.emit("new", claim.id, task.target)
     first = outcome.fence.attempt == 1 or (fresh and outcome.fence.attempt == 2)
-    answer = yield from attempt(operation, outcome.record, outcome.fence, first, events)
+    answer = yield from attempt(operation, outcome, first, events)
     return Ended(answer, False, None, outcome.record)
 
 
@@ -74,19 +75,31 @@ def give_up(operation: Declared, task: Task, claim: Claim, events: Events) -> Fl
         return
     record, fence = outcome.record, outcome.fence
     note = f"dead letter: {fence.attempt - 1} attempts of {operation.name} died at {record.point or 'the start'!r}"
-    if (yield Suspect(record.id, fence, note)):
+    if (yield Persist(Suspect(record.id, fence, note), outcome.until)):
         events.emit("suspected", record.id, record.target)
 
 
-def attempt(operation: Declared, record: Record, fence: Fence, first: bool, events: Events) -> Flow[Answer]:
-    """One attempt at a record we own."""
+def attempt(operation: Declared, granted: Execute, first: bool, events: Events) -> Flow[Answer]:
+    """One attempt at a record we own. Its lease is kept until the end is written down."""
+    record, fence = granted.record, granted.fence
+    lease = Lease(record.id, record.key, fence, granted.until)
     try:
-        run = adopt(operation, record, fence, first)
-    except OperationChanged as error:
-        # Left as it was found: unfinished, for whoever has the code that began it.
-        yield Advance(record.id, fence, record.point or "started", record.progress, "resume", 0)
-        yield Release(record.id, fence, str(error)[:400])
+        run = adopt(operation, granted, lease, first)
+    except OperationChanged:
+        # Left as it was found: unfinished, for whoever has the code that began it. The error may quote the journal.
+        point, note = record.point or "started", f"it was begun by other code, as {record.target!r}"
+        yield Persist(Advance(record.id, fence, 1, point, record.progress, "resume", 0), lease.until)
+        yield Persist(Release(record.id, fence, note), lease.until)
         raise
+    try:
+        return (yield from carried_on(operation, run, events))
+    finally:
+        lease.end()
+
+
+def carried_on(operation: Declared, run: Run, events: Events) -> Flow[Answer]:
+    """Forward from its recovery point, or back if it was being undone."""
+    record = run.record
     if run.journal.undoing is not None:
         return (yield from going_back(operation, run, events))
     result, failure = None, None
@@ -102,7 +115,8 @@ def attempt(operation: Declared, record: Record, fence: Fence, first: bool, even
     return (yield from ended(operation, run, result, failure, events))
 
 
-def adopt(operation: Declared, record: Record, fence: Fence, first: bool) -> Run:
+def adopt(operation: Declared, granted: Execute, lease: Lease, first: bool) -> Run:
+    record = granted.record
     if record.target != operation.target:
         raise OperationChanged(operation.target, f"it was begun as {record.target!r}")
     try:
@@ -110,9 +124,11 @@ def adopt(operation: Declared, record: Record, fence: Fence, first: bool) -> Run
             operation.name,
             operation.steps,
             record,
-            fence=fence,
-            lease=operation.lease,
+            lease=lease,
+            duration=operation.lease,
             ground=operation.ground,
+            told=granted.now,
+            asked=granted.asked,
             clock=operation.clock,
             first=first,
         )
@@ -121,7 +137,7 @@ def adopt(operation: Declared, record: Record, fence: Fence, first: bool) -> Run
 
 
 def invoke(operation: Declared, run: Run, function: Any) -> Invoke:
-    return Invoke(function, run.record.id, run.record.key, run.fence, operation.lease)
+    return Invoke(function, run.lease, operation.lease)
 
 
 # Endings ----------------------------------------------------------------------------------------
@@ -171,8 +187,7 @@ def finish(run: Run, answer: Answer, events: Events) -> Flow[Answer]:
     run.went_on()
     if run.dirty:
         yield from commit(run, run.journal)
-    if not (yield Complete(run.record.id, run.fence, answer)):
-        raise run.lost()
+    yield from complete(run, answer)
     events.emit("completed", run.record.id, run.record.target)
     return answer
 
@@ -186,7 +201,7 @@ def unfinished(operation: Declared, run: Run, error: Exception, events: Events) 
         return (yield from dead(run, error, "the outcome of a step is unknown", events))
     if run.fence.attempt < operation.max_attempts or isinstance(error, OperationChanged | StoreError):
         yield from step_back(run, error, events)
-        if isinstance(error, OperationChanged | UsageError | StoreError):
+        if isinstance(error, OperationChanged | UsageError):
             raise error
         raise NotFinished(operation.name, run.record.key, point(run), str(error)[:200]) from error
     if back:
@@ -204,16 +219,21 @@ def dead(run: Run, error: Exception, why: str, events: Events) -> Flow[Answer]:
     yield from commit(run, replace(run.journal, cause=told(error)), on_lapse="uncertain")
     cause = error.__cause__ or error
     note = f"dead letter: {why}, at {point(run)!r} ({type(cause).__name__}); see its ledger"
-    if not (yield Suspect(run.record.id, run.fence, note)):
+    yield from give_to_a_person(run, note, events)
+    raise OutcomeUnknown(run.record.key, run.record.started, f"{why}: {error}") from error
+
+
+def give_to_a_person(run: Run, note: str, events: Events) -> Flow[None]:
+    if not (yield Persist(Suspect(run.record.id, run.fence, note), run.lease.until)):
         raise run.lost()
     events.emit("suspected", run.record.id, run.record.target)
-    raise OutcomeUnknown(run.record.key, run.record.started, f"{why}: {error}") from error
 
 
 def step_back(run: Run, error: BaseException, events: Events) -> Flow[None]:
     """Release at the recovery point. What was begun is written down, so that nobody takes it for untouched."""
     yield from commit(run, replace(run.journal, cause=told(error)))
-    if (yield Release(run.record.id, run.fence, f"stopped at {point(run)!r} by {type(error).__name__}")):
+    note = f"stopped at {point(run)!r} by {type(error).__name__}"
+    if (yield Persist(Release(run.record.id, run.fence, note), run.lease.until)):
         events.emit("released", run.record.id, run.record.target)
 
 
@@ -226,8 +246,7 @@ def interrupted(run: Run, stop: BaseException, events: Events) -> Flow[None]:
             return
         if irrevocable(run):
             yield from commit(run, run.journal, on_lapse="uncertain")
-            yield Suspect(run.record.id, run.fence, f"stopped inside {point(run)!r}, which may not be repeated")
-            events.emit("suspected", run.record.id, run.record.target)
+            yield from give_to_a_person(run, f"stopped inside {point(run)!r}, which may not be repeated", events)
             return
         yield from step_back(run, stop, events)
     except Exception as trouble:
@@ -260,9 +279,7 @@ def going_back(operation: Declared, run: Run, events: Events) -> Flow[Answer]:
     if answer is None:
         steps = ", ".join(undoing.stuck(run.journal))
         why = f"the undo of {steps} failed"
-        if not (yield Suspect(run.record.id, run.fence, f"dead letter: {why}; see its ledger")):
-            raise run.lost()
-        events.emit("suspected", run.record.id, run.record.target)
+        yield from give_to_a_person(run, f"dead letter: {why}; see its ledger", events)
         raise OutcomeUnknown(run.record.key, run.record.started, why)
     events.emit("completed", run.record.id, run.record.target)
     return answer

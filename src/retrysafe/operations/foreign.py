@@ -108,4 +108,4 @@ def ask(step: Step, given: dict[str, Any], key: str) -> Flow[Any]:
 def usable(run: Run, step: Step, since: int) -> bool:
     """Whether the other system surely still knows our key: it may have seen it first at `since`."""
     margin = min(KEY_MARGIN, step.key_life / 10)
-    return run.now() - since < micros(step.key_life - margin)
+    return run.latest() - since < micros(step.key_life - margin)

@@ -17,8 +17,9 @@ from typing import Any
 from retrysafe.core.jobs import Job, Stage
 from retrysafe.core.ops import Complete, Install, Op, Renew
 from retrysafe.core.records import Answer
+from retrysafe.core.times import micros
 from retrysafe.engine import typed
-from retrysafe.engine.effects import Flow, Pause, Ring, Transact
+from retrysafe.engine.effects import Flow, Pause, Persist, Ring, Transact
 from retrysafe.errors import (
     LeaseLost,
     NotSameDatabase,
@@ -62,7 +63,7 @@ def local(run: Run, step: Step, place: int, known: Entry | None, given: dict[str
     def settled(result: Any, text: str) -> tuple[Journal, Answer | None]:
         answer = result if isinstance(result, Answer) else None
         kept = "" if answer is not None and run.ground.kind == "store" else text
-        entry = Entry(step.name, "done", step.dump_args(given), kept, run.now())
+        entry = Entry(step.name, "done", step.dump_args(given), kept, run.earliest())
         return run.stamped(run.journal.with_entry(place, entry)), answer
 
     def work(handle: Any) -> Any:
@@ -87,6 +88,11 @@ class Change:
     """Whether the result matters."""
 
 
+class Refused(Exception):
+    """The store said no inside the user's transaction, which is rolled back: somebody else has the record, or an
+    earlier commit of this step has arrived since it was last looked for."""
+
+
 LANDED = object()
 """In place of a result: the commit took place although its reply was lost."""
 
@@ -104,6 +110,8 @@ def persistently(run: Run, change: Change, tries: int) -> Flow[Any]:
             failure = error
         if (yield from truth(run)):
             return LANDED
+        if isinstance(failure, Refused):
+            raise run.lost()
         waits = contended if trouble(failure) is Trouble.AGAIN and contended else pauses
         if not waits:
             raise StepFailed(change.step, told(failure)) from failure
@@ -113,7 +121,7 @@ def persistently(run: Run, change: Change, tries: int) -> Flow[Any]:
 def once(run: Run, change: Change) -> Flow[Any]:
     ground = run.ground
     if ground.kind == "elsewhere":
-        if not (yield Renew(run.record.id, run.fence, run.lease)):
+        if not (yield Persist(Renew(run.record.id, run.fence, micros(run.duration)), run.lease.until)):
             raise run.lost()  # the user's commit cannot ask the fence, so it is asked just before
     elif not ground.known.install:
         ground.known.install = yield Install()  # before a transaction is open: an embedded store makes its tables now
@@ -123,9 +131,11 @@ def once(run: Run, change: Change) -> Flow[Any]:
     if staged:
         yield Ring()
     run.trying = None
-    run.journal, run.dirty = journal, ground.kind != "store"
     if ground.kind == "store":
+        run.advanced(journal)
         run.answer = answer
+    else:
+        run.journal, run.dirty = journal, True
     return result
 
 
@@ -147,8 +157,10 @@ def with_store(run: Run, change: Change, tx: Any, staged: list[Job]) -> Inside:
     staged += staging.jobs
     run.trying = journal
     for op in ops:
-        if (yield from statements.plans.of(run.ground.sealer.seal(op))) is False:
-            raise run.lost()
+        sealed = run.ground.sealer.seal(op)
+        plan = statements.plans.of(sealed) if isinstance(op, Stage) else statements.plans.obeyed(sealed)
+        if (yield from plan) is False:
+            raise Refused
     return result, journal, answer
 
 

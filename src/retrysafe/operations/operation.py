@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
@@ -14,6 +13,7 @@ from retrysafe.core.ops import Claim, Lookup
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.times import micros
 from retrysafe.engine import arguments, typed
+from retrysafe.engine.clock import clock
 from retrysafe.engine.effects import Flow
 from retrysafe.engine.guard import Ended, Task
 from retrysafe.engine.heartbeat import current_lease
@@ -35,6 +35,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_ATTEMPTS = 10
+ROOM = 5.0
+"""Seconds of a lease that are left for the renewal before a call."""
 
 
 class Operation:
@@ -70,8 +72,9 @@ class Operation:
 
     @property
     def lease(self) -> float:
-        """At least as long as the longest call: nobody takes over while a request may still be under way."""
-        calls = (step.timeout for step in self.steps.values() if step.kind == "foreign")
+        """Longer than the longest call: it begins only if it would be over before the lease is, so nobody takes over
+        while a request may still be under way."""
+        calls = (step.timeout + ROOM for step in self.steps.values() if step.kind == "foreign")
         return max(self.policy.lease, *calls, 0.0)
 
     @property
@@ -81,7 +84,8 @@ class Operation:
         return self._ground
 
     def clock(self) -> float:
-        return time.time()
+        """This process's own clock, by which it counts what has passed since it asked the store."""
+        return clock()
 
     # Declaring ------------------------------------------------------------------------------
 

@@ -14,12 +14,13 @@ from dataclasses import replace
 from typing import Any
 
 from retrysafe.core.keys import derive
-from retrysafe.core.ops import Advance, Lookup, Renew
-from retrysafe.core.records import Answer, Fence, Record
+from retrysafe.core.ops import Advance, Complete, Lookup, Renew
+from retrysafe.core.records import Answer, Record
 from retrysafe.core.states import OnLapse, State
 from retrysafe.core.times import SECOND, micros
-from retrysafe.engine.effects import Flow
-from retrysafe.errors import LeaseLost, OperationChanged, OperationError
+from retrysafe.engine.effects import Flow, Persist
+from retrysafe.engine.heartbeat import Lease
+from retrysafe.errors import LeaseLost, OperationChanged, OperationError, OutcomeUnrecorded, StoreError
 from retrysafe.operations.endings import Ending
 from retrysafe.operations.failures import StepFailed
 from retrysafe.operations.ground import Ground
@@ -42,19 +43,25 @@ class Run:
         steps: dict[str, Step],
         record: Record,
         *,
-        fence: Fence,
-        lease: float,
+        lease: Lease,
+        duration: float,
         ground: Ground,
+        told: int,
+        asked: float,
         clock: Callable[[], float],
         first: bool,
     ) -> None:
         self.name = name
         self.steps = steps
         self.record = record
-        self.fence = fence
-        self.lease = micros(lease)
+        self.fence = lease.fence
+        self.lease = lease
+        self.duration = duration
         self.ground = ground
-        self.clock = clock
+        self._told = told
+        self._asked = asked
+        self._heard = clock()
+        self._clock = clock
         self.first = first
         """Whether no attempt before this one can have called anybody."""
         self.journal = Journal.decode(record.progress)
@@ -62,6 +69,10 @@ class Run:
         """How many entries there were when this attempt began."""
         self.since = self.journal.at or record.created
         self.place = 0
+        self.advances = 0
+        """How many advances of this attempt were committed."""
+        self.unsure = False
+        """Whether one was sent and nobody said how it ended."""
         self.dirty = False
         self.inside = ""
         self.trying: Journal | None = None
@@ -72,8 +83,16 @@ class Run:
         self.broken: Exception | None = None
         check_known(name, steps, self.journal)
 
-    def now(self) -> int:
-        return round(self.clock() * SECOND)
+    # By the store's clock, which is the same for all hosts: what it said when it gave us the record, and what has
+    # passed here since. It looked at its clock after we asked and before we heard (I33).
+
+    def latest(self) -> int:
+        """It is not later than this."""
+        return self._told + round((self._clock() - self._asked) * SECOND)
+
+    def earliest(self) -> int:
+        """It is not earlier than this."""
+        return self._told + round((self._clock() - self._heard) * SECOND)
 
     def enter(self, step: Step) -> tuple[int, Entry | None]:
         """The place of this call, and what is known of it from an earlier attempt."""
@@ -114,18 +133,23 @@ class Run:
         if known is not None:
             return known.at
         if self.first or place > self.adopted:
-            return self.now()
+            return self.earliest()
         return self.since
 
     def key(self, step: Step, place: int, undo: bool = False) -> str:
         return derive(self.record.run, step.service, step.name, part=str(place), undo=undo)
 
     def advance(self, journal: Journal, on_lapse: OnLapse = "resume") -> Advance:
-        return Advance(self.record.id, self.fence, point_of(journal), journal.encode(), on_lapse, self.lease)
+        number, lease = self.advances + 1, micros(self.duration)
+        return Advance(self.record.id, self.fence, number, point_of(journal), journal.encode(), on_lapse, lease)
+
+    def advanced(self, journal: Journal) -> None:
+        self.advances, self.unsure = self.advances + 1, False
+        self.journal, self.dirty = journal, False
 
     def stamped(self, journal: Journal) -> Journal:
         """`at` moves only with a step that ended in this attempt: before that, an earlier attempt's call may be out."""
-        return replace(journal, at=self.now()) if len(journal.entries) > self.adopted else journal
+        return replace(journal, at=self.earliest()) if len(journal.entries) > self.adopted else journal
 
     def lost(self) -> LeaseLost:
         return LeaseLost(self.record.key, self.fence.attempt)
@@ -164,10 +188,31 @@ def one_step(run: Run, step: Step, story: Story, args: tuple[Any, ...], kwargs: 
 
 def commit(run: Run, journal: Journal, on_lapse: OnLapse = "resume") -> Flow[None]:
     """Make a journal the truth, or learn that we are no longer the ones who may."""
-    journal = run.stamped(journal)
-    if not (yield run.advance(journal, on_lapse)):
+    if run.unsure:
+        yield from count_anew(run)
+    journal, run.unsure = run.stamped(journal), True
+    if not (yield Persist(run.advance(journal, on_lapse), run.lease.until)):
         raise run.lost()
-    run.journal, run.dirty = journal, False
+    run.advanced(journal)
+
+
+def count_anew(run: Run) -> Flow[None]:
+    """After an advance whose end nobody told: which number comes next? A copy of it that is still on its way is refused
+    when the next one was quicker, and refuses the next one when it was not."""
+    record = (yield Lookup(run.record.id)).record
+    if record is None or record.fence != run.fence:
+        raise run.lost()
+    run.advances, run.unsure = record.advances, False
+
+
+def complete(run: Run, answer: Answer) -> Flow[None]:
+    """Store the answer, or say truthfully why it is not stored."""
+    try:
+        stored = yield Persist(Complete(run.record.id, run.fence, answer), run.lease.until)
+    except StoreError as error:
+        raise OutcomeUnrecorded(run.record.key, error) from error
+    if not stored:
+        raise run.lost()
 
 
 def truth(run: Run) -> Flow[bool]:
@@ -176,17 +221,16 @@ def truth(run: Run) -> Flow[bool]:
     Renewing comes first: on a database that lets others write meanwhile it waits for the row, so that a commit which
     is still on its way has either arrived when the record is read, or never will.
     """
-    tried = run.trying
-    if tried is None:
+    if run.trying is None:
         return False
-    yield Renew(run.record.id, run.fence, run.lease)
+    yield Persist(Renew(run.record.id, run.fence, micros(run.duration)), run.lease.until)
     record = (yield Lookup(run.record.id)).record
     if record is None or record.fence != run.fence or record.state is State.RELEASED:
         raise run.lost()
     run.trying = None
-    if Journal.decode(record.progress) != tried:
+    if record.advances != run.advances + 1:
         return False
-    run.journal, run.dirty = tried, False
+    run.advanced(Journal.decode(record.progress))
     if record.state is State.COMPLETED:
         run.answer = record.answer
     return True

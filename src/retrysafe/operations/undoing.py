@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from retrysafe.core.ops import Complete
 from retrysafe.core.records import Answer
 from retrysafe.engine import typed
 from retrysafe.engine.effects import Call, Flow, Pause, Transact
@@ -22,7 +21,7 @@ from retrysafe.operations.failures import StepFailed, Unknown, told
 from retrysafe.operations.foreign import usable
 from retrysafe.operations.journal import TO_UNDO, Entry, Journal
 from retrysafe.operations.local import Change, barred, persistently
-from retrysafe.operations.run import BACKOFF, Run, commit
+from retrysafe.operations.run import BACKOFF, Run, commit, complete
 from retrysafe.operations.steps import Step
 
 
@@ -51,8 +50,7 @@ def undo_all(run: Run) -> Flow[Answer | None]:
     assert answer is not None, "undoing was begun with an answer"
     if stuck(run.journal):
         return None
-    if not (yield Complete(run.record.id, run.fence, answer)):
-        raise run.lost()
+    yield from complete(run, answer)
     return answer
 
 
@@ -62,7 +60,7 @@ def stuck(journal: Journal) -> list[str]:
 
 def undo_one(run: Run, step: Step, place: int, entry: Entry) -> Flow[None]:
     """One undo, bounded. Its intent first: the next attempt must know that it may have happened."""
-    since = entry.undo_at if entry.state == "undoing" else run.now()
+    since = entry.undo_at if entry.state == "undoing" else run.earliest()
     begun = replace(entry, state="undoing", undo_at=since)
     if step.kind == "local":
         yield from undo_local(run, step, place, begun)

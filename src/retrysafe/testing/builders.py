@@ -32,7 +32,7 @@ from retrysafe.core.ops import (
     Stats,
     Suspect,
 )
-from retrysafe.core.records import Answer, Fingerprint, Gone, Kind, Record
+from retrysafe.core.records import CLOSED, Answer, Fingerprint, Gone, Kind, Record
 from retrysafe.core.states import OnLapse, State
 from retrysafe.core.times import micros
 
@@ -110,9 +110,12 @@ def advance(
     on_lapse: OnLapse = "resume",
     lease: float = 30,
     now: float | None = 0,
+    number: int | None = None,
 ) -> Advance:
+    """The next advance after those that the record shows; `number` where the record is older than that."""
     record = record_of(held)
-    return Advance(record.id, record.fence, point, progress, on_lapse, micros(lease), moment(now))
+    counted = min(record.advances + 1, CLOSED) if number is None else number
+    return Advance(record.id, record.fence, counted, point, progress, on_lapse, micros(lease), moment(now))
 
 
 def answer(

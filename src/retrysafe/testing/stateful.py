@@ -37,6 +37,7 @@ from retrysafe.core.states import State
 from retrysafe.core.times import FOREVER, HOUR
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing.driver import Do
+from retrysafe.testing.late import COPIED, judges_anew, succeeded
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ class Choice:
     answer: Answer | None
     flag: bool
     pick: int
+    number: int
     now: int
 
 
@@ -110,6 +112,7 @@ choices = st.builds(
     answer=st.one_of(st.none(), answers),
     flag=st.booleans(),
     pick=st.integers(min_value=0, max_value=11),
+    number=st.sampled_from([1, 1, 1, 2, 2, 3]),
     now=moments,
 )
 
@@ -125,6 +128,7 @@ class Comparison(RuleBasedStateMachine):
         self.oracle = Do.sync(MemoryStore())
         self.grants = 0
         self.claims: list[Claim] = []
+        self.done: list[Any] = []
         self.fences: dict[bytes, list[Fence]] = {name.id: [] for name in NAMES}
         self.now = 0
 
@@ -149,6 +153,17 @@ class Comparison(RuleBasedStateMachine):
     def an_earlier_claim_again(self, pick: int, now: int) -> None:
         """A claim of long ago arrives once more: same token, later or earlier time."""
         self.agree(replace(self.claims[pick % len(self.claims)], now=now))
+
+    @precondition(lambda self: self.done)
+    @rule(pick=st.integers(min_value=0, max_value=11), now=moments)
+    def a_late_copy(self, pick: int, now: int) -> None:
+        """I32: something that was done long ago arrives once more, and changes nothing."""
+        copy = replace(self.done[pick % len(self.done)], now=now)
+        before = self.oracle(Lookup(copy.id, now)).record
+        self.agree(copy)
+        after = self.oracle(Lookup(copy.id, now)).record
+        if before is not None:
+            assert after == before, f"a late copy of {copy} changed {before} into {after}"
 
     @rule(batch=st.lists(choices, max_size=3, unique_by=lambda choice: choice.name))
     def together(self, batch: list[Choice]) -> None:
@@ -204,6 +219,8 @@ class Comparison(RuleBasedStateMachine):
     def remember(self, op: Op[Any], reply: Any) -> None:
         """Fences that were right once are the ones worth trying again."""
         self.now = getattr(op, "now", 0) or 0
+        if isinstance(op, COPIED) and succeeded(reply) and not judges_anew(op):
+            self.done = [op, *self.done][:12]
         if isinstance(op, Claim):
             self.claims.append(op)
             if isinstance(reply, ClaimReply) and reply.granted and reply.record is not None:
@@ -245,7 +262,7 @@ class Comparison(RuleBasedStateMachine):
 BUILD: dict[str, Callable[[Comparison, Choice], Op[Any]]] = {
     "claim": Comparison.claim,
     "renew": lambda m, c: Renew(c.name.id, m.fence(c), c.lease, c.now),
-    "advance": lambda m, c: Advance(c.name.id, m.fence(c), c.text, c.blob, c.on_lapse, c.lease, c.now),
+    "advance": lambda m, c: Advance(c.name.id, m.fence(c), c.number, c.text, c.blob, c.on_lapse, c.lease, c.now),
     "complete": lambda m, c: Complete(c.name.id, m.fence(c), c.answer or ANSWERS[0], c.now),
     "release": lambda m, c: Release(c.name.id, m.fence(c), c.text, c.now),
     "suspect": lambda m, c: Suspect(c.name.id, m.fence(c), c.text, c.flag, c.now),

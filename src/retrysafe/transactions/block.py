@@ -34,7 +34,7 @@ def block_task(
     elif scope is not None and scope != key.scope:
         raise UsageError(f"scope={scope!r} is not the scope of {key!r}; give a Key, or a text and its scope")
     fingerprint = fingerprint_of("safe.transaction", {"request": request, "target": target}, frozenset())
-    return Task(key, safe.namespace, target, fingerprint, policy or safe.policy or RELEASE)
+    return safe.task(key, target, fingerprint, policy or safe.policy or RELEASE)
 
 
 class Block:

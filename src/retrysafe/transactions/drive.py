@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, supp
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrysafe.engine.effects import Pause
-from retrysafe.engine.perform import SETTLE_LIMIT
+from retrysafe.engine.resending import SETTLE_LIMIT
 from retrysafe.stores.mongo.plans import Command
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import AsyncTx, AsyncTxSource, Tx, TxSource

@@ -15,7 +15,7 @@ import pymssql
 from retrysafe.errors import NestedTransaction
 from retrysafe.stores.base import follow
 from retrysafe.stores.mssql.dialect import DIALECT
-from retrysafe.stores.mssql.talking import BEGIN, COMMIT, ROLLBACK, heard, spoken
+from retrysafe.stores.mssql.talking import BEGIN, COMMIT, ROLLBACK, bound, heard, spoken
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import DialectName, Rows
 
@@ -37,7 +37,7 @@ class PymssqlTx:
 
     def _hear(self, text: str, values: Mapping[str, Any]) -> Rows:
         with self.handle.cursor(as_dict=False) as cursor:  # plain rows, whichever its owner has chosen
-            cursor.execute(text, dict(values)) if values else cursor.execute(text)
+            cursor.execute(text, bound(values)) if values else cursor.execute(text)
             return list(heard(cursor))
 
     def flush(self) -> None:

@@ -19,13 +19,15 @@ from retrysafe.errors import RetrySafeError, StoreError, UsageError
 from retrysafe.operations.accepting import Accepted
 from retrysafe.policy import Policy
 from retrysafe.web import problems, status
-from retrysafe.web.capture import BODILESS, NO_STORE, REPLAYED, Response
+from retrysafe.web.capture import BODILESS, REPLAYED, Response, uncached
 from retrysafe.web.colours import AsyncExchange
 from retrysafe.web.current import current_exchange
 from retrysafe.web.exchange import EXCHANGE, Exchange, mount
 from retrysafe.web.openapi import Strength
+from retrysafe.web.paths import target_of
 from retrysafe.web.problems import Codes
 from retrysafe.web.routes import SAFE_METHODS
+from retrysafe.web.telling import described
 
 _log = logging.getLogger("retrysafe.web")
 
@@ -37,10 +39,10 @@ def find_exchange(scope: Mapping[str, Any], fix: str) -> AsyncExchange | None:
     """The exchange of this request; None for a method that changes nothing. Otherwise it must be there: a route that
     asks to be protected does not run without."""
     exchange: AsyncExchange | None = scope.get(EXCHANGE)
-    if exchange is None and scope["method"] not in SAFE_METHODS:
+    if exchange is None and scope["method"].upper() not in SAFE_METHODS:
         raise UsageError(
-            f"{scope['method']} {scope['path']} asks for its idempotency key, but the middleware does not capture it: "
-            f"{fix}; if it is there, see that neither its methods= nor its routes= leaves this route alone"
+            f"{target_of(scope['method'], scope['path'])} asks for its idempotency key, but the middleware does not "
+            f"capture it: {fix}; if it is there, see that neither its methods= nor its routes= leaves this route alone"
         )
     return exchange
 
@@ -76,8 +78,8 @@ def of_answer(answer: Answered) -> Response:
     told = answer.answer if isinstance(answer, Ended) else answer
     headers = list(told.headers)
     if replayed:
-        headers = [pair for pair in headers if pair[0].lower() not in ("cache-control", "idempotent-replayed")]
-        headers += [NO_STORE, REPLAYED]
+        headers = [pair for pair in uncached(headers) if pair[0].lower() != "idempotent-replayed"]
+        headers.append(REPLAYED)
     if told.status in BODILESS:
         return Response(told.status, tuple(headers), b"")
     return Response.own(told.status, tuple(headers), told.body)
@@ -101,7 +103,10 @@ def of_error(error: RetrySafeError, exchange: Exchange | None) -> Response:
         raise error
     problem = problems.of_error(error)
     if problem.code in ("failed", "unavailable", "unknown"):
-        _log.error("%s: %s", exchange.target if exchange is not None else "a route", error)
+        if exchange is not None:
+            exchange.log(error)
+        else:
+            _log.error("a route: %s", described(error))
     wait = getattr(error, "retry_after", 1.0 if isinstance(error, StoreError) else None)
     codes, docs = (Codes(), problems.DOCS) if exchange is None else (exchange.settings.codes, exchange.settings.docs)
     return problems.respond(problem, codes, docs, retry_after=None if wait is None else max(1, round(wait)))

@@ -63,13 +63,15 @@ class IdempotencyMiddleware:
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        if scope["method"] not in self._methods:
-            if self.settings.serves_status and scope["method"] == "GET":
+        # Upper case only to decide: the application gets it as it came, and some dispatch `patch` as PATCH.
+        method = scope["method"].upper()
+        if method not in self._methods:
+            if self.settings.serves_status and method == "GET":
                 token = self._status_token(scope)
                 if token is not None:
                     return await self._status(of_scope(scope), token, send)
             return await self.app(scope, receive, send)
-        route = self.settings.routes.find(scope["method"], local_path(scope))
+        route = self.settings.routes.find(method, local_path(scope))
         if route is None:
             return await self.app(scope, receive, send)
         lines = [value for name, value in scope["headers"] if name == self._header]

@@ -40,6 +40,7 @@ REMEMBERED = 1_000
 
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _EVENTS = re.compile(r"\s*text/event-stream\s*(;|$)", re.IGNORECASE)
+_DIRECTIVE = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*"?)+')  # a comma between quotes is no end
 _BAD_VALUE = re.compile(r"[\r\n\0]")
 
 
@@ -107,7 +108,7 @@ def to_store(status: int, headers: Pairs, body: bytes, dropped: Dropped) -> Answ
     return Answer(status, body, dropped.keep(headers))
 
 
-def to_replay(record: Record) -> Response:
+def to_replay(record: Record, *, at_its_own_address: bool = True) -> Response:
     """The stored answer as it goes out again. What could not have been stored by us is refused, not sent."""
     answer = record.answer
     assert answer is not None, "a completed record has an answer"
@@ -118,13 +119,38 @@ def to_replay(record: Record) -> Response:
             raise CorruptRecord(record.id, "a header of its answer holds a line break or a bad name")
         if not (value.isascii() or _latin(value)):
             raise CorruptRecord(record.id, "a header of its answer cannot be sent")
-    kept = [(name, value) for name, value in answer.headers if name.lower() not in _REPLACED]
+    kept = [(name, value) for name, value in uncached(answer.headers) if name.lower() not in _REPLACED]
+    if not at_its_own_address:
+        kept = [pair for pair in kept if pair[0].lower() != "cache-control"] + [NO_STORE]
     if answer.status not in BODILESS:
         kept.append(("content-length", str(len(answer.body))))
-    return Response(answer.status, (*kept, NO_STORE, REPLAYED), answer.body)
+    return Response(answer.status, (*kept, REPLAYED), answer.body)
 
 
-_REPLACED = frozenset({"cache-control", "content-length", "transfer-encoding", "idempotent-replayed"})
+_REPLACED = frozenset({"content-length", "transfer-encoding", "idempotent-replayed"})
+
+
+def uncached(headers: Pairs) -> list[tuple[str, str]]:
+    """The headers of a replay, which no shared cache may keep for others. What the application said about caching
+    stays where it forbids that itself (docs/decisions/0060-caching-of-replays.md)."""
+    said = [value for name, value in headers if name.lower() == "cache-control"]
+    private = _is_private(said)
+    kept = [(name, value) for name, value in headers if not _is_for_caches(name.lower(), private)]
+    return kept if private else [*kept, NO_STORE]
+
+
+def _is_for_caches(name: str, private: bool) -> bool:
+    # A CDN obeys a header of its own kind before Cache-Control (RFC 9213).
+    return (
+        name == "surrogate-control" or name.endswith("cdn-cache-control") or (name == "cache-control" and not private)
+    )
+
+
+def _is_private(lines: Iterable[str]) -> bool:
+    """Whether these lines of Cache-Control keep an answer out of shared caches. `private="x"` does that for one header
+    only, and `must-understand` takes `no-store` back."""
+    said = {part.strip().lower() for line in lines for part in _DIRECTIVE.findall(line)}
+    return "private" in said or ("no-store" in said and "must-understand" not in said)
 
 
 def _latin(value: str) -> bool:

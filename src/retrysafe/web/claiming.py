@@ -23,23 +23,23 @@ def taken(claim: Claim, task: Task, events: Events) -> Flow[Outcome]:
         try:
             yield INTERRUPTIBLE
         except BaseException:
-            lease = Lease(claim.id, task.key.value, outcome.fence)
+            lease = Lease(claim.id, task.key.value, outcome.fence, outcome.until)
             yield from release(task, lease, "it was interrupted before it began", events)
             raise
     return outcome
 
 
-def capped(flow: Flow[Outcome], waiters: Waiters, record_id: bytes, target: str, events: Events) -> Flow[Outcome]:
+def capped(flow: Flow[Outcome], waiters: Waiters, task: Task, record_id: bytes, events: Events) -> Flow[Outcome]:
     """Let a flow that may wait do so only while there is room among the waiters; otherwise it is busy at once."""
     waiting = False
     try:
         effect: Effect = next(flow)
         while True:
             if isinstance(effect, Pause) and effect.seconds > 0 and not waiting:
-                waiting = waiters.enter()
+                waiting = waiters.enter(task.key.scope)
                 if not waiting:
                     flow.close()
-                    events.emit("busy", record_id, target)
+                    events.emit("busy", record_id, task.target)
                     return Busy(SECOND)
             try:
                 reply: Any = yield effect
@@ -52,4 +52,4 @@ def capped(flow: Flow[Outcome], waiters: Waiters, record_id: bytes, target: str,
         return outcome
     finally:
         if waiting:
-            waiters.leave()
+            waiters.leave(task.key.scope)

@@ -9,15 +9,13 @@ Everything that decides is here, once, as flows; the two colours in colours.py o
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 from uuid import UUID
 
-from retrysafe.core.fingerprint import of_request
-from retrysafe.core.keys import Key, frame
+from retrysafe.core.keys import Key
 from retrysafe.core.ops import Lookup, LookupReply
 from retrysafe.core.outcomes import Busy, Execute, Outcome, Replay
 from retrysafe.core.records import Answer, Fingerprint, Gone, Record
@@ -30,6 +28,7 @@ from retrysafe.errors import (
     KeyProblem,
     LeaseLost,
     MissingKey,
+    OutcomeUnrecorded,
     RetrySafeError,
     ScopeRequired,
     StoreError,
@@ -38,13 +37,16 @@ from retrysafe.errors import (
 from retrysafe.policy import Policy
 from retrysafe.web import problems, status
 from retrysafe.web.capture import Pairs, Response, to_replay, to_store
+from retrysafe.web.census import Sent
 from retrysafe.web.claiming import capped, taken
+from retrysafe.web.fingerprints import of_http
 from retrysafe.web.keyheader import mint, quoted, read_key
-from retrysafe.web.load import Sent
+from retrysafe.web.paths import named
 from retrysafe.web.problems import Problem
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Settings
 from retrysafe.web.shortcut import Shortcut
+from retrysafe.web.telling import described
 from retrysafe.web.view import RequestView
 
 EXCHANGE = "retrysafe.exchange"
@@ -94,6 +96,7 @@ class Exchange:
         self.target = route.target
         self.response: Response | None = None
         """The answer to send instead of the application's; None while it may speak for itself."""
+        self.scope = ""
         self.key: Key | None = None
         self.held: Held | None = None
         self.asked = False
@@ -107,6 +110,8 @@ class Exchange:
         self.reruns = reruns
         """How often this request has run before, for nothing."""
         self.observed: Lease | None = None
+        self.older: tuple[Fingerprint, ...] = ()
+        """The fingerprint of this request in the forms of older releases, where they differ (fingerprints.py)."""
         self._stops: tuple[Stop, ...] = ()
 
     @property
@@ -137,7 +142,7 @@ class Exchange:
     # Before the claim ---------------------------------------------------------------------------
 
     def asks(self, policy: Policy | None, target: str | None) -> Policy:
-        self.policy, self.target = policy or self.policy, target or self.target
+        self.policy, self.target = policy or self.policy, named(target) if target else self.target
         if self.asked:
             raise UsageError(f"{self.target} asks for its claim twice; one request has one key and one claim")
         if self.started:
@@ -175,6 +180,7 @@ class Exchange:
         return not self.reruns and self.settings.census.count(self.target, scope, sent)
 
     def identified(self, scope: str, policy: Policy) -> Key | None:
+        self.scope = scope
         value = self._read_key(policy, scope)
         if value is None:
             return None
@@ -185,15 +191,10 @@ class Exchange:
         return self.key
 
     def task(self, key: Key, policy: Policy, chunks: list[bytes]) -> Task:
-        return Task(key, self.settings.safe.namespace, self.target, self._fingerprint(chunks), policy)
-
-    def _fingerprint(self, chunks: list[bytes]) -> Fingerprint:
-        view, own = self.view, self.route.fingerprint
-        if own is None:
-            return of_request(view.method, view.path, view.query, view.headers.get("content-type", ""), chunks)
-        value = own(view, b"".join(chunks))
-        framed = frame(view.method, view.path, value)
-        return Fingerprint("http-own1", hashlib.sha256(framed).digest(), len(value))
+        # The one place where a request's fingerprint meets its claim. `older` is what the release before wrote for the
+        # same request, nearly always nothing: a claim that can carry alternatives gets them here.
+        preferred, self.older = of_http(self.view, self.route, chunks)
+        return Task(key, self.settings.safe.namespace, self.target, preferred, policy)
 
     # The claim ----------------------------------------------------------------------------------
 
@@ -212,12 +213,13 @@ class Exchange:
                 raise self.refused(problems.QUOTA, retry_after=self._retry_after())
         taking = taken(claim, task, events)
         if task.policy.busy == "wait":
-            taking = capped(taking, settings.waiters, claim.id, task.target, events)
+            taking = capped(taking, settings.waiters, task, claim.id, events)
         outcome: Outcome = yield from taking
         if isinstance(outcome, Execute):
             _same_owner(outcome.record, task)
             events.emit("new", claim.id, task.target)
-            return Held(task, Lease(claim.id, task.key.value, outcome.fence), outcome.record, time.monotonic())
+            lease = Lease(claim.id, task.key.value, outcome.fence, outcome.until)
+            return Held(task, lease, outcome.record, time.monotonic())
         if isinstance(outcome, Replay):
             _same_owner(outcome.record, task)
             answer = outcome.record.answer
@@ -239,11 +241,19 @@ class Exchange:
             return Shortcut("the answer is stored")
         problem = why if isinstance(why, Problem) else problems.of_error(why)
         if problem.code in ("failed", "unavailable", "unknown") and isinstance(why, RetrySafeError):
-            _log.error("%s: %s", self.target, why)
+            self.log(why)
         if retry_after is None and problem.code in ("in_progress", "unavailable"):
             retry_after = self._retry_after()
         self.response = self._respond(problem, retry_after)
         return Shortcut(problem.title)
+
+    def log(self, error: RetrySafeError) -> None:
+        """For the operator. The record is named by its id: its key and its scope are the client's (S28)."""
+        record = self.key.id(self.settings.safe.namespace).hex() if self.key is not None else "none"
+        _log.error("%s: %s (record %s)", self.target, self.described(error), record)
+
+    def described(self, error: BaseException) -> str:
+        return described(error, self.scope, self.key.value if self.key is not None else "")
 
     def _retry_after(self) -> int:
         return self.settings.durations.retry_after(self.target, self.policy.lease)
@@ -294,11 +304,13 @@ class Exchange:
 
     def stopped(self, error: BaseException) -> Flow[Response | None]:
         """Cancelled, or the process is ending: nobody knows how far it got."""
-        held = self._end(0)
+        held = self._held()
         try:
             yield from abandoned(held.task, held.lease, error, self.settings.safe.events)
         except StoreError as trouble:
             self._trouble(held, trouble)
+        finally:
+            self._end(0)
         return None
 
     def let_go(self) -> Flow[Response | None]:
@@ -306,37 +318,40 @@ class Exchange:
         return (yield from self._let_go("its answer was not final"))
 
     def _let_go(self, note: str) -> Flow[Response | None]:
-        held = self._end(0)
+        held = self._held()
         try:
             yield from release(held.task, held.lease, note, self.settings.safe.events)
         except StoreError as trouble:
             self._trouble(held, trouble)  # the lease lapses by itself
+        finally:
+            self._end(0)
         return None
 
     def _completing(self, answer: Answer) -> Flow[Response | None]:
-        held, stored = self.held, 0
-        assert held is not None, "only a claimed exchange is settled"
+        held, stored = self._held(), 0
         try:
             yield from complete(held.task, held.lease, answer, self.settings.safe.events)
             stored = len(answer.body)
         except LeaseLost:
             return self._respond(problems.LOST)
-        except StoreError as trouble:
+        except OutcomeUnrecorded as trouble:
             # An answer that is not stored must not be sent: the retry could get another one.
-            self._trouble(held, trouble)
+            _log.error("%s: %s", self.target, trouble)
             return self._respond(problems.UNRECORDED, self._retry_after())
         finally:
             self._end(stored)
         return None
 
-    def _end(self, size: int) -> Held:
+    def _held(self) -> Held:
+        assert self.held is not None, "only a claimed exchange is settled"
+        return self.held
+
+    def _end(self, size: int) -> None:
         """The claim is over, whatever became of it."""
-        held, self.held = self.held, None
-        assert held is not None, "only a claimed exchange is settled"
+        held, self.held = self._held(), None
         self._stop()
         self.settings.durations.saw(self.target, time.monotonic() - held.began)
         self.settings.quotas.ended(held.task.key.scope, size, held.task.policy.retention)
-        return held
 
     def _stop(self) -> None:
         stops, self._stops = self._stops, ()
@@ -345,7 +360,7 @@ class Exchange:
 
     def _trouble(self, held: Held, trouble: StoreError) -> None:
         self.settings.safe.events.emit("store_failed", held.lease.id, self.target)
-        _log.error("%s: how it ended could not be written down: %s", self.target, trouble)
+        _log.error("%s: how it ended could not be written down: %s", self.target, self.described(trouble))
 
     # An answer that passes by -------------------------------------------------------------------
 

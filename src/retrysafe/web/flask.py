@@ -38,6 +38,7 @@ from retrysafe.web.colours import SyncExchange
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.joined import Wanted, checked_tx, handed, join
 from retrysafe.web.openapi import Strength
+from retrysafe.web.paths import spelled
 from retrysafe.web.routes import SAFE_METHODS
 from retrysafe.web.settings import Options
 from retrysafe.web.shortcut import Shortcut
@@ -176,7 +177,7 @@ def _in_transaction(
 
 
 def _target() -> str:
-    return f"{request.method} {request.url_rule or request.path}"
+    return f"{request.method} {request.url_rule or spelled(request.path)}"
 
 
 def _exchange() -> SyncExchange | None:

@@ -20,6 +20,7 @@ who is undone again and again is told 409 `rolled-back`.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Generator
@@ -29,7 +30,7 @@ from typing import Any
 from retrysafe.core.ops import Complete, Install, Lookup, LookupReply, Release, Suspect
 from retrysafe.core.outcomes import Busy, Mismatch, Outcome, Replay, Uncertain
 from retrysafe.core.records import Answer, Record
-from retrysafe.engine.effects import Effect, Flow, Pause
+from retrysafe.engine.effects import Effect, Flow, Pause, Persist
 from retrysafe.engine.events import Name
 from retrysafe.engine.guard import POLL, Task, refusal
 from retrysafe.engine.heartbeat import Lease
@@ -93,7 +94,7 @@ class Joint:
             raise self.exchange.refused(error) from error
         if not rerun:
             self._events.emit("new", self.claim.id, task.target)
-        lease = Lease(self.claim.id, task.key.value, record.fence)
+        lease = Lease(self.claim.id, task.key.value, record.fence, math.inf)  # the open transaction is the lease
         self.exchange.hold(Held(task=task, lease=lease, record=record, began=time.monotonic()))
 
     def _giving_way(self) -> TxFlow[None]:
@@ -130,7 +131,7 @@ class Joint:
 
     def _admitted(self) -> TxFlow[Opened | Outcome]:
         """While another is at it wait as the policy says, with no transaction open and a place among the waiters."""
-        policy, waiters = self.task.policy, self.exchange.settings.waiters
+        policy, waiters, scope = self.task.policy, self.exchange.settings.waiters, self.task.key.scope
         waited, waiting = 0.0, False
         try:
             while True:
@@ -138,7 +139,7 @@ class Joint:
                 left = policy.wait - waited
                 if not (isinstance(found, Busy) and policy.busy == "wait" and left > 0):
                     return found
-                waiting = waiting or waiters.enter()
+                waiting = waiting or waiters.enter(scope)
                 if not waiting:
                     return found
                 pause = min(random.uniform(*POLL), left)
@@ -146,7 +147,7 @@ class Joint:
                 waited += pause
         finally:
             if waiting:
-                waiters.leave()
+                waiters.leave(scope)
 
     def _refused(self, found: Outcome) -> Shortcut:
         """Put the stored answer or the problem in place."""
@@ -175,7 +176,7 @@ class Joint:
         except Undone as undone:
             return self._lost(str(undone))
         except (StoreUnclear, TransactionSplit) as error:
-            _log.error("%s: %s", self.exchange.target, error)
+            self.exchange.log(error)
             return self._respond(problems.UNKNOWN)
         except RetrySafeError as error:
             return self._told(error)
@@ -196,6 +197,8 @@ class Joint:
             return told
 
     def _performed(self, effect: Effect) -> Generator[Any, Any, Any]:
+        if isinstance(effect, Persist):
+            effect = effect.op  # a transaction is carried out once: it has nothing to insist on
         if isinstance(effect, Complete):
             yield from self._completing(effect.answer)
             return True
@@ -251,7 +254,7 @@ class Joint:
         except Instead as instead:
             return instead.response
         except (RetrySafeError, Undone) as trouble_:
-            _log.error("%s: how it ended could not be written down: %s", exchange.target, trouble_)
+            _log.error("%s: how it ended could not be written down: %s", exchange.target, exchange.described(trouble_))
             return self._respond(problems.FAILED_FOR_NOW)
         self._events.emit("completed", self.claim.id, self.task.target)
         return told

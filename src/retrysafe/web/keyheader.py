@@ -13,7 +13,8 @@ from retrysafe.errors import MalformedKey, UsageError
 HEADER = "Idempotency-Key"
 
 # By pattern and not by uuid.UUID(), which also takes braces, `urn:uuid:` and any number of hyphens.
-_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-fA-F]{32}")
+_UUID_FIX = "send a new UUID for each operation, with its hyphens or without, and the same one with each retry"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +29,14 @@ class KeyRule:
             raise UsageError(f"KeyRule(min_length={self.min_length}): give 1 to {MAX_KEY}")
 
     def check(self, key: str) -> None:
-        if len(key) < self.min_length:
-            raise MalformedKey(key, f"it has {len(key)} characters, and this server asks for {self.min_length}")
         if self.uuid and not _UUID.fullmatch(key):
-            raise MalformedKey(key, "this server asks for a UUID in its usual spelling")
+            raise MalformedKey(key, "this server takes only UUIDs", _UUID_FIX)
+        if len(key) < self.min_length:
+            raise MalformedKey(
+                key,
+                f"it has {len(key)} characters, and this server asks for at least {self.min_length}",
+                f"send {self.min_length} to {MAX_KEY} visible ASCII characters that nobody guesses, such as a UUID",
+            )
 
 
 def read_key(lines: Sequence[str], rule: KeyRule) -> str | None:
@@ -39,7 +44,7 @@ def read_key(lines: Sequence[str], rule: KeyRule) -> str | None:
     if not lines:
         return None
     if len(lines) > 1:
-        raise MalformedKey(", ".join(lines), f"{len(lines)} header lines were sent, and there must be exactly one")
+        raise MalformedKey(", ".join(lines), f"{len(lines)} header lines were sent", "send exactly one")
     key = parse_key(lines[0])
     rule.check(key)
     return key

@@ -1,29 +1,25 @@
-"""What this process knows of its own traffic: how long routes take, who waits, who uses how much, who sends keys.
+"""What this process knows of its own traffic: how long routes take, who waits, who uses how much.
 
-All of it is in memory, of this process alone, and bounded. It steers `Retry-After`, waiting, quotas and the rollout;
+All of it is in memory, of this process alone, and bounded. It steers `Retry-After`, waiting and quotas;
 nothing about who may run depends on it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
-from retrysafe.core.keys import frame
 from retrysafe.errors import UsageError
 
 T = TypeVar("T")
 Clock = Callable[[], float]
 
 MAX_ROUTES = 1_000
-MAX_CLIENTS = 1_000
 MAX_SCOPES = 10_000
 
 
@@ -75,23 +71,32 @@ class Durations:
 
 
 class Waiters:
-    """How many requests of this process may wait for another one at the same time."""
+    """How many requests of this process may wait for another one at the same time, and how they share the places.
+
+    A scope gets another place while it has less than twice as many as are free. Alone it takes two thirds of them; the
+    next one two thirds of the rest, and so on: nobody shuts the others out, and nothing is set aside for nobody.
+    """
+
+    SHARE = 2
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._now = 0
+        self._waiting: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def enter(self) -> bool:
+    def enter(self, scope: str) -> bool:
         with self._lock:
-            if self._now >= self._limit:
+            free = self._limit - self._waiting.total()
+            if self._waiting[scope] >= self.SHARE * free:
                 return False
-            self._now += 1
+            self._waiting[scope] += 1
             return True
 
-    def leave(self) -> None:
+    def leave(self, scope: str) -> None:
         with self._lock:
-            self._now -= 1
+            self._waiting[scope] -= 1
+            if not self._waiting[scope]:
+                del self._waiting[scope]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,46 +192,3 @@ class Quotas:
                 usage = self._usage[scope]
                 usage.leases = max(0, usage.leases - 1)
                 usage.bytes.add(size, self._clock(), window)
-
-
-Sent = Literal[
-    "keyed", "missing", "malformed", "generated", "unclaimed",
-    "would_run", "would_replay", "would_mismatch", "would_conflict", "would_refuse",
-]  # fmt: skip
-
-
-class Census:
-    """Who sends keys, by route and client: what a rollout is steered by. A client is a hash of its scope (S28)."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[tuple[str, str, Sent]] = Counter()
-        self._routes: set[str] = set()
-        self._clients: set[str] = set()
-        self._lock = threading.Lock()
-
-    def count(self, target: str, scope: str, sent: Sent) -> bool:
-        """Add one; whether this is the first of its kind."""
-        client = client_name(scope)
-        with self._lock:
-            place = (_admitted(self._routes, target, MAX_ROUTES), _admitted(self._clients, client, MAX_CLIENTS), sent)
-            self._counts[place] += 1
-            return self._counts[place] == 1
-
-    def table(self) -> dict[tuple[str, str, Sent], int]:
-        """Counts by (route, client, what it sent). The client is empty where nobody had to say who asks."""
-        with self._lock:
-            return dict(self._counts)
-
-
-@lru_cache(MAX_CLIENTS)
-def client_name(scope: str) -> str:
-    return hashlib.sha256(frame("client", scope)).hexdigest()[:16] if scope else ""
-
-
-def _admitted(known: set[str], name: str, limit: int) -> str:
-    if name in known:
-        return name
-    if len(known) >= limit:
-        return "other"
-    known.add(name)
-    return name

@@ -14,16 +14,18 @@ from retrysafe.engine.events import Events
 from retrysafe.engine.guard import Task
 from retrysafe.engine.heartbeat import Lease
 from retrysafe.errors import KeyProblem, ScopeRequired, StoreError
+from retrysafe.web.census import Sent
 from retrysafe.web.claiming import taken
 from retrysafe.web.exchange import Exchange
 from retrysafe.web.keyheader import read_key
-from retrysafe.web.load import Sent
+from retrysafe.web.telling import described
 
 _log = logging.getLogger("retrysafe.web")
 
 
 def sent_key(exchange: Exchange, scope: str) -> Key | None:
     """The key as it would be read; what would be refused is counted."""
+    exchange.scope = scope
     try:
         value = read_key(exchange.lines, exchange.settings.key_rule)
         exchange.count("missing" if value is None else "keyed", scope)
@@ -41,10 +43,10 @@ def began(exchange: Exchange, task: Task) -> Flow[None]:
     try:
         outcome: Outcome = yield from taken(claim, task, Events())
     except StoreError as error:
-        _log.warning("%s: observing failed: %s", exchange.target, error)
+        _log.warning("%s: observing failed: %s", exchange.target, described(error, task.key.value, task.key.scope))
         return
     if isinstance(outcome, Execute):
-        exchange.observed = Lease(claim.id, task.key.value, outcome.fence)
+        exchange.observed = Lease(claim.id, task.key.value, outcome.fence, outcome.until)
     exchange.count(_would(outcome), task.key.scope)
 
 
@@ -55,7 +57,7 @@ def ended(exchange: Exchange) -> Flow[None]:
         try:
             yield Complete(lease.id, lease.fence, Answer(200, gone="unstorable"))
         except StoreError as error:
-            _log.warning("%s: observing failed: %s", exchange.target, error)
+            _log.warning("%s: observing failed: %s", exchange.target, described(error, exchange.scope, *exchange.lines))
 
 
 def _would(outcome: Outcome) -> Sent:

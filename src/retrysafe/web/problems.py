@@ -1,7 +1,7 @@
 """Answers of our own: `application/problem+json` (RFC 9457), with stable types and what to do next.
 
-Nothing from inside gets out: no exception text, no stored byte, no address of a store. The texts below are all a
-client is ever told; what the operator needs is in the log (S31).
+Nothing from inside gets out: no exception text, no stored byte, no address of a store. The texts below, and which rule
+a malformed key broke, are all a client is ever told; what the operator needs is in the log (S31).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from retrysafe.errors import (
     NotFinished,
     OperationChanged,
     OutcomeUnknown,
+    OutcomeUnrecorded,
     RetrySafeError,
     RolledBack,
     ScopeRequired,
@@ -189,13 +190,13 @@ ROLLED_BACK = Problem(
 
 _OF_ERROR: tuple[tuple[type[RetrySafeError], Problem], ...] = (
     (MissingKey, MISSING),
-    (MalformedKey, MALFORMED),
     (FingerprintMismatch, MISMATCH),
     (InProgress, IN_PROGRESS),
     (RolledBack, ROLLED_BACK),
     (NotFinished, NOT_FINISHED),
     (OperationChanged, NOT_FINISHED),
     (OutcomeUnknown, UNKNOWN),
+    (OutcomeUnrecorded, UNRECORDED),
     (AnswerGone, GONE),
     (LeaseLost, LOST),
     (CorruptRecord, CORRUPT),
@@ -208,6 +209,9 @@ ALL = tuple(value for value in list(globals().values()) if isinstance(value, Pro
 
 
 def of_error(error: RetrySafeError) -> Problem:
+    if isinstance(error, MalformedKey):
+        # Our own words, which name the rule that was broken; what the client sent is not among them.
+        return MALFORMED._replace(detail=f"The key was not used, and nothing was done: {error.why}; {error.fix}.")
     for kind, problem in _OF_ERROR:
         if isinstance(error, kind):
             return problem

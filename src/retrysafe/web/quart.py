@@ -31,6 +31,7 @@ from retrysafe.web.colours import AsyncExchange
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.joined import Wanted, ajoin, checked_tx, handed
 from retrysafe.web.openapi import Strength
+from retrysafe.web.paths import spelled
 from retrysafe.web.settings import Options, Scope
 from retrysafe.web.shortcut import Shortcut
 
@@ -103,7 +104,7 @@ def _in_transaction(view: View, principal: Any, policy: Policy | None, tx: Any) 
 
 
 def _target() -> str:
-    return f"{request.method} {request.url_rule.rule if request.url_rule else request.path}"
+    return f"{request.method} {request.url_rule.rule if request.url_rule else spelled(request.path)}"
 
 
 async def claim(principal: Any, policy: Policy | None = None, *, strength: Strength = "guard") -> Key | None:

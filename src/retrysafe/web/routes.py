@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from retrysafe.core.value import value
 from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
+from retrysafe.web.paths import named, target_of
 from retrysafe.web.view import RequestView
 
 METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
-MAX_TARGET = 200
 
 RouteFingerprint = Callable[[RequestView, bytes], bytes | str]
 """What this route takes for "the same request"; method and path are always compared besides."""
@@ -66,7 +66,7 @@ class Routes:
                 return route
         if method not in self._methods:
             return None
-        return Route(self._default, self._fingerprint, f"{method} {path}"[:MAX_TARGET])
+        return Route(self._default, self._fingerprint, target_of(method, path))
 
     def policies(self) -> list[Policy]:
         routes = [*self._exact.values(), *(route for _, _, route in self._patterns)]
@@ -90,11 +90,13 @@ class Routes:
     def _route(self, name: str, method: str, path: str, option: RouteOption) -> Route | None:
         if option is None:
             return None
-        target = f"{method} {path}"[:MAX_TARGET]
+        target = named(f"{method} {path}")
         if isinstance(option, Policy):
             return Route(option, self._fingerprint, target, listed=True)
         if isinstance(option, Route):
-            return Route(option.policy, option.fingerprint or self._fingerprint, option.target or target, listed=True)
+            return Route(
+                option.policy, option.fingerprint or self._fingerprint, named(option.target or target), listed=True
+            )
         raise UsageError(f"route {name!r} is given {option!r}; give a Policy, a Route, or None to leave it alone")
 
 

@@ -9,8 +9,9 @@ from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
 from retrysafe.web.capture import DROPPED, NEVER_STORED, Dropped
+from retrysafe.web.census import Census
 from retrysafe.web.keyheader import HEADER, KeyRule
-from retrysafe.web.load import Census, Durations, Quota, Quotas, Waiters
+from retrysafe.web.load import Durations, Quota, Quotas, Waiters
 from retrysafe.web.problems import DOCS, Codes
 from retrysafe.web.routes import METHODS, RouteFingerprint, RouteOption, Routes
 from retrysafe.web.view import RequestView
@@ -35,7 +36,7 @@ class Options(TypedDict, total=False):
     never_stored  statuses that are about the attempt and not about the request (capture.NEVER_STORED)
     read_timeout  seconds a request body may take to arrive, before anything is claimed; 30
     grace         seconds a cancelled request's work may go on (server shutdown); 10
-    waiters       how many requests of this process may wait under `busy="wait"`; 100
+    waiters       how many requests of this process may wait under `busy="wait"`; 100, shared among scopes
     quota         what one scope may use
     status_path   where the status of `busy="accepted"` is served
     status_scope  who asks there; `scope` unless given

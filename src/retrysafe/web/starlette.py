@@ -96,7 +96,7 @@ def target(request: Request) -> str:
     route = scope.get("fastapi", {}).get("effective_route_context") or scope.get("route")
     mounted = scope.get("root_path", "").removeprefix(scope.get("app_root_path", ""))
     path = getattr(route, "path", None) or _endpoint(scope)
-    return f"{request.method} {mounted}{path}"
+    return f"{request.method.upper()} {mounted}{path}"
 
 
 def _endpoint(scope: Any) -> str:

@@ -83,7 +83,7 @@ def _shown(settings: Settings, mount: str, record: Record, now: int) -> Response
     if record.state is State.COMPLETED and record.answer is not None:
         if record.answer.gone:
             return problems.respond(problems.GONE, settings.codes, settings.docs)
-        return to_replay(record)
+        return to_replay(record, at_its_own_address=False)
     if record.state is State.UNCERTAIN or (record.lapsed(now) and record.on_lapse == "uncertain"):
         return problems.respond(problems.UNKNOWN, settings.codes, settings.docs)
     # An operation that nobody is at is not over: it waits for the worker, which goes on where it stopped.

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from retrysafe.core.value import value
+from retrysafe.web.paths import spelled
 
 
 class HeaderView(Mapping[str, str]):
@@ -50,7 +51,7 @@ class RequestView:
     raw: Mapping[str, Any]
 
     def __repr__(self) -> str:
-        return f"RequestView({self.method} {self.path})"  # not the rest: it holds what clients keep secret
+        return f"RequestView({self.method} {spelled(self.path)})"  # not the rest: it holds what clients keep secret
 
 
 def of_scope(scope: Mapping[str, Any]) -> RequestView:

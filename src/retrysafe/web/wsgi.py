@@ -44,7 +44,8 @@ class IdempotencyMiddleware:
         self._header = self.settings.header_environ
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        method = environ["REQUEST_METHOD"]
+        # Upper case only to decide: the application gets it as it came, and many dispatch `patch` as PATCH.
+        method = environ["REQUEST_METHOD"].upper()
         if method not in self._methods:
             if self.settings.serves_status and method == "GET":
                 token = self._status_token(environ)

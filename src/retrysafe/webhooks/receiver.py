@@ -171,7 +171,7 @@ class Receiver:
         """What is claimed for an event. The target is the handler's pattern: a type is whatever the sender writes."""
         key = self._key(event)
         target = f"webhook {self.provider} {handler.pattern}"
-        return Task(key, self.safe.namespace, target, same_event(key), self.policy)
+        return self.safe.task(key, target, same_event(key), self.policy)
 
     def _key(self, event: Event) -> Key:
         return Key(event.key, self.provider, "webhook")

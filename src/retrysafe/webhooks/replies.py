@@ -14,6 +14,7 @@ from retrysafe.errors import AnswerGone, NotNow, RetrySafeError, VerificationErr
 from retrysafe.web import problems
 from retrysafe.web.capture import BODILESS, NO_STORE, REPLAYED, Response
 from retrysafe.web.problems import Codes, Problem, respond
+from retrysafe.web.telling import described
 from retrysafe.webhooks.delivery import NotFinal
 
 _log = logging.getLogger("retrysafe.webhooks")
@@ -77,7 +78,8 @@ def of_error(error: Exception, provider: str) -> Response:
     if isinstance(error, NotNow):
         wait = math.ceil(getattr(error, "retry_after", 1.0))
         return respond(problems.of_error(error), _CODES, retry_after=wait)
-    _log.error("a delivery from %s failed; its retry will run", provider, exc_info=error)
     if isinstance(error, RetrySafeError):
+        _log.error("a delivery from %s failed; its retry will run: %s", provider, described(error))
         return respond(problems.of_error(error), _CODES)
+    _log.error("a delivery from %s failed; its retry will run", provider, exc_info=error)
     return respond(problems.FAILED_FOR_NOW, _CODES)

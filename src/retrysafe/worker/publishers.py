@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from retrysafe.core.jobs import Job
 from retrysafe.errors import UsageError
+from retrysafe.worker.timed import Deadline, Timed, within
 
 Resolve = Callable[[str, int], Iterable[str]]
 """A host and a port to addresses."""
@@ -31,7 +32,8 @@ class HttpPublisher:
 
     The host is looked up once per delivery, and the connection goes to the address that was checked: an address that
     is not public is refused (S29), also when a name is made to point at one later. Redirects are not followed.
-    `allow_private=True` is for services of your own, on a network of your own.
+    `allow_private=True` is for services of your own, on a network of your own. `timeout` is for all of it together,
+    from the look-up to the last byte of the answer: a server that drips cannot hold up the worker.
     """
 
     def __init__(
@@ -43,6 +45,8 @@ class HttpPublisher:
         allow_private: bool = False,
         resolve: Resolve | None = None,
     ) -> None:
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+            raise UsageError(f"HttpPublisher(timeout={timeout!r}): give seconds, more than zero")
         at = urlsplit(url)
         if at.scheme not in ("http", "https") or not at.hostname or at.username is not None:
             raise UsageError(f"HttpPublisher({url!r}): give an http:// or https:// URL without credentials")
@@ -65,7 +69,8 @@ class HttpPublisher:
             "x-retrysafe-topic": job.topic,
             "host": self._netloc,
         }
-        connection = self._connected(self._address())
+        deadline = Deadline(self._timeout)
+        connection = self._connected(self._address(deadline), deadline)
         try:
             connection.request("POST", self._path, job.payload, headers)
             answer = connection.getresponse()
@@ -78,9 +83,9 @@ class HttpPublisher:
             redirected = "; redirects are not followed" if 300 <= answer.status < 400 else ""
             raise DeliveryFailed(f"POST to {self._host} was answered with {answer.status}{redirected}")
 
-    def _address(self) -> str:
+    def _address(self, deadline: Deadline) -> str:
         try:
-            found = list(self._resolve(self._host, self._port))
+            found = within(deadline, lambda: list(self._resolve(self._host, self._port)))
         except OSError as error:
             raise DeliveryFailed(f"{self._host} cannot be found: {error}") from error
         allowed = [each for each in found if self._allow_private or public(each)]
@@ -92,17 +97,23 @@ class HttpPublisher:
             )
         return allowed[0]
 
-    def _connected(self, address: str) -> http.client.HTTPConnection:
+    def _connected(self, address: str, deadline: Deadline) -> http.client.HTTPConnection:
         """A connection to the very address that was checked; the certificate is still checked for the name."""
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
+        connection = http.client.HTTPConnection(self._host, self._port)
         try:
-            sock = socket.create_connection((address, self._port), self._timeout)
-            if self._https:
-                sock = ssl.create_default_context().wrap_socket(sock, server_hostname=self._host)
+            sock = socket.create_connection((address, self._port), deadline.left())
+            connection.sock = Timed(self._secured(sock, deadline) if self._https else sock, deadline)
         except OSError as error:
             raise DeliveryFailed(f"{self._host} ({address}) cannot be reached: {error}") from error
-        connection.sock = sock
         return connection
+
+    def _secured(self, sock: socket.socket, deadline: Deadline) -> ssl.SSLSocket:
+        try:
+            sock.settimeout(deadline.left())  # a handshake as a whole keeps to it
+            return ssl.create_default_context().wrap_socket(sock, server_hostname=self._host)
+        except BaseException:
+            sock.close()
+            raise
 
 
 def addresses(host: str, port: int) -> list[str]:

@@ -1,6 +1,9 @@
-"""The reconciler: compares what we think happened with what the other system says, and reports both differences.
+"""The reconciler: compares what we think happened with what the other system says, and reports every difference.
 
 A small protocol: iterate ours, iterate theirs, and say what makes two of them the same thing. It changes nothing.
+
+Something done twice shows in two ways. One key that stands twice on a side is always seen. Two charges for one order
+have two keys, and only you know that there may be one: `one_per` says what of.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ from typing import Any, Protocol, runtime_checkable
 
 @runtime_checkable
 class Reconciliation(Protocol):
-    """What a user writes: three methods, or `Pairs` with three functions."""
+    """What a user writes: three methods, or `Pairs` with three functions. A fourth, `one_per(item)`, may name the
+    operation that an item belongs to and of which there may be one item only; None: nothing is known."""
 
     def ours(self) -> Iterable[Any]: ...
     def theirs(self) -> Iterable[Any]: ...
@@ -21,11 +25,12 @@ class Reconciliation(Protocol):
 
 @dataclass(frozen=True)
 class Pairs:
-    """A Reconciliation out of three functions."""
+    """A Reconciliation out of functions."""
 
     our_items: Callable[[], Iterable[Any]]
     their_items: Callable[[], Iterable[Any]]
     same: Callable[[Any], Hashable]
+    only_one_per: Callable[[Any], Hashable | None] | None = None
 
     def ours(self) -> Iterable[Any]:
         return self.our_items()
@@ -36,34 +41,93 @@ class Pairs:
     def key(self, item: Any) -> Hashable:
         return self.same(item)
 
+    def one_per(self, item: Any) -> Hashable | None:
+        return self.only_one_per(item) if self.only_one_per is not None else None
+
 
 @dataclass(frozen=True)
 class Differences:
-    """Ours that they do not know, theirs that we do not know, and what stands twice on one side."""
+    """Ours that they do not know, theirs that we do not know, and what is there more than once.
+
+    `doubled`: a key that stands on one side again. `several`: all items of an operation that has more than one key.
+    """
 
     matched: int = 0
     missing_there: list[Any] = field(default_factory=list)
     missing_here: list[Any] = field(default_factory=list)
     doubled_there: list[Any] = field(default_factory=list)
+    doubled_here: list[Any] = field(default_factory=list)
+    several_there: list[Any] = field(default_factory=list)
+    several_here: list[Any] = field(default_factory=list)
 
     @property
     def clean(self) -> bool:
-        return not (self.missing_there or self.missing_here or self.doubled_there)
+        return not (
+            self.missing_there
+            or self.missing_here
+            or self.doubled_there
+            or self.doubled_here
+            or self.several_there
+            or self.several_here
+        )
 
 
 def reconcile(given: Reconciliation) -> Differences:
     """Compare. Memory grows with the number of keys, not with the size of the items that match."""
-    waiting: dict[Hashable, Any] = {given.key(item): item for item in given.ours()}
-    seen: set[Hashable] = set()
-    found = Differences()
+    ours, theirs = Side(given), Side(given)
+    waiting: dict[Hashable, Any] = {key: item for key, item in map(ours.add, given.ours()) if key is not AGAIN}
+    known = len(waiting)
+    missing_here: list[Any] = []
     for item in given.theirs():
-        key = given.key(item)
-        if key in seen:
-            found.doubled_there.append(item)
-        elif key in waiting:
+        key, _ = theirs.add(item)
+        if key is AGAIN:
+            continue
+        if key in waiting:
             del waiting[key]
         else:
-            found.missing_here.append(item)
-        seen.add(key)
-    matched = len(seen) - len({given.key(item) for item in found.missing_here})
-    return Differences(matched, list(waiting.values()), found.missing_here, found.doubled_there)
+            missing_here.append(item)
+    return Differences(
+        known - len(waiting),
+        list(waiting.values()),
+        missing_here,
+        theirs.doubled,
+        ours.doubled,
+        theirs.several,
+        ours.several,
+    )
+
+
+AGAIN = object()
+"""In place of a key: it was there before."""
+
+
+class Side:
+    """The items of one side, and which of them are too many."""
+
+    def __init__(self, given: Reconciliation) -> None:
+        self._key = given.key
+        self._one_per: Callable[[Any], Hashable | None] = getattr(given, "one_per", lambda item: None)
+        self._seen: set[Hashable] = set()
+        self._first: dict[Hashable, list[Any]] = {}
+        """The first item of each operation, until it is told of."""
+        self.doubled: list[Any] = []
+        self.several: list[Any] = []
+
+    def add(self, item: Any) -> tuple[Hashable, Any]:
+        key = self._key(item)
+        if key in self._seen:
+            self.doubled.append(item)
+            return AGAIN, item
+        self._seen.add(key)
+        self._count(item)
+        return key, item
+
+    def _count(self, item: Any) -> None:
+        operation = self._one_per(item)
+        if operation is None:
+            return
+        if operation not in self._first:
+            self._first[operation] = [item]
+            return
+        self.several += [*self._first[operation], item]
+        self._first[operation] = []

@@ -27,7 +27,7 @@ FENCES = {
 }
 MOVES = {
     "renew": lambda fence: Renew(b"i", fence, 50),
-    "advance": lambda fence: Advance(b"i", fence, "p", b"progress", "resume", 50),
+    "advance": lambda fence: Advance(b"i", fence, 1, "p", b"progress", "resume", 50),
     "complete": lambda fence: Complete(b"i", fence, ANSWER),
     "release": lambda fence: Release(b"i", fence, "why"),
     "suspect": lambda fence: Suspect(b"i", fence, "why"),
@@ -162,7 +162,8 @@ def test_a_refused_claim_writes_nothing() -> None:
 
 
 def test_a_takeover_keeps_the_life_and_changes_the_fence() -> None:
-    before = moves.born(ask(), 0)._replace(state=State.RELEASED, point="charged", progress=b"p", input=b"i")
+    born = moves.born(ask(token=b"o" * 16), 0)
+    before = born._replace(state=State.RELEASED, point="charged", progress=b"p", input=b"i")
     after, _ = moves.claim(before, ask(), NOW)
     assert after is not None
     assert (after.run, after.point, after.progress, after.input) == (before.run, "charged", b"p", b"i")

@@ -8,7 +8,7 @@ from retrysafe.core import moves
 from retrysafe.core.keys import Key
 from retrysafe.core.ops import Claim, ClaimReply
 from retrysafe.core.records import Answer, Record
-from retrysafe.engine.effects import Effect, Flow, Invoke
+from retrysafe.engine.effects import Effect, Flow, Invoke, Persist
 from retrysafe.engine.events import Events
 from retrysafe.engine.guard import Ended, Task, guard
 from retrysafe.policy import Policy
@@ -19,11 +19,13 @@ NOW = 1_000_000_000
 
 
 class Hands:
-    """`effect` is what the flow asks for now; `result` or `error` how it ended."""
+    """`effect` is what the flow asks for now; `result` or `error` how it ended. What it insists on (Persist) is shown
+    as the operation itself, and kept in `insisted`."""
 
     def __init__(self, flow: Flow[Any]) -> None:
         self._flow = flow
         self.asked: list[Effect] = []
+        self.insisted: list[Persist] = []
         self.result: Any = None
         self.error: BaseException | None = None
         self.over = False
@@ -48,7 +50,11 @@ class Hands:
 
     def _advance(self, step: Any) -> Hands:
         try:
-            self.asked.append(step())
+            effect = step()
+            if isinstance(effect, Persist):
+                self.insisted.append(effect)
+                effect = effect.op
+            self.asked.append(effect)
         except StopIteration as done:
             self.result, self.over = done.value, True
         except BaseException as error:

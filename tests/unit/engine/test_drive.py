@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,10 +13,11 @@ from retrysafe.core.ops import Lookup
 from retrysafe.core.records import Fence
 from retrysafe.engine.drive import Interrupted, arun, run
 from retrysafe.engine.effects import INTERRUPTIBLE, Effect, Flow, Invoke, Pause
+from retrysafe.engine.heartbeat import Lease
 
 OP = Lookup(b"i")
 PAUSE = Pause(b"i", 1.0)
-CALL = Invoke(lambda: None, b"i", "k", Fence(1, b"t"), 1.0)
+CALL = Invoke(lambda: None, Lease(b"i", "k", Fence(1, b"t"), math.inf), 1.0)
 
 Drive = Callable[[Flow[Any], Callable[[Effect], Any]], Any]
 
@@ -105,7 +107,7 @@ def interrupted_at(wanted: Effect) -> tuple[list[Effect], Callable[[Effect], Awa
     async def perform(effect: Effect) -> Any:
         seen.append(effect)
         if effect is wanted:
-            raise Interrupted("fetched", CAUSE)
+            raise Interrupted(CAUSE, "fetched")
         return "reply"
 
     return seen, perform
@@ -177,11 +179,15 @@ async def test_a_flow_that_ends_then_is_cancelled_after_all() -> None:
     assert stopped.value is CAUSE
 
 
-async def test_an_error_of_the_flow_is_more_than_the_cancellation() -> None:
+async def test_an_error_of_the_flow_does_not_swallow_the_cancellation() -> None:
+    """Whoever cancelled waits for that: a timeout, a task group. The error is its cause."""
+
     def flow() -> Flow[Any]:
         yield OP
         raise LookupError("decided")
 
     _, perform = interrupted_at(OP)
-    with pytest.raises(LookupError):
+    with pytest.raises(asyncio.CancelledError) as stopped:
         await arun(flow(), perform)
+    assert stopped.value is CAUSE
+    assert isinstance(stopped.value.__cause__, LookupError)

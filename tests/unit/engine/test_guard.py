@@ -20,6 +20,7 @@ from retrysafe.errors import (
     InProgress,
     LeaseLost,
     OutcomeUnknown,
+    OutcomeUnrecorded,
     ResultNotStorable,
     StoreUnavailable,
     StoreUnclear,
@@ -44,10 +45,13 @@ def test_claim_call_complete_in_that_order() -> None:
     flow = started(guarded(work=work, events=events))
     call = flow.effect
     assert call.function() == "called"
-    assert work.seen[0].fence == call.fence
+    lease = call.lease
+    assert work.seen[0].fence == lease.fence
     flow.reply("result")
-    assert flow.effect == Complete(call.id, call.fence, Answer(200, b"result"))
+    assert flow.effect == Complete(lease.id, lease.fence, Answer(200, b"result"))
+    assert not lease.done, "it is kept until the answer is stored"
     flow.reply(True)
+    assert lease.done
     assert isinstance(flow.result, Ended)
     assert (flow.result.result, flow.result.replayed, flow.result.answer.body) == ("result", False, b"result")
     assert flow.kinds() == ["Claim", "Invoke", "Complete"]
@@ -75,7 +79,8 @@ def test_nothing_runs_when_the_claim_fails() -> None:
 def test_the_result_is_not_given_before_it_is_stored() -> None:
     error = StoreUnavailable("down")
     flow = started(guarded()).reply("result").fail(error)
-    assert flow.error is error
+    assert isinstance(flow.error, OutcomeUnrecorded)
+    assert flow.error.__cause__ is error
 
 
 def test_a_late_owner_is_told() -> None:
@@ -146,6 +151,17 @@ def test_a_policy_that_fails_does_not_hide_the_error() -> None:
     flow = started(guarded(task(failures=broken))).fail(error)
     assert flow.error is error
     assert "the callable is broken" in error.__notes__[0]
+
+
+@pytest.mark.parametrize("abandoned", ["uncertain", "rerun"])
+def test_a_policy_that_fails_does_not_let_it_run_again(abandoned: Any) -> None:
+    """It ran, and the one who should say what its failure means could not: so it is not given back."""
+
+    def broken(status: int, error: BaseException | None) -> bool:
+        raise RuntimeError("the callable is broken")
+
+    flow = started(guarded(task(failures=broken, abandoned=abandoned))).fail(ValueError("no"))
+    assert "Release" not in flow.kinds()
 
 
 def test_a_late_owner_s_failure_changes_nothing_and_is_noted() -> None:
@@ -255,7 +271,7 @@ def test_a_waiter_runs_it_when_the_owner_gave_up() -> None:
     flow = waiting().reply(None)
     flow.reply(granted(flow.effect, held(state=State.RELEASED)))
     assert isinstance(flow.effect, Invoke)
-    assert flow.effect.fence.attempt == 2
+    assert flow.effect.lease.fence.attempt == 2
 
 
 def test_a_waiter_compares_the_request_anew_each_time() -> None:

@@ -15,7 +15,9 @@ from retrysafe import RetrySafe, current_lease
 from retrysafe.core.ops import Claim, Complete, Lookup, Renew
 from retrysafe.core.records import Fence
 from retrysafe.core.states import State
-from retrysafe.engine.aheartbeat import SWEEP, AsyncHeartbeat
+from retrysafe.engine.aheartbeat import AsyncHeartbeat
+from retrysafe.engine.clock import clock
+from retrysafe.engine.due import SWEEP
 from retrysafe.engine.heartbeat import Lease
 from retrysafe.errors import LeaseLost, StoreUnavailable
 from retrysafe.policy import Policy
@@ -188,11 +190,9 @@ def test_a_late_owner_that_does_not_ask_changes_nothing() -> None:
 
 
 def test_a_process_that_slept_through_its_lease_knows_before_its_heartbeat_does() -> None:
-    lease = Lease(b"i", "k", Fence(1, b"t"))
+    lease = Lease(b"i", "k", Fence(1, b"t"), clock() + 60)
     lease.check()
-    lease.until = time.monotonic() + 60
-    lease.check()
-    lease.until = time.monotonic()
+    lease.until = clock()
     with pytest.raises(LeaseLost):
         lease.check()
 
@@ -358,15 +358,15 @@ async def test_calls_of_one_loop_do_not_see_each_other_s_lease() -> None:
 OWN = "a key of these tests only"
 
 
-def lease_of(n: int) -> Lease:
-    return Lease(n.to_bytes(32, "big"), OWN, Fence(1, bytes(16)))
+def lease_of(n: int, lasting: float = 60.0) -> Lease:
+    return Lease(n.to_bytes(32, "big"), OWN, Fence(1, bytes(16)), clock() + lasting)
 
 
 async def test_a_short_lease_beats_in_time_behind_a_long_one() -> None:
     store = AsyncWatched()
     beats = AsyncHeartbeat(store, lambda name, record_id: None)
-    stop_long = beats.start(lease_of(1), 3600.0)
-    stop_short = beats.start(lease_of(2), 0.09)
+    stop_long = beats.start(lease_of(1, 3600.0), 3600.0)
+    stop_short = beats.start(lease_of(2, 0.09), 0.09)
     await until(lambda: store.watched.count(Renew) >= 1)
     stop_long()
     stop_short()

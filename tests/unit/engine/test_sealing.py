@@ -44,7 +44,7 @@ class Sealed:
         """A record with everything in it that can be sealed."""
         claim = replace(builders.claim(key), input=f"{CANARY} input".encode())
         fence = self.do(claim).record.fence
-        assert self.do(Advance(claim.id, fence, "p", f"{CANARY} progress".encode(), "resume", 10**6, 0))
+        assert self.do(Advance(claim.id, fence, 1, "p", f"{CANARY} progress".encode(), "resume", 10**6, 0))
         headers = [("location", f"/{CANARY}"), ("x", "1"), ("x", "2")]
         assert self.do(Complete(claim.id, fence, answer or Answer(201, f"{CANARY} body".encode(), headers), 0))
         return claim

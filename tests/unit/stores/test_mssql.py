@@ -302,6 +302,14 @@ def test_a_broken_connection_is_unclear_and_thrown_away(scripted: Scripted) -> N
     assert scripted.closed
 
 
+def test_a_server_that_became_a_secondary_is_let_go_of(scripted: Scripted) -> None:
+    store = MssqlStore(parse_url(URL))
+    scripted.script = [said(3906)]
+    with pytest.raises(StoreUnavailable, match="read-only"):
+        store.execute(complete(claim_reply(), now=0))
+    assert scripted.closed
+
+
 def test_a_held_row_is_busy_for_a_claim_and_told_to_others(scripted: Scripted) -> None:
     store = MssqlStore(parse_url(URL))
     scripted.script = [said(1222)]

@@ -20,7 +20,7 @@ from retrysafe.core import moves
 from retrysafe.stores import memory
 from retrysafe.testing import Do
 
-TOPICS = ("claim", "fence", "settle", "expiry", "identity", "listing", "many", "forget")
+TOPICS = ("claim", "fence", "late", "settle", "expiry", "identity", "listing", "many", "forget")
 
 FENCE = "found is not None and owns(found, op.fence)"
 NEXT_ATTEMPT = "attempt=found.attempt + 1,"
@@ -28,17 +28,42 @@ OWNS = "record.attempt == fence.attempt and record.token == fence.token"
 ABANDONED = 'found.lapsed(now) and found.on_lapse != "uncertain"'
 
 ABLATIONS: dict[str, tuple[str, str]] = {
-    "an own token opens a settled record": (
-        " and found.state is State.CLAIMED:\n        return Grant.OWN",
-        ":\n        return Grant.OWN",
+    "an own token opens a settled record": ("Grant.OWN if found.state is State.CLAIMED else None", "Grant.OWN"),
+    "an own claim is not recognised": ("Grant.OWN if found.state is State.CLAIMED else None", "None"),
+    "a token is granted again after its release": (
+        "if found.token == op.token:",
+        "if found.token == op.token and found.state is State.CLAIMED:",
     ),
-    "an own claim is not recognised": ("found.token == op.token and", "False and"),
+    "a token is granted again after a takeover": ("if op.token in found.ended:", "if False:"),
+    "a new life forgets the old tokens": ("() if before is None else before.ended_with_this", "()"),
+    "a takeover forgets the old tokens": ("ended=found.ended_with_this,", ""),
+    "an advance is obeyed whatever its number": ("op.number != record.advances + 1", "False"),
+    "an advance goes uncounted": ("advances=op.number,", ""),
+    "a takeover goes on counting": ("advances=0,", ""),
+    "any advance of that number passes for one's own": (
+        "(found.advances, found.point, found.progress) == (op.number, op.point, op.progress)",
+        "found.advances == op.number",
+    ),
+    "a renewal shortens the lease": ("max(record.lease_until, later(now, op.lease))", "later(now, op.lease)"),
+    "a renewal brings back who gave up": (
+        "record.state is State.UNCERTAIN and record.advances == CLOSED:\n        return None",
+        "False:\n        return None",
+    ),
+    "an owner cannot give up": ("advances=CLOSED)", "advances=record.advances)"),
+    "the sweeper speaks for the owner": (
+        "return record._replace(state=State.UNCERTAIN, note=op.note)",
+        "return record._replace(state=State.UNCERTAIN, note=op.note, advances=CLOSED)",
+    ),
+    "only one form of a fingerprint counts": (
+        "not op.accepts(found.fingerprint)",
+        "found.fingerprint != op.fingerprint",
+    ),
     "settled records are reborn before they expire": (
         "found.state in SETTLED and found.expired(now)",
         "found.state in SETTLED",
     ),
     "settled records are never reborn": ("found.state in SETTLED and found.expired(now)", "False"),
-    "another request is let in": ("if found.fingerprint != op.fingerprint:\n        return None", "pass"),
+    "another request is let in": ("if not op.accepts(found.fingerprint):\n        return None", "pass"),
     "unknown outcomes are run again": (ABANDONED, "found.lapsed(now)"),
     "a living owner is replaced": (ABANDONED, 'found.state is State.CLAIMED and found.on_lapse != "uncertain"'),
     "a released key stays shut": ("found.state is State.RELEASED or abandoned", "abandoned"),
@@ -50,7 +75,7 @@ ABLATIONS: dict[str, tuple[str, str]] = {
     "an answer is not kept for an hour": ("later(now, KEPT_AFTER_COMPLETION)", "0"),
     "retention counts from the end": ("later(record.created, record.retention)", "later(now, record.retention)"),
     "unfinished work expires": ("FOREVER if unfinished else kept", "kept"),
-    "the sweeper accuses the living": ("op.lapsed_only and living", "False"),
+    "the sweeper accuses the living": ("not record.lapsed(now) or record.on_lapse", "record.on_lapse"),
     "the sweeper takes what may be rerun": (
         'not record.lapsed(now) or record.on_lapse != "uncertain"',
         "not record.lapsed(now)",

@@ -88,6 +88,51 @@ def test_a_missing_key_is_refused_where_it_is_required(target: Target) -> None:
     assert target.executions(tag) == 0
 
 
+def lower_case(key: str | None, tag: str) -> bytes:
+    lines = [] if key is None else [f"Idempotency-Key: {key}".encode()]
+    return request(*lines, tag=tag).replace(b"POST /payments", b"patch /items/7", 1)
+
+
+def test_a_lower_case_method_is_protected_or_refused_and_never_goes_past(target: Target) -> None:
+    """`fetch` sends `patch` as it is written. Some frameworks run it as PATCH, some answer 405."""
+    key, tag = new_key(), new_key()
+    told = [target.raw(lower_case(key, key)) for _ in range(2)]
+    missing = target.raw(lower_case(None, tag))
+    codes = {int(one.split(b" ", 2)[1]) for one in told}
+    assert target.executions(key) == (1 if codes == {204} else 0), told
+    assert codes == {204} or codes <= {400, 404, 405, 501}, told
+    assert target.executions(tag) == 0
+    assert 400 <= int(missing.split(b" ", 2)[1]) < 502, missing
+
+
+def on_path(path: bytes, key: str) -> bytes:
+    whole = request(f"Idempotency-Key: {key}".encode(), tag=key)
+    return whole.replace(b"POST /payments", b"PUT " + path, 1)
+
+
+def status(told: bytes) -> int:
+    return int(told.split(b" ", 2)[1])
+
+
+def test_control_characters_in_a_path_reach_neither_the_store_nor_the_log(target: Target) -> None:
+    """NUL is no text for PostgreSQL; a line break in a target forges a line of the log."""
+    key = new_key()
+    told = [target.raw(on_path(b"/items/a%00b%0AERROR%20forged", key)) for _ in range(2)]
+    assert {status(one) for one in told} <= {200, 400, 404, 405}, told
+    assert target.executions(key) == (1 if status(told[0]) == 200 else 0)
+    assert not [line for line in target.log().splitlines() if line.startswith("ERROR forged")]
+
+
+def test_paths_that_are_not_the_same_are_not_one_request(target: Target) -> None:
+    key = new_key()
+    first, second = (target.raw(on_path(path, key)) for path in (b"/items/caf%E9", b"/items/caf%E8"))
+    if status(first) == 200:
+        assert status(second) == 422, second
+        assert target.executions(key) == 1
+    else:
+        assert target.executions(key) == 0, "what no route takes may say so in any way"
+
+
 def test_optional_runs_without_a_key_and_protects_with_one(target: Target) -> None:
     tag, key = new_key(), new_key()
     assert [target.post("/optional", tag=tag).status_code for _ in range(2)] == [201, 201]

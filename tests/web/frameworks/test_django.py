@@ -4,6 +4,7 @@ runs the conformance cases (tests/web/conformance)."""
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.web.frameworks import django_project as project  # sets Django up, so
 # isort: split
 from django.contrib.auth.models import User
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.core.handlers.asgi import ASGIRequest
 from django.core.management import call_command
 from django.core.signals import got_request_exception
 from django.db import connection, connections
@@ -25,8 +27,10 @@ from retrysafe.core.keys import Key
 from retrysafe.core.ops import List, Lookup
 from retrysafe.errors import StoreURLError, UsageError
 from retrysafe.stores.mysql.dialect import parse_url
-from retrysafe.web.django import IdempotencyMiddleware, addresses, conf
+from retrysafe.web.django import IdempotencyMiddleware, addresses, carry, conf
 from retrysafe.web.django.asgi import get_asgi_application
+from retrysafe.web.paths import exact
+from retrysafe.web.view import environ_path
 
 fresh = project.fresh
 
@@ -284,6 +288,20 @@ def test_a_plain_middleware_inside_makes_ours_a_plain_one_under_asgi(path: str) 
     same(first, again)
     assert problem(other, 422, "mismatch"), "the body was compared"
     assert runs(key) == 1
+
+
+@pytest.mark.parametrize("raw", [b"/%E6%97%A5", None], ids=["raw path told", "not told"])
+def test_a_path_beyond_latin_is_not_lost_where_a_plain_middleware_meets_asgi(raw: bytes | None) -> None:
+    """There Django gives the path as text, and WSGI's disguise of it would make `/日` and `/本` one."""
+
+    def path_of(path: str, raw_path: bytes | None) -> str | None:
+        scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b""}
+        environ = carry.environ_of(ASGIRequest({**scope, "raw_path": raw_path}, io.BytesIO()))
+        return exact(environ, environ_path(environ))
+
+    assert path_of("/日", raw) == "/%E6%97%A5"
+    assert path_of("/本", None) == "/%E6%9C%AC"
+    assert path_of("/a", b"/a") is None
 
 
 @pytest.mark.parametrize("path", ["/pay", "/apay", "/boom", "/aboom", "/pdf", "/astream", "/early"])

@@ -508,7 +508,7 @@ async def test_waiters_beyond_the_cap_are_told_to_come_back_at_once() -> None:
     go.set()
     answers = [await one for one in [first, *crowd]]
     assert sorted(one.status for one in answers) == [201, 201, 409, 409]
-    assert middleware.settings.waiters.enter(), "everybody who waited has left"
+    assert middleware.settings.waiters.enter("alice"), "everybody who waited has left"
 
 
 async def test_s7_quotas_refuse_new_keys_and_never_a_replay() -> None:

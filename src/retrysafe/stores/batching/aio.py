@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from retrysafe.core.ops import Claim, ClaimReply, Op
-from retrysafe.errors import StoreError, StoreUnavailable, StoreUnclear
+from retrysafe.errors import StoreError, StoreOutage, StoreUnclear
 from retrysafe.stores.base import AsyncStore, BatchRefused
 from retrysafe.stores.batching.queue import (
     ALONE,
@@ -182,7 +182,7 @@ class AsyncLane:
             return await self._plain(batch)
         try:
             tell_all(batch, await self._twice([waiting.op for waiting in batch]))
-        except StoreUnavailable as error:
+        except StoreOutage as error:
             fail(batch, error)
         except BatchRefused:
             tell_all(batch, [ALONE] * len(batch))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from retrysafe.core.ops import Claim, Complete, Op, Release, Renew
-from retrysafe.errors import StoreUnavailable, StoreUnclear
+from retrysafe.errors import StoreOutage, StoreUnavailable, StoreUnclear
 
 LANES = (Claim, Complete, Renew, Release)
 BATCH = 128
@@ -94,7 +94,7 @@ def tell_all(batch: Sequence[Waiting], results: Sequence[Result]) -> None:
         waiting.tell(result)
 
 
-def fail(batch: Iterable[Waiting], error: StoreUnavailable) -> None:
+def fail(batch: Iterable[Waiting], error: StoreOutage) -> None:
     """One error each: an exception that several callers raise collects the tracebacks of all of them."""
     kind = StoreUnclear if isinstance(error, StoreUnclear) else StoreUnavailable
     for waiting in batch:

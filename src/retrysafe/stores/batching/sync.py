@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from retrysafe.core.ops import Claim, ClaimReply, Op
-from retrysafe.errors import StoreError, StoreUnavailable, StoreUnclear
+from retrysafe.errors import StoreError, StoreOutage, StoreUnclear
 from retrysafe.stores.base import BatchRefused, Store
 from retrysafe.stores.batching.queue import (
     ALONE,
@@ -211,7 +211,7 @@ class Lane:
             return self._plain(batch)
         try:
             tell_all(batch, self._twice([waiting.op for waiting in batch]))
-        except StoreUnavailable as error:
+        except StoreOutage as error:
             fail(batch, error)
         except BatchRefused:
             tell_all(batch, [ALONE] * len(batch))

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from retrysafe.core.urls import safe_url
 from retrysafe.errors import StoreURLError
 from retrysafe.stores.base import Capabilities
 from retrysafe.stores.sql.dialect import Dialect
@@ -42,13 +43,16 @@ def parse_url(url: str) -> Location:
     plain, options = split_options(url, _OPTIONS)
     host, slash, path = plain.partition("://")[2].partition("/")
     if host or not slash or not path:
-        raise StoreURLError(f"{url!r} names no file; write duckdb:///app.duckdb, or duckdb:////full/path/app.duckdb")
+        raise StoreURLError(
+            f"{safe_url(url)!r} names no file; write duckdb:///app.duckdb, or duckdb:////full/path/app.duckdb"
+        )
     if "?" in path:
-        unknown = path.partition("?")[2]
-        raise StoreURLError(f"{url!r} has options DuckDB does not know here ({unknown}); there is table=")
+        raise StoreURLError(f"{safe_url(url)!r} has options DuckDB does not know here; there is table=")
     path = unquote(path)
     if path == ":memory:":
-        raise StoreURLError(f"{url!r}: a database in memory is lost with its process; use memory:// or a file")
+        raise StoreURLError(
+            f"{safe_url(url)!r}: a database in memory is lost with its process; use memory:// or a file"
+        )
     return Location(path, names(options.get("table", DEFAULT)))
 
 

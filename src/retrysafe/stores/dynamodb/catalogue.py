@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from retrysafe.core.ops import Op
-from retrysafe.errors import StoreUnavailable, StoreUnclear, UsageError
+from retrysafe.errors import StoreOutage, StoreUnclear, UsageError
 from retrysafe.stores.dynamodb.listing import WHOLE
 from retrysafe.stores.dynamodb.plans import SINGLE, Place, Plan
 from retrysafe.stores.dynamodb.together import Transact, transact
@@ -39,6 +39,6 @@ def outcome(found: list[Any]) -> list[Any]:
     if unclear:
         raise unclear[0]
     first = errors[0]
-    if isinstance(first, StoreUnavailable) and len(errors) < len(found):
+    if isinstance(first, StoreOutage) and len(errors) < len(found):
         raise StoreUnclear(f"a part of the batch was not carried out: {first}") from first
     raise first

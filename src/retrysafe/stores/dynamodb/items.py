@@ -14,6 +14,7 @@ from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.core.states import SETTLED, STATES, State
 from retrysafe.core.times import FOREVER, HOUR, SECOND, later
 from retrysafe.errors import CorruptRecord, StoreError
+from retrysafe.stores.tokens import pack_tokens, unpack_tokens
 
 Item = dict[str, dict[str, Any]]
 """Attribute name → typed value, as the wire has it: `{"attempt": {"N": "1"}}`."""
@@ -130,6 +131,8 @@ def to_item(record: Record, revision: int) -> Item:
         "note": text(record.note),
         **{name: number(getattr(record, field)) for field, name in TIMES.items()},
         "retention": number(record.retention),
+        "advances": number(record.advances) if record.advances else None,
+        "ended": raw(pack_tokens(record.ended)) if record.ended else None,
         "kept": number(kept(record)),
         "kept_ttl": ttl_of(kept(record)),
         "ttl": ttl_of(record.expires) if settled else None,
@@ -160,6 +163,8 @@ def from_item(item: Mapping[str, Mapping[str, Any]]) -> Record:
             note=_text(item, "note"),
             **times,
             retention=_int(item, "retention"),
+            advances=_int(item, "advances") if "advances" in item else 0,
+            ended=unpack_tokens(_bytes(item, "ended")) if "ended" in item else (),
         )
     except (KeyError, ValueError, zlib.error) as error:
         raise CorruptRecord(record_id, f"its item is not one of ours: {type(error).__name__} {error}") from error

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from retrysafe.core.moves import Grant, born, grantable, move, taken_over
+from retrysafe.core.moves import Grant, born, grantable, granted_as, move
 from retrysafe.core.ops import (
     Advance,
     Claim,
@@ -30,7 +30,7 @@ from retrysafe.core.ops import (
     Resolve,
     Suspect,
 )
-from retrysafe.core.records import Record
+from retrysafe.core.records import CLOSED, Record
 from retrysafe.core.states import State
 from retrysafe.core.times import FOREVER, HOUR, later
 from retrysafe.errors import StoreUnavailable
@@ -47,7 +47,7 @@ from retrysafe.stores.dynamodb.items import (
     text,
     to_item,
 )
-from retrysafe.stores.dynamodb.requests import Guard, Held, Refused, Request, Sent, get, put_if_free, update
+from retrysafe.stores.dynamodb.requests import Guard, Held, Refused, Request, Sent, get, put_if_absent, update
 
 R = TypeVar("R")
 Plan = PlanOf[Sent, R]
@@ -81,12 +81,12 @@ def moment(op: Any, place: Place) -> Moment:
 
 
 def claim(op: Claim, place: Place) -> Plan[ClaimReply]:
-    """Born or born again in one request. Refused, the record in the way says the rest; a takeover takes one more."""
+    """Born in one request. Refused, the record in the way says the rest; whatever takes its place takes one more."""
     now, judged = moment(op, place)
     fresh = born(op, now)
     try:
         for _ in range(TRIES):
-            found = yield Request("put_item", put_if_free(place.table, to_item(fresh, 0), judged))
+            found = yield Request("put_item", put_if_absent(place.table, to_item(fresh, 0)))
             if not isinstance(found, Refused):
                 return ClaimReply(True, fresh, now)
             reply = yield from refused_claim(op, place, found.item, Moment(now, judged))
@@ -98,15 +98,13 @@ def claim(op: Claim, place: Place) -> Plan[ClaimReply]:
 
 
 def refused_claim(op: Claim, place: Place, item: Item | None, at: Moment) -> Plan[ClaimReply | None]:
-    """Read the record in the way, and take it over if it may be. None: it is gone or free by now, ask again."""
+    """Read the record in the way, and take its place if that may be. None: it is gone by now, ask again."""
     while item is not None:
         record = from_item(item)
         grant = grantable(record, op, at.judged)
         if grant is None or grant is Grant.OWN:
             return ClaimReply(grant is Grant.OWN, record, at.now)
-        if grant is not Grant.TAKEOVER:
-            return None
-        after = taken_over(record, op, at.now)
+        after = granted_as(grant, record, op, at.now)
         found = yield change(place, item, record, after)
         if not isinstance(found, Refused):
             return ClaimReply(True, after, at.now)
@@ -169,20 +167,26 @@ _BACK: Fields = {"note": None}
 
 
 def _renew(op: Renew, place: Place, at: Moment) -> Request:
-    fields = {**state_fields(State.CLAIMED, op.id), "lease": number(later(at.now, op.lease)), **_BACK}
-    return update(place.table, op.id, fields, Guard(op.fence))
+    """A lease that grows. One that would not, and an owner that is back, are for `exactly`."""
+    lease = number(later(at.now, op.lease))
+    guard = Guard(op.fence, frozenset({State.CLAIMED}), more=(("lease", "<=", lease),))
+    return update(place.table, op.id, {"lease": lease, **_BACK}, guard)
 
 
 def _advance(op: Advance, place: Place, at: Moment) -> Request:
     fields: Fields = {
         **state_fields(State.CLAIMED, op.id),
+        "advances": number(op.number),
         "point": text(op.point),
         "progress": packed(op.progress),
         "on_lapse": text(op.on_lapse),
         "lease": number(later(at.now, op.lease)),
         **_BACK,
     }
-    return update(place.table, op.id, fields, Guard(op.fence))
+    if op.number == 1:  # what is 0 is left out of an item
+        return update(place.table, op.id, fields, Guard(op.fence, absent=("advances",)))
+    before = ("advances", "=", number(op.number - 1))
+    return update(place.table, op.id, fields, Guard(op.fence, more=(before,)))
 
 
 def _settled(op: Complete | Release, state: State, at: Moment) -> Fields:
@@ -215,6 +219,8 @@ _FINITE = ("kept", "<", number(FOREVER))
 
 def _suspect(op: Suspect, place: Place, at: Moment) -> Request:
     fields = {**state_fields(State.UNCERTAIN, op.id), "note": text(op.note)}
+    if not op.lapsed_only:
+        fields["advances"] = number(CLOSED)
     lapsed = (("lease", "<=", number(at.judged)), ("on_lapse", "=", {"S": "uncertain"})) if op.lapsed_only else ()
     return update(place.table, op.id, fields, Guard(op.fence, frozenset({State.CLAIMED}), more=lapsed))
 

@@ -89,11 +89,6 @@ def fenced(found: Expression, fence: Fence) -> list[str]:
     ]
 
 
-def free(found: Expression, judged: int) -> str:
-    """There is no record, or one that has expired. An open one never has: its `expires` is for ever."""
-    return f"attribute_not_exists({found.name('id')}) OR {found.compare('expires', '<=', number(judged))}"
-
-
 # Requests -------------------------------------------------------------------------------------------------------------
 
 
@@ -106,11 +101,11 @@ def get_many(table: str, ids: Sequence[bytes]) -> Request:
     return Request("batch_get_item", {"RequestItems": {table: {"Keys": keys, "ConsistentRead": True}}})
 
 
-def put_if_free(table: str, item: Item, judged: int) -> dict[str, Any]:
-    """The arguments of a Put that is carried out only where no living record is."""
+def put_if_absent(table: str, item: Item) -> dict[str, Any]:
+    """The arguments of a Put that is carried out only where there is no record at all."""
     fitting(item)
     found = Expression()
-    condition = free(found, judged)
+    condition = f"attribute_not_exists({found.name('id')})"
     return {"TableName": table, "Item": item, "ConditionExpression": condition, **found.arguments(), **_OLD}
 
 

@@ -1,6 +1,7 @@
 """The transaction strength: the receipt goes with the user's own writes, in one TransactWriteItems.
 
-The receipt is the first item of the transaction: a completed record, put where no living one is. DynamoDB carries out
+The receipt is the first item of the transaction: a completed record, put where there is none, or in the place of one
+that may be taken and has not changed since it was read. DynamoDB carries out
 all of it or nothing. It remembers a request for ten minutes by its ClientRequestToken, which the SDK's own retries use;
 after that, and for everybody else, the receipt's token tells whose it is.
 """
@@ -11,7 +12,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from retrysafe.core.moves import Grant, born, grantable, settled, taken_over
+from retrysafe.core.moves import Grant, born, grantable, granted_as, settled
 from retrysafe.core.ops import Claim, ClaimReply, Op
 from retrysafe.core.records import Answer, Fence, Record
 from retrysafe.core.states import State
@@ -19,7 +20,7 @@ from retrysafe.core.value import value
 from retrysafe.errors import StoreError, StoreUnavailable, StoreUnclear
 from retrysafe.stores.dynamodb.items import Item, fitting, from_item, number, raw, revision_of, to_item
 from retrysafe.stores.dynamodb.plans import TRIES, Moment, Place, Plan, contended
-from retrysafe.stores.dynamodb.requests import Expression, Held, Request, put_if_free
+from retrysafe.stores.dynamodb.requests import Expression, Held, Request, put_if_absent
 
 MOST = 99
 """Writes that go with a receipt: a transaction has room for a hundred."""
@@ -67,7 +68,7 @@ def transact(op: Transact, place: Place) -> Plan[TransactReply]:
     now = op.at if op.claim.now is None else op.claim.now
     at = Moment(now, now - place.skew if op.claim.now is None else now)
     receipt = receipt_of(born(op.claim, now), op, now)
-    first: dict[str, Any] = put_if_free(place.table, to_item(receipt, 0), at.judged)
+    first: dict[str, Any] = put_if_absent(place.table, to_item(receipt, 0))
     seen: Item | None = None
     for _ in range(TRIES):
         found = yield from sent(op, first, request_token(op.claim, seen))
@@ -82,9 +83,10 @@ def transact(op: Transact, place: Place) -> Plan[TransactReply]:
         record = from_item(seen)
         if record.token == op.claim.token and record.state is State.COMPLETED:
             return TransactReply(ClaimReply(True, record, now))  # our own, and its reply was lost
-        if grantable(record, op.claim, at.judged) is not Grant.TAKEOVER:
+        grant = grantable(record, op.claim, at.judged)
+        if grant is None or grant is Grant.OWN:
             return TransactReply(ClaimReply(False, record, now))
-        receipt = receipt_of(taken_over(record, op.claim, now), op, now)
+        receipt = receipt_of(granted_as(grant, record, op.claim, now), op, now)
         first = put_if_unchanged(place, to_item(receipt, revision_of(seen) + 1), record.fence, revision_of(seen))
     raise contended()
 

@@ -73,9 +73,9 @@ def parse_url(url: str) -> Location:
     parts = urlsplit(url)
     shown = safe_url(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    for name, value in options.items():
+    for name in options:
         if name not in _OPTIONS:
-            raise StoreURLError(f"{name}={value} in {shown!r} is no option here; there are {', '.join(_OPTIONS)}")
+            raise StoreURLError(f"{name}= in {shown!r} is no option here; there are {', '.join(_OPTIONS)}")
     region = parts.netloc.rpartition("@")[2]
     if not _REGION.fullmatch(region):
         raise StoreURLError(f"{shown!r} names no region: write one like {_EXAMPLE}")

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 from bson.codec_options import CodecOptions
 from pymongo import errors
 
+from retrysafe.core.urls import hidden
 from retrysafe.errors import StoreURLError
 from retrysafe.stores.mongo.settings import CLIENT, FIXED
 
@@ -26,4 +27,4 @@ def made(kind: Any, url: str) -> Any:
     try:
         return kind(url, **{**defaults, **FIXED})
     except (errors.ConfigurationError, ValueError, TypeError) as error:  # an InvalidURI is the first
-        raise StoreURLError(f"the URL is not what MongoDB's driver takes: {error}") from error
+        raise StoreURLError(f"the URL is not what MongoDB's driver takes: {hidden(str(error), url)}") from error

@@ -24,6 +24,7 @@ def write(record: Record) -> Document:
     fields["fingerprint"] = str(record.fingerprint)
     fields["state"] = record.state.value
     fields["answer"] = write_answer(record.answer)
+    fields["ended"] = list(record.ended)
     return fields
 
 
@@ -56,7 +57,7 @@ def _read(found: Mapping[str, Any]) -> Record:
         Fingerprint.parse(found["fingerprint"]), STATES[found["state"]], found["attempt"], found["token"],
         found["run"], found["lease_until"], found["on_lapse"], found["point"], found["progress"], found["input"],
         _read_answer(found["answer"]), found["note"], found["created"], found["started"], found["completed"],
-        found["expires"], found["retention"],
+        found["expires"], found["retention"], found.get("advances", 0), tuple(found.get("ended", ())),
     )  # fmt: skip
 
 

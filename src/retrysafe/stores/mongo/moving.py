@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from retrysafe.core.moves import KEPT_AFTER_COMPLETION, born
 from retrysafe.core.ops import Advance, Claim, Complete, Forget, Release, Renew, Resolve, Suspect
-from retrysafe.core.records import Answer
+from retrysafe.core.records import CLOSED, ENDED_KEPT, Answer
 from retrysafe.core.states import OPEN, SETTLED
 from retrysafe.core.times import FOREVER
 from retrysafe.stores.mongo import documents
@@ -22,6 +22,10 @@ from retrysafe.stores.mongo import documents
 Expr: TypeAlias = Any
 Stages: TypeAlias = list[dict[str, Any]]
 Filter: TypeAlias = dict[str, Any]
+
+ENDED: Expr = {"$ifNull": ["$ended", []]}
+ENDED_NEXT: Expr = {"$slice": [{"$concatArrays": [["$token"], ENDED]}, ENDED_KEPT]}
+"""What it becomes when the next attempt begins."""
 
 CLOCK: Expr = {"$multiply": [{"$toLong": "$$NOW"}, 1000]}
 ROOT = "$$ROOT"
@@ -49,11 +53,12 @@ def after(now: int | None, duration: int) -> Expr:
 def claim(op: Claim) -> Stages:
     """The whole table of `grantable`, in its order. What is refused stays as it is, and nothing is written."""
     now = moment(op.now)
+    accepted = [str(form) for form in (op.fingerprint, *op.alternatives)]
     cases = [
-        ({"$eq": [{"$type": "$state"}, "missing"]}, _born(op)),
-        ({"$and": [{"$eq": ["$token", literal(op.token)]}, _is("claimed")]}, ROOT),
-        ({"$and": [{"$in": ["$state", _SETTLED]}, {"$lte": ["$expires", now]}]}, _born(op)),
-        ({"$ne": ["$fingerprint", literal(str(op.fingerprint))]}, ROOT),
+        ({"$eq": [{"$type": "$state"}, "missing"]}, {**_born(op), "ended": []}),
+        ({"$in": [literal(op.token), {"$concatArrays": [["$token"], ENDED]}]}, ROOT),
+        ({"$and": [{"$in": ["$state", _SETTLED]}, {"$lte": ["$expires", now]}]}, {**_born(op), "ended": ENDED_NEXT}),
+        ({"$not": [{"$in": ["$fingerprint", literal(accepted)]}]}, ROOT),
         (_is("released"), _taken_over(op)),
         (
             {"$and": [_is("claimed"), {"$lte": ["$lease_until", now]}, {"$ne": ["$on_lapse", "uncertain"]}]},
@@ -85,6 +90,8 @@ def _taken_over(op: Claim) -> Expr:
         "started": moment(op.now),
         "completed": 0,
         "expires": literal(FOREVER),
+        "advances": 0,
+        "ended": ENDED_NEXT,
     }
     # Without its date for the sweeper: an open record is never swept.
     return {"$mergeObjects": [{"$unsetField": {"field": "sweep", "input": ROOT}}, changed]}
@@ -94,19 +101,24 @@ def _taken_over(op: Claim) -> Expr:
 
 
 def renew(op: Renew) -> tuple[Filter, Stages]:
-    return _open(), [{"$set": {"state": "claimed", "lease_until": after(op.now, op.lease), "note": ""}}]
+    condition = {"$or": [{"state": "claimed"}, {"state": "uncertain", "advances": {"$ne": CLOSED}}]}
+    lease_until = {"$max": ["$lease_until", after(op.now, op.lease)]}
+    return condition, [{"$set": {"state": "claimed", "lease_until": lease_until, "note": ""}}]
 
 
 def advance(op: Advance) -> tuple[Filter, Stages]:
+    """Only the next number. A document of an older release has none, which is as good as 0."""
+    before: Filter = {"advances": op.number - 1} if op.number > 1 else {"advances": {"$in": [0, None]}}
     changed = {
         "state": "claimed",
+        "advances": literal(op.number),
         "point": literal(op.point),
         "progress": literal(op.progress),
         "on_lapse": literal(op.on_lapse),
         "lease_until": after(op.now, op.lease),
         "note": "",
     }
-    return _open(), [{"$set": changed}]
+    return _open() | before, [{"$set": changed}]
 
 
 def complete(op: Complete) -> tuple[Filter, Stages]:
@@ -118,10 +130,12 @@ def release(op: Release) -> tuple[Filter, Stages]:
 
 
 def suspect(op: Suspect) -> tuple[Filter, Stages]:
-    condition: Filter = {"state": "claimed"}
+    marked = {"state": "uncertain", "note": literal(op.note)}
     if op.lapsed_only:
-        condition |= {"on_lapse": "uncertain", "$expr": {"$lte": ["$lease_until", moment(op.now)]}}
-    return condition, [{"$set": {"state": "uncertain", "note": literal(op.note)}}]
+        lapsed = {"$expr": {"$lte": ["$lease_until", moment(op.now)]}}
+        return {"state": "claimed", "on_lapse": "uncertain", **lapsed}, [{"$set": marked}]
+    condition = {"$or": [{"state": "claimed"}, {"state": "uncertain", "advances": {"$ne": CLOSED}}]}
+    return condition, [{"$set": {**marked, "advances": CLOSED}}]
 
 
 def resolve(op: Resolve) -> tuple[Filter, Stages]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from retrysafe.core.moves import grantable, recognised
 from retrysafe.core.ops import (
+    Advance,
     Claim,
     ClaimReply,
     Complete,
@@ -42,7 +43,7 @@ R = TypeVar("R")
 ROUNDS = 20
 """How often a command is sent again when two writers met on one document. Each time somebody got on."""
 
-_RECOGNISABLE = (Complete, Release, Suspect, Resolve)
+_RECOGNISABLE = (Advance, Complete, Release, Suspect, Resolve)
 RESTING = {"state": State.RELEASED.value, "point": {"$gt": ""}}
 """What was released at a recovery point; the index for it says the same."""
 _SETTLED = sorted(state.value for state in SETTLED)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from retrysafe.core.urls import safe_url
+from retrysafe.core.urls import hidden, safe_url
 from retrysafe.errors import StoreURLError
 from retrysafe.stores.base import Capabilities
 from retrysafe.stores.sql.dialect import Dialect
@@ -28,7 +28,8 @@ CLOCK = (
 _COLUMNS = ", ".join(f"[{column}]" for column in COLUMNS)
 _TWO = re.compile(r"\{(least|greatest)\}\(")
 _LARGE = re.compile(r":(body|input|progress|payload)\b")
-_COMPARED = re.compile(r"\b(namespace|kind|scope) = :\1\b")
+_COMPARED = re.compile(r"\b(WHERE|AND|ON)(\s+)(id|token|run|step|fingerprint) = :(\w+)")
+_LISTED = re.compile(r"\b(namespace|kind|scope) = :\1\b")
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,17 @@ class MssqlDialect(Dialect):
     """RETURNING is OUTPUT, and stands before WHERE. LEAST and GREATEST came with 2022: IIF does it everywhere."""
 
     def fill(self, text: str, names: Names) -> str:
+        # `=` fills the shorter value up, bytes with zeros and texts with spaces: a token with a zero byte behind it
+        # would pass the fence. Only in conditions: behind SET the same words are an assignment.
+        text = _COMPARED.sub(r"\1\2\3 = :\4 AND DATALENGTH(\3) = DATALENGTH(:\4)", text)
         if not names.keys:  # the conditions of a list, put together by plans.py
-            text = _COMPARED.sub(r"\1 = :\1 AND DATALENGTH(\1) = DATALENGTH(:\1)", text)
+            text = _LISTED.sub(r"\1 = :\1 AND DATALENGTH(\1) = DATALENGTH(:\1)", text)
             text = text.replace("id > :after", "id > CAST(:after AS varbinary(32))")
         text = text.replace("point <> ''", "DATALENGTH(point) > 0").replace(
             "AND point = '')", "AND DATALENGTH(point) = 0)"
         )
         text = picked(_output(text)).replace("{columns}", _COLUMNS)
-        # The driver writes no bytes as '', which is no binary value.
+        # They may be long: said, so that no type has to be guessed from what is written.
         text = _LARGE.sub(r"CAST(:\1 AS varbinary(max))", text)
         return super().fill(text, bracketed(names))
 
@@ -122,11 +126,11 @@ def parse_url(url: str) -> Location:
         raise StoreURLError(f"{shown!r} names no database; write mssql://user:password@host:1433/database")
     if parts.query:
         known = ", ".join(f"{name}=" for name in sorted(_OPTIONS))
-        raise StoreURLError(f"{shown!r} has options that are not known ({parts.query}); there are {known}")
+        raise StoreURLError(f"{shown!r} has options that are not known; there are {known}")
     try:
         port = parts.port or 1433
     except ValueError as error:
-        raise StoreURLError(f"{shown!r}: {error}; write mssql://user@host:1433/database") from error
+        raise StoreURLError(f"{shown!r}: {hidden(str(error), url)}; write mssql://user@host:1433/database") from error
     connect: dict[str, Any] = {
         "server": parts.hostname,
         "port": str(port),

@@ -59,6 +59,11 @@ def _said(number: int, error: Exception, url: str) -> Exception:
     return StoreError(f"SQL Server refused ({number}): {_line(error)}")
 
 
+def demoted(error: Exception) -> bool:
+    """Whether the server said that it is read-only: a primary that another has taken over from, or a secondary."""
+    return number_of(error) in READ_ONLY
+
+
 def silent(number: int) -> bool:
     """Whether the conversation broke."""
     return number in SILENT or number in _DB_LIB
@@ -82,7 +87,7 @@ def too_many_undone(tries: int) -> StoreUnavailable:
     return StoreUnavailable(f"SQL Server chose this as the deadlock victim {tries} times in a row; try again")
 
 
-WORDS = Words(held_elsewhere, too_many_undone)
+WORDS = Words(held_elsewhere, too_many_undone, demoted)
 
 
 def no_connection_free(seconds: float) -> StoreUnavailable:

@@ -13,7 +13,7 @@ from retrysafe.stores.mssql import schema
 from retrysafe.stores.mssql.dialect import CAPABILITIES, DIALECT, Location
 from retrysafe.stores.mssql.errors import WORDS, meaning
 from retrysafe.stores.mssql.pool import pool
-from retrysafe.stores.mssql.talking import BEGIN, COMMIT, ROLLBACK, Rows, heard, spoken
+from retrysafe.stores.mssql.talking import BEGIN, COMMIT, ROLLBACK, Rows, bound, heard, spoken
 from retrysafe.stores.sql.attempts import attempted
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.plans import Plans, by_id
@@ -85,5 +85,5 @@ def _say(connection: Any, url: str, batch: bool, statement: Statement) -> Rows:
 
 
 def _hear(cursor: Any, text: str, statement: Statement) -> Rows:
-    cursor.execute(text, dict(statement.values)) if statement.values else cursor.execute(text)
+    cursor.execute(text, bound(statement.values)) if statement.values else cursor.execute(text)
     return heard(cursor)

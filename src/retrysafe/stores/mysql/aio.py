@@ -11,12 +11,12 @@ import asyncmy
 from asyncmy.errors import MySQLError
 
 from retrysafe.core.ops import Op
-from retrysafe.errors import StoreUnclear
+from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import afollow
 from retrysafe.stores.mysql import schema
 from retrysafe.stores.mysql.aiopool import AsyncConnect, AsyncPool
 from retrysafe.stores.mysql.dialect import CAPABILITIES, DIALECT, Location
-from retrysafe.stores.mysql.errors import held_elsewhere, meaning, too_many_undone
+from retrysafe.stores.mysql.errors import demoted, held_elsewhere, meaning, too_many_undone
 from retrysafe.stores.mysql.settings import SILENCE
 from retrysafe.stores.mysql.talking import BEGIN, COMMIT, ROLLBACK, Heard, Rows, in_step, packets, read
 from retrysafe.stores.sql.attempts import TRIES, Again
@@ -94,17 +94,23 @@ class AsyncMysqlStore:
             except StoreUnclear:
                 self._pool.drain()
                 raise
+            except StoreUnavailable as error:
+                if demoted(error):
+                    self._pool.drain()
+                raise
         raise too_many_undone(TRIES)
 
     async def _once(self, work: Callable[[Say], Awaitable[R]], batch: bool) -> R:
-        """What the server refused leaves the connection as good as before; only a broken one is thrown away, or one
-        whose caller was cancelled."""
+        """What the server refused leaves the connection as good as before; only a broken one is thrown away, one that
+        leads to a server which takes no writes, or one whose caller was cancelled."""
         async with self._pool.connection() as connection:
             try:
                 done: R | Exception = await work(lambda statements: _say(connection, statements, self._url, batch))
             except StoreUnclear:
                 raise
             except Exception as error:
+                if demoted(error):
+                    raise
                 done = error
         if isinstance(done, Exception):
             raise done

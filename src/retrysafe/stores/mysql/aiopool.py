@@ -54,6 +54,7 @@ class AsyncPool:
         self._timeout = timeout
         self._room = asyncio.Semaphore(size)
         self._idle: deque[Any] = deque()
+        self._drained = 0
         self._closed = False
 
     @asynccontextmanager
@@ -62,13 +63,14 @@ class AsyncPool:
         conversation may be left on it."""
         await self._enter()
         try:
+            drained = self._drained
             taken = await self._take()
             try:
                 yield taken
             except BaseException:
                 quit_quietly(taken)
                 raise
-            if self._closed:
+            if self._closed or self._drained != drained:
                 quit_quietly(taken)
             else:
                 self._idle.append(taken)
@@ -96,7 +98,9 @@ class AsyncPool:
         return await opened(self._connect)
 
     def drain(self) -> None:
-        """After a restart every idle connection is dead: throw them all away now, not one per caller."""
+        """After a restart every connection is dead, and on a server that is not the primary any more none is of use:
+        throw them all away now, not one per caller. Those in use go when they are given back."""
+        self._drained += 1
         while self._idle:
             quit_quietly(self._idle.pop())
 

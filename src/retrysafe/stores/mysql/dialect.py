@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from retrysafe.core.urls import safe_url
+from retrysafe.core.urls import hidden, safe_url
 from retrysafe.errors import StoreURLError
 from retrysafe.stores.base import Capabilities
 from retrysafe.stores.mysql.settings import CHARSET
@@ -39,7 +39,8 @@ class MysqlDialect(Dialect):
 
 
 # TIMESTAMPDIFF on UTC, not UNIX_TIMESTAMP: that one goes through the session's time zone, where an hour of every
-# autumn comes twice. The clock is read once per statement, also while it waits for a row.
+# autumn comes twice. The clock is read once per statement, also while it waits for a row: a lease counts from when the
+# statement began, and its owner counts from before it was sent (tests/faults/test_waited.py).
 DIALECT = MysqlDialect(
     package="retrysafe.stores.mysql",
     now="coalesce(:now, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))",
@@ -96,11 +97,11 @@ def parse_url(url: str) -> Location:
         raise StoreURLError(f"{shown!r} names no database; write mysql://user:password@host:3306/database")
     if parts.query:
         known = ", ".join(f"{name}=" for name in sorted(_OPTIONS))
-        raise StoreURLError(f"{shown!r} has options that are not known ({parts.query}); there are {known}")
+        raise StoreURLError(f"{shown!r} has options that are not known; there are {known}")
     try:
         port = parts.port or _PORT
     except ValueError as error:
-        raise StoreURLError(f"{shown!r}: {error}; write mysql://user@host:3306/database") from error
+        raise StoreURLError(f"{shown!r}: {hidden(str(error), url)}; write mysql://user@host:3306/database") from error
     connect: dict[str, Any] = {
         "host": parts.hostname or "localhost",
         "port": port,

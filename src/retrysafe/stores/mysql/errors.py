@@ -55,13 +55,21 @@ def _said(number: int, error: Exception, url: str) -> Exception:
     if silent(number):
         return StoreUnclear(f"the connection to MySQL broke ({number}): {_line(error)}")
     if number in READ_ONLY:
-        return StoreUnavailable(f"MySQL is read-only here ({number}; a replica?); point the URL at the source")
+        return StoreUnavailable(
+            f"MySQL is read-only here ({number}; a replica?); nothing was done, and the next call connects anew: "
+            "point the URL at the source"
+        )
     if number in NO_ROOM:
         return StoreUnavailable(f"MySQL has no room or failed ({number}): {_line(error)}")
     if number == 1153:
         fix = "raise max_allowed_packet, or lower max_answer in the policy"
         return StoreError(f"MySQL refused ({number}): {_line(error)}; nothing was done: {fix}")
     return StoreError(f"MySQL refused ({number}): {_line(error)}")
+
+
+def demoted(error: Exception) -> bool:
+    """Whether the server said that it is read-only: a primary that another has taken over from, or a replica."""
+    return number_of(error) in READ_ONLY
 
 
 def silent(number: int) -> bool:
@@ -101,7 +109,7 @@ def too_many_undone(tries: int) -> StoreUnavailable:
     return StoreUnavailable(f"MySQL answered {tries} deadlocks in a row; try again")
 
 
-WORDS = Words(held_elsewhere, too_many_undone)
+WORDS = Words(held_elsewhere, too_many_undone, demoted)
 
 
 def no_connection_free(seconds: float) -> StoreUnavailable:

@@ -1,7 +1,7 @@
 """How a statement is said to MySQL, whoever says it. No I/O here.
 
 A text is one statement or several, parted by `;`. The reply is what the last one says: its rows, or a row for each
-row it changed. An insert marked `or nothing` takes "that id is there already" for an answer: nothing was inserted.
+row it changed. One that is marked `or nothing` takes "that is there already" for an answer: nothing was added.
 INSERT IGNORE would do the same, and swallow everything else that is wrong with the row too.
 
 Our own connections send all the steps of many statements in one packet; a user's connection takes them one by one.
@@ -20,7 +20,8 @@ from retrysafe.stores.sql.dialect import Statement
 Rows = Sequence[Sequence[Any]]
 
 OR_NOTHING = "/* or nothing */"
-DUPLICATE = 1062
+DUPLICATE = frozenset({1062, 1060})
+"""The row is there already, or the column: an ALTER commits by itself, so a migration may meet its own."""
 PACKET = 1 << 20
 """Characters that go in one packet, about: far below the smallest max_allowed_packet in use."""
 _DEPTH = 8
@@ -56,7 +57,7 @@ _DRIVERS = frozenset({"pymysql", "asyncmy", "aiomysql", "MySQLdb"})
 
 def refused(error: BaseException, step: str) -> bool:
     """Whether this is an `or nothing` that got nothing."""
-    return OR_NOTHING in step and number_of(error) == DUPLICATE
+    return OR_NOTHING in step and number_of(error) in DUPLICATE
 
 
 def read(rows: Iterable[Sequence[Any]] | None, changed: int) -> Rows:

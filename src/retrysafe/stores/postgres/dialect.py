@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from retrysafe.core.urls import safe_url
 from retrysafe.errors import StoreURLError
 from retrysafe.stores.base import Capabilities
 from retrysafe.stores.sql.dialect import Dialect
@@ -13,16 +14,21 @@ CAPABILITIES = Capabilities(
     name="postgres", durable=True, shared=True, transactions=True, clock="store", outbox=True, wakes=True
 )
 
+_PATIENCE = "patience AS (SELECT set_config('lock_timeout', '2000', true))"
+
 # statement_timestamp() is one moment for the whole statement, also while it waits for a row: a claimant that
-# waited judges a lease by when it asked, which can only make it more careful.
+# waited judges a lease by when it asked, which can only make it more careful. Its own lease counts from then, too: not
+# from before it was sent, which is where its owner counts from (tests/faults/test_waited.py).
 DIALECT = Dialect(
     package="retrysafe.stores.postgres",
     now="coalesce(CAST(:now AS bigint), (extract(epoch FROM statement_timestamp()) * 1000000)::bigint)",
     empty="''::bytea",
     least="least",
     greatest="greatest",
-    # Every statement of a claim carries it: a caller gets an answer while somebody else holds the row (I28).
-    patience="patience AS (SELECT set_config('lock_timeout', '2000', true))",
+    # Every statement of a claim carries it: a caller gets an answer while somebody else holds the row (I28). So does
+    # every write of an owner: a heartbeat that waited without end would keep others from beating.
+    patience=_PATIENCE,
+    limit=_PATIENCE,
     parameter="%({})s",
     try_lock="pg_try_advisory_xact_lock(CAST(:lock AS bigint))",
     began="(extract(epoch FROM transaction_timestamp()) * 1000000)::bigint",
@@ -52,7 +58,7 @@ def parse_url(url: str) -> Location:
     plain, options = split_options(url, _OPTIONS)
     rest = plain.partition("://")[2]
     if not rest:
-        raise StoreURLError(f"{url!r} names no server; write postgresql://user@host:5432/database")
+        raise StoreURLError(f"{safe_url(url)!r} names no server; write postgresql://user@host:5432/database")
     tables = names(options.get("table", DEFAULT), options.get("schema", ""))
     given = {pair.partition("=")[0] for pair in plain.partition("?")[2].split("&")}
     extra = "&".join(f"{name}={value}" for name, value in _LIBPQ.items() if name not in given)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from retrysafe.core.ops import Op
-from retrysafe.errors import StoreError, StoreUnavailable, StoreUnclear
+from retrysafe.errors import StoreError, StoreOutage, StoreUnclear
 from retrysafe.stores.base import Plan, afollow
 from retrysafe.stores.redis import urls, waking, wire
 from retrysafe.stores.redis.aio import pool_of
@@ -58,7 +58,7 @@ class AsyncRedisClusterStore:
         except StoreUnclear:
             self._cluster.topology.stale = True
             raise
-        except StoreUnavailable:
+        except StoreOutage:
             return await self._alone(op)  # nothing was sent, and its slot may have another owner by now
         if isinstance(response, Exception):
             # Refused, so nothing was done: once more, the long way, which follows, loads scripts and explains errors.
@@ -79,7 +79,7 @@ class AsyncRedisClusterStore:
             try:
                 await self._node(address).exchange([waking.announcement(self._layout, record_id)])
                 return
-            except StoreUnavailable:
+            except StoreOutage:
                 continue  # it is a courtesy: whoever waits looks again
 
     async def wait(self, record_id: bytes, seconds: float) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from retrysafe.stores.redis import wire
 from retrysafe.stores.redis.failures import answered, demoted, unclear, unreachable
-from retrysafe.stores.redis.pipe import Pipe, possible
+from retrysafe.stores.redis.pipe import Pipe, let_go, possible
 
 
 class AsyncNode:
@@ -42,12 +42,12 @@ class AsyncNode:
             await connection.send_packed_command([wire.packed(commands)])
             responses = [await _read(connection) for _ in commands]
             if demoted(responses):
-                await connection.disconnect(nowait=True)
+                await let_go(connection)
             return responses
         except BaseException as error:
             # Cancelled or failed: whatever is still to come on this connection belongs to nobody, and the
             # next one must not read it. Without waiting: a second cancellation finds nothing to interrupt.
-            await connection.disconnect(nowait=True)
+            await let_go(connection)
             if isinstance(error, Exception):
                 raise unclear(error, self.name) from error
             raise

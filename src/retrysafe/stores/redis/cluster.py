@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from retrysafe.core.ops import Op
-from retrysafe.errors import StoreError, StoreUnavailable
+from retrysafe.errors import StoreError, StoreOutage
 from retrysafe.stores.base import Plan, follow
 from retrysafe.stores.redis import urls, waking, wire
 from retrysafe.stores.redis.commands import Call, migration, plan
@@ -57,7 +57,7 @@ class RedisClusterStore:
             try:
                 self._node(address).exchange([waking.announcement(self._layout, record_id)])
                 return
-            except StoreUnavailable:
+            except StoreOutage:
                 continue  # it is a courtesy: whoever waits looks again
 
     def wait(self, record_id: bytes, seconds: float) -> None:

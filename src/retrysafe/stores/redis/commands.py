@@ -36,7 +36,16 @@ from retrysafe.core.states import SETTLED, State
 from retrysafe.errors import StoreError, UsageError
 from retrysafe.stores.base import Plan, R, readable
 from retrysafe.stores.redis.layout import LAPSE_CODES, STATE_CODES, VERSION, Layout, Script, script
-from retrysafe.stores.redis.rows import BORN, answer_parts, born_parts, number, point_parts, record, text
+from retrysafe.stores.redis.rows import (
+    BORN,
+    alternative_parts,
+    answer_parts,
+    born_parts,
+    number,
+    point_parts,
+    record,
+    text,
+)
 
 STRETCH = 1000
 """How many records one call looks at, at most: a millisecond or so of a server that serves one at a time."""
@@ -93,7 +102,7 @@ def migration(layout: Layout) -> Plan[Call, list[str]]:
 
 def _claim(op: Claim, layout: Layout) -> Call:
     lapse = LAPSES[op.on_lapse]
-    born_with = (number(op.retention), born_parts(op), op.input)
+    born_with = (number(op.retention), born_parts(op), op.input, alternative_parts(op))
     return Call(script("claim"), layout.of(op.id), (_moment(op.now), op.token, number(op.lease), lapse, *born_with))
 
 
@@ -129,7 +138,7 @@ def _renew(op: Renew, layout: Layout) -> Call:
 
 def _advance(op: Advance, layout: Layout) -> Call:
     point = (b"1" if op.point else b"0", point_parts(op.point, op.progress))
-    return _fenced("keep", op, layout, number(op.lease), LAPSES[op.on_lapse], *point)
+    return _fenced("keep", op, layout, number(op.lease), LAPSES[op.on_lapse], *point, number(op.number))
 
 
 def _complete(op: Complete, layout: Layout) -> Call:

@@ -13,24 +13,25 @@ from typing import Any
 from retrysafe.core.ops import Claim, Complete, Release
 from retrysafe.stores.redis.commands import LAPSES
 from retrysafe.stores.redis.layout import Layout, script
-from retrysafe.stores.redis.rows import answer_parts, born_parts, number, text
+from retrysafe.stores.redis.rows import alternative_parts, answer_parts, born_parts, number, text
 
 Group = tuple[str, bytes, bytes]
 """What goes into one run: the script, its bucket's indexes (packed), the moment."""
 Piece = tuple[Group, bytes, bytes]
 """One operation: its group, the record's key and its own arguments, both packed."""
 
-_OWN = 6
+_OWN = {"claim": 7, "settle": 6}
 _KEY = b"$%d\r\n%b%b\r\n"
-_ARGS = b"$%d\r\n%b\r\n" * _OWN
+_ARGS = {name: b"$%d\r\n%b\r\n" * count for name, count in _OWN.items()}
 _RUN = b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n$%d\r\n%b\r\n%b%b$%d\r\n%b\r\n%b"
 
 
 def _claim(op: Claim, layout: Layout) -> Piece:
     token, lease, retention, born, given = op.token, number(op.lease), number(op.retention), born_parts(op), op.input
-    args = _ARGS % (
+    others = alternative_parts(op)
+    args = _ARGS["claim"] % (
         *(len(token), token, len(lease), lease, 1, LAPSES[op.on_lapse]),
-        *(len(retention), retention, len(born), born, len(given), given),
+        *(len(retention), retention, len(born), born, len(given), given, len(others), others),
     )
     return _piece("claim", op, layout, args)
 
@@ -45,7 +46,7 @@ def _release(op: Release, layout: Layout) -> Piece:
 
 def _settle(op: Complete | Release, layout: Layout, target: bytes, note: bytes, answer: bytes) -> Piece:
     attempt, token = number(op.fence.attempt), op.fence.token
-    args = _ARGS % (
+    args = _ARGS["settle"] % (
         *(len(attempt), attempt, len(token), token, 1, target, 1, b"0"),
         *(len(note), note, len(answer), answer),
     )
@@ -63,7 +64,7 @@ def run(group: Group, pieces: Sequence[Piece]) -> bytes:
     name, indexes, now = group
     count = len(pieces)
     keys = number(2 + count)
-    sizes = (4 + 2 + count + _OWN * count, script(name).sha, len(keys), keys)
+    sizes = (4 + 2 + count + _OWN[name] * count, script(name).sha, len(keys), keys)
     return _RUN % (
         *(*sizes, indexes, b"".join([piece[1] for piece in pieces])),
         *(len(now), now, b"".join([piece[2] for piece in pieces])),

@@ -94,6 +94,15 @@ class Exchanged:
         return [self.future]
 
 
+async def let_go(connection: Any) -> None:
+    """Close it at once. Over TLS a polite end waits for the other one's goodbye, and a loop that ends before it comes
+    leaves the socket open; whoever closes here wants nothing more from the server."""
+    writer = getattr(connection, "_writer", None)
+    if writer is not None:
+        writer.transport.abort()
+    await connection.disconnect(nowait=True)
+
+
 def _heed_cancellation() -> None:
     """Before Python 3.12 `asyncio.wait_for`, by which drivers connect, loses one that comes as it succeeds."""
     task = asyncio.current_task()
@@ -232,7 +241,7 @@ class Pipe:
             self.broke(ear, error)
             raise
         finally:
-            await connection.disconnect(nowait=True)
+            await let_go(connection)
             await self._pool.release(connection)
 
     def _refuse(self, error: BaseException) -> None:
@@ -309,6 +318,8 @@ class Ear(asyncio.Protocol):
         transport.set_protocol(self)
 
     def data_received(self, data: bytes) -> None:
+        if self.deaf.done():
+            return
         try:
             self._replies.feed(data)
             self._pipe.heard(self._replies, self._push)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from retrysafe.errors import StoreError, StoreUnavailable, StoreUnclear
+from retrysafe.errors import StoreError, StoreOutage, StoreUnclear
 from retrysafe.stores.base import Plan
 from retrysafe.stores.redis.failures import refusal
 from retrysafe.stores.redis.rows import number
@@ -50,7 +50,7 @@ def assured(plan: Plan[list[Command], R], wait: Wait, server: str) -> Plan[list[
                 if doubt is not None:
                     try:
                         responses = yield proving_again(doubt, wait)
-                    except StoreUnavailable as error:
+                    except StoreOutage as error:
                         raise unsure(error) from error
                 checked(responses, wait, server)
             commands = plan.send(own)

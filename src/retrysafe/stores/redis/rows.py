@@ -7,6 +7,8 @@
     p    the recovery point and progress    once it advanced
     n    the note                           if there is one
     a    the answer                         once it has one
+    q    the number of advances             once this attempt advanced, or its owner gave up
+    e    the tokens of ended attempts       once there are any: each behind its length in one byte
 
 Numbers are big-endian and of fixed size, the others bytes behind their sizes; so Lua's `struct` reads what Python's
 wrote. Text is UTF-8 (lone surrogates included: an error message may quote anything).
@@ -22,6 +24,7 @@ from retrysafe.core.ops import Claim
 from retrysafe.core.records import Answer, Fingerprint, Gone, Headers, Record
 from retrysafe.errors import CorruptRecord
 from retrysafe.stores.redis.layout import LAPSE_CODES, STATE_CODES
+from retrysafe.stores.tokens import unpack_tokens
 
 BORN = ("fingerprint", "namespace", "kind", "scope", "key", "target", "run")
 """The parts of `b`, in their order; list.lua filters by their places."""
@@ -53,6 +56,11 @@ def born_parts(op: Claim) -> bytes:
     words = (str(op.fingerprint), op.namespace, op.kind, op.scope, op.key, op.target)
     sizes, data = _sized(words)
     return b"%b%b%b" % (_BORN.pack(*sizes, len(op.run)), data, op.run)
+
+
+def alternative_parts(op: Claim) -> bytes:
+    """The other forms of its fingerprint, each between two line ends; nothing where there are none."""
+    return "\n".join(["", *map(str, op.alternatives), ""]).encode() if op.alternatives else b""
 
 
 def _sized(words: Sequence[str]) -> tuple[Iterable[int], bytes]:
@@ -121,6 +129,8 @@ def _record(record_id: bytes, row: Mapping[bytes, bytes]) -> Record:
         completed,
         expires,
         retention,
+        int(row.get(b"q", b"0")),
+        unpack_tokens(row.get(b"e", b"")),
     )
 
 

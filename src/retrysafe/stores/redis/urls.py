@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
+from retrysafe.core.urls import hidden
 from retrysafe.errors import BadName, StoreURLError
 from retrysafe.stores.redis.layout import DEFAULT_PREFIX, Layout
 from retrysafe.stores.redis.replicas import NOBODY, Wait
@@ -135,7 +136,7 @@ def pool(pool_class: Any, url: str, retry: Any, **more: Any) -> Any:
         made.connection_class(**made.connection_kwargs)  # an option nobody knows would only surface at first use
     except (ValueError, TypeError) as error:
         raise StoreURLError(
-            f"the URL's options are not what redis-py takes ({error}): "
+            f"the URL's options are not what redis-py takes ({hidden(str(error), url)}): "
             f"give those of its Redis.from_url, or our own {', '.join(_OURS)}"
         ) from error
     return made

@@ -25,12 +25,14 @@ class Words(NamedTuple):
 
     held_elsewhere: Callable[[], StoreUnavailable]
     too_many_undone: Callable[[int], StoreUnavailable]
+    demoted: Callable[[Exception], bool]
+    """Whether it refused because it is not the primary (any more): the next connection may lead to the one that is."""
 
 
 def attempted(pool: Pool[C], work: Callable[[C], R], words: Words) -> R:
     for _ in range(TRIES):
         try:
-            return _once(pool, work)
+            return _once(pool, work, words)
         except Again:
             continue
         except Held as error:
@@ -38,17 +40,24 @@ def attempted(pool: Pool[C], work: Callable[[C], R], words: Words) -> R:
         except StoreUnclear:
             pool.drain()
             raise
+        except StoreUnavailable as error:
+            if words.demoted(error):
+                pool.drain()
+            raise
     raise words.too_many_undone(TRIES)
 
 
-def _once(pool: Pool[C], work: Callable[[C], R]) -> R:
-    """What the server refused leaves the connection as good as before; only a broken one is thrown away."""
+def _once(pool: Pool[C], work: Callable[[C], R], words: Words) -> R:
+    """What the server refused leaves the connection as good as before; only a broken one is thrown away, or one that
+    leads to a server which takes no writes."""
     with pool.connection() as connection:
         try:
             done: R | Exception = work(connection)
         except StoreUnclear:
             raise
         except Exception as error:
+            if words.demoted(error):
+                raise
             done = error
     if isinstance(done, Exception):
         raise done

@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from retrysafe.core.moves import KEPT_AFTER_COMPLETION
+from retrysafe.core.records import CLOSED
 from retrysafe.core.times import FOREVER
 from retrysafe.stores.sql.names import Names
 from retrysafe.stores.sql.rows import COLUMNS
@@ -37,6 +38,9 @@ class Dialect:
     greatest: str
     patience: str = ""
     """A CTE named `patience` that bounds the wait for a row somebody else has locked; empty where that is a setting."""
+    limit: str = ""
+    """The same for an owner's writes on our own connections. Not inside a user's transaction: it would outlast the
+    statement there."""
     parameter: str = ":{}"
     try_lock: str = "1"
     """Whether this transaction now holds the lock numbered `:lock`; 1 where opening it took the only lock there is."""
@@ -73,11 +77,14 @@ class Dialect:
             "greatest": self.greatest,
             "with_patience": f"WITH {self.patience}" if self.patience else "",
             "from_patience": "FROM patience" if self.patience else "",
+            "with_limit": f"WITH {self.limit}" if self.limit else "",
+            "from_limit": "FROM patience" if self.limit else "",
             "patience": self.patience,
             "try_lock": self.try_lock,
             "began": self.began,
             "forever": str(FOREVER),
             "hour": str(KEPT_AFTER_COMPLETION),
+            "closed": str(CLOSED),
         }
         for word, value in words.items():
             text = text.replace("{" + word + "}", value)

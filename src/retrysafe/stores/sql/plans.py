@@ -42,7 +42,7 @@ R = TypeVar("R")
 ROUNDS = 20
 """How often a claim looks again when others move the record between its statements. Each round somebody won."""
 
-_RECOGNISABLE = (Complete, Release, Suspect, Resolve)
+_RECOGNISABLE = (Advance, Complete, Release, Suspect, Resolve)
 
 
 class Held(Exception):
@@ -90,8 +90,9 @@ class Plans:
         grant = grantable(found.record, op, found.now)
         if grant is None or grant is Grant.OWN:
             return found._replace(granted=grant is Grant.OWN)
+        assert found.record is not None, "what is not there is born"
         name = "rebirth" if grant is Grant.REBIRTH else "takeover"
-        taken = yield Statement(self.texts[name], values)
+        taken = yield Statement(self.texts[name], values | rows.taken_values(found.record))
         return _reply(True, taken[0]) if taken else None
 
     def _insert_or_read(
@@ -120,14 +121,20 @@ class Plans:
     # Fenced writes --------------------------------------------------------------------------
 
     def _fenced(self, op: Any) -> Plan[Statement, bool]:
-        name, values = _FENCED_VALUES[type(op)](op)
-        values |= {"id": op.id, "attempt": op.fence.attempt, "token": op.fence.token, "now": op.now}
-        changed = yield Statement(self.texts[name], values)
-        if changed or not isinstance(op, _RECOGNISABLE):
-            return bool(changed)
+        if (yield from self.obeyed(op)):
+            return True
+        if not isinstance(op, _RECOGNISABLE):
+            return False
         # Refused, or done before and the reply was lost? What is stored tells; it can only be read now.
         found = yield from self._lookup(Lookup(op.id, op.now))
         return recognised(found.record, op)
+
+    def obeyed(self, op: Any) -> Plan[Statement, bool]:
+        """Whether a fenced write was carried out just now. Inside a user's transaction only this counts: were an
+        advance recognised there, the rows of a step that ran twice would be committed twice."""
+        name, values = _FENCED_VALUES[type(op)](op)
+        values |= {"id": op.id, "attempt": op.fence.attempt, "token": op.fence.token, "now": op.now}
+        return bool((yield Statement(self.texts[name], values)))
 
     # Reading and cleaning -------------------------------------------------------------------
 
@@ -209,7 +216,13 @@ _FENCED_VALUES: dict[type[Any], Callable[[Any], tuple[str, dict[str, Any]]]] = {
     Renew: lambda op: ("renew", {"lease": op.lease}),
     Advance: lambda op: (
         "advance",
-        {"point": op.point, "progress": op.progress, "on_lapse": op.on_lapse, "lease": op.lease},
+        {
+            "number": op.number,
+            "point": op.point,
+            "progress": op.progress,
+            "on_lapse": op.on_lapse,
+            "lease": op.lease,
+        },
     ),
     Complete: lambda op: ("complete", rows.answer_values(op.answer)),
     Release: lambda op: ("release", {"note": op.note}),

@@ -34,6 +34,7 @@ class Pool(Generic[C]):
         self._timeout = timeout
         self._room = threading.BoundedSemaphore(size)
         self._idle: deque[C] = deque()
+        self._drained = 0
         self._closed = False
 
     @contextmanager
@@ -43,13 +44,14 @@ class Pool(Generic[C]):
         if not self._room.acquire(timeout=self._timeout):
             raise self._ways.none_free(self._timeout)
         try:
+            drained = self._drained
             taken = self._take()
             try:
                 yield taken
             except BaseException:
                 self._quit(taken)
                 raise
-            if self._closed:
+            if self._closed or self._drained != drained:
                 self._quit(taken)
             else:
                 self._idle.append(taken)
@@ -73,7 +75,9 @@ class Pool(Generic[C]):
             self._ways.close(connection)
 
     def drain(self) -> None:
-        """After a restart every idle connection is dead: throw them all away now, not one per caller."""
+        """After a restart every connection is dead, and on a server that is not the primary any more none is of use:
+        throw them all away now, not one per caller. Those in use go when they are given back."""
+        self._drained += 1
         with suppress(IndexError):
             while True:
                 self._quit(self._idle.pop())

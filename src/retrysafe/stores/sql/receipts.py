@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from retrysafe.core.keys import frame
-from retrysafe.core.moves import Grant, born, settled, taken_over
+from retrysafe.core.moves import Grant, granted_as, settled
 from retrysafe.core.ops import Claim
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.states import State
@@ -22,6 +22,7 @@ from retrysafe.stores.sql import rows
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import Names
 from retrysafe.stores.sql.plans import Plans
+from retrysafe.stores.tokens import pack_tokens
 
 
 class Look(NamedTuple):
@@ -130,9 +131,7 @@ _INSTALL = "SELECT value FROM {meta} WHERE name = 'install'"
 
 def started(claim: Claim, look: Look, grant: Grant) -> Record:
     """The record as a claim would have left it at the moment of the look."""
-    if look.record is None or grant is not Grant.TAKEOVER:
-        return born(claim, look.now)
-    return taken_over(look.record, claim, look.now)
+    return granted_as(grant, look.record, claim, look.now)
 
 
 def receipt_values(base: Record, now: int | None) -> dict[str, Any]:
@@ -151,6 +150,7 @@ def receipt_values(base: Record, now: int | None) -> dict[str, Any]:
         "created": base.created,
         "started": base.started,
         "retention": base.retention,
+        "ended": pack_tokens(base.ended),
         "now": now,
     }
 

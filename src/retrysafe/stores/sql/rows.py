@@ -10,11 +10,12 @@ from retrysafe.core.ops import Claim
 from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.core.states import STATES
 from retrysafe.errors import CorruptRecord
+from retrysafe.stores.tokens import pack_tokens, unpack_tokens
 
 COLUMNS = (
     "id", "namespace", "kind", "scope", "key", "target", "fingerprint", "state", "attempt", "token", "run",
     "lease_until", "on_lapse", "point", "progress", "input", "status", "headers", "body", "gone", "note",
-    "created", "started", "completed", "expires", "retention",
+    "created", "started", "completed", "expires", "retention", "advances", "ended",
 )  # fmt: skip
 
 _written = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps would make one for each answer
@@ -27,7 +28,7 @@ def read(row: Sequence[Any]) -> Record:
     (
         record_id, namespace, kind, scope, key, target, fingerprint, state, attempt, token, run,
         lease_until, on_lapse, point, progress, input_, status, headers, body, gone, note,
-        created, started, completed, expires, retention,
+        created, started, completed, expires, retention, advances, ended,
     ) = row  # fmt: skip
     try:
         if on_lapse not in ON_LAPSE:
@@ -36,7 +37,7 @@ def read(row: Sequence[Any]) -> Record:
         return Record(
             bytes(record_id), namespace, kind, scope, key, target, Fingerprint.parse(fingerprint), STATES[state],
             attempt, bytes(token), bytes(run), lease_until, on_lapse, point, bytes(progress), bytes(input_),
-            answer, note, created, started, completed, expires, retention,
+            answer, note, created, started, completed, expires, retention, advances, unpack_tokens(bytes(ended)),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptRecord(bytes(record_id), f"{type(error).__name__}: {error}") from error
@@ -66,6 +67,15 @@ def claim_values(op: Claim) -> dict[str, Any]:
         "on_lapse": op.on_lapse,
         "input": op.input,
         "now": op.now,
+    }
+
+
+def taken_values(found: Record) -> dict[str, Any]:
+    """For a claim that takes the place of what was read: only if it still is that, and its token ends with it."""
+    return {
+        "seen_attempt": found.attempt,
+        "seen_token": found.token,
+        "ended": pack_tokens(found.ended_with_this),
     }
 
 

@@ -6,7 +6,7 @@ lock each other out, so it is set once, with patience, before anything else; `sy
 commit is on the disk before anybody is told "yours".
 
 The host's clock is the store's clock: it is read after the write lock is held, so that whoever waited for
-the lock does not judge a lease by the time it began to wait.
+the lock does not judge a lease, or begin one, by the time it began to wait (clock.py).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -23,18 +24,24 @@ from urllib.parse import unquote
 
 from retrysafe.core.moves import Grant, grantable
 from retrysafe.core.ops import Claim, ClaimReply, Op
+from retrysafe.core.urls import safe_url
 from retrysafe.errors import SchemaMissing, StoreError, StoreUnavailable, StoreUnclear, StoreURLError
 from retrysafe.stores.base import Capabilities, Plan, follow
 from retrysafe.stores.sql import migrations, rows
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import DEFAULT, Names, names, number, split_options
 from retrysafe.stores.sql.plans import Plans, by_id
+from retrysafe.stores.sqlite import clock
 
 R = TypeVar("R")
 
 CAPABILITIES = Capabilities(name="sqlite", durable=True, shared=True, transactions=True, clock="host", outbox=True)
 
 DIALECT = Dialect(package="retrysafe.stores.sqlite", now=":now", empty="x''", least="min", greatest="max")
+"""For a user's connection: the time is sent along, because its transaction holds the write lock already."""
+
+OURS = replace(DIALECT, now=f"coalesce(:now, {clock.NAME}())")
+"""For our own connections: a lone write takes the lock in its first step, so only the statement itself can ask late."""
 
 _OPTIONS = frozenset({"table", "timeout"})
 
@@ -51,13 +58,14 @@ def parse_url(url: str) -> Location:
     rest = plain.partition("://")[2]
     host, slash, path = rest.partition("/")
     if host or not slash or not path:
-        raise StoreURLError(f"{url!r} names no file; write sqlite:///app.db, or sqlite:////full/path/app.db")
+        raise StoreURLError(f"{safe_url(url)!r} names no file; write sqlite:///app.db, or sqlite:////full/path/app.db")
     if "?" in path:
-        unknown = path.partition("?")[2]
-        raise StoreURLError(f"{url!r} has options SQLite does not know ({unknown}); there are table= and timeout=")
+        raise StoreURLError(f"{safe_url(url)!r} has options SQLite does not know; there are table= and timeout=")
     path = unquote(path)
     if path == ":memory:":
-        raise StoreURLError(f"{url!r}: a database in memory is lost with its connection; use memory:// or a file")
+        raise StoreURLError(
+            f"{safe_url(url)!r}: a database in memory is lost with its connection; use memory:// or a file"
+        )
     return Location(path, names(options.get("table", DEFAULT)), number(options, "timeout", 30.0))
 
 
@@ -67,12 +75,12 @@ class SqliteFile:
     def __init__(self, path: str | Path, *, table: str = DEFAULT, timeout: float = 30.0) -> None:
         self.path = str(path)
         self.names = names(table)
-        self.plans = Plans(DIALECT, self.names)
+        self.plans = Plans(OURS, self.names)
         self._by_id = f"SELECT {', '.join(rows.COLUMNS)} FROM {self.names.keys} WHERE id = ?"
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._readers: deque[sqlite3.Connection] = deque()
-        self._writer: sqlite3.Connection | None = None
+        self._readers: deque[clock.Connection] = deque()
+        self._writer: clock.Connection | None = None
         self._ready = False
 
     @classmethod
@@ -94,7 +102,7 @@ class SqliteFile:
         self.prepare()
         return self._writing(lambda connection: self._each(connection, ops)) if ops else []
 
-    def _each(self, connection: sqlite3.Connection, ops: Sequence[Op[Any]]) -> list[Any]:
+    def _each(self, connection: clock.Connection, ops: Sequence[Op[Any]]) -> list[Any]:
         replies: list[Any] = [None] * len(ops)
         send = partial(_run, connection)
         for place, op in by_id(ops):
@@ -112,7 +120,7 @@ class SqliteFile:
         row = self._beside(lambda connection: connection.execute(self._by_id, (op.id,)).fetchone())
         if row is None:
             return None
-        now = time.time_ns() // 1000 if op.now is None else op.now
+        now = clock.host() if op.now is None else op.now
         record = rows.read(row)
         grant = grantable(record, op, now)
         if grant is None or grant is Grant.OWN:
@@ -125,7 +133,7 @@ class SqliteFile:
     def read(self, statement: Statement) -> list[Any]:
         return self._beside(lambda connection: _run(connection, statement))
 
-    def _beside(self, look: Callable[[sqlite3.Connection], R]) -> R:
+    def _beside(self, look: Callable[[clock.Connection], R]) -> R:
         """On a connection of its own: readers and the writer do not wait for each other."""
         try:
             connection = self._reader()
@@ -136,7 +144,7 @@ class SqliteFile:
         except (sqlite3.Error, UnicodeError) as error:
             raise translated(error, self.path) from error
 
-    def _reader(self) -> sqlite3.Connection:
+    def _reader(self) -> clock.Connection:
         try:
             return self._readers.pop()  # without asking first: another thread may take the last one in between
         except IndexError:
@@ -193,7 +201,7 @@ class SqliteFile:
             self._readers.pop().close()
         self._ready = False
 
-    def _writing(self, work: Callable[[sqlite3.Connection], R]) -> R:
+    def _writing(self, work: Callable[[clock.Connection], R]) -> R:
         """Under the write lock of this process, then of the file; commit at the end, or nothing."""
         with self._lock:
             try:
@@ -210,12 +218,12 @@ class SqliteFile:
                 raise translated(error, self.path) from error
         return done
 
-    def _writing_connection(self) -> sqlite3.Connection:
+    def _writing_connection(self) -> clock.Connection:
         if self._writer is None:
             self._writer = self.connect()
         return self._writer
 
-    def connect(self) -> sqlite3.Connection:
+    def connect(self) -> clock.Connection:
         """A connection of its own, set as all of ours are."""
         connection = sqlite3.connect(
             self.path,
@@ -223,6 +231,7 @@ class SqliteFile:
             isolation_level=None,
             check_same_thread=False,
             cached_statements=64,
+            factory=clock.Connection,
         )
         try:
             if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
@@ -234,7 +243,7 @@ class SqliteFile:
         return connection
 
 
-def _set_wal(connection: sqlite3.Connection, timeout: float) -> None:
+def _set_wal(connection: clock.Connection, timeout: float) -> None:
     """Switching to WAL wants the file to itself for a moment, and does not honour the busy timeout."""
     deadline = time.monotonic() + timeout
     while True:
@@ -247,11 +256,9 @@ def _set_wal(connection: sqlite3.Connection, timeout: float) -> None:
             time.sleep(0.01)
 
 
-def _run(connection: sqlite3.Connection, statement: Statement) -> list[Any]:
-    values = statement.values
-    if values.get("now", 0) is None:
-        values = {**values, "now": time.time_ns() // 1000}
-    return connection.execute(statement.sql, values).fetchall()
+def _run(connection: clock.Connection, statement: Statement) -> list[Any]:
+    connection.moment.forget()
+    return connection.execute(statement.sql, statement.values).fetchall()
 
 
 def translated(error: sqlite3.Error | UnicodeError, path: str) -> StoreError:

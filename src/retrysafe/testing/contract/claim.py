@@ -222,6 +222,8 @@ def test_takeover_is_the_next_attempt_of_the_same_life(do: Do, on_lapse: OnLapse
         lease_until=95 * SECOND,
         on_lapse="uncertain",
         started=35 * SECOND,
+        advances=0,
+        ended=(record_of(first).token,),
     )
     assert (record_of(second).point, record_of(second).progress) == ("charged", b"\x00half\xff")
     assert record_of(second).run == record_of(first).run

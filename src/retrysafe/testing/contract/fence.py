@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from retrysafe.core.ops import Op
-from retrysafe.core.records import Record
+from retrysafe.core.records import CLOSED, Record
 from retrysafe.core.states import State
 from retrysafe.core.times import FOREVER, SECOND
 from retrysafe.testing.builders import (
@@ -191,10 +191,8 @@ def test_renew_moves_the_lease_and_nothing_else(do: Do) -> None:
     assert do.record("k") == held._replace(lease_until=25 * SECOND)
 
 
-def test_renew_may_shorten_a_lease_and_may_hold_for_ever(do: Do) -> None:
+def test_renew_may_hold_for_ever(do: Do) -> None:
     held = record_of(do(claim("k", lease=100, now=0)))
-    assert do(renew(held, lease=1, now=5)) is True
-    assert do.record("k").lease_until == 6 * SECOND
     assert do(renew(held, lease=float("inf"), now=5)) is True
     assert do.record("k").lease_until == FOREVER
 
@@ -204,25 +202,46 @@ def test_advance_writes_point_progress_and_what_a_lapse_means(do: Do) -> None:
     progress = bytes(range(256))
     assert do(advance(held, "charged", progress, on_lapse="resume", lease=20, now=5)) is True
     assert do.record("k") == held._replace(
-        point="charged", progress=progress, on_lapse="resume", lease_until=25 * SECOND
+        point="charged", progress=progress, on_lapse="resume", lease_until=25 * SECOND, advances=1
     )
-    assert do(advance(held, "shipped", b"", on_lapse="rerun", lease=20, now=6)) is True
+    assert do(advance(held, "shipped", b"", on_lapse="rerun", lease=20, now=6, number=2)) is True
     after = do.record("k")
     assert (after.point, after.progress, after.on_lapse) == ("shipped", b"", "rerun")
 
 
-@pytest.mark.parametrize("by_sweeper", [True, False], ids=["sweeper", "owner"])
 @pytest.mark.parametrize("name", ["renew", "advance", "complete", "release"])
-def test_the_owner_of_a_suspected_record_may_come_back(do: Do, name: str, by_sweeper: bool) -> None:
+def test_the_owner_of_a_swept_record_may_come_back(do: Do, name: str) -> None:
     """It is the best witness there is."""
     held = do(claim("k", lease=10, on_lapse="uncertain", now=0))
-    assert do(suspect(held, "swept", lapsed_only=by_sweeper, now=11)) is True
+    assert do(suspect(held, "swept", lapsed_only=True, now=11)) is True
     assert do.record("k").state is State.UNCERTAIN
     assert do(OPEN_WRITES[name](held)) is True
     expected = {"complete": State.COMPLETED, "release": State.RELEASED}.get(name, State.CLAIMED)
     after = do.record("k")
     assert (after.state, after.attempt) == (expected, 1)
     assert after.note == ("zombie" if name == "release" else "")
+
+
+@pytest.mark.parametrize("swept", [False, True], ids=["claimed", "swept before"])
+def test_an_owner_that_gave_up_is_not_brought_back_by_what_it_sent_before(do: Do, swept: bool) -> None:
+    """I32: a renewal or an advance that was under way when its owner said so wiped the dead letter's note."""
+    held = record_of(do(claim("k", lease=10, on_lapse="uncertain", now=0)))
+    if swept:
+        assert do(suspect(held, "swept", lapsed_only=True, now=11)) is True
+    assert do(suspect(held, "dead letter", now=12)) is True
+    before = do.record("k")
+    assert (before.state, before.note, before.advances) == (State.UNCERTAIN, "dead letter", CLOSED)
+    assert do(renew(held, lease=30, now=13)) is False
+    assert do(advance(held, lease=30, now=13)) is False
+    assert do.record("k") == before
+
+
+@pytest.mark.parametrize("name", ["complete", "release"])
+def test_an_owner_that_gave_up_may_still_tell_how_it_ended(do: Do, name: str) -> None:
+    held = do(claim("k", lease=10, on_lapse="uncertain", now=0))
+    assert do(suspect(held, "stopped half way", now=5)) is True
+    assert do(OPEN_WRITES[name](held)) is True
+    assert do.record("k").state is (State.COMPLETED if name == "complete" else State.RELEASED)
 
 
 # The sweeper (rule 9) -----------------------------------------------------------------------------
@@ -252,4 +271,5 @@ def test_the_sweeper_leaves_what_may_be_taken_over(do: Do, on_lapse: Any) -> Non
 def test_suspect_keeps_everything_but_state_and_note(do: Do) -> None:
     held = record_of(do(claim("k", lease=10, input=b"in", now=0)))
     assert do(suspect(held, "the socket closed: 'ä' \x01 \"", now=1)) is True
-    assert do.record("k") == held._replace(state=State.UNCERTAIN, note="the socket closed: 'ä' \x01 \"")
+    note = "the socket closed: 'ä' \x01 \""
+    assert do.record("k") == held._replace(state=State.UNCERTAIN, note=note, advances=CLOSED)

@@ -22,6 +22,7 @@ from retrysafe.web.exchange import EXCHANGE, Exchange
 from retrysafe.web.joined import SyncJoined, ThreadedJoined, Wanted
 from retrysafe.web.joining import Joint
 from retrysafe.web.openapi import Strength
+from retrysafe.web.paths import target_of as target_at
 from retrysafe.web.routes import SAFE_METHODS
 
 ATTRIBUTE = "retrysafe_exchange"
@@ -36,8 +37,8 @@ def exchange_of(request: Any) -> AnyExchange | None:
     if exchange is not None or request.method in SAFE_METHODS or hasattr(request, ATTRIBUTE):
         return exchange
     raise UsageError(
-        f"{request.method} {request.path} asks for its claim, but no middleware has captured the request; put "
-        "'retrysafe.web.django.IdempotencyMiddleware' first in MIDDLEWARE"
+        f"{target_at(request.method, request.path)} asks for its claim, but no middleware has captured the request; "
+        "put 'retrysafe.web.django.IdempotencyMiddleware' first in MIDDLEWARE"
     )
 
 

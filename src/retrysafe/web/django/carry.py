@@ -6,6 +6,7 @@ import io
 import sys
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import quote, unquote
 
 from django.core.handlers.wsgi import LimitedStream  # type: ignore[import-untyped]  # Django ships no types
 from django.http import HttpResponse  # type: ignore[import-untyped]
@@ -13,6 +14,7 @@ from django.http import HttpResponse  # type: ignore[import-untyped]
 from retrysafe.errors import UsageError
 from retrysafe.web.capture import Pairs, Response
 from retrysafe.web.django.bridge import exchange_of
+from retrysafe.web.paths import RAW_PATH, target_of
 
 
 class ExactResponse(HttpResponse):  # type: ignore[misc]  # untyped base
@@ -63,6 +65,9 @@ def environ_of(request: Any) -> dict[str, Any]:
         environ: dict[str, Any] = request.META
     else:
         environ = {**request.META, "wsgi.input_terminated": True, "wsgi.input": request._stream}
+        # Django's META has the path as text here and not as PEP 3333 wants it; of that, text beyond latin-1 is lost.
+        raw: bytes = request.scope.get("raw_path") or b""
+        environ[RAW_PATH] = raw if unquote(raw) == request.path else quote(request.path).encode()
     if hasattr(request, "_body"):
         environ = {**environ, "wsgi.input": io.BytesIO(request.body), "wsgi.input_terminated": True}
     return environ
@@ -121,8 +126,8 @@ class Joined:
 
 def _read_too_early(request: Any) -> UsageError:
     return UsageError(
-        f"{request.method} {request.path}: a middleware before ours has read the request's body as a stream; put "
-        "'retrysafe.web.django.IdempotencyMiddleware' first in MIDDLEWARE"
+        f"{target_of(request.method, request.path)}: a middleware before ours has read the request's body as a stream; "
+        "put 'retrysafe.web.django.IdempotencyMiddleware' first in MIDDLEWARE"
     )
 
 

@@ -27,6 +27,7 @@ from django.views.defaults import server_error  # type: ignore[import-untyped]
 from retrysafe.web import asgi, wsgi
 from retrysafe.web.django import bridge, carry, conf
 from retrysafe.web.exchange import EXCHANGE
+from retrysafe.web.paths import spelled
 
 _log = logging.getLogger("django.request")
 _CARRIED = "retrysafe.django"
@@ -291,5 +292,11 @@ def report(request: Any, response: Any, error: Exception) -> None:
     """An answer broke after its view had returned. Django would have left that to the server."""
     got_request_exception.send(sender=IdempotencyMiddleware, request=request)
     log_response(
-        "%s: %s", response.reason_phrase, request.path, response=response, request=request, logger=_log, exception=error
+        "%s: %s",
+        response.reason_phrase,
+        spelled(request.path),
+        response=response,
+        request=request,
+        logger=_log,
+        exception=error,
     )

@@ -80,8 +80,19 @@ def wanted_on(connection: Any, app_label: str) -> bool:
 
 
 def missing(connection: Any) -> list[str]:
-    """Which tables are not there."""
+    """Which tables are not there, and which columns of those that are."""
     there, dialect = set(connection.introspection.table_names()), DIALECTS[connection.vendor]
     versions = range(1, migrations.latest(dialect, names()) + 1)
     wanted = [table.strip('"`') for version in versions for table in migrations.tables(dialect, names(), version)]
-    return [table for table in wanted if table not in there]
+    added = [
+        (table.strip('"`'), column)
+        for version in versions
+        for table, column in migrations.columns(dialect, names(), version)
+    ]
+    with connection.cursor() as cursor:
+        known = {
+            table: {each.name for each in connection.introspection.get_table_description(cursor, table)}
+            for table in {table for table, _ in added} & there
+        }
+    late = [f"{table}.{column}" for table, column in added if table in known and column not in known[table]]
+    return [table for table in wanted if table not in there] + late

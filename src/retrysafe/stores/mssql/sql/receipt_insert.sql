@@ -8,5 +8,5 @@ SELECT
     {now}, 'rerun', '', {empty}, :input, :status, :headers, :body, :gone, '',
     :created, :started, {now},
     {greatest}({least}(:created + :retention, {forever}), {least}({now} + {hour}, {forever})),
-    :retention
+    :retention, 0, {empty}
 WHERE {began} = :began AND NOT EXISTS (SELECT 1 FROM {keys} WITH (UPDLOCK, HOLDLOCK) WHERE id = :id)

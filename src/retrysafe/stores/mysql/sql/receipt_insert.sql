@@ -5,6 +5,6 @@ VALUES (
     {now}, 'rerun', '', {empty}, :input, :status, :headers, :body, :gone, '',
     :created, :started, {now},
     {greatest}({least}(:created + :retention, {forever}), {least}({now} + {hour}, {forever})),
-    :retention
+    :retention, 0, {empty}
 );
 SELECT completed FROM {keys} WHERE id = :id AND token = :token

@@ -35,7 +35,7 @@ for n = 1, #KEYS - 2 do
   local key = KEYS[n + 2]
   local found = redis.pcall('HGETALL', key)
   if #found == 0 and not found.err then
-    replies[n] = birth(key, n * 6 - 4)
+    replies[n] = birth(key, n * 7 - 5)
   else
     others[#others + 1] = {n, found}
   end

@@ -1,23 +1,52 @@
 -- Claim: ask to be the one who runs it. One arbitrated step: look, judge, and write only if it is granted.
 -- KEYS: the indexes, then one record for each claim. ARGV: now, then for each claim: token, lease, on_lapse, and what
--- only a newborn record takes from it: retention, born, input.
+-- only a newborn record takes from it: retention, born, input; then the other forms of its fingerprint ('' for none).
 -- Reply: for each claim, now if it is a birth (the caller knows the rest), {granted, now, the record's fields and
 -- values …} if not, or an error if what is there is no record.
 -- The records were looked for, and are born if there were none, in birth.lua, which comes before.
+
+-- How many ended tokens a record keeps (core/records.py).
+local ENDED_KEPT = 8
+
+-- `ended` with one more token in front, and without what is too many then.
+local function with_ended(token, ended)
+  local all, at, count = string.char(#token) .. token .. (ended or ''), 1, 0
+  while at <= #all and count < ENDED_KEPT do
+    at, count = at + 1 + string.byte(all, at), count + 1
+  end
+  return string.sub(all, 1, at - 1)
+end
+
+local function has_ended(token, ended)
+  local at = 1
+  while ended and at <= #ended do
+    local size = string.byte(ended, at)
+    if string.sub(ended, at + 1, at + size) == token then return true end
+    at = at + 1 + size
+  end
+  return false
+end
 
 local function fingerprint(born)
   if not born or #born < 28 then return nil end
   return string.sub(born, 29, 28 + struct.unpack('>I4', born))
 end
 
+-- Whether a claim stands for the same request: in the form it would write, or in one of another release or key.
+local function accepts(known, at)
+  return known == fingerprint(ARGV[at + 4]) or string.find(ARGV[at + 6], '\n' .. known .. '\n', 1, true) ~= nil
+end
+
 -- The next attempt of the same life: run, recovery point and input stay, the fence changes.
-local function take_over(record, key, at)
+local function take_over(record, key, at, fields)
   redis.call('PERSIST', key)
+  if fields.q then redis.call('HDEL', key, 'q') end
+  local ended = with_ended(record.token, fields.e)
   if record.noted == 1 then redis.call('HDEL', key, 'n') end
   record.state, record.on_lapse, record.noted, record.attempt = CLAIMED, ARGV[at + 2], 0, record.attempt + 1
   record.lease_until, record.started, record.completed, record.expires = later(now, ARGV[at + 1]), now, 0, FOREVER
   record.token = ARGV[at]
-  redis.call('HSET', key, 'h', packed(record))
+  redis.call('HSET', key, 'h', packed(record), 'e', ended)
   local last = #states
   states[last + 1], states[last + 2] = record.lease_until, string.sub(key, -64)
   return {1, now, unpack(redis.call('HGETALL', key))}
@@ -29,19 +58,23 @@ local function claim(key, at, found)
   for n = 1, #found, 2 do fields[found[n]] = found[n + 1] end
   local record, bad = judged(fields.h, member)
   if bad then return bad end
-  if record.token == ARGV[at] and record.state == CLAIMED then
+  if record.token == ARGV[at] or has_ended(ARGV[at], fields.e) then
+    -- Granted before: the reply got lost. Or ended since: it would be granted to nobody.
     assure_primary()
-    return {1, now, unpack(found)}  -- granted before, and the reply got lost
+    local own = record.token == ARGV[at] and record.state == CLAIMED
+    return {own and 1 or 0, now, unpack(found)}
   end
   if not open(record) and record.expires <= now then
     redis.call('DEL', key)
-    return birth(key, at)
+    birth(key, at)
+    redis.call('HSET', key, 'e', with_ended(record.token, fields.e))
+    return {1, now, unpack(redis.call('HGETALL', key))}
   end
   local known = fingerprint(fields.b)
   if not known then return corrupt(member, 'it does not say how it was born') end
-  if known == fingerprint(ARGV[at + 4]) then
+  if accepts(known, at) then
     local abandoned = record.state == CLAIMED and record.lease_until <= now and record.on_lapse ~= 0
-    if record.state == RELEASED or abandoned then return take_over(record, key, at) end
+    if record.state == RELEASED or abandoned then return take_over(record, key, at, fields) end
   end
   assure_primary()
   return {0, now, unpack(found)}
@@ -52,6 +85,6 @@ for _, other in ipairs(others) do
   local key = KEYS[n + 2]
   -- Two claims of one key in one call: the first may have taken it over since.
   if #others > 1 then found = redis.pcall('HGETALL', key) end
-  replies[n] = claim(key, n * 6 - 4, found)
+  replies[n] = claim(key, n * 7 - 5, found)
 end
 return finish()

@@ -21,6 +21,8 @@
 local HEAD, HEAD_SIZE = '>BBBBi4i8i8i8i8i8i8', 56
 local CLAIMED, RELEASED, COMPLETED, UNCERTAIN = 1, 2, 3, 4
 local FOREVER, HOUR = 9007199254740991, 3600000000
+-- In the place of a number of advances: the owner gave up (core/records.py).
+local CLOSED = 2147483647
 local BIRTHS, STATES = KEYS[1], KEYS[2]
 -- Where the times of each state are in STATES, and how far below it a band begins (layout.py).
 local BAND, MARGIN = {0, 9011597301252096, -9011597301252096, -18023194602504192}, 4398046511104

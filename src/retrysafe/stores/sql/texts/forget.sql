@@ -1,7 +1,9 @@
 -- The bytes go, the fact stays: a retry learns that it was done and does not run (S13).
+{with_limit}
 UPDATE {keys} SET
     headers = '', body = {empty}, input = {empty}, progress = {empty},
     gone = CASE WHEN status IS NULL THEN '' ELSE 'forgotten' END
+{from_limit}
 WHERE id = :id AND attempt = :attempt AND token = :token
     AND (state = 'completed' OR (state = 'released' AND point = ''))
 RETURNING 1

@@ -8,7 +8,7 @@ SELECT
     {greatest}(
         {least}(CAST(:created AS bigint) + CAST(:retention AS bigint), {forever}), {least}({now} + {hour}, {forever})
     ),
-    CAST(:retention AS bigint)
+    CAST(:retention AS bigint), 0, {empty}
 WHERE {began} = :began
 ON CONFLICT (id) DO NOTHING
 RETURNING {now}

@@ -1,7 +1,9 @@
 -- A person or a probe knows that it happened.
+{with_limit}
 UPDATE {keys} SET
     state = 'completed', lease_until = {now}, status = :status, headers = :headers, body = :body, gone = :gone,
     note = :note, completed = {now},
     expires = {greatest}({least}(created + retention, {forever}), {least}({now} + {hour}, {forever}))
+{from_limit}
 WHERE id = :id AND attempt = :attempt AND token = :token AND state = 'uncertain'
 RETURNING 1

@@ -1,8 +1,10 @@
 -- A person or a probe knows that it did not happen.
+{with_limit}
 UPDATE {keys} SET
     state = 'released', lease_until = {now}, status = NULL, headers = '', body = {empty}, gone = '',
     note = :note, completed = {now},
     expires = CASE WHEN point <> '' THEN {forever} ELSE
         {greatest}({least}(created + retention, {forever}), {least}({now} + {hour}, {forever})) END
+{from_limit}
 WHERE id = :id AND attempt = :attempt AND token = :token AND state = 'uncertain'
 RETURNING 1

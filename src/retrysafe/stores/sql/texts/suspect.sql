@@ -1,5 +1,11 @@
--- Outcome unknown. The sweeper (:lapsed_only = 1) must never accuse an owner that is alive.
-UPDATE {keys} SET state = 'uncertain', note = :note
-WHERE id = :id AND attempt = :attempt AND token = :token AND state = 'claimed'
-    AND (:lapsed_only = 0 OR (lease_until <= {now} AND on_lapse = 'uncertain'))
+-- Outcome unknown. The sweeper (:lapsed_only = 1) must never accuse an owner that is alive, and the owner may come
+-- back. An owner that says so itself has given up: from then on its late renewals and advances change nothing (I32).
+{with_limit}
+UPDATE {keys} SET
+    state = 'uncertain', note = :note, advances = CASE WHEN :lapsed_only = 1 THEN advances ELSE {closed} END
+{from_limit}
+WHERE id = :id AND attempt = :attempt AND token = :token AND (
+    (:lapsed_only = 1 AND state = 'claimed' AND lease_until <= {now} AND on_lapse = 'uncertain')
+    OR (:lapsed_only = 0 AND (state = 'claimed' OR (state = 'uncertain' AND advances <> {closed})))
+)
 RETURNING 1

@@ -1,0 +1,24 @@
+"""The clock by which a process counts its own leases.
+
+It goes on while the machine is suspended: `time.monotonic` stands still then on Linux and macOS, and an owner that was
+asleep would believe in a lease that the store has long given to somebody else (I33).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+
+
+def _continuous() -> Callable[[], float]:
+    name = {"linux": "CLOCK_BOOTTIME", "darwin": "CLOCK_MONOTONIC"}.get(sys.platform, "")
+    number = getattr(time, name, None)
+    if number is None:  # Windows counts suspended time in `monotonic`
+        return time.monotonic
+    return partial(time.clock_gettime, number)
+
+
+clock: Callable[[], float] = _continuous()
+"""Seconds, from a start of its own."""

@@ -1,0 +1,78 @@
+"""When an operation is sent again: a decision, for both colours.
+
+After an unclear failure the same operation is sent again: it recognises its own earlier success, so the next reply is
+the truth about the first. From then on neither "the store cannot be reached" nor "somebody has it who cannot be seen"
+is an answer: the first sending may have been carried out, or may still be.
+
+An owner's own writes (Persist) are sent again also where nothing was done: what it knows must not be lost because the
+store was away for a moment.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from retrysafe.core.ops import Claim, ClaimReply, Op
+from retrysafe.core.times import SECOND
+from retrysafe.errors import StoreError, StoreUnavailable, StoreUnclear
+
+PAUSES = (0.02, 0.1, 0.5, 1.0)
+"""Seconds before each further sending; the last one for all that follow."""
+
+AT_MOST = 30.0
+"""Seconds for which an operation is sent again, whatever is left of its lease."""
+
+
+SETTLE_LIMIT = 10.0
+"""Seconds a cancelled caller is kept to find out what its last operation did."""
+
+
+class Resending:
+    """What has become of one operation so far. `until` is where its lease ends, on the process's clock."""
+
+    __slots__ = ("_deadline", "_insists", "_sent", "_unclear")
+
+    def __init__(self, op: Op[Any], began: float, until: float | None = None) -> None:
+        self._insists = until is not None
+        self._sent = 0
+        self._unclear = False
+        if until is not None:
+            self._deadline = min(until, began + AT_MOST)
+        elif isinstance(op, Claim):
+            self._deadline = began + min(op.lease / SECOND, AT_MOST)
+        else:
+            self._deadline = began
+
+    def after(self, error: StoreError, now: float) -> float:
+        """Seconds to wait before the next sending. Raises what to tell the caller where there is none."""
+        if isinstance(error, StoreUnclear):
+            self._unclear = True
+        elif not isinstance(error, StoreUnavailable) or not (self._unclear or self._insists):
+            raise error
+        pause = self._pause(now)
+        if pause is None:
+            raise error if isinstance(error, StoreUnclear) or not self._unclear else unclear(error)
+        return pause
+
+    def unbelieved(self, reply: Any, now: float) -> float | None:
+        """Seconds to wait where a reply is no answer: after an unclear sending, "held by somebody who cannot be seen"
+        may be that sending itself, not committed yet. None: believe it."""
+        if not self._unclear or not isinstance(reply, ClaimReply) or reply.record is not None:
+            return None
+        pause = self._pause(now)
+        if pause is None:
+            raise unclear(StoreUnavailable("the key is held by a transaction that has not ended"))
+        return pause
+
+    def _pause(self, now: float) -> float | None:
+        """The first few are always tried: a lease that is over does not make an unclear answer clear."""
+        self._sent += 1
+        pause = PAUSES[min(self._sent, len(PAUSES)) - 1]
+        return pause if self._sent <= len(PAUSES) or now + pause < self._deadline else None
+
+
+def unclear(error: StoreError) -> StoreUnclear:
+    """An earlier sending may have been carried out, whatever the last one met."""
+    made = StoreUnclear(f"an earlier sending may have been carried out, and then: {error}")
+    made.__cause__ = error
+    return made

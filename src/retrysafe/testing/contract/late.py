@@ -1,0 +1,175 @@
+"""Late copies (rule 13, I32): what arrives after its resend and after what followed changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from retrysafe.core.judge import judge
+from retrysafe.core.outcomes import Execute, Mismatch, Replay
+from retrysafe.core.records import CLOSED, ENDED_KEPT, Record
+from retrysafe.core.states import State
+from retrysafe.core.times import HOUR, SECOND
+from retrysafe.testing.builders import (
+    advance,
+    claim,
+    complete,
+    fingerprint,
+    record_of,
+    release,
+    renew,
+    suspect,
+)
+from retrysafe.testing.driver import Do
+
+# Advances ---------------------------------------------------------------------------------------
+
+
+def test_a_late_advance_does_not_move_the_point_back(do: Do) -> None:
+    """The first "email done" was held up on its way; the charge that followed must not be sent a second time."""
+    held = do(claim("k", on_lapse="resume", now=0))
+    email = advance(held, "email", b"done", on_lapse="resume", now=1)
+    assert do(email) is True
+    assert do(advance(held, "charge", b"begun", on_lapse="uncertain", now=2, number=2)) is True
+    before = do.record("k")
+    assert do(replace(email, now=3 * SECOND)) is False
+    assert do.record("k") == before
+    assert (before.point, before.on_lapse, before.advances) == ("charge", "uncertain", 2)
+
+
+def test_an_advance_that_is_sent_again_is_recognised(do: Do) -> None:
+    held = do(claim("k", now=0))
+    op = advance(held, "charged", b"half", lease=20, now=1)
+    assert do(op) is True
+    before = do.record("k")
+    assert do(replace(op, now=9 * SECOND)) is True
+    assert do.record("k") == before, "the second arrival changes nothing, not even the lease"
+
+
+@pytest.mark.parametrize("number", [0, 1, 3, CLOSED])
+def test_only_the_next_advance_is_obeyed(do: Do, number: int) -> None:
+    held = do(claim("k", now=0))
+    assert do(advance(held, "charged", b"half", now=1)) is True
+    before = do.record("k")
+    for point, progress in (("other", b"half"), ("charged", b"other")):
+        assert do(advance(held, point, progress, now=2, number=number)) is False
+        assert do.record("k") == before
+
+
+def test_every_attempt_counts_its_own_advances(do: Do) -> None:
+    first = do(claim("k", lease=10, on_lapse="resume", now=0))
+    assert do(advance(first, "a", b"1", lease=10, now=1)) is True
+    second = record_of(do(claim("k", lease=10, on_lapse="resume", now=20)))
+    assert (second.attempt, second.advances, second.point) == (2, 0, "a")
+    assert do(advance(second, "b", b"2", lease=10, now=21)) is True
+    assert do.record("k").advances == 1
+
+
+def test_a_finished_advance_is_still_recognised_after_the_end(do: Do) -> None:
+    held = do(claim("k", now=0))
+    op = advance(held, "charged", b"half", now=1)
+    assert do(op) is True
+    assert do(complete(held, now=2)) is True
+    before = do.record("k")
+    assert do(op) is True
+    assert do.record("k") == before
+
+
+# Claims -----------------------------------------------------------------------------------------
+
+
+def ended_by(do: Do, how: str) -> tuple[Record, int]:
+    """A key whose first attempt is over, and a moment at which another could begin."""
+    first = record_of(do(claim("k", lease=10, retention=1, on_lapse="rerun", now=0, token=b"first")))
+    if how == "released":
+        assert do(release(first, now=5)) is True
+        return do.record("k"), 6
+    if how == "completed and expired":
+        assert do(complete(first, now=5)) is True
+        return do.record("k"), 5 + HOUR // SECOND
+    if how == "uncertain":
+        assert do(suspect(first, now=5)) is True
+        return do.record("k"), 6
+    second = record_of(do(claim("k", lease=10, retention=1, on_lapse="rerun", now=20, token=b"second")))
+    if how == "taken over and released":
+        assert do(release(second, now=21)) is True
+        return do.record("k"), 22
+    if how == "taken over and lapsed":
+        return do.record("k"), 40
+    assert how == "taken over, completed and expired"
+    assert do(complete(second, now=21)) is True
+    return do.record("k"), 21 + HOUR // SECOND
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "released",
+        "completed and expired",
+        "uncertain",
+        "taken over and released",
+        "taken over and lapsed",
+        "taken over, completed and expired",
+    ],
+)
+def test_a_token_is_granted_once(do: Do, how: str) -> None:
+    """A copy of the first claim lands when its attempt is over: granted, it would belong to nobody, and the key would
+    lapse to uncertain although nothing ran."""
+    before, now = ended_by(do, how)
+    late = claim("k", lease=10, retention=1, on_lapse="rerun", now=now, token=b"first")
+    reply = do(late)
+    assert (reply.granted, reply.record) == (False, before)
+    assert do.record("k") == before
+    if how != "uncertain":
+        assert do(replace(late, token=b"fresh")).granted, "somebody else may have it"
+
+
+def test_the_last_eight_ended_tokens_are_kept(do: Do) -> None:
+    """What lies beyond is a stranger: docs/explanation/guarantees.md says so."""
+    tokens = [b"token %d" % n for n in range(ENDED_KEPT + 2)]
+    for n, token in enumerate(tokens):
+        held = record_of(do(claim("k", on_lapse="rerun", now=n, token=token)))
+        assert held.ended == tuple(reversed(tokens[max(n - ENDED_KEPT, 0) : n]))
+        assert do(release(held, now=n)) is True
+    now = len(tokens)
+    for token in tokens[1:]:
+        assert do(claim("k", now=now, token=token)).granted is False
+    assert do(claim("k", now=now, token=tokens[0])).granted is True
+
+
+def test_a_new_life_remembers_the_tokens_of_the_old_one(do: Do) -> None:
+    first = record_of(do(claim("k", retention=1, now=0, token=b"first")))
+    assert do(complete(first, now=1)) is True
+    again = record_of(do(claim("k", retention=1, now=1 + HOUR // SECOND, token=b"second")))
+    assert (again.attempt, again.ended, again.run != first.run) == (1, (b"first",), True)
+
+
+# Renewals ---------------------------------------------------------------------------------------
+
+
+def test_a_renewal_never_shortens_the_lease(do: Do) -> None:
+    held = do(claim("k", lease=60, now=0))
+    assert do(renew(held, lease=10, now=1)) is True
+    assert do.record("k").lease_until == 60 * SECOND
+    assert do(renew(held, lease=60, now=1)) is True
+    assert do.record("k").lease_until == 61 * SECOND
+
+
+# Forms of one request ---------------------------------------------------------------------------
+
+
+def test_a_record_is_recognised_by_any_form_of_its_fingerprint(do: Do) -> None:
+    """Rule 17: a record that another release wrote, or another key of the ring, is not another request."""
+    forms = (fingerprint(b"older form"), fingerprint(b"oldest form"))
+    oldest = record_of(do(claim("k", body=b"oldest form", on_lapse="rerun", lease=10, now=0)))
+    again = replace(claim("k", body=b"new form", on_lapse="rerun", lease=10, now=20), alternatives=forms)
+    taken = do(again)
+    assert isinstance(judge(again, taken), Execute)
+    assert record_of(taken).fingerprint == oldest.fingerprint, "what is stored stays as it was written"
+    assert do(complete(taken, now=21)) is True
+    replayed = replace(again, token=b"third", now=22 * SECOND)
+    assert isinstance(judge(replayed, do(replayed)), Replay)
+    other = replace(claim("k", body=b"another request", now=22), alternatives=forms[:1])
+    assert isinstance(judge(other, do(other)), Mismatch)
+    assert do.record("k").state is State.COMPLETED

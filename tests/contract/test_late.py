@@ -1,0 +1,1 @@
+from retrysafe.testing.contract.late import *  # noqa: F403

@@ -1,0 +1,105 @@
+"""When an operation is sent again, as a decision: no clock, no store."""
+
+from __future__ import annotations
+
+import pytest
+
+from retrysafe.core.ops import ClaimReply, Lookup
+from retrysafe.core.times import SECOND
+from retrysafe.engine.resending import AT_MOST, PAUSES, Resending
+from retrysafe.errors import CorruptRecord, StoreUnavailable, StoreUnclear
+from retrysafe.stores.memory import MemoryStore
+from retrysafe.testing.builders import claim, complete, record_of
+from retrysafe.testing.driver import Do
+
+AWAY, SILENT = StoreUnavailable("away"), StoreUnclear("silent")
+HIDDEN = ClaimReply(False, None, 0)
+
+
+def quick(resending: Resending, error: Exception, now: float = 0.0) -> None:
+    """Use up the sendings that everybody has."""
+    for pause in PAUSES:
+        assert resending.after(error, now) == pause  # type: ignore[arg-type]
+
+
+def test_nothing_was_done_is_an_answer() -> None:
+    """I27: fail closed, and at once."""
+    with pytest.raises(StoreUnavailable) as told:
+        Resending(claim(), 0.0).after(AWAY, 0.0)
+    assert told.value is AWAY
+
+
+def test_after_an_unclear_sending_it_is_not() -> None:
+    """Its first sending may have been granted: whoever stops now leaves a key that lapses to uncertain."""
+    resending = Resending(claim(lease=20), 0.0)
+    resending.after(SILENT, 0.0)
+    assert resending.after(AWAY, 0.1) == PAUSES[1]
+
+
+def test_a_claim_is_sent_again_for_its_lease_and_then_the_truth_is_told() -> None:
+    resending = Resending(claim(lease=20), 100.0)
+    quick(resending, SILENT, 100.0)
+    assert resending.after(AWAY, 118.9) == PAUSES[-1]
+    with pytest.raises(StoreUnclear, match=r"may have been carried out.*away") as told:
+        resending.after(AWAY, 119.0)
+    assert told.value.__cause__ is AWAY
+
+
+@pytest.mark.parametrize("lease", [60, 3600, float("inf")])
+def test_and_never_for_longer_than_half_a_minute(lease: float) -> None:
+    resending = Resending(claim(lease=lease), 0.0)
+    quick(resending, SILENT)
+    assert resending.after(SILENT, AT_MOST - 1.001) == PAUSES[-1]
+    with pytest.raises(StoreUnclear):
+        resending.after(SILENT, AT_MOST - 1.0)
+
+
+def test_what_has_no_lease_is_sent_a_few_times() -> None:
+    resending = Resending(Lookup(b"i"), 0.0)
+    quick(resending, SILENT)
+    with pytest.raises(StoreUnclear) as told:
+        resending.after(SILENT, 0.0)
+    assert told.value is SILENT
+
+
+def test_an_owner_insists_although_nothing_was_done() -> None:
+    held = record_of(Do.sync(MemoryStore())(claim()))
+    resending = Resending(complete(held), 0.0, until=10.0)
+    quick(resending, AWAY)
+    assert resending.after(AWAY, 8.999) == PAUSES[-1]
+    with pytest.raises(StoreUnavailable) as told:
+        resending.after(AWAY, 9.0)
+    assert told.value is AWAY, "nothing was done, and that is what is told"
+
+
+def test_a_lease_that_is_over_leaves_the_quick_ones() -> None:
+    """Its fence may hold all the same."""
+    held = record_of(Do.sync(MemoryStore())(claim()))
+    resending = Resending(complete(held), 100.0, until=50.0)
+    quick(resending, AWAY, 100.0)
+    with pytest.raises(StoreUnavailable):
+        resending.after(AWAY, 100.0)
+
+
+def test_what_would_not_help_is_not_sent_again() -> None:
+    damage = CorruptRecord(b"i" * 32, "cut off")
+    with pytest.raises(CorruptRecord):
+        Resending(claim(), 0.0, until=100.0).after(damage, 0.0)
+
+
+def test_held_by_nobody_that_can_be_seen_is_no_answer_after_an_unclear_sending() -> None:
+    """A slow commit: the resend meets its own row, which is not committed yet."""
+    resending = Resending(claim(lease=20), 0.0)
+    assert resending.unbelieved(HIDDEN, 0.0) is None, "the first word is believed"
+    resending.after(SILENT, 0.0)
+    assert resending.unbelieved(HIDDEN, 0.1) == PAUSES[1]
+    shown = HIDDEN._replace(record=record_of(Do.sync(MemoryStore())(claim())))
+    assert resending.unbelieved(shown, 0.2) is None
+    for _ in PAUSES:
+        resending.unbelieved(HIDDEN, 0.3)
+    with pytest.raises(StoreUnclear, match="has not ended"):
+        resending.unbelieved(HIDDEN, 20.0)
+
+
+def test_a_lease_is_counted_in_seconds() -> None:
+    assert claim(lease=20).lease == 20 * SECOND
