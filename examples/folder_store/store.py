@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from retrysafe.core.moves import claim, move
+from retrysafe.core.moves import claim, move, reapable
 from retrysafe.core.ops import FENCED, Claim, List, Lookup, LookupReply, Op, Page, Reap, Stats, StatsReply
 from retrysafe.core.records import Record
-from retrysafe.core.states import SETTLED, State
+from retrysafe.core.states import State
 from retrysafe.errors import StoreUnclear, UsageError
 from retrysafe.stores.base import AsyncStore, Capabilities, Store
 from retrysafe.stores.diagnosis import Diagnosis, good
@@ -122,7 +122,7 @@ class FolderStore:
         return [load(path.read_text()) for path in sorted(self._folder.glob("*.json"))]
 
     def _reap(self, op: Reap, now: int) -> int:
-        expired = [record for record in self._all() if record.state in SETTLED and record.expired(now)]
+        expired = [record for record in self._all() if reapable(record, now)]
         reaped = sorted(expired, key=lambda record: record.expires)[: op.limit]
         for record in reaped:
             self._path(record.id).unlink()
@@ -143,7 +143,7 @@ class FolderStore:
             completed=counts[State.COMPLETED],
             uncertain=counts[State.UNCERTAIN],
             lapsed=sum(record.lapsed(now) for record in records),
-            expired=sum(record.state in SETTLED and record.expired(now) for record in records),
+            expired=sum(reapable(record, now) for record in records),
             now=now,
         )
 
@@ -151,7 +151,8 @@ class FolderStore:
 def _listed(record: Record, op: List, now: int) -> bool:
     wanted = {"namespace": op.namespace, "state": op.state, "kind": op.kind, "scope": op.scope}
     same = all(getattr(record, name) == value for name, value in wanted.items() if value is not None)
-    return same and (not op.lapsed or record.lapsed(now))
+    over = op.state is State.RELEASED and record.expired(now)  # withdrawn, or released long ago
+    return same and not over and (not op.lapsed or record.lapsed(now))
 
 
 class AsyncFolderStore:

@@ -35,6 +35,7 @@
     └── StoreError                 the operator: the store
         ├── StoreOutage            it did not answer: the same operation may be sent again
         │   ├── StoreUnavailable   it could not be reached, or said no; nothing was done
+        │   │   └── StoreUnreachable  no connection could be made: new claims are refused at once meanwhile
         │   └── StoreUnclear       it went silent after the request was sent: maybe it was done
         ├── SchemaMissing          its tables are not there or too old
         └── CorruptRecord          what it holds cannot be read
@@ -387,6 +388,17 @@ class StoreUnavailable(StoreOutage):
     """The store could not be reached, or refused before doing anything."""
 
     anchor = "store-unavailable"
+
+
+class StoreUnreachable(StoreUnavailable):
+    """No connection could be made. While that is so, new claims are refused at once (engine/circuit.py)."""
+
+    anchor = "store-unreachable"
+
+    def __init__(self, message: str, node: str = "") -> None:
+        super().__init__(message)
+        self.node = node
+        """Which node of a store that has several; empty: there is one, or it is all of them."""
 
 
 class StoreUnclear(StoreOutage):

@@ -143,7 +143,7 @@ class Tool:
         if self._template and same_within:
             raise UsageError(f"{self.name}: a key template says what the same call is; leave same_within out")
         self._policy = policy or tools.policy
-        self.codec = codec or ResultCodec(function)
+        self.codec = codec or ResultCodec(function, sealed=self.safe.sealed)
         self.limit = self._policy.max_answer
         if not self.is_async and inspect.iscoroutinefunction(self._scope):
             raise self._wrong_colour()
@@ -163,7 +163,7 @@ class Tool:
         def task(key: str, kept: float) -> Task:
             named = Key(f"{self.name} {key}", scope, "tool")
             policy = self._policy.but(retention=kept)
-            return Task(named, self.safe.namespace, f"tool {self.name}", fingerprint, policy)
+            return self.safe.task(named, f"tool {self.name}", fingerprint, policy)
 
         if chosen is not None:
             return Plan(task(chosen, kept))

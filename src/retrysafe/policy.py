@@ -16,6 +16,7 @@ BusyRule = Literal["conflict", "wait", "accepted"]
 Abandoned = Literal["uncertain", "rerun"]
 Start = Literal["request", "worker"]
 FailureRule = Literal["store", "release", "success_only"]
+Invalid = Literal["store", "withdraw"]
 Final = Callable[[int, BaseException | None], bool]
 """`callable(status, exception)`: whether this ending is final and is stored."""
 
@@ -33,6 +34,7 @@ class Policy:
     busy       what a second caller gets while the first runs; `conflict`: it holds no connection open
     wait       how long `busy="wait"` waits; 30 s, what most clients and proxies allow
     failures   which endings are final; `store`: whatever was answered is the answer, as Stripe does
+    invalid    what a request leaves behind that no endpoint saw; `store`: the rejection is the result
     abandoned  what a dead owner leaves behind; `uncertain`: we do not know, so a person looks
     start      who runs an operation; `request`: whoever sent it
     retention  how long an answer is replayed; 24 h on HTTP (72 h survive a bug deployed on Friday)
@@ -45,6 +47,7 @@ class Policy:
     busy: BusyRule = "conflict"
     wait: float = 30.0
     failures: FailureRule | Final = "store"
+    invalid: Invalid = "store"
     abandoned: Abandoned = "uncertain"
     start: Start = "request"
     retention: float = DAY
@@ -109,6 +112,7 @@ _LITERALS: dict[str, Any] = {
     "mode": Mode,
     "busy": BusyRule,
     "failures": FailureRule,
+    "invalid": Invalid,
     "abandoned": Abandoned,
     "start": Start,
 }
@@ -135,10 +139,11 @@ def _seconds(name: str, value: object, least: float, fix: str) -> float:
 
 
 PRESETS: dict[str, Policy] = {
-    # Everything the handler answered is final, 500 included: a retry can never flip an outcome.
-    "stripe_v1": Policy(failures="store", retention=DAY),
+    # Everything the handler answered is final, 500 included: a retry can never flip an outcome. What failed validation
+    # before it began is not kept.
+    "stripe_v1": Policy(failures="store", invalid="withdraw", retention=DAY),
     # Failed work is resumed to completion; meant for operations, which know how to resume.
-    "stripe_v2": Policy(failures="release", retention=30 * DAY),
+    "stripe_v2": Policy(failures="release", invalid="withdraw", retention=30 * DAY),
     # The draft's wording: success or error, the earlier result is given again; 409 while it runs.
     "ietf": Policy(failures="store", busy="conflict", retention=DAY),
     # A declined card is an answer, a crash is not.

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from retrysafe.core.ops import Complete, Op, Release, Renew
+from retrysafe.core.ops import Complete, Op, Release, Renew, Withdraw
 from retrysafe.core.records import Fence
 from retrysafe.stores.base import AsyncStore, Capabilities
 
-FENCED_LANES = (Complete, Renew, Release)
+FENCED_LANES = (Complete, Renew, Release, Withdraw)
 
 
 def decoy(op: Op[Any]) -> Op[Any]:

@@ -97,7 +97,7 @@ class Golden:
         return {"op": op, "id": self.id, "fence": self.fence(attempt), "now": BEGAN + SECOND, **given}
 
     def advance(self, **given: Any) -> Op:
-        fields = {"point": POINT, "progress": PROGRESS, "on_lapse": "resume", "lease": HOUR, **given}
+        fields = {"number": 1, "point": POINT, "progress": PROGRESS, "on_lapse": "resume", "lease": HOUR, **given}
         return self.move("Advance", **fields)
 
     def complete(self, attempt: int = 1, **given: Any) -> Op:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -52,6 +53,7 @@ from retrysafe.testing.builders import (
     renew,
     resolve,
     suspect,
+    withdraw,
 )
 from tests.faults.dynamodb_proxy import DynamoProxy
 from tests.opening import unique, with_option
@@ -291,6 +293,20 @@ def test_a_lease_is_not_taken_before_the_clocks_must_agree(url: str) -> None:
     careless.close()
 
 
+def test_what_was_withdrawn_is_open_at_once_whatever_the_clocks_say(url: str) -> None:
+    """The client that follows a redirect may come to another machine, whose clock is behind and allows for as much."""
+    store = open_store(with_option(url, "skew", "600"))
+    store.migrate()
+    held = store.execute(claim("k", now=None))
+    assert store.execute(withdraw(held, now=None)) is True
+    behind = round(time.time()) - 600 - 600 + 1  # its clock, and what it allows for
+    assert store.execute(reap(now=None)) == 0
+    following = store.execute(claim("k", body=b"another request", now=behind))
+    assert following.granted
+    assert record_of(following).attempt == 1
+    store.close()
+
+
 def test_only_settled_records_have_a_time_to_live(store: Store, url: str) -> None:
     """I13: DynamoDB itself never deletes what is not finished, nor what is kept for ever; and the rest an hour late."""
     client = client_of(url)
@@ -316,6 +332,9 @@ def test_only_settled_records_have_a_time_to_live(store: Store, url: str) -> Non
     assert store.execute(complete(for_ever, b"x", now=1)) is True
     assert ttl("e") is None
     assert record_of(store.execute(lookup("e"))).expires == FOREVER
+    withdrawn = store.execute(claim("w", now=0))
+    assert store.execute(withdraw(withdrawn, now=7)) is True
+    assert ttl("w") == str(7 + 3600), "for late copies to find"
     client.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,8 +14,16 @@ from pymongo.monitoring import CommandListener, CommandStartedEvent
 
 from retrysafe.core.ops import List, Lookup
 from retrysafe.core.states import State
-from retrysafe.core.times import SECOND
-from retrysafe.errors import BadName, CorruptRecord, StoreError, StoreUnavailable, StoreUnclear, StoreURLError
+from retrysafe.core.times import HOUR, SECOND
+from retrysafe.errors import (
+    BadName,
+    CorruptRecord,
+    StoreError,
+    StoreUnavailable,
+    StoreUnclear,
+    StoreUnreachable,
+    StoreURLError,
+)
 from retrysafe.stores.mongo import batches, doctor, settings
 from retrysafe.stores.mongo.errors import in_reply, meaning
 from retrysafe.stores.mongo.plans import Held, Met
@@ -23,7 +31,7 @@ from retrysafe.stores.mongo.settings import parse_url
 from retrysafe.stores.mongo.sync import MongoStore
 from retrysafe.stores.registry import find_backend, open_store
 from retrysafe.testing import Do
-from retrysafe.testing.builders import claim, complete, lookup, reap, record_of, release, renew
+from retrysafe.testing.builders import claim, complete, lookup, reap, record_of, release, renew, withdraw
 from tests.opening import patient, unique, with_option
 from tests.servers import MongoServer
 from tests.waiting import until
@@ -81,7 +89,7 @@ def test_what_the_server_says(code: int, kind: type[Exception]) -> None:
 
 
 def test_what_the_driver_says() -> None:
-    assert type(meaning(errors.ServerSelectionTimeoutError("nobody"))) is StoreUnavailable
+    assert type(meaning(errors.ServerSelectionTimeoutError("nobody"))) is StoreUnreachable
     assert type(meaning(errors.AutoReconnect("gone"))) is StoreUnclear
     assert type(meaning(errors.NetworkTimeout("silent"))) is StoreUnclear
     stepped_down = errors.NotPrimaryError("stepping down", {"code": 11602, "ok": 0})
@@ -280,6 +288,17 @@ def test_a_list_of_large_records_comes_in_pages(do: Do) -> None:
     pages = do.pages(listing(limit=100))
     assert len(pages) > 1
     assert sorted(record.key for page in pages for record in page) == [f"k{number}" for number in range(5)]
+
+
+def test_what_was_withdrawn_is_swept_like_anything_else(do: Do, keys: Any) -> None:
+    """It has expired, for whoever claims it; the server keeps it for late copies to find."""
+    held = do(claim("k", retention=7200, now=None))
+    assert do(withdraw(held, now=None)) is True
+    found = do(lookup("k", now=None))
+    assert found.record is not None
+    assert found.record.expired(found.now)
+    swept = keys.find_one({"_id": found.record.id})["sweep"].replace(tzinfo=UTC)
+    assert swept.timestamp() * 1_000_000 >= found.record.completed + HOUR
 
 
 def test_migrating_again_and_at_once_changes_nothing(url: str, keys: Any) -> None:

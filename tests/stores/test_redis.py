@@ -15,6 +15,7 @@ import redis
 import redis.asyncio
 
 from retrysafe.core.states import State
+from retrysafe.core.times import HOUR
 from retrysafe.errors import (
     BadName,
     CorruptRecord,
@@ -38,6 +39,7 @@ from retrysafe.testing.builders import (
     renew,
     stats,
     suspect,
+    withdraw,
 )
 from tests.opening import patient, unique, with_option
 from tests.servers.lazy import started
@@ -227,6 +229,18 @@ def test_only_settled_records_expire_by_the_server(store: RedisStore, raw: redis
     assert raw.pttl(key) == -1
     assert store.execute(complete(again, now=None))
     assert raw.pttl(key) > 0
+
+
+def test_what_was_withdrawn_stays_for_an_hour(store: RedisStore, raw: redis.Redis, prefix: str) -> None:
+    """It has expired, for whoever claims it; the server keeps it for late copies to find."""
+    held = store.execute(claim(retention=7200, now=None))
+    key = key_of(prefix, held.record.id)
+    assert store.execute(withdraw(held, now=None))
+    found = store.execute(lookup(held, now=None))
+    assert found.record.expired(found.now)
+    assert raw.pexpiretime(key) == -(-(found.record.completed + HOUR) // 1000)
+    assert store.execute(claim(body=b"another request", now=None)).granted
+    assert raw.pttl(key) == -1
 
 
 def test_unfinished_work_and_answers_kept_for_ever_have_no_end(

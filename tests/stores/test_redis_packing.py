@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hiredis import pack_command
 
-from retrysafe.core.ops import Claim, Complete, Release
+from retrysafe.core.ops import Claim, Complete, Release, Withdraw
 from retrysafe.core.records import Answer, Fence
 from retrysafe.stores.redis.commands import ASK, plan
 from retrysafe.stores.redis.layout import Layout
@@ -34,6 +34,7 @@ OPS = [
         for now in (None, 5)
     ),
     Release(claim("k").id, Fence(3, b"t"), "ключ", None),
+    Withdraw(claim("k").id, Fence(1, b"t"), "ключ", None),
 ]
 
 

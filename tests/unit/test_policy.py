@@ -20,6 +20,7 @@ def test_the_defaults_of_the_design() -> None:
         "busy": "conflict",
         "wait": 30.0,
         "failures": "store",
+        "invalid": "store",
         "abandoned": "uncertain",
         "start": "request",
         "retention": 24 * 3600.0,
@@ -35,6 +36,7 @@ BAD: dict[str, list[Any]] = {
     "busy": ["fail", None, lambda status, error: True],
     "wait": [-1, -0.001, math.nan, math.inf, "30", None, True, timedelta(seconds=-1), -(10**400), 1j, []],
     "failures": ["keep", None, 500, ["store"]],
+    "invalid": ["keep", None, lambda status, error: True],
     "abandoned": ["resume", None],
     "start": ["later", None],
     "retention": [0, 0.9, -1, math.nan, "1 day", None, False, timedelta(0), -math.inf],
@@ -95,7 +97,8 @@ def test_but_with_an_unknown_name_lists_the_names() -> None:
 
 
 def test_presets() -> None:
-    assert Policy.preset("stripe_v1") == Policy()
+    assert Policy.preset("stripe_v1") == Policy(invalid="withdraw")
+    assert [name for name, policy in PRESETS.items() if policy.invalid == "withdraw"] == ["stripe_v1", "stripe_v2"]
     assert Policy.preset("ietf").failures == "store"
     assert Policy.preset("create_payment", lease=5).but(lease=60) == Policy(failures="release", retention=3 * DAY)
     assert (Policy.preset("function").retention, Policy.preset("function").busy) == (math.inf, "wait")

@@ -21,6 +21,7 @@ from retrysafe.core.ops import (
     Renew,
     Resolve,
     Suspect,
+    Withdraw,
 )
 from retrysafe.core.records import CLOSED, Answer, Fence, Record
 from retrysafe.core.states import OPEN, SETTLED, State
@@ -149,6 +150,20 @@ def release(record: Record, op: Release, now: int) -> Record:
     return settled(record, State.RELEASED, now, op.note)
 
 
+def withdraw(record: Record, op: Withdraw, now: int) -> Record:
+    """Released, and expired at once: the next claim is a new life, whatever it asks. The row stays for an hour
+    (`reapable`), so that a late copy of the claim or of this finds what became of it."""
+    released = settled(record, State.RELEASED, now, op.note)
+    untouched = record.attempt == 1 and record.point == ""
+    return released._replace(expires=now) if untouched else released
+
+
+def reapable(record: Record, now: int) -> bool:
+    """Expired, and an hour after its end. Only a withdrawn record expires sooner than that."""
+    kept = later(record.completed, KEPT_AFTER_COMPLETION)
+    return record.state in SETTLED and record.expired(now) and kept <= now
+
+
 def suspect(record: Record, op: Suspect, now: int) -> Record | None:
     """The sweeper only suspects: the owner may come back. An owner that says so itself has given up, and is believed
     also where the sweeper was quicker."""
@@ -181,6 +196,7 @@ FENCED_MOVES: dict[type[Any], tuple[frozenset[State], Callable[[Record, Any, int
     Advance: (OPEN, advance),
     Complete: (OPEN, complete),
     Release: (OPEN, release),
+    Withdraw: (OPEN, withdraw),
     Suspect: (OPEN, suspect),
     Resolve: (OPEN, resolve),
     Forget: (SETTLED, forget),
@@ -213,7 +229,7 @@ def recognised(found: Record | None, op: Fenced) -> bool:
         return (found.advances, found.point, found.progress) == (op.number, op.point, op.progress)
     if isinstance(op, Complete):
         return found.state is State.COMPLETED and found.answer == op.answer
-    if isinstance(op, Release):
+    if isinstance(op, Release | Withdraw):
         return found.state is State.RELEASED
     if isinstance(op, Suspect):
         return found.state is State.UNCERTAIN

@@ -156,6 +156,17 @@ class Release(Op[bool]):
 
 
 @value
+class Withdraw(Op[bool]):
+    """The owner knows that nothing was entered: as if the claim had not been made. On the first attempt, and with no
+    recovery point, whoever claims next begins a new life, with any request; otherwise it is an ordinary release."""
+
+    id: bytes
+    fence: Fence
+    note: str = ""
+    now: int | None = None
+
+
+@value
 class Suspect(Op[bool]):
     """Mark the outcome unknown. The sweeper sets `lapsed_only`: it must never accuse an owner that is alive."""
 
@@ -204,7 +215,9 @@ class Reap(Op[int]):
 
 @value
 class List(Op[Page]):
-    """Page through records. A record that is there throughout is seen at least once; order is the store's own."""
+    """Page through records. A record that is there throughout is seen at least once; order is the store's own.
+
+    Of the released, those that have expired are left out: nobody is to try them again."""
 
     namespace: str | None = None
     state: State | None = None
@@ -230,6 +243,6 @@ class Install(Op[str]):
     are connections to the same database. Only the SQL stores answer it."""
 
 
-Fenced = Renew | Advance | Complete | Release | Suspect | Resolve | Forget
-FENCED = (Renew, Advance, Complete, Release, Suspect, Resolve, Forget)
+Fenced = Renew | Advance | Complete | Release | Withdraw | Suspect | Resolve | Forget
+FENCED = (Renew, Advance, Complete, Release, Withdraw, Suspect, Resolve, Forget)
 AnyOp = Claim | Fenced | Lookup | Reap | List | Stats

@@ -39,11 +39,12 @@ class State(Enum):
     """Where a record stands. Stored as the lower-case value."""
 
     CLAIMED = "claimed"
-    """Somebody works on it. Exits: its owner (complete, release, suspect), a claim once the lease lapsed
+    """Somebody works on it. Exits: its owner (complete, release, withdraw, suspect), a claim once the lease lapsed
     (if `on_lapse` allows it), the sweeper (suspect, once lapsed, if `on_lapse` says uncertain)."""
 
     RELEASED = "released"
-    """An attempt ended without a final answer. Exits: the next claim; after expiry the reaper."""
+    """An attempt ended without a final answer. Exits: the next claim; after expiry the reaper. What was withdrawn is
+    released and expired at once; the reaper waits for an hour."""
 
     COMPLETED = "completed"
     """The answer is stored and is replayed from now on. Exits: none before expiry; then a claim or the reaper."""
@@ -79,6 +80,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(State.CLAIMED, "advance", State.CLAIMED, "fence, and the next number", "owner"),
     Transition(State.CLAIMED, "complete", State.COMPLETED, "fence", "owner"),
     Transition(State.CLAIMED, "release", State.RELEASED, "fence", "owner"),
+    Transition(State.CLAIMED, "withdraw", State.RELEASED, "fence; no endpoint was entered", "owner"),
     Transition(
         State.CLAIMED,
         "suspect",
@@ -91,12 +93,13 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(State.UNCERTAIN, "suspect", State.UNCERTAIN, "fence: the owner gives up as well", "owner"),
     Transition(State.UNCERTAIN, "complete", State.COMPLETED, "fence: the owner is back", "owner"),
     Transition(State.UNCERTAIN, "release", State.RELEASED, "fence: the owner is back", "owner"),
+    Transition(State.UNCERTAIN, "withdraw", State.RELEASED, "fence: the owner is back", "owner"),
     Transition(State.UNCERTAIN, "resolve", State.COMPLETED, "with an answer", "person or probe"),
     Transition(State.UNCERTAIN, "resolve", State.RELEASED, "it did not happen", "person or probe"),
     Transition(State.COMPLETED, "forget", State.COMPLETED, "the bytes go, the fact stays", "person"),
     Transition(State.RELEASED, "forget", State.RELEASED, "the bytes go, the fact stays", "person"),
-    Transition(State.COMPLETED, "reap", None, "expired", "reaper"),
-    Transition(State.RELEASED, "reap", None, "expired", "reaper"),
+    Transition(State.COMPLETED, "reap", None, "expired, an hour after its end", "reaper"),
+    Transition(State.RELEASED, "reap", None, "expired, an hour after its end", "reaper"),
 )
 
 

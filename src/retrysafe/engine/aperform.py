@@ -9,10 +9,12 @@ import asyncio
 import inspect
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from retrysafe.core.ops import Claim, ClaimReply, Op, Release
 from retrysafe.engine.aheartbeat import AsyncHeartbeat
+from retrysafe.engine.circuit import FIRST, Circuit, next_pause, says_something
 from retrysafe.engine.clock import clock
 from retrysafe.engine.drive import Interrupted
 from retrysafe.engine.effects import Announce, Effect, Invoke, Pause, Persist
@@ -21,7 +23,7 @@ from retrysafe.engine.perform import stamped
 from retrysafe.engine.resending import SETTLE_LIMIT, Resending
 from retrysafe.engine.sealing import Sealer
 from retrysafe.errors import StoreError, StoreUnclear
-from retrysafe.stores.base import AsyncStore
+from retrysafe.stores.base import AsyncStore, in_order, node_of
 
 R = TypeVar("R")
 
@@ -34,6 +36,9 @@ class AsyncPerformer:
         self.heartbeat = heartbeat
         self._sealer = sealer
         self._left: set[asyncio.Task[Any]] = set()
+        self._caches = getattr(store, "caches", False)
+        self._circuit = Circuit(partial(node_of, store))
+        self._probe: asyncio.Task[None] | None = None
 
     async def __call__(self, effect: Effect) -> Any:
         if isinstance(effect, Op):
@@ -47,9 +52,10 @@ class AsyncPerformer:
         task = asyncio.current_task()
         asked = task.cancelling() if task is not None else 0
         # A claim that is abandoned half way may be granted when nobody waits for it any more. So it gets a task of its
-        # own, which goes on whoever is cancelled. Other writes have an owner: a late copy of them changes nothing.
+        # own, which goes on whoever is cancelled. Other writes have an owner: a late copy of them changes nothing. And
+        # where the store keeps the order, the second sending tells what became of the first.
         sending = self.execute(op, until)
-        first = asyncio.ensure_future(sending) if type(op) is Claim else None
+        first = asyncio.ensure_future(sending) if type(op) is Claim and not in_order(self._store) else None
         try:
             reply = await (sending if first is None else asyncio.shield(first))
         except asyncio.CancelledError as cause:
@@ -129,20 +135,55 @@ class AsyncPerformer:
         """One operation, sent again where that is needed; `until` is where its owner's lease ends (Persist)."""
         sealed = self._sealer.seal(op)
         asked = clock()
+        if self._circuit.away and not self._caches:
+            self._refuse(op, asked)
         resending: Resending | None = None
         while True:
             try:
                 reply = await self._store.execute(sealed)
             except StoreError as error:
+                self._circuit.met(op, error, clock())
                 resending = resending or Resending(op, asked, until)
                 pause = resending.after(error, clock())
             else:
+                if self._circuit.away:
+                    self._circuit.answered(op)
                 doubt = None if resending is None else resending.unbelieved(reply, clock())
                 if doubt is None:
                     return self._sealer.unseal(stamped(reply, asked))
                 pause = doubt
             await asyncio.sleep(pause)
             asked = clock()
+
+    def _refuse(self, op: Op[Any], now: float) -> None:
+        refusal = self._circuit.refusal(op, now)
+        if refusal is None:
+            return
+        loop = asyncio.get_running_loop()
+        if self._probe is None or self._probe.done() or self._probe.get_loop().is_closed():
+            self._probe = loop.create_task(self._ask())
+        raise refusal
+
+    async def _ask(self) -> None:
+        """Whether it is back (probe.py): a task of the loop that was refused."""
+        pause = FIRST
+        while self._circuit.away:
+            await asyncio.sleep(pause)
+            pause = next_pause(pause)
+            for node, op in self._circuit.probes():
+                try:
+                    await self._store.execute(op)
+                except Exception as error:
+                    if not says_something(error):
+                        continue
+                self._circuit.back(node)
+
+    async def aclose(self) -> None:
+        probe, self._probe = self._probe, None
+        if probe is not None and probe.get_loop() is asyncio.get_running_loop():
+            probe.cancel()
+            with suppress(asyncio.CancelledError):
+                await probe
 
     async def renew(self, lease: Lease) -> bool:
         """Ask for a new lease now, not when the next beat is due."""
@@ -152,8 +193,13 @@ class AsyncPerformer:
         lease.renewed(asked)
         return True
 
+    async def kept(self, lease: Lease) -> bool:
+        return lease.fits(0.0) or (not lease.lost and await self.renew(lease))
+
     async def _invoke(self, call: Invoke) -> Any:
         self.heartbeat.start(call.lease, call.duration)
+        if not call.lease.fits(0.0) and not await self.kept(call.lease):
+            raise call.lease.lost_to_another()
         with held_lease(call.lease):
             call.started = True
             result = call.function()

@@ -2,18 +2,23 @@
 
 Positional and keyword spellings are one call, defaults count as given, and every argument counts that is not
 explicitly ignored. What cannot be described is an error, because leaving it out would make different calls one.
+
+Values with fields are compared by their attributes, all the way down: pydantic models of a subclass and fields marked
+`exclude=True` too, dataclass fields marked `compare=False` too (that is about `==`, and an argument that must not
+count is what `ignore=` is for). Private attributes of a model are no fields and do not count.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any
 
 from retrysafe.core import fingerprint, values
 from retrysafe.core.records import Fingerprint
+from retrysafe.engine import models
 from retrysafe.errors import ArgumentError
 
 MARK = "\0"
@@ -28,36 +33,113 @@ def bound(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[s
 
 
 def fingerprint_of(function: str, arguments: Mapping[str, Any], ignore: frozenset[str]) -> Fingerprint:
+    """What this call is. In the form that the release before this one writes, wherever that form leaves nothing out."""
+    telling = Telling()
     described = {}
     for name, value in arguments.items():
         if name in ignore:
             continue
         try:
-            described[name] = describe(value)
+            described[name] = telling.describe(value)
             values.dumps(described[name])
         except values.NotPlain as error:
             raise ArgumentError(
                 f"argument {name!r} of {function} cannot be fingerprinted: {error}. Pass plain data, or leave it out "
                 f"of the comparison with ignore=({name!r},)"
             ) from None
+    form = "call1"
+    if telling.wordless or not _older_tells_all(telling.models):
+        form = "call2"
+    elif telling.models:
+        described = {name: describe(arguments[name]) for name in described}
     # With the function's name: two functions that share a scope and a key must not get each other's results.
-    return fingerprint.of_text("call1", values.dumps([function, described]))
+    return fingerprint.of_text(form, values.dumps([function, described]))
+
+
+def _older_tells_all(met: list[Any]) -> bool:
+    if not met:
+        return True
+    from retrysafe.engine.covering import covers  # only who passes models pays for it
+
+    return all(map(covers, met))
+
+
+class Telling:
+    """Takes the values of one call apart. Remembers the models it met, outermost only: the older form, in which they
+    showed themselves, may be another text."""
+
+    def __init__(self) -> None:
+        self.models: list[Any] = []
+        self.wordless = False
+        """Whether something was met that the older form had no words for: a set of values with fields."""
+        self._within: set[int] = set()
+        self._models_within = 0
+
+    def describe(self, value: Any) -> Any:
+        """Plain data that differs whenever the values do. Types are named: two classes with the same fields differ."""
+        if type(value) in _SCALARS:
+            return value
+        if id(value) in self._within:
+            raise values.NotPlain(value, "", "which contains itself: there is no end to what would be compared")
+        self._within.add(id(value))
+        try:
+            return self._described(value)
+        except RecursionError:
+            raise values.NotPlain(value, "", "nested too deeply") from None
+        finally:
+            self._within.discard(id(value))
+
+    def _described(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in (list, tuple):
+            return kind(self.describe(item) for item in value)
+        if kind is dict:
+            return {_unmarked(key): self.describe(item) for key, item in value.items()}
+        if kind in (set, frozenset):
+            return self._described_set(value)
+        if isinstance(value, Enum):
+            return _enum(value)
+        if models.is_model(kind) and not dataclasses.is_dataclass(kind):
+            return self._described_model(value)
+        told = _fields_of(value)
+        return value if told is None else self._named(value, told)
+
+    def _described_model(self, model: Any) -> Any:
+        if not self._models_within:
+            self.models.append(model)
+        self._models_within += 1
+        try:
+            return self._named(model, models.attributes(model))
+        finally:
+            self._models_within -= 1
+
+    def _described_set(self, value: Any) -> Any:
+        items = [self.describe(item) for item in value]
+        if all(told is item or told == item for told, item in zip(items, value, strict=True)):
+            return value
+        self.wordless = True
+        return {f"{MARK}{type(value).__name__}": sorted(items, key=values.dumps)}
+
+    def _named(self, value: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+        return _with_type(value, {name: self.describe(item) for name, item in fields.items()})
+
+
+_SCALARS = frozenset({str, int, bool, float, bytes, type(None)})
 
 
 def describe(value: Any) -> Any:
-    """Plain data that differs whenever the values do. Types are named: two classes with the same fields differ."""
+    """The older form, in which models show themselves. Keys made of arguments are made of it for ever: another text
+    would be another key, and what was done would be done again. Different values that share a key are told apart by
+    their fingerprints."""
     if isinstance(value, Enum):
-        return {f"{MARK}enum": f"{type(value).__qualname__}.{value.name}"}
+        return _enum(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _named(value, {f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
+        return _named(value, _fields_of(value) or {})
     if hasattr(type(value), "model_dump"):
         return _named(value, value.model_dump())
-    if hasattr(type(value), "__struct_fields__"):
-        return _named(value, {name: getattr(value, name) for name in value.__struct_fields__})
-    if hasattr(type(value), "__attrs_attrs__"):
-        return _named(value, {item.name: getattr(value, item.name) for item in value.__attrs_attrs__})
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return _named(value, value._asdict())
+    told = _fields_of(value)
+    if told is not None:
+        return _named(value, told)
     if type(value) is list:
         return [describe(item) for item in value]
     if type(value) is tuple:
@@ -67,11 +149,41 @@ def describe(value: Any) -> Any:
     return value
 
 
+def _fields_of(value: Any) -> Mapping[str, Any] | None:
+    """The fields of a dataclass, struct, attrs class or named tuple; None for anything else."""
+    kind: Any = type(value)
+    if dataclasses.is_dataclass(kind):
+        return _held(value, (field.name for field in dataclasses.fields(kind)))
+    if hasattr(kind, "__struct_fields__"):
+        return _held(value, kind.__struct_fields__)
+    if hasattr(kind, "__attrs_attrs__"):
+        return _held(value, (field.name for field in kind.__attrs_attrs__))
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        told: Mapping[str, Any] = value._asdict()
+        return told
+    if hasattr(kind, "model_dump"):  # not pydantic's, but of its manners
+        shown: Mapping[str, Any] = value.model_dump()
+        return shown
+    return None
+
+
+def _held(value: Any, names: Iterable[str]) -> dict[str, Any]:
+    try:
+        return {name: getattr(value, name) for name in names}
+    except AttributeError as error:
+        raise values.NotPlain(value, "", f"of which a field is not set ({error})") from None
+
+
+def _enum(value: Enum) -> dict[str, Any]:
+    return {f"{MARK}enum": f"{type(value).__qualname__}.{value.name}"}
+
+
+def _with_type(value: Any, described: dict[str, Any]) -> dict[str, Any]:
+    return {f"{MARK}type": type(value).__qualname__, f"{MARK}fields": described}
+
+
 def _named(value: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        f"{MARK}type": type(value).__qualname__,
-        f"{MARK}fields": {name: describe(item) for name, item in fields.items()},
-    }
+    return _with_type(value, {name: describe(item) for name, item in fields.items()})
 
 
 def _unmarked(key: Any) -> Any:

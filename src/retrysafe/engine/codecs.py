@@ -45,10 +45,13 @@ class TypedCodec(JsonCodec):
     and enums are stored by their fields and come back as what the annotation says (`TypedCodec(list[Order])`).
 
     Plain data stays as it is, whatever the annotation: nothing is made into something it was not.
+
+    A field marked `exclude=True` is stored with `sealed` only: say it where a key ring is set.
     """
 
-    def __init__(self, annotation: Any) -> None:
+    def __init__(self, annotation: Any, *, sealed: bool = False) -> None:
         self._given = annotation
+        self._sealed = sealed
 
     @cached_property
     def annotation(self) -> Any:
@@ -60,7 +63,7 @@ class TypedCodec(JsonCodec):
         except values.NotPlain:
             from retrysafe.engine import typed  # only who needs it pays for it
 
-            text = typed.dump(value)
+            text = typed.dump(value, typed.kept_if(self._sealed))
             self._prove(value, text, typed.load(text, self.annotation))
             return _TYPED + text.encode("utf-8", "surrogatepass") + b"}"
 
@@ -75,7 +78,7 @@ class TypedCodec(JsonCodec):
         """Now, while the result is at hand: later it would be too late to say that it does not come back."""
         from retrysafe.engine import typed
 
-        if not typed.alike(value, back) or typed.dump(back) != text:
+        if not typed.alike(value, back) or typed.dump(back, typed.kept_if(self._sealed)) != text:
             raise TypeError(
                 f"this {type(value).__qualname__} would come back as something else: the annotation is "
                 f"{self.annotation!r}; annotate the function with what it returns"
@@ -85,8 +88,8 @@ class TypedCodec(JsonCodec):
 class ResultCodec(TypedCodec):
     """What a function uses unless told otherwise: its return annotation says what comes back."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(None)
+    def __init__(self, function: Callable[..., Any], *, sealed: bool = False) -> None:
+        super().__init__(None, sealed=sealed)
         self._function = function
 
     @cached_property

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 Name = Literal[
-    "new", "replayed", "busy", "mismatched", "uncertain", "completed", "released", "suspected", "lease_lost",
-    "renew_failed", "store_failed", "job_dead",
+    "new", "replayed", "busy", "mismatched", "uncertain", "completed", "released", "withdrawn", "suspected",
+    "lease_lost", "renew_failed", "store_failed", "job_dead",
 ]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from retrysafe.core.judge import judge
 from retrysafe.core.keys import Key
-from retrysafe.core.ops import Claim, ClaimReply, Complete, Release, Renew, Suspect
+from retrysafe.core.ops import Claim, ClaimReply, Complete, Release, Renew, Suspect, Withdraw
 from retrysafe.core.outcomes import Busy, Execute, Mismatch, Outcome, Replay, Uncertain
 from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.core.times import SECOND
@@ -238,12 +238,25 @@ def failed(task: Task, work: Work, call: Invoke, error: BaseException, events: E
 
 
 def is_final(policy: Policy, error: Exception) -> bool:
-    return policy.final(getattr(error, "status_code", 500), error)
+    """A rule of the user's that fails counts as "yes": it ran, and once is what was promised."""
+    try:
+        return policy.final(getattr(error, "status_code", 500), error)
+    except Exception as broken:
+        error.add_note(f"the policy's failures= raised {type(broken).__qualname__}: {broken}; this failure is stored")
+        return True
 
 
 def release(task: Task, lease: Lease, note: str, events: Events) -> Flow[None]:
     if (yield Persist(Release(lease.id, lease.fence, note), lease.until)):
         events.emit("released", lease.id, task.target)
+        if task.announced:
+            yield Announce(lease.id)
+
+
+def withdraw(task: Task, lease: Lease, note: str, events: Events) -> Flow[None]:
+    """Nothing was entered: as if it had never been asked."""
+    if (yield Persist(Withdraw(lease.id, lease.fence, note), lease.until)):
+        events.emit("withdrawn", lease.id, task.target)
         if task.announced:
             yield Announce(lease.id)
 

@@ -84,7 +84,10 @@ class Lease:
         has had a chance to find out, and one that is cut off from the store never finds out at all.
         """
         if self.lost or clock() >= self.until:
-            raise LeaseLost(self._key, self._attempt)
+            raise self.lost_to_another()
+
+    def lost_to_another(self) -> LeaseLost:
+        return LeaseLost(self._key, self._attempt)
 
 
 _current: ContextVar[Lease | None] = ContextVar("retrysafe_lease", default=None)

@@ -58,7 +58,7 @@ class Once:
         described = {name: arguments.describe(given[name]) for name in self.template.fields}
         key = Key(self.template.fill(described), self.scope, "function")
         fingerprint = arguments.fingerprint_of(self.name, given, self.ignore)
-        return Task(key, self.safe.namespace, self.name, fingerprint, self.policy)
+        return self.safe.task(key, self.name, fingerprint, self.policy)
 
     def result(self, ended: Ended) -> Any:
         if not ended.replayed:

@@ -6,16 +6,19 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from retrysafe.core.ops import ClaimReply, Op
+from retrysafe.engine.circuit import Circuit
 from retrysafe.engine.clock import clock
 from retrysafe.engine.effects import Announce, Effect, Invoke, Pause, Persist
 from retrysafe.engine.heartbeat import Heartbeat, Lease, held_lease
+from retrysafe.engine.probe import Probe
 from retrysafe.engine.resending import Resending
 from retrysafe.engine.sealing import Sealer
 from retrysafe.errors import StoreError
-from retrysafe.stores.base import Store
+from retrysafe.stores.base import Store, node_of
 
 R = TypeVar("R")
 
@@ -27,6 +30,9 @@ class Performer:
         self._store = store
         self._heartbeat = heartbeat
         self._sealer = sealer
+        self._caches = getattr(store, "caches", False)
+        self._circuit = Circuit(partial(node_of, store))
+        self._probe = Probe(store, self._circuit)
 
     def __call__(self, effect: Effect) -> Any:
         if isinstance(effect, Op):
@@ -61,20 +67,35 @@ class Performer:
         """One operation, sent again where that is needed; `until` is where its owner's lease ends (Persist)."""
         sealed = self._sealer.seal(op)
         asked = clock()
+        if self._circuit.away and not self._caches:
+            self._refuse(op, asked)
         resending: Resending | None = None
         while True:
             try:
                 reply = self._store.execute(sealed)
             except StoreError as error:
+                self._circuit.met(op, error, clock())
                 resending = resending or Resending(op, asked, until)
                 pause = resending.after(error, clock())
             else:
+                if self._circuit.away:
+                    self._circuit.answered(op)
                 doubt = None if resending is None else resending.unbelieved(reply, clock())
                 if doubt is None:
                     return self._sealer.unseal(stamped(reply, asked))
                 pause = doubt
             time.sleep(pause)
             asked = clock()
+
+    def _refuse(self, op: Op[Any], now: float) -> None:
+        """A new claim, while the store is away. Others are sent all the same: they have an owner."""
+        refusal = self._circuit.refusal(op, now)
+        if refusal is not None:
+            self._probe.start()
+            raise refusal
+
+    def close(self) -> None:
+        self._probe.stop()
 
     def renew(self, lease: Lease) -> bool:
         """Ask for a new lease now, not when the next beat is due."""
@@ -84,8 +105,15 @@ class Performer:
         lease.renewed(asked)
         return True
 
+    def kept(self, lease: Lease) -> bool:
+        """Whether it still stands, just before the work begins. A process that was stopped since it was granted asks
+        for another; somebody else may have it by now (I33)."""
+        return lease.fits(0.0) or (not lease.lost and self.renew(lease))
+
     def _invoke(self, call: Invoke) -> Any:
         self._heartbeat.start(call.lease, call.duration)
+        if not self.kept(call.lease):
+            raise call.lease.lost_to_another()
         with held_lease(call.lease):
             call.started = True
             return call.function()

@@ -161,7 +161,13 @@ class RetrySafe:
 
         def make(function: Callable[..., Any]) -> once_module.Once:
             return once_module.Once(
-                self, function, key, ignore=ignore, scope=scope, policy=chosen, codec=codec or ResultCodec(function)
+                self,
+                function,
+                key,
+                ignore=ignore,
+                scope=scope,
+                policy=chosen,
+                codec=codec or ResultCodec(function, sealed=self.sealed),
             )
 
         return once_module.decorator(make)
@@ -211,7 +217,7 @@ class RetrySafe:
                 ignore=ignore,
                 scope=scope,
                 policy=chosen,
-                codec=codec or ResultCodec(function),
+                codec=codec or ResultCodec(function, sealed=self.sealed),
                 hidden=transactional.HANDLE,
             )
             return transactional.wrap(once, tx)
@@ -293,11 +299,15 @@ class RetrySafe:
 
     def close(self) -> None:
         self._heartbeat.stop()
+        if self._performer is not None:
+            self._performer.close()
         if self._sync is not None:
             self._sync.close()
 
     async def aclose(self) -> None:
         """Close what the running loop uses, and the sync side."""
+        if self._async_performer is not None:
+            await self._async_performer.aclose()
         if self._async is not None:
             await self._async.aclose()
         self.close()

@@ -16,16 +16,36 @@ import typing
 from collections.abc import Callable
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from retrysafe.core import values
 from retrysafe.core.records import Answer
+from retrysafe.engine import models
 from retrysafe.errors import UsageError
 
+Secrets = Literal["refuse", "keep", "leave out"]
+"""What becomes of a field marked `exclude=True`, which often marks a secret: `keep` where what is stored is encrypted,
+`refuse` where it is not, `leave out` where the text is meant to be shown, as the class itself would show it."""
 
-def dump(value: Any) -> str:
-    """A typed value as text. Raises values.NotPlain where it has no faithful form."""
-    return values.dumps(to_plain(value))
+
+class SecretField(TypeError):
+    """A field that must not be stored in the clear."""
+
+    def __init__(self, kind: type[Any], names: frozenset[str]) -> None:
+        shown = ", ".join(sorted(names))
+        super().__init__(
+            f"{kind.__qualname__} marks {shown} with exclude=True, which often marks a secret: it is stored "
+            "only encrypted. Set a key ring, RetrySafe(keyring=KeyRing(…)), or return something without it"
+        )
+
+
+def kept_if(sealed: bool) -> Secrets:
+    return "keep" if sealed else "refuse"
+
+
+def dump(value: Any, secrets: Secrets = "refuse") -> str:
+    """A typed value as text. Raises values.NotPlain where it has no faithful form, SecretField where it may not."""
+    return values.dumps(to_plain(value, secrets))
 
 
 def load(text: str, annotation: Any) -> Any:
@@ -33,22 +53,64 @@ def load(text: str, annotation: Any) -> Any:
     return from_plain(values.loads(text), annotation)
 
 
-def to_plain(value: Any) -> Any:
+def to_plain(value: Any, secrets: Secrets = "refuse") -> Any:
     if isinstance(value, Answer):
         return {"status": value.status, "body": value.body, "headers": value.headers}
     if isinstance(value, Enum):
-        return to_plain(value.value)
+        return to_plain(value.value, secrets)
     kind: Any = type(value)
-    if hasattr(kind, "model_fields"):
-        return to_plain(value.model_dump(by_alias=True))  # under the names that validation asks for
+    if models.is_model(kind):
+        return _model_to_plain(value, secrets)
     fields = _fields(kind)
     if fields is not None:
-        return {name: to_plain(getattr(value, name)) for name in fields}
+        hidden = models.excluded(kind)
+        if secrets == "refuse" and hidden:
+            raise SecretField(kind, hidden)
+        told = [name for name in fields if secrets == "keep" or name not in hidden]
+        return {name: to_plain(getattr(value, name), secrets) for name in told}
     if kind in (list, tuple, set, frozenset):
-        return kind(to_plain(item) for item in value)
+        return kind(to_plain(item, secrets) for item in value)
     if kind is dict:
-        return {to_plain(key): to_plain(item) for key, item in value.items()}
+        return {to_plain(key, secrets): to_plain(item, secrets) for key, item in value.items()}
     return value
+
+
+def _model_to_plain(model: Any, secrets: Secrets) -> Any:
+    """What a model shows of itself, under the names that validation asks for; and what it does not show: excluded
+    fields, and the fields of a subclass where the base was declared."""
+    kind: Any = type(model)
+    shown = model.model_dump(by_alias=True)
+    reshaped = models.reshaped(kind)
+    if secrets == "leave out" or reshaped is None:
+        return to_plain(shown, secrets)
+    if secrets == "refuse" and models.excluded(kind):
+        raise SecretField(kind, models.excluded(kind))
+    if getattr(kind, "__pydantic_root_model__", False):
+        return to_plain(model.root, secrets)
+    told = {}
+    for name, item in models.attributes(model).items():
+        written = shown.pop(models.shown_as(kind, name), _ABSENT)
+        own = written is _ABSENT or (name not in reshaped and _has_fields(item))
+        told[models.read_as(kind, name)] = to_plain(item if own else written, secrets)
+    return {**told, **to_plain(shown, secrets)}
+
+
+_ABSENT: Any = object()
+
+
+def _has_fields(value: Any) -> bool:
+    """Whether a part of a model has parts itself, which the model might not show. pydantic's own dataclasses go by what
+    it shows, unless that leaves something out: their fields may have other names there."""
+    kind: Any = type(value)
+    if models.is_model(kind) or models.excluded(kind):
+        return True
+    if models.fields(kind):
+        return False
+    if kind in (list, tuple, set, frozenset):
+        return any(map(_has_fields, value))
+    if kind is dict:
+        return any(map(_has_fields, value.values()))
+    return dataclasses.is_dataclass(kind)
 
 
 def from_plain(data: Any, annotation: Any) -> Any:

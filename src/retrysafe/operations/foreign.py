@@ -20,13 +20,15 @@ def foreign(run: Run, step: Step, place: int, known: Entry | None, given: dict[s
         return typed.load(known.result, step.returns)
     if run.dirty:
         yield from commit(run, run.journal)
-    begun = Entry(step.name, "begun", step.dump_args(given), "", run.sent_since(place, known))
+    begun = Entry(
+        step.name, "begun", step.dump_args(given, sealed=run.ground.sealer.active), "", run.sent_since(place, known)
+    )
     if step.repeatable:
         run.journal = run.journal.with_entry(place, begun)
         result = yield from send_repeatably(run, step, place, given, begun.at)
     else:
         result = yield from send_once(run, step, place, given, begun, asked_before=known is not None)
-    text, result = stored(step, result)
+    text, result = stored(run, step, result)
     done = Entry(step.name, "done", begun.args, text, begun.at)
     run.journal, run.dirty = run.journal.with_entry(place, done), True
     if not step.repeatable:
@@ -34,10 +36,10 @@ def foreign(run: Run, step: Step, place: int, known: Entry | None, given: dict[s
     return result
 
 
-def stored(step: Step, result: Any) -> tuple[str, Any]:
+def stored(run: Run, step: Step, result: Any) -> tuple[str, Any]:
     """A result as text, and as it is read back: what a later attempt gets, this one gets too."""
     try:
-        text = typed.dump(result)
+        text = typed.dump(result, typed.kept_if(run.ground.sealer.active))
         return text, typed.load(text, step.returns)
     except Exception as error:  # whatever the type's own constructor raises, among others
         raise ResultNotStorable(f"step {step.name!r}", str(error)) from error

@@ -63,7 +63,8 @@ def local(run: Run, step: Step, place: int, known: Entry | None, given: dict[str
     def settled(result: Any, text: str) -> tuple[Journal, Answer | None]:
         answer = result if isinstance(result, Answer) else None
         kept = "" if answer is not None and run.ground.kind == "store" else text
-        entry = Entry(step.name, "done", step.dump_args(given), kept, run.earliest())
+        args = step.dump_args(given, sealed=run.ground.sealer.active)
+        entry = Entry(step.name, "done", args, kept, run.earliest())
         return run.stamped(run.journal.with_entry(place, entry)), answer
 
     def work(handle: Any) -> Any:
@@ -148,7 +149,7 @@ def with_store(run: Run, change: Change, tx: Any, staged: list[Job]) -> Inside:
     if not run.ground.checked:
         yield from on_the_same_database(run, tx)
     staging = Staging(run.record.run, change.name)
-    result, text = yield from worked(change, statements, staging)
+    result, text = yield from worked(run, change, statements, staging)
     journal, answer = change.settled(result, text)
     ops: list[Op[Any]] = [Stage(tuple(staging.jobs), namespace=run.record.namespace)] if staging.jobs else []
     ops.append(run.advance(journal))
@@ -176,14 +177,14 @@ def with_receipt(run: Run, change: Change, tx: Any, staged: list[Job]) -> Inside
         result = typed.load(text, change.returns)
     else:
         staging = Staging(run.record.run, change.name, refused="this store is not in the database of `tx`")
-        result, text = yield from worked(change, receipts(tx.dialect, run.ground.names), staging)
+        result, text = yield from worked(run, change, receipts(tx.dialect, run.ground.names), staging)
         sealed = run.ground.sealer.seal_text(text, run.record.run, change.name)
         yield from asked(ours, "receipt_step_put", {**whose, "result": sealed, "now": None})
     journal, answer = change.settled(result, text)
     return result, journal, answer
 
 
-def worked(change: Change, statements: Receipts, staging: Staging) -> Generator[Any, Any, tuple[Any, str]]:
+def worked(run: Run, change: Change, statements: Receipts, staging: Staging) -> Generator[Any, Any, tuple[Any, str]]:
     """The user's function, and its result as text and as it will be read back: what a later attempt gets, this one
     gets too. A commit or rollback of the user's own is detected, and then nobody can say what was kept."""
     mark = yield from statements.mark()
@@ -191,7 +192,7 @@ def worked(change: Change, statements: Receipts, staging: Staging) -> Generator[
     result = result if change.keeps else None
     yield FLUSH
     try:
-        text = typed.dump(result)
+        text = typed.dump(result, typed.kept_if(run.ground.sealer.active))
         result = typed.load(text, change.returns)
     except Exception as error:  # whatever the type's own constructor raises, among others
         raise ResultNotStorable(f"step {change.step!r}", str(error), rolled_back=True) from error

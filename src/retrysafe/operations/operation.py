@@ -235,7 +235,7 @@ class Operation:
     def _input(self, given: dict[str, Any]) -> bytes:
         """The arguments as they are stored; read back once here, before anything is claimed in their name."""
         try:
-            text = typed.dump({name: typed.to_plain(value) for name, value in given.items()})
+            text = typed.dump(given, typed.kept_if(self.safe.sealed))
             self._arguments(text)
         except OperationError:
             raise

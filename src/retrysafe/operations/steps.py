@@ -61,9 +61,9 @@ class Step:
         given.apply_defaults()
         return dict(given.arguments)
 
-    def dump_args(self, args: dict[str, Any]) -> str:
+    def dump_args(self, args: dict[str, Any], *, sealed: bool) -> str:
         """Kept only for steps that can be undone: an undo may run in another process, long after."""
-        return typed.dump({name: typed.to_plain(value) for name, value in args.items()}) if self.undo else ""
+        return typed.dump(args, typed.kept_if(sealed)) if self.undo else ""
 
     def load_args(self, text: str) -> dict[str, Any]:
         known = hints(self.function)

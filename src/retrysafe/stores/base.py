@@ -73,6 +73,19 @@ class AsyncStore(Protocol):
     async def aclose(self) -> None: ...
 
 
+def node_of(store: object, record_id: bytes) -> str:
+    """Which node has a record, where a store has several and says so: a method `node(id)`. Else it is one, without a
+    name. What goes wrong with one (`StoreUnreachable.node`) is no matter of the others' records."""
+    find: Callable[[bytes], str] | None = getattr(store, "node", None)
+    return "" if find is None else find(record_id)
+
+
+def in_order(store: AsyncStore) -> bool:
+    """Whether what was sent first is carried out first, also if its caller was cancelled meanwhile. A store says so
+    itself (`in_order`): a queue of its own does that, a pool of connections does not."""
+    return bool(getattr(store, "in_order", False))
+
+
 class BatchRefused(StoreError):
     """One operation of a batch cannot go together with the others, and none of them happened: send them apart."""
 

@@ -16,7 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrysafe.core.ops import Op
-from retrysafe.stores.base import AsyncStore, Capabilities, Store
+from retrysafe.stores.base import AsyncStore, Capabilities, Store, in_order, node_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -50,6 +50,9 @@ class ForkSafe:
 
     def wait(self, record_id: bytes, seconds: float) -> None:
         self._current().wait(record_id, seconds)  # type: ignore[attr-defined]  # only where capabilities.wakes
+
+    def node(self, record_id: bytes) -> str:
+        return node_of(self._current(), record_id)
 
     def close(self) -> None:
         store, self._store = self._store, None
@@ -100,6 +103,13 @@ class PerLoop:
 
     async def wait(self, record_id: bytes, seconds: float) -> None:
         await self._current().wait(record_id, seconds)  # type: ignore[attr-defined]  # only where capabilities.wakes
+
+    def node(self, record_id: bytes) -> str:
+        return node_of(self._current(), record_id)
+
+    @property
+    def in_order(self) -> bool:
+        return in_order(self._current())
 
     async def aclose(self) -> None:
         """Close what belongs to the running loop. Another loop's connections can only be closed by that loop."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from retrysafe.core.moves import claim, move
+from retrysafe.core.moves import claim, move, reapable
 from retrysafe.core.ops import (
     FENCED,
     Claim,
@@ -26,7 +26,7 @@ from retrysafe.core.ops import (
     StatsReply,
 )
 from retrysafe.core.records import Record
-from retrysafe.core.states import SETTLED, State
+from retrysafe.core.states import State
 from retrysafe.stores.base import AsyncStore, Capabilities, Store
 from retrysafe.stores.memory_outbox import MemoryOutbox
 
@@ -86,7 +86,7 @@ class MemoryStore:
 
     def _reap(self, op: Reap, now: int) -> int:
         found = [r for r in self._records.values() if op.namespace in (None, r.namespace)]
-        expired = sorted((r.expires, r.id) for r in found if r.state in SETTLED and r.expired(now))
+        expired = sorted((r.expires, r.id) for r in found if reapable(r, now))
         for _, record_id in expired[: op.limit]:
             del self._records[record_id]
         return min(len(expired), op.limit)
@@ -107,7 +107,7 @@ class MemoryStore:
             completed=counts[State.COMPLETED],
             uncertain=counts[State.UNCERTAIN],
             lapsed=sum(r.lapsed(now) for r in records),
-            expired=sum(r.state in SETTLED and r.expired(now) for r in records),
+            expired=sum(reapable(r, now) for r in records),
             now=now,
         )
 
@@ -121,6 +121,7 @@ def listed(record: Record, op: List, now: int) -> bool:
         and op.scope in (None, record.scope)
         and (not op.lapsed or record.lapsed(now))
         and (not op.resting or (record.state is State.RELEASED and record.point != ""))
+        and not (op.state is State.RELEASED and record.expired(now))
     )
 
 
@@ -138,6 +139,7 @@ class AsyncMemoryStore:
     """The same records, awaited. Nothing in it ever blocks longer than a dictionary look-up."""
 
     capabilities = CAPABILITIES
+    in_order = True
 
     def __init__(self, store: MemoryStore | None = None) -> None:
         self._store = store or MemoryStore()

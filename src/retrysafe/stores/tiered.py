@@ -87,6 +87,9 @@ def seconds_left(seen: Seen, ttl: float) -> float:
 class Tiered(Around):
     """A sync store behind a cache."""
 
+    caches = True
+    """It may have an answer of its own while the store is away: claims are never refused unasked."""
+
     def __init__(self, store: Store, cache: Cache) -> None:
         super().__init__(store)
         self._cache = cache
@@ -115,6 +118,8 @@ class Tiered(Around):
 
 class AsyncTiered(AsyncAround):
     """An async store behind a cache; one in this process's memory serves both colours."""
+
+    caches = True
 
     def __init__(self, store: AsyncStore, cache: AsyncCache | MemoryCache) -> None:
         super().__init__(store)

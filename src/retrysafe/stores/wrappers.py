@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from retrysafe.core.ops import Op
-from retrysafe.stores.base import AsyncStore, Capabilities, Store
+from retrysafe.stores.base import AsyncStore, Capabilities, Store, in_order, node_of
 
 R = TypeVar("R")
 
@@ -36,6 +36,9 @@ class Around:
     def wait(self, record_id: bytes, seconds: float) -> None:
         self._store.wait(record_id, seconds)  # type: ignore[attr-defined]  # only where capabilities.wakes
 
+    def node(self, record_id: bytes) -> str:
+        return node_of(self._store, record_id)
+
     def close(self) -> None:
         self._store.close()
 
@@ -49,6 +52,10 @@ class AsyncAround:
     @property
     def capabilities(self) -> Capabilities:
         return self._store.capabilities
+
+    @property
+    def in_order(self) -> bool:
+        return in_order(self._store)
 
     async def execute(self, op: Op[R]) -> R:
         return await self._store.execute(op)
@@ -64,6 +71,9 @@ class AsyncAround:
 
     async def wait(self, record_id: bytes, seconds: float) -> None:
         await self._store.wait(record_id, seconds)  # type: ignore[attr-defined]  # only where capabilities.wakes
+
+    def node(self, record_id: bytes) -> str:
+        return node_of(self._store, record_id)
 
     async def aclose(self) -> None:
         await self._store.aclose()

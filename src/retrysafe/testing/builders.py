@@ -31,6 +31,7 @@ from retrysafe.core.ops import (
     Resolve,
     Stats,
     Suspect,
+    Withdraw,
 )
 from retrysafe.core.records import CLOSED, Answer, Fingerprint, Gone, Kind, Record
 from retrysafe.core.states import OnLapse, State
@@ -137,6 +138,11 @@ def complete(held: Held, body: Answer | Any = b"done", *, now: float | None = 0)
 def release(held: Held, note: str = "", *, now: float | None = 0) -> Release:
     record = record_of(held)
     return Release(record.id, record.fence, note, moment(now))
+
+
+def withdraw(held: Held, note: str = "", *, now: float | None = 0) -> Withdraw:
+    record = record_of(held)
+    return Withdraw(record.id, record.fence, note, moment(now))
 
 
 def suspect(held: Held, note: str = "who knows", *, lapsed_only: bool = False, now: float | None = 0) -> Suspect:

@@ -24,6 +24,7 @@ from retrysafe.core.ops import (
     Renew,
     Resolve,
     Suspect,
+    Withdraw,
 )
 from retrysafe.core.records import Record
 from retrysafe.testing.driver import Do
@@ -31,7 +32,7 @@ from retrysafe.testing.driver import Do
 REMEMBERED = 5
 """Of each key: the newest writes. Each later operation is followed by a copy of every one of them."""
 
-COPIED = (Claim, Renew, Advance, Complete, Release, Suspect, Resolve, Forget)
+COPIED = (Claim, Renew, Advance, Complete, Release, Withdraw, Suspect, Resolve, Forget)
 assert {*COPIED} == {Claim, *FENCED}
 
 

@@ -31,6 +31,7 @@ from retrysafe.core.ops import (
     Resolve,
     Stats,
     Suspect,
+    Withdraw,
 )
 from retrysafe.core.records import Answer, Fence, Fingerprint
 from retrysafe.core.states import State
@@ -97,7 +98,10 @@ class Choice:
     now: int
 
 
-VERBS = ("claim", "claim", "claim", "renew", "advance", "complete", "release", "suspect", "resolve", "forget")
+VERBS = (
+    *("claim", "claim", "claim", "renew", "advance"),
+    *("complete", "release", "withdraw", "suspect", "resolve", "forget"),
+)
 
 choices = st.builds(
     Choice,
@@ -265,6 +269,7 @@ BUILD: dict[str, Callable[[Comparison, Choice], Op[Any]]] = {
     "advance": lambda m, c: Advance(c.name.id, m.fence(c), c.number, c.text, c.blob, c.on_lapse, c.lease, c.now),
     "complete": lambda m, c: Complete(c.name.id, m.fence(c), c.answer or ANSWERS[0], c.now),
     "release": lambda m, c: Release(c.name.id, m.fence(c), c.text, c.now),
+    "withdraw": lambda m, c: Withdraw(c.name.id, m.fence(c), c.text, c.now),
     "suspect": lambda m, c: Suspect(c.name.id, m.fence(c), c.text, c.flag, c.now),
     "resolve": lambda m, c: Resolve(c.name.id, m.fence(c), c.answer, c.text, c.now),
     "forget": lambda m, c: Forget(c.name.id, m.fence(c), c.now),

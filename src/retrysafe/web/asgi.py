@@ -25,6 +25,7 @@ from retrysafe.web.asgi_answer import AnswerSender, Message, Send
 from retrysafe.web.colours import AsyncExchange
 from retrysafe.web.current import enter, leave
 from retrysafe.web.eager import before
+from retrysafe.web.entered import Witness
 from retrysafe.web.exchange import EXCHANGE, LINGER, BodyRefused, as_scope
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Options, Scope, Settings
@@ -135,7 +136,9 @@ class IdempotencyMiddleware:
         try:
             if exchange.held is not None:
                 adopt_lease(exchange.held.lease)
-            await self.app(_captured(scope, exchange), body.receive, sender.send)
+            inner = _captured(scope, exchange)
+            exchange.witness = self.witness(inner)
+            await self.app(inner, body.receive, sender.send)
         except Exception as error:
             if is_shortcut(error) and exchange.response is not None:
                 return await sender.end()
@@ -147,6 +150,12 @@ class IdempotencyMiddleware:
             raise
         else:
             await sender.end()
+        finally:
+            exchange.witness = None
+
+    def witness(self, scope: ASGIScope) -> Witness | None:
+        """Who can tell whether an endpoint was entered by the time the answer is there. An adapter's to say."""
+        return None
 
     async def _finish(self, work: asyncio.Task[None], body: Body) -> None:
         # Not the task itself is awaited: who is cancelled cancels what it awaits.

@@ -8,10 +8,11 @@ from retrysafe.core.keys import Key
 from retrysafe.engine.effects import Flow
 from retrysafe.engine.guard import Task
 from retrysafe.engine.heartbeat import adopt_lease, disown_lease
+from retrysafe.errors import RetrySafeError, StoreError
 from retrysafe.policy import Policy
 from retrysafe.web import observe
 from retrysafe.web.capture import Response
-from retrysafe.web.exchange import BodyRefused, Exchange, as_scope
+from retrysafe.web.exchange import BodyRefused, Exchange, Held, as_scope
 
 
 class AsyncBody(Protocol):
@@ -60,7 +61,22 @@ class AsyncExchange(Exchange):
             return None
         task = self.task(key, policy, await self._drained(policy))
         held = await self.settings.safe.arun(self.opening(task))
-        return self.hold(held, self.settings.safe.akeep(held.lease, policy.lease))
+        key = self.hold(held, self.settings.safe.akeep(held.lease, policy.lease))
+        if not held.lease.fits(0.0):
+            await self._begin_late(held)
+        return key
+
+    async def _begin_late(self, held: Held) -> None:
+        """The process stood still since the claim was sent, and its lease is over: the application runs only if nobody
+        else has it by now (I33)."""
+        why: RetrySafeError = held.lease.lost_to_another()
+        try:
+            if await self.settings.safe.async_performer().kept(held.lease):
+                return
+        except StoreError as error:
+            why = error
+        await self.settings.safe.arun(self.not_begun())
+        raise self.refused(why)
 
     async def identify(
         self, principal: Any, policy: Policy | None = None, *, target: str | None = None, keep: bool = False
@@ -119,7 +135,20 @@ class SyncExchange(Exchange):
         task = self.task(key, policy, self._drained(policy))
         held = self.settings.safe.run(self.opening(task))
         token = adopt_lease(held.lease)
-        return self.hold(held, self.settings.safe.keep(held.lease, policy.lease), lambda: disown_lease(token))
+        key = self.hold(held, self.settings.safe.keep(held.lease, policy.lease), lambda: disown_lease(token))
+        if not held.lease.fits(0.0):
+            self._begin_late(held)
+        return key
+
+    def _begin_late(self, held: Held) -> None:
+        why: RetrySafeError = held.lease.lost_to_another()
+        try:
+            if self.settings.safe.performer().kept(held.lease):
+                return
+        except StoreError as error:
+            why = error
+        self.settings.safe.run(self.not_begun())
+        raise self.refused(why)
 
     def identify(
         self, principal: Any, policy: Policy | None = None, *, target: str | None = None, keep: bool = False

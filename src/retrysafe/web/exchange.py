@@ -18,10 +18,10 @@ from uuid import UUID
 from retrysafe.core.keys import Key
 from retrysafe.core.ops import Lookup, LookupReply
 from retrysafe.core.outcomes import Busy, Execute, Outcome, Replay
-from retrysafe.core.records import Answer, Fingerprint, Gone, Record
+from retrysafe.core.records import Answer, Gone, Record
 from retrysafe.core.states import State
 from retrysafe.engine.effects import Flow
-from retrysafe.engine.guard import Task, abandoned, complete, refusal, release
+from retrysafe.engine.guard import Task, abandoned, complete, refusal, release, withdraw
 from retrysafe.engine.heartbeat import Lease, Stop
 from retrysafe.errors import (
     CorruptRecord,
@@ -39,6 +39,7 @@ from retrysafe.web import problems, status
 from retrysafe.web.capture import Pairs, Response, to_replay, to_store
 from retrysafe.web.census import Sent
 from retrysafe.web.claiming import capped, taken
+from retrysafe.web.entered import UNKNOWN, Entry, Witness, withdraws
 from retrysafe.web.fingerprints import of_http
 from retrysafe.web.keyheader import mint, quoted, read_key
 from retrysafe.web.paths import named
@@ -105,13 +106,16 @@ class Exchange:
         """Whether an answer has begun to go out."""
         self.untouched = False
         """Whether the middleware lets this request through without capturing it (keyless, `optional`)."""
+        self.seen: Entry | None = None
+        """Whether an endpoint was entered, once an adapter has noted it."""
+        self.witness: Witness | None = None
+        """Who knows it otherwise, when the answer is there."""
         self.minted = ""
         self.lines = lines
         self.reruns = reruns
         """How often this request has run before, for nothing."""
         self.observed: Lease | None = None
-        self.older: tuple[Fingerprint, ...] = ()
-        """The fingerprint of this request in the forms of older releases, where they differ (fingerprints.py)."""
+        self._withdraws = False
         self._stops: tuple[Stop, ...] = ()
 
     @property
@@ -191,10 +195,8 @@ class Exchange:
         return self.key
 
     def task(self, key: Key, policy: Policy, chunks: list[bytes]) -> Task:
-        # The one place where a request's fingerprint meets its claim. `older` is what the release before wrote for the
-        # same request, nearly always nothing: a claim that can carry alternatives gets them here.
-        preferred, self.older = of_http(self.view, self.route, chunks)
-        return Task(key, self.settings.safe.namespace, self.target, preferred, policy)
+        form = of_http(self.view, self.route, chunks)
+        return self.settings.safe.task(key, self.target, form, policy)
 
     # The claim ----------------------------------------------------------------------------------
 
@@ -273,13 +275,25 @@ class Exchange:
 
     def storable(self, code: int, error: BaseException | None = None) -> bool:
         """Whether this ending is final. A rule of the user's that fails counts as "yes": once is what was promised."""
-        if error is None and code in self.settings.never_stored:
+        if error is None and (self._entered_nothing(code) or code in self.settings.never_stored):
             return False
         try:
             return self.policy.final(code, error)
         except Exception:
             _log.exception("%s: failures= raised; the answer is stored", self.target)
             return True
+
+    def _entered_nothing(self, code: int) -> bool:
+        """Whether this is the framework's own refusal, for which the claim is withdrawn. What went well was entered,
+        whatever anybody thinks he knows."""
+        entry = UNKNOWN
+        if code >= 300:
+            try:
+                entry = self.seen or (self.witness(code) if self.witness is not None else UNKNOWN)
+            except Exception:
+                _log.exception("%s: whether an endpoint was entered could not be found out", self.target)
+        self._withdraws = withdraws(self.policy, entry.entered, entry.redirected)
+        return self._withdraws
 
     def answered(self, code: int, headers: Pairs, body: bytes) -> Flow[Response | None]:
         """The application gave its whole answer. None: send it. Otherwise: send this instead."""
@@ -317,10 +331,15 @@ class Exchange:
         """An answer that is not final has passed by."""
         return (yield from self._let_go("its answer was not final"))
 
+    def not_begun(self) -> Flow[Response | None]:
+        """The application was not called: whoever asks next may run it. Refused where somebody else has it by now."""
+        return (yield from self._let_go("it did not begin before its lease was over"))
+
     def _let_go(self, note: str) -> Flow[Response | None]:
         held = self._held()
+        give_back = withdraw if self._withdraws else release
         try:
-            yield from release(held.task, held.lease, note, self.settings.safe.events)
+            yield from give_back(held.task, held.lease, note, self.settings.safe.events)
         except StoreError as trouble:
             self._trouble(held, trouble)  # the lease lapses by itself
         finally:
@@ -336,7 +355,8 @@ class Exchange:
             return self._respond(problems.LOST)
         except OutcomeUnrecorded as trouble:
             # An answer that is not stored must not be sent: the retry could get another one.
-            _log.error("%s: %s", self.target, trouble)
+            said = self.described(trouble.__cause__ or trouble)
+            _log.error("%s: how it ended could not be written down: %s", self.target, said)
             return self._respond(problems.UNRECORDED, self._retry_after())
         finally:
             self._end(stored)
@@ -350,8 +370,10 @@ class Exchange:
         """The claim is over, whatever became of it."""
         held, self.held = self._held(), None
         self._stop()
-        self.settings.durations.saw(self.target, time.monotonic() - held.began)
-        self.settings.quotas.ended(held.task.key.scope, size, held.task.policy.retention)
+        if not self._withdraws:
+            self.settings.durations.saw(self.target, time.monotonic() - held.began)
+        unborn = self._withdraws and held.record.attempt == 1 and not self.reruns
+        self.settings.quotas.ended(held.task.key.scope, size, held.task.policy.retention, unborn=unborn)
 
     def _stop(self) -> None:
         stops, self._stops = self._stops, ()

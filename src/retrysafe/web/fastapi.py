@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from inspect import Parameter, Signature
 from typing import Any, Unpack, get_args
 
@@ -29,13 +29,14 @@ from retrysafe.web import asgi, openapi, starlette
 from retrysafe.web.adapting import Answered, checked_strength
 from retrysafe.web.asgi import ASGIScope, Receive
 from retrysafe.web.asgi_answer import Send
+from retrysafe.web.entered import ENTERED, REFUSED, UNKNOWN, Entry, Witness, notes, noting
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.joined import checked_tx
 from retrysafe.web.keyheader import HEADER
 from retrysafe.web.openapi import EXTENSION, Documented, Json, Strength
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Options, Scope
-from retrysafe.web.starlette import add_problem_handlers, answered, claim, join, respond
+from retrysafe.web.starlette import Before, add_problem_handlers, answered, claim, join, respond
 
 
 class Refusal(starlette.Refusal, HTTPException):
@@ -118,9 +119,10 @@ def _signature(scope: Any, header: str, told: Json) -> Signature:
 # Installing -------------------------------------------------------------------------------------
 
 
-class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
-    """The ASGI middleware, which besides completes the application's OpenAPI document when it starts: whoever replaced
-    `app.openapi` has done so by then."""
+class IdempotencyMiddleware(starlette.IdempotencyMiddleware):
+    """The ASGI middleware, which besides completes the application's OpenAPI document when it starts (whoever replaced
+    `app.openapi` has done so by then), and puts a mark on the endpoints: FastAPI finds a request invalid after its
+    route is chosen and before its endpoint is called."""
 
     _documented = False
 
@@ -130,7 +132,39 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
             app = scope.get("app")
             if isinstance(app, FastAPI):
                 document(app)
+                watch(app.routes)
         await super().__call__(scope, receive, send)
+
+    def witness(self, scope: ASGIScope) -> Witness | None:
+        return functools.partial(entry_of, Before.of(scope), scope)
+
+
+def watch(routes: Iterable[Any]) -> None:
+    """Put the mark on every endpoint below these routes."""
+    for route in routes:
+        contexts = getattr(route, "effective_route_contexts", None)  # of a router that was included, in newer versions
+        for one in [route, *(contexts() if contexts is not None else ())]:
+            _watch(one)
+        watch(getattr(route, "routes", None) or ())
+
+
+def _watch(route: Any) -> bool:
+    """Whether the mark was on it already."""
+    dependant = getattr(route, "dependant", None)
+    if dependant is None or dependant.call is None:
+        return False
+    marked = notes(dependant.call)
+    dependant.call = noting(dependant.call)
+    return marked
+
+
+def entry_of(before: Before, scope: ASGIScope, code: int) -> Entry:
+    """Asked only where the mark has not been passed. A route that was added later gets its own now, and is unknown."""
+    entry, route = starlette.entry_of(before, scope, code), scope.get("route")
+    if entry is not ENTERED or not isinstance(route, APIRoute) or route is before.route:
+        return entry
+    marked = _watch(scope.get("fastapi", {}).get("effective_route_context") or route)
+    return REFUSED if marked else UNKNOWN
 
 
 def install(app: FastAPI, *, safe: RetrySafe, scope: Scope | None = None, **options: Unpack[Options]) -> None:

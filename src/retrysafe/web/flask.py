@@ -21,28 +21,32 @@ Where the application has an error page of its own for 500, that page is the ans
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, TypeVar, Unpack
 
 from flask import Flask, Response, current_app, got_request_exception, has_request_context, request
 from werkzeug.exceptions import InternalServerError
+from werkzeug.routing import RequestRedirect
 
 from retrysafe.core.keys import Key
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import RetrySafeError, UsageError
 from retrysafe.policy import Policy
+from retrysafe.web import wsgi
 from retrysafe.web.adapting import Answered, checked_strength, of_answer, of_error
 from retrysafe.web.capture import Response as Captured
 from retrysafe.web.colours import SyncExchange
+from retrysafe.web.entered import ENTERED, REDIRECTED, REFUSED, UNKNOWN, Entry
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.joined import Wanted, checked_tx, handed, join
 from retrysafe.web.openapi import Strength
 from retrysafe.web.paths import spelled
 from retrysafe.web.routes import SAFE_METHODS
 from retrysafe.web.settings import Options
+from retrysafe.web.settings import Scope as MiddlewareScope
 from retrysafe.web.shortcut import Shortcut
-from retrysafe.web.wsgi import IdempotencyMiddleware
+from retrysafe.web.wsgi_answer import Environ, StartResponse, WSGIApp
 
 R = TypeVar("R")
 
@@ -50,6 +54,46 @@ Scope = Callable[[], Any]
 """Who asks: the authenticated account or tenant, found through Flask's request context."""
 
 NAME = "retrysafe"
+
+
+class IdempotencyMiddleware(wsgi.IdempotencyMiddleware):
+    """The WSGI middleware, which besides sees what Flask's router made of a request. Around an application whose
+    authentication is a layer further out: `app.wsgi_app = IdempotencyMiddleware(app.wsgi_app, safe=safe, scope=…)`."""
+
+    def __init__(
+        self, app: WSGIApp, *, safe: RetrySafe, scope: MiddlewareScope | None = None, **options: Unpack[Options]
+    ) -> None:
+        super().__init__(_noting(app), safe=safe, scope=scope, **options)
+
+
+def _noting(app: WSGIApp) -> WSGIApp:
+    """Note what the router said when the answer begins: afterwards Flask forgets the request."""
+
+    def noted(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        exchange: SyncExchange | None = environ.get(EXCHANGE)
+        if exchange is None:
+            return app(environ, start_response)
+
+        def started(line: str, headers: Any, exc_info: Any = None) -> Any:
+            exchange.seen = entry_of(environ, int(line[:3]))
+            return start_response(line, headers, exc_info)
+
+        return app(environ, started)
+
+    return noted
+
+
+def entry_of(environ: Environ, code: int) -> Entry:
+    """What the router said, if it is what is answered: a hook before the view, or an error page, may say otherwise."""
+    seen = environ.get("werkzeug.request")
+    if seen is None or not hasattr(seen, "routing_exception"):
+        return UNKNOWN
+    said = seen.routing_exception
+    if said is None:
+        return ENTERED
+    if said.code != code:
+        return UNKNOWN
+    return REDIRECTED if isinstance(said, RequestRedirect) else REFUSED
 
 
 class Idempotency:

@@ -27,7 +27,7 @@ from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
 
-from retrysafe.core.ops import Complete, Install, Lookup, LookupReply, Release, Suspect
+from retrysafe.core.ops import Complete, Install, Lookup, LookupReply, Release, Suspect, Withdraw
 from retrysafe.core.outcomes import Busy, Mismatch, Outcome, Replay, Uncertain
 from retrysafe.core.records import Answer, Record
 from retrysafe.engine.effects import Effect, Flow, Pause, Persist
@@ -202,10 +202,10 @@ class Joint:
         if isinstance(effect, Complete):
             yield from self._completing(effect.answer)
             return True
-        if isinstance(effect, Release | Suspect):
+        if isinstance(effect, Release | Withdraw | Suspect):
             yield from self._rolling_back()
             # Nothing is unknown about work that was rolled back: a suspicion is not worth an event.
-            return isinstance(effect, Release)
+            return isinstance(effect, Release | Withdraw)
         return None  # an announcement: who waits for a transaction looks by himself
 
     def _completing(self, answer: Answer) -> TxFlow[None]:

@@ -12,6 +12,7 @@ guard and not a dependency, because Litestar leaves out a dependency that no han
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Unpack
 
@@ -31,7 +32,9 @@ from retrysafe.errors import RetrySafeError, UsageError
 from retrysafe.policy import Policy
 from retrysafe.web import adapting, asgi, openapi
 from retrysafe.web.adapting import Answered, ask, checked_strength, find_exchange, resolved
+from retrysafe.web.asgi import ASGIScope
 from retrysafe.web.colours import AsyncExchange
+from retrysafe.web.entered import REFUSED, UNKNOWN, Entry, Witness, notes, noting
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.joined import AsyncJoinedBase, Wanted, ajoin, checked_tx
 from retrysafe.web.openapi import PROBLEM_SCHEMA, Documented, Json, Strength
@@ -124,6 +127,21 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
 
     forgotten = (CONNECTION_STATE_KEY,)
 
+    def witness(self, scope: ASGIScope) -> Witness | None:
+        return None if "path_params" in scope else functools.partial(entry_of, scope)
+
+
+def entry_of(scope: ASGIScope, code: int) -> Entry:
+    """Asked only where the mark on the handler has not been passed. The router begins by making room for parameters: if
+    it has, it was given this very scope."""
+    handler = scope.get("route_handler")
+    if handler is None:
+        return REFUSED if "path_params" in scope else UNKNOWN
+    if not isinstance(handler, HTTPRouteHandler) or not notes(handler.fn):
+        return UNKNOWN
+    # These answer in the handler's place, and may have done its work.
+    return UNKNOWN if handler.resolve_before_request() is not None or handler.cache else REFUSED
+
 
 def install(app: Litestar, *, safe: RetrySafe, scope: Scope | None = None, **options: Unpack[Options]) -> None:
     """The middleware around the whole application, problems for our errors, and the OpenAPI document. Call it once,
@@ -140,6 +158,8 @@ def install(app: Litestar, *, safe: RetrySafe, scope: Scope | None = None, **opt
     for route in app.routes:
         for handler in getattr(route, "route_handlers", ()):
             _document(handler, made.settings)
+            if isinstance(handler, HTTPRouteHandler) and handler.http_methods & made.settings.methods:
+                handler._fn = noting(handler.fn)
 
 
 # Answers ----------------------------------------------------------------------------------------

@@ -186,9 +186,12 @@ class Quotas:
                 if new:
                     usage.live.add(1, self._clock(), window)
 
-    def ended(self, scope: str, size: int, window: float) -> None:
+    def ended(self, scope: str, size: int, window: float, *, unborn: bool = False) -> None:
+        """`unborn`: it was new, and was withdrawn: it counts as no key at all."""
         if self._quota is not None:
             with self._lock:
                 usage = self._usage[scope]
                 usage.leases = max(0, usage.leases - 1)
                 usage.bytes.add(size, self._clock(), window)
+                if unborn:
+                    usage.live.add(-1, self._clock(), window)

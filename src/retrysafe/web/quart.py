@@ -19,6 +19,7 @@ from typing import Any, Unpack
 
 from quart import Quart, Response, current_app, request
 from werkzeug.exceptions import HTTPException
+from werkzeug.routing import RequestRedirect
 
 from retrysafe.core.keys import Key
 from retrysafe.engine.safe import RetrySafe
@@ -28,6 +29,7 @@ from retrysafe.web import adapting
 from retrysafe.web.adapting import Answered, ask, checked_strength, find_exchange, resolved
 from retrysafe.web.asgi import IdempotencyMiddleware
 from retrysafe.web.colours import AsyncExchange
+from retrysafe.web.entered import ENTERED, REDIRECTED, REFUSED, Entry
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.joined import Wanted, ajoin, checked_tx, handed
 from retrysafe.web.openapi import Strength
@@ -55,6 +57,26 @@ def install(app: Quart, *, safe: RetrySafe, scope: Scope | None = None, **option
         inner, safe=safe, scope=scope, **options
     )
     app.register_error_handler(RetrySafeError, _problem)
+    app.dispatch_request = _noting(app.dispatch_request)  # type: ignore[method-assign]
+
+
+def _noting(dispatch: Callable[..., Any]) -> Callable[..., Any]:
+    """Quart has matched the address by then, or knows what the router says instead."""
+
+    @functools.wraps(dispatch)
+    async def dispatched(*args: Any, **kwargs: Any) -> Any:
+        exchange: Any = request.scope.get(EXCHANGE)
+        if exchange is not None:
+            exchange.seen = entry_of(request.routing_exception)
+        return await dispatch(*args, **kwargs)
+
+    return dispatched
+
+
+def entry_of(said: BaseException | None) -> Entry:
+    if said is None:
+        return ENTERED
+    return REDIRECTED if isinstance(said, RequestRedirect) else REFUSED
 
 
 def idempotent(

@@ -14,22 +14,24 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route, Router
 
 from retrysafe.core.keys import Key
 from retrysafe.errors import RetrySafeError
 from retrysafe.policy import Policy
-from retrysafe.web import adapting
+from retrysafe.web import adapting, asgi
 from retrysafe.web.adapting import Answered, ask, checked_strength, find_exchange, resolved
-from retrysafe.web.asgi import IdempotencyMiddleware
+from retrysafe.web.asgi import ASGIScope
 from retrysafe.web.asgi_answer import raw
 from retrysafe.web.colours import AsyncExchange
+from retrysafe.web.entered import ENTERED, REDIRECTED, REFUSED, UNKNOWN, Entry, Witness
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.joined import AsyncJoinedBase, Wanted, ajoin, checked_tx, handed
 from retrysafe.web.openapi import Strength
@@ -37,6 +39,49 @@ from retrysafe.web.shortcut import Shortcut
 
 Handler = Callable[..., Any]
 FIX = "app.add_middleware(IdempotencyMiddleware, safe=safe)"
+
+
+class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
+    """The ASGI middleware, which besides sees what the router made of a request."""
+
+    def witness(self, scope: ASGIScope) -> Witness | None:
+        return functools.partial(entry_of, Before.of(scope), scope)
+
+
+class Before(NamedTuple):
+    """What a router further out had written into the scope before: an application may be mounted in another."""
+
+    router: Any
+    endpoint: Any
+    route: Any
+
+    @classmethod
+    def of(cls, scope: ASGIScope) -> Before:
+        return cls(scope.get("router"), scope.get("endpoint"), scope.get("route"))
+
+
+def entry_of(before: Before, scope: ASGIScope, code: int) -> Entry:
+    """What the router wrote into this very scope. Nothing, where middleware answered before it or gave it a copy: then
+    nobody knows."""
+    endpoint, route = scope.get("endpoint"), scope.get("route")
+    matched = endpoint is not before.endpoint
+    last = _router_of(endpoint) if matched else None if before.router is not None else scope.get("router")
+    if last is not None:  # none of its routes matched
+        plain = last.default == last.not_found and not isinstance(route, Route)
+        return UNKNOWN if not plain else REDIRECTED if code < 400 else REFUSED
+    if not matched:
+        return UNKNOWN
+    wrong_method = isinstance(route, Route) and route.methods and scope["method"] not in route.methods
+    return REFUSED if wrong_method and route is not before.route else ENTERED
+
+
+def _router_of(endpoint: Any) -> Router | None:
+    """The router of what is mounted there, if there is nothing between that might give it a copy of the scope."""
+    if isinstance(endpoint, Starlette):
+        return None if endpoint.user_middleware else endpoint.router
+    if isinstance(endpoint, Router) and getattr(endpoint, "middleware_stack", endpoint.app) == endpoint.app:
+        return endpoint
+    return None
 
 
 class Refusal(Shortcut, HTTPException):

@@ -10,9 +10,22 @@ from itertools import product
 import pytest
 
 from retrysafe.core import moves
-from retrysafe.core.ops import Advance, Claim, Complete, Fenced, Forget, Reap, Release, Renew, Resolve, Suspect
+from retrysafe.core.ops import (
+    Advance,
+    Claim,
+    Complete,
+    Fenced,
+    Forget,
+    Reap,
+    Release,
+    Renew,
+    Resolve,
+    Suspect,
+    Withdraw,
+)
 from retrysafe.core.records import Answer, Fence, Record
 from retrysafe.core.states import OPEN, SETTLED, STATES, TRANSITIONS, State, may
+from retrysafe.core.times import HOUR
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing import builders
 
@@ -30,6 +43,7 @@ MOVES = {
     "advance": lambda fence: Advance(b"i", fence, 1, "p", b"progress", "resume", 50),
     "complete": lambda fence: Complete(b"i", fence, ANSWER),
     "release": lambda fence: Release(b"i", fence, "why"),
+    "withdraw": lambda fence: Withdraw(b"i", fence, "why"),
     "suspect": lambda fence: Suspect(b"i", fence, "why"),
     "suspect lapsed": lambda fence: Suspect(b"i", fence, "why", lapsed_only=True),
     "resolve done": lambda fence: Resolve(b"i", fence, ANSWER, "why"),
@@ -58,7 +72,7 @@ def situations() -> Iterator[Record | None]:
             expires=expires if state in SETTLED else 2**53 - 1,
             point=point,
             answer=ANSWER if state is State.COMPLETED else None,
-            completed=NOW - 1 if state in SETTLED else 0,
+            completed=NOW - HOUR if state in SETTLED else 0,
             input=b"what to do",
         )
 

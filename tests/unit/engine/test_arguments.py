@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 from enum import Enum, IntEnum
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
+import attrs
 import msgspec
 import pydantic
 import pytest
@@ -108,3 +110,180 @@ def test_positional_and_keyword_and_default_are_one_call() -> None:
     assert bound(signature, (1, 2, 9), {"d": 4}) == {"a": 1, "b": 2, "rest": (9,), "c": 3, "more": {"d": 4}}
     with pytest.raises(TypeError, match="missing a required argument"):
         bound(signature, (), {})
+
+
+# Attributes, not what a class shows of itself ------------------------------------------------
+
+
+class Card(pydantic.BaseModel):
+    last4: str = ""
+    number: str = pydantic.Field(default="", exclude=True)
+
+
+class Method(pydantic.BaseModel):
+    currency: str = "EUR"
+
+
+class ByCard(Method):
+    card: str
+
+
+class ByIban(Method):
+    card: str
+
+
+class Payment(pydantic.BaseModel):
+    amount: int
+    method: Method = Method()
+    also: list[Method] = []
+    by_name: dict[str, Method] = {}
+
+
+class Open(pydantic.BaseModel, extra="allow"):
+    id: int
+    _seen: int = pydantic.PrivateAttr(default=0)
+
+
+class Told(pydantic.BaseModel):
+    at: str
+
+    @pydantic.field_serializer("at")
+    def _short(self, at: str) -> str:
+        return at[:1]
+
+
+class Either(pydantic.BaseModel):
+    which: ByCard | ByIban
+
+
+class Numbers(pydantic.RootModel[list[int]]):
+    pass
+
+
+@dataclasses.dataclass
+class Holder:
+    payment: Payment
+    note: str = dataclasses.field(default="", compare=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    id: int
+
+
+@attrs.define
+class Attrs:
+    id: int
+    card: Card
+
+
+ONE = Payment(amount=1)
+HIDDEN: list[Any] = [
+    Card(number="4111"), Card(number="5500"), [Card(number="4111")], [Card(number="5500")],
+    ONE, Payment(amount=1, method=ByCard(card="4111")), Payment(amount=1, method=ByCard(card="5500")),
+    Payment(amount=1, method=ByIban(card="4111")),
+    Payment(amount=1, also=[ByCard(card="4111")]), Payment(amount=1, also=[ByCard(card="5500")]),
+    Payment(amount=1, by_name={"a": ByCard(card="4111")}), Payment(amount=1, by_name={"a": ByCard(card="5500")}),
+    Holder(ONE), Holder(ONE, "b"), Holder(Payment(amount=1, method=ByCard(card="4111"))),
+    Holder(Payment(amount=1, method=ByCard(card="5500"))),
+    Either(which=ByCard(card="1")), Either(which=ByIban(card="1")), Told(at="ab"), Told(at="ac"),
+    Open(id=1), Open(id=1, more=Card(number="4111")), Open(id=1, more=Card(number="5500")),
+    Numbers([1]), Numbers([2]), Attrs(1, Card(number="4111")), Attrs(1, Card(number="5500")),
+    {Frozen(1)}, {Frozen(2)}, {1}, {Colour.RED}, {Colour.BLUE}, frozenset({Colour.RED}),
+]  # fmt: skip
+
+
+def test_what_a_model_does_not_show_counts() -> None:
+    """Card 5500 got the receipt of card 4111: `model_dump()` leaves out what is excluded and what a subclass adds."""
+    assert [pair for pair in combinations(HIDDEN, 2) if of(pair[0]) == of(pair[1])] == []
+    assert [value for value in HIDDEN if of(value) != of(copy.deepcopy(value))] == []
+
+
+def test_private_attributes_do_not_count() -> None:
+    seen = Open(id=1)
+    seen._seen = 7
+    assert of(seen) == of(Open(id=1))
+
+
+class Address(pydantic.BaseModel):
+    street: str
+    zip: int | None = None
+
+
+class CardOf(pydantic.BaseModel):
+    kind: Literal["card"] = "card"
+    id: int
+
+
+class IbanOf(pydantic.BaseModel):
+    kind: Literal["iban"] = "iban"
+    id: int
+
+
+class Customer(pydantic.BaseModel):
+    name: str
+    home: Address
+    others: list[Address] = []
+    by_name: dict[str, Address | None] = {}
+    pair: tuple[Address, int] | None = None
+    pays: Annotated[CardOf | IbanOf, pydantic.Field(discriminator="kind")] = CardOf(id=1)
+    colour: Colour = Colour.RED
+    line: Order | None = None
+    sizes: set[int] = set()
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def shout(self) -> str:
+        return self.name.upper()
+
+
+HOME = Address(street="a", zip=7)
+CUSTOMER = Customer(
+    name="x", home=HOME, others=[HOME], by_name={"a": HOME, "b": None}, pair=(HOME, 3), line=Order(1, [2]), sizes={2, 1}
+)
+GOLDEN: list[tuple[Any, str]] = [
+    (Order(1, [Colour.RED]), "call1:100:d5270cc8e8"),
+    (Model(id=1), "call1:73:7545c4051b9"),
+    (CUSTOMER, "call1:356:6d2582c052"),
+    ([CUSTOMER, {"b": (HOME,)}], "call1:440:2de30a260a"),
+    (Struct(2), "call1:63:2e320cbddf0"),
+    ({(1, 2), (3, 4)}, "call1:60:5bf685360d1"),
+]
+
+
+@pytest.mark.parametrize(("value", "written"), GOLDEN, ids=lambda given: type(given).__name__)
+def test_where_the_older_form_told_everything_it_is_written_still(value: Any, written: str) -> None:
+    """Rule 17: the release before this one wrote these, and runs beside it."""
+    assert str(of(value)).startswith(written)
+
+
+@pytest.mark.parametrize("value", [HIDDEN[0], HIDDEN[5], HIDDEN[8], HIDDEN[16], HIDDEN[18]], ids=repr)
+def test_where_the_older_form_left_something_out_it_is_not_compared_with(value: Any) -> None:
+    assert of(value).algorithm == "call2"
+
+
+def test_a_default_in_an_excluded_field_is_no_reason_to_trust_the_older_form() -> None:
+    """The older release may have written the same text for a card with a number."""
+    assert of(Card()).algorithm == "call2"
+
+
+def test_a_value_inside_itself_is_refused() -> None:
+    order = Order(1, [])
+    order.lines.append(order)
+    payment = Open(id=1)
+    payment.more = {"again": [payment]}  # type: ignore[attr-defined]
+    for value in (order, payment, order.lines):
+        with pytest.raises(ArgumentError, match="contains itself"):
+            of(value)
+
+
+def test_a_value_nested_too_deeply_is_refused() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(ArgumentError, match="nested too deeply"):
+        of(deep)
+
+
+def test_one_value_in_two_places_is_no_cycle() -> None:
+    assert of([HOME, HOME]) == of([HOME, Address(street="a", zip=7)])

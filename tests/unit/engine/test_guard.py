@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from retrysafe.core import moves
-from retrysafe.core.ops import Claim, ClaimReply, Complete, Release, Suspect
+from retrysafe.core.ops import Claim, ClaimReply, Complete, Release, Suspect, Withdraw
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.states import State
 from retrysafe.engine.effects import Invoke, Pause
 from retrysafe.engine.events import Events
-from retrysafe.engine.guard import POLL, Ended, Unstorable
+from retrysafe.engine.guard import POLL, Ended, Unstorable, withdraw
 from retrysafe.errors import (
     AnswerGone,
     FingerprintMismatch,
@@ -149,7 +149,8 @@ def test_a_policy_that_fails_does_not_hide_the_error() -> None:
 
     error = ValueError("no")
     flow = started(guarded(task(failures=broken))).fail(error)
-    assert flow.error is error
+    assert isinstance(flow.effect, Complete), "it ran, and once is what was promised"
+    assert flow.reply(True).error is error
     assert "the callable is broken" in error.__notes__[0]
 
 
@@ -202,6 +203,28 @@ def test_a_flow_whose_loop_is_gone_asks_for_nothing() -> None:
     flow = started(guarded())
     flow.close()
     assert flow.kinds() == ["Claim", "Invoke"]
+
+
+# It was not entered ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("busy", "asked"), [("wait", ["Withdraw", "Announce"]), ("conflict", ["Withdraw"])])
+def test_withdrawing_wakes_who_waits(busy: Any, asked: list[str]) -> None:
+    given, events = task(busy=busy), Events()
+    lease = started(guarded(given)).effect.lease
+    flow = Hands(withdraw(given, lease, "a redirect", events))
+    assert flow.effect == Withdraw(lease.id, lease.fence, "a redirect")
+    flow.reply(True)
+    if not flow.over:
+        flow.reply(None)
+    assert (flow.kinds(), flow.over) == (asked, True)
+    assert events.counts() == {"withdrawn": 1}
+
+
+def test_a_late_owner_withdraws_nothing() -> None:
+    events = Events()
+    flow = Hands(withdraw(task(busy="wait"), started(guarded()).effect.lease, "a redirect", events)).reply(False)
+    assert (flow.over, flow.kinds(), events.counts()) == (True, ["Withdraw"], {})
 
 
 # It is somebody else's ---------------------------------------------------------------------------

@@ -12,11 +12,17 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
+import pydantic
 import pytest
 
 from retrysafe import Policy, RetrySafe
-from retrysafe.core.ops import List
+from retrysafe.core import fingerprint, values
+from retrysafe.core.keys import Key
+from retrysafe.core.ops import Complete, List
 from retrysafe.core.states import State
+from retrysafe.engine import codecs
+from retrysafe.engine.guard import Task
+from retrysafe.engine.sealing import KeyRing
 from retrysafe.errors import (
     AnswerGone,
     ArgumentError,
@@ -501,3 +507,65 @@ def test_a_second_caller_may_be_told_instead_of_waiting(safe: RetrySafe) -> None
     go.set()
     first.join()
     assert results == ["done"]
+
+
+# What models do not show of themselves -----------------------------------------------------------
+
+
+class Card(pydantic.BaseModel):
+    number: str = pydantic.Field(default="", exclude=True)
+
+
+class Receipt(pydantic.BaseModel):
+    order: int
+    token: str = pydantic.Field(default="", exclude=True)
+
+
+def test_another_card_does_not_get_the_receipt_of_the_first(safe: RetrySafe) -> None:
+    @safe.once("pay:{order}")
+    def pay(order: int, card: Card) -> str:
+        return f"paid with {card.number}"
+
+    assert pay(1, Card(number="4111")) == pay(1, Card(number="4111")) == "paid with 4111"
+    with pytest.raises(FingerprintMismatch):
+        pay(1, Card(number="5500"))
+
+
+def test_a_record_of_the_older_release_is_replayed_where_its_form_told_everything(safe: RetrySafe) -> None:
+    class Line(pydantic.BaseModel):
+        item: str
+
+    class Order(pydantic.BaseModel):
+        lines: list[Line]
+
+    @safe.once("ship:{number}")
+    def ship(number: int, order: Order) -> str:
+        return "shipped"
+
+    order = Order(lines=[Line(item="a")])
+    name = f"{ship.__module__}.{ship.__qualname__}"
+    shown = {"\0type": type(order).__qualname__, "\0fields": order.model_dump()}
+    older = fingerprint.of_text("call1", values.dumps([name, {"number": 7, "order": shown}]))
+    task = Task(Key("ship:{7}", name, "function"), safe.namespace, name, older, Policy.preset("function"))
+    answer = codecs.returned(codecs.JsonCodec(), "shipped before")
+    granted = safe.execute(task.claim())
+    assert granted.record is not None
+    assert safe.execute(Complete(granted.record.id, granted.record.fence, answer))
+    assert ship(7, order) == "shipped before"
+
+
+def test_an_excluded_field_of_a_result_is_stored_sealed_or_refused(safe: RetrySafe) -> None:
+    def issue(order: int) -> Receipt:
+        runs.append(order)
+        return Receipt(order=order, token="t0k")
+
+    runs: list[int] = []
+    with RetrySafe("memory://", keyring=KeyRing({"a": bytes(32)})) as sealed:
+        kept = sealed.once("issue:{order}")(issue)
+        assert (kept(1).token, kept(1).token, runs) == ("t0k", "t0k", [1])
+    plain = safe.once("issue:{order}")(issue)
+    with pytest.raises(ResultNotStorable, match="Set a key ring"):
+        plain(2)
+    with pytest.raises(AnswerGone, match="unstorable"):
+        plain(2)
+    assert runs == [1, 2]

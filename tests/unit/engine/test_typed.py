@@ -11,9 +11,11 @@ from typing import Annotated, Any, NamedTuple, NewType
 
 import msgspec
 import pydantic
+import pydantic.dataclasses
 import pytest
 
 from retrysafe import Answer
+from retrysafe.core import values
 from retrysafe.core.values import NotPlain
 from retrysafe.engine import typed
 from retrysafe.errors import UsageError
@@ -107,3 +109,93 @@ def test_what_has_no_plain_form_is_refused() -> None:
 def test_types_that_cannot_be_told_apart_are_refused() -> None:
     with pytest.raises(UsageError, match="use one type"):
         typed.load(typed.dump(LINE), Line | Point)
+
+
+# What a model does not show of itself --------------------------------------------------------
+
+
+class Method(pydantic.BaseModel):
+    currency: str = "EUR"
+
+
+class ByCard(Method):
+    card: str
+
+
+class Receipt(pydantic.BaseModel):
+    id: int = pydantic.Field(alias="Id")
+    token: str = pydantic.Field(default="", exclude=True)
+
+
+class Renamed(pydantic.BaseModel):
+    id: int = pydantic.Field(validation_alias="in", serialization_alias="out")
+
+
+class Paid(pydantic.BaseModel):
+    receipt: Receipt
+    many: list[Receipt] = []
+    by: Method = Method()
+
+
+class When(pydantic.BaseModel):
+    at: date
+
+    @pydantic.field_validator("at", mode="before")
+    @classmethod
+    def _read(cls, told: Any) -> Any:
+        return date.fromisoformat(told.removeprefix("on ")) if isinstance(told, str) else told
+
+    @pydantic.field_serializer("at")
+    def _write(self, at: date) -> str:
+        return f"on {at}"
+
+
+@pydantic.dataclasses.dataclass
+class Keyed:
+    id: int
+    secret: str = pydantic.Field(default="", exclude=True)
+
+
+class Numbers(pydantic.RootModel[list[Receipt]]):
+    pass
+
+
+RECEIPT = Receipt(Id=1, token="t0k")
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation"),
+    [
+        (RECEIPT, Receipt), (Paid(receipt=RECEIPT, many=[RECEIPT]), Paid), ([RECEIPT], list[Receipt]),
+        (Keyed(1, "s"), Keyed), (Numbers([RECEIPT]), Numbers),
+    ],
+    ids=lambda given: getattr(given, "__name__", None) or type(given).__name__,
+)  # fmt: skip
+def test_an_excluded_field_is_stored_sealed_or_not_at_all(value: Any, annotation: Any) -> None:
+    """It came back as its default, and nobody was told."""
+    assert typed.load(typed.dump(value, "keep"), annotation) == value
+    with pytest.raises(
+        typed.SecretField, match=r"exclude=True.*Set a key ring.*or return something without it"
+    ) as told:
+        typed.dump(value)
+    assert "t0k" not in str(told.value)
+    assert "t0k" not in values.dumps(typed.to_plain(value, "leave out"))
+
+
+@pytest.mark.parametrize("value", [Renamed(**{"in": 1}), When(at=date(2026, 1, 2))], ids=repr)
+def test_a_model_comes_back_by_the_names_and_forms_that_its_validation_asks_for(value: Any) -> None:
+    assert typed.load(typed.dump(value), type(value)) == value
+
+
+def test_the_fields_of_a_subclass_are_told() -> None:
+    assert typed.to_plain(Paid(receipt=RECEIPT, by=ByCard(card="4111")), "keep")["by"] == {
+        "currency": "EUR",
+        "card": "4111",
+    }
+
+
+def test_what_was_stored_before_is_stored_the_same() -> None:
+    """Rule 17: an older process reads it."""
+    assert typed.dump(Model(Number=3, line=LINE)) == (
+        '{"Number":3,"line":{"colour":"red","item":"a","price":{"$Decimal":"1.50"},"total":{"$Decimal":"3.00"}}}'
+    )

@@ -122,7 +122,17 @@ def test_the_printed_schema_is_t_sql() -> None:
     assert "[app].[shop_safe_keys]" in printed
 
 
-FENCED = ("advance", "complete", "forget", "release", "renew", "resolve_completed", "resolve_released", "suspect")
+FENCED = (
+    "advance",
+    "complete",
+    "forget",
+    "release",
+    "renew",
+    "resolve_completed",
+    "resolve_released",
+    "suspect",
+    "withdraw",
+)
 
 
 @pytest.mark.parametrize("name", FENCED)

@@ -118,7 +118,7 @@ def test_every_comparison_compares_the_lengths_too(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "columns"),
-    [("renew", {"id", "token"}), ("forget", {"id", "token"}), ("takeover-0", {"id", "fingerprint"}),
+    [("renew", {"id", "token"}), ("forget", {"id", "token"}), ("takeover-0", {"id", "token"}),
      ("insert_or_read-0", {"id"}), ("receipt_replace-0", {"id", "token"}), ("receipt_read-0", {"id"}),
      ("job_fail-0", {"id", "token"}), ("job_finish-0", {"token"})],
 )  # fmt: skip

@@ -89,6 +89,15 @@ ABLATIONS: dict[str, tuple[str, str]] = {
     "open records are forgotten": ("Forget: (SETTLED, forget)", "Forget: (OPEN | SETTLED, forget)"),
     "an answer is written twice": ("Complete: (OPEN, complete)", "Complete: (OPEN | SETTLED, complete)"),
     "a completed record is released": ("Release: (OPEN, release)", "Release: (OPEN | SETTLED, release)"),
+    "a completed record is withdrawn": ("Withdraw: (OPEN, withdraw)", "Withdraw: (OPEN | SETTLED, withdraw)"),
+    "a suspected owner cannot withdraw": (
+        "Withdraw: (OPEN, withdraw)",
+        "Withdraw: (frozenset({State.CLAIMED}), withdraw)",
+    ),
+    "a withdrawn key stays shut": ("released._replace(expires=now) if untouched else released", "released"),
+    "a later attempt is withdrawn": ('record.attempt == 1 and record.point == ""', 'record.point == ""'),
+    "unfinished work is withdrawn": ('record.attempt == 1 and record.point == ""', "record.attempt == 1"),
+    "what was withdrawn is reaped at once": ("record.expired(now) and kept <= now", "record.expired(now)"),
     "a suspected owner cannot renew": ("Renew: (OPEN, renew)", "Renew: (frozenset({State.CLAIMED}), renew)"),
     "a suspected owner cannot advance": ("Advance: (OPEN, advance)", "Advance: (frozenset({State.CLAIMED}), advance)"),
     "the token is not compared": (OWNS, "record.attempt == fence.attempt"),
@@ -105,7 +114,7 @@ ABLATIONS: dict[str, tuple[str, str]] = {
     ),
     **{
         f"{verb} is not fenced": (FENCE, f"found is not None and (isinstance(op, {verb}) or owns(found, op.fence))")
-        for verb in ("Renew", "Advance", "Complete", "Release", "Suspect", "Resolve", "Forget")
+        for verb in ("Renew", "Advance", "Complete", "Release", "Withdraw", "Suspect", "Resolve", "Forget")
     },
 }
 
@@ -156,4 +165,5 @@ def test_a_broken_rule_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) ->
     module = broken(name, *ABLATIONS[name])
     monkeypatch.setattr(memory, "claim", module.claim)
     monkeypatch.setattr(memory, "move", module.move)
+    monkeypatch.setattr(memory, "reapable", module.reapable)
     assert first_failure() is not None, f"nobody noticed that {name}"

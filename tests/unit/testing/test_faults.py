@@ -75,6 +75,14 @@ def test_the_nth_call_of_a_kind(play: Play) -> None:
     assert do(claim("b")).granted
 
 
+def test_every_fault_counts_every_call(play: Play) -> None:
+    do, _ = play(Fault(1, "before"), Fault(2, "before"))
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            do(lookup("k"))
+    assert do(lookup("k")).record is None
+
+
 def test_lasting_goes_on_until_repaired(play: Play) -> None:
     do, script = play(Fault(2, "applied", lasting=True))
     do(claim("a"))
@@ -94,3 +102,68 @@ def test_a_crash_lasts_if_it_was_told_to(play: Play) -> None:
             do.many([claim("a")])
     script.repair()
     assert do(lookup("a")).record is None
+
+
+# Delayed -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("later", [0, 1, 2])
+def test_delayed_means_applied_behind_a_later_call(play: Play, later: int) -> None:
+    do, script = play(Fault(1, "delayed", later=later))
+    with pytest.raises(StoreUnclear):
+        do(claim("k"))
+    for _ in range(later + 1):
+        assert do(lookup("k")).record is None
+    assert do.record("k").attempt == 1
+    assert script.calls == later + 3, "nobody sent the copy: it is no call"
+
+
+def test_a_delayed_call_comes_in_behind_one_that_fails(play: Play) -> None:
+    do, _ = play(Fault(1, "delayed"), Fault(2, "before"))
+    for trouble in (StoreUnclear, StoreUnavailable):
+        with pytest.raises(trouble):
+            do(claim("k"))
+    assert do.record("k").attempt == 1
+
+
+def test_a_delayed_batch_is_one_message(play: Play) -> None:
+    do, _ = play(Fault(1, "delayed", only=Claim))
+    with pytest.raises(StoreUnclear):
+        do.many([claim("a"), claim("b")])
+    assert do(lookup("a")).record is None
+    assert do.record("a").attempt == do.record("b").attempt == 1
+
+
+def test_a_delayed_copy_may_change_nothing(play: Play) -> None:
+    """Its reply, a refusal too, is nobody's."""
+    do, _ = play(Fault(1, "delayed", only=Complete))
+    held = do(claim("k"))
+    with pytest.raises(StoreUnclear):
+        do(complete(held, b"first"))
+    assert do(complete(held, b"second")) is True
+    answer = do.record("k").answer
+    assert answer is not None
+    assert answer.body == b"second"
+
+
+def test_what_is_on_its_way_can_be_let_in() -> None:
+    store = FaultStore(MemoryStore(), [Fault(1, "delayed", later=9)])
+    with pytest.raises(StoreUnclear):
+        store.execute(claim("k"))
+    store.arrive()
+    found = store.execute(lookup("k")).record
+    assert found is not None
+    assert store.script.on_its_way() == []
+
+
+async def test_what_is_on_its_way_can_be_let_in_async() -> None:
+    store = AsyncFaultStore(AsyncMemoryStore(), [Fault(1, "delayed", later=9)])
+    with pytest.raises(StoreUnclear):
+        await store.execute(claim("k"))
+    await store.arrive()
+    assert (await store.execute(lookup("k"))).record is not None
+
+
+def test_only_a_delayed_call_is_late() -> None:
+    with pytest.raises(ValueError, match="only a delayed call is late"):
+        Fault(1, "before", later=1)

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from retrysafe.core.ops import Claim, Complete, Op, Release, Renew
-from retrysafe.errors import StoreOutage, StoreUnavailable, StoreUnclear
+from retrysafe.core.ops import Claim, Complete, Op, Release, Renew, Withdraw
+from retrysafe.errors import StoreOutage, StoreUnavailable, StoreUnclear, StoreUnreachable
 
-LANES = (Claim, Complete, Renew, Release)
+LANES = (Claim, Complete, Renew, Release, Withdraw)
 BATCH = 128
 QUEUE = 10_000
 PATIENCE = 30.0
@@ -96,9 +96,12 @@ def tell_all(batch: Sequence[Waiting], results: Sequence[Result]) -> None:
 
 def fail(batch: Iterable[Waiting], error: StoreOutage) -> None:
     """One error each: an exception that several callers raise collects the tracebacks of all of them."""
-    kind = StoreUnclear if isinstance(error, StoreUnclear) else StoreUnavailable
+    kinds = (StoreUnclear, StoreUnreachable)
+    kind = next((each for each in kinds if isinstance(error, each)), StoreUnavailable)
     for waiting in batch:
-        own = kind(str(error))
+        own: StoreOutage = kind(str(error))
+        if isinstance(own, StoreUnreachable) and isinstance(error, StoreUnreachable):
+            own.node = error.node
         own.__cause__ = error
         waiting.tell(own)
 

@@ -23,13 +23,14 @@ from botocore.exceptions import (
 )
 
 from retrysafe.core.urls import safe_url
-from retrysafe.errors import RetrySafeError, SchemaMissing, StoreError, StoreUnavailable, StoreUnclear
+from retrysafe.errors import RetrySafeError, SchemaMissing, StoreError, StoreUnavailable, StoreUnclear, StoreUnreachable
 from retrysafe.stores.dynamodb.items import too_large
 from retrysafe.stores.dynamodb.requests import Held, Refused
 from retrysafe.stores.dynamodb.together import Cancelled
 
+NOT_CONNECTED = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError, SSLError)
 NOT_SENT = (
-    EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError, SSLError,
+    *NOT_CONNECTED,
     NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, NoRegionError,
 )  # fmt: skip
 """Nothing left this machine."""
@@ -83,7 +84,8 @@ def meaning(error: Exception, trail: Trail, url: str) -> Exception | Refused | C
     if isinstance(error, ClientError):
         return _said(error, lost, url)
     if isinstance(error, NOT_SENT) and not lost:
-        return StoreUnavailable(f"DynamoDB could not be reached ({_line(error)}): nothing was done; is {url} right?")
+        kind = StoreUnreachable if isinstance(error, NOT_CONNECTED) else StoreUnavailable
+        return kind(f"DynamoDB could not be reached ({_line(error)}): nothing was done; is {url} right?")
     if isinstance(error, BotoCoreError | OSError | TimeoutError):
         return StoreUnclear(f"DynamoDB went silent after the request was sent ({_line(error)}): it may have been done")
     return error

@@ -13,8 +13,8 @@ from typing import Any
 from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.core.states import SETTLED, STATES, State
 from retrysafe.core.times import FOREVER, HOUR, SECOND, later
+from retrysafe.core.tokens import pack_tokens, unpack_tokens
 from retrysafe.errors import CorruptRecord, StoreError
-from retrysafe.stores.tokens import pack_tokens, unpack_tokens
 
 Item = dict[str, dict[str, Any]]
 """Attribute name → typed value, as the wire has it: `{"attempt": {"N": "1"}}`."""
@@ -135,7 +135,7 @@ def to_item(record: Record, revision: int) -> Item:
         "ended": raw(pack_tokens(record.ended)) if record.ended else None,
         "kept": number(kept(record)),
         "kept_ttl": ttl_of(kept(record)),
-        "ttl": ttl_of(record.expires) if settled else None,
+        "ttl": ttl_of(max(record.expires, record.completed)) if settled else None,
         "rev": number(revision),
     }
     return present(fields)

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from retrysafe.core.moves import KEPT_AFTER_COMPLETION
 from retrysafe.core.ops import List, Op, Page, Reap, Stats, StatsReply
 from retrysafe.core.records import Record
 from retrysafe.core.states import SETTLED, State
@@ -144,6 +145,8 @@ def listed(record: Record, op: List, now: int) -> bool:
     """Whether a record, as it is now, is among those asked for."""
     wanted = {"namespace": op.namespace, "state": op.state, "kind": op.kind, "scope": op.scope}
     same = all(getattr(record, name) == value for name, value in wanted.items() if value is not None)
+    if op.state is State.RELEASED and record.expired(now):
+        return False
     resting = record.state is State.RELEASED and record.point != ""
     return same and (not op.lapsed or record.lapsed(now)) and (not op.resting or resting)
 
@@ -167,7 +170,8 @@ def counts(place: Place, judged: int) -> Iterator[Count]:
         yield Count("uncertain", "", query(place.table, shelf, Select="COUNT"))
         for state in sorted(SETTLED, key=lambda each: each.value):
             shelf = shelf_name(state, shard)
-            yield Count(state.value, "expired", query(place.table, shelf, Select="COUNT", before=judged))
+            reapable = query(place.table, shelf, Select="COUNT", before=judged, lapsed_at=ended_by(judged))
+            yield Count(state.value, "expired", reapable)
             yield Count(state.value, "", query(place.table, shelf, Select="COUNT", after=judged))
 
 
@@ -220,15 +224,25 @@ def reap(op: Reap, place: Place) -> Plan[int]:
     return reaped
 
 
+def ended_by(judged: int) -> int:
+    """When a record must have ended to be reaped: a settled one's lease ended with it. Only what was withdrawn expires
+    sooner than an hour after its end."""
+    return judged - KEPT_AFTER_COMPLETION
+
+
 def _reap_shelf(shelf: str, place: Place, judged: int, limit: int, namespace: str | None) -> Plan[int]:
     reaped, start = 0, None
     while reaped < limit:
-        found = yield query(place.table, shelf, before=judged, Limit=limit - reaped, ExclusiveStartKey=start)
+        due = {"before": judged, "lapsed_at": ended_by(judged)}
+        found = yield query(place.table, shelf, **due, Limit=limit - reaped, ExclusiveStartKey=start)
         ids = [bytes(item["id"]["B"]) for item in found["Items"]]
         if namespace is not None:
             ids = yield from _of(namespace, place, ids)
         for place_in in range(0, len(ids), TOGETHER):
-            asked = [delete_expired(place.table, each, judged) for each in ids[place_in : place_in + TOGETHER]]
+            asked = [
+                delete_expired(place.table, each, judged, ended_by(judged))
+                for each in ids[place_in : place_in + TOGETHER]
+            ]
             replies = yield asked
             reaped += sum(not isinstance(reply, Refused) for reply in replies)
         start = found.get("LastEvaluatedKey")

@@ -29,6 +29,7 @@ from retrysafe.core.ops import (
     Renew,
     Resolve,
     Suspect,
+    Withdraw,
 )
 from retrysafe.core.records import CLOSED, Record
 from retrysafe.core.states import State
@@ -144,6 +145,9 @@ def exactly(op: Fenced, place: Place, item: Item | None, at: Moment) -> Plan[boo
         after, applied = move(record, op, now)
         if after is None or record is None or item is None or after == record:
             return applied
+        if isinstance(op, Withdraw) and after.expires == now:
+            # Expired for whoever claims next, at once: by a clock behind ours, and that allows for one ahead of it.
+            after = after._replace(expires=now - 2 * (at.now - at.judged))
         found = yield change(place, item, record, after)
         if not isinstance(found, Refused):
             return applied
@@ -255,6 +259,6 @@ def held_elsewhere() -> StoreUnavailable:
 SINGLE: dict[type[Op[Any]], Callable[[Any, Place], Plan[Any]]] = {
     Claim: claim,
     Lookup: lookup,
-    **dict.fromkeys((Renew, Advance, Complete, Release, Suspect, Resolve, Forget), fenced),
+    **dict.fromkeys((Renew, Advance, Complete, Release, Withdraw, Suspect, Resolve, Forget), fenced),
 }
 """Operations of one key: many of them may go out at once."""

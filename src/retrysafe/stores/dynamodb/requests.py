@@ -152,9 +152,10 @@ def _conditions(found: Expression, guard: Guard) -> list[str]:
     return conditions
 
 
-def delete_expired(table: str, record_id: bytes, judged: int) -> Request:
+def delete_expired(table: str, record_id: bytes, judged: int, ended_by: int) -> Request:
     found = Expression()
-    condition = found.compare("expires", "<=", number(judged))
+    expired, ended = found.compare("expires", "<=", number(judged)), found.compare("lease", "<=", number(ended_by))
+    condition = f"{expired} AND {ended}"
     arguments = {"TableName": table, "Key": {"id": raw(record_id)}, "ConditionExpression": condition}
     return Request("delete_item", {**arguments, **found.arguments(), **_OLD})
 

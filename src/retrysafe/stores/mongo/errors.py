@@ -8,7 +8,7 @@ from typing import Any
 from bson.errors import BSONError, InvalidDocument
 from pymongo import errors
 
-from retrysafe.errors import RetrySafeError, StoreError, StoreUnavailable, StoreUnclear
+from retrysafe.errors import RetrySafeError, StoreError, StoreUnavailable, StoreUnclear, StoreUnreachable
 from retrysafe.stores.mongo.plans import Held, Met
 
 MET = frozenset({11000, 112, 24, 251})
@@ -34,7 +34,8 @@ def meaning(error: Exception) -> Exception:
     if isinstance(error, RetrySafeError | Held | Met):
         return error
     if isinstance(error, errors.ServerSelectionTimeoutError | errors.WaitQueueTimeoutError):
-        return StoreUnavailable(f"no connection to MongoDB ({_line(error)}): nothing was done; is it up?")
+        kind = StoreUnreachable if isinstance(error, errors.ServerSelectionTimeoutError) else StoreUnavailable
+        return kind(f"no connection to MongoDB ({_line(error)}): nothing was done; is it up?")
     if isinstance(error, errors.OperationFailure | errors.NotPrimaryError) and isinstance(error.details, Mapping):
         return _said(_code(error), error)
     if isinstance(error, errors.ConnectionFailure):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from retrysafe.core.moves import KEPT_AFTER_COMPLETION, born
-from retrysafe.core.ops import Advance, Claim, Complete, Forget, Release, Renew, Resolve, Suspect
+from retrysafe.core.ops import Advance, Claim, Complete, Forget, Release, Renew, Resolve, Suspect, Withdraw
 from retrysafe.core.records import CLOSED, ENDED_KEPT, Answer
 from retrysafe.core.states import OPEN, SETTLED
 from retrysafe.core.times import FOREVER
@@ -129,6 +129,13 @@ def release(op: Release) -> tuple[Filter, Stages]:
     return _open(), settled(op.now, "released", op.note, None)
 
 
+def withdraw(op: Withdraw) -> tuple[Filter, Stages]:
+    """Released; and where it is untouched, expired at once. The date for the sweeper was made before that."""
+    untouched = {"$and": [{"$eq": ["$attempt", 1]}, {"$eq": ["$point", ""]}]}
+    at_once = {"$set": {"expires": {"$cond": [untouched, moment(op.now), "$expires"]}}}
+    return _open(), [*settled(op.now, "released", op.note, None), at_once]
+
+
 def suspect(op: Suspect) -> tuple[Filter, Stages]:
     marked = {"state": "uncertain", "note": literal(op.note)}
     if op.lapsed_only:
@@ -186,6 +193,7 @@ MOVES: dict[type[Any], Callable[[Any], tuple[Filter, Stages]]] = {
     Advance: advance,
     Complete: complete,
     Release: release,
+    Withdraw: withdraw,
     Suspect: suspect,
     Resolve: resolve,
     Forget: forget,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
-from retrysafe.core.moves import grantable, recognised
+from retrysafe.core.moves import KEPT_AFTER_COMPLETION, grantable, recognised
 from retrysafe.core.ops import (
     Advance,
     Claim,
@@ -30,6 +30,7 @@ from retrysafe.core.ops import (
     Stats,
     StatsReply,
     Suspect,
+    Withdraw,
 )
 from retrysafe.core.records import Record
 from retrysafe.core.states import SETTLED, State
@@ -43,7 +44,7 @@ R = TypeVar("R")
 ROUNDS = 20
 """How often a command is sent again when two writers met on one document. Each time somebody got on."""
 
-_RECOGNISABLE = (Advance, Complete, Release, Suspect, Resolve)
+_RECOGNISABLE = (Advance, Complete, Release, Withdraw, Suspect, Resolve)
 RESTING = {"state": State.RELEASED.value, "point": {"$gt": ""}}
 """What was released at a recovery point; the index for it says the same."""
 _SETTLED = sorted(state.value for state in SETTLED)
@@ -188,7 +189,8 @@ class Plans:
 
     def reap(self, op: Reap) -> Plan[Command, int]:
         now = yield from self.clock(op.now)
-        expired = {"state": {"$in": _SETTLED}, "expires": {"$lte": now}, **_whose(op.namespace)}
+        ended = {"completed": {"$lte": now - KEPT_AFTER_COMPLETION}}  # only what was withdrawn expires sooner than that
+        expired = {"state": {"$in": _SETTLED}, "expires": {"$lte": now}, **ended, **_whose(op.namespace)}
         found = yield Command(
             {
                 "find": self.names.keys,
@@ -239,15 +241,19 @@ class Plans:
             states.append({"state": State.CLAIMED.value, "lease_until": {"$lte": now}})
         if op.resting:
             states.append(RESTING)
+        if op.state is State.RELEASED:
+            now = yield from self.clock(op.now)
+            states.append({"expires": {"$gt": now}})
         return {**condition, "$and": states} if states else condition
 
     def stats(self, op: Stats) -> Plan[Command, StatsReply]:
         now = yield from self.clock(op.now)
+        reapable = [{"$lte": ["$expires", now]}, {"$lte": ["$completed", now - KEPT_AFTER_COMPLETION]}]
         counted: dict[str, Any] = {
             "_id": "$state",
             "count": {"$sum": 1},
             "lapsed": {"$sum": {"$cond": [{"$lte": ["$lease_until", now]}, 1, 0]}},
-            "expired": {"$sum": {"$cond": [{"$lte": ["$expires", now]}, 1, 0]}},
+            "expired": {"$sum": {"$cond": [{"$and": reapable}, 1, 0]}},
         }
         stages = [{"$match": _whose(op.namespace)}, {"$group": counted}]
         body: dict[str, Any] = {"aggregate": self.names.keys, "pipeline": stages, "cursor": {}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retrysafe.errors import RetrySafeError, SchemaMissing, StoreError, StoreUnavailable, StoreUnclear
+from retrysafe.errors import RetrySafeError, SchemaMissing, StoreError, StoreUnavailable, StoreUnclear, StoreUnreachable
 from retrysafe.stores.base import BatchRefused
 from retrysafe.stores.mssql.talking import number_of
 from retrysafe.stores.sql.attempts import Again, Words
@@ -73,7 +73,8 @@ def unreachable(error: Exception) -> StoreUnavailable:
     """No connection was made, so nothing can have happened."""
     number = number_of(error)
     told = f"{number}: {_line(error)}" if number else _line(error)
-    return StoreUnavailable(f"no connection to SQL Server ({told}); is it up, and are host, user and database right?")
+    kind = StoreUnreachable if not number or silent(number) else StoreUnavailable  # it may have said no
+    return kind(f"no connection to SQL Server ({told}); is it up, and are host, user and database right?")
 
 
 def held_elsewhere() -> StoreUnavailable:

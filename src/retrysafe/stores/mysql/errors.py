@@ -4,7 +4,15 @@ that no driver is imported here: PyMySQL and asyncmy use the same ones.
 
 from __future__ import annotations
 
-from retrysafe.errors import RetrySafeError, SchemaMissing, StoreError, StoreUnavailable, StoreUnclear, UsageError
+from retrysafe.errors import (
+    RetrySafeError,
+    SchemaMissing,
+    StoreError,
+    StoreUnavailable,
+    StoreUnclear,
+    StoreUnreachable,
+    UsageError,
+)
 from retrysafe.stores.base import BatchRefused
 from retrysafe.stores.mysql.talking import number_of
 from retrysafe.stores.sql.attempts import Again, Words
@@ -81,7 +89,8 @@ def unreachable(error: Exception) -> StoreUnavailable:
     """No connection was made, so nothing can have happened."""
     number = number_of(error)
     told = f"{number}: {_line(error)}" if number else _line(error)
-    return StoreUnavailable(f"no connection to MySQL ({told}); is it up, and are host, user and database right?")
+    kind = StoreUnreachable if not number or silent(number) else StoreUnavailable  # it may have said no
+    return kind(f"no connection to MySQL ({told}); is it up, and are host, user and database right?")
 
 
 def swallowed(driver: str) -> UsageError:

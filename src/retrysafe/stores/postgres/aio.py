@@ -18,7 +18,7 @@ from retrysafe.stores.base import afollow
 from retrysafe.stores.postgres import batches, deadline, pipeline, waking
 from retrysafe.stores.postgres.batches import UNSETTLED, Group, Rows, together
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, Location
-from retrysafe.stores.postgres.errors import Again, held_elsewhere, meaning, unstorable
+from retrysafe.stores.postgres.errors import Again, Connecting, held_elsewhere, meaning, unstorable
 from retrysafe.stores.postgres.sync import TRIES
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.dialect import Statement
@@ -67,6 +67,7 @@ class AsyncPostgresStore:
         self._owned = owned
         self._url = url
         self._prepared = pipeline.Prepared()
+        self._connecting = Connecting()
         self._listener = AsyncListener(self._listen)
         self._opening = asyncio.Lock()
         self._opened = not owned
@@ -194,7 +195,7 @@ class AsyncPostgresStore:
                     if not before and not connection.closed:
                         await connection.set_autocommit(False)
         except Exception as error:
-            found = meaning(error, self._url)
+            found = meaning(self._connecting.told(error, self._pool.get_stats), self._url)
             if found is error:
                 raise  # already one of ours: it must not become its own cause
             raise found from error

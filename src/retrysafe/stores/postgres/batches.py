@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from retrysafe.core.moves import born, grantable
-from retrysafe.core.ops import Claim, ClaimReply, Complete, Op, Release, Renew
+from retrysafe.core.ops import Claim, ClaimReply, Complete, Op, Release, Renew, Withdraw
 from retrysafe.stores.postgres import arrays
 from retrysafe.stores.postgres.arrays import Pack
 from retrysafe.stores.postgres.pipeline import Part, numbered
@@ -138,6 +138,10 @@ def _complete(op: Complete) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+def _noted(op: Release | Withdraw) -> tuple[Any, ...]:
+    return (op.id, op.fence.attempt, op.fence.token, op.note)
+
+
 def _read_fenced(ops: Sequence[Any], found: Rows) -> list[Any]:
     if len(found) == len(ops):  # ids are unique, in the table and in the batch
         return [True] * len(ops)
@@ -159,10 +163,6 @@ BATCHES: dict[type[Any], Batch] = {
         _complete,
         _read_fenced,
     ),
-    Release: Batch(
-        "release_many",
-        {**_FENCE, "note": arrays.text},
-        lambda op: (op.id, op.fence.attempt, op.fence.token, op.note),
-        _read_fenced,
-    ),
+    Release: Batch("release_many", {**_FENCE, "note": arrays.text}, _noted, _read_fenced),
+    Withdraw: Batch("withdraw_many", {**_FENCE, "note": arrays.text}, _noted, _read_fenced),
 }

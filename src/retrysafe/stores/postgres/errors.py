@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
-from retrysafe.errors import RetrySafeError, SchemaMissing, StoreError, StoreUnavailable, StoreUnclear
+from retrysafe.errors import (
+    RetrySafeError,
+    SchemaMissing,
+    StoreError,
+    StoreUnavailable,
+    StoreUnclear,
+    StoreUnreachable,
+)
 from retrysafe.stores.base import BatchRefused
 from retrysafe.stores.sql.plans import Held
 
@@ -46,6 +55,24 @@ def meaning(error: Exception, url: str, batch: bool = False) -> Exception:
     if batch and code == LOCK_NOT_AVAILABLE:
         return BatchRefused("a key of this batch is held by an open transaction; send the operations one by one")
     return _said(code, error, url)
+
+
+class Connecting:
+    """Whether a pool's timeout means that no connection could be made, or only that all of them are taken: in the first
+    case the pool has counted more failures to connect than when it was last asked."""
+
+    def __init__(self) -> None:
+        self._failed = 0
+
+    def told(self, error: Exception, stats: Callable[[], dict[str, int]]) -> Exception:
+        if not isinstance(error, PoolTimeout):
+            return error
+        before, self._failed = self._failed, stats().get("connections_errors", 0)
+        if self._failed == before:
+            return error
+        return StoreUnreachable(
+            f"no connection to PostgreSQL could be made ({_line(error)}): nothing was done; is it up?"
+        )
 
 
 def unstorable(error: Exception) -> StoreError:

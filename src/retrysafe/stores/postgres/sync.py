@@ -17,7 +17,7 @@ from retrysafe.stores.base import follow
 from retrysafe.stores.postgres import batches, deadline, pipeline, waking
 from retrysafe.stores.postgres.batches import UNSETTLED, Group, Rows, together
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, Location
-from retrysafe.stores.postgres.errors import Again, held_elsewhere, meaning, unstorable
+from retrysafe.stores.postgres.errors import Again, Connecting, held_elsewhere, meaning, unstorable
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import DEFAULT, names
@@ -49,6 +49,7 @@ class PostgresStore:
         self._owned = owned
         self._url = url
         self._prepared = pipeline.Prepared()
+        self._connecting = Connecting()
         self._watch = deadline.Watch()
         self._listener = Listener(lambda heard, wanted: waking.listen(_conninfo(pool), self.names, heard, wanted))
 
@@ -157,7 +158,7 @@ class PostgresStore:
                     if not before and not connection.closed:
                         connection.autocommit = False
         except Exception as error:
-            found = meaning(error, self._url)
+            found = meaning(self._connecting.told(error, self._pool.get_stats), self._url)
             if found is error:
                 raise  # already one of ours: it must not become its own cause
             raise found from error

@@ -43,7 +43,7 @@ class AsyncRedisStore:
         self._pool = wire.checked_pool(client)
         self._node = AsyncNode(self._pool, wire.server_name(self._pool), piped=not wait.replicas)
         self._pipe = self._node.pipe
-        self.batches_itself = self._pipe is not None
+        self.batches_itself = self.in_order = self._pipe is not None
         """Calls at the same time go together by themselves: nothing is gained by holding them back."""
         self._listener = AsyncListener(lambda heard, wanted: waking.alisten(client, self._layout, heard, wanted))
 

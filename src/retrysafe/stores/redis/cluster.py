@@ -60,6 +60,9 @@ class RedisClusterStore:
             except StoreOutage:
                 continue  # it is a courtesy: whoever waits looks again
 
+    def node(self, record_id: bytes) -> str:
+        return self._cluster.node(self._layout.of(record_id)[-1])
+
     def wait(self, record_id: bytes, seconds: float) -> None:
         self._listener.wait(record_id, seconds)
 

@@ -30,6 +30,7 @@ from retrysafe.core.ops import (
     Stats,
     StatsReply,
     Suspect,
+    Withdraw,
 )
 from retrysafe.core.records import Record
 from retrysafe.core.states import SETTLED, State
@@ -149,6 +150,10 @@ def _release(op: Release, layout: Layout) -> Call:
     return _fenced("settle", op, layout, _RELEASED, _ANY, text(op.note), b"")
 
 
+def _withdraw(op: Withdraw, layout: Layout) -> Call:
+    return _fenced("settle", op, layout, WITHDRAWN, _ANY, text(op.note), b"")
+
+
 def _resolve(op: Resolve, layout: Layout) -> Call:
     if op.answer is None:
         return _fenced("settle", op, layout, _RELEASED, _UNCERTAIN, text(op.note), b"")
@@ -172,6 +177,8 @@ LAPSES = {name: number(code) for name, code in LAPSE_CODES.items()}
 _STATES = {state: number(code) for state, code in STATE_CODES.items()}
 _RELEASED, _COMPLETED, _UNCERTAIN = _STATES[State.RELEASED], _STATES[State.COMPLETED], _STATES[State.UNCERTAIN]
 _ANY = b"0"
+WITHDRAWN = b"5"
+"""Not a state: into released, and expired at once where that may be (settle.lua)."""
 
 ASK: dict[type[Any], Callable[[Any, Layout], Call]] = {
     Claim: _claim,
@@ -179,6 +186,7 @@ ASK: dict[type[Any], Callable[[Any, Layout], Call]] = {
     Advance: _advance,
     Complete: _complete,
     Release: _release,
+    Withdraw: _withdraw,
     Suspect: _suspect,
     Resolve: _resolve,
     Lookup: _lookup,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from retrysafe.errors import CorruptRecord, StoreError, StoreUnavailable, StoreUnclear
+from retrysafe.errors import CorruptRecord, StoreError, StoreUnavailable, StoreUnclear, StoreUnreachable
 
 _AS_CLUSTER = "give the URL of a cluster as redis+cluster://host:port,host:port"
 
@@ -35,6 +35,9 @@ _REFUSALS = {
 }
 for _same, _as in {"ASK": "MOVED", "UNKILLABLE": "BUSY"}.items():
     _REFUSALS[_same] = _REFUSALS[_as]
+
+_NONE_FREE = "No connection available"
+"""redis-py's words for a pool that is exhausted, which it has no class for."""
 
 # redis-py takes the code off the message of the errors it has a class for.
 _CLASSES = {
@@ -79,7 +82,11 @@ def unreachable(error: Exception, server: str) -> StoreUnavailable:
         refused = refusal(error, server)
         if isinstance(refused, StoreUnavailable):
             return refused
-    return StoreUnavailable(
+    if _NONE_FREE in str(error):
+        return StoreUnavailable(
+            f"all connections to {server} are taken: nothing was done; is it too slow for the load?"
+        )
+    return StoreUnreachable(
         f"{server} could not be reached ({_shown(error)}): nothing was done; start it, or check the URL"
     )
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from retrysafe.core.ops import Claim, Complete, Release
-from retrysafe.stores.redis.commands import LAPSES
+from retrysafe.core.ops import Claim, Complete, Release, Withdraw
+from retrysafe.stores.redis.commands import LAPSES, WITHDRAWN
 from retrysafe.stores.redis.layout import Layout, script
 from retrysafe.stores.redis.rows import alternative_parts, answer_parts, born_parts, number, text
 
@@ -44,7 +44,11 @@ def _release(op: Release, layout: Layout) -> Piece:
     return _settle(op, layout, b"2", text(op.note), b"")
 
 
-def _settle(op: Complete | Release, layout: Layout, target: bytes, note: bytes, answer: bytes) -> Piece:
+def _withdraw(op: Withdraw, layout: Layout) -> Piece:
+    return _settle(op, layout, WITHDRAWN, text(op.note), b"")
+
+
+def _settle(op: Complete | Release | Withdraw, layout: Layout, target: bytes, note: bytes, answer: bytes) -> Piece:
     attempt, token = number(op.fence.attempt), op.fence.token
     args = _ARGS["settle"] % (
         *(len(attempt), attempt, len(token), token, 1, target, 1, b"0"),
@@ -53,7 +57,7 @@ def _settle(op: Complete | Release, layout: Layout, target: bytes, note: bytes, 
     return _piece("settle", op, layout, args)
 
 
-def _piece(name: str, op: Claim | Complete | Release, layout: Layout, args: bytes) -> Piece:
+def _piece(name: str, op: Claim | Complete | Release | Withdraw, layout: Layout, args: bytes) -> Piece:
     record, head, indexes = layout.packed(op.id)
     now = b"" if op.now is None else number(op.now)
     return (name, indexes, now), _KEY % (len(head) + len(record), head, record), args
@@ -71,4 +75,9 @@ def run(group: Group, pieces: Sequence[Piece]) -> bytes:
     )
 
 
-PACK: dict[type[Any], Callable[[Any, Layout], Piece]] = {Claim: _claim, Complete: _complete, Release: _release}
+PACK: dict[type[Any], Callable[[Any, Layout], Piece]] = {
+    Claim: _claim,
+    Complete: _complete,
+    Release: _release,
+    Withdraw: _withdraw,
+}

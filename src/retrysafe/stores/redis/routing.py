@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from retrysafe.errors import StoreError, StoreUnavailable, StoreURLError
+from retrysafe.errors import StoreError, StoreUnavailable, StoreUnreachable, StoreURLError
 from retrysafe.stores.base import Plan
 from retrysafe.stores.redis import replicas
 from retrysafe.stores.redis.failures import refusal
@@ -49,6 +49,11 @@ class Cluster(NamedTuple):
     wait: Wait
     name: str
 
+    def node(self, key: bytes) -> str:
+        """Who has this key, as far as is known; empty if it is not."""
+        address = self.topology.of(slot_of(key))
+        return "" if address is None else name(address)
+
 
 def routed(plan: Plan[Exchange, R], cluster: Cluster) -> Plan[Request, R]:
     try:
@@ -68,8 +73,8 @@ def learn(cluster: Cluster) -> Plan[Request, None]:
         if not isinstance(reply, Exception):
             cluster.topology.learn(reply, address)
             return
-        error = reply if isinstance(reply, StoreError) else _refused(reply, _name(address))
-    raise StoreUnavailable(f"no node of {cluster.name} says who has which slot, the last: {error}") from error
+        error = reply if isinstance(reply, StoreError) else _refused(reply, name(address))
+    raise StoreUnreachable(f"no node of {cluster.name} says who has which slot, the last: {error}") from error
 
 
 def _refused(error: Exception, server: str) -> Exception:
@@ -174,11 +179,13 @@ def _give_up_unless_moved(failed: list[tuple[Address, StoreError]], cluster: Clu
     for address, error in failed:
         if address in owners:
             cluster.topology.stale = True
+            if isinstance(error, StoreUnreachable):
+                raise StoreUnreachable(str(error), node=name(address)) from error
             raise error
 
 
 def _unsent(error: StoreError) -> bool:
-    return type(error) is StoreUnavailable
+    return isinstance(error, StoreUnavailable)
 
 
 def _with_proof(commands: Exchange, cluster: Cluster) -> Exchange:
@@ -193,8 +200,8 @@ def _prove(address: Address, commands: Exchange, responses: Any, cluster: Cluste
         responses = (yield Round({address: replicas.proving_again(doubt, cluster.wait)}))[address]
         if isinstance(responses, StoreError):
             raise replicas.unsure(responses) from responses
-    replicas.checked(responses, cluster.wait, _name(address))
+    replicas.checked(responses, cluster.wait, name(address))
 
 
-def _name(address: Address) -> str:
+def name(address: Address) -> str:
     return f"Redis at {address[0]}:{address[1]}"

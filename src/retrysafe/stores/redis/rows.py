@@ -22,9 +22,9 @@ from typing import cast, get_args
 
 from retrysafe.core.ops import Claim
 from retrysafe.core.records import Answer, Fingerprint, Gone, Headers, Record
+from retrysafe.core.tokens import unpack_tokens
 from retrysafe.errors import CorruptRecord
 from retrysafe.stores.redis.layout import LAPSE_CODES, STATE_CODES
-from retrysafe.stores.tokens import unpack_tokens
 
 BORN = ("fingerprint", "namespace", "kind", "scope", "key", "target", "run")
 """The parts of `b`, in their order; list.lua filters by their places."""

@@ -30,7 +30,9 @@ from retrysafe.core.ops import (
     Stats,
     StatsReply,
     Suspect,
+    Withdraw,
 )
+from retrysafe.core.states import State
 from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.base import Plan, readable
 from retrysafe.stores.sql import job_plans, rows
@@ -42,7 +44,7 @@ R = TypeVar("R")
 ROUNDS = 20
 """How often a claim looks again when others move the record between its statements. Each round somebody won."""
 
-_RECOGNISABLE = (Advance, Complete, Release, Suspect, Resolve)
+_RECOGNISABLE = (Advance, Complete, Release, Withdraw, Suspect, Resolve)
 
 
 class Held(Exception):
@@ -199,6 +201,8 @@ def _conditions(op: List) -> tuple[list[str], dict[str, Any]]:
     if op.state is not None:
         # The literal, not a parameter: the planner then sees that a partial index will do.
         conditions.append(f"state = '{op.state.value}'")
+    if op.state is State.RELEASED:
+        conditions.append("expires > {now}")
     if op.lapsed:
         # Both: the first is what the index of open records says of itself, the second is what is wanted.
         conditions.append("state IN ('claimed', 'uncertain') AND state = 'claimed' AND lease_until <= {now}")
@@ -226,6 +230,7 @@ _FENCED_VALUES: dict[type[Any], Callable[[Any], tuple[str, dict[str, Any]]]] = {
     ),
     Complete: lambda op: ("complete", rows.answer_values(op.answer)),
     Release: lambda op: ("release", {"note": op.note}),
+    Withdraw: lambda op: ("withdraw", {"note": op.note}),
     Suspect: lambda op: ("suspect", {"note": op.note, "lapsed_only": int(op.lapsed_only)}),
     Resolve: _resolve_values,
     Forget: lambda op: ("forget", {}),

@@ -16,13 +16,13 @@ from retrysafe.core.moves import Grant, granted_as, settled
 from retrysafe.core.ops import Claim
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.states import State
+from retrysafe.core.tokens import pack_tokens
 from retrysafe.errors import NotSameDatabase
 from retrysafe.stores.base import Plan
 from retrysafe.stores.sql import rows
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import Names
 from retrysafe.stores.sql.plans import Plans
-from retrysafe.stores.tokens import pack_tokens
 
 
 class Look(NamedTuple):

@@ -9,8 +9,8 @@ from typing import Any
 from retrysafe.core.ops import Claim
 from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.core.states import STATES
+from retrysafe.core.tokens import pack_tokens, unpack_tokens
 from retrysafe.errors import CorruptRecord
-from retrysafe.stores.tokens import pack_tokens, unpack_tokens
 
 COLUMNS = (
     "id", "namespace", "kind", "scope", "key", "target", "fingerprint", "state", "attempt", "token", "run",

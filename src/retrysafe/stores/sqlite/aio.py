@@ -21,6 +21,7 @@ class AsyncSqliteStore:
     """One writer thread per store. A caller that is cancelled leaves its write to finish by itself."""
 
     capabilities = CAPABILITIES
+    in_order = True
     mixes = True
     """Operations of several kinds go together as well as those of one."""
 

@@ -9,21 +9,27 @@ import pytest
 
 from retrysafe.core.judge import judge
 from retrysafe.core.ops import Op
-from retrysafe.core.outcomes import Replay
+from retrysafe.core.outcomes import Execute, Replay
 from retrysafe.core.records import Answer, Gone
 from retrysafe.core.states import State
-from retrysafe.core.times import SECOND
+from retrysafe.core.times import FOREVER, SECOND
 from retrysafe.testing.builders import (
+    TICK,
     Held,
     advance,
     answer,
     claim,
     complete,
+    listing,
+    lookup,
+    reap,
     record_of,
     release,
     renew,
     resolve,
+    stats,
     suspect,
+    withdraw,
 )
 from retrysafe.testing.driver import Do
 
@@ -72,13 +78,14 @@ def ends(held: Held) -> dict[str, tuple[Op[bool], bool]]:
     return {
         "complete": (complete(held, b"done", now=5), False),
         "release": (release(held, "not now", now=5), False),
+        "withdraw": (withdraw(held, "a redirect", now=5), False),
         "suspect": (suspect(held, "unknown", now=5), False),
         "resolve-yes": (resolve(held, b"done", now=5), True),
         "resolve-no": (resolve(held, None, now=5), True),
     }
 
 
-NAMES = ["complete", "release", "suspect", "resolve-yes", "resolve-no"]
+NAMES = ["complete", "release", "withdraw", "suspect", "resolve-yes", "resolve-no"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -139,6 +146,110 @@ def test_complete_after_release_is_refused(do: Do) -> None:
     assert do(release(held, now=1)) is True
     assert do(complete(held, b"too late", now=2)) is False
     assert do.record("k").answer is None
+
+
+# Withdraw (I37) -----------------------------------------------------------------------------------
+
+
+def test_withdraw_leaves_it_released_and_expired(do: Do) -> None:
+    held = record_of(do(claim("k", input=b"in", now=0)))
+    assert do(withdraw(held, "the router redirected it", now=4)) is True
+    assert do.record("k") == held._replace(
+        state=State.RELEASED,
+        note="the router redirected it",
+        lease_until=4 * SECOND,
+        completed=4 * SECOND,
+        expires=4 * SECOND,
+    )
+
+
+@pytest.mark.parametrize("body", [b"same", b"another request"])
+def test_whoever_claims_what_was_withdrawn_begins_a_new_life(do: Do, body: bytes) -> None:
+    """At the very moment it was withdrawn, and with any request: the key was never used."""
+    first = record_of(do(claim("k", body=b"same", input=b"first", now=0)))
+    assert do(withdraw(first, now=4)) is True
+    op = claim("k", body=body, input=b"second", now=4)
+    outcome = judge(op, do(op))
+    assert isinstance(outcome, Execute)
+    assert (outcome.record.attempt, outcome.record.run) == (1, op.run)
+    assert (outcome.record.created, outcome.record.input, outcome.record.note) == (4 * SECOND, b"second", "")
+    assert outcome.record.run != first.run
+    assert outcome.record == do.record("k", now=5)
+
+
+def test_the_returning_owner_may_withdraw_what_was_marked_uncertain(do: Do) -> None:
+    held = do(claim("k", now=0))
+    assert do(suspect(held, "swept", now=3)) is True
+    assert do(withdraw(held, now=4)) is True
+    assert do(claim("k", body=b"another request", now=5)).granted
+
+
+def test_what_was_withdrawn_is_open_at_once_by_the_stores_own_clock(do: Do) -> None:
+    """The client that follows a redirect is there within a millisecond."""
+    held = do(claim("k", now=None))
+    assert do(withdraw(held, now=None)) is True
+    assert do(reap(now=None)) == 0
+    following = do(claim("k", body=b"another request", now=None))
+    assert following.granted
+    assert record_of(following).attempt == 1
+
+
+def test_a_late_withdrawal_does_not_touch_the_next_life(do: Do) -> None:
+    """Its attempt is 1, and so is that of the next life: the token tells them apart."""
+    held = do(claim("k", now=0))
+    assert do(withdraw(held, now=1)) is True
+    following = do(claim("k", body=b"another request", now=2))
+    assert following.granted
+    for now in (1, 3):
+        assert do(withdraw(held, now=now)) is False
+    assert do.record("k") == following.record
+    assert do(complete(following, b"done", now=4)) is True
+    before = do.record("k")
+    assert do(withdraw(held, now=5)) is False
+    assert do(withdraw(following, now=5)) is False, "it is settled"
+    assert do.record("k") == before
+
+
+def test_a_withdrawal_on_a_later_attempt_is_a_release(do: Do) -> None:
+    """An earlier attempt may have entered the endpoint: its fingerprint stays, and so does its run."""
+    first = record_of(do(claim("k", lease=5, on_lapse="rerun", now=0)))
+    second = do(claim("k", now=6))
+    assert do(withdraw(second, "not this time", now=7)) is True
+    after = do.record("k")
+    assert (after.state, after.note, after.expires) == (State.RELEASED, "not this time", first.retention)
+    assert do(claim("k", body=b"another request", now=8)).granted is False
+    third = record_of(do(claim("k", now=8)))
+    assert (third.attempt, third.run) == (3, first.run)
+
+
+def test_a_withdrawal_at_a_recovery_point_is_a_release(do: Do) -> None:
+    held = record_of(do(claim("k", now=0)))
+    assert do(advance(held, "charged", b"half", now=1)) is True
+    assert do(withdraw(held, now=2)) is True
+    assert do.record("k").expires == FOREVER
+    assert do(claim("k", body=b"another request", now=3)).granted is False
+    resumed = record_of(do(claim("k", now=3)))
+    assert (resumed.attempt, resumed.point, resumed.run) == (2, "charged", held.run)
+
+
+def test_the_reaper_leaves_what_was_withdrawn_for_an_hour(do: Do) -> None:
+    """A copy of the claim or of the withdrawal may still be under way, and must find what became of it."""
+    held = do(claim("k", now=0))
+    assert do(withdraw(held, now=4)) is True
+    assert (do(stats(now=5)).released, do(stats(now=5)).expired) == (1, 0)
+    assert do(reap(now=4 + 3600 - TICK)) == 0
+    assert do(withdraw(held, now=3000)) is True, "its own earlier success"
+    assert do(stats(now=4 + 3600)).expired == 1
+    assert do(reap(now=4 + 3600)) == 1
+    assert do(lookup("k")).record is None
+
+
+def test_what_was_withdrawn_is_not_listed_as_released(do: Do) -> None:
+    assert do(withdraw(do(claim("withdrawn", now=0)), now=1)) is True
+    released = record_of(do(claim("released", now=0)))
+    assert do(release(released, now=1)) is True
+    assert do.listed(listing(state=State.RELEASED, now=2)).keys() == {released.id}
+    assert len(do.listed(listing(now=2))) == 2
 
 
 # Resolve ------------------------------------------------------------------------------------------

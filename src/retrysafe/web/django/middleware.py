@@ -16,6 +16,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
@@ -26,6 +27,7 @@ from django.views.defaults import server_error  # type: ignore[import-untyped]
 
 from retrysafe.web import asgi, wsgi
 from retrysafe.web.django import bridge, carry, conf
+from retrysafe.web.django.entered import entry_of
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.paths import spelled
 
@@ -133,6 +135,7 @@ class IdempotencyMiddleware:
         if exchange is not None and not exchange.untouched:
             carry.hand_body(request, environ)
         carried.response = response = self.get_response(request)
+        witnessed(exchange, request, response)
         error = failure_of(request, exchange)
         if error is not None and exchange is not None:
             bridge.raised(exchange, error)
@@ -163,6 +166,7 @@ class IdempotencyMiddleware:
         exchange = bridge.found(request)
         setattr(request, bridge.ATTRIBUTE, exchange)
         response = self.get_response(request)
+        witnessed(exchange, request, response)
         error = failure_of(request, exchange)
         if error is not None and exchange is not None:
             bridge.raised(exchange, error)
@@ -177,6 +181,7 @@ class IdempotencyMiddleware:
         if exchange is not None:
             setattr(request, bridge.ATTRIBUTE, exchange)
             response = await self.get_response(request)
+            witnessed(exchange, request, response)
             error = failure_of(request, exchange)
             if error is not None:
                 await bridge.araised(exchange, error)
@@ -222,6 +227,7 @@ class IdempotencyMiddleware:
             if rerun and not hasattr(request, "_body"):
                 request._stream = io.BytesIO(body["body"])
         carried.response = response = await self.get_response(request)
+        witnessed(exchange, request, response)
         error = failure_of(request, exchange)
         if error is not None and exchange is not None:
             await bridge.araised(exchange, error)
@@ -245,6 +251,12 @@ class IdempotencyMiddleware:
                 return
         await send({"type": "http.response.body", "body": b""})
         carried.rest = as_async(carried.sent)
+
+
+def witnessed(exchange: bridge.AnyExchange | None, request: Any, response: Any) -> None:
+    """Let the resolver tell whether a view was entered, if anybody has to know."""
+    if exchange is not None and exchange.claimed:
+        exchange.witness = partial(entry_of, request, response)
 
 
 def with_extra(response: Any, exchange: bridge.AnyExchange | None) -> Any:

@@ -58,6 +58,7 @@ local function wanted(record, born)
   if state ~= 0 and record.state ~= state then return false end
   if lapsed and record.lease_until > now then return false end
   if resting and record.pointed == 0 then return false end
+  if state == RELEASED and record.expires <= now then return false end
   if not ARGV[8] then return true end
   local sizes, starts, at = {struct.unpack('>I4I4I4I4I4I4I4', born)}, {}, 29
   for n = 1, 7 do

@@ -97,6 +97,11 @@ local function open(record)
   return record.state == CLAIMED or record.state == UNCERTAIN
 end
 
+-- From when on the reaper may take it: once it has expired, and an hour after its end.
+local function reapable(record, moment)
+  return not open(record) and record.expires <= moment and record.completed <= moment - HOUR
+end
+
 -- Only the server that may write may say no. This removes a member that never exists: it changes nothing and
 -- is neither logged nor replicated, but a replica, or a primary cut off from its replicas, answers with an
 -- error here instead of refusing (or replaying) from the past.

@@ -25,7 +25,7 @@ for _, state in ipairs({COMPLETED, RELEASED}) do
     local record = type(head) == 'string' and judged(head, member)
     seen = seen + 1
     -- What cannot be read stays for a person to look at, and does not stop the reaper.
-    if gone or (record and not open(record) and record.expires <= now and ours(found[2])) then
+    if gone or (record and reapable(record, now) and ours(found[2])) then
       redis.call('ZREM', STATES, member)
       redis.call('ZREM', BIRTHS, member)
       redis.call('UNLINK', key)

@@ -1,17 +1,22 @@
--- Complete, Release and Resolve: out of an open state into completed or released.
--- KEYS: the indexes, then one record for each settling. ARGV: now, then for each: attempt, token, target state, the one
+-- Complete, Release, Withdraw and Resolve: out of an open state into completed or released.
+-- KEYS: the indexes, then one record for each settling. ARGV: now, then for each: attempt, token, target state (5: withdrawn), the one
 -- source state allowed (0 for any open one), note, the answer ('' for none).
 -- Reply: for each, 1 if done, now or by an earlier arrival of this same operation; else 0; or an error if what is
 -- there is no record. The common case is over already, in finish.lua, which comes before.
 
-local function write(record, key, at, target)
+local WITHDRAWN = 5
+
+local function write(record, key, at, target, open_to_all)
   local note, answer, noted = ARGV[at + 4], ARGV[at + 5], record.noted
   local expires = math.max(later(record.created, record.retention), later(now, HOUR))
   -- Released at a recovery point is unfinished work, and that never expires.
   if target == RELEASED and record.pointed == 1 then expires = FOREVER end
+  local kept = expires
+  -- Withdrawn: the next claim begins a new life. The record stays for an hour, for late copies to find.
+  if open_to_all and record.pointed == 0 and record.attempt == 1 then expires, kept = now, later(now, HOUR) end
   -- With a moment given from outside the server's clock means nothing for this record.
-  if ARGV[1] == '' and expires < FOREVER then
-    redis.call('PEXPIREAT', key, text(math.ceil(expires / 1000)))
+  if ARGV[1] == '' and kept < FOREVER then
+    redis.call('PEXPIREAT', key, text(math.ceil(kept / 1000)))
   else
     redis.call('PERSIST', key)
   end
@@ -28,7 +33,7 @@ local function write(record, key, at, target)
     redis.call('HSET', key, 'h', packed(record))
   end
   local last = #states
-  states[last + 1], states[last + 2] = BAND[target] + expires, string.sub(key, -64)
+  states[last + 1], states[last + 2] = BAND[target] + kept, string.sub(key, -64)
   return 1
 end
 
@@ -40,6 +45,8 @@ local function settle(key, at)
     return 0
   end
   local target, source = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  local open_to_all = target == WITHDRAWN
+  if open_to_all then target = RELEASED end
   if not open(record) or (source ~= 0 and record.state ~= source) then
     assure_primary()
     if record.state ~= target then return 0 end
@@ -47,7 +54,7 @@ local function settle(key, at)
     if target == COMPLETED and redis.call('HGET', key, 'a') ~= ARGV[at + 5] then return 0 end
     return 1
   end
-  return write(record, key, at, target)
+  return write(record, key, at, target, open_to_all)
 end
 
 -- Records that the server expired by itself leave their names behind. Some of them are cleared away here, so the

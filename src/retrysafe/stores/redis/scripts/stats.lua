@@ -14,7 +14,7 @@ local function expired(state)
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', STATES, last, last)) do
     local head = redis.pcall('HGET', KEYS[3] .. member, 'h')
     local record = type(head) == 'string' and judged(head, member)
-    if record and record.expires > now then number = number - 1 end
+    if record and not reapable(record, now) then number = number - 1 end
   end
   return number
 end

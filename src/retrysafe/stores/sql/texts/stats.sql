@@ -5,7 +5,7 @@ SELECT
     count(*) FILTER (WHERE state = 'completed'),
     count(*) FILTER (WHERE state = 'uncertain'),
     count(*) FILTER (WHERE state = 'claimed' AND lease_until <= {now}),
-    count(*) FILTER (WHERE state IN ('completed', 'released') AND expires <= {now}),
+    count(*) FILTER (WHERE state IN ('completed', 'released') AND expires <= {now} AND completed <= {now} - {hour}),
     {now}
 FROM {keys}
 WHERE :every = 1 OR namespace = :namespace

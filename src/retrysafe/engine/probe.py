@@ -1,0 +1,58 @@
+"""Asking a store that could not be reached whether it is back: a thread, while there is need for it. Its twin for event
+loops is in aperform.py."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from retrysafe.core.ops import Lookup
+from retrysafe.engine.circuit import FIRST, Circuit, next_pause, says_something
+from retrysafe.stores.base import Store
+
+
+class Probe:
+    """Begun by the first claim that is refused; over when no node is away any more, or `stop` is called."""
+
+    def __init__(self, store: Store, circuit: Circuit) -> None:
+        self._store = store
+        self._circuit = circuit
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        if self._pid != os.getpid():
+            self._reset()  # the thread did not come along through the fork
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._ask, args=(self._stopped,), name="retrysafe-probe", daemon=True
+                )
+                self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._reset()
+
+    def _ask(self, stopped: threading.Event) -> None:
+        pause = FIRST
+        while self._circuit.away and not stopped.wait(pause):
+            pause = next_pause(pause)
+            for node, op in self._circuit.probes():
+                if self._answered(op):
+                    self._circuit.back(node)
+        if not stopped.is_set():
+            with self._lock:
+                self._thread = None
+
+    def _answered(self, op: Lookup) -> bool:
+        try:
+            self._store.execute(op)
+        except Exception as error:
+            return says_something(error)
+        return True

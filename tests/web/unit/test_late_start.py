@@ -1,0 +1,58 @@
+"""A process that stood still between its claim and the application: it is called only if the key is still its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from retrysafe import Policy
+from retrysafe.core.states import State
+from retrysafe.engine.safe import RetrySafe
+from retrysafe.web.asgi import IdempotencyMiddleware
+from retrysafe.web.wsgi import IdempotencyMiddleware as WsgiMiddleware
+from tests.unit.engine.test_late_start import AsyncSlow, Slow, Still
+from tests.web.unit.harness import WsgiCall, answer, call, who
+
+
+@pytest.fixture
+def still(monkeypatch: pytest.MonkeyPatch) -> Still:
+    return Still(monkeypatch)
+
+
+async def called(still: Still, colour: str) -> tuple[int, int]:
+    """How often the application ran, and what the client was told."""
+    safe = RetrySafe(Slow(still), async_store=AsyncSlow(still))
+    settings: dict[str, Any] = {"safe": safe, "scope": who, "policy": Policy(lease=10, abandoned="rerun")}
+    runs = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        runs.append(1)
+        await answer(send, 201, [b"a"])
+
+    def wsgi(environ: Any, start_response: Any) -> list[bytes]:
+        runs.append(1)
+        start_response("201 Created", [])
+        return [b"a"]
+
+    if colour == "async":
+        status = (await call(IdempotencyMiddleware(app, **settings))).status
+    else:
+        status = WsgiCall(WsgiMiddleware(wsgi, **settings)).status
+    return len(runs), status
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+async def test_taken_over_meanwhile(still: Still, colour: str) -> None:
+    still.meanwhile = still.take_over
+    runs, status = await called(still, colour)
+    assert (runs, status) == (0, 500), "lease-lost: send it again with the same key"
+    (record,) = still.memory._records.values()
+    assert (record.state, record.attempt) == (State.CLAIMED, 2)
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+async def test_still_its_own(still: Still, colour: str) -> None:
+    runs, status = await called(still, colour)
+    (record,) = still.memory._records.values()
+    assert (runs, status, record.state) == (1, 201, State.COMPLETED)
