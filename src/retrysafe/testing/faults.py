@@ -197,7 +197,7 @@ class FaultStore(_Scripted, Around):
 class AsyncFaultStore(_Scripted, AsyncAround):
     """Its async twin."""
 
-    in_order = False  # type: ignore[assignment]  # it may hold back what was sent first
+    in_order = False  # it may hold back what was sent first
 
     def __init__(self, store: AsyncStore, script: Script | Iterable[Fault] = ()) -> None:
         super().__init__(store)
