@@ -43,6 +43,9 @@ bench-page: setup   ## the speed page and its charts, from the newest results
 docs: setup     ## write the generated pages anew
 	@for page in diagram errors_page cli_page stores_page; do $(PY) -m tools.$$page || exit 1; done
 
+soak: setup     ## the worker for five minutes: twenty topics, one hangs, one kills, one has no publisher (SECONDS=)
+	@RETRYSAFE_SOAK_SECONDS=$(or $(SECONDS),300) $(PY) -m pytest -m campaign tests/worker/test_soak.py
+
 proof: setup    ## the long campaigns: more races, more kills, more cuts, ten million malformed keys and webhooks
 	@RETRYSAFE_RACE_KEYS=1000 $(PY) -m pytest -n $(N) --dist loadgroup tests/races
 	@$(PY) -m pytest -n $(N) --dist loadgroup -m campaign
@@ -66,4 +69,4 @@ setup:
 setup-demo:
 	@python3 tools/bootstrap.py demo
 
-.PHONY: help demo test check fmt lint type bench bench-quick bench-full bench-page docs proof proof-stores proof-steady lock setup setup-demo
+.PHONY: help demo test check fmt lint type bench bench-quick bench-full bench-page docs soak proof proof-stores proof-steady lock setup setup-demo

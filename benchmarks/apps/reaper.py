@@ -19,11 +19,10 @@ def main() -> None:
     for line in sys.stdin:
         deadline = time.perf_counter() + float(line)
 
-        def rested(seconds: float, deadline: float = deadline) -> bool:
-            time.sleep(pause)
-            return time.perf_counter() < deadline
+        def over(deadline: float = deadline) -> bool:
+            return time.perf_counter() >= deadline
 
-        print(reaper.run_once(rested), flush=True)
+        print(reaper.run_once(over, lambda seconds: time.sleep(pause)), flush=True)
 
 
 if __name__ == "__main__":

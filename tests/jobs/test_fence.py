@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,10 @@ from typing import Any
 import pytest
 
 from retrysafe import RetrySafe
-from retrysafe.core.ops import Lookup, Renew
+from retrysafe.core.ops import Advance, Lookup
 from retrysafe.core.times import micros
 from retrysafe.engine.drive import run
-from retrysafe.engine.effects import Effect
+from retrysafe.engine.effects import Call, Effect, Pause
 from retrysafe.errors import (
     FingerprintMismatch,
     InProgress,
@@ -181,19 +182,79 @@ def test_without_a_key_nothing_is_enqueued(shop: Shop) -> None:
     assert shop.queue == []
 
 
-def test_a_sender_that_could_not_send_leaves_it_to_the_next(shop: Shop) -> None:
+def broken(message: Message) -> None:
+    raise ConnectionError("no broker")
+
+
+def test_a_sender_that_could_not_send_leaves_it_to_the_next_at_once(shop: Shop) -> None:
+    """Its lease would live on for ten seconds: who tries again in that time must not be told that all is well."""
     task = shop.task()
-
-    def broken(message: Message) -> None:
-        raise ConnectionError("no broker")
-
     with pytest.raises(ConnectionError):
         shop.jobs.enqueue(task, ("o-7",), key="charge-7", send=broken)
-    assert shop.jobs.state("charge-7") == "running"  # the sender's lease: it may still be at it
-    lapse(shop, "charge-7")
     assert shop.jobs.state("charge-7") == "lost"
     assert shop.enqueue(task, "o-7", key="charge-7").sent
     assert shop.queue[0].again
+    assert shop.work(task) == "receipt of o-7"
+
+
+async def test_a_sender_that_is_cancelled_leaves_it_to_the_next_at_once(shop: Shop) -> None:
+    task = shop.task()
+    began = asyncio.Event()
+
+    async def hang(message: Message) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    sending = asyncio.create_task(shop.jobs.aenqueue(task, ("o-7",), key="charge-7", send=hang))
+    await began.wait()
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    assert shop.enqueue(task, "o-7", key="charge-7").sent
+
+
+def test_who_is_overtaken_by_a_sender_that_failed_sends_it(shop: Shop) -> None:
+    """The other one claimed, could not send and let go, all between our look and our claim."""
+    task = shop.task()
+    message = Message("charge-7", "charge", ("o-7",), {})
+    looked = []
+
+    def perform(effect: Effect) -> Any:
+        reply = shop.jobs._perform(effect)
+        if isinstance(effect, Lookup) and not looked:
+            looked.append(effect)
+            with pytest.raises(ConnectionError):
+                shop.jobs.enqueue(task, ("o-7",), key="charge-7", send=broken)
+        return reply
+
+    assert run(shop.jobs._enqueueing(task, message, shop.queue.append, None), perform).sent
+    assert len(shop.queue) == 1
+
+
+def test_while_another_is_sending_it_is_waited_for_and_sent_if_that_one_died(shop: Shop) -> None:
+    task = shop.task()
+    message = Message("charge-7", "charge", ("o-7",), {})
+    waited = []
+
+    def dies(effect: Effect) -> Any:
+        """A sender that is killed while it sends: nothing after the claim."""
+        if isinstance(effect, Call):
+            raise Killed
+        assert not isinstance(effect, Advance), "it is dead"
+        return shop.jobs._perform(effect)
+
+    def perform(effect: Effect) -> Any:
+        if isinstance(effect, Pause):
+            waited.append(effect.seconds)
+            lapse(shop, "charge-7")
+            return 0.0
+        return shop.jobs._perform(effect)
+
+    with pytest.raises((Killed, AssertionError)):
+        run(shop.jobs._enqueueing(task, message, shop.queue.append, None), dies)
+    assert shop.jobs.state("charge-7") == "running"
+    assert run(shop.jobs._enqueueing(task, message, shop.queue.append, None), perform).sent
+    assert len(waited) == 1
 
 
 def test_a_message_that_was_lost_is_sent_again_in_time(shop: Shop) -> None:
@@ -326,7 +387,10 @@ def lapse(shop: Shop, key: str) -> None:
     """Let the owner's lease be over, as if it had been silent for long."""
     record = shop.safe.execute(Lookup(shop.jobs._record_id(key))).record
     assert record is not None
-    assert shop.safe.execute(Renew(record.id, record.fence, 0))
+    number = record.advances + 1
+    assert shop.safe.execute(
+        Advance(record.id, record.fence, number, record.point, record.progress, record.on_lapse, 0)
+    )
 
 
 def test_after_a_kill_it_runs_again_with_the_same_keys(shop: Shop) -> None:

@@ -104,7 +104,7 @@ def test_an_error_of_a_publisher_is_kept_where_nothing_is_sealed(
     world = make_world(request, tmp_path, "sqlite", "sync")
     op = declare(world)
     op(CANARY, "finish", key="k")
-    (job,) = world.safe.execute(TakeJobs(1, b"t", 1))
+    (job,) = world.safe.execute(TakeJobs(1, b"t", 1, namespace="default"))
     assert world.safe.execute(FailJob(job.job.id, b"t", "ValueError: why", 0, False))
     assert world.jobs()[0].error == "ValueError: why"
     world.close()

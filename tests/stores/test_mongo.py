@@ -12,7 +12,7 @@ import pytest
 from pymongo import MongoClient, errors
 from pymongo.monitoring import CommandListener, CommandStartedEvent
 
-from retrysafe.core.ops import Lookup
+from retrysafe.core.ops import List, Lookup
 from retrysafe.core.states import State
 from retrysafe.core.times import HOUR, SECOND
 from retrysafe.errors import (
@@ -262,6 +262,8 @@ def test_a_record_that_is_damaged_is_told(do: Do, keys: Any) -> None:
         keys.update_one({"_id": record_of(held).id}, {"$set": damage})
         with pytest.raises(CorruptRecord):
             do(Lookup(record_of(held).id))
+        page = do(List())
+        assert (page.records, page.unreadable) == ((), (record_of(held).id,))
         keys.replace_one({"_id": record_of(held).id}, fresh)
     assert do.record("k", now=None).state is State.CLAIMED
 

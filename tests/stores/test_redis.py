@@ -390,9 +390,12 @@ def test_a_damaged_record_is_neither_run_nor_overwritten(
     key = key_of(prefix, held.record.id)
     DAMAGE[damage](raw, key)
     before = raw.dump(key)
-    for op in (lookup(held), claim(), listing()):
+    for op in (lookup(held), claim()):
         with pytest.raises(CorruptRecord, match=held.record.id.hex()[:16]):
             store.execute(op)
+    other = store.execute(claim("other"))
+    page = store.execute(listing())
+    assert (page.records, page.unreadable) == ((other.record,), (held.record.id,)), "it hides none of the others"
     assert raw.dump(key) == before
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,9 @@ import pytest
 from retrysafe.core.ops import List, Stats
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.states import State
+from retrysafe.engine.bridge import wait_for
 from retrysafe.engine.safe import RetrySafe
-from retrysafe.errors import UsageError
+from retrysafe.errors import OperationChanged, UsageError
 from retrysafe.webhooks import Event, Receiver
 from retrysafe.worker.completer import Completed, Completer
 from tests.opening import store_url
@@ -166,14 +168,6 @@ def test_nothing_unverified_and_nothing_unwanted_is_stored(safe: RetrySafe) -> N
     assert sum(safe.execute(Stats())[:4]) == 0
 
 
-def test_a_type_whose_handler_is_gone_is_let_go(safe: RetrySafe) -> None:
-    receiver = inbox(safe)
-    receiver.on("plain")(lambda event: None)
-    receiver.receive(*SLACK.send("Ev1", "plain"))
-    receiver.handlers._exact.clear()  # the next release of the program
-    assert work(safe).finished == 1
-
-
 def test_signatures_and_credentials_are_not_stored(safe: RetrySafe) -> None:
     receiver = inbox(safe)
     receiver.on()(lambda event: None)
@@ -188,7 +182,7 @@ def test_signatures_and_credentials_are_not_stored(safe: RetrySafe) -> None:
 @pytest.mark.parametrize("via", ["thread", "loop"])
 def test_an_event_begun_without_an_inbox_is_finished_as_it_was_begun(safe: RetrySafe, via: str) -> None:
     """Nobody but the sender comes for it, so it is not thanked for before it is done."""
-    direct = Receiver(safe, SLACK.scheme, clock=lambda: NOW)
+    direct = Receiver(RetrySafe(safe.store), SLACK.scheme, clock=lambda: NOW)
     direct.on()(lambda event: 1 / 0)
     sent, handled = SLACK.send("Ev1"), []
     assert direct.receive(*sent).status == 500
@@ -205,17 +199,51 @@ def test_an_event_in_the_inbox_survives_a_release_without_one(safe: RetrySafe) -
     receiver.on()(handled.append)
     sent = SLACK.send("Ev1")
     receiver.receive(*sent)
-    direct = Receiver(safe, SLACK.scheme, clock=lambda: NOW)
+    direct = Receiver(RetrySafe(safe.store), SLACK.scheme, clock=lambda: NOW)
     direct.on()(handled.append)
     assert direct.receive(*sent).status == 200
     assert work(safe) == Completed(0, 0, 0)
     assert len(handled) == 1
 
 
-def test_two_inboxes_of_one_provider_are_refused(safe: RetrySafe) -> None:
-    inbox(safe)
-    with pytest.raises(UsageError, match="declared already"):
-        inbox(safe)
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("second", [True, False])
+def test_a_second_receiver_of_one_provider_is_refused(safe: RetrySafe, first: bool, second: bool) -> None:
+    """They would share the ids of the events: what one has handled, the other's handler never sees."""
+    Receiver(safe, SLACK.scheme, inbox=first)
+    with pytest.raises(UsageError, match="there is a receiver for 'slack' already"):
+        Receiver(safe, SLACK.scheme, inbox=second)
+    Receiver(safe, SLACK.scheme, inbox=second, provider="slack-2")
+
+
+def awaited_if_need_be(result: Any) -> Any:
+    return wait_for(result) if inspect.isawaitable(result) else result
+
+
+@pytest.mark.parametrize("colour", ["def", "async def"])
+def test_an_event_waits_for_a_worker_that_has_its_handler(safe: RetrySafe, colour: str) -> None:
+    """It was taken in because there was a handler: a worker without it must not say that it is done."""
+    receiver, handled = inbox(safe), []
+
+    @receiver.on("plain")
+    def plain(event: Event) -> None:
+        handled.append(event.id)
+
+    @receiver.on("async")
+    async def awaited(event: Event) -> None:
+        handled.append(event.id)
+
+    receiver.receive(*SLACK.send("Ev1", "plain" if colour == "def" else "async"))
+    older = RetrySafe(safe.store, async_store=safe.async_store, tx=safe.tx)
+    inbox(older, max_attempts=2).on("other")(handled.append)
+    for _ in range(4):
+        assert work(older) == Completed(0, 0, 0, waiting=1)
+    (record,) = records(safe)
+    with pytest.raises(OperationChanged, match="nobody here handles"):
+        awaited_if_need_be(older.operations[record.target].resume_id(record.id))
+    assert [record.state for record in records(safe)] == [State.RELEASED]
+    assert work(safe) == Completed(1, 0, 0)
+    assert handled == ["Ev1"]
 
 
 @pytest.mark.parametrize("store", [pytest.param(name, marks=pytest.mark.store(name)) for name in ("redis", "postgres")])

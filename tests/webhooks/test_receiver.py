@@ -380,4 +380,4 @@ def test_retention_outlives_every_schedule(safe: RetrySafe) -> None:
         assert schedule.horizon >= sum(schedule.delays), name
         receiver = receiver_of(safe, sender, provider=name)
         assert receiver.policy.retention > max(schedule.horizon, schedule.by_hand, 86_400 * 6.9), name
-    assert Receiver(safe, GitHub("s"), retention=60).policy.retention == 60
+    assert Receiver(safe, GitHub("s"), provider="briefly", retention=60).policy.retention == 60

@@ -80,8 +80,8 @@ def test_once_is_one_round_with_counts(app: App) -> None:
     done = app.run("worker", SAFE, "--once", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    assert told["completer"] == {"finished": 2, "later": 1, "unknown": 0, "dead": 0}
-    assert told["enqueuer"] == {"published": 2, "failed": 0, "dead": 0}
+    assert told["completer"] == {"finished": 2, "later": 1, "unknown": 0, "dead": 0, "waiting": 0, "unreadable": 0}
+    assert told["enqueuer"] == {"published": 2, "failed": 0, "dead": 0, "waiting": 0}
     assert (told["sweeper"], told["reaper"]) == (0, 0)
     assert app.sql("SELECT count(*) FROM orders WHERE charge IS NOT NULL") == [(2,)]
 
@@ -93,12 +93,13 @@ def test_it_works_until_it_is_told_to_stop_and_says_how_it_is(app: App) -> None:
     try:
         assert worker.stdout is not None
         line = worker.stdout.readline()
-        assert "completer finished=1 later=0 unknown=0 dead=0" in line
+        assert "completer finished=1 later=0 unknown=0 dead=0" in line, line
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=DEADLINE) as answer:
             told = json.loads(answer.read())
             assert answer.status == 200
         assert told["healthy"] is True
-        assert told["last"]["enqueuer"] == {"published": 1, "failed": 0, "dead": 0}
+        assert set(told["last"]) >= {"completer", "sweeper", "enqueuer", "reaper"}
+        assert told["failing"] == []
         worker.send_signal(signal.SIGTERM)
         _, said = worker.communicate(timeout=DEADLINE)
     finally:

@@ -7,9 +7,11 @@ import json
 from typing import Any
 
 from retrysafe.cli.load import load
-from retrysafe.errors import UsageError
-from retrysafe.stores.diagnosis import LABELS, Diagnosis, Finding, diagnose, worst
-from retrysafe.stores.registry import safe_url
+from retrysafe.core.jobs import Namespaces
+from retrysafe.errors import StoreError, UsageError
+from retrysafe.stores.diagnosis import LABELS, Diagnosis, Finding, bad, diagnose, worst
+from retrysafe.stores.registry import find_backend, open_store, safe_url
+from retrysafe.worker.walls import OBSERVED
 
 EXIT_LESS = 1
 
@@ -34,9 +36,36 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    found = diagnose(given.url) if "://" in given.url else of_jobs(given.url)
+    found = with_outbox(given.url) if "://" in given.url else of_jobs(given.url)
     print(as_json(found) if given.json else "\n".join(as_table(found, safe_url(given.url))))
     return 0 if worst((found.label, given.require)) == given.require else EXIT_LESS
+
+
+def with_outbox(url: str) -> Diagnosis:
+    """The store's settings, and whether all that waits in it is somebody's (rule 15)."""
+    found = diagnose(url)
+    unnamed = nobodys(url)
+    return found if unnamed is None else found._replace(findings=(*found.findings, unnamed))
+
+
+def nobodys(url: str) -> Finding | None:
+    """Jobs without a namespace, where several applications use the store; nothing where all is well, or not there."""
+    if not find_backend(url).capabilities.outbox:
+        return None
+    store = open_store(url)
+    try:
+        seen = store.execute(Namespaces())
+    except StoreError:
+        return None  # its tables are not there, which is not the doctor's to say
+    finally:
+        store.close()
+    applications = [name for name in seen.names if not name.startswith(OBSERVED)]
+    if not seen.unnamed or len(applications) < 2:
+        return None
+    jobs = "1 staged job belongs" if seen.unnamed == 1 else f"{seen.unnamed} staged jobs belong"
+    why = f"{jobs} to no application, and there are {', '.join(applications)}: nobody publishes it"
+    fix = f"retrysafe outbox assign {safe_url(url)} --namespace NAME"
+    return bad("outbox", seen.unnamed, "exactly-once-capable", why, fix, invariant="I34")
 
 
 def of_jobs(where: str) -> Diagnosis:

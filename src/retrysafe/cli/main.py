@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from retrysafe import __version__
-from retrysafe.cli import demo, doctor, keys, migrate, operations, reconcile, worker
+from retrysafe.cli import demo, doctor, keys, migrate, operations, outbox, reconcile, worker
 from retrysafe.errors import RetrySafeError
 
-GROUPS = (demo, worker, migrate, doctor, keys, operations, reconcile)
+GROUPS = (demo, worker, migrate, doctor, keys, operations, outbox, reconcile)
 
 EXIT_REFUSED = 1
 """The command was understood and could not be done. (argparse exits with 2 when it was not understood.)"""

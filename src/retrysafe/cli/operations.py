@@ -7,6 +7,7 @@ import inspect
 import json
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from retrysafe.cli.load import load_safe
@@ -88,23 +89,32 @@ def draw(operations: list[Operation]) -> int:
 def list_runs(safe: RetrySafe, given: argparse.Namespace) -> int:
     if given.limit < 1:
         raise UsageError(f"--limit {given.limit}: ask for at least one")
-    found = []
-    for record in runs(safe, STATES.get(given.state or "")):
-        if given.name is None or record.target.partition("@")[0] == given.name:
-            found.append(record)
-    found.sort(key=lambda record: (record.state is State.COMPLETED, -record.created))
-    for record in found[: given.limit]:
+    state = STATES.get(given.state or "")
+    stream = runs(safe, state) if state is not None else unfinished_first(safe)
+    wanted = (record for record in stream if given.name is None or record.target.partition("@")[0] == given.name)
+    # No more is read than is shown: there may be millions behind it.
+    found = sorted(islice(wanted, given.limit), key=lambda record: (record.state is State.COMPLETED, -record.created))
+    for record in found:
         print(json.dumps(summary(record)) if given.json else line(record))
     if not given.json:
-        print(f"{min(len(found), given.limit)} of {len(found)} shown", file=sys.stderr)
+        more = "; there may be more, see --limit, --state and --name" if len(found) == given.limit else ""
+        print(f"{len(found)} shown{more}", file=sys.stderr)
     return 0
 
 
-def runs(safe: RetrySafe, state: State | None) -> Iterator[Record]:
+def unfinished_first(safe: RetrySafe) -> Iterator[Record]:
+    """What somebody may have to look at comes first, and is found by index; then what is done."""
+    for state in (State.UNCERTAIN, State.CLAIMED):
+        yield from runs(safe, state)
+    yield from runs(safe, State.RELEASED, resting=True)
+    yield from runs(safe, State.COMPLETED)
+
+
+def runs(safe: RetrySafe, state: State | None, *, resting: bool = False) -> Iterator[Record]:
     """Operations have their version in their target; guards and functions have not."""
     cursor = ""
     while True:
-        page = safe.execute(List(state=state, cursor=cursor, limit=PAGE))
+        page = safe.execute(List(safe.namespace, state, cursor=cursor, limit=PAGE, resting=resting))
         yield from (record for record in page.records if "@" in record.target)
         cursor = page.cursor
         if not cursor:
@@ -115,7 +125,7 @@ def find(safe: RetrySafe, wanted: str) -> Record:
     """By id, by the first eight or more digits of it, or by key."""
     if len(wanted) == 64 and all(digit in "0123456789abcdef" for digit in wanted):
         record = safe.execute(Lookup(bytes.fromhex(wanted))).record
-        if record is not None:
+        if record is not None and record.namespace == safe.namespace:
             return record
     found = [
         each

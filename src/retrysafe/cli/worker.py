@@ -12,8 +12,10 @@ from typing import Any
 from retrysafe.cli.load import load_safe
 from retrysafe.errors import UsageError
 from retrysafe.worker.completer import GRACE
+from retrysafe.worker.enqueuer import LEASE
 from retrysafe.worker.health import Health, count_of
-from retrysafe.worker.service import TICK, Round, Worker
+from retrysafe.worker.rounds import Round
+from retrysafe.worker.service import TICK, Worker
 
 EXIT_UNWELL = 1
 
@@ -22,26 +24,40 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "worker",
         help="finish abandoned operations, publish staged jobs, clean up",
-        description="Runs every service in turn, a tick apart: completer (abandoned operations), sweeper (guards whose "
-        "owner went silent), enqueuer (staged jobs), reaper (expired records). Any number of workers may run on one "
-        "store. SIGTERM and SIGINT stop it after what it is doing now.",
+        description="Runs every service beside the others: completer (abandoned operations), sweeper (guards whose "
+        "owner went silent), enqueuer (staged jobs, each topic in a lane of its own), reaper (expired records). Each "
+        "goes round when there is work, and at every tick. Any number of workers may run on one store, and each "
+        "touches only its application's namespace. SIGTERM and SIGINT stop it after what it is doing now.",
     )
     parser.add_argument("safe", metavar="MODULE:SAFE", help="your RetrySafe, with its operations and publishers")
-    parser.add_argument("--tick", type=float, default=TICK, metavar="S", help=f"seconds between rounds ({TICK:.0f})")
+    parser.add_argument(
+        "--tick", type=float, default=TICK, metavar="S", help=f"seconds between rounds that nothing wakes ({TICK:.0f})"
+    )
     parser.add_argument(
         "--grace", type=float, default=GRACE, metavar="S", help=f"seconds left to a client's own retry ({GRACE:.0f})"
     )
+    parser.add_argument(
+        "--job-lease",
+        type=float,
+        default=LEASE,
+        metavar="S",
+        help=f"seconds until jobs that a dead worker had taken are taken by another ({LEASE:.0f}); longer than any "
+        "delivery takes",
+    )
     parser.add_argument("--once", action="store_true", help="one round of each service, then leave; for cron")
-    parser.add_argument("--health", metavar="HOST:PORT", help="serve 200 or 503 and the last round as JSON")
-    parser.add_argument("--json", action="store_true", help="one JSON object per round")
+    parser.add_argument("--health", metavar="HOST:PORT", help="serve 200 or 503 and what was done lately as JSON")
+    parser.add_argument("--json", action="store_true", help="one JSON object per report")
     parser.set_defaults(run=run)
 
 
 def run(given: argparse.Namespace) -> int:
-    if not given.tick > 0 or not given.grace >= 0:
-        raise UsageError(f"--tick {given.tick} --grace {given.grace}: a tick is above zero, a grace not below it")
+    if not given.tick > 0 or not given.grace >= 0 or not given.job_lease > 0:
+        raise UsageError(
+            f"--tick {given.tick} --grace {given.grace} --job-lease {given.job_lease}: a tick and a lease are above "
+            "zero, a grace not below it"
+        )
     safe = load_safe(given.safe)
-    worker = Worker(safe, tick=given.tick, grace=given.grace)
+    worker = Worker(safe, tick=given.tick, grace=given.grace, job_lease=given.job_lease)
     health = Health(worker, given.health) if given.health else None
 
     def report(done: Round) -> None:
@@ -80,7 +96,7 @@ def announce(operations: Any, publishers: Any, worker: Worker, health: Health | 
     known = ", ".join(sorted(operations)) or "none"
     topics = ", ".join(sorted(publishers)) or "none"
     where = f"; health on http://{health.address}" if health is not None else ""
-    print(f"worker: a round every {worker.tick:g} s{where}", file=sys.stderr)
+    print(f"worker: namespace {worker.safe.namespace!r}, a round every {worker.tick:g} s{where}", file=sys.stderr)
     print(f"operations: {known}; topics: {topics}", file=sys.stderr, flush=True)
 
 

@@ -64,6 +64,9 @@ class Page(NamedTuple):
 
     records: tuple[Record, ...]
     cursor: str
+    unreadable: tuple[bytes, ...] = ()
+    """Ids of records that belong here and cannot be read (damaged, or sealed with a key that is not in the ring): they
+    hide none of the others."""
 
 
 class StatsReply(NamedTuple):
@@ -206,6 +209,8 @@ class Reap(Op[int]):
 
     limit: int
     now: int | None = None
+    namespace: str | None = None
+    """Only those of this application; None: of all."""
 
 
 @value
@@ -222,11 +227,14 @@ class List(Op[Page]):
     cursor: str = ""
     limit: int = 100
     now: int | None = None
+    resting: bool = False
+    """Only what was released at a recovery point: unfinished work, which is rare among what was released."""
 
 
 @value
 class Stats(Op[StatsReply]):
     now: int | None = None
+    namespace: str | None = None
 
 
 @value

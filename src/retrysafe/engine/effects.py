@@ -68,6 +68,11 @@ class Announce:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Ring:
+    """Work for the worker was committed: wake it (engine/bell.py). A courtesy, like Announce."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Call:
     """Call a function of the user's while the lease is kept by somebody further out; bounded on an event loop."""
 
@@ -83,5 +88,5 @@ class Transact:
     story: Callable[[Any], Generator[Any, Any, Any]]
 
 
-Effect = Op[Any] | Persist | Invoke | Pause | Announce | Call | Transact | Interruptible
+Effect = Op[Any] | Persist | Invoke | Pause | Announce | Ring | Call | Transact | Interruptible
 Flow = Generator[Effect, Any, R]

@@ -11,6 +11,7 @@ from retrysafe.core.keys import Key
 from retrysafe.core.ops import Op
 from retrysafe.core.records import Fingerprint
 from retrysafe.engine import once as once_module
+from retrysafe.engine.bell import Bell
 from retrysafe.engine.codecs import Codec, ResultCodec
 from retrysafe.engine.drive import arun, run
 from retrysafe.engine.effects import Flow
@@ -62,6 +63,8 @@ class RetrySafe:
         self.tx = tx
         self.operations: dict[str, Operation] = {}
         self.publishers: dict[str, Callable[..., Any]] = {}
+        self.providers: set[str] = set()
+        self.bell = Bell(namespace)
         self.events = Events(on_event)
         self._sealer = Sealer(keyring)
         self._url = ""
@@ -107,6 +110,11 @@ class RetrySafe:
         if self._async is None:
             raise WrongColour("this RetrySafe has only a sync store; call it from sync code, or also pass async_store=")
         return self._async
+
+    @property
+    def has_sync(self) -> bool:
+        """Whether there is a sync store."""
+        return self._sync is not None
 
     @property
     def counters(self) -> dict[str, int]:

@@ -23,7 +23,7 @@ from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.errors import CorruptRecord, MissingDriver, UsageError
 
 if TYPE_CHECKING:
-    from retrysafe.core.jobs import Job
+    from retrysafe.core.jobs import Job, StagedJob
 
 R = TypeVar("R")
 
@@ -176,9 +176,9 @@ class Sealer:
         if isinstance(reply, ClaimReply | LookupReply) and reply.record is not None:
             opened = reply._replace(record=_open_record(self._ring, reply.record))
         elif isinstance(reply, Page):
-            opened = reply._replace(records=tuple(_open_record(self._ring, record) for record in reply.records))
+            opened = _open_page(self._ring, reply)
         elif isinstance(reply, tuple) and reply and isinstance(reply[0], StagedJob):
-            opened = tuple(each._replace(job=_open_job(self._ring, each.job)) for each in reply)
+            opened = tuple(_open_job(self._ring, each) for each in reply)
         return opened  # type: ignore[no-any-return]
 
 
@@ -201,17 +201,30 @@ def _seal_payload(ring: KeyRing, job: Job) -> bytes:
     return ring.encrypt(job.payload, frame("job", job.id, job.topic))
 
 
-def _open_job(ring: KeyRing, job: Job) -> Job:
+def _open_job(ring: KeyRing, staged: StagedJob) -> StagedJob:
+    """One that does not open says why, and holds up none of those beside it."""
+    job = staged.job
     try:
-        return job._replace(payload=ring.decrypt(job.payload, frame("job", job.id, job.topic)))
+        return staged._replace(job=job._replace(payload=ring.decrypt(job.payload, frame("job", job.id, job.topic))))
     except ValueError as error:
-        raise CorruptRecord(bytes.fromhex(job.id), f"the staged job cannot be opened: {error}") from error
+        return staged._replace(unreadable=str(error))
 
 
 def _seal_answer(ring: KeyRing, record_id: bytes, answer: Answer) -> Answer:
     """Headers go inside too: a Location can be a secret."""
     plain = frame(json.dumps(answer.headers).encode(), answer.body)
     return Answer(answer.status, ring.encrypt(plain, _bound(record_id, "answer", answer.status)), SEALED)
+
+
+def _open_page(ring: KeyRing, page: Page) -> Page:
+    """One record that does not open must not hide the others from whoever looks after them."""
+    opened, unreadable = [], list(page.unreadable)
+    for record in page.records:
+        try:
+            opened.append(_open_record(ring, record))
+        except CorruptRecord:
+            unreadable.append(record.id)
+    return page._replace(records=tuple(opened), unreadable=tuple(unreadable))
 
 
 def _open_record(ring: KeyRing, record: Record) -> Record:

@@ -1,8 +1,9 @@
 """Enqueue once: the flow that sends a job to its queue, or says how far it is.
 
 The job's own record arbitrates. Who creates it sends, and then notes that it was sent; who comes later finds the
-note, a worker at work, or the result. A sender that dies between claim and note leaves a lease that lapses, and the
-next one sends again: the fence in the worker makes a second message harmless, and a lost one would not be.
+note, a worker at work, or the result. A sender that fails notes that it did not send, and gives the job up at once. One
+that dies between claim and note leaves a lease that lapses; whoever comes meanwhile waits for that. Then the next one
+sends again: the fence in the worker makes a second message harmless, and a lost one would not be.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from retrysafe.core.judge import LAPSED_UNSEEN, judge
-from retrysafe.core.ops import ClaimReply, Lookup, LookupReply, Release
+from retrysafe.core.ops import Advance, ClaimReply, Lookup, LookupReply, Release
 from retrysafe.core.outcomes import Execute, Mismatch, Uncertain
 from retrysafe.core.records import Fence, Record
 from retrysafe.core.states import State
-from retrysafe.core.times import micros
+from retrysafe.core.times import SECOND, micros
 from retrysafe.engine.effects import Call, Flow, Pause
 from retrysafe.engine.guard import Task, refusal
-from retrysafe.errors import NotDone
+from retrysafe.errors import NotDone, StoreError
 from retrysafe.jobs.delivery import Delivery
 
 JobState = Literal["absent", "waiting", "running", "lost", "failed", "done", "unknown"]
@@ -93,20 +94,56 @@ def due(state: JobState, record: Record | None, now: int, resend_after: float) -
     return state in ("absent", "lost", "failed")
 
 
+def being_sent(record: Record | None, state: JobState) -> bool:
+    """Whether its owner is a sender: a worker's lease is longer, or its heartbeat makes it so."""
+    return (
+        state == "running"
+        and record is not None
+        and record.on_lapse == "rerun"
+        and record.lease_until - record.started == micros(SENDING)
+    )
+
+
+def unsent(attempt: int) -> bytes:
+    """What a sender leaves that could not send. It outlives the next claim, so whoever is granted that one sees it."""
+    return f"unsent {attempt}".encode()
+
+
 def sent_meanwhile(seen: LookupReply, granted: Record, now: int) -> bool:
     """Whether somebody sent it between our look and our grant.
 
     Another attempt than the next one was granted in between. Its sender let go of it, and that is the note that it
-    was sent: one that died in there would still hold its lease. After a stall longer than that lease nobody can tell,
-    and sending again is the harmless side.
+    was sent, unless it left the mark that it was not: one that died in there would still hold its lease. After a stall
+    longer than that lease nobody can tell, and sending again is the harmless side.
     """
     before = seen.record if standing(seen.record, seen.now) != "absent" else None
     expected = before.attempt + 1 if before is not None else 1
-    return granted.attempt != expected and now - seen.now < micros(SENDING)
+    failed = granted.progress == unsent(granted.attempt - 1)
+    return granted.attempt != expected and not failed and now - seen.now < micros(SENDING)
 
 
 def enqueue(task: Task, message: Message, send: Callable[[Message], Any], resend_after: float) -> Flow[Seen]:
     """Send it, or say how it stands."""
+    while True:
+        done = yield from sent_or_seen(task, message, send, resend_after)
+        if done.record is None or not being_sent(done.record, done.state):
+            return done
+        # Another caller is sending it. Should it die now, nobody would, and our caller believes that it is enqueued.
+        yield from until_sent(done.record)
+
+
+def until_sent(record: Record) -> Flow[None]:
+    """Wait while that very attempt may still be sending: at most as long as a sender may take."""
+    while True:
+        seen: LookupReply = yield Lookup(record.id)
+        found = seen.record
+        if found is None or found.fence != record.fence or not being_sent(found, standing(found, seen.now)):
+            return
+        left = (found.lease_until - seen.now) / SECOND
+        yield Pause(record.id, min(POLL, left))
+
+
+def sent_or_seen(task: Task, message: Message, send: Callable[[Message], Any], resend_after: float) -> Flow[Seen]:
     claim = replace(task.claim(), lease=micros(SENDING), on_lapse="rerun")
     seen: LookupReply = yield Lookup(claim.id)
     state = standing(seen.record, seen.now)
@@ -125,11 +162,24 @@ def enqueue(task: Task, message: Message, send: Callable[[Message], Any], resend
     token = sending.set((claim.id, outcome.fence))
     try:
         yield Call(lambda: send(message._replace(again=state != "absent")))
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        yield from given_up(claim.id, outcome.fence, error)
+        raise
     finally:
         sending.reset(token)
     # Refused when a worker has it already: then there is nothing left to note.
     yield Release(claim.id, outcome.fence, SENT)
     return Seen("waiting", outcome.record, sent=True)
+
+
+def given_up(record_id: bytes, fence: Fence, error: BaseException) -> Flow[None]:
+    """It was not sent, or nobody knows: whoever enqueues it next sends it, at once."""
+    try:
+        yield Advance(record_id, fence, 1, "", unsent(fence.attempt), "rerun", 0)
+    except StoreError as trouble:
+        error.add_note(f"retrysafe could not note that the job was not sent; for {SENDING:g} s it waits: {trouble}")
 
 
 def stepping_aside(record_id: bytes) -> Release | None:

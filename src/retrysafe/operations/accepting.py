@@ -9,7 +9,7 @@ from retrysafe.core.judge import judge
 from retrysafe.core.ops import Claim, ClaimReply, Lookup
 from retrysafe.core.outcomes import Busy, Execute, Replay
 from retrysafe.core.records import Record
-from retrysafe.engine.effects import Flow
+from retrysafe.engine.effects import Flow, Ring
 from retrysafe.engine.events import Events
 from retrysafe.engine.guard import Ended, Task, refusal, replayed
 
@@ -35,6 +35,8 @@ def accept(task: Task, claim: Claim, events: Events) -> Flow[Ended | Accepted]:
         # A lease of nothing: whoever finishes abandoned operations may take it at once.
         reply: ClaimReply = yield replace(claim, lease=0)
         outcome, record = judge(claim, reply), reply.record
+        if reply.granted:
+            yield Ring()
     if isinstance(outcome, Replay):
         events.emit("replayed", claim.id, task.target)
         return replayed(task, outcome.record)

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from retrysafe.core.jobs import Stage
+from retrysafe.core.jobs import Job, Stage
 from retrysafe.core.ops import Complete, Install, Op, Renew
 from retrysafe.core.records import Answer
 from retrysafe.core.times import micros
 from retrysafe.engine import typed
-from retrysafe.engine.effects import Flow, Pause, Persist, Transact
+from retrysafe.engine.effects import Flow, Pause, Persist, Ring, Transact
 from retrysafe.errors import (
     LeaseLost,
     NotSameDatabase,
@@ -127,7 +127,10 @@ def once(run: Run, change: Change) -> Flow[Any]:
     elif not ground.known.install:
         ground.known.install = yield Install()  # before a transaction is open: an embedded store makes its tables now
     inside = with_store if ground.kind == "store" else with_receipt
-    result, journal, answer = yield Transact(lambda tx: inside(run, change, tx))
+    staged: list[Job] = []
+    result, journal, answer = yield Transact(lambda tx: inside(run, change, tx, staged))
+    if staged:
+        yield Ring()
     run.trying = None
     if ground.kind == "store":
         run.advanced(journal)
@@ -140,7 +143,7 @@ def once(run: Run, change: Change) -> Flow[Any]:
 # Inside the transaction ---------------------------------------------------------------------------------
 
 
-def with_store(run: Run, change: Change, tx: Any) -> Inside:
+def with_store(run: Run, change: Change, tx: Any, staged: list[Job]) -> Inside:
     """On the store's own database: the recovery point is in the same commit, and the fence is asked there."""
     statements = receipts(tx.dialect, run.ground.names)
     if not run.ground.checked:
@@ -148,10 +151,11 @@ def with_store(run: Run, change: Change, tx: Any) -> Inside:
     staging = Staging(run.record.run, change.name)
     result, text = yield from worked(run, change, statements, staging)
     journal, answer = change.settled(result, text)
-    ops: list[Op[Any]] = [Stage(tuple(staging.jobs))] if staging.jobs else []
+    ops: list[Op[Any]] = [Stage(tuple(staging.jobs), namespace=run.record.namespace)] if staging.jobs else []
     ops.append(run.advance(journal))
     if answer is not None:
         ops.append(Complete(run.record.id, run.fence, answer))
+    staged += staging.jobs
     run.trying = journal
     for op in ops:
         sealed = run.ground.sealer.seal(op)
@@ -161,7 +165,7 @@ def with_store(run: Run, change: Change, tx: Any) -> Inside:
     return result, journal, answer
 
 
-def with_receipt(run: Run, change: Change, tx: Any) -> Inside:
+def with_receipt(run: Run, change: Change, tx: Any, staged: list[Job]) -> Inside:
     """On another database: the receipt's key `(run, step)` is the arbiter. The store is told after the commit."""
     ours = texts(tx.dialect, run.ground.names)
     whose = {"run": run.record.run, "step": change.name}

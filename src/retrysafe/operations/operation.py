@@ -57,12 +57,18 @@ class Operation:
         self.policy = policy or Policy(failures="release", retention=FOREVER)
         self.max_attempts = max_attempts
         self.steps: dict[str, Step] = {}
+        self.unable: Callable[..., str] | None = None
+        """Asked by the worker with the input, before it takes a run: why this code cannot go on with it, or nothing."""
         self._body: Callable[..., Any] | None = None
         self._ground: Ground | None = None
 
     @property
     def target(self) -> str:
         return f"{self.name}@{self.version}"
+
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self._body)
 
     @property
     def lease(self) -> float:
@@ -189,6 +195,16 @@ class Operation:
     def resume_id(self, record_id: str | bytes) -> Any:
         """The same, for a record known by its id (hex): what a person does."""
         return self._drive(self._resume_id(as_id(record_id)))
+
+    def why_unable(self, record: Record) -> str:
+        """Why this code cannot go on with a run, so that it is left for other code; empty if it can try."""
+        if self.unable is None:
+            return ""
+        try:
+            given = self._arguments(record.input.decode())
+        except Exception:
+            return ""  # whatever is wrong with its input is found out, and written down, by its attempt
+        return self.unable(**given)
 
     def give_up(self, record: Record) -> Any:
         """Make a dead letter of a record whose attempts all died without a word: what the worker does (I21)."""

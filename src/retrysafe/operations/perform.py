@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrysafe.engine import drive
-from retrysafe.engine.effects import Call, Effect, Flow, Transact
+from retrysafe.engine.bell import Bell
+from retrysafe.engine.effects import Announce, Call, Effect, Flow, Ring, Transact
 from retrysafe.engine.heartbeat import Lease, current_lease
 from retrysafe.engine.perform import Performer
 from retrysafe.errors import StoreUnavailable
 from retrysafe.operations import staging
 from retrysafe.operations.local import Work
 from retrysafe.stores.sql.dialect import Statement
-from retrysafe.transactions.base import AsyncTx, AsyncTxSource, Tx, TxSource
+from retrysafe.transactions.base import AfterCommit, AsyncTx, AsyncTxSource, Tx, TxSource
 from retrysafe.transactions.sources import source
 
 if TYPE_CHECKING:
@@ -23,14 +25,16 @@ if TYPE_CHECKING:
 
 
 R = TypeVar("R")
+_log = logging.getLogger("retrysafe")
 
 
 class OperationPerformer:
     """Effects of operations, for threads."""
 
-    def __init__(self, performer: Performer, source: Callable[[], TxSource]) -> None:
+    def __init__(self, performer: Performer, source: Callable[[], TxSource], bell: Bell) -> None:
         self._performer = performer
         self._source = source
+        self._bell = bell
 
     def __call__(self, effect: Effect) -> Any:
         if isinstance(effect, Call):
@@ -40,11 +44,19 @@ class OperationPerformer:
             return begin(lease, effect)
         if isinstance(effect, Transact):
             return self._transact(effect)
+        if isinstance(effect, Ring):
+            return self._performer(Announce(self._bell.id)) if self._bell.ring() else None
         return self._performer(effect)
 
     def _transact(self, effect: Transact) -> Any:
-        with self._source().begin() as tx:
-            return drive.run(effect.story(tx), lambda inner: inside(tx, inner))
+        done: Any = None
+        try:
+            with self._source().begin() as tx:
+                done = drive.run(effect.story(tx), lambda inner: inside(tx, inner))
+        except AfterCommit as after:
+            # The step is done, and an operation goes on from there; whoever looks after the program has to hear of it.
+            _log.error("a hook that ran after the commit of a local step failed", exc_info=after.error)
+        return done
 
 
 def inside(tx: Tx, effect: Any) -> Any:
@@ -64,15 +76,18 @@ def inside(tx: Tx, effect: Any) -> Any:
 class AsyncOperationPerformer:
     """Effects of operations, for event loops."""
 
-    def __init__(self, performer: AsyncPerformer, source: Callable[[], AsyncTxSource]) -> None:
+    def __init__(self, performer: AsyncPerformer, source: Callable[[], AsyncTxSource], bell: Bell) -> None:
         self._performer = performer
         self._source = source
+        self._bell = bell
 
     async def __call__(self, effect: Effect) -> Any:
         if isinstance(effect, Call):
             return await self._call(effect)
         if isinstance(effect, Transact):
             return await self._transact(effect)
+        if isinstance(effect, Ring):
+            return await self._performer(Announce(self._bell.id)) if self._bell.ring() else None
         return await self._performer(effect)
 
     async def _call(self, effect: Call) -> Any:
@@ -123,8 +138,9 @@ def begin(lease: Lease | None, call: Call) -> Any:
 
 
 def run_sync(safe: RetrySafe, flow: Flow[R]) -> R:
-    return drive.run(flow, OperationPerformer(safe.performer(), lambda: source(safe.tx, "sync")))
+    return drive.run(flow, OperationPerformer(safe.performer(), lambda: source(safe.tx, "sync"), safe.bell))
 
 
 async def run_async(safe: RetrySafe, flow: Flow[R]) -> R:
-    return await drive.arun(flow, AsyncOperationPerformer(safe.async_performer(), lambda: source(safe.tx, "async")))
+    performer = AsyncOperationPerformer(safe.async_performer(), lambda: source(safe.tx, "async"), safe.bell)
+    return await drive.arun(flow, performer)

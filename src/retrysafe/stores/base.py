@@ -13,15 +13,17 @@ Rules every store keeps, and testing/contract/ checks:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from retrysafe.core.ops import Op
-from retrysafe.errors import StoreError
+from retrysafe.core.records import Record
+from retrysafe.errors import CorruptRecord, StoreError
 
 R = TypeVar("R")
 Request = TypeVar("Request")
+Row = TypeVar("Row")
 
 Plan = Generator[Request, Any, R]
 """What to send and how to read it, for one operation: yields requests, is sent responses, returns the reply.
@@ -96,6 +98,19 @@ class Backend(Protocol):
     def open(self, url: str) -> Store: ...
     def open_async(self, url: str) -> AsyncStore: ...
     def schema(self, url: str) -> str: ...
+
+
+def readable(
+    rows: Iterable[Row], read: Callable[[Row], Record], id_of: Callable[[Row], bytes]
+) -> tuple[tuple[Record, ...], tuple[bytes, ...]]:
+    """The records of a page, and the ids of those that cannot be read: they hide none of the others."""
+    records, unreadable = [], []
+    for row in rows:
+        try:
+            records.append(read(row))
+        except CorruptRecord:
+            unreadable.append(id_of(row))
+    return tuple(records), tuple(unreadable)
 
 
 def follow(plan: Plan[Request, R], send: Callable[[Request], Any]) -> R:

@@ -45,7 +45,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._records: dict[bytes, Record] = {}
-        self._outbox = MemoryOutbox()
+        self._outbox = MemoryOutbox(lambda: {record.namespace for record in self._records.values()})
         self._lock = threading.Lock()
 
     def execute(self, op: Op[R]) -> R:
@@ -85,7 +85,8 @@ class MemoryStore:
         return LookupReply(self._records.get(op.id), now)
 
     def _reap(self, op: Reap, now: int) -> int:
-        expired = sorted((r.expires, r.id) for r in self._records.values() if reapable(r, now))
+        found = [r for r in self._records.values() if op.namespace in (None, r.namespace)]
+        expired = sorted((r.expires, r.id) for r in found if reapable(r, now))
         for _, record_id in expired[: op.limit]:
             del self._records[record_id]
         return min(len(expired), op.limit)
@@ -98,7 +99,7 @@ class MemoryStore:
         return Page(tuple(page), page[-1].id.hex() if more else "")
 
     def _stats(self, op: Stats, now: int) -> StatsReply:
-        records = list(self._records.values())
+        records = [r for r in self._records.values() if op.namespace in (None, r.namespace)]
         counts = {state: sum(r.state is state for r in records) for state in State}
         return StatsReply(
             claimed=counts[State.CLAIMED],
@@ -119,6 +120,7 @@ def listed(record: Record, op: List, now: int) -> bool:
         and op.kind in (None, record.kind)
         and op.scope in (None, record.scope)
         and (not op.lapsed or record.lapsed(now))
+        and (not op.resting or (record.state is State.RELEASED and record.point != ""))
         and not (op.state is State.RELEASED and record.expired(now))
     )
 

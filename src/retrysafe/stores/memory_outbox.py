@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from retrysafe.core.jobs import FailJob, FinishJobs, ListJobs, ReviveJob, Stage, StagedJob, TakeJobs
+from retrysafe.core.jobs import (
+    AssignJobs,
+    FailJob,
+    FinishJobs,
+    ListJobs,
+    Namespaces,
+    NamespacesReply,
+    ReturnJob,
+    ReviveJob,
+    Stage,
+    StagedJob,
+    TakeJobs,
+)
 
 
 class MemoryOutbox:
-    """Called under the store's lock."""
+    """Called under the store's lock. `records` tells whose records there are."""
 
-    def __init__(self) -> None:
+    def __init__(self, records: Callable[[], Iterable[str]] = tuple) -> None:
         self._jobs: dict[str, StagedJob] = {}
         self._tokens: dict[str, bytes] = {}
         self._sequence = 0
+        self._records = records
 
     def apply(self, op: Any, now: int) -> Any:
         return _APPLY[type(op)](self, op, now)
@@ -24,24 +37,32 @@ class MemoryOutbox:
         for job in op.jobs:
             if job.id not in self._jobs:
                 self._sequence += 1
-                self._jobs[job.id] = StagedJob(job, self._sequence, now, 0, now, False, "")
+                self._jobs[job.id] = StagedJob(job, self._sequence, now, 0, now, False, "", op.namespace)
         return len(self._jobs) - before
 
     def _take(self, op: TakeJobs, now: int) -> tuple[StagedJob, ...]:
-        ready = [job for job in self._jobs.values() if not job.dead and job.due <= now and self._first(job)]
-        taken = []
-        for job in sorted(ready, key=lambda each: each.sequence)[: op.limit]:
+        taken: list[StagedJob] = []
+        held_up: set[str] = set()
+        for job in self._ordered():
+            if len(taken) == op.limit:
+                break
+            if job.dead or not whose(job, op):
+                continue
+            order = job.job.order
+            if order in held_up or not self._takeable(job, op, now):
+                held_up |= {order} - {""}  # those behind it in its order wait for it
+                continue
             leased = job._replace(due=now + op.lease, attempts=job.attempts + 1)
             self._jobs[job.job.id], self._tokens[job.job.id] = leased, op.token
             taken.append(leased)
         return tuple(taken)
 
-    def _first(self, job: StagedJob) -> bool:
-        """Whether no job of the same order key stands before it."""
-        order = job.job.order
-        return not order or not any(
-            each.job.order == order and not each.dead and each.sequence < job.sequence for each in self._jobs.values()
-        )
+    def _takeable(self, job: StagedJob, op: TakeJobs, now: int) -> bool:
+        left = job.job.id in self._tokens
+        return job.due <= now and left == op.left and (job.job.topic in op.topics) != op.others
+
+    def _ordered(self) -> list[StagedJob]:
+        return sorted(self._jobs.values(), key=lambda each: each.sequence)
 
     def _held(self, job_id: str, token: bytes) -> bool:
         return job_id in self._jobs and self._tokens.get(job_id) == token
@@ -59,16 +80,44 @@ class MemoryOutbox:
         del self._tokens[op.id]
         return True
 
+    def _return(self, op: ReturnJob, now: int) -> bool:
+        if not self._held(op.id, op.token):
+            return False
+        job = self._jobs[op.id]
+        self._jobs[op.id] = job._replace(due=now + op.delay, error=op.error, attempts=job.attempts - 1)
+        del self._tokens[op.id]
+        return True
+
     def _revive(self, op: ReviveJob, now: int) -> bool:
         job = self._jobs.get(op.id)
-        if job is None or not job.dead:
+        if job is None or not job.dead or job.namespace != op.namespace:
             return False
         self._jobs[op.id] = job._replace(dead=False, due=now, attempts=0, error="")
         return True
 
+    def _assign(self, op: AssignJobs, now: int) -> int:
+        unnamed = [job for job in self._jobs.values() if not job.namespace]
+        for job in unnamed:
+            self._jobs[job.job.id] = job._replace(namespace=op.namespace)
+        return len(unnamed)
+
+    def _namespaces(self, op: Namespaces, now: int) -> NamespacesReply:
+        of_jobs = [job.namespace for job in self._jobs.values()]
+        unnamed = of_jobs.count("")
+        names = {*of_jobs, *self._records()} - {""} if unnamed or op.every else set()
+        return NamespacesReply(unnamed, tuple(sorted(names)))
+
     def _list(self, op: ListJobs, now: int) -> tuple[StagedJob, ...]:
-        found = [job for job in self._jobs.values() if job.sequence > op.after and (job.dead or not op.dead)]
-        return tuple(sorted(found, key=lambda each: each.sequence)[: op.limit])
+        found = [
+            job
+            for job in self._ordered()
+            if job.sequence > op.after and (job.dead or not op.dead) and op.namespace in (None, job.namespace)
+        ]
+        return tuple(found[: op.limit])
+
+
+def whose(job: StagedJob, op: TakeJobs) -> bool:
+    return job.namespace == op.namespace or (op.unnamed and not job.namespace)
 
 
 _APPLY: dict[type[Any], Callable[[MemoryOutbox, Any, int], Any]] = {
@@ -76,6 +125,9 @@ _APPLY: dict[type[Any], Callable[[MemoryOutbox, Any, int], Any]] = {
     TakeJobs: MemoryOutbox._take,
     FinishJobs: MemoryOutbox._finish,
     FailJob: MemoryOutbox._fail,
+    ReturnJob: MemoryOutbox._return,
     ReviveJob: MemoryOutbox._revive,
+    AssignJobs: MemoryOutbox._assign,
+    Namespaces: MemoryOutbox._namespaces,
     ListJobs: MemoryOutbox._list,
 }

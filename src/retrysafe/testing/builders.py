@@ -171,8 +171,8 @@ def lookup(held: Held | str | Claim, *, now: float | None = 0) -> Lookup:
     return Lookup(held.id if isinstance(held, Claim) else record_of(held).id, moment(now))
 
 
-def reap(limit: int = 1000, *, now: float | None = 0) -> Reap:
-    return Reap(limit, moment(now))
+def reap(limit: int = 1000, *, namespace: str | None = None, now: float | None = 0) -> Reap:
+    return Reap(limit, moment(now), namespace)
 
 
 def listing(
@@ -185,9 +185,10 @@ def listing(
     cursor: str = "",
     limit: int = 100,
     now: float | None = 0,
+    resting: bool = False,
 ) -> List:
-    return List(namespace, state, kind, scope, lapsed, cursor, limit, moment(now))
+    return List(namespace, state, kind, scope, lapsed, cursor, limit, moment(now), resting)
 
 
-def stats(*, now: float | None = 0) -> Stats:
-    return Stats(moment(now))
+def stats(*, namespace: str | None = None, now: float | None = 0) -> Stats:
+    return Stats(moment(now), namespace)

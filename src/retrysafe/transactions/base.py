@@ -6,6 +6,7 @@ Rules every adapter keeps:
 1.  `begin()` opens the outermost transaction of a connection, or raises NestedTransaction. On SQLite it holds the
     write lock when it yields, or raises Held within PATIENCE.
 2.  Leaving the block commits, leaving it by an exception rolls back, and the exception goes on.
+    Where hooks of the user's run after the commit, and one of them raises, that is AfterCommit.
 3.  `send` runs one of our statements on that very connection, whatever row factory its owner has set. Nothing a
     driver raises is translated here: `failures.py` reads it, with the user's own errors.
 """
@@ -44,6 +45,14 @@ MYSQL_NAMED = replace(MYSQL, parameter=":{}")
 """For SQLAlchemy's text()."""
 SQLITE_FORMAT = replace(SQLITE, parameter="%({})s")
 """For Django, whose cursor wants the same style on every database."""
+
+
+class AfterCommit(Exception):
+    """The commit took place; what failed came after it: a hook of the user's that waits for the commit."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"the commit took place, and then failed: {error}")
+        self.error = error
 
 
 class Tx(Protocol):

@@ -41,7 +41,7 @@ from retrysafe.errors import (
 from retrysafe.stores.base import Plan
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.receipts import Look, Mark, Split
-from retrysafe.transactions.base import Held
+from retrysafe.transactions.base import AfterCommit, Held
 from retrysafe.transactions.effects import BEGIN, COMMIT, FLUSH, ROLLBACK, Body, Place, TxFlow, TxWork
 from retrysafe.transactions.failures import Trouble, meaning, trouble
 from retrysafe.transactions.receipting import Receipts, receipts
@@ -113,12 +113,14 @@ def attempt(claim: Claim, task: Task, work: TxWork, place: Place) -> TxFlow[Ende
         return Ended(answer, False, result, opened.statements.begun(claim, opened.look, opened.grant))
     record = yield from receipted(claim, task, place, Entered(opened, mark), answer)
     try:
-        yield from committed(claim, place)
+        hook_failed = yield from committed(claim, place)
     except (Undone, RetrySafeError):
         raise
     except Exception as error:  # the database said no at the last moment: a deferred constraint, for one
         return (yield from failed(claim, task, work, place, error))
     place.events.emit("completed", claim.id, task.target)
+    if hook_failed is not None:
+        raise hook_failed
     return Ended(answer, False, result, record._replace(answer=answer))
 
 
@@ -242,9 +244,14 @@ def ours(plan: Plan[Statement, R]) -> TxFlow[R]:
 # Getting out ----------------------------------------------------------------------------------------------------------
 
 
-def committed(claim: Claim, place: Place) -> TxFlow[None]:
+def committed(claim: Claim, place: Place) -> TxFlow[Exception | None]:
+    """Commit, for certain. What a hook of the user's raised after it is given back: it must not vanish, and it does
+    not change that all is done."""
     try:
         yield COMMIT
+    except AfterCommit as after:
+        after.error.add_note("retrysafe: this was raised after the commit, so the work and its answer are stored")
+        return after.error
     except Exception as error:
         kind = trouble(error)
         if kind is Trouble.AGAIN:
@@ -253,6 +260,7 @@ def committed(claim: Claim, place: Place) -> TxFlow[None]:
             raise  # it said no, so nothing happened
         if not (yield from found_out(claim, place, error)):
             raise Undone(f"the connection broke at the commit ({error})") from error
+    return None
 
 
 def found_out(claim: Claim, place: Place, cause: Exception) -> TxFlow[bool]:

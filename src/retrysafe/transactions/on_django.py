@@ -15,7 +15,7 @@ from django.db import connections, transaction  # type: ignore[import-untyped]  
 from retrysafe.errors import NestedTransaction
 from retrysafe.stores.base import follow
 from retrysafe.stores.sql.dialect import Dialect, Statement
-from retrysafe.transactions.base import MYSQL, PSYCOPG, SQLITE_FORMAT, Rows, dialect_named, timed
+from retrysafe.transactions.base import MYSQL, PSYCOPG, SQLITE_FORMAT, AfterCommit, Rows, dialect_named, timed
 from retrysafe.transactions.mysql_lock import LOCK, release, rows, said
 from retrysafe.transactions.write_lock import locked
 
@@ -72,6 +72,9 @@ def alias(given: str) -> Iterator[DjangoTx]:
         raise NestedTransaction(f"Django's database {name!r}", "call it outside of transaction.atomic()") from error
     raised: BaseException | None = None
     tx = None
+    committed: list[bool] = []
+    # The first hook of all: when one of the user's own raises, this one has run, so the commit took place.
+    transaction.on_commit(lambda: committed.append(True), using=name)
     try:
         tx = DjangoTx(name)
         tx.lock()
@@ -82,6 +85,10 @@ def alias(given: str) -> Iterator[DjangoTx]:
     finally:
         try:
             block.__exit__(type(raised) if raised else None, raised, raised.__traceback__ if raised else None)
+        except Exception as error:
+            if raised is None and committed:
+                raise AfterCommit(error) from error
+            raise
         finally:
             if tx is not None:
                 tx.unlock()

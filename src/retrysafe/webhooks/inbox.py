@@ -3,6 +3,9 @@
 An operation that starts in the worker, one for each colour of handler. What fails is tried again with growing pauses;
 what keeps failing becomes a dead letter, which `retrysafe operations` shows. A handler that asks for `tx` is a local
 step: what it writes commits with the mark that it was done.
+
+Only an event that somebody handles is taken in, so a stored one is owed to its sender. A worker whose code has no
+handler for it leaves it waiting, for one that has (or for a release that brings the handler back).
 """
 
 from __future__ import annotations
@@ -15,12 +18,12 @@ from retrysafe.core.records import Answer, Fingerprint
 from retrysafe.engine.bridge import wait_for
 from retrysafe.engine.effects import Flow
 from retrysafe.engine.guard import Ended
-from retrysafe.errors import UsageError
+from retrysafe.errors import OperationChanged, UsageError
 from retrysafe.operations import perform
 from retrysafe.operations.accepting import Accepted, accept
 from retrysafe.operations.operation import Operation
 from retrysafe.policy import Policy
-from retrysafe.webhooks.delivery import DONE, finished
+from retrysafe.webhooks.delivery import finished
 from retrysafe.webhooks.event import Event
 from retrysafe.webhooks.handlers import Handler, Handlers, named
 
@@ -60,8 +63,23 @@ class Inbox:
         return (yield from accept(*known, self._safe.events))
 
 
+def missing(handlers: Handlers, event: Event) -> str:
+    """Why an event of the inbox cannot be handled here; empty if it can."""
+    if handlers.find(event.type) is not None:
+        return ""
+    return f"nobody here handles {event.type!r}, and there was a handler when event {event.id!r} was taken in"
+
+
+def needed(operation: Operation, handlers: Handlers, event: Event) -> Handler:
+    handler = handlers.find(event.type)
+    if handler is None:
+        raise OperationChanged(operation.target, missing(handlers, event))
+    return handler
+
+
 def declared(operation: Operation, handlers: Handlers) -> Operation:
     """For plain handlers."""
+    operation.unable = lambda event: missing(handlers, event)
 
     @operation.local
     def handle(tx: Any, event: Event) -> Answer:
@@ -69,9 +87,7 @@ def declared(operation: Operation, handlers: Handlers) -> Operation:
 
     @operation.body
     def process(event: Event) -> Answer:
-        handler = handlers.find(event.type)
-        if handler is None:
-            return DONE
+        handler = needed(operation, handlers, event)
         if handler.wants_tx:
             return handle(event)
         result = handler.call(event)
@@ -82,6 +98,7 @@ def declared(operation: Operation, handlers: Handlers) -> Operation:
 
 def adeclared(operation: Operation, handlers: Handlers) -> Operation:
     """For async handlers."""
+    operation.unable = lambda event: missing(handlers, event)
 
     @operation.local
     async def handle(tx: Any, event: Event) -> Answer:
@@ -89,9 +106,7 @@ def adeclared(operation: Operation, handlers: Handlers) -> Operation:
 
     @operation.body
     async def process(event: Event) -> Answer:
-        handler = handlers.find(event.type)
-        if handler is None:
-            return DONE
+        handler = needed(operation, handlers, event)
         if handler.wants_tx:
             return await handle(event)
         if handler.is_async:

@@ -50,7 +50,9 @@ class Receiver:
     """Takes the deliveries of one sender.
 
     `provider` is whose events these are, the scope of their keys: give one where you receive from two accounts of a
-    sender. `tx` is how to open your transactions, for handlers that ask for `tx` (else that of `safe`). `inbox=True`
+    sender. There is one receiver per provider.
+
+    `tx` is how to open your transactions, for handlers that ask for `tx` (else that of `safe`). `inbox=True`
     stores the event, answers 2xx at once and lets the worker run the handler: for senders that wait only some seconds.
     `retention` is how long an event is remembered, in seconds; by default longer than the sender's retry schedule.
     `lease` is how long a handler that died keeps its event, and `max_attempts` how often the worker tries one.
@@ -76,6 +78,7 @@ class Receiver:
         self.safe = safe
         self.scheme = scheme
         self.provider = checked_provider(provider or scheme.name)
+        self._refuse_a_second()
         self.policy = Policy(
             # Only 2xx is final: whatever else is answered, the sender comes again, and then it must run.
             failures="success_only",
@@ -89,6 +92,15 @@ class Receiver:
         self._tx = tx if tx is not None else safe.tx
         self._clock = clock
         self._running: set[asyncio.Task[Response]] = set()
+
+    def _refuse_a_second(self) -> None:
+        """Two receivers of one provider share the ids of its events: what one handles, the other would never see."""
+        if self.provider in self.safe.providers:
+            raise UsageError(
+                f"there is a receiver for {self.provider!r} already, and an event would run only where it comes first: "
+                f"put all handlers on that one, or name this one: Receiver(…, provider='{self.provider}-2')"
+            )
+        self.safe.providers.add(self.provider)
 
     def on(self, *types: str) -> Callable[[F], F]:
         """`@receiver.on("invoice.paid", "invoice.voided")`, `@receiver.on("invoice.*")`, `@receiver.on()`: all others.

@@ -6,25 +6,31 @@ for it like anybody else, and one of them wins.
 
 from __future__ import annotations
 
-import inspect
+import logging
 import random
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
 
-from retrysafe.core.ops import List, Stats
+from retrysafe.core.ops import List, Lookup
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.core.times import SECOND, micros
-from retrysafe.engine.bridge import wait_for
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import RetrySafeError
 from retrysafe.operations.operation import Operation
+from retrysafe.worker.flows import Do, Stopping, Story, never, run
 
 GRACE = 300.0
 """Seconds an abandoned operation is left to its client's own retry before the completer takes it."""
 
 BACKOFF_LIMIT = 300.0
 PAGE = 100
+
+NOBODY = bytes(32)
+"""No record's id: looking for it tells the store's time and costs nothing more. Counting would read every record."""
+
+_log = logging.getLogger("retrysafe.worker")
 
 
 def doubling(attempt: int) -> float:
@@ -42,6 +48,10 @@ class Completed(NamedTuple):
     """Of operations this worker's code does not know: left alone."""
     dead: int = 0
     """Given to a person: every attempt died without a word."""
+    waiting: int = 0
+    """Of operations this worker knows, and cannot go on with: an event of an inbox whose handler is gone."""
+    unreadable: int = 0
+    """Damaged, or sealed with a key that is not in the ring: shown and left alone, and the others go on."""
 
 
 class Completer:
@@ -51,59 +61,86 @@ class Completer:
         self._safe = safe
         self._grace = micros(grace)
         self._backoff = backoff
+        self.due_in: float | None = None
+        """Seconds after the last round until something it saw is due; None: it saw nothing that will be."""
 
-    def run_once(self, stopping: Callable[[], bool] = lambda: False) -> Completed:
+    def run_once(self, stopping: Stopping = never) -> Completed:
         """Every operation that is due, once. `stopping` is asked between two of them."""
-        now = self._safe.execute(Stats()).now
-        finished = later = unknown = dead = 0
-        for record in self._abandoned():
-            if stopping():
-                break
-            operation = self._safe.operations.get(record.target)
-            if operation is None:
-                unknown += 1
-            elif not self._due(record, now):
-                continue
-            elif died_too_often(record, operation.max_attempts):
-                self._wait(operation.give_up(record))
-                dead += 1
-            else:
-                done = self._resume(operation, record)
-                finished, later = finished + done, later + (not done)
-        return Completed(finished, later, unknown, dead)
+        return run(self._safe, self.round(stopping))
 
-    def _due(self, record: Record, now: int) -> bool:
+    def round(self, stopping: Stopping = never) -> Story[Completed]:
+        now = (yield Lookup(NOBODY)).now
+        self.due_in = None
+        done = Counter[str]()
+        for wanted in (
+            List(self._safe.namespace, State.CLAIMED, lapsed=True, limit=PAGE),
+            List(self._safe.namespace, resting=True, limit=PAGE),
+        ):
+            yield from self._each(wanted, now, done, stopping)
+        return Completed(**{name: done[name] for name in Completed._fields})
+
+    def _each(self, wanted: List, now: int, done: Counter[str], stopping: Stopping) -> Story[None]:
+        """Page by page. Operations started over HTTP carry their route's kind, so the kind does not tell them."""
+        cursor = ""
+        while not stopping():
+            page = yield List(
+                wanted.namespace, wanted.state, lapsed=wanted.lapsed, cursor=cursor, limit=PAGE, resting=wanted.resting
+            )
+            done["unreadable"] += told(page.unreadable)
+            # In any order: several workers that see the same list should not all reach for the same record.
+            found = [record for record in page.records if unfinished(record)]
+            random.shuffle(found)
+            for record in found:
+                if stopping():
+                    return
+                done[(yield from self._go_on(record, now))] += 1
+            cursor = page.cursor
+            if not cursor:
+                return
+
+    def _go_on(self, record: Record, now: int) -> Story[str]:
+        """What became of it: a field of Completed, or nothing."""
+        operation = self._safe.operations.get(record.target)
+        if operation is None:
+            return "unknown"
+        left = self._due(record) - now
+        if left > 0:
+            self._soon(left / SECOND)
+            return ""
+        why = operation.why_unable(record)
+        if why:
+            _log.warning("%s %s waits for other code: %s", record.target, record.id.hex()[:16], why)
+            return "waiting"
+        if died_too_often(record, operation.max_attempts):
+            yield Do(lambda: operation.give_up(record), operation.is_async)
+            return "dead"
+        return (yield from self._resume(operation, record))
+
+    def _due(self, record: Record) -> int:
         """Lapsed: after the grace, for its client may retry. Released: after a pause that grows with each attempt."""
         if record.state is State.CLAIMED:
             patient = record.attempt == 1 and not submitted(record)
-            return record.lease_until + (self._grace if patient else 0) <= now
-        return record.completed + round(self._backoff(record.attempt) * SECOND) <= now
+            return record.lease_until + (self._grace if patient else 0)
+        return record.completed + round(self._backoff(record.attempt) * SECOND)
 
-    def _abandoned(self) -> Iterator[Record]:
-        """Lapsed, or released at a recovery point. Operations started over HTTP carry their route's kind."""
-        for wanted in (List(lapsed=True, state=State.CLAIMED), List(state=State.RELEASED)):
-            cursor = ""
-            while True:
-                page = self._safe.execute(List(state=wanted.state, lapsed=wanted.lapsed, cursor=cursor, limit=PAGE))
-                # In any order: several workers that see the same list should not all reach for the same record.
-                found = [record for record in page.records if unfinished(record)]
-                random.shuffle(found)
-                yield from found
-                cursor = page.cursor
-                if not cursor:
-                    break
-
-    def _resume(self, operation: Operation, record: Record) -> bool:
+    def _resume(self, operation: Operation, record: Record) -> Story[str]:
         try:
-            self._wait(operation.resume(record, fresh=submitted(record)))
+            yield Do(lambda: operation.resume(record, fresh=submitted(record)), operation.is_async)
         except RetrySafeError:
-            return False  # written down where it happened: later, uncertain, changed, or a store in trouble
-        return True
+            self._soon(self._backoff(record.attempt + 1))
+            return "later"  # written down where it happened: later, uncertain, changed, or a store in trouble
+        return "finished"
 
-    @staticmethod
-    def _wait(made: Any) -> None:
-        if inspect.isawaitable(made):
-            wait_for(made)
+    def _soon(self, seconds: float) -> None:
+        self.due_in = seconds if self.due_in is None else min(self.due_in, seconds)
+
+
+def told(unreadable: tuple[bytes, ...]) -> int:
+    """Say which records cannot be read; how many."""
+    if unreadable:
+        shown = ", ".join(each.hex()[:16] for each in unreadable[:5])
+        _log.error("%d records cannot be read, and are left alone: %s", len(unreadable), shown)
+    return len(unreadable)
 
 
 def unfinished(record: Record) -> bool:

@@ -2,42 +2,68 @@
 
 Between publishing and deleting the process may die; then the job is published again, with the same id, once its
 lease is over. Whoever receives it can tell (I20).
+
+Each topic that has a publisher is a lane of its own, so that a slow one holds up nobody else. A job is counted when it
+is taken, for a delivery may end its process and then nobody is left to count; what was taken and not tried is given
+back, uncounted. What a taker left behind is taken alone: so one that ends every process that tries it takes no other
+job with it, and becomes a dead letter when it has used up its deliveries.
 """
 
 from __future__ import annotations
 
-import inspect
+import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from retrysafe.core.jobs import FailJob, FinishJobs, Job, StagedJob, TakeJobs
+from retrysafe.core.jobs import FailJob, FinishJobs, Job, ListJobs, Namespaces, ReturnJob, StagedJob, TakeJobs
 from retrysafe.core.times import micros
-from retrysafe.engine.bridge import wait_for
 from retrysafe.engine.safe import RetrySafe
+from retrysafe.worker.flows import Do, Stopping, Story, is_async, never, run
+from retrysafe.worker.walls import alone
 
 BATCH = 100
 LEASE = 60.0
 MAX_ATTEMPTS = 20
 BACKOFF_LIMIT = 600.0
+TURN = 30.0
+"""Seconds after which a round ends, whatever else has arrived."""
+
+KNOWN_FOR = 60.0
+"""Seconds for which it is believed that nobody else uses the store, where there are jobs of no namespace."""
+
+FIRST = 1000
+"""Of so many jobs it is looked whether somebody publishes them."""
+
+ANY = "*"
+
+_log = logging.getLogger("retrysafe.worker")
 
 Publisher = Callable[[Job], Any]
 """Delivers a job, or raises. May be async."""
-
-
-class NoPublisher(LookupError):
-    """Nobody here knows the topic: another worker may, so the job waits and never becomes a dead letter for this."""
 
 
 class Published(NamedTuple):
     published: int
     failed: int
     dead: int
+    waiting: int = 0
+    """Of topics that have no publisher here: left alone, for another worker may have it."""
+
+    def plus(self, other: Published) -> Published:
+        return Published(*(one + another for one, another in zip(self, other, strict=True)))
+
+
+NOTHING = Published(0, 0, 0)
 
 
 class Enqueuer:
-    """`publishers` by topic; `"*"` takes what no other does. A topic without a publisher waits."""
+    """`publishers` by topic; `"*"` takes what no other does. A topic without a publisher waits.
+
+    `lease` is how long a job that a dead worker had taken waits for the next one; a delivery that takes longer may be
+    made twice. `max_attempts` is how many deliveries a job has.
+    """
 
     def __init__(
         self,
@@ -49,56 +75,220 @@ class Enqueuer:
         max_attempts: int = MAX_ATTEMPTS,
     ) -> None:
         self._safe = safe
-        self._publishers = dict(publishers)
-        self._batch = batch
-        self._lease = lease
-        self._max_attempts = max_attempts
+        self.publishers = publishers
+        self.batch = batch
+        self.lease = lease
+        self.max_attempts = max_attempts
+        self._neighbours = Neighbours(safe.namespace)
 
-    def run_once(self, stopping: Callable[[], bool] = lambda: False) -> Published:
-        """Everything that is due now. `stopping` is asked between two batches."""
-        total = Published(0, 0, 0)
-        while not stopping():
-            token = secrets.token_bytes(16)
-            taken = self._safe.execute(TakeJobs(self._batch, token, micros(self._lease)))
-            if not taken:
-                break
-            done = self._publish(taken, token)
-            total = Published(*(a + b for a, b in zip(total, done, strict=True)))
+    def run_once(self, stopping: Stopping = never) -> Published:
+        """What is due now, the lanes in turns. `stopping` is asked between two deliveries."""
+        return run(self._safe, self.round(stopping))
+
+    def round(self, stopping: Stopping = never) -> Story[Published]:
+        total = NOTHING._replace(waiting=(yield from self.unheard()))
+        until = time.monotonic() + TURN
+        busy = self.lanes()
+        while busy and not stopping() and time.monotonic() < until:
+            still = []
+            for lane in busy:
+                found, done = yield from lane.turn(stopping)
+                total = total.plus(done)
+                if found:
+                    still.append(lane)
+            busy = still
         return total
 
-    def _publish(self, taken: tuple[StagedJob, ...], token: bytes) -> Published:
-        """Deliver, and delete what was delivered. Slow deliveries stop half way through the lease: the others are
-        due again when it is over, rather than being delivered by two workers at once."""
-        published: list[str] = []
-        failed = dead = 0
-        until = time.monotonic() + self._lease / 2
-        for staged in taken:
-            if time.monotonic() > until:
-                break
-            try:
-                self._deliver(staged.job)
-            except Exception as error:
-                gone = staged.attempts >= self._max_attempts and not isinstance(error, NoPublisher)
-                failed, dead = failed + (not gone), dead + gone
-                self._fail(staged, token, error, dead=gone)
-            else:
-                published.append(staged.job.id)
-        self._safe.execute(FinishJobs(tuple(published), token))
-        return Published(len(published), failed, dead)
+    def lanes(self) -> list[Lane]:
+        return [Lane(self, topic) for topic in self.publishers]
 
-    def _deliver(self, job: Job) -> None:
-        publisher = self._publishers.get(job.topic) or self._publishers.get("*")
+    def unheard(self) -> Story[int]:
+        """How many of the first jobs that wait have no publisher here: at least so many wait for another worker."""
+        if ANY in self.publishers:
+            return 0
+        jobs = yield ListJobs(limit=FIRST, namespace=self._safe.namespace)
+        if (yield from self.unnamed()):
+            jobs += yield ListJobs(limit=FIRST, namespace="")
+        topics = [each.job.topic for each in jobs if not each.dead and each.job.topic not in self.publishers]
+        for topic in sorted(set(topics)):
+            _log.warning("%d jobs wait: no publisher for topic %r here", topics.count(topic), topic)
+        return len(topics)
+
+    def unnamed(self) -> Story[bool]:
+        return (yield from self._neighbours.none())
+
+
+class Neighbours:
+    """Whether the jobs of no namespace are ours: they are, where nobody else is in the store (rule 15)."""
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._none = False
+        self._until = -1.0
+
+    def none(self) -> Story[bool]:
+        if time.monotonic() > self._until:
+            self._until = time.monotonic() + KNOWN_FOR
+            seen = yield Namespaces()
+            self._none = bool(seen.unnamed) and alone(self._namespace, seen.names)
+        return self._none
+
+
+class Lane:
+    """The jobs of one topic, or of all that have no lane of their own."""
+
+    def __init__(self, enqueuer: Enqueuer, topic: str) -> None:
+        self._enqueuer = enqueuer
+        self._safe = enqueuer._safe
+        self.topic = topic
+        self.due_in: float | None = None
+        """Seconds until the first of those that failed in its last turn is due again."""
+
+    def round(self, stopping: Stopping = never) -> Story[Published]:
+        """Turn by turn, until nothing is due."""
+        total, until = NOTHING, time.monotonic() + TURN
+        self.due_in = None
+        while not stopping() and time.monotonic() < until:
+            found, done = yield from self.turn(stopping)
+            total = total.plus(done)
+            if not found:
+                return total
+        self.due_in = 0.0  # there may be more
+        return total
+
+    def turn(self, stopping: Stopping = never) -> Story[tuple[bool, Published]]:
+        """One job that a taker left behind, and one batch of the others. Whether there was anything."""
+        found, total = False, NOTHING
+        for left, limit in ((True, 1), (False, self._enqueuer.batch)):
+            token = secrets.token_bytes(16)
+            taken = yield self._taking(token, limit, left, unnamed=(yield from self._enqueuer.unnamed()))
+            found = found or bool(taken)
+            if taken:
+                total = total.plus((yield from self._publish(taken, token, stopping)))
+        return found, total
+
+    def _taking(self, token: bytes, limit: int, left: bool, *, unnamed: bool) -> TakeJobs:
+        others = self.topic == ANY
+        topics = tuple(name for name in self._enqueuer.publishers if name != ANY) if others else (self.topic,)
+        return TakeJobs(
+            limit,
+            token,
+            micros(self._enqueuer.lease),
+            namespace=self._safe.namespace,
+            topics=topics,
+            others=others,
+            left=left,
+            unnamed=unnamed,
+        )
+
+    def _publish(self, taken: Sequence[StagedJob], token: bytes, stopping: Stopping) -> Story[Published]:
+        """Deliver one after the other, and delete what was delivered. Half way through the lease those that were not
+        tried go back, rather than being delivered by two workers at once; so do those behind one that failed, in its
+        order."""
+        batch = Batch(taken)
+        until = time.monotonic() + self._enqueuer.lease / 2
+        try:
+            for place, staged in enumerate(taken):
+                if place and (stopping() or time.monotonic() > until):
+                    break
+                if not batch.held_up(staged):
+                    batch.begin(staged)
+                    batch.ended((yield from self._tried(staged)))
+        except GeneratorExit:
+            raise
+        except BaseException:
+            yield from self._settled(batch, token)
+            raise
+        yield from self._settled(batch, token)
+        return Published(len(batch.published), batch.failures - batch.dead, batch.dead)
+
+    def _tried(self, staged: StagedJob) -> Story[Exception | None]:
+        """Why it could not be delivered."""
+        if staged.unreadable:
+            return Unreadable(staged.unreadable)
+        if staged.attempts > self._enqueuer.max_attempts:
+            times = staged.attempts - 1
+            return Deadly(f"{times} deliveries ended their worker, or took longer than {self._enqueuer.lease:g} s")
+        publisher = self._enqueuer.publishers.get(self.topic)
         if publisher is None:
-            raise NoPublisher(f"no publisher for topic {job.topic!r}; register one with safe.publish({job.topic!r})")
-        result = publisher(job)
-        if inspect.isawaitable(result):
-            wait_for(result)
+            return NoPublisher(f"the publisher of {self.topic!r} was taken away")
+        try:
+            yield Do(lambda: publisher(staged.job), is_async(publisher))
+        except Exception as error:
+            return error
+        return None
 
-    def _fail(self, staged: StagedJob, token: bytes, error: Exception, *, dead: bool) -> None:
+    def _settled(self, batch: Batch, token: bytes) -> Story[None]:
+        yield FinishJobs(tuple(staged.job.id for staged in batch.published), token)
+        for staged, error in batch.failed:
+            if isinstance(error, Unreadable | NoPublisher):
+                yield ReturnJob(staged.job.id, token, self._said(error), micros(BACKOFF_LIMIT))
+                batch.failures += 1
+                continue
+            spent = isinstance(error, Deadly) or staged.attempts >= self._enqueuer.max_attempts
+            yield from self._fail(staged, token, error, dead=spent)
+            batch.failures, batch.dead = batch.failures + 1, batch.dead + spent
+        for staged in batch.untried():
+            yield ReturnJob(staged.job.id, token, staged.error)
+
+    def _fail(self, staged: StagedJob, token: bytes, error: BaseException, *, dead: bool) -> Story[None]:
         delay = min(2.0 ** min(staged.attempts, 20), BACKOFF_LIMIT)
-        kind = type(error).__name__
-        # Under a key ring the error's words stay out: they may repeat what was sealed.
-        text = kind if self._safe.sealed else f"{kind}: {error}"[:500]
-        self._safe.execute(FailJob(staged.job.id, token, text, micros(delay), dead))
+        yield FailJob(staged.job.id, token, self._said(error), micros(delay), dead)
         if dead:
             self._safe.events.emit("job_dead", bytes.fromhex(staged.job.id), staged.job.topic)
+        else:
+            self.due_in = delay if self.due_in is None else min(self.due_in, delay)
+
+    def _said(self, error: BaseException) -> str:
+        """Under a key ring the words of a user's error stay out: they may repeat what was sealed."""
+        kind = type(error).__name__
+        ours = isinstance(error, Unreadable | NoPublisher | Deadly)
+        return kind if self._safe.sealed and not ours else f"{kind}: {error}"[:500]
+
+
+class Batch:
+    """What became of those that were taken together, in their order."""
+
+    def __init__(self, taken: Sequence[StagedJob]) -> None:
+        self._untried = {staged.job.id: staged for staged in taken}
+        self._behind: set[str] = set()
+        """Order keys of which one was not delivered: those behind it wait."""
+        self.published: list[StagedJob] = []
+        self.failed: list[tuple[StagedJob, BaseException]] = []
+        self.failures = 0
+        self.dead = 0
+
+    def held_up(self, staged: StagedJob) -> bool:
+        return staged.job.order in self._behind
+
+    def begin(self, staged: StagedJob) -> None:
+        del self._untried[staged.job.id]
+        self.failed.append((staged, Interrupted("its delivery was interrupted")))  # until it has ended
+
+    def ended(self, problem: Exception | None) -> None:
+        staged, _ = self.failed.pop()
+        if problem is None:
+            self.published.append(staged)
+            return
+        self.failed.append((staged, problem))
+        self._behind |= {staged.job.order} - {""}
+
+    def untried(self) -> list[StagedJob]:
+        return list(self._untried.values())
+
+
+class NoPublisher(LookupError):
+    """Nobody here knows the topic: another worker may, so the job waits and never becomes a dead letter for this."""
+
+
+class Unreadable(ValueError):
+    """Its payload cannot be opened with the keys at hand: it waits for the key, and never becomes a dead letter for
+    this."""
+
+
+class Deadly(RuntimeError):
+    """Nobody said what became of its deliveries: each ended its worker, or outlived its lease."""
+
+
+class Interrupted(RuntimeError):
+    """The worker was stopped in the middle of it: whether it was delivered nobody knows."""

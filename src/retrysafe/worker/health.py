@@ -9,14 +9,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from retrysafe.errors import UsageError
-from retrysafe.worker.service import Round, Worker
+from retrysafe.worker.rounds import Round
+from retrysafe.worker.service import Worker
 
 LATE = 3
-"""After so many ticks without a round the worker counts as stuck."""
+"""After so many ticks without a report the worker counts as stuck."""
 
 
 class Health:
-    """200 and the last round as JSON; 503 before the first, after a failed one, and when rounds stop coming."""
+    """200 and the last report as JSON; 503 before the first, while a service fails, and when reports stop coming.
+    `busy` says how long each service that is at work has been: a round that takes long is no reason to restart."""
 
     def __init__(self, worker: Worker, address: str) -> None:
         host, port = host_and_port(address)
@@ -62,11 +64,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def state(worker: Worker, began: float) -> tuple[int, dict[str, Any]]:
-    last = worker.last
-    silent = time.monotonic() - (last.ended if last is not None else began)
-    if last is None or not last.healthy or silent > LATE * worker.tick + 60:
-        return 503, {"healthy": False, "silent": round(silent, 1), "last": described(last)}
-    return 200, {"healthy": True, "silent": round(silent, 1), "last": described(last)}
+    """A service that takes long is at work, and shown with its seconds; one that nobody hears of any more is dead."""
+    last, now = worker.last, time.monotonic()
+    silent = now - (last.ended if last is not None else began)
+    busy = {name: round(now - post.began, 1) for name, post in worker.tally.posts.items() if post.began}
+    failing = sorted(name for name, post in worker.tally.posts.items() if post.error is not None)
+    well = last is not None and last.healthy and not failing and silent <= LATE * worker.tick + 60
+    told = {"healthy": well, "silent": round(silent, 1), "busy": busy, "failing": failing, "last": described(last)}
+    return 200 if well else 503, told
 
 
 def described(last: Round | None) -> dict[str, Any] | None:

@@ -5,10 +5,13 @@ Nothing depends on it: an expired record is as good as none, whether it is still
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from retrysafe.core.ops import Reap
 from retrysafe.engine.safe import RetrySafe
+from retrysafe.worker.flows import Rest, Stopping, Story, never, run
+from retrysafe.worker.walls import owned
 
 BATCH = 250
 PAUSE = 0.025
@@ -22,11 +25,17 @@ class Reaper:
         self._safe = safe
         self._batch = batch
 
-    def run_once(self, pause: Callable[[float], bool] = lambda seconds: True) -> int:
-        """How many went. `pause` is called between two batches, and says whether to go on."""
+    def run_once(self, stopping: Stopping = never, rest: Callable[[float], object] = time.sleep) -> int:
+        """How many went. `rest` is called between two batches."""
+        return run(self._safe, self.round(stopping), rest)
+
+    def round(self, stopping: Stopping = never) -> Story[int]:
         gone = 0
-        while True:
-            reaped = self._safe.execute(Reap(self._batch))
-            gone += reaped
-            if reaped < self._batch or not pause(PAUSE):
-                return gone
+        for namespace in owned(self._safe):
+            while not stopping():
+                reaped = yield Reap(self._batch, namespace=namespace)
+                gone += reaped
+                if reaped < self._batch:
+                    break
+                yield Rest(PAUSE)
+        return gone

@@ -9,6 +9,8 @@ from retrysafe.core.judge import LAPSED_UNSEEN
 from retrysafe.core.ops import List, Suspect
 from retrysafe.core.states import State
 from retrysafe.engine.safe import RetrySafe
+from retrysafe.worker.flows import Peek, Stopping, Story, never, run
+from retrysafe.worker.walls import owned
 
 PAGE = 500
 
@@ -17,17 +19,24 @@ class Sweeper:
     def __init__(self, safe: RetrySafe) -> None:
         self._safe = safe
 
-    def run_once(self) -> int:
+    def run_once(self, stopping: Stopping = never) -> int:
         """How many became uncertain."""
-        swept, cursor = 0, ""
-        while True:
-            page = self._safe.execute(List(state=State.CLAIMED, lapsed=True, cursor=cursor, limit=PAGE))
-            for record in page.records:
-                if record.on_lapse == "uncertain" and self._safe.execute(
-                    Suspect(record.id, record.fence, LAPSED_UNSEEN, lapsed_only=True)
-                ):
-                    self._safe.events.emit("suspected", record.id, record.target)
-                    swept += 1
-            cursor = page.cursor
-            if not cursor:
-                return swept
+        return run(self._safe, self.round(stopping))
+
+    def round(self, stopping: Stopping = never) -> Story[int]:
+        swept = 0
+        for namespace in owned(self._safe):
+            cursor = ""
+            while not stopping():
+                # As it is stored: whether its contents can be opened does not matter, a person has to hear of it.
+                page = yield Peek(List(namespace, State.CLAIMED, lapsed=True, cursor=cursor, limit=PAGE))
+                for record in page.records:
+                    if record.on_lapse == "uncertain" and (
+                        yield Suspect(record.id, record.fence, LAPSED_UNSEEN, lapsed_only=True)
+                    ):
+                        self._safe.events.emit("suspected", record.id, record.target)
+                        swept += 1
+                cursor = page.cursor
+                if not cursor:
+                    break
+        return swept

@@ -12,6 +12,7 @@ import pytest
 import sqlglot
 from sqlglot import exp
 
+from retrysafe.core.jobs import TakeJobs
 from retrysafe.core.ops import List
 from retrysafe.core.states import State
 from retrysafe.errors import SchemaMissing, StoreError, StoreUnavailable, StoreUnclear, StoreURLError
@@ -39,13 +40,22 @@ NEVER_SENT = {"insert"}
 WHOLE = List(namespace="n", kind="k", scope="s", state=State.CLAIMED, lapsed=True, cursor="00", limit=3, now=0)
 
 
+TAKING = {
+    "everything": TakeJobs(1, b"t", 1, 0, "n"),
+    "lane": TakeJobs(1, b"t", 1, 0, "n", ("a", "b"), others=False, left=True, unnamed=True),
+    "others": TakeJobs(1, b"t", 1, 0, "n", ("a",)),
+}
+
+
 def everything() -> Iterator[tuple[str, str]]:
     """Every batch that can be sent, by name."""
     for name, text in sorted(TEXTS.items()):
-        if name not in NEVER_SENT | {"list"}:
+        if name not in NEVER_SENT | {"list", "list_lapsed", "job_take"}:
             yield from ((f"{name}-{place}", batch) for place, batch in enumerate(batches(text)))
-    for name, op in {"everything": List(now=0), "filtered": WHOLE}.items():
+    for name, op in {"everything": List(now=0), "filtered": WHOLE, "resting": List("n", resting=True, now=0)}.items():
         yield f"list-{name}", batches(next(Plans(DIALECT, NAMES).of(op)).sql)[0]
+    for name, taking in TAKING.items():
+        yield f"job_take-{name}", batches(next(Plans(DIALECT, NAMES).of(taking)).sql)[0]
     plan, replies = schema.upgrade(NAMES), iter([[(0,)], []])
     sent = next(plan)
     for number in range(99):
@@ -73,7 +83,7 @@ def parsed(batch: str) -> list[exp.Expression]:
 
 UNDERSTOOD = (
     exp.Select, exp.Insert, exp.Update, exp.Delete, exp.Create, exp.Declare, exp.Execute, exp.Set, exp.Transaction,
-    exp.Commit, exp.Alter,
+    exp.Commit, exp.Alter, exp.Union,
 )  # fmt: skip
 ONLY_WORDS = {ROLLBACK.sql}
 """What the parser takes as it is, without looking into it."""

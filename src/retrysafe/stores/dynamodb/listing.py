@@ -15,7 +15,9 @@ from retrysafe.core.moves import KEPT_AFTER_COMPLETION
 from retrysafe.core.ops import List, Op, Page, Reap, Stats, StatsReply
 from retrysafe.core.records import Record
 from retrysafe.core.states import SETTLED, State
+from retrysafe.core.times import FOREVER
 from retrysafe.errors import UsageError
+from retrysafe.stores.base import readable
 from retrysafe.stores.dynamodb.items import SHARDS, Item, from_item, shelf_name
 from retrysafe.stores.dynamodb.plans import Place, Plan, moment
 from retrysafe.stores.dynamodb.requests import Refused, Request, delete_expired, get_many, query, scan
@@ -65,59 +67,67 @@ def _loaded(value: dict[str, Any]) -> dict[str, Any]:
 
 def listing(op: List, place: Place) -> Plan[Page]:
     judged = moment(op, place).judged
-    if op.lapsed and op.state not in (None, State.CLAIMED):
+    if (op.lapsed and op.state not in (None, State.CLAIMED)) or (op.resting and op.state not in (None, State.RELEASED)):
         return Page((), "")
-    look = _shelves(op, place, judged) if op.lapsed or op.state is not None else _table(op, place)
+    if op.lapsed and op.resting:
+        return Page((), "")
+    one_state = op.lapsed or op.resting or op.state is not None
+    look = _shelves(op, place, judged) if one_state else _table(op, place)
     found: list[Record] = []
+    damaged: list[bytes] = []
     cursor = read_cursor(op.cursor)
     for _ in range(REQUESTS):
-        records, following = yield from look(cursor, op.limit - len(found))
+        items, following = yield from look(cursor, op.limit - len(found))
+        records, unreadable = readable(items, from_item, lambda item: bytes(item["id"]["B"]))
         found += [record for record in records if listed(record, op, judged)]
+        damaged += unreadable
         if following is None:
-            return Page(tuple(found), "")
+            return Page(tuple(found), "", tuple(damaged))
         cursor = following
         if len(found) >= op.limit:
             break
-    return Page(tuple(found), write_cursor(cursor))
+    return Page(tuple(found), write_cursor(cursor), tuple(damaged))
 
 
-Look = Callable[[Cursor, int], Plan[tuple[list[Record], Cursor | None]]]
+Look = Callable[[Cursor, int], Plan[tuple[list[Item], Cursor | None]]]
 
 
 def _table(op: List, place: Place) -> Look:
     wanted = {"ns": op.namespace, "kind": op.kind, "scope": op.scope}
     texts = {name: value for name, value in wanted.items() if value is not None}
 
-    def look(cursor: Cursor, limit: int) -> Plan[tuple[list[Record], Cursor | None]]:
+    def look(cursor: Cursor, limit: int) -> Plan[tuple[list[Item], Cursor | None]]:
         found = yield scan(place.table, texts, Limit=limit, ExclusiveStartKey=cursor.key)
         last = found.get("LastEvaluatedKey")
-        return [from_item(item) for item in found["Items"]], None if last is None else Cursor(0, last)
+        return list(found["Items"]), None if last is None else Cursor(0, last)
 
     return look
 
 
 def _shelves(op: List, place: Place, judged: int) -> Look:
-    state = op.state or State.CLAIMED
+    state = op.state or (State.RELEASED if op.resting else State.CLAIMED)
 
-    def look(cursor: Cursor, limit: int) -> Plan[tuple[list[Record], Cursor | None]]:
+    def look(cursor: Cursor, limit: int) -> Plan[tuple[list[Item], Cursor | None]]:
         found = yield query(
             place.table,
             shelf_name(state, cursor.shelf),
             lapsed_at=judged if op.lapsed else None,
+            # What was released at a recovery point never expires: it stands at the end of its shelf.
+            after=FOREVER - 1 if op.resting else None,
             Limit=limit,
             ExclusiveStartKey=cursor.key,
         )
-        records = yield from read_all(place, [item["id"]["B"] for item in found["Items"]])
+        items = yield from read_all(place, [item["id"]["B"] for item in found["Items"]])
         last = found.get("LastEvaluatedKey")
         if last is not None:
-            return records, Cursor(cursor.shelf, last)
-        return records, Cursor(cursor.shelf + 1, None) if cursor.shelf + 1 < SHARDS else None
+            return items, Cursor(cursor.shelf, last)
+        return items, Cursor(cursor.shelf + 1, None) if cursor.shelf + 1 < SHARDS else None
 
     return look
 
 
-def read_all(place: Place, ids: Sequence[bytes]) -> Plan[list[Record]]:
-    """The records, in the order of their ids; one that has gone meanwhile is left out."""
+def read_all(place: Place, ids: Sequence[bytes]) -> Plan[list[Item]]:
+    """The items, in the order of their ids; one that has gone meanwhile is left out."""
     items: dict[bytes, Item] = {}
     for start in range(0, len(ids), MANY):
         request = get_many(place.table, ids[start : start + MANY])
@@ -128,7 +138,7 @@ def read_all(place: Place, ids: Sequence[bytes]) -> Plan[list[Record]]:
             if not left:
                 break
             request = Request("batch_get_item", {"RequestItems": left})
-    return [from_item(items[bytes(each)]) for each in ids if bytes(each) in items]
+    return [items[bytes(each)] for each in ids if bytes(each) in items]
 
 
 def listed(record: Record, op: List, now: int) -> bool:
@@ -137,7 +147,8 @@ def listed(record: Record, op: List, now: int) -> bool:
     same = all(getattr(record, name) == value for name, value in wanted.items() if value is not None)
     if op.state is State.RELEASED and record.expired(now):
         return False
-    return same and (not op.lapsed or record.lapsed(now))
+    resting = record.state is State.RELEASED and record.point != ""
+    return same and (not op.lapsed or record.lapsed(now)) and (not op.resting or resting)
 
 
 # Stats ----------------------------------------------------------------------------------------------------------------
@@ -166,6 +177,8 @@ def counts(place: Place, judged: int) -> Iterator[Count]:
 
 def stats(op: Stats, place: Place) -> Plan[StatsReply]:
     now, judged = moment(op, place)
+    if op.namespace is not None:
+        return (yield from _stats_of(op.namespace, place, now, judged))
     total = dict.fromkeys(("claimed", "released", "completed", "uncertain", "lapsed", "expired", ""), 0)
     asked = list(counts(place, judged))
     while asked:
@@ -182,6 +195,22 @@ def stats(op: Stats, place: Place) -> Plan[StatsReply]:
     return StatsReply(**total, now=now)
 
 
+def _stats_of(namespace: str, place: Place, now: int, judged: int) -> Plan[StatsReply]:
+    """The index does not know whose a record is, so all are read."""
+    total = dict.fromkeys(("claimed", "released", "completed", "uncertain", "lapsed", "expired"), 0)
+    start: Item | None = None
+    while True:
+        found = yield scan(place.table, {"ns": namespace}, ExclusiveStartKey=start)
+        records, _ = readable(found["Items"], from_item, lambda item: bytes(item["id"]["B"]))
+        for record in records:
+            total[record.state.value] += 1
+            total["lapsed"] += record.lapsed(judged)
+            total["expired"] += record.state in SETTLED and record.expired(judged)
+        start = found.get("LastEvaluatedKey")
+        if start is None:
+            return StatsReply(**total, now=now)
+
+
 # Reap -----------------------------------------------------------------------------------------------------------------
 
 
@@ -191,7 +220,7 @@ def reap(op: Reap, place: Place) -> Plan[int]:
     reaped = 0
     for state in sorted(SETTLED, key=lambda each: each.value):
         for shard in range(SHARDS):
-            reaped += yield from _reap_shelf(shelf_name(state, shard), place, judged, op.limit - reaped)
+            reaped += yield from _reap_shelf(shelf_name(state, shard), place, judged, op.limit - reaped, op.namespace)
     return reaped
 
 
@@ -201,12 +230,14 @@ def ended_by(judged: int) -> int:
     return judged - KEPT_AFTER_COMPLETION
 
 
-def _reap_shelf(shelf: str, place: Place, judged: int, limit: int) -> Plan[int]:
+def _reap_shelf(shelf: str, place: Place, judged: int, limit: int, namespace: str | None) -> Plan[int]:
     reaped, start = 0, None
     while reaped < limit:
         due = {"before": judged, "lapsed_at": ended_by(judged)}
         found = yield query(place.table, shelf, **due, Limit=limit - reaped, ExclusiveStartKey=start)
         ids = [bytes(item["id"]["B"]) for item in found["Items"]]
+        if namespace is not None:
+            ids = yield from _of(namespace, place, ids)
         for place_in in range(0, len(ids), TOGETHER):
             asked = [
                 delete_expired(place.table, each, judged, ended_by(judged))
@@ -218,6 +249,12 @@ def _reap_shelf(shelf: str, place: Place, judged: int, limit: int) -> Plan[int]:
         if start is None:
             break
     return reaped
+
+
+def _of(namespace: str, place: Place, ids: Sequence[bytes]) -> Plan[list[bytes]]:
+    """Those of one application."""
+    items = yield from read_all(place, ids)
+    return [bytes(item["id"]["B"]) for item in items if item.get("ns", {}).get("S", "") == namespace]
 
 
 WHOLE: dict[type[Op[Any]], Callable[[Any, Place], Plan[Any]]] = {List: listing, Stats: stats, Reap: reap}

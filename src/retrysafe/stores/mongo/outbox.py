@@ -9,7 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from retrysafe.core.jobs import FailJob, FinishJobs, Job, ListJobs, ReviveJob, Stage, StagedJob, TakeJobs
+from retrysafe.core.jobs import (
+    AssignJobs,
+    FailJob,
+    FinishJobs,
+    Job,
+    ListJobs,
+    Namespaces,
+    NamespacesReply,
+    ReturnJob,
+    ReviveJob,
+    Stage,
+    StagedJob,
+    TakeJobs,
+)
 from retrysafe.core.ops import Op
 from retrysafe.stores.base import Plan
 from retrysafe.stores.mongo.plans import Command, Plans
@@ -35,7 +48,7 @@ def stage(plans: Plans, op: Stage) -> Plan[Command, int]:
     first = last - len(fresh) + 1
     staged = 0
     for place, job in enumerate(fresh):
-        staged += yield from _put(plans, job.id, _written(job, first + place, now))
+        staged += yield from _put(plans, job.id, _written(job, first + place, now, op.namespace))
     return staged
 
 
@@ -67,18 +80,20 @@ def _put(plans: Plans, job_id: str, document: dict[str, Any]) -> Plan[Command, i
 
 
 def take(plans: Plans, op: TakeJobs) -> Plan[Command, tuple[StagedJob, ...]]:
+    """One by one, in their order: so of an order key a run may go out, each when the one before it is ours."""
     now = yield from plans.clock(op.now)
     taken: list[StagedJob] = []
+    turn = Turn(op)
     after = 0
     while len(taken) < op.limit:
-        # Those that wait for their turn stand in the way too, so they are read as well.
-        found = yield from _found(plans, {"sequence": {"$gt": after}, "dead": False}, op.limit * _LOOK_AHEAD + 1)
+        found = yield from _found(plans, {**turn.wanted(now), "sequence": {"$gt": after}}, op.limit * _LOOK_AHEAD + 1)
         for each in found:
             after = each["sequence"]
-            if each["due"] > now or not (yield from _first(plans, each)):
+            if not (yield from turn.come(plans, each)):
                 continue
             leased = yield from _lease(plans, each, op, now)
             if leased is not None:
+                turn.took(each)
                 taken.append(leased)
             if len(taken) == op.limit:
                 break
@@ -87,20 +102,58 @@ def take(plans: Plans, op: TakeJobs) -> Plan[Command, tuple[StagedJob, ...]]:
     return tuple(taken)
 
 
-def _first(plans: Plans, job: Mapping[str, Any]) -> Plan[Command, bool]:
-    """Whether no job of the same order key stands before it."""
-    if not job["order"]:
+class Turn:
+    """Whose turn it is among jobs that share an order key: nobody's before one that is not ours is gone."""
+
+    def __init__(self, op: TakeJobs) -> None:
+        self._op = op
+        self._ours: dict[str, list[str]] = {}
+        self._held_up: set[str] = set()
+
+    def wanted(self, now: int) -> dict[str, Any]:
+        op = self._op
+        return {
+            "dead": False,
+            "due": {"$lte": now},
+            "token": {"$ne": b""} if op.left else b"",
+            "topic": {"$nin" if op.others else "$in": list(op.topics)},
+            "namespace": whose(op.namespace, unnamed=op.unnamed),
+        }
+
+    def come(self, plans: Plans, job: Mapping[str, Any]) -> Plan[Command, bool]:
+        order = job["order"]
+        if not order:
+            return True
+        if order in self._held_up:
+            return False
+        before = {
+            "order": order,
+            "dead": False,
+            "sequence": {"$lt": job["sequence"]},
+            "namespace": whose(self._op.namespace, unnamed=self._op.unnamed),
+            "_id": {"$nin": self._ours.get(order, [])},
+        }
+        if (yield from _found(plans, before, 1, {"_id": 1})):
+            self._held_up.add(order)
+            return False
         return True
-    before = {"order": job["order"], "dead": False, "sequence": {"$lt": job["sequence"]}}
-    return not (yield from _found(plans, before, 1, {"_id": 1}))
+
+    def took(self, job: Mapping[str, Any]) -> None:
+        self._ours.setdefault(job["order"], []).append(job["_id"])
+
+
+def whose(namespace: str, *, unnamed: bool) -> dict[str, Any]:
+    """A job staged by a release before has no such field: null matches that too."""
+    names: list[str | None] = [namespace] if namespace else []
+    return {"$in": [*names, "", None] if unnamed or not namespace else names}
 
 
 def _lease(plans: Plans, job: Mapping[str, Any], op: TakeJobs, now: int) -> Plan[Command, StagedJob | None]:
     body = {
         "findAndModify": plans.names.outbox,
-        # Whoever leased it in between has counted an attempt.
-        "query": {"_id": job["_id"], "dead": False, "due": job["due"], "attempts": job["attempts"]},
-        "update": {"$set": {"due": now + op.lease, "token": op.token}, "$inc": {"attempts": 1}},
+        # Whoever leased it in between has written its token.
+        "query": {"_id": job["_id"], "dead": False, "due": job["due"], "token": job["token"]},
+        "update": {"$set": {"due": now + op.lease, "token": op.token}, "$inc": {"deliveries": 1}},
         "new": True,
     }
     reply = yield from plans.write(body)
@@ -121,17 +174,45 @@ def fail(plans: Plans, op: FailJob) -> Plan[Command, bool]:
     return (yield from _change(plans, {"_id": op.id, "token": op.token}, changed))
 
 
+def give_back(plans: Plans, op: ReturnJob) -> Plan[Command, bool]:
+    now = yield from plans.clock(op.now)
+    changed = {"due": now + op.delay, "error": op.error, "token": b""}
+    return (yield from _change(plans, {"_id": op.id, "token": op.token}, changed, {"deliveries": -1}))
+
+
 def revive(plans: Plans, op: ReviveJob) -> Plan[Command, bool]:
     now = yield from plans.clock(op.now)
-    changed = {"dead": False, "due": now, "attempts": 0, "error": ""}
-    return (yield from _change(plans, {"_id": op.id, "dead": True}, changed))
+    changed = {"dead": False, "due": now, "attempts": 0, "deliveries": 0, "error": ""}
+    condition = {"_id": op.id, "dead": True, "namespace": whose(op.namespace, unnamed=False)}
+    return (yield from _change(plans, condition, changed))
 
 
-def _change(plans: Plans, condition: dict[str, Any], changed: dict[str, Any]) -> Plan[Command, bool]:
+def assign(plans: Plans, op: AssignJobs) -> Plan[Command, int]:
+    unnamed = {"namespace": whose("", unnamed=True)}
+    update = {"q": unnamed, "u": {"$set": {"namespace": op.namespace}}, "multi": True}
+    reply = yield from plans.write({"update": plans.names.outbox, "updates": [update]})
+    return int(reply["n"])
+
+
+def namespaces(plans: Plans, op: Namespaces) -> Plan[Command, NamespacesReply]:
+    unnamed = {"namespace": whose("", unnamed=True)}
+    counted = yield Command({"count": plans.names.outbox, "query": unnamed}, writes=False)
+    if not counted["n"] and not op.every:
+        return NamespacesReply(0, ())
+    names: set[str] = set()
+    for collection in (plans.names.keys, plans.names.outbox):
+        found = yield Command({"distinct": collection, "key": "namespace"}, writes=False)
+        names |= {name for name in found["values"] if name}
+    return NamespacesReply(int(counted["n"]), tuple(sorted(names)))
+
+
+def _change(
+    plans: Plans, condition: dict[str, Any], changed: dict[str, Any], added: dict[str, int] | None = None
+) -> Plan[Command, bool]:
     body = {
         "findAndModify": plans.names.outbox,
         "query": condition,
-        "update": {"$set": changed},
+        "update": {"$set": changed, **({"$inc": added} if added else {})},
         "fields": {"_id": 1},
     }
     reply = yield from plans.write(body)
@@ -142,6 +223,8 @@ def listing(plans: Plans, op: ListJobs) -> Plan[Command, tuple[StagedJob, ...]]:
     condition: dict[str, Any] = {"sequence": {"$gt": op.after}}
     if op.dead:
         condition["dead"] = True
+    if op.namespace is not None:
+        condition["namespace"] = whose(op.namespace, unnamed=False)
     found = yield from _found(plans, condition, op.limit)
     return tuple(map(_read, found))
 
@@ -154,7 +237,7 @@ def _found(
     return (yield from plans.found({**body, "batchSize": limit, "projection": fields or {}}))
 
 
-def _written(job: Job, sequence: int, now: int) -> dict[str, Any]:
+def _written(job: Job, sequence: int, now: int, namespace: str) -> dict[str, Any]:
     return {
         "topic": job.topic,
         "payload": job.payload,
@@ -166,13 +249,22 @@ def _written(job: Job, sequence: int, now: int) -> dict[str, Any]:
         "token": b"",
         "dead": False,
         "error": "",
+        "namespace": namespace,
+        "deliveries": 0,
     }
 
 
 def _read(found: Mapping[str, Any]) -> StagedJob:
     job = Job(found["_id"], found["topic"], found["payload"], found["order"])
     return StagedJob(
-        job, found["sequence"], found["created"], found["attempts"], found["due"], found["dead"], found["error"]
+        job,
+        found["sequence"],
+        found["created"],
+        found.get("deliveries", 0),  # a job staged by a release before has none of the two
+        found["due"],
+        found["dead"],
+        found["error"],
+        found.get("namespace", ""),
     )
 
 
@@ -181,7 +273,10 @@ JOB_PLANS: dict[type[Any], Callable[[Plans, Any], Any]] = {
     TakeJobs: take,
     FinishJobs: finish,
     FailJob: fail,
+    ReturnJob: give_back,
     ReviveJob: revive,
+    AssignJobs: assign,
+    Namespaces: namespaces,
     ListJobs: listing,
 }
 

@@ -35,7 +35,7 @@ from retrysafe.core.ops import (
 from retrysafe.core.records import Record
 from retrysafe.core.states import SETTLED, State
 from retrysafe.errors import StoreUnavailable
-from retrysafe.stores.base import Plan
+from retrysafe.stores.base import Plan, readable
 from retrysafe.stores.mongo import documents, moving
 from retrysafe.stores.mongo.settings import WRITE_CONCERN, Names
 
@@ -45,6 +45,8 @@ ROUNDS = 20
 """How often a command is sent again when two writers met on one document. Each time somebody got on."""
 
 _RECOGNISABLE = (Advance, Complete, Release, Withdraw, Suspect, Resolve)
+RESTING = {"state": State.RELEASED.value, "point": {"$gt": ""}}
+"""What was released at a recovery point; the index for it says the same."""
 _SETTLED = sorted(state.value for state in SETTLED)
 TOLD = {"found": "$$ROOT", "now": {"$toLong": "$$NOW"}}
 """A projection: the document, and the server's clock when it was read."""
@@ -188,7 +190,7 @@ class Plans:
     def reap(self, op: Reap) -> Plan[Command, int]:
         now = yield from self.clock(op.now)
         ended = {"completed": {"$lte": now - KEPT_AFTER_COMPLETION}}  # only what was withdrawn expires sooner than that
-        expired = {"state": {"$in": _SETTLED}, "expires": {"$lte": now}, **ended}
+        expired = {"state": {"$in": _SETTLED}, "expires": {"$lte": now}, **ended, **_whose(op.namespace)}
         found = yield Command(
             {
                 "find": self.names.keys,
@@ -220,9 +222,10 @@ class Plans:
         seen = found["cursor"]["firstBatch"]
         if cut:
             yield Command({"killCursors": self.names.keys, "cursors": [found["cursor"]["id"]]}, writes=False)
-        page = tuple(documents.read(each) for each in seen[: op.limit])
+        shown = seen[: op.limit]
+        page, unreadable = readable(shown, documents.read, lambda each: bytes(each["_id"]))
         more = cut or len(seen) > op.limit
-        return Page(page, page[-1].id.hex() if more and page else "")
+        return Page(page, bytes(shown[-1]["_id"]).hex() if more and shown else "", unreadable)
 
     def _condition(self, op: List) -> Plan[Command, dict[str, Any]]:
         condition: dict[str, Any] = {}
@@ -236,6 +239,8 @@ class Plans:
         if op.lapsed:
             now = yield from self.clock(op.now)
             states.append({"state": State.CLAIMED.value, "lease_until": {"$lte": now}})
+        if op.resting:
+            states.append(RESTING)
         if op.state is State.RELEASED:
             now = yield from self.clock(op.now)
             states.append({"expires": {"$gt": now}})
@@ -250,7 +255,8 @@ class Plans:
             "lapsed": {"$sum": {"$cond": [{"$lte": ["$lease_until", now]}, 1, 0]}},
             "expired": {"$sum": {"$cond": [{"$and": reapable}, 1, 0]}},
         }
-        body: dict[str, Any] = {"aggregate": self.names.keys, "pipeline": [{"$group": counted}], "cursor": {}}
+        stages = [{"$match": _whose(op.namespace)}, {"$group": counted}]
+        body: dict[str, Any] = {"aggregate": self.names.keys, "pipeline": stages, "cursor": {}}
         found = yield Command(body, writes=False)
         by_state = {each["_id"]: each for each in found["cursor"]["firstBatch"]}
 
@@ -266,6 +272,10 @@ class Plans:
             expired=of(State.RELEASED, "expired") + of(State.COMPLETED, "expired"),
             now=now,
         )
+
+
+def _whose(namespace: str | None) -> dict[str, Any]:
+    return {} if namespace is None else {"namespace": {"$eq": namespace}}
 
 
 def granted(record: Record, op: Claim) -> bool:

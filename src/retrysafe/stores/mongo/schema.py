@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from retrysafe.stores.base import Plan
-from retrysafe.stores.mongo.plans import Command, Plans
+from retrysafe.stores.mongo.plans import RESTING, Command, Plans
 from retrysafe.stores.mongo.settings import WRITE_CONCERN, Names
 
 _OPEN = {"state": {"$in": ["claimed", "uncertain"]}}
@@ -19,6 +19,7 @@ def indexes(names: Names) -> dict[str, list[dict[str, Any]]]:
         names.keys: [
             {"name": "by_state", "key": {"state": 1, "lease_until": 1}},
             {"name": "expiring", "key": {"expires": 1}},
+            {"name": "resting", "key": {"namespace": 1, "_id": 1}, "partialFilterExpression": RESTING},
             # The sweeper: settled records have this date, and go some time after it. Nothing relies on it (I12).
             {"name": "sweep", "key": {"sweep": 1}, "expireAfterSeconds": 0},
         ],
@@ -26,6 +27,8 @@ def indexes(names: Names) -> dict[str, list[dict[str, Any]]]:
         names.outbox: [
             {"name": "by_sequence", "key": {"sequence": 1}, "unique": True},
             {"name": "ordered", "key": {"order": 1, "sequence": 1}},
+            {"name": "turns", "key": {"namespace": 1, "order": 1, "sequence": 1}},
+            {"name": "lanes", "key": {"namespace": 1, "dead": 1, "topic": 1, "sequence": 1}},
         ],
     }
 

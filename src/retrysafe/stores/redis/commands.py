@@ -33,9 +33,9 @@ from retrysafe.core.ops import (
     Withdraw,
 )
 from retrysafe.core.records import Record
-from retrysafe.core.states import State
+from retrysafe.core.states import SETTLED, State
 from retrysafe.errors import StoreError, UsageError
-from retrysafe.stores.base import Plan, R
+from retrysafe.stores.base import Plan, R, readable
 from retrysafe.stores.redis.layout import LAPSE_CODES, STATE_CODES, VERSION, Layout, Script, script
 from retrysafe.stores.redis.rows import (
     BORN,
@@ -203,38 +203,44 @@ READ: dict[type[Any], Callable[[Any, Any], Any]] = {Claim: _read_claim, Lookup: 
 def _reap(op: Reap, layout: Layout) -> Plan[Call, int]:
     """Counts the records deleted, and those the server had expired by itself whose names were still kept."""
     went = 0
+    whose = () if op.namespace is None else (text(op.namespace),)
     for bucket in range(layout.buckets):
-        while went < op.limit:
-            asked = min(op.limit - went, STRETCH)
-            gone = yield Call(script("reap"), layout.bucket(bucket), (_moment(op.now), number(asked)))
-            went += gone
-            if gone < asked:
-                break
+        passed, more = 0, 1
+        while went < op.limit and more:
+            asked = number(min(op.limit - went, STRETCH))
+            arguments = (_moment(op.now), asked, number(passed), *whose)
+            gone, over, more = yield Call(script("reap"), layout.bucket(bucket), arguments)
+            went, passed = went + gone, passed + over
     return went
 
 
 def _list(op: List, layout: Layout) -> Plan[Call, Page]:
     """One page, of at least one record unless there are no more."""
-    if op.lapsed and op.state not in (None, State.CLAIMED):
+    if (op.lapsed and op.state not in (None, State.CLAIMED)) or (op.resting and op.state not in (None, State.RELEASED)):
         return Page((), "")
-    state = State.CLAIMED if op.lapsed else op.state
+    if op.lapsed and op.resting:
+        return Page((), "")
+    state = State.CLAIMED if op.lapsed else State.RELEASED if op.resting else op.state
+    only = b"lapsed" if op.lapsed else b"resting" if op.resting else b""
     filters = _filters(op)
     index = _ANY if state is None else _STATES[state]
     bucket, after = _position(op.cursor, layout)
     while bucket < layout.buckets:
         moment, _, name = after.partition(":")
-        where = (moment.encode(), name.encode(), number(op.limit), number(STRETCH), index, b"1" if op.lapsed else b"")
+        where = (moment.encode(), name.encode(), number(op.limit), number(STRETCH), index, only)
         last, *rows = yield Call(script("list"), layout.bucket(bucket), (_moment(op.now), *where, *filters))
         after = last.decode()
         if not after:
             bucket += 1
         if rows:
             more = f"{bucket}:{after}" if bucket < layout.buckets else ""
-            return Page(tuple(_listed(member, found) for member, *found in rows), more)
+            page, unreadable = readable(rows, _listed, lambda row: bytes.fromhex(row[0].decode()))
+            return Page(page, more, unreadable)
     return Page((), "")
 
 
-def _listed(member: bytes, found: list[bytes]) -> Record:
+def _listed(row: list[bytes]) -> Record:
+    member, *found = row
     return record(bytes.fromhex(member.decode()), found)
 
 
@@ -257,7 +263,24 @@ def _position(cursor: str, layout: Layout) -> tuple[int, str]:
     return int(found["bucket"]), found["after"] or ""
 
 
+def _stats_of(op: Stats, layout: Layout) -> Plan[Call, StatsReply]:
+    """The index does not know whose a record is, so all are read."""
+    now, *_ = yield Call(script("stats"), layout.bucket(0), (_moment(op.now),))
+    total = dict.fromkeys(("claimed", "released", "completed", "uncertain", "lapsed", "expired"), 0)
+    page = Page((), "")
+    while True:
+        page = yield from _list(List(namespace=op.namespace, cursor=page.cursor, limit=STRETCH, now=now), layout)
+        for found in page.records:
+            total[found.state.value] += 1
+            total["lapsed"] += found.lapsed(now)
+            total["expired"] += found.state in SETTLED and found.expired(now)
+        if not page.cursor:
+            return StatsReply(**total, now=now)
+
+
 def _stats(op: Stats, layout: Layout) -> Plan[Call, StatsReply]:
+    if op.namespace is not None:
+        return (yield from _stats_of(op, layout))
     now, sums = 0, [0] * 6
     for bucket in range(layout.buckets):
         moment, *counts = yield Call(script("stats"), layout.bucket(bucket), (_moment(op.now),))

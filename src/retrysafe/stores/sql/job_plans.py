@@ -5,28 +5,85 @@ sequence number may commit after a higher one was read, and a range would take i
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
+from string import ascii_lowercase
 from typing import Any
 
-from retrysafe.core.jobs import FailJob, FinishJobs, Job, ListJobs, ReviveJob, Stage, StagedJob, TakeJobs
+from retrysafe.core.jobs import (
+    AssignJobs,
+    FailJob,
+    FinishJobs,
+    Job,
+    ListJobs,
+    Namespaces,
+    NamespacesReply,
+    ReturnJob,
+    ReviveJob,
+    Stage,
+    StagedJob,
+    TakeJobs,
+)
 from retrysafe.stores.base import Plan
-from retrysafe.stores.sql.dialect import Statement
+from retrysafe.stores.sql.dialect import Dialect, Statement
+from retrysafe.stores.sql.names import Names
 
 Texts = dict[str, str]
+Fill = Callable[[str], str]
+
+_SLOT = re.compile(r"\{(left|lane|whose) (\w+)\}")
 
 
 def stage(texts: Texts, op: Stage) -> Plan[Statement, int]:
     staged = 0
     for job in op.jobs:
-        values = {"id": job.id, "topic": job.topic, "payload": job.payload, "order_key": job.order, "now": op.now}
+        values = {
+            "id": job.id,
+            "topic": job.topic,
+            "payload": job.payload,
+            "order_key": job.order,
+            "now": op.now,
+            "namespace": op.namespace,
+        }
         staged += len((yield Statement(texts["job_stage"], values)))
     return staged
 
 
-def take(texts: Texts, op: TakeJobs) -> Plan[Statement, tuple[StagedJob, ...]]:
-    values = {"limit": op.limit, "token": op.token, "lease": op.lease, "now": op.now}
-    taken = yield Statement(texts["job_take"], values)
+def take(texts: Texts, op: TakeJobs, fill: Fill) -> Plan[Statement, tuple[StagedJob, ...]]:
+    if not op.topics and not op.others:
+        return ()
+    names = {f"topic_{letters(place)}": topic for place, topic in enumerate(op.topics)}
+    values = {
+        "limit": op.limit,
+        "token": op.token,
+        "lease": op.lease,
+        "now": op.now,
+        "namespace": op.namespace,
+        **names,
+    }
+    slots = {
+        "left": "{table}.token <> {empty}" if op.left else "{table}.token = {empty}",
+        "lane": lane(op, list(names)),
+        # One namespace is said as one: the index then gives the jobs in their order.
+        "whose": "{table}.namespace IN (:namespace, '')" if op.unnamed else "{table}.namespace = :namespace",
+    }
+    text = _SLOT.sub(lambda slot: fill(slots[slot[1]].replace("{table}", slot[2])), texts["job_take"])
+    taken = yield Statement(text, values)
     return tuple(sorted(map(read, taken), key=lambda job: job.sequence))
+
+
+def lane(op: TakeJobs, names: Sequence[str]) -> str:
+    """Which topics, as a condition."""
+    if not names:
+        return "1 = 1"
+    listed = ", ".join(f":{name}" for name in names)
+    return f"{{table}}.topic {'NOT IN' if op.others else 'IN'} ({listed})"
+
+
+def letters(number: int) -> str:
+    """A number as a parameter's name may have it: a, b, … z, ba, bb …"""
+    more, last = divmod(number, 26)
+    return (letters(more) if more else "") + ascii_lowercase[last]
 
 
 def finish(texts: Texts, op: FinishJobs) -> Plan[Statement, int]:
@@ -41,26 +98,59 @@ def fail(texts: Texts, op: FailJob) -> Plan[Statement, bool]:
     return bool((yield Statement(texts["job_fail"], values)))
 
 
+def give_back(texts: Texts, op: ReturnJob) -> Plan[Statement, bool]:
+    values = {"id": op.id, "token": op.token, "error": op.error, "delay": op.delay, "now": op.now}
+    return bool((yield Statement(texts["job_return"], values)))
+
+
 def revive(texts: Texts, op: ReviveJob) -> Plan[Statement, bool]:
-    return bool((yield Statement(texts["job_revive"], {"id": op.id, "now": op.now})))
+    values = {"id": op.id, "now": op.now, "namespace": op.namespace}
+    return bool((yield Statement(texts["job_revive"], values)))
+
+
+def assign(texts: Texts, op: AssignJobs) -> Plan[Statement, int]:
+    return len((yield Statement(texts["job_assign"], {"namespace": op.namespace})))
+
+
+def namespaces(texts: Texts, op: Namespaces) -> Plan[Statement, NamespacesReply]:
+    ((unnamed,),) = yield Statement(texts["job_unnamed"], {}, writes=False)
+    if not unnamed and not op.every:
+        return NamespacesReply(0, ())
+    found = yield Statement(texts["namespaces"], {}, writes=False)
+    return NamespacesReply(int(unnamed), tuple(sorted(name for (name,) in found if name)))
 
 
 def listing(texts: Texts, op: ListJobs) -> Plan[Statement, tuple[StagedJob, ...]]:
-    values = {"after": op.after, "limit": op.limit, "dead": int(op.dead)}
+    values = {
+        "after": op.after,
+        "limit": op.limit,
+        "dead": int(op.dead),
+        "namespace": op.namespace or "",
+        "every": int(op.namespace is None),
+    }
     return tuple(map(read, (yield Statement(texts["job_list"], values, writes=False))))
 
 
 def read(row: Sequence[Any]) -> StagedJob:
-    sequence, job_id, topic, payload, order_key, created, attempts, due, dead, error = row
+    sequence, job_id, topic, payload, order_key, created, deliveries, due, dead, error, namespace = row
     job = Job(job_id, topic, bytes(payload), order_key)
-    return StagedJob(job, sequence, created, attempts, due, bool(dead), error)
+    return StagedJob(job, sequence, created, deliveries, due, bool(dead), error, namespace)
+
+
+_NO_NAMES = Names("", "", "")
+
+
+def filling(dialect: Dialect) -> Fill:
+    return lambda text: dialect.fill(text, _NO_NAMES)
 
 
 PLANS: dict[type[Any], Callable[[Texts, Any], Any]] = {
     Stage: stage,
-    TakeJobs: take,
     FinishJobs: finish,
     FailJob: fail,
+    ReturnJob: give_back,
     ReviveJob: revive,
+    AssignJobs: assign,
+    Namespaces: namespaces,
     ListJobs: listing,
 }

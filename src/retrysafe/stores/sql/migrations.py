@@ -16,6 +16,8 @@ from retrysafe.stores.sql.names import Names
 
 _TABLE = re.compile(r"CREATE TABLE (?:IF NOT EXISTS )?(\S+)")
 _ALTERED = re.compile(r"ALTER (?:/\*.*?\*/ )?TABLE (\S+)")
+_INDEX = re.compile(r"CREATE INDEX (?:IF NOT EXISTS )?(\S+) ON (\S+)")
+_KEY = re.compile(r"ADD KEY (\S+)")
 _COLUMN = re.compile(r"ADD COLUMN (?:IF NOT EXISTS )?(\w+)")
 
 
@@ -62,9 +64,24 @@ def forwards(dialect: Dialect, names: Names, version: int) -> list[str]:
 
 def backwards(dialect: Dialect, names: Names, version: int) -> list[str]:
     """From this version to the one before: what it made is dropped, and with it what is remembered there."""
-    dropped = [f"ALTER TABLE {table} DROP COLUMN {column}" for table, column in columns(dialect, names, version)]
+    dropped = without_indexes(dialect, names, version)
+    dropped += [f"ALTER TABLE {table} DROP COLUMN {column}" for table, column in columns(dialect, names, version)]
     dropped += [f"DROP TABLE IF EXISTS {table}" for table in reversed(tables(dialect, names, version))]
     return [*dropped, _put(dialect, names, version - 1)] if version > 1 else dropped
+
+
+def without_indexes(dialect: Dialect, names: Names, version: int) -> list[str]:
+    """Those one version made on tables of earlier ones go before the columns they are on."""
+    made = tables(dialect, names, version)
+    dropped = []
+    for text in _one(dialect, names, version).statements:
+        altered, index = _ALTERED.match(text), _INDEX.match(text)
+        if altered:
+            dropped += [f"ALTER TABLE {altered.group(1)} DROP KEY {key}" for key in _KEY.findall(text)]
+        elif index and index.group(2) not in made:
+            schema = index.group(2).rpartition(".")[0]
+            dropped.append(f"DROP INDEX IF EXISTS {schema + '.' if schema else ''}{index.group(1)}")
+    return dropped
 
 
 def columns(dialect: Dialect, names: Names, version: int) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from retrysafe.core.jobs import StagedJob, TakeJobs
 from retrysafe.core.moves import Grant, born, grantable, recognised
 from retrysafe.core.ops import (
     Advance,
@@ -33,7 +34,7 @@ from retrysafe.core.ops import (
 )
 from retrysafe.core.states import State
 from retrysafe.errors import StoreUnavailable
-from retrysafe.stores.base import Plan
+from retrysafe.stores.base import Plan, readable
 from retrysafe.stores.sql import job_plans, rows
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import Names
@@ -56,6 +57,7 @@ class Plans:
     def __init__(self, dialect: Dialect, names: Names) -> None:
         self._dialect = dialect
         self.texts = dialect.load(names)
+        self._fill = job_plans.filling(dialect)
         self._in_one = "insert_or_read" in self.texts
 
     def of(self, op: Op[R]) -> Plan[Statement, R]:
@@ -144,19 +146,22 @@ class Plans:
         return LookupReply(None if row[0] is None else rows.read(row), moment)
 
     def _reap(self, op: Reap) -> Plan[Statement, int]:
-        gone = yield Statement(self.texts["reap"], {"limit": op.limit, "now": op.now})
+        gone = yield Statement(self.texts["reap"], {"limit": op.limit, "now": op.now, **whose(op.namespace)})
         return len(gone)
 
     def _list(self, op: List) -> Plan[Statement, Page]:
         conditions, values = _conditions(op)
         where = self._dialect.fill(" AND ".join(conditions), _NO_NAMES)
-        text = self.texts["list"].replace("{where}", where)
+        text = self.texts["list_lapsed" if op.lapsed else "list"].replace("{where}", where)
         found = yield Statement(text, values, writes=False)
-        page = tuple(rows.read(row) for row in found[: op.limit])
-        return Page(page, page[-1].id.hex() if len(found) > op.limit else "")
+        page, unreadable = readable(found[: op.limit], rows.read, lambda row: bytes(row[0]))
+        return Page(page, bytes(found[op.limit - 1][0]).hex() if len(found) > op.limit else "", unreadable)
+
+    def _take(self, op: TakeJobs) -> Plan[Statement, tuple[StagedJob, ...]]:
+        return job_plans.take(self.texts, op, self._fill)
 
     def _stats(self, op: Stats) -> Plan[Statement, StatsReply]:
-        counted = yield Statement(self.texts["stats"], {"now": op.now}, writes=False)
+        counted = yield Statement(self.texts["stats"], {"now": op.now, **whose(op.namespace)}, writes=False)
         return StatsReply(*counted[0])
 
     def _install(self, op: Install) -> Plan[Statement, str]:
@@ -180,6 +185,11 @@ def _reply(granted: bool, row: Iterable[Any]) -> ClaimReply:
     return ClaimReply(bool(granted), rows.read(columns), moment)
 
 
+def whose(namespace: str | None) -> dict[str, Any]:
+    """Of one application, or of every one."""
+    return {"namespace": namespace or "", "every": int(namespace is None)}
+
+
 def _conditions(op: List) -> tuple[list[str], dict[str, Any]]:
     values: dict[str, Any] = {"after": bytes.fromhex(op.cursor), "limit": op.limit + 1, "now": op.now}
     conditions = ["id > :after"]
@@ -194,7 +204,10 @@ def _conditions(op: List) -> tuple[list[str], dict[str, Any]]:
     if op.state is State.RELEASED:
         conditions.append("expires > {now}")
     if op.lapsed:
-        conditions.append("state = 'claimed' AND lease_until <= {now}")
+        # Both: the first is what the index of open records says of itself, the second is what is wanted.
+        conditions.append("state IN ('claimed', 'uncertain') AND state = 'claimed' AND lease_until <= {now}")
+    if op.resting:
+        conditions.append("state = 'released' AND point <> ''")
     return conditions, values
 
 
@@ -225,6 +238,7 @@ _FENCED_VALUES: dict[type[Any], Callable[[Any], tuple[str, dict[str, Any]]]] = {
 
 _PLANS: dict[type[Any], Callable[[Plans, Any], Any]] = {
     **{kind: _job_plan(plan) for kind, plan in job_plans.PLANS.items()},
+    TakeJobs: Plans._take,
     Claim: Plans._claim,
     Lookup: Plans._lookup,
     Reap: Plans._reap,

@@ -10,7 +10,7 @@ import pytest
 from retrysafe.core.ops import Stats, StatsReply
 from retrysafe.core.states import State
 from retrysafe.core.times import SECOND
-from retrysafe.testing.builders import claim, complete, listing, release, stats, suspect
+from retrysafe.testing.builders import advance, claim, complete, listing, reap, release, stats, suspect
 from retrysafe.testing.driver import Do
 
 
@@ -81,6 +81,23 @@ def test_a_filter_nothing_matches(do: Do) -> None:
         assert do.listed(listing(**filters, now=50)) == {}
 
 
+def test_only_what_was_released_at_a_recovery_point_rests(do: Do) -> None:
+    """Unfinished work: the worker looks for it among any number of records that were released and need nobody."""
+    for number in range(8):
+        held = do(claim(f"k{number}", namespace=("n1", "n2")[number % 2], on_lapse="resume", now=0))
+        if number >= 4:
+            assert do(advance(held, "paid", b"x", now=0))
+        if number not in (3, 7):
+            assert do(release(held, now=1))
+    for limit in (1, 100):
+        everybody = do.listed(listing(resting=True, limit=limit, now=2))
+        assert {record.key for record in everybody.values()} == {"k4", "k5", "k6"}
+        ours = do.listed(listing(resting=True, namespace="n1", state=State.RELEASED, limit=limit, now=2))
+        assert {record.key for record in ours.values()} == {"k4", "k6"}
+    assert do.listed(listing(resting=True, state=State.CLAIMED, now=2)) == {}
+    assert do.listed(listing(resting=True, lapsed=True, now=200)) == {}
+
+
 def test_lapsed_is_judged_to_the_tick(do: Do) -> None:
     held = do(claim("k", lease=30, now=0))
     assert do.listed(listing(lapsed=True, now=29.999999)) == {}
@@ -133,6 +150,31 @@ def test_stats_count_by_state(do: Do) -> None:
     assert do(stats(now=86_400)) == StatsReply(
         claimed=3, released=3, completed=3, uncertain=3, lapsed=3, expired=6, now=86_400 * SECOND
     )
+
+
+def test_stats_of_one_application(do: Do) -> None:
+    populate(do)
+    assert do(stats(namespace="n2", now=50)) == StatsReply(
+        claimed=1, released=1, completed=1, uncertain=1, lapsed=0, expired=0, now=50 * SECOND
+    )
+    assert do(stats(namespace="n1", now=86_400)) == StatsReply(
+        claimed=2, released=2, completed=2, uncertain=2, lapsed=2, expired=4, now=86_400 * SECOND
+    )
+    assert do(stats(namespace="n3", now=50)) == StatsReply(0, 0, 0, 0, 0, 0, 50 * SECOND)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+def test_an_application_reaps_its_own(do: Do, limit: int) -> None:
+    populate(do)
+    later = 10 * 86_400
+    assert do(stats(namespace="n1", now=later)).expired == 4
+    gone = 0
+    for _ in range(20):
+        gone += do(reap(limit, namespace="n1", now=later))
+    assert gone == 4
+    assert do(stats(namespace="n1", now=later)).expired == 0
+    assert do(stats(namespace="n2", now=later)).expired == 2
+    assert do(reap(namespace="n3", now=later)) == 0
 
 
 @pytest.mark.parametrize("ending", ["completed", "released"])

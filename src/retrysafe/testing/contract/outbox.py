@@ -1,5 +1,7 @@
 """The outbox: jobs are staged once, leased, deleted by exactly their ids, and published in turn where asked.
 
+Namespaces are walls here too (I34): whose a job is was written when it was staged.
+
 For stores whose `capabilities.outbox` is true. I19: a job exists until the one who published it deletes it, by its id;
 I20: at least once, always with the same id.
 """
@@ -7,26 +9,41 @@ I20: at least once, always with the same id.
 from __future__ import annotations
 
 import random
+from typing import Any
 
-from retrysafe.core.jobs import FailJob, FinishJobs, Job, ListJobs, ReviveJob, Stage, StagedJob, TakeJobs
+from retrysafe.core.jobs import (
+    AssignJobs,
+    FailJob,
+    FinishJobs,
+    Job,
+    ListJobs,
+    Namespaces,
+    NamespacesReply,
+    ReturnJob,
+    ReviveJob,
+    Stage,
+    StagedJob,
+    TakeJobs,
+)
 from retrysafe.core.ops import Op
 from retrysafe.core.times import SECOND
 from retrysafe.stores.memory import MemoryStore
+from retrysafe.testing.builders import claim
 from retrysafe.testing.driver import Do
 
 ONE, TWO = b"one".ljust(16), b"two".ljust(16)
 
 
-def job(number: int, order: str = "", payload: bytes = b"{}") -> Job:
-    return Job(f"{number:032x}", "topic", payload, order)
+def job(number: int, order: str = "", payload: bytes = b"{}", topic: str = "topic") -> Job:
+    return Job(f"{number:032x}", topic, payload, order)
 
 
-def stage(*jobs: Job, now: int = 0) -> Stage:
-    return Stage(jobs, now * SECOND)
+def stage(*jobs: Job, namespace: str = "", now: int = 0) -> Stage:
+    return Stage(jobs, now * SECOND, namespace)
 
 
-def take(token: bytes = ONE, limit: int = 100, lease: int = 60, now: int = 0) -> TakeJobs:
-    return TakeJobs(limit, token, lease * SECOND, now * SECOND)
+def take(token: bytes = ONE, limit: int = 100, lease: int = 60, now: int = 0, **which: Any) -> TakeJobs:
+    return TakeJobs(limit, token, lease * SECOND, now * SECOND, **which)
 
 
 def finish(*numbers: int, token: bytes = ONE, now: int = 0) -> FinishJobs:
@@ -35,6 +52,10 @@ def finish(*numbers: int, token: bytes = ONE, now: int = 0) -> FinishJobs:
 
 def fail(number: int, *, token: bytes = ONE, delay: int = 5, dead: bool = False, now: int = 0) -> FailJob:
     return FailJob(job(number).id, token, "why", delay * SECOND, dead, now * SECOND)
+
+
+def give_back(number: int, *, token: bytes = ONE, delay: int = 0, now: int = 0) -> ReturnJob:
+    return ReturnJob(job(number).id, token, "", delay * SECOND, now * SECOND)
 
 
 def numbers(taken: tuple[StagedJob, ...]) -> list[int]:
@@ -63,7 +84,7 @@ def test_what_is_taken_is_nobody_elses_until_the_lease_is_over(do: Do) -> None:
     do(stage(job(1), job(2), job(3)))
     assert numbers(do(take(ONE, limit=2))) == [1, 2]
     assert numbers(do(take(TWO, now=59))) == [3]
-    assert numbers(do(take(TWO, now=60))) == [1, 2]
+    assert numbers(do(take(TWO, now=60, left=True))) == [1, 2]
     assert [each.attempts for each in do(ListJobs())] == [2, 2, 1]
 
 
@@ -79,7 +100,7 @@ def test_only_whoever_holds_a_job_may_delete_or_fail_it(do: Do) -> None:
     do(stage(job(1)))
     assert do(finish(1)) == 0
     do(take(ONE))
-    do(take(TWO, now=60))
+    do(take(TWO, now=60, left=True))
     assert do(finish(1, token=ONE, now=61)) == 0
     assert do(fail(1, token=ONE, now=61)) is False
     assert do(finish(1, token=TWO, now=61)) == 1
@@ -100,29 +121,112 @@ def test_a_dead_job_waits_for_a_person(do: Do) -> None:
     do(take())
     assert do(fail(1, dead=True)) is True
     assert numbers(do(ListJobs(dead=True))) == [1]
-    assert numbers(do(take(TWO, now=1000))) == [2]
+    assert numbers(do(take(TWO, now=1000, left=True))) == [2]
     assert do(ReviveJob(job(2).id)) is False
     assert do(ReviveJob(job(1).id, 1000 * SECOND)) is True
     (revived,) = do(take(TWO, now=1000))
     assert (revived.attempts, revived.error) == (1, "")
 
 
-def test_jobs_of_one_order_go_one_after_the_other(do: Do) -> None:
-    do(stage(job(1, "a"), job(2, "a"), job(3, "b"), job(4), job(5, "b")))
-    assert numbers(do(take())) == [1, 3, 4]
+def test_what_its_taker_left_behind_is_told_apart(do: Do) -> None:
+    """One of them may have ended its process: they are taken apart from those that nobody has tried."""
+    do(stage(job(1), job(2), job(3)))
+    do(take(limit=2))
+    assert numbers(do(take(TWO, now=60))) == [3]
+    assert numbers(do(take(TWO, now=60, left=True, limit=1))) == [1]
+    do(fail(1, token=TWO, delay=0, now=60))
+    assert numbers(do(take(now=60))) == [1], "its taker said what became of it"
+    assert numbers(do(take(now=60, left=True))) == [2]
+
+
+def test_what_is_given_back_does_not_count(do: Do) -> None:
+    do(stage(job(1)))
+    (first,) = do(take())
+    assert do(give_back(1, token=TWO)) is False
+    assert do(give_back(1, delay=9)) is True
+    assert do(give_back(1)) is False
+    assert do(take(now=8)) == ()
+    (again,) = do(take(now=9))
+    assert (first.attempts, again.attempts) == (1, 1)
+
+
+def test_each_topic_has_a_lane(do: Do) -> None:
+    do(stage(job(1, topic="a"), job(2, topic="b"), job(3, topic="c"), job(4, topic="a")))
+    assert numbers(do(take(topics=("b",), others=False))) == [2]
+    assert do(take(topics=("x",), others=False)) == ()
+    assert do(take(topics=(), others=False)) == ()
+    assert numbers(do(take(topics=("a", "x"), others=True))) == [3]
+    assert numbers(do(take(topics=("x", "a"), others=False))) == [1, 4]
+
+
+def test_jobs_of_one_order_go_in_turn_and_to_one_taker(do: Do) -> None:
+    do(stage(job(1, "a"), job(2, "a"), job(3, "b"), job(4), job(5, "b"), job(6, "a")))
+    assert numbers(do(take(limit=4))) == [1, 2, 3, 4]
+    assert do(take(TWO)) == (), "those behind wait until all before them are gone"
     do(finish(3))
     assert numbers(do(take(TWO))) == [5]
-    do(fail(1, delay=30))
+    do(finish(1))
+    assert do(take(TWO)) == ()
+    do(fail(2, delay=30))
     assert do(take(TWO, now=29)) == ()
-    assert numbers(do(take(TWO, now=30))) == [1]
-    do(finish(1, token=TWO))
-    assert numbers(do(take(now=30))) == [2]
+    assert numbers(do(take(TWO, now=30))) == [2, 6]
+
+
+def test_an_order_is_kept_over_topics_and_over_what_was_left_behind(do: Do) -> None:
+    do(stage(job(1, "a", topic="x"), job(2, "a", topic="y"), job(3, "a", topic="x")))
+    assert do(take(topics=("y",), others=False)) == ()
+    assert numbers(do(take(topics=("x",), others=False))) == [1]
+    assert do(take(TWO, now=60)) == (), "the first was left behind, and has to go first"
+    assert numbers(do(take(TWO, now=60, left=True))) == [1]
+    do(finish(1, token=TWO, now=60))
+    assert numbers(do(take(now=60))) == [2, 3]
+
+
+def test_namespaces_are_walls(do: Do) -> None:
+    do(stage(job(1, "o"), job(2, "o"), namespace="shop-a"))
+    do(stage(job(3, "o"), job(4), namespace="shop-b"))
+    assert numbers(do(ListJobs(namespace="shop-a"))) == [1, 2]
+    assert left(do) == [1, 2, 3, 4]
+    assert do(take(namespace="shop")) == ()
+    assert do(take(namespace="")) == ()
+    (first,) = do(take(namespace="shop-a", limit=1))
+    assert (first.job, first.namespace) == (job(1, "o"), "shop-a")
+    assert numbers(do(take(TWO, namespace="shop-b"))) == [3, 4], "an order key is its application's own"
+    do(fail(1, dead=True))
+    assert do(ReviveJob(job(1).id, 0, "shop-b")) is False
+    assert do(ReviveJob(job(1).id, 0)) is False
+    assert do(ReviveJob(job(1).id, 0, "shop-a")) is True
+
+
+def test_a_job_of_no_namespace_is_taken_by_who_is_alone_or_assigned_by_a_person(do: Do) -> None:
+    do(stage(job(1, "o"), job(2, "o")))
+    do(stage(job(3, "o"), namespace="shop"))
+    assert numbers(do(take(namespace="shop"))) == [3], "whose those are nobody knows, so they hold up nobody"
+    do(give_back(3))
+    assert numbers(do(take(namespace="shop", unnamed=True, limit=2))) == [1, 2]
+    assert do(take(TWO, namespace="shop", unnamed=True)) == (), "where they are ours they go first"
+    do(give_back(1))
+    do(give_back(2))
+    assert do(AssignJobs("shop")) == 2
+    assert do(AssignJobs("other")) == 0
+    assert numbers(do(take(namespace="shop"))) == [1, 2, 3]
+
+
+def test_whose_records_and_jobs_there_are(do: Do) -> None:
+    assert do(Namespaces()) == NamespacesReply(0, ())
+    do(claim("k", namespace="shop-a"))
+    do(stage(job(1), namespace="shop-b"))
+    assert do(Namespaces()) == NamespacesReply(0, ()), "nobody needs to know"
+    assert do(Namespaces(every=True)) == NamespacesReply(0, ("shop-a", "shop-b"))
+    do(stage(job(2), job(3)))
+    assert do(Namespaces()) == NamespacesReply(2, ("shop-a", "shop-b"))
 
 
 def test_a_dead_job_does_not_hold_up_those_behind_it(do: Do) -> None:
     do(stage(job(1, "a"), job(2, "a")))
     do(take())
     do(fail(1, dead=True))
+    do(give_back(2))
     assert numbers(do(take())) == [2]
 
 
@@ -142,7 +246,7 @@ def test_any_sequence_is_what_the_reference_store_makes_of_it(do: Do) -> None:
     reference = Do.sync(MemoryStore())
     choose = random.Random(11)
     now = 0
-    for step in range(300):
+    for step in range(400):
         now += choose.choice([0, 1, 5])
         op = anything(choose, now)
         assert described(do(op)) == described(reference(op)), f"step {step}: {op}"
@@ -151,19 +255,35 @@ def test_any_sequence_is_what_the_reference_store_makes_of_it(do: Do) -> None:
 def anything(choose: random.Random, now: int) -> Op[object]:
     token = choose.choice([ONE, TWO])
     number = choose.randrange(6)
+    whose = choose.choice(["", "n1", "n2"])
+    which = {
+        "namespace": whose,
+        "unnamed": choose.random() < 0.2,
+        "left": choose.random() < 0.3,
+        "topics": choose.choice([(), ("x",), ("x", "topic")]),
+        "others": choose.random() < 0.6,
+    }
+    topic = choose.choice(["topic", "x"])
     made: list[Op[object]] = [
-        stage(job(number, choose.choice(["", "a", "b"])), job(choose.randrange(6)), now=now),
-        take(token, limit=choose.choice([1, 3]), lease=choose.choice([2, 8]), now=now),
+        stage(
+            job(number, choose.choice(["", "a", "b"]), topic=topic), job(choose.randrange(6)), namespace=whose, now=now
+        ),
+        take(token, limit=choose.choice([1, 3]), lease=choose.choice([2, 8]), now=now, **which),
+        take(token, limit=choose.choice([1, 3]), lease=choose.choice([2, 8]), now=now, **which),
         finish(number, choose.randrange(6), token=token, now=now),
         fail(number, token=token, delay=3, dead=choose.random() < 0.3, now=now),
-        ReviveJob(job(number).id, now * SECOND),
-        ListJobs(dead=choose.random() < 0.5),
+        give_back(number, token=token, delay=choose.choice([0, 2]), now=now),
+        ReviveJob(job(number).id, now * SECOND, whose),
+        ListJobs(dead=choose.random() < 0.5, namespace=choose.choice([None, whose])),
+        Namespaces(every=choose.random() < 0.5),
     ]
+    if choose.random() < 0.03:
+        return AssignJobs(whose or "n1")
     return choose.choice(made)
 
 
 def described(reply: object) -> object:
     """Sequence numbers are the store's own; their order is not."""
-    if not isinstance(reply, tuple):
+    if not isinstance(reply, tuple) or isinstance(reply, NamespacesReply):
         return reply
     return [each._replace(sequence=0) for each in reply]

@@ -1,12 +1,27 @@
--- Lease what is due. Of jobs that share an order key only the first may be out. What others have locked is theirs.
+-- Lease what is due. Of jobs that share an order key a run from the first one on. What others have locked is theirs: so
+-- it is asked once more of what was taken, and those go back that stand behind one which is not among it.
+DECLARE @taken TABLE (sequence bigint NOT NULL PRIMARY KEY);
 WITH ready AS (
     SELECT TOP (:limit) * FROM {outbox} AS candidate WITH (ROWLOCK, UPDLOCK, READPAST)
-    WHERE dead = 0 AND due <= {now} AND (DATALENGTH(order_key) = 0 OR NOT EXISTS (
+    WHERE dead = 0 AND due <= {now} AND {whose candidate}
+        AND {left candidate} AND {lane candidate} AND (DATALENGTH(order_key) = 0 OR NOT EXISTS (
         SELECT 1 FROM {outbox} AS earlier WITH (READCOMMITTEDLOCK)
-        WHERE earlier.order_key = candidate.order_key AND earlier.dead = 0 AND earlier.sequence < candidate.sequence
+        WHERE earlier.order_key = candidate.order_key AND {whose earlier}
+            AND earlier.dead = 0 AND earlier.sequence < candidate.sequence
+            AND NOT (earlier.due <= {now} AND {left earlier} AND {lane earlier})
     ))
     ORDER BY sequence
 )
-UPDATE ready SET due = {now} + :lease, token = :token, attempts = attempts + 1
-OUTPUT inserted.sequence, inserted.id, inserted.topic, inserted.payload, inserted.order_key, inserted.created,
-    inserted.attempts, inserted.due, inserted.dead, inserted.error
+UPDATE ready SET due = {now} + :lease, token = :token, deliveries = deliveries + 1
+OUTPUT inserted.sequence INTO @taken;
+UPDATE job SET due = {now}, token = {empty}, deliveries = deliveries - 1
+FROM {outbox} AS job JOIN @taken AS mine ON mine.sequence = job.sequence
+WHERE DATALENGTH(job.order_key) > 0 AND EXISTS (
+    SELECT 1 FROM {outbox} AS earlier WITH (READCOMMITTEDLOCK)
+    WHERE earlier.order_key = job.order_key AND {whose earlier}
+        AND earlier.dead = 0 AND earlier.sequence < job.sequence
+        AND earlier.sequence NOT IN (SELECT sequence FROM @taken)
+);
+SELECT job.sequence, id, topic, payload, order_key, created, deliveries, due, dead, error, namespace
+FROM {outbox} AS job JOIN @taken AS mine ON mine.sequence = job.sequence
+WHERE token = :token

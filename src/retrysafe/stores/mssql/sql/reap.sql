@@ -3,6 +3,7 @@
 WITH expired AS (
     SELECT TOP (:limit) id FROM {keys} WITH (ROWLOCK, UPDLOCK, READPAST)
     WHERE state IN ('completed', 'released') AND expires <= {now} AND completed <= {now} - {hour}
+    AND (:every = 1 OR namespace = :namespace)
     ORDER BY expires, id
 )
 DELETE FROM expired OUTPUT deleted.id

@@ -8,3 +8,4 @@ SELECT
     count(CASE WHEN state IN ('completed', 'released') AND expires <= {now} AND completed <= {now} - {hour} THEN 1 END),
     {now}
 FROM {keys}
+WHERE :every = 1 OR namespace = :namespace

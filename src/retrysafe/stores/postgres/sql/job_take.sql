@@ -1,13 +1,22 @@
--- Lease what is due; what another worker is taking is skipped, not waited for. Of jobs that share an order key only
--- the first may be out.
+-- Lease what is due; what another worker is taking is skipped, not waited for. Of jobs that share an order key a run
+-- from the first one on. It is asked once more of what could be locked: another worker may just be taking, or have
+-- taken, one that stands before. {lane} and {left} are put together from fixed fragments (job_plans.py).
 WITH ready AS MATERIALIZED (
-    SELECT sequence FROM {outbox} AS each
-    WHERE dead = 0 AND due <= {now} AND (order_key = '' OR NOT EXISTS (
+    SELECT sequence FROM {outbox} AS candidate
+    WHERE dead = 0 AND due <= {now} AND {whose candidate}
+        AND {left candidate} AND {lane candidate} AND (order_key = '' OR NOT EXISTS (
         SELECT 1 FROM {outbox} AS earlier
-        WHERE earlier.order_key = each.order_key AND earlier.dead = 0 AND earlier.sequence < each.sequence
+        WHERE earlier.order_key = candidate.order_key AND earlier.order_key <> '' AND {whose earlier}
+            AND earlier.dead = 0 AND earlier.sequence < candidate.sequence
+            AND NOT (earlier.due <= {now} AND {left earlier} AND {lane earlier})
     ))
     ORDER BY sequence LIMIT :limit FOR UPDATE SKIP LOCKED
 )
-UPDATE {outbox} AS job SET due = {now} + :lease, token = :token, attempts = attempts + 1
-FROM ready WHERE job.sequence = ready.sequence
-RETURNING job.sequence, id, topic, payload, order_key, created, attempts, due, dead, error
+UPDATE {outbox} AS job SET due = {now} + :lease, token = :token, deliveries = deliveries + 1
+FROM ready WHERE job.sequence = ready.sequence AND (job.order_key = '' OR NOT EXISTS (
+    SELECT 1 FROM {outbox} AS earlier
+    WHERE earlier.order_key = job.order_key AND earlier.order_key <> '' AND {whose earlier}
+        AND earlier.dead = 0 AND earlier.sequence < job.sequence
+        AND earlier.sequence NOT IN (SELECT each.sequence FROM ready AS each)
+))
+RETURNING job.sequence, id, topic, payload, order_key, created, deliveries, due, dead, error, namespace

@@ -3,6 +3,7 @@
 WITH dead AS MATERIALIZED (
     SELECT id FROM {keys}
     WHERE state IN ('completed', 'released') AND expires <= {now} AND completed <= {now} - {hour}
+    AND (:every = 1 OR namespace = :namespace)
     ORDER BY expires, id LIMIT :limit FOR UPDATE SKIP LOCKED
 )
 DELETE FROM {keys} AS k USING dead WHERE k.id = dead.id

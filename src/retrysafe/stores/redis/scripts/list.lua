@@ -3,11 +3,12 @@
 -- A state with few records is read from the index of states and sorted here; otherwise the index of births is
 -- walked, a bounded stretch per call. Both continue after the same cursor, so pages may change over.
 -- KEYS[3] is what every record's name begins with.
--- ARGV: now, after (a birth's moment, an id; '' to begin), limit, stretch, state (0 for any), lapsed ('1' or ''),
+-- ARGV: now, after (a birth's moment, an id; '' to begin), limit, stretch, state (0 for any), only ('lapsed', 'resting' or ''),
 -- then filters (a part's place in `b`, value, …).
 -- Reply: {the moment and the id to continue after, or '' at the end, {id, fields and values …}, …}. Writes nothing.
+-- A record that cannot be judged is there with its id alone: it hides none of the others.
 local moment, after, limit, stretch = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local state, lapsed = tonumber(ARGV[6]), ARGV[7] == '1'
+local state, lapsed, resting = tonumber(ARGV[6]), ARGV[7] == 'lapsed', ARGV[7] == 'resting'
 local now = clock()
 -- Bodies may be large: a page is also full when it holds this many bytes.
 local FULL = 4194304
@@ -16,6 +17,8 @@ local FULL = 4194304
 local function few()
   if state == 0 then return nil end
   local low, high = due(state, lapsed and now or FOREVER)
+  -- What was released at a recovery point never expires: it stands at the end of its band.
+  if resting then low = high end
   if redis.call('ZCOUNT', STATES, low, high) > stretch then return nil end
   local names = {}
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', STATES, low, high)) do
@@ -54,6 +57,7 @@ end
 local function wanted(record, born)
   if state ~= 0 and record.state ~= state then return false end
   if lapsed and record.lease_until > now then return false end
+  if resting and record.pointed == 0 then return false end
   if state == RELEASED and record.expires <= now then return false end
   if not ARGV[8] then return true end
   local sizes, starts, at = {struct.unpack('>I4I4I4I4I4I4I4', born)}, {}, 29
@@ -81,12 +85,13 @@ for _, name in ipairs(names) do
   local member = name[1]
   local key = KEYS[3] .. member
   local parts = redis.pcall('HMGET', key, 'h', 'b')
-  if parts.err then return corrupt(member, parts.err) end
-  if parts[1] or redis.call('EXISTS', key) == 1 then
+  if parts.err then
+    page[#page + 1] = {member}
+  elseif parts[1] or redis.call('EXISTS', key) == 1 then
     local record, bad = judged(parts[1], member)
-    if bad then return bad end
-    if not parts[2] or #parts[2] < 28 then return corrupt(member, 'it does not say how it was born') end
-    if wanted(record, parts[2]) then
+    if bad or not parts[2] or #parts[2] < 28 then
+      page[#page + 1] = {member}
+    elseif wanted(record, parts[2]) then
       local found = redis.call('HGETALL', key)
       page[#page + 1] = {member, unpack(found)}
       for n = 1, #found do bytes = bytes + #found[n] end

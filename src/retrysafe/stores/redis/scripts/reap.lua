@@ -1,22 +1,38 @@
 -- Reap: delete up to a number of expired records of one bucket, and the names of those the server expired
 -- by itself. Expiry is judged by the record's own `expires`, never by its place in an index.
--- KEYS[3] is what every record's name begins with. ARGV: now, limit. Reply: how many went.
-local now, limit, went = clock(), tonumber(ARGV[2]), 0
+-- KEYS[3] is what every record's name begins with. ARGV: now, limit, how many to pass over, and the application whose
+-- records may go (none: everybody's). Reply: {how many went, how many were passed over, whether to look further}.
+local now, limit, skip, whose = clock(), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local went, over, seen = 0, 0, 0
+
+-- What it was born with says whose it is: the sizes of its parts, then these, the fingerprint first.
+local function ours(born)
+  if not whose then return true end
+  if not born or #born < 28 then return false end
+  local fingerprint, namespace = struct.unpack('>I4I4', born)
+  return string.sub(born, 29 + fingerprint, 28 + fingerprint + namespace) == whose
+end
 
 for _, state in ipairs({COMPLETED, RELEASED}) do
   local first, last = due(state, now)
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', STATES, first, last, 'LIMIT', 0, limit - went)) do
+  local passed = math.min(skip, redis.call('ZCOUNT', STATES, first, last))
+  skip = skip - passed
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', STATES, first, last, 'LIMIT', passed, limit - seen)) do
     local key = KEYS[3] .. member
     local gone = redis.call('EXISTS', key) == 0
-    local head = redis.pcall('HGET', key, 'h')
+    local found = redis.pcall('HMGET', key, 'h', 'b')
+    local head = not found.err and found[1]
     local record = type(head) == 'string' and judged(head, member)
+    seen = seen + 1
     -- What cannot be read stays for a person to look at, and does not stop the reaper.
-    if gone or (record and reapable(record, now)) then
+    if gone or (record and reapable(record, now) and ours(found[2])) then
       redis.call('ZREM', STATES, member)
       redis.call('ZREM', BIRTHS, member)
       redis.call('UNLINK', key)
       went = went + 1
+    else
+      over = over + 1
     end
   end
 end
-return went
+return {went, over, seen == limit and 1 or 0}

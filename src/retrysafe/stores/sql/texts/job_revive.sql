@@ -1,2 +1,4 @@
 -- A person says: try that one again.
-UPDATE {outbox} SET dead = 0, due = {now}, attempts = 0, error = '' WHERE id = :id AND dead = 1 RETURNING 1
+UPDATE {outbox} SET dead = 0, due = {now}, attempts = 0, deliveries = 0, error = ''
+WHERE id = :id AND dead = 1 AND namespace = :namespace
+RETURNING 1

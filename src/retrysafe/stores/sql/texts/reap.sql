@@ -3,6 +3,7 @@ DELETE FROM {keys}
 WHERE id IN (
     SELECT id FROM {keys}
     WHERE state IN ('completed', 'released') AND expires <= {now} AND completed <= {now} - {hour}
+    AND (:every = 1 OR namespace = :namespace)
     ORDER BY expires, id LIMIT :limit
 )
 RETURNING 1

@@ -8,3 +8,4 @@ SELECT
     count(*) FILTER (WHERE state IN ('completed', 'released') AND expires <= {now} AND completed <= {now} - {hour}),
     {now}
 FROM {keys}
+WHERE :every = 1 OR namespace = :namespace

@@ -1,0 +1,2 @@
+-- How many jobs belong to no application.
+SELECT count(*) FROM {outbox} WHERE namespace = ''
