@@ -68,7 +68,7 @@ def unreachable(error: Exception) -> StoreUnavailable:
     """No connection was made, so nothing can have happened."""
     number = number_of(error)
     told = f"{number}: {_line(error)}" if number else _line(error)
-    kind = StoreUnreachable if silent(number) or number == 0 else StoreUnavailable  # it may have said no
+    kind = StoreUnreachable if not number or silent(number) else StoreUnavailable  # it may have said no
     return kind(f"no connection to SQL Server ({told}); is it up, and are host, user and database right?")
 
 
