@@ -19,6 +19,7 @@ from retrysafe import RetrySafe
 from retrysafe.core.ops import Stats
 from retrysafe.errors import RetrySafeError
 from retrysafe.operations import operation
+from retrysafe.stores.postgres import deadline
 from tests.faults import frozen_story
 from tests.faults.holding import HOLDING, Holding
 from tests.faults.replaced import AT_ONCE, DEADLINE, STORIES, Place, Story, boundaries, check, freeze_at
@@ -77,9 +78,9 @@ def test_frozen_and_replaced(place: Place, story: Story, capsys: pytest.CaptureF
 class Behind:
     """One caller, in a thread of its own, behind a proxy of its own."""
 
-    def __init__(self, place: Place, story: Story, key: str) -> None:
-        self.place, self.story, self.key = place, story, key
-        self.proxy: Holding = HOLDING[place.store](place.url)
+    def __init__(self, place: Place, story: Story, key: str, hasty: bool = False) -> None:
+        url = place.url.replace("socket_timeout=60", f"socket_timeout={HASTE}") if hasty else place.url
+        self.proxy: Holding = HOLDING[place.store](url)
         url = with_option(self.proxy.url, "pool", "1") if place.store == "postgres" else self.proxy.url
         case = place.case(story, "first", key, 0)
         self.safe = RetrySafe(url, tx=frozen_story.transactions(case))
@@ -112,17 +113,17 @@ def messages(place: Place, story: Story) -> list[str]:
     return list(counted.proxy.seen)
 
 
-def hold_at(place: Place, story: Story, numbers: Sequence[int], seen: Sequence[str]) -> None:
+def hold_at(place: Place, story: Story, numbers: Sequence[int], seen: Sequence[str], hasty: bool = False) -> None:
     for begin in range(0, len(numbers), AT_ONCE):
-        hold_together(place, story, numbers[begin : begin + AT_ONCE], seen)
+        hold_together(place, story, numbers[begin : begin + AT_ONCE], seen, hasty)
 
 
-def hold_together(place: Place, story: Story, numbers: Sequence[int], seen: Sequence[str]) -> None:
+def hold_together(place: Place, story: Story, numbers: Sequence[int], seen: Sequence[str], hasty: bool) -> None:
     keys = [unique(f"m{number}_") for number in numbers]
     with ExitStack() as closing, ThreadPoolExecutor(AT_ONCE) as threads:
         callers = []
         for key in keys:
-            callers.append(Behind(place, story, key))
+            callers.append(Behind(place, story, key, hasty))
             closing.callback(callers[-1].close)
         running: list[Future[dict[str, Any]]] = []
         for each, number in zip(callers, numbers, strict=True):
@@ -151,6 +152,9 @@ def report_held(place: Place, story: Story, held: int, of: int, capsys: pytest.C
         print(f"\n{place.store}: {story}: {held} of {of} messages held back beyond the lease, none had an effect")
 
 
+HASTE = 0.5
+"""Seconds after which a caller gives a silent connection up, and sends again on another."""
+
 WIRED = [pytest.param(store, marks=pytest.mark.store(store)) for store in HOLDING]
 
 
@@ -178,3 +182,20 @@ def test_messages_beyond_the_lease(place: Place, story: Story, capsys: pytest.Ca
     hold_at(place, story, numbers, seen)
     assert place.late == set()
     report_held(place, story, len(numbers), len(seen), capsys)
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("story", STORIES[:3], ids=str)
+@pytest.mark.parametrize("colour", ["sync"])
+@pytest.mark.parametrize("store", WIRED)
+def test_every_message_after_its_resend(
+    place: Place, story: Story, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The caller gives up before the lease is over, sends again and goes on; what was held comes in after its end."""
+    seen = messages(place, story)
+    monkeypatch.setattr(deadline, "SECONDS", HASTE)
+    hold_at(place, story, range(1, len(seen) + 1), seen, hasty=True)
+    assert place.late == set()
+    report_held(place, story, len(seen), len(seen), capsys)
