@@ -129,7 +129,7 @@ def hold_together(place: Place, story: Story, numbers: Sequence[int], seen: Sequ
             closing.callback(callers[-1].close)
         running: list[Future[dict[str, Any]]] = []
         for each, number in zip(callers, numbers, strict=True):
-            each.proxy.hold(number)
+            each.proxy.hold(number, alone=hasty)
             closing.callback(each.proxy.deliver)
             running.append(threads.submit(each.run))
         for each in callers:
