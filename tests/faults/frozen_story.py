@@ -38,7 +38,7 @@ from retrysafe.operations import Undo, operation, perform
 from retrysafe.stores.wrappers import Around, AsyncAround
 from retrysafe.worker.completer import Completer
 
-LEASE = 2.0
+LEASE = 3.0
 TIMEOUT = 0.5
 ROOM = 0.5
 """Seconds a lease is longer than the longest call; five in production."""
@@ -50,7 +50,8 @@ class Boundaries:
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        self.stop = 0
+        self.stop: int | str = 0
+        """Its number, or its name: the first that is called so."""
         self.armed = False
         self.tell: Callable[[str], None] = print
 
@@ -58,7 +59,8 @@ class Boundaries:
         if not self.armed or threading.current_thread() is not threading.main_thread():
             return
         self.names.append(name)
-        if len(self.names) == self.stop:
+        if self.stop in (len(self.names), name):
+            self.stop = 0
             self.tell(name)
             os.kill(os.getpid(), signal.SIGSTOP)
 

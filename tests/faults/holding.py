@@ -11,15 +11,17 @@ READ = 65_536
 
 
 class Holding(PostgresProxy):
-    """`hold(n)`: the n-th message from now on waits for `deliver`, whichever way it goes. Those behind it on the same
-    connection wait with it, as they do on a wire."""
+    """`hold(n)`: the n-th message from now on waits for `deliver`, whichever way it goes, and all that comes after it:
+    a heartbeat has another connection, and would keep the lease. `alone`: only those behind it on its own one wait."""
 
     def __init__(self, server_url: str) -> None:
         self.held = threading.Event()
         self._delivered = threading.Event()
+        self._alone = False
         super().__init__(server_url)
 
-    def hold(self, number: int) -> None:
+    def hold(self, number: int, alone: bool = False) -> None:
+        self._alone = alone
         self.held.clear()
         self._delivered.clear()
         self.cut_at(number, "before")
@@ -30,9 +32,10 @@ class Holding(PostgresProxy):
     def passes(self, link: Link, message: bytes, to: socket.socket) -> bool:
         with self._lock:
             self.seen.append((">" if to is link.server else "<") + message[:1].decode("latin-1"))
-            holds = len(self.seen) == self._at
-        if holds:
-            self.held.set()
+            if len(self.seen) == self._at:
+                self.held.set()
+            waits = self.held.is_set() and (len(self.seen) == self._at or not self._alone)
+        if waits:
             self._delivered.wait(2 * DEADLINE)
         link.send(to, message)
         return True

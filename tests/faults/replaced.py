@@ -103,12 +103,12 @@ class Place:
             assert "broken" not in each, each["broken"]
         return told
 
-    def start(self, story: Story, role: str, keys: Sequence[str], stops: Sequence[int]) -> list[dict[str, Any]]:
+    def start(self, story: Story, role: str, keys: Sequence[str], stops: Sequence[int | str]) -> list[dict[str, Any]]:
         self.children += len(keys)
         cases = [self.case(story, role, key, stop) for key, stop in zip(keys, stops, strict=True)]
         return self.ask(do="start", cases=cases)
 
-    def case(self, story: Story, role: str, key: str, stop: int) -> dict[str, Any]:
+    def case(self, story: Story, role: str, key: str, stop: int | str) -> dict[str, Any]:
         """What frozen_story.py is told."""
         return {
             "store": self.store,
@@ -154,24 +154,27 @@ class Place:
 # What is done at a boundary ------------------------------------------------------------------------
 
 
+Stops = Sequence[int | str]
+"""Where to stop: at the boundary with this number, or with this name."""
+
+
 def boundaries(place: Place, story: Story) -> list[str]:
-    """Of a run that nobody stops; and a stop after the last of them is none."""
-    keys = [unique("counted"), unique("counted")]
-    ended, more = place.start(story, "first", keys, [0, 1_000])
-    assert ended["boundaries"] == more["boundaries"], "every run passes the same boundaries"
+    """Of a run that nobody stops. On a machine that is busy a lease may be renewed once more than on another."""
+    (ended,) = place.start(story, "first", [unique("counted")], [0])
     names: list[str] = ended["boundaries"]
     return names
 
 
-def freeze_at(place: Place, story: Story, stops: Sequence[int], names: Sequence[str]) -> None:
+def freeze_at(place: Place, story: Story, stops: Stops) -> None:
     for begin in range(0, len(stops), AT_ONCE):
-        freeze_together(place, story, stops[begin : begin + AT_ONCE], names)
+        freeze_together(place, story, stops[begin : begin + AT_ONCE])
 
 
-def freeze_together(place: Place, story: Story, stops: Sequence[int], names: Sequence[str]) -> None:
-    keys = [unique(f"k{stop}_") for stop in stops]
+def freeze_together(place: Place, story: Story, stops: Stops) -> None:
+    keys = [unique("k") for _ in stops]
     frozen = place.start(story, "first", keys, stops)
-    assert [each["stopped"] for each in frozen] == [names[stop - 1] for stop in stops]
+    passed = [each for each in frozen if "stopped" not in each]
+    assert passed == [], f"not all of {stops} were met"
     place.wait_for_leases(story, keys)
     before = {key: len(place.effects(key)) for key in keys}
     if story.successor == "worker":

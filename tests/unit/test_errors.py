@@ -95,6 +95,7 @@ MESSAGES: list[tuple[errors.RetrySafeError, list[str]]] = [
     (errors.AnswerGone("k-1", "too_large"), ["'k-1'", "too_large", "Look the result up"]),
     (errors.StoredFailure("app.pay", "Declined", "no money"), ["app.pay", "Declined", "no money", "use another key"]),
     (errors.LeaseLost("k-1", 3), ["'k-1'", "attempt 3", "stop"]),
+    (errors.StoreUnreachable("nobody listens at 127.0.0.1:1", node="a"), ["127.0.0.1:1"]),
     (errors.SchemaMissing("no table", "sqlite:///x.db"), ["no table", "retrysafe migrate sqlite:///x.db"]),
     (errors.CorruptRecord(b"\xab" * 32, "cut off"), ["abababab", "cut off", "restore it or forget it"]),
 ]
