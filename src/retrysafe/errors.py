@@ -27,6 +27,7 @@
     │   ├── NotFinished            an operation stopped at a recovery point: it goes on from there
     │   └── NotDone                a job that has no result yet
     ├── OperationChanged           it was begun by other code, which this code does not understand
+    ├── RunOver                    the run to go on with is over: its key has begun another life
     ├── OutcomeUnknown             it began, and nobody knows how it ended
     ├── OutcomeUnrecorded          it ran, and how it ended could not be stored
     ├── AnswerGone                 it was done; its answer was not kept
@@ -302,6 +303,18 @@ class OperationChanged(RetrySafeError):
         super().__init__(
             f"{operation} was begun by other code: {why}. It is refused rather than guessed at; run it with the code "
             "that began it, or resolve it by hand"
+        )
+
+
+class RunOver(RetrySafeError):
+    blame = "operator"
+    status = 409
+    anchor = "run-over"
+
+    def __init__(self, key: str, run: str, began: int) -> None:
+        super().__init__(
+            f"run {run[:16]} of idempotency key {key!r} is over: the key has begun another life at {iso(began)}, and "
+            "nothing was done to that one. Look at the key again, and name the run that is there now"
         )
 
 

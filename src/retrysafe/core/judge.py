@@ -19,7 +19,7 @@ def judge(op: Claim, reply: ClaimReply) -> Outcome:
     if reply.granted:
         return Execute(record.fence, record, reply.now, reply.asked)
     # Before the state: a foreign body must get neither the answer nor a hint to wait for it (I8, I9).
-    if not op.accepts(record.fingerprint):
+    if not op.accepts(record.fingerprint) or not op.wants(record.run):
         return Mismatch(record.created)
     if record.state is State.COMPLETED:
         return Replay(record)

@@ -9,6 +9,7 @@ from retrysafe.core.judge import judge
 from retrysafe.core.ops import Claim, ClaimReply, Lookup
 from retrysafe.core.outcomes import Busy, Execute, Replay
 from retrysafe.core.records import Record
+from retrysafe.core.states import State
 from retrysafe.engine.effects import Flow
 from retrysafe.engine.events import Events
 from retrysafe.engine.guard import Ended, Task, refusal, replayed
@@ -22,6 +23,11 @@ class Accepted(NamedTuple):
     """The record's id in hex: what `resume_id` and `retrysafe operations` take."""
     target: str
     record: Record
+
+
+def submitted(record: Record) -> bool:
+    """Whether it was accepted for the worker, and nobody has run it: its first claim asked for no lease at all."""
+    return record.state is State.CLAIMED and record.attempt == 1 and record.lease_until <= record.started
 
 
 def accept(task: Task, claim: Claim, events: Events) -> Flow[Ended | Accepted]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from retrysafe.core.ops import Advance, Claim, Release, Suspect
-from retrysafe.core.outcomes import Execute, Replay
+from retrysafe.core.outcomes import Execute, Mismatch, Replay
 from retrysafe.core.records import Answer
 from retrysafe.core.values import NotPlain
 from retrysafe.engine import typed
@@ -21,6 +21,7 @@ from retrysafe.errors import (
     OperationError,
     OutcomeUnknown,
     ResultNotStorable,
+    RunOver,
     StoreError,
     UsageError,
 )
@@ -57,14 +58,15 @@ GIVEN_UP = Answer(502, {"error": "it could not be finished and was undone"})
 def start(operation: Declared, task: Task, claim: Claim, events: Events, *, fresh: bool = False) -> Flow[Ended]:
     """Claim, and if it is ours go on from wherever it stands. `fresh`: whoever accepted it has not begun it."""
     outcome = yield from claimed(claim, task, events)
+    if claim.resumes and isinstance(outcome, Mismatch):
+        raise RunOver(task.key.value, claim.resumes.hex(), outcome.first_seen)
     if isinstance(outcome, Replay):
         events.emit("replayed", claim.id, task.target)
         return replayed(task, outcome.record)
     if not isinstance(outcome, Execute):
         raise refusal(task, outcome)
     events.emit("new", claim.id, task.target)
-    first = outcome.fence.attempt == 1 or (fresh and outcome.fence.attempt == 2)
-    answer = yield from attempt(operation, outcome, first, events)
+    answer = yield from attempt(operation, outcome, fresh, events)
     return Ended(answer, False, None, outcome.record)
 
 
@@ -79,12 +81,12 @@ def give_up(operation: Declared, task: Task, claim: Claim, events: Events) -> Fl
         events.emit("suspected", record.id, record.target)
 
 
-def attempt(operation: Declared, granted: Execute, first: bool, events: Events) -> Flow[Answer]:
+def attempt(operation: Declared, granted: Execute, fresh: bool, events: Events) -> Flow[Answer]:
     """One attempt at a record we own. Its lease is kept until the end is written down."""
     record, fence = granted.record, granted.fence
     lease = Lease(record.id, record.key, fence, granted.until)
     try:
-        run = adopt(operation, granted, lease, first)
+        run = adopt(operation, granted, lease, fresh)
     except OperationChanged as error:
         # Left as it was found: unfinished, for whoever has the code that began it.
         point = record.point or "started"
@@ -92,6 +94,8 @@ def attempt(operation: Declared, granted: Execute, first: bool, events: Events) 
         yield Persist(Release(record.id, fence, str(error)[:400]), lease.until)
         raise
     try:
+        if run.waited_long:
+            yield from commit(run, run.beginning_now())
         return (yield from carried_on(operation, run, events))
     finally:
         lease.end()
@@ -115,7 +119,7 @@ def carried_on(operation: Declared, run: Run, events: Events) -> Flow[Answer]:
     return (yield from ended(operation, run, result, failure, events))
 
 
-def adopt(operation: Declared, granted: Execute, lease: Lease, first: bool) -> Run:
+def adopt(operation: Declared, granted: Execute, lease: Lease, fresh: bool) -> Run:
     record = granted.record
     if record.target != operation.target:
         raise OperationChanged(operation.target, f"it was begun as {record.target!r}")
@@ -130,7 +134,7 @@ def adopt(operation: Declared, granted: Execute, lease: Lease, first: bool) -> R
             told=granted.now,
             asked=granted.asked,
             clock=operation.clock,
-            first=first,
+            fresh=fresh,
         )
     except (ValueError, TypeError, KeyError) as error:
         raise OperationChanged(operation.target, f"its journal cannot be read: {error}") from error
@@ -216,7 +220,7 @@ def irrevocable(run: Run) -> bool:
 
 def dead(run: Run, error: Exception, why: str, events: Events) -> Flow[Answer]:
     """To a person. The note names the step and the kind of error; its words are in the journal, which may be sealed."""
-    yield from commit(run, replace(run.journal, cause=told(error)), on_lapse="uncertain")
+    yield from commit(run, run.left(cause=told(error)), on_lapse="uncertain")
     cause = error.__cause__ or error
     note = f"dead letter: {why}, at {point(run)!r} ({type(cause).__name__}); see its ledger"
     yield from give_to_a_person(run, note, events)
@@ -231,7 +235,7 @@ def give_to_a_person(run: Run, note: str, events: Events) -> Flow[None]:
 
 def step_back(run: Run, error: BaseException, events: Events) -> Flow[None]:
     """Release at the recovery point. What was begun is written down, so that nobody takes it for untouched."""
-    yield from commit(run, replace(run.journal, cause=told(error)))
+    yield from commit(run, run.left(cause=told(error)))
     note = f"stopped at {point(run)!r} by {type(error).__name__}"
     if (yield Persist(Release(run.record.id, run.fence, note), run.lease.until)):
         events.emit("released", run.record.id, run.record.target)

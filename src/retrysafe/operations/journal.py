@@ -51,6 +51,12 @@ class Journal:
     """Why it was undone or given up, in the words of the error: here, where a key ring covers it."""
     at: int = 0
     """When the last of the entries was committed: the step after it cannot have begun before."""
+    left: int = 0
+    """The attempt that stopped here by its own will, with all it had sent in the entries. 0: none is known to have."""
+
+    def all_told(self, attempt: int) -> bool:
+        """Whether this attempt, and with it every one before, left nothing untold."""
+        return 0 < attempt == self.left
 
     def with_entry(self, place: int, entry: Entry) -> Journal:
         """The entry at its place: replaced if it is there, appended if it is the next."""
@@ -64,6 +70,8 @@ class Journal:
             undoing = [answer.status, answer.body.decode("latin-1"), list(answer.headers)]
         entries = [[e.step, e.state, e.args, e.result, e.at, e.error, e.undo_at] for e in self.entries]
         whole = {"v": VERSION, "entries": entries, "undoing": undoing, "cause": self.cause, "at": self.at}
+        if self.left:
+            whole["left"] = self.left
         return json.dumps(whole, separators=(",", ":")).encode()
 
     @classmethod
@@ -79,7 +87,8 @@ class Journal:
         if whole["undoing"] is not None:
             status, body, headers = whole["undoing"]
             undoing = Answer(status, body.encode("latin-1"), [(name, value) for name, value in headers])
-        return cls(tuple(Entry(*each) for each in whole["entries"]), undoing, whole["cause"], whole["at"])
+        entries = tuple(Entry(*each) for each in whole["entries"])
+        return cls(entries, undoing, whole["cause"], whole["at"], whole.get("left", 0))
 
 
 def point_of(journal: Journal) -> str:

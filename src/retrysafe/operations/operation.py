@@ -19,7 +19,7 @@ from retrysafe.engine.guard import Ended, Task
 from retrysafe.engine.heartbeat import current_lease
 from retrysafe.errors import ArgumentError, OperationError, UsageError
 from retrysafe.operations import flow, perform, run, staging, undoing
-from retrysafe.operations.accepting import Accepted, accept
+from retrysafe.operations.accepting import Accepted, accept, submitted
 from retrysafe.operations.foreign import foreign
 from retrysafe.operations.ground import Ground, ground_of
 from retrysafe.operations.local import local
@@ -181,10 +181,10 @@ class Operation:
         return self._drive(accept(task, claim, self.safe.events))
 
     def resume(self, record: Record, *, fresh: bool = False) -> Any:
-        """Take over a record that nobody owns, and go on from its recovery point: what the worker does. `fresh`: it was
-        submitted, and nobody has run it yet."""
-        task, claim = self._again(record)
-        return self._drive(flow.start(self, task, claim, self.safe.events, fresh=fresh))
+        """Take over a record that nobody owns, and go on from its recovery point: what the worker does. The run that
+        the record shows and no other: one that is over by now is not begun again. `fresh`: it was submitted, and nobody
+        has run it yet; it is seen in the record, too."""
+        return self._drive(self._resumed(record, fresh or submitted(record)))
 
     def resume_id(self, record_id: str | bytes) -> Any:
         """The same, for a record known by its id (hex): what a person does."""
@@ -238,13 +238,16 @@ class Operation:
         record = (yield Lookup(record_id)).record
         if record is None:
             raise UsageError(f"there is no record {record_id.hex()!r}; `retrysafe operations list` shows their ids")
+        return (yield from self._resumed(record, submitted(record)))
+
+    def _resumed(self, record: Record, fresh: bool) -> Flow[Ended]:
         task, claim = self._again(record)
-        return (yield from flow.start(self, task, claim, self.safe.events))
+        return (yield from flow.start(self, task, claim, self.safe.events, fresh=fresh))
 
     def _again(self, record: Record) -> tuple[Task, Claim]:
         key = Key(record.key, record.scope, cast("Any", record.kind))
-        task = Task(key, record.namespace, record.target, record.fingerprint, self.policy, record.input)
-        return task, self._claim(task)
+        task = Task(key, record.namespace, record.target, record.fingerprint, self.policy)
+        return task, replace(self._claim(task), resumes=record.run)
 
     def _claim(self, task: Task) -> Claim:
         return replace(task.claim(), on_lapse="resume", lease=micros(self.lease))

@@ -49,7 +49,7 @@ class Run:
         told: int,
         asked: float,
         clock: Callable[[], float],
-        first: bool,
+        fresh: bool,
     ) -> None:
         self.name = name
         self.steps = steps
@@ -62,9 +62,12 @@ class Run:
         self._asked = asked
         self._heard = clock()
         self._clock = clock
-        self.first = first
-        """Whether no attempt before this one can have called anybody."""
         self.journal = Journal.decode(record.progress)
+        attempt = self.fence.attempt
+        self.first = attempt == 1 or (fresh and attempt == 2) or self.journal.all_told(attempt - 1)
+        """Whether no attempt before this one can have called anybody without a trace of it in the journal."""
+        self.waited_long = fresh and attempt == 2 and self.latest() - record.created > micros(KEY_MARGIN)
+        """Whether it was submitted so long ago that its keys would be older than they are, should this attempt die."""
         self.adopted = len(self.journal.entries)
         """How many entries there were when this attempt began."""
         self.since = self.journal.at or record.created
@@ -150,6 +153,15 @@ class Run:
     def stamped(self, journal: Journal) -> Journal:
         """`at` moves only with a step that ended in this attempt: before that, an earlier attempt's call may be out."""
         return replace(journal, at=self.earliest()) if len(journal.entries) > self.adopted else journal
+
+    def left(self, cause: str) -> Journal:
+        """The journal as this attempt leaves it, by its own will: all that it sent is in it."""
+        told = self.first or self.place > self.adopted
+        return replace(self.journal, cause=cause, left=self.fence.attempt if told else 0)
+
+    def beginning_now(self) -> Journal:
+        """The journal of what was submitted long ago: nothing can have been sent before now."""
+        return replace(self.journal, at=self.earliest())
 
     def lost(self) -> LeaseLost:
         return LeaseLost(self.record.key, self.fence.attempt)

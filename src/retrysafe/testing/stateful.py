@@ -97,7 +97,7 @@ class Choice:
     now: int
 
 
-VERBS = ("claim", "claim", "claim", "renew", "advance", "complete", "release", "suspect", "resolve", "forget")
+VERBS = ("claim", "claim", "claim", "resume", "renew", "advance", "complete", "release", "suspect", "resolve", "forget")
 
 choices = st.builds(
     Choice,
@@ -258,9 +258,17 @@ class Comparison(RuleBasedStateMachine):
             now=choice.now,
         )
 
+    def resume(self, choice: Choice) -> Claim:
+        """A claim of one run: mostly the one that is there, sometimes one that was."""
+        op, record = self.claim(choice), self.oracle(Lookup(choice.name.id, choice.now)).record
+        there = b"another run....." if record is None else record.run
+        wanted = there if choice.pick < 9 else self.claims[-1].run if self.claims else there
+        return replace(op, resumes=wanted)
+
 
 BUILD: dict[str, Callable[[Comparison, Choice], Op[Any]]] = {
     "claim": Comparison.claim,
+    "resume": Comparison.resume,
     "renew": lambda m, c: Renew(c.name.id, m.fence(c), c.lease, c.now),
     "advance": lambda m, c: Advance(c.name.id, m.fence(c), c.number, c.text, c.blob, c.on_lapse, c.lease, c.now),
     "complete": lambda m, c: Complete(c.name.id, m.fence(c), c.answer or ANSWERS[0], c.now),

@@ -18,6 +18,7 @@ from retrysafe.core.times import SECOND, micros
 from retrysafe.engine.bridge import wait_for
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import RetrySafeError
+from retrysafe.operations.accepting import submitted
 from retrysafe.operations.operation import Operation
 
 GRACE = 300.0
@@ -115,8 +116,3 @@ def unfinished(record: Record) -> bool:
 def died_too_often(record: Record, limit: int) -> bool:
     """Whether every attempt it may have ended without a word. Accepting it was none."""
     return record.state is State.CLAIMED and record.attempt >= limit and not submitted(record)
-
-
-def submitted(record: Record) -> bool:
-    """Whether it was accepted for the worker, and nobody has run it: its first claim asked for no lease at all."""
-    return record.attempt == 1 and record.lease_until <= record.started

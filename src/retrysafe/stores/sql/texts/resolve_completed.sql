@@ -1,7 +1,9 @@
--- A person or a probe knows that it happened.
+-- A person or a probe knows that it happened. Uncertain, or lapsed and about to be: the sweeper need not come first.
 UPDATE {keys} SET
     state = 'completed', lease_until = {now}, status = :status, headers = :headers, body = :body, gone = :gone,
     note = :note, completed = {now},
     expires = {greatest}({least}(created + retention, {forever}), {least}({now} + {hour}, {forever}))
-WHERE id = :id AND attempt = :attempt AND token = :token AND state = 'uncertain'
+WHERE id = :id AND attempt = :attempt AND token = :token AND (
+    state = 'uncertain' OR (state = 'claimed' AND lease_until <= {now} AND on_lapse = 'uncertain')
+)
 RETURNING 1

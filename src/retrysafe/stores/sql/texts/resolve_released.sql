@@ -1,8 +1,10 @@
--- A person or a probe knows that it did not happen.
+-- A person or a probe knows that it did not happen. Uncertain, or lapsed and about to be.
 UPDATE {keys} SET
     state = 'released', lease_until = {now}, status = NULL, headers = '', body = {empty}, gone = '',
     note = :note, completed = {now},
     expires = CASE WHEN point <> '' THEN {forever} ELSE
         {greatest}({least}(created + retention, {forever}), {least}({now} + {hour}, {forever})) END
-WHERE id = :id AND attempt = :attempt AND token = :token AND state = 'uncertain'
+WHERE id = :id AND attempt = :attempt AND token = :token AND (
+    state = 'uncertain' OR (state = 'claimed' AND lease_until <= {now} AND on_lapse = 'uncertain')
+)
 RETURNING 1
