@@ -36,8 +36,8 @@ from retrysafe.operations.staging import Staging
 from retrysafe.operations.steps import Step
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import Names
-from retrysafe.stores.sql.receipts import Receipts, receipts, same_database
-from retrysafe.transactions.effects import FLUSH
+from retrysafe.stores.sql.receipts import Mark, Receipts, receipts, same_database
+from retrysafe.transactions.effects import COMMITTED, FLUSH
 from retrysafe.transactions.failures import Trouble, trouble
 
 AGAIN = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
@@ -183,7 +183,12 @@ def worked(change: Change, statements: Receipts, staging: Staging) -> Generator[
     """The user's function, and its result as text and as it will be read back: what a later attempt gets, this one
     gets too. A commit or rollback of the user's own is detected, and then nobody can say what was kept."""
     mark = yield from statements.mark()
-    result = yield Work(change.function, staging)
+    try:
+        result = yield Work(change.function, staging)
+    except Exception as error:
+        if (yield from was_parted(statements, mark, error)):
+            raise parted(change.step) from error
+        raise
     result = result if change.keeps else None
     yield FLUSH
     try:
@@ -192,13 +197,28 @@ def worked(change: Change, statements: Receipts, staging: Staging) -> Generator[
     except Exception as error:  # whatever the type's own constructor raises, among others
         raise ResultNotStorable(f"step {change.step!r}", str(error), rolled_back=True) from error
     if not (yield from statements.whole(mark)):
-        raise Unknown(
-            change.step,
-            "it committed or rolled back its own transaction, so what it wrote and its recovery point were parted; "
-            "leave commit and rollback to retrysafe, and use a savepoint inside",
-            undoable=False,
-        )
+        raise parted(change.step)
     return result, text
+
+
+def was_parted(statements: Receipts, mark: Mark, error: Exception) -> Generator[Any, Any, bool]:
+    """Whether a step that raised had committed before. Where the database undid it, or does not answer any more
+    (PostgreSQL after an error of its own), nobody can ask."""
+    if trouble(error) in (Trouble.AGAIN, Trouble.LOST):
+        return False
+    try:
+        return not (yield from statements.whole(mark)) and (yield COMMITTED) is not False
+    except Exception:
+        return False
+
+
+def parted(step: str) -> Unknown:
+    return Unknown(
+        step,
+        "it committed or rolled back its own transaction, so what it wrote and its recovery point were parted; "
+        "leave commit and rollback to retrysafe, and use a savepoint inside",
+        undoable=False,
+    )
 
 
 @lru_cache(maxsize=16)

@@ -15,6 +15,7 @@ from retrysafe.operations import staging
 from retrysafe.operations.local import Work
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import AsyncTx, AsyncTxSource, Tx, TxSource
+from retrysafe.transactions.effects import Committed
 from retrysafe.transactions.sources import source
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ def inside(tx: Tx, effect: Any) -> Any:
             return effect.function(tx.handle)
         finally:
             staging.current.reset(token)
+    if isinstance(effect, Committed):
+        return getattr(tx, "committed", None)
     return tx.flush()
 
 
@@ -101,6 +104,8 @@ async def ainside(tx: AsyncTx, effect: Any) -> Any:
             return await result if inspect.isawaitable(result) else result
         finally:
             staging.current.reset(token)
+    if isinstance(effect, Committed):
+        return getattr(tx, "committed", None)
     return await tx.flush()
 
 
