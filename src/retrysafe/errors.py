@@ -275,8 +275,8 @@ class NotFinished(NotNow):
     status = 503
     anchor = "not-finished"
 
-    def __init__(self, operation: str, key: str, point: str, why: str) -> None:
-        self.retry_after = 1.0
+    def __init__(self, operation: str, key: str, point: str, why: str, wait: float = 1.0) -> None:
+        self.retry_after = max(1.0, wait)
         super().__init__(
             f"{operation} with key {key!r} stopped at {point!r} ({why}); "
             "retry with the same key, or let the worker go on"

@@ -131,7 +131,7 @@ def test_a_first_attempt_that_died_is_not_older_than_itself(w: World) -> None:
 
     @w.body(op)
     def body() -> Answer:
-        paid = yield lambda: charge()
+        paid = yield charge
         return Answer(201, {"charge": paid.id})
 
     w.run(op.submit(key="k"))

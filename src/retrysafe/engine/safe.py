@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
 
 from retrysafe.core.keys import Key
 from retrysafe.core.ops import Op
@@ -37,7 +37,8 @@ class RetrySafe:
 
     `namespace` separates applications that share a store; `policy` is what routes and functions start from;
     `keyring` encrypts what is stored; `on_event` is told what happens; `tx` says how to open your own transactions
-    (a pool, a sessionmaker, "django:default"); `batching` lets calls that wait anyway go to the store together.
+    (a pool, a sessionmaker, "django:default"); `batching` lets calls that wait anyway go to the store together;
+    `forms="current"` writes new operations in forms that the release before this one refuses (docs/howto/deploying.md).
     """
 
     def __init__(
@@ -51,7 +52,11 @@ class RetrySafe:
         on_event: Hook | None = None,
         tx: Any = None,
         batching: bool = True,
+        forms: Literal["previous", "current"] = "previous",
     ) -> None:
+        if forms not in ("previous", "current"):
+            raise UsageError(f"forms={forms!r}: 'previous' while older releases share the store, 'current' after that")
+        self.forms = forms
         if not isinstance(namespace, str) or not namespace or len(namespace) > 255 or "\0" in namespace:
             raise UsageError(
                 f"namespace={namespace!r}: give 1 to 255 characters of text without NUL, one name per application"

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from retrysafe.core.ops import Advance, Claim, Release, Suspect
 from retrysafe.core.outcomes import Execute, Mismatch, Replay
-from retrysafe.core.records import Answer
+from retrysafe.core.records import Answer, Record
 from retrysafe.core.values import NotPlain
 from retrysafe.engine import typed
 from retrysafe.engine.effects import Flow, Invoke, Persist
@@ -26,10 +26,12 @@ from retrysafe.errors import (
     UsageError,
 )
 from retrysafe.operations import undoing
-from retrysafe.operations.endings import Stop, Undo
+from retrysafe.operations.accepting import asked
+from retrysafe.operations.endings import Ending, Stop, Undo
 from retrysafe.operations.failures import Unknown, told
 from retrysafe.operations.ground import Ground
-from retrysafe.operations.run import Run, commit, complete, truth
+from retrysafe.operations.journal import Journal
+from retrysafe.operations.run import Run, commit, complete, not_awaited, spacing, truth
 from retrysafe.operations.steps import Step
 
 
@@ -46,9 +48,12 @@ class Declared(Protocol):
     @property
     def lease(self) -> float: ...
     @property
+    def rule(self) -> int: ...
+    @property
     def ground(self) -> Ground: ...
     def call_body(self, run: Run, input_: bytes) -> Any: ...
     def call_undoing(self, run: Run) -> Any: ...
+    def same_request(self, record: Record, claim: Claim) -> bool: ...
     def clock(self) -> float: ...
 
 
@@ -57,7 +62,7 @@ GIVEN_UP = Answer(502, {"error": "it could not be finished and was undone"})
 
 def start(operation: Declared, task: Task, claim: Claim, events: Events, *, fresh: bool = False) -> Flow[Ended]:
     """Claim, and if it is ours go on from wherever it stands. `fresh`: whoever accepted it has not begun it."""
-    outcome = yield from claimed(claim, task, events)
+    outcome = yield from asked(operation, task, claim, events)
     if claim.resumes and isinstance(outcome, Mismatch):
         raise RunOver(task.key.value, claim.resumes.hex(), outcome.first_seen)
     if isinstance(outcome, Replay):
@@ -86,11 +91,11 @@ def attempt(operation: Declared, granted: Execute, fresh: bool, events: Events) 
     record, fence = granted.record, granted.fence
     lease = Lease(record.id, record.key, fence, granted.until)
     try:
-        run = adopt(operation, granted, lease, fresh)
+        run = adopt(operation, granted, lease, fresh, events)
     except OperationChanged as error:
         # Left as it was found: unfinished, for whoever has the code that began it.
-        point = record.point or "started"
-        yield Persist(Advance(record.id, fence, 1, point, record.progress, "resume", 0), lease.until)
+        point, progress = record.point or "started", not_failed(record.progress, fence.attempt)
+        yield Persist(Advance(record.id, fence, 1, point, progress, "resume", 0), lease.until)
         yield Persist(Release(record.id, fence, str(error)[:400]), lease.until)
         raise
     try:
@@ -119,7 +124,18 @@ def carried_on(operation: Declared, run: Run, events: Events) -> Flow[Answer]:
     return (yield from ended(operation, run, result, failure, events))
 
 
-def adopt(operation: Declared, granted: Execute, lease: Lease, fresh: bool) -> Run:
+def not_failed(progress: bytes, attempt: int) -> bytes:
+    """The journal with a note that this attempt neither died nor failed; as it is where it cannot be read."""
+    try:
+        journal = Journal.decode(progress)
+    except (ValueError, TypeError, KeyError):
+        return progress
+    if not progress:
+        return progress
+    return replace(journal, failed=journal.failures(attempt - 1), counted=attempt).encode()
+
+
+def adopt(operation: Declared, granted: Execute, lease: Lease, fresh: bool, events: Events) -> Run:
     record = granted.record
     if record.target != operation.target:
         raise OperationChanged(operation.target, f"it was begun as {record.target!r}")
@@ -135,6 +151,8 @@ def adopt(operation: Declared, granted: Execute, lease: Lease, fresh: bool) -> R
             asked=granted.asked,
             clock=operation.clock,
             fresh=fresh,
+            rule=operation.rule,
+            events=events,
         )
     except (ValueError, TypeError, KeyError) as error:
         raise OperationChanged(operation.target, f"its journal cannot be read: {error}") from error
@@ -148,10 +166,13 @@ def invoke(operation: Declared, run: Run, function: Any) -> Invoke:
 
 
 def ended(operation: Declared, run: Run, result: Any, failure: Exception | None, events: Events) -> Flow[Answer]:
-    """What the body's end means. A step that broke decides, whatever the body made of its error."""
+    """What the body's end means. A step that broke decides, whatever the body made of its error; so does one that said
+    how it ends, unless the body says that in its own words."""
     if run.trying is not None:
         yield from truth(run)
-    failure = run.broken or failure
+    if run.called and run.broken is None:
+        run.broken = not_awaited(run.called[0], "")
+    failure = run.broken or (failure if isinstance(failure, Ending) else run.ending or failure)
     if run.answer is not None:
         events.emit("completed", run.record.id, run.record.target)
         if isinstance(failure, OperationError):
@@ -203,14 +224,17 @@ def unfinished(operation: Declared, run: Run, error: Exception, events: Events) 
         if back and isinstance(error, Unknown) and error.undoable and not irrevocable(run):
             return (yield from turn_back(operation, run, GIVEN_UP, told(error), events))
         return (yield from dead(run, error, "the outcome of a step is unknown", events))
-    if run.fence.attempt < operation.max_attempts or isinstance(error, OperationChanged | StoreError):
+    # Other code and a database that is away are nobody's failure: neither may undo what was paid (I35).
+    counts = not isinstance(error, OperationChanged | StoreError) and run.count_failure()
+    if not counts or run.failures < operation.max_attempts:
         yield from step_back(run, error, events)
         if isinstance(error, OperationChanged | UsageError):
             raise error
-        raise NotFinished(operation.name, run.record.key, point(run), str(error)[:200]) from error
+        wait = spacing(run.failures)
+        raise NotFinished(operation.name, run.record.key, point(run), str(error)[:200], wait) from error
     if back:
         return (yield from turn_back(operation, run, GIVEN_UP, told(error), events))
-    return (yield from dead(run, error, f"gave up after {run.fence.attempt} attempts", events))
+    return (yield from dead(run, error, f"gave up after {run.failures} failed attempts", events))
 
 
 def irrevocable(run: Run) -> bool:

@@ -26,12 +26,13 @@ from retrysafe.errors import (
     OperationChanged,
     ResultNotStorable,
     SchemaMissing,
+    StoreUnavailable,
     UsageError,
 )
 from retrysafe.operations.endings import Ending
-from retrysafe.operations.failures import StepFailed, Unknown, told
+from retrysafe.operations.failures import StepFailed, Unknown, Unopened, told
 from retrysafe.operations.journal import Entry, Journal
-from retrysafe.operations.run import BACKOFF, Run, truth
+from retrysafe.operations.run import Run, commit, pauses, truth
 from retrysafe.operations.staging import Staging
 from retrysafe.operations.steps import Step
 from retrysafe.stores.sql.dialect import Dialect, Statement
@@ -57,19 +58,21 @@ class Work:
 def local(run: Run, step: Step, place: int, known: Entry | None, given: dict[str, Any]) -> Flow[Any]:
     """Rolled back and tried again when it fails."""
     if known is not None and known.state == "done":
-        return typed.load(known.result, step.returns)
+        return run.read_back(step, known)
     run.ground.needed(step.name)
+    if run.ground.kind == "elsewhere" and run.dirty and run.unwritten:
+        yield from commit(run, run.journal)  # the rule that receipts are numbered by must be known before the second
 
     def settled(result: Any, text: str) -> tuple[Journal, Answer | None]:
         answer = result if isinstance(result, Answer) else None
         kept = "" if answer is not None and run.ground.kind == "store" else text
-        entry = Entry(step.name, "done", step.dump_args(given), kept, run.earliest())
+        entry = Entry(step.name, "done", step.dump_args(given), kept, run.earliest(), given=run.given)
         return run.stamped(run.journal.with_entry(place, entry)), answer
 
     def work(handle: Any) -> Any:
         return step.function(handle, **given)
 
-    changed = Change(step.name, f"{place}:{step.name}", work, settled, step.returns)
+    changed = Change(step.name, f"{run.journal.number(step.name, place)}:{step.name}", work, settled, step.returns)
     result = yield from persistently(run, changed, step.tries)
     return typed.load(run.journal.entries[place].result, step.returns) if result is LANDED else result
 
@@ -99,7 +102,7 @@ LANDED = object()
 
 def persistently(run: Run, change: Change, tries: int) -> Flow[Any]:
     """Until it commits, as often as it may. Before it runs again, what is stored tells whether it did commit."""
-    pauses = [*BACKOFF[: tries - 1]]
+    waiting = pauses(tries)
     contended = [*AGAIN]
     while True:
         try:
@@ -112,7 +115,9 @@ def persistently(run: Run, change: Change, tries: int) -> Flow[Any]:
             return LANDED
         if isinstance(failure, Refused):
             raise run.lost()
-        waits = contended if trouble(failure) is Trouble.AGAIN and contended else pauses
+        waits = contended if trouble(failure) is Trouble.AGAIN and contended else waiting
+        if not waits and isinstance(failure, Unopened):
+            raise StoreUnavailable(f"no transaction could be opened for step {change.step!r}: {failure}") from failure
         if not waits:
             raise StepFailed(change.step, told(failure)) from failure
         yield Pause(run.record.id, waits.pop(0))
@@ -255,7 +260,7 @@ def barred(run: Run, tx: Any) -> Inside:
     yet, must not run one after the operation was undone."""
     statements = texts(tx.dialect, run.ground.names)
     for step in run.steps.values():
-        name = f"{len(run.journal.entries)}:{step.name}"
+        name = f"{run.journal.number(step.name, len(run.journal.entries))}:{step.name}"
         whose = {"run": run.record.run, "step": name}
         if step.kind == "local" and not (yield from asked(statements, "receipt_step_find", whose)):
             sealed = run.ground.sealer.seal_text("", run.record.run, name)

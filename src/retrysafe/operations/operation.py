@@ -8,20 +8,24 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
+from retrysafe.core import values
+from retrysafe.core.fingerprint import of_text
 from retrysafe.core.keys import Key
 from retrysafe.core.ops import Claim, Lookup
-from retrysafe.core.records import Answer, Record
+from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.core.times import micros
 from retrysafe.engine import arguments, typed
 from retrysafe.engine.clock import clock
 from retrysafe.engine.effects import Flow
 from retrysafe.engine.guard import Ended, Task
 from retrysafe.engine.heartbeat import current_lease
-from retrysafe.errors import ArgumentError, OperationError, UsageError
+from retrysafe.errors import ArgumentError, OperationChanged, OperationError, UsageError
 from retrysafe.operations import flow, perform, run, staging, undoing
 from retrysafe.operations.accepting import Accepted, accept, submitted
+from retrysafe.operations.essence import digest
 from retrysafe.operations.foreign import foreign
 from retrysafe.operations.ground import Ground, ground_of
+from retrysafe.operations.journal import BY_CALL, BY_PLACE, Journal
 from retrysafe.operations.local import local
 from retrysafe.operations.run import Run, Story, one_step
 from retrysafe.operations.steps import DAY, Step, hints
@@ -70,6 +74,11 @@ class Operation:
         while a request may still be under way."""
         calls = (step.timeout + ROOM for step in self.steps.values() if step.kind == "foreign")
         return max(self.policy.lease, *calls, 0.0)
+
+    @property
+    def rule(self) -> int:
+        """What the calls of a new run are numbered by (journal.py). A run that was begun keeps its own."""
+        return BY_CALL if self.safe.forms == "current" else BY_PLACE
 
     @property
     def ground(self) -> Ground:
@@ -144,11 +153,17 @@ class Operation:
         story: Story = local if step.kind == "local" else foreign
         if step.is_async:
 
-            @functools.wraps(step.function)
-            async def awaited(*args: Any, **kwargs: Any) -> Any:
-                return await perform.run_async(self.safe, one_step(running(self, step), step, story, args, kwargs))
+            async def awaited(attempt: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+                attempt.called.remove(step.name)
+                return await perform.run_async(self.safe, one_step(attempt, step, story, args, kwargs))
 
-            return awaited
+            @functools.wraps(step.function)
+            def calling(*args: Any, **kwargs: Any) -> Any:
+                attempt = running(self, step)
+                attempt.called.append(step.name)
+                return awaited(attempt, args, kwargs)
+
+            return calling
 
         @functools.wraps(step.function)
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -178,7 +193,7 @@ class Operation:
     def submit(self, *args: Any, key: str | Key, **kwargs: Any) -> Any:
         """Commit the claim with its input and let the worker run it: Accepted, or an `Ended` if it was done before."""
         task, claim = self.prepare(args, kwargs, key)
-        return self._drive(accept(task, claim, self.safe.events))
+        return self._drive(accept(self, task, claim, self.safe.events))
 
     def resume(self, record: Record, *, fresh: bool = False) -> Any:
         """Take over a record that nobody owns, and go on from its recovery point: what the worker does. The run that
@@ -201,10 +216,23 @@ class Operation:
         fingerprint = arguments.fingerprint_of(self.name, {"@operation": self.name, **given}, frozenset())
         whose = key if isinstance(key, Key) else Key(key, self.name, "operation")
         input_ = self._input(given)
-        task = Task(whose, self.safe.namespace, self.target, fingerprint, self.policy, input_)
+        # Over HTTP the request is what the client repeats, byte for byte, however this code reads it.
+        asked = () if whose.request is None else (asked_with(self.name, whose.request),)
+        first, *others = (*asked, fingerprint) if self.safe.forms == "current" else (fingerprint, *asked)
+        task = Task(whose, self.safe.namespace, self.target, first, self.policy, input_, tuple(others))
         claim = self._claim(task)
         self._check_unclaimed(claim)
         return task, claim
+
+    def same_request(self, record: Record, claim: Claim) -> bool:
+        """Whether a record whose fingerprint is another stands for this call all the same: its arguments, read by this
+        code, are those of the call, however the code that stored them called their types and defaulted their fields.
+        Raises OperationChanged where this code cannot read them: a client must not be told to take another key."""
+        if record.target.partition("@")[0] != self.name or not record.input:
+            return False
+        stored, given = self._read_input(record.input), self._read_input(claim.input)
+        told = digest(self._needed_body(), stored)
+        return told != "" and told == digest(self._needed_body(), given)
 
     def _check_unclaimed(self, claim: Claim) -> None:
         """Whoever runs us must not hold the key itself: it would be told that its own claim is another request."""
@@ -254,13 +282,35 @@ class Operation:
 
     def call_body(self, attempt: Run, input_: bytes) -> Any:
         """The body, with the input as it was typed. In the colour it was written in."""
-        body, given = self._needed_body(), self._arguments(input_.decode())
+        body, given = self._needed_body(), self._read_input(input_)
         token = run.current.set(attempt)
         try:
             result = body(**given)
         finally:
             run.current.reset(token)
         return _inside(attempt, result) if inspect.isawaitable(result) else result
+
+    def _read_input(self, input_: bytes) -> dict[str, Any]:
+        """The stored arguments. What this code cannot read is left to the code that can: it is no failure of the
+        operation, and nothing may be undone because of it."""
+        try:
+            given = self._arguments(input_.decode())
+            inspect.signature(self._needed_body()).bind(**given)
+        except OperationError:
+            raise
+        except Exception as error:
+            raise OperationChanged(
+                self.target, f"its input cannot be read by this code ({type(error).__name__}: {str(error)[:200]})"
+            ) from error
+        return given
+
+    def exhausted(self, record: Record) -> bool:
+        """Whether a record that nobody owns has failed or died as often as it may: what the worker asks (I21)."""
+        try:
+            journal = Journal.decode(record.progress)
+        except (ValueError, TypeError, KeyError):
+            return False  # other code's: left alone
+        return not submitted(record) and journal.failures(record.attempt) >= self.max_attempts
 
     def call_undoing(self, attempt: Run) -> Any:
         return self._drive(undoing.undo_all(attempt))
@@ -279,6 +329,11 @@ class Operation:
         if inspect.iscoroutinefunction(self._needed_body()):
             return perform.run_async(self.safe, story)
         return perform.run_sync(self.safe, story)
+
+
+def asked_with(name: str, request: Fingerprint) -> Fingerprint:
+    """An operation's fingerprint where it is asked for over HTTP: its name and the request's own."""
+    return of_text("op1", values.dumps([name, str(request)]))
 
 
 async def _inside(attempt: Run, result: Any) -> Any:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrysafe.engine import drive
 from retrysafe.engine.effects import Call, Effect, Flow, Transact
 from retrysafe.engine.heartbeat import Lease, current_lease
 from retrysafe.engine.perform import Performer
-from retrysafe.errors import StoreUnavailable
+from retrysafe.errors import RetrySafeError, StoreUnavailable
 from retrysafe.operations import staging
+from retrysafe.operations.failures import Unopened, told
 from retrysafe.operations.local import Work
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import AsyncTx, AsyncTxSource, Tx, TxSource
@@ -44,7 +46,11 @@ class OperationPerformer:
         return self._performer(effect)
 
     def _transact(self, effect: Transact) -> Any:
-        with self._source().begin() as tx:
+        with ExitStack() as stack:
+            try:
+                tx = stack.enter_context(self._source().begin())
+            except Exception as error:
+                raise unopened(error) from error
             return drive.run(effect.story(tx), lambda inner: inside(tx, inner))
 
 
@@ -89,8 +95,18 @@ class AsyncOperationPerformer:
             return await result if inspect.isawaitable(result) else result
 
     async def _transact(self, effect: Transact) -> Any:
-        async with self._source().begin() as tx:
+        async with AsyncExitStack() as stack:
+            try:
+                tx = await stack.enter_async_context(self._source().begin())
+            except Exception as error:
+                raise unopened(error) from error
             return await drive.arun(effect.story(tx), lambda inner: ainside(tx, inner))
+
+
+def unopened(error: Exception) -> Exception:
+    """What the step is told: wrong use as it is, anything else (a pool that is not open yet, a server that is away) as
+    a transaction that could not be opened."""
+    return error if isinstance(error, RetrySafeError) else Unopened(told(error))
 
 
 async def ainside(tx: AsyncTx, effect: Any) -> Any:

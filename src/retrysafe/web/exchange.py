@@ -186,7 +186,9 @@ class Exchange:
         return self.key
 
     def task(self, key: Key, policy: Policy, chunks: list[bytes]) -> Task:
-        return Task(key, self.settings.safe.namespace, self.target, self._fingerprint(chunks), policy)
+        fingerprint = self._fingerprint(chunks)
+        object.__setattr__(key, "request", fingerprint)  # an operation that is given the key is compared by it
+        return Task(key, self.settings.safe.namespace, self.target, fingerprint, policy)
 
     def _fingerprint(self, chunks: list[bytes]) -> Fingerprint:
         view, own = self.view, self.route.fingerprint

@@ -7,6 +7,7 @@ for it like anybody else, and one of them wins.
 from __future__ import annotations
 
 import inspect
+import logging
 import random
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -20,6 +21,8 @@ from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import RetrySafeError
 from retrysafe.operations.accepting import submitted
 from retrysafe.operations.operation import Operation
+
+_log = logging.getLogger("retrysafe.worker")
 
 GRACE = 300.0
 """Seconds an abandoned operation is left to its client's own retry before the completer takes it."""
@@ -65,7 +68,7 @@ class Completer:
                 unknown += 1
             elif not self._due(record, now):
                 continue
-            elif died_too_often(record, operation.max_attempts):
+            elif record.state is State.CLAIMED and operation.exhausted(record):
                 self._wait(operation.give_up(record))
                 dead += 1
             else:
@@ -97,8 +100,14 @@ class Completer:
     def _resume(self, operation: Operation, record: Record) -> bool:
         try:
             self._wait(operation.resume(record, fresh=submitted(record)))
-        except RetrySafeError:
-            return False  # written down where it happened: later, uncertain, changed, or a store in trouble
+        except RetrySafeError as error:
+            # Written down where it happened: later, uncertain, changed, or a store in trouble.
+            cause = error.__cause__ or error
+            _log.warning(
+                "%s %s, attempt %d: not finished: %s (%s)",
+                *(record.target, record.id.hex()[:16], record.attempt + 1, type(error).__name__, type(cause).__name__),
+            )
+            return False
         return True
 
     @staticmethod
@@ -111,8 +120,3 @@ def unfinished(record: Record) -> bool:
     """Whether this is an operation that stopped on its way. Guards have no version in their target."""
     versioned = "@" in record.target
     return versioned and (record.on_lapse == "resume" if record.state is State.CLAIMED else record.point != "")
-
-
-def died_too_often(record: Record, limit: int) -> bool:
-    """Whether every attempt it may have ended without a word. Accepting it was none."""
-    return record.state is State.CLAIMED and record.attempt >= limit and not submitted(record)
