@@ -28,6 +28,7 @@
     │   └── NotDone                a job that has no result yet
     ├── OperationChanged           it was begun by other code, which this code does not understand
     ├── RunOver                    the run to go on with is over: its key has begun another life
+    ├── NotUncertain               there is nothing to decide: its owner, or somebody else, was quicker
     ├── OutcomeUnknown             it began, and nobody knows how it ended
     ├── OutcomeUnrecorded          it ran, and how it ended could not be stored
     ├── AnswerGone                 it was done; its answer was not kept
@@ -315,6 +316,20 @@ class RunOver(RetrySafeError):
         super().__init__(
             f"run {run[:16]} of idempotency key {key!r} is over: the key has begun another life at {iso(began)}, and "
             "nothing was done to that one. Look at the key again, and name the run that is there now"
+        )
+
+
+class NotUncertain(RetrySafeError):
+    blame = "operator"
+    status = 409
+    anchor = "not-uncertain"
+
+    def __init__(self, key: str, state: str, attempt: int, note: str) -> None:
+        self.state = state
+        why = f" ({note})" if note else ""
+        super().__init__(
+            f"idempotency key {key!r} is {state} in attempt {attempt}{why}: its owner came back, or somebody else "
+            "decided first, so nothing was changed. Look at it again before you decide"
         )
 
 

@@ -1,5 +1,5 @@
-"""A deployment between two attempts (rule 16, I35): the other code goes on rightly, or refuses and is seen to. No matrix
-cell charges twice, refunds what was paid, or tells the client to take another key."""
+"""A deployment between two attempts (rule 16, I35): the other code goes on rightly, or refuses and is seen to. No cell
+charges twice, refunds what was paid, or tells the client to take another key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from retrysafe.core.states import State
 from retrysafe.errors import FingerprintMismatch, OperationChanged
 from tests.opening import COLOURS
 from tests.operations.world import World, make_world
-
 
 PLACES = [
     pytest.param(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
 
 from retrysafe.core.keys import Key
 from retrysafe.core.ops import Op
+from retrysafe.core.records import Answer, Record
 from retrysafe.engine import once as once_module
 from retrysafe.engine.codecs import Codec, ResultCodec
 from retrysafe.engine.drive import arun, run
@@ -221,6 +222,42 @@ class RetrySafe:
             return function
 
         return register
+
+    # The person who decides -----------------------------------------------------------------
+
+    def resolve(
+        self,
+        which: Key | str | bytes,
+        *,
+        happened: bool,
+        answer: Answer | None = None,
+        because: str = "",
+        attempt: int | None = None,
+    ) -> Record:
+        """Say how something ended that nobody knows of: a key, or a record's id. It happened (with this answer, or one
+        that nobody has), or it did not, and then whoever asks next runs it. Raises NotUncertain if its owner or
+        somebody else was quicker; `attempt` insists on the one that was looked at."""
+        return self.run(self._resolved(which, happened, answer, because, attempt))
+
+    async def aresolve(
+        self,
+        which: Key | str | bytes,
+        *,
+        happened: bool,
+        answer: Answer | None = None,
+        because: str = "",
+        attempt: int | None = None,
+    ) -> Record:
+        return await self.arun(self._resolved(which, happened, answer, because, attempt))
+
+    def _resolved(
+        self, which: Key | str | bytes, happened: bool, answer: Answer | None, because: str, attempt: int | None
+    ) -> Flow[Record]:
+        from retrysafe.engine.resolving import id_of, resolved  # only who decides needs it
+
+        found = id_of(which, self.namespace)
+        said = {"happened": happened, "answer": answer, "because": because}
+        return resolved(found, **said, namespace=self.namespace, attempt=attempt)  # type: ignore[arg-type]
 
     # Flows ----------------------------------------------------------------------------------
 

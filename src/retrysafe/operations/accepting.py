@@ -51,13 +51,14 @@ def asked(operation: Comparing, task: Task, claim: Claim, events: Events) -> Flo
     return outcome
 
 
-def accept(operation: Comparing, task: Task, claim: Claim, events: Events) -> Flow[Ended | Accepted]:
+def accept(task: Task, claim: Claim, events: Events, operation: Comparing | None = None) -> Flow[Ended | Accepted]:
     """Take it in, or say how far it is. Asking again is not an attempt, so what is there is only looked at; two who
     come first at once are told apart by the claim."""
     seen = yield Lookup(claim.id)
     record = seen.record
     if record is not None and not record.expired(seen.now):
-        if not claim.accepts(record.fingerprint) and operation.same_request(record, claim):
+        differs = operation is not None and not claim.accepts(record.fingerprint)
+        if operation is not None and differs and operation.same_request(record, claim):
             claim = replace(claim, alternatives=(*claim.alternatives, record.fingerprint))
         outcome = judge(claim, ClaimReply(False, record, seen.now))
     else:

@@ -57,6 +57,7 @@ class Declared(Protocol):
     def clock(self) -> float: ...
 
 
+UNDONE = Answer(409, {"error": "it was undone by a person"})
 GIVEN_UP = Answer(502, {"error": "it could not be finished and was undone"})
 
 
@@ -86,7 +87,19 @@ def give_up(operation: Declared, task: Task, claim: Claim, events: Events) -> Fl
         events.emit("suspected", record.id, record.target)
 
 
-def attempt(operation: Declared, granted: Execute, fresh: bool, events: Events) -> Flow[Answer]:
+def undone(operation: Declared, task: Task, claim: Claim, events: Events, cause: str) -> Flow[Ended]:
+    """A person wants it undone: claim it, and go back from wherever it stands."""
+    outcome = yield from asked(operation, task, claim, events)
+    if isinstance(outcome, Replay):
+        events.emit("replayed", claim.id, task.target)
+        return replayed(task, outcome.record)
+    if not isinstance(outcome, Execute):
+        raise refusal(task, outcome)
+    answer = yield from attempt(operation, outcome, False, events, undo=cause)
+    return Ended(answer, False, None, outcome.record)
+
+
+def attempt(operation: Declared, granted: Execute, fresh: bool, events: Events, undo: str = "") -> Flow[Answer]:
     """One attempt at a record we own. Its lease is kept until the end is written down."""
     record, fence = granted.record, granted.fence
     lease = Lease(record.id, record.key, fence, granted.until)
@@ -101,6 +114,8 @@ def attempt(operation: Declared, granted: Execute, fresh: bool, events: Events) 
     try:
         if run.waited_long:
             yield from commit(run, run.beginning_now())
+        if undo and run.journal.undoing is None:
+            return (yield from turn_back(operation, run, UNDONE, undo, events))
         return (yield from carried_on(operation, run, events))
     finally:
         lease.end()

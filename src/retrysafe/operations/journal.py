@@ -126,7 +126,7 @@ class Journal:
             undoing = Answer(status, body.encode("latin-1"), [(name, value) for name, value in headers])
         given = whole.get("given", [])
         given += [""] * (len(whole["entries"]) - len(given))
-        entries = tuple(Entry(*each, digest) for each, digest in zip(whole["entries"], given, strict=True))
+        entries = tuple(Entry(*(*each, digest)) for each, digest in zip(whole["entries"], given, strict=True))
         counts = {name: whole.get(name, 0) for name in _COUNTS}
         return cls(entries, undoing, whole["cause"], whole["at"], whole["v"], **counts)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, ov
 from retrysafe.core import values
 from retrysafe.core.fingerprint import of_text
 from retrysafe.core.keys import Key
+from retrysafe.core.moves import unknown
 from retrysafe.core.ops import Claim, Lookup
 from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.core.times import micros
@@ -19,6 +20,7 @@ from retrysafe.engine.clock import clock
 from retrysafe.engine.effects import Flow
 from retrysafe.engine.guard import Ended, Task
 from retrysafe.engine.heartbeat import current_lease
+from retrysafe.engine.resolving import resolved
 from retrysafe.errors import ArgumentError, OperationChanged, OperationError, UsageError
 from retrysafe.operations import flow, perform, run, staging, undoing
 from retrysafe.operations.accepting import Accepted, accept, submitted
@@ -193,7 +195,7 @@ class Operation:
     def submit(self, *args: Any, key: str | Key, **kwargs: Any) -> Any:
         """Commit the claim with its input and let the worker run it: Accepted, or an `Ended` if it was done before."""
         task, claim = self.prepare(args, kwargs, key)
-        return self._drive(accept(self, task, claim, self.safe.events))
+        return self._drive(accept(task, claim, self.safe.events, self))
 
     def resume(self, record: Record, *, fresh: bool = False) -> Any:
         """Take over a record that nobody owns, and go on from its recovery point: what the worker does. The run that
@@ -201,9 +203,27 @@ class Operation:
         has run it yet; it is seen in the record, too."""
         return self._drive(self._resumed(record, fresh or submitted(record)))
 
-    def resume_id(self, record_id: str | bytes) -> Any:
-        """The same, for a record known by its id (hex): what a person does."""
-        return self._drive(self._resume_id(as_id(record_id)))
+    def resume_id(self, record_id: str | bytes, because: str = "") -> Any:
+        """The same, for a record known by its id (hex): what a person does. Where nobody knows how a step ended,
+        `because` says what showed that it did not happen; without it such a run is left alone."""
+        return self._drive(self._resume_id(as_id(record_id), because))
+
+    def undo_id(self, record_id: str | bytes, because: str) -> Any:
+        """Undo one run: every step that began, in reverse. What a person does, also where nobody knows how a step
+        ended: their undos are told so."""
+        if not because.strip():
+            raise UsageError("undo_id(..., because=''): say why it is undone; it stands in its ledger")
+        return self._drive(self._undone(as_id(record_id), because))
+
+    def _undone(self, record_id: bytes, because: str) -> Flow[Ended]:
+        seen = yield Lookup(record_id)
+        record = seen.record
+        if record is None:
+            raise UsageError(f"there is no record {record_id.hex()!r}; `retrysafe operations list` shows their ids")
+        if unknown(record, seen.now):
+            yield from resolved(record_id, happened=False, answer=None, because=because)
+        task, claim = self._again(record)
+        return (yield from flow.undone(self, task, claim, self.safe.events, because))
 
     def give_up(self, record: Record) -> Any:
         """Make a dead letter of a record whose attempts all died without a word: what the worker does (I21)."""
@@ -262,10 +282,13 @@ class Operation:
         known = hints(self._needed_body())
         return {name: typed.from_plain(value, known.get(name)) for name, value in typed.load(text, None).items()}
 
-    def _resume_id(self, record_id: bytes) -> Flow[Ended]:
-        record = (yield Lookup(record_id)).record
+    def _resume_id(self, record_id: bytes, because: str) -> Flow[Ended]:
+        seen = yield Lookup(record_id)
+        record = seen.record
         if record is None:
             raise UsageError(f"there is no record {record_id.hex()!r}; `retrysafe operations list` shows their ids")
+        if because.strip() and unknown(record, seen.now):
+            yield from resolved(record_id, happened=False, answer=None, because=because)
         return (yield from self._resumed(record, submitted(record)))
 
     def _resumed(self, record: Record, fresh: bool) -> Flow[Ended]:

@@ -222,9 +222,12 @@ class Run:
 
     def left(self, cause: str) -> Journal:
         """The journal as this attempt leaves it, by its own will: all that it sent is in it."""
-        attempt = self.fence.attempt
+        attempt, journal = self.fence.attempt, self.journal
+        if journal.entries and journal.entries[-1].state == "begun":
+            last = journal.entries[-1].but(error=cause)
+            journal = journal.with_entry(len(journal.entries) - 1, last)
         told = self.first or self.place > self.adopted
-        return replace(self.journal, cause=cause, left=attempt if told else 0, counted=attempt, failed=self.failures)
+        return replace(journal, cause=cause, left=attempt if told else 0, counted=attempt, failed=self.failures)
 
     def beginning_now(self) -> Journal:
         """The journal of what was submitted long ago: nothing can have been sent before now."""
