@@ -27,6 +27,8 @@
     │   ├── NotFinished            an operation stopped at a recovery point: it goes on from there
     │   └── NotDone                a job that has no result yet
     ├── OperationChanged           it was begun by other code, which this code does not understand
+    ├── RunOver                    the run to go on with is over: its key has begun another life
+    ├── NotUncertain               there is nothing to decide: its owner, or somebody else, was quicker
     ├── OutcomeUnknown             it began, and nobody knows how it ended
     ├── OutcomeUnrecorded          it ran, and how it ended could not be stored
     ├── AnswerGone                 it was done; its answer was not kept
@@ -277,8 +279,8 @@ class NotFinished(NotNow):
     status = 503
     anchor = "not-finished"
 
-    def __init__(self, operation: str, key: str, point: str, why: str) -> None:
-        self.retry_after = 1.0
+    def __init__(self, operation: str, key: str, point: str, why: str, wait: float = 1.0) -> None:
+        self.retry_after = max(1.0, wait)
         super().__init__(
             f"{operation} with key {key!r} stopped at {point!r} ({why}); "
             "retry with the same key, or let the worker go on"
@@ -305,6 +307,32 @@ class OperationChanged(RetrySafeError):
         super().__init__(
             f"{operation} was begun by other code: {why}. It is refused rather than guessed at; run it with the code "
             "that began it, or resolve it by hand"
+        )
+
+
+class RunOver(RetrySafeError):
+    blame = "operator"
+    status = 409
+    anchor = "run-over"
+
+    def __init__(self, key: str, run: str, began: int) -> None:
+        super().__init__(
+            f"run {run[:16]} of idempotency key {key!r} is over: the key has begun another life at {iso(began)}, and "
+            "nothing was done to that one. Look at the key again, and name the run that is there now"
+        )
+
+
+class NotUncertain(RetrySafeError):
+    blame = "operator"
+    status = 409
+    anchor = "not-uncertain"
+
+    def __init__(self, key: str, state: str, attempt: int, note: str) -> None:
+        self.state = state
+        why = f" ({note})" if note else ""
+        super().__init__(
+            f"idempotency key {key!r} is {state} in attempt {attempt}{why}: its owner came back, or somebody else "
+            "decided first, so nothing was changed. Look at it again before you decide"
         )
 
 

@@ -169,11 +169,12 @@ def test_attempts_are_bounded_and_then_a_person_is_asked(w: World) -> None:
     ordering.fail["charge"] = [ConnectionError("down")] * 6
     with pytest.raises(NotFinished):
         ordering()
-    with pytest.raises(OutcomeUnknown, match="gave up after 2 attempts"):
+    w.age(2)
+    with pytest.raises(OutcomeUnknown, match="gave up after 2 failed attempts"):
         ordering()
     record = w.record()
     assert record.state is State.UNCERTAIN
-    assert record.note.startswith("dead letter: gave up after 2 attempts, at 'charge' (ConnectionError)")
+    assert record.note.startswith("dead letter: gave up after 2 failed attempts, at 'charge' (ConnectionError)")
     assert w.states() == {"insert_order": "done", "charge": "begun"}
     with pytest.raises(OutcomeUnknown):
         ordering()

@@ -80,6 +80,31 @@ def test_a_step_that_ends_its_own_transaction_is_found_out(w: World, how: str) -
         w.run(op(key="k"))
 
 
+def test_a_step_that_commits_and_then_raises_is_not_run_again(w: World) -> None:
+    """Its rows would be there twice, or six times: once for each try."""
+    op = w.safe.operation("split")
+
+    @w.local(op)
+    def splits(tx: Any) -> Answer:
+        yield from w.insert(tx, "kept")
+        if w.store == "postgres":
+            yield lambda: tx.execute("COMMIT")
+        else:
+            yield tx.commit
+        raise ValueError("after the commit")
+
+    @w.body(op)
+    def body() -> Answer:
+        return (yield splits)
+
+    with pytest.raises(OutcomeUnknown, match="committed or rolled back its own transaction"):
+        w.run(op(key="k"))
+    assert (w.state(), w.items()) == (State.UNCERTAIN, ["kept"])
+    with pytest.raises(OutcomeUnknown):
+        w.run(op(key="k"))
+    assert w.items() == ["kept"]
+
+
 def test_a_lease_that_lapsed_is_not_taken_while_its_owner_lives(w: World) -> None:
     """The heartbeat renews: the second caller is told to wait however long the first takes."""
     ordering = Ordering(w)

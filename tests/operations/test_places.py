@@ -16,7 +16,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from retrysafe import Answer, KeyRing, RetrySafe
-from retrysafe.core.ops import List
+from retrysafe.core.ops import Advance, List
 from retrysafe.core.states import State
 from retrysafe.errors import NotFinished, NotSameDatabase, OperationError, SchemaMissing, UsageError
 from retrysafe.operations import Operation, Undo, stage
@@ -225,13 +225,10 @@ def test_the_store_may_lag_behind_the_receipts(elsewhere: Elsewhere, where: str,
 
 def lapse(elsewhere: Elsewhere) -> None:
     """Nobody holds it any more: the dead owner's lease is given up in its name."""
-    from retrysafe.core.ops import Advance
-
     (record,) = elsewhere.safe.execute(List()).records
     assert record.state is State.CLAIMED
-    number = record.advances + 1
-    given_up = Advance(record.id, record.fence, number, record.point, record.progress, record.on_lapse, 0)
-    assert elsewhere.safe.execute(given_up)
+    where = (record.advances + 1, record.point, record.progress)
+    assert elsewhere.safe.execute(Advance(record.id, record.fence, *where, "resume", 0))
 
 
 def elsewhen(operation: Any) -> Any:

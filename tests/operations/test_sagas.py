@@ -115,6 +115,7 @@ def test_after_the_last_attempt_it_is_undone(w: World) -> None:
     trip.fail["ship"] = [ConnectionError("down")] * 6
     with pytest.raises(NotFinished):
         trip()
+    w.age(2)
     answer = trip()
     assert (answer.status, w.state(), w.items()) == (502, State.COMPLETED, [])
     assert trip.names()[-3:] == ["recall", "refund", "unreserve"]

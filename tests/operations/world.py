@@ -154,10 +154,12 @@ class World:
         record, past = self.record(), micros(seconds)
         journal = Journal.decode(record.progress)
         entries = tuple(
-            replace(each, at=each.at - past, undo_at=each.undo_at - past if each.undo_at else 0)
-            for each in journal.entries
+            each.but(at=each.at - past, undo_at=each.undo_at - past if each.undo_at else 0) for each in journal.entries
         )
-        older = replace(journal, entries=entries, at=journal.at - past if journal.at else 0).encode()
+        failed_at = max(journal.failed_at - past, 1) if journal.failed_at else 0
+        older = replace(
+            journal, entries=entries, at=journal.at - past if journal.at else 0, failed_at=failed_at
+        ).encode()
         self.sql(
             f"UPDATE {self.keys} SET created = created - ?, started = started - ?, lease_until = lease_until - ?, "
             "progress = ?",

@@ -214,6 +214,25 @@ def test_a_commit_in_the_middle_is_detected_and_told(world: World, caller: Open,
     assert world.effects() == stays
 
 
+@pytest.mark.parametrize("form", ["block", "run"])
+def test_a_commit_in_the_middle_of_a_body_that_then_raises_is_detected_too(
+    world: World, caller: Open, rig: str, form: str
+) -> None:
+    """Were it taken for a plain failure, the retry would write "a" a second time."""
+    user = caller()
+    with pytest.raises(TransactionSplit) as told:
+        getattr(user, form)("k", ["a", COMMIT, "b", explode])
+    assert isinstance(told.value.__cause__, Boom)
+    stays = ["a", "b"] if rig in COMMIT_EACH else ["a"]
+    assert world.effects() == stays
+    record = stored(world, "k")
+    assert record is not None
+    assert record.state is State.UNCERTAIN
+    with pytest.raises(OutcomeUnknown):
+        getattr(caller(), form)("k", ["a2"])
+    assert world.effects() == stays
+
+
 def test_a_living_guard_of_the_same_key_keeps_it_busy(world: World, caller: Open) -> None:
     world.safe.execute(claim(world, "k"))
     with pytest.raises(InProgress):

@@ -1,4 +1,4 @@
-"""`retrysafe keys list|show URL`: what is in the store, for whoever was paged."""
+"""`retrysafe keys list|show|resolve URL`: what is in the store, for whoever was paged."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from typing import Any, get_args
+from pathlib import Path
+from typing import Any, cast, get_args
 
-from retrysafe.core.ops import List, Lookup, Stats
-from retrysafe.core.records import Kind, Record
+from retrysafe.cli.listing import pages
+from retrysafe.core.ops import List, Lookup, Op, Stats
+from retrysafe.core.records import Answer, Kind, Record
 from retrysafe.core.states import STATES
 from retrysafe.core.times import iso
+from retrysafe.engine.drive import run
+from retrysafe.engine.resolving import resolved
 from retrysafe.errors import UsageError
 from retrysafe.stores.base import Store
 from retrysafe.stores.registry import open_store
@@ -45,6 +49,28 @@ def add(commands: Any) -> None:
     show.add_argument("--json", action="store_true", help="one JSON object per line")
     show.set_defaults(run=run_show)
 
+    resolve = verbs.add_parser(
+        "resolve",
+        help="say how something ended that nobody knows of",
+        description="For keys that are uncertain, and for lapsed ones that will be. Its owner, another person or a "
+        "worker may be quicker: then nothing is changed, and you are told. Where a key ring is set use safe.resolve().",
+    )
+    resolve.add_argument("url", metavar="URL")
+    resolve.add_argument("key", metavar="KEY", help="the key, or the first 8 or more digits of its id")
+    how = resolve.add_mutually_exclusive_group(required=True)
+    how.add_argument("--happened", action="store_true", help="it was done: a retry gets the answer and does not run")
+    how.add_argument("--did-not-happen", action="store_true", help="it was not done: the next retry runs it")
+    resolve.add_argument(
+        "--answer", metavar="FILE", help="with --happened: the body to replay ('-' for standard input)"
+    )
+    resolve.add_argument("--status", type=int, default=200, help="with --answer: its status (200)")
+    resolve.add_argument("--content-type", default="application/json", help="with --answer (application/json)")
+    resolve.add_argument("--because", default="", metavar="TEXT", help="what showed it; needed with --did-not-happen")
+    resolve.add_argument("--attempt", type=int, help="only if it is still this attempt that you looked at")
+    resolve.add_argument("--scope", help="whose key, if several have it")
+    resolve.add_argument("--namespace", default="default", help="of which application (default)")
+    resolve.set_defaults(run=run_resolve)
+
 
 def run_list(given: argparse.Namespace) -> int:
     if given.limit < 1:
@@ -57,8 +83,9 @@ def run_list(given: argparse.Namespace) -> int:
             kind=given.kind,
             scope=given.scope,
             lapsed=given.lapsed,
+            limit=PAGE,
         )
-        found = _take(_pages(store, wanted), given.limit)
+        found = _take(pages(store.execute, wanted), given.limit)
         stats = store.execute(Stats())
     finally:
         store.close()
@@ -95,7 +122,38 @@ def run_show(given: argparse.Namespace) -> int:
     return 0
 
 
-def _matching(store: Store, key: str, scope: str | None) -> Iterator[Record]:
+def run_resolve(given: argparse.Namespace) -> int:
+    if given.answer and not given.happened:
+        raise UsageError("--answer says what it answered: give it with --happened")
+    answer_ = None
+    if given.answer:
+        body = sys.stdin.buffer.read() if given.answer == "-" else Path(given.answer).read_bytes()
+        answer_ = Answer(given.status, body, {"content-type": given.content_type})
+    store = open_store(given.url)
+    try:
+        found = list(_matching(store, given.key, given.scope, given.namespace))
+        if len(found) != 1:
+            which = "; ".join(f"{each.id.hex()[:16]} ({each.kind}, {each.scope})" for each in found[:10])
+            raise UsageError(
+                f"{given.key!r} names {len(found)} keys of namespace {given.namespace!r}{': ' + which if which else ''}"
+                "; give --scope, --namespace or the id of one"
+            )
+        said = resolved(
+            found[0].id,
+            happened=given.happened,
+            answer=answer_,
+            because=given.because,
+            namespace=given.namespace,
+            attempt=given.attempt,
+        )
+        record = run(said, lambda op: store.execute(cast("Op[Any]", op)))
+    finally:
+        store.close()
+    print(f"{record.id.hex()[:12]}  {record.state.value}  {record.key}  attempt {record.attempt}")
+    return 0
+
+
+def _matching(store: Store, key: str, scope: str | None, namespace: str | None = None) -> Iterator[Record]:
     digits = key.lower()
     as_id = len(digits) >= 8 and all(digit in "0123456789abcdef" for digit in digits)
     if as_id and len(digits) == 64:
@@ -103,22 +161,9 @@ def _matching(store: Store, key: str, scope: str | None) -> Iterator[Record]:
         if record is not None:
             yield record
             return
-    for record in _pages(store, List(scope=scope)):
+    for record in pages(store.execute, List(namespace=namespace, scope=scope, limit=PAGE)):
         if record.key == key or (as_id and record.id.hex().startswith(digits)):
             yield record
-
-
-def _pages(store: Store, wanted: List) -> Iterator[Record]:
-    """Every record the list asks for, page by page."""
-    cursor = ""
-    while True:
-        page = store.execute(
-            List(wanted.namespace, wanted.state, wanted.kind, wanted.scope, wanted.lapsed, cursor, PAGE)
-        )
-        yield from page.records
-        cursor = page.cursor
-        if not cursor:
-            return
 
 
 def _take(records: Iterator[Record], limit: int) -> list[Record]:

@@ -6,7 +6,7 @@ import argparse
 import inspect
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -19,7 +19,7 @@ from retrysafe.engine.bridge import wait_for
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import OperationChanged, UsageError
 from retrysafe.operations.diagram import diagram
-from retrysafe.operations.journal import Journal, ledger
+from retrysafe.operations.journal import Journal, ledger, next_of
 from retrysafe.operations.operation import Operation
 
 PAGE = 200
@@ -37,6 +37,13 @@ def add(commands: Any) -> None:
     what.add_argument("--list", action="store_true", help="runs, those that are not finished first")
     what.add_argument("--show", metavar="ID", help="one run and its ledger")
     what.add_argument("--resume", metavar="ID", help="go on with one run from its recovery point, now")
+    what.add_argument("--undo", metavar="ID", help="undo one run: every step that began, in reverse")
+    parser.add_argument(
+        "--because",
+        default="",
+        metavar="TEXT",
+        help="with --undo, and with --resume of a run whose outcome is unknown: what showed that it did not happen",
+    )
     parser.add_argument("--name", help="only the operation of this name")
     parser.add_argument("--state", choices=sorted(STATES), help="only runs in this state")
     parser.add_argument("--limit", type=int, default=50, help="how many runs at most (50)")
@@ -54,7 +61,11 @@ def run(given: argparse.Namespace) -> int:
         if given.show:
             return show(find(safe, given.show), as_json=given.json)
         if given.resume:
-            return resume(safe, find(safe, given.resume))
+            record = find(safe, given.resume)
+            return ended(safe, record, lambda operation: operation.resume_id(record.id, given.because))
+        if given.undo:
+            record = find(safe, given.undo)
+            return ended(safe, record, lambda operation: operation.undo_id(record.id, given.because))
         return describe(declared(safe, given.name))
     finally:
         safe.close()
@@ -162,7 +173,8 @@ def line(record: Record) -> str:
 def show(record: Record, *, as_json: bool) -> int:
     journal = Journal.decode(record.progress)
     if as_json:
-        print(json.dumps({**summary(record), "cause": journal.cause, "ledger": ledger(journal)}))
+        told = {"cause": journal.cause, "next": what_next(record, journal), "ledger": ledger(journal)}
+        print(json.dumps({**summary(record), **told}))
         return 0
     for name, value in summary(record).items():
         print(f"{name:10} {value}")
@@ -171,16 +183,22 @@ def show(record: Record, *, as_json: bool) -> int:
     for number, entry in enumerate(ledger(journal), 1):
         error = f"  {entry['error']}" if entry["error"] else ""
         print(f"  {number:2}. {entry['step']:24} {entry['state']:8} {entry['result'][:80]}{error}")
+    if what_next(record, journal):
+        print(f"{'next':10} {what_next(record, journal)}")
     return 0
 
 
-def resume(safe: RetrySafe, record: Record) -> int:
+def what_next(record: Record, journal: Journal) -> str:
+    return "" if record.state is State.COMPLETED else next_of(journal, record.point)
+
+
+def ended(safe: RetrySafe, record: Record, go: Callable[[Operation], Any]) -> int:
     operation = safe.operations.get(record.target)
     if operation is None:
         raise OperationChanged(record.target, "this code does not know it")
-    ended = operation.resume_id(record.id)
-    if inspect.isawaitable(ended):
-        ended = wait_for(ended)
-    how = "it was finished before" if ended.replayed else "finished"
-    print(f"{how}: {ended.answer.status} {ended.answer.body.decode('utf-8', 'replace')[:2000]}")
+    made = go(operation)
+    if inspect.isawaitable(made):
+        made = wait_for(made)
+    how = "it was finished before" if made.replayed else "finished"
+    print(f"{how}: {made.answer.status} {made.answer.body.decode('utf-8', 'replace')[:2000]}")
     return 0

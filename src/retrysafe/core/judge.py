@@ -25,6 +25,8 @@ def judge(op: Claim, reply: ClaimReply) -> Outcome:
     if not op.accepts(record.fingerprint):
         check_readable(op, record)
         return Mismatch(record.created)
+    if not op.wants(record.run):
+        return Mismatch(record.created)
     if record.state is State.COMPLETED:
         return Replay(record)
     return refused(record, reply.now)

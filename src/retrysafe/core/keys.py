@@ -6,6 +6,7 @@ record, and one tenant could reach another's by choosing its key well.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
 import struct
@@ -16,7 +17,7 @@ from string import Formatter
 from typing import Any
 
 from retrysafe.core import values
-from retrysafe.core.records import Kind
+from retrysafe.core.records import Fingerprint, Kind
 from retrysafe.errors import MalformedKey, ScopeRequired, TemplateError
 
 ID_VERSION = "1"
@@ -91,6 +92,8 @@ class Key:
     value: str
     scope: str
     kind: Kind = "http"
+    request: Fingerprint | None = dataclasses.field(default=None, compare=False, repr=False)
+    """What request it came with, where it came with one: an operation is compared by it."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.scope, str) or not self.scope:

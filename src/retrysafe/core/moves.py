@@ -47,14 +47,14 @@ def grantable(found: Record | None, op: Claim, now: int) -> Grant | None:
     A token is granted once: a copy of a claim that arrives after its attempt ended would be granted to nobody (I32).
     """
     if found is None:
-        return Grant.BIRTH
+        return None if op.resumes else Grant.BIRTH
     if found.token == op.token:
         return Grant.OWN if found.state is State.CLAIMED else None
     if op.token in found.ended:
         return None
     if found.state in SETTLED and found.expired(now):
-        return Grant.REBIRTH
-    if not op.accepts(found.fingerprint):
+        return None if op.resumes else Grant.REBIRTH
+    if not op.accepts(found.fingerprint) or not op.wants(found.run):
         return None
     abandoned = found.lapsed(now) and found.on_lapse != "uncertain"
     return Grant.TAKEOVER if found.state is State.RELEASED or abandoned else None
@@ -176,10 +176,16 @@ def suspect(record: Record, op: Suspect, now: int) -> Record | None:
 
 
 def resolve(record: Record, op: Resolve, now: int) -> Record | None:
-    if record.state is not State.UNCERTAIN:
+    """Also what the sweeper has not come to yet: a lapsed guard is as uncertain before as after."""
+    if not unknown(record, now):
         return None
     state = State.RELEASED if op.answer is None else State.COMPLETED
     return settled(record, state, now, op.note, op.answer)
+
+
+def unknown(record: Record, now: int) -> bool:
+    """Whether nobody knows how it ended."""
+    return record.state is State.UNCERTAIN or (record.lapsed(now) and record.on_lapse == "uncertain")
 
 
 def forget(record: Record, op: Forget, now: int) -> Record | None:

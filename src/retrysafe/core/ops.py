@@ -101,6 +101,12 @@ class Claim(Op[ClaimReply]):
     now: int | None = None
     alternatives: tuple[Fingerprint, ...] = ()
     """The same request in the forms of other releases or keys: a record that has one of them is not another request."""
+    resumes: bytes = b""
+    """The run to go on with, and no other: such a claim takes over or is refused, it never begins a life."""
+
+    def wants(self, run: bytes) -> bool:
+        """Whether it may go on with this run."""
+        return not self.resumes or self.resumes == run
 
     def accepts(self, fingerprint: Fingerprint) -> bool:
         """Whether a record with this fingerprint stands for the same request."""
@@ -179,7 +185,8 @@ class Suspect(Op[bool]):
 
 @value
 class Resolve(Op[bool]):
-    """A person or a probe knows: it happened (the answer), or it did not (None). Only out of uncertain."""
+    """A person or a probe knows: it happened (the answer), or it did not (None). Only of what is uncertain, whether the
+    sweeper has said so yet or not: a lapsed lease that makes it uncertain is enough."""
 
     id: bytes
     fence: Fence

@@ -94,6 +94,10 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(State.UNCERTAIN, "complete", State.COMPLETED, "fence: the owner is back", "owner"),
     Transition(State.UNCERTAIN, "release", State.RELEASED, "fence: the owner is back", "owner"),
     Transition(State.UNCERTAIN, "withdraw", State.RELEASED, "fence: the owner is back", "owner"),
+    Transition(
+        State.CLAIMED, "resolve", State.COMPLETED, "lapsed, on_lapse uncertain; with an answer", "person or probe"
+    ),
+    Transition(State.CLAIMED, "resolve", State.RELEASED, "lapsed, on_lapse uncertain; no", "person or probe"),
     Transition(State.UNCERTAIN, "resolve", State.COMPLETED, "with an answer", "person or probe"),
     Transition(State.UNCERTAIN, "resolve", State.RELEASED, "it did not happen", "person or probe"),
     Transition(State.COMPLETED, "forget", State.COMPLETED, "the bytes go, the fact stays", "person"),

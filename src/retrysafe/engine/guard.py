@@ -151,7 +151,7 @@ def claimed(claim: Claim, task: Task, events: Events) -> Flow[Outcome]:
             continue
         left = task.policy.wait - waited
         if not (isinstance(outcome, Busy) and task.policy.busy == "wait" and left > 0):
-            events.emit(_REFUSED[type(outcome)], claim.id, task.target)
+            events.emit(REFUSED[type(outcome)], claim.id, task.target)
             return outcome
         import random  # only who waits needs it
 
@@ -174,7 +174,7 @@ def anew(claim: Claim) -> Claim:
 
 
 _DECIDED = (Execute, Replay)
-_REFUSED: dict[type[Outcome], Any] = {Busy: "busy", Mismatch: "mismatched", Uncertain: "uncertain"}
+REFUSED: dict[type[Outcome], Any] = {Busy: "busy", Mismatch: "mismatched", Uncertain: "uncertain"}
 
 
 def refusal(task: Task, outcome: Outcome) -> RetrySafeError:

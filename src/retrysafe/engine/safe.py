@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
 
 from retrysafe.core.keys import Key
 from retrysafe.core.ops import Op
-from retrysafe.core.records import Fingerprint
+from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.engine import once as once_module
 from retrysafe.engine.bell import Bell
 from retrysafe.engine.codecs import Codec, ResultCodec
@@ -39,7 +39,8 @@ class RetrySafe:
 
     `namespace` separates applications that share a store; `policy` is what routes and functions start from;
     `keyring` encrypts what is stored; `on_event` is told what happens; `tx` says how to open your own transactions
-    (a pool, a sessionmaker, "django:default"); `batching` lets calls that wait anyway go to the store together.
+    (a pool, a sessionmaker, "django:default"); `batching` lets calls that wait anyway go to the store together;
+    `forms="current"` writes new operations in forms that the release before this one refuses (docs/howto/deploying.md).
     """
 
     def __init__(
@@ -53,7 +54,11 @@ class RetrySafe:
         on_event: Hook | None = None,
         tx: Any = None,
         batching: bool = True,
+        forms: Literal["previous", "current"] = "previous",
     ) -> None:
+        if forms not in ("previous", "current"):
+            raise UsageError(f"forms={forms!r}: 'previous' while older releases share the store, 'current' after that")
+        self.forms = forms
         if not isinstance(namespace, str) or not namespace or len(namespace) > 255 or "\0" in namespace:
             raise UsageError(
                 f"namespace={namespace!r}: give 1 to 255 characters of text without NUL, one name per application"
@@ -246,6 +251,42 @@ class RetrySafe:
             return function
 
         return register
+
+    # The person who decides -----------------------------------------------------------------
+
+    def resolve(
+        self,
+        which: Key | str | bytes,
+        *,
+        happened: bool,
+        answer: Answer | None = None,
+        because: str = "",
+        attempt: int | None = None,
+    ) -> Record:
+        """Say how something ended that nobody knows of: a key, or a record's id. It happened (with this answer, or one
+        that nobody has), or it did not, and then whoever asks next runs it. Raises NotUncertain if its owner or
+        somebody else was quicker; `attempt` insists on the one that was looked at."""
+        return self.run(self._resolved(which, happened, answer, because, attempt))
+
+    async def aresolve(
+        self,
+        which: Key | str | bytes,
+        *,
+        happened: bool,
+        answer: Answer | None = None,
+        because: str = "",
+        attempt: int | None = None,
+    ) -> Record:
+        return await self.arun(self._resolved(which, happened, answer, because, attempt))
+
+    def _resolved(
+        self, which: Key | str | bytes, happened: bool, answer: Answer | None, because: str, attempt: int | None
+    ) -> Flow[Record]:
+        from retrysafe.engine.resolving import id_of, resolved  # only who decides needs it
+
+        found = id_of(which, self.namespace)
+        said = {"happened": happened, "answer": answer, "because": because}
+        return resolved(found, **said, namespace=self.namespace, attempt=attempt)  # type: ignore[arg-type]
 
     # Flows ----------------------------------------------------------------------------------
 

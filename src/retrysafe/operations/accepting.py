@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from retrysafe.core.judge import judge
 from retrysafe.core.ops import Claim, ClaimReply, Lookup
-from retrysafe.core.outcomes import Busy, Execute, Replay
+from retrysafe.core.outcomes import Busy, Execute, Mismatch, Outcome, Replay
 from retrysafe.core.records import Record
+from retrysafe.core.states import State
 from retrysafe.engine.effects import Flow, Ring
 from retrysafe.engine.events import Events
-from retrysafe.engine.guard import Ended, Task, refusal, replayed
+from retrysafe.engine.guard import REFUSED, Ended, Task, claimed, refusal, replayed
 
 
 class Accepted(NamedTuple):
@@ -24,12 +25,41 @@ class Accepted(NamedTuple):
     record: Record
 
 
-def accept(task: Task, claim: Claim, events: Events) -> Flow[Ended | Accepted]:
+def submitted(record: Record) -> bool:
+    """Whether it was accepted for the worker, and nobody has run it: its first claim asked for no lease at all."""
+    return record.state is State.CLAIMED and record.attempt == 1 and record.lease_until <= record.started
+
+
+class Comparing(Protocol):
+    """What an operation can say of a record with another fingerprint."""
+
+    def same_request(self, record: Record, claim: Claim) -> bool: ...
+
+
+def asked(operation: Comparing, task: Task, claim: Claim, events: Events) -> Flow[Outcome]:
+    """Claim it. A record that has another fingerprint is read before it is called another request: a deployment may
+    have changed how the same request is written."""
+    unheard = Events()
+    outcome = yield from claimed(claim, task, unheard)
+    if isinstance(outcome, Mismatch) and not claim.resumes:
+        found = (yield Lookup(claim.id)).record
+        if found is not None and operation.same_request(found, claim):
+            claim = replace(claim, alternatives=(*claim.alternatives, found.fingerprint))
+            outcome = yield from claimed(claim, task, unheard)
+    if type(outcome) in REFUSED:
+        events.emit(REFUSED[type(outcome)], claim.id, task.target)
+    return outcome
+
+
+def accept(task: Task, claim: Claim, events: Events, operation: Comparing | None = None) -> Flow[Ended | Accepted]:
     """Take it in, or say how far it is. Asking again is not an attempt, so what is there is only looked at; two who
     come first at once are told apart by the claim."""
     seen = yield Lookup(claim.id)
     record = seen.record
     if record is not None and not record.expired(seen.now):
+        differs = operation is not None and not claim.accepts(record.fingerprint)
+        if operation is not None and differs and operation.same_request(record, claim):
+            claim = replace(claim, alternatives=(*claim.alternatives, record.fingerprint))
         outcome = judge(claim, ClaimReply(False, record, seen.now))
     else:
         # A lease of nothing: whoever finishes abandoned operations may take it at once.

@@ -28,6 +28,10 @@ class Unknown(RetrySafeError):
         super().__init__(f"step {step!r} is not sent again: {why}")
 
 
+class Unopened(Exception):
+    """No transaction of the user's could be opened: the step was not even called."""
+
+
 def told(error: BaseException) -> str:
     """An error in one line, for the journal."""
     return f"{type(error).__name__}: {error}"[:500]

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from retrysafe.core.ops import Advance, Claim, Release, Suspect
-from retrysafe.core.outcomes import Execute, Replay
-from retrysafe.core.records import Answer
+from retrysafe.core.outcomes import Execute, Mismatch, Replay
+from retrysafe.core.records import Answer, Record
 from retrysafe.core.values import NotPlain
 from retrysafe.engine import typed
 from retrysafe.engine.effects import Flow, Invoke, Persist
@@ -21,14 +21,17 @@ from retrysafe.errors import (
     OperationError,
     OutcomeUnknown,
     ResultNotStorable,
+    RunOver,
     StoreError,
     UsageError,
 )
 from retrysafe.operations import undoing
-from retrysafe.operations.endings import Stop, Undo
+from retrysafe.operations.accepting import asked
+from retrysafe.operations.endings import Ending, Stop, Undo
 from retrysafe.operations.failures import Unknown, told
 from retrysafe.operations.ground import Ground
-from retrysafe.operations.run import Run, commit, complete, truth
+from retrysafe.operations.journal import Journal
+from retrysafe.operations.run import Run, commit, complete, not_awaited, spacing, truth
 from retrysafe.operations.steps import Step
 
 
@@ -45,26 +48,31 @@ class Declared(Protocol):
     @property
     def lease(self) -> float: ...
     @property
+    def rule(self) -> int: ...
+    @property
     def ground(self) -> Ground: ...
     def call_body(self, run: Run, input_: bytes) -> Any: ...
     def call_undoing(self, run: Run) -> Any: ...
+    def same_request(self, record: Record, claim: Claim) -> bool: ...
     def clock(self) -> float: ...
 
 
+UNDONE = Answer(409, {"error": "it was undone by a person"})
 GIVEN_UP = Answer(502, {"error": "it could not be finished and was undone"})
 
 
 def start(operation: Declared, task: Task, claim: Claim, events: Events, *, fresh: bool = False) -> Flow[Ended]:
     """Claim, and if it is ours go on from wherever it stands. `fresh`: whoever accepted it has not begun it."""
-    outcome = yield from claimed(claim, task, events)
+    outcome = yield from asked(operation, task, claim, events)
+    if claim.resumes and isinstance(outcome, Mismatch):
+        raise RunOver(task.key.value, claim.resumes.hex(), outcome.first_seen)
     if isinstance(outcome, Replay):
         events.emit("replayed", claim.id, task.target)
         return replayed(task, outcome.record)
     if not isinstance(outcome, Execute):
         raise refusal(task, outcome)
     events.emit("new", claim.id, task.target)
-    first = outcome.fence.attempt == 1 or (fresh and outcome.fence.attempt == 2)
-    answer = yield from attempt(operation, outcome, first, events)
+    answer = yield from attempt(operation, outcome, fresh, events)
     return Ended(answer, False, None, outcome.record)
 
 
@@ -79,19 +87,36 @@ def give_up(operation: Declared, task: Task, claim: Claim, events: Events) -> Fl
         events.emit("suspected", record.id, record.target)
 
 
-def attempt(operation: Declared, granted: Execute, first: bool, events: Events) -> Flow[Answer]:
+def undone(operation: Declared, task: Task, claim: Claim, events: Events, cause: str) -> Flow[Ended]:
+    """A person wants it undone: claim it, and go back from wherever it stands."""
+    outcome = yield from asked(operation, task, claim, events)
+    if isinstance(outcome, Replay):
+        events.emit("replayed", claim.id, task.target)
+        return replayed(task, outcome.record)
+    if not isinstance(outcome, Execute):
+        raise refusal(task, outcome)
+    answer = yield from attempt(operation, outcome, False, events, undo=cause)
+    return Ended(answer, False, None, outcome.record)
+
+
+def attempt(operation: Declared, granted: Execute, fresh: bool, events: Events, undo: str = "") -> Flow[Answer]:
     """One attempt at a record we own. Its lease is kept until the end is written down."""
     record, fence = granted.record, granted.fence
     lease = Lease(record.id, record.key, fence, granted.until)
     try:
-        run = adopt(operation, granted, lease, first)
+        run = adopt(operation, granted, lease, fresh, events)
     except OperationChanged:
         # Left as it was found: unfinished, for whoever has the code that began it. The error may quote the journal.
-        point, note = record.point or "started", f"it was begun by other code, as {record.target!r}"
-        yield Persist(Advance(record.id, fence, 1, point, record.progress, "resume", 0), lease.until)
+        point, progress = record.point or "started", not_failed(record.progress, fence.attempt)
+        note = f"it was begun by other code, as {record.target!r}"
+        yield Persist(Advance(record.id, fence, 1, point, progress, "resume", 0), lease.until)
         yield Persist(Release(record.id, fence, note), lease.until)
         raise
     try:
+        if run.waited_long:
+            yield from commit(run, run.beginning_now())
+        if undo and run.journal.undoing is None:
+            return (yield from turn_back(operation, run, UNDONE, undo, events))
         return (yield from carried_on(operation, run, events))
     finally:
         lease.end()
@@ -115,7 +140,18 @@ def carried_on(operation: Declared, run: Run, events: Events) -> Flow[Answer]:
     return (yield from ended(operation, run, result, failure, events))
 
 
-def adopt(operation: Declared, granted: Execute, lease: Lease, first: bool) -> Run:
+def not_failed(progress: bytes, attempt: int) -> bytes:
+    """The journal with a note that this attempt neither died nor failed; as it is where it cannot be read."""
+    try:
+        journal = Journal.decode(progress)
+    except (ValueError, TypeError, KeyError):
+        return progress
+    if not progress:
+        return progress
+    return replace(journal, failed=journal.failures(attempt - 1), counted=attempt).encode()
+
+
+def adopt(operation: Declared, granted: Execute, lease: Lease, fresh: bool, events: Events) -> Run:
     record = granted.record
     if record.target != operation.target:
         raise OperationChanged(operation.target, f"it was begun as {record.target!r}")
@@ -130,7 +166,9 @@ def adopt(operation: Declared, granted: Execute, lease: Lease, first: bool) -> R
             told=granted.now,
             asked=granted.asked,
             clock=operation.clock,
-            first=first,
+            fresh=fresh,
+            rule=operation.rule,
+            events=events,
         )
     except (ValueError, TypeError, KeyError) as error:
         raise OperationChanged(operation.target, f"its journal cannot be read: {error}") from error
@@ -144,10 +182,13 @@ def invoke(operation: Declared, run: Run, function: Any) -> Invoke:
 
 
 def ended(operation: Declared, run: Run, result: Any, failure: Exception | None, events: Events) -> Flow[Answer]:
-    """What the body's end means. A step that broke decides, whatever the body made of its error."""
+    """What the body's end means. A step that broke decides, whatever the body made of its error; so does one that said
+    how it ends, unless the body says that in its own words."""
     if run.trying is not None:
         yield from truth(run)
-    failure = run.broken or failure
+    if run.called and run.broken is None:
+        run.broken = not_awaited(run.called[0], "")
+    failure = run.broken or (failure if isinstance(failure, Ending) else run.ending or failure)
     if run.answer is not None:
         events.emit("completed", run.record.id, run.record.target)
         if isinstance(failure, OperationError):
@@ -199,14 +240,17 @@ def unfinished(operation: Declared, run: Run, error: Exception, events: Events) 
         if back and isinstance(error, Unknown) and error.undoable and not irrevocable(run):
             return (yield from turn_back(operation, run, GIVEN_UP, told(error), events))
         return (yield from dead(run, error, "the outcome of a step is unknown", events))
-    if run.fence.attempt < operation.max_attempts or isinstance(error, OperationChanged | StoreError):
+    # Other code and a database that is away are nobody's failure: neither may undo what was paid (I35).
+    counts = not isinstance(error, OperationChanged | StoreError) and run.count_failure()
+    if not counts or run.failures < operation.max_attempts:
         yield from step_back(run, error, events)
         if isinstance(error, OperationChanged | UsageError):
             raise error
-        raise NotFinished(operation.name, run.record.key, point(run), str(error)[:200]) from error
+        wait = spacing(run.failures)
+        raise NotFinished(operation.name, run.record.key, point(run), str(error)[:200], wait) from error
     if back:
         return (yield from turn_back(operation, run, GIVEN_UP, told(error), events))
-    return (yield from dead(run, error, f"gave up after {run.fence.attempt} attempts", events))
+    return (yield from dead(run, error, f"gave up after {run.failures} failed attempts", events))
 
 
 def irrevocable(run: Run) -> bool:
@@ -216,7 +260,7 @@ def irrevocable(run: Run) -> bool:
 
 def dead(run: Run, error: Exception, why: str, events: Events) -> Flow[Answer]:
     """To a person. The note names the step and the kind of error; its words are in the journal, which may be sealed."""
-    yield from commit(run, replace(run.journal, cause=told(error)), on_lapse="uncertain")
+    yield from commit(run, run.left(cause=told(error)), on_lapse="uncertain")
     cause = error.__cause__ or error
     note = f"dead letter: {why}, at {point(run)!r} ({type(cause).__name__}); see its ledger"
     yield from give_to_a_person(run, note, events)
@@ -231,7 +275,7 @@ def give_to_a_person(run: Run, note: str, events: Events) -> Flow[None]:
 
 def step_back(run: Run, error: BaseException, events: Events) -> Flow[None]:
     """Release at the recovery point. What was begun is written down, so that nobody takes it for untouched."""
-    yield from commit(run, replace(run.journal, cause=told(error)))
+    yield from commit(run, run.left(cause=told(error)))
     note = f"stopped at {point(run)!r} by {type(error).__name__}"
     if (yield Persist(Release(run.record.id, run.fence, note), run.lease.until)):
         events.emit("released", run.record.id, run.record.target)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from retrysafe.core.times import micros
 from retrysafe.engine import typed
@@ -11,25 +11,24 @@ from retrysafe.errors import LeaseLost, ResultNotStorable, UsageError
 from retrysafe.operations.endings import Ending
 from retrysafe.operations.failures import StepFailed, Unknown, told
 from retrysafe.operations.journal import Entry
-from retrysafe.operations.run import BACKOFF, KEY_MARGIN, Run, commit
+from retrysafe.operations.run import KEY_MARGIN, Run, commit, pauses
 from retrysafe.operations.steps import Step
 
 
 def foreign(run: Run, step: Step, place: int, known: Entry | None, given: dict[str, Any]) -> Flow[Any]:
     if known is not None and known.state == "done":
-        return typed.load(known.result, step.returns)
+        return run.read_back(step, known)
     if run.dirty:
         yield from commit(run, run.journal)
-    begun = Entry(
-        step.name, "begun", step.dump_args(given, sealed=run.ground.sealer.active), "", run.sent_since(place, known)
-    )
+    args = step.dump_args(given, sealed=run.ground.sealer.active)
+    begun = Entry(step.name, "begun", args, "", run.sent_since(place, known), given=run.given)
     if step.repeatable:
         run.journal = run.journal.with_entry(place, begun)
         result = yield from send_repeatably(run, step, place, given, begun.at)
     else:
         result = yield from send_once(run, step, place, given, begun, asked_before=known is not None)
     text, result = stored(run, step, result)
-    done = Entry(step.name, "done", begun.args, text, begun.at)
+    done = begun.but(state="done", result=text)
     run.journal, run.dirty = run.journal.with_entry(place, done), True
     if not step.repeatable:
         yield from commit(run, run.journal)  # it cannot be asked for again: keep it at once
@@ -49,7 +48,7 @@ def send_repeatably(run: Run, step: Step, place: int, given: dict[str, Any], sin
     """The same key again, a bounded number of times, and only while the other system still knows it (I17)."""
     key = run.key(step, place)
     failure: BaseException = TimeoutError(f"its key may be older than key_life={step.key_life:.0f} s")
-    for pause in (*BACKOFF[: step.tries - 1], None):
+    for pause in (*pauses(step.tries), None):
         if not usable(run, step, since):
             break
         try:
@@ -61,7 +60,7 @@ def send_repeatably(run: Run, step: Step, place: int, given: dict[str, Any], sin
         if pause is not None:
             yield Pause(run.record.id, pause)
     found = yield from ask(step, given, key)
-    if found is not None:
+    if found is not None and not isinstance(found, NotTold):
         return found
     if not usable(run, step, since):
         raise Unknown(step.name, told(failure), undoable=True) from failure
@@ -79,6 +78,9 @@ def send_once(
     key = run.key(step, place)
     if asked_before:
         found = yield from ask(step, given, key)
+        if isinstance(found, NotTold):
+            why = f"it may have been sent before, and `find` failed with {told(found.error)}"
+            raise Unknown(step.name, why, undoable=False) from found.error
         if found is not None:
             return found
     yield from commit(run, run.journal.with_entry(place, begun), on_lapse="uncertain")
@@ -89,13 +91,19 @@ def send_once(
     except Exception as error:
         failure = error
     found = yield from ask(step, given, key)
-    if found is not None:
+    if found is not None and not isinstance(found, NotTold):
         return found
     raise Unknown(step.name, f"it may not be repeated, and failed with {told(failure)}", undoable=False) from failure
 
 
+class NotTold(NamedTuple):
+    """`find` failed: whether it happened is as unknown as before."""
+
+    error: Exception
+
+
 def ask(step: Step, given: dict[str, Any], key: str) -> Flow[Any]:
-    """Ask the other system whether it happened; None when it did not, or cannot tell."""
+    """Ask the other system whether it happened; None when it did not, or when nobody can be asked."""
     if step.find is None:
         return None
     find = step.find
@@ -103,8 +111,8 @@ def ask(step: Step, given: dict[str, Any], key: str) -> Flow[Any]:
         return (yield Call(lambda: find(**given, key=key), step.timeout))
     except (Ending, LeaseLost):
         raise
-    except Exception:
-        return None
+    except Exception as error:
+        return NotTold(error)
 
 
 def usable(run: Run, step: Step, since: int) -> bool:

@@ -16,14 +16,18 @@ The journal is pure data: `encode` and `decode` are all the I/O it knows.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from retrysafe.core.records import Answer
 
 EntryState = Literal["begun", "done", "failed", "undoing", "undone", "kept", "stuck"]
 TO_UNDO: frozenset[EntryState] = frozenset({"begun", "done", "failed", "undoing", "stuck"})
-VERSION = 1
+
+BY_PLACE, BY_CALL = 1, 2
+"""What a step's key is numbered by, and with it the version of the journal: the place of the call among all calls, or
+its number among the calls of that step. A journal keeps the rule it was begun with. Code that does not know a rule
+refuses the journal: another key would be another charge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,20 @@ class Entry:
     error: str = ""
     undo_at: int = 0
     """The same for the key of its undo."""
+    given: str = ""
+    """A digest of what it was called with (essence.py); empty where that is not known."""
+    _text: str = field(default="", compare=False, repr=False)
+
+    def text(self) -> str:
+        """Its form in the journal. Made once: with every commit all entries are written."""
+        if not self._text:
+            parts = [self.step, self.state, self.args, self.result, self.at, self.error, self.undo_at]
+            object.__setattr__(self, "_text", json.dumps(parts, separators=(",", ":")))
+        return self._text
+
+    def but(self, **changes: Any) -> Entry:
+        """The same entry, changed."""
+        return replace(self, _text="", **changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +69,28 @@ class Journal:
     """Why it was undone or given up, in the words of the error: here, where a key ring covers it."""
     at: int = 0
     """When the last of the entries was committed: the step after it cannot have begun before."""
+    rule: int = BY_PLACE
+    left: int = 0
+    """The attempt that stopped here by its own will, with all it had sent in the entries. 0: none is known to have."""
+    counted: int = 0
+    """The attempt up to which `failed` counts. Every attempt after it has died without a word."""
+    failed: int = 0
+    failed_at: int = 0
+    """When the last failure was counted."""
+
+    def all_told(self, attempt: int) -> bool:
+        """Whether this attempt, and with it every one before, left nothing untold."""
+        return 0 < attempt == self.left
+
+    def failures(self, attempts: int) -> int:
+        """How many of so many attempts failed: those that said so, and those that died."""
+        return self.failed + max(0, attempts - self.counted)
+
+    def number(self, step: str, place: int) -> int:
+        """What the keys, receipts and jobs of a call are told apart by."""
+        if self.rule == BY_PLACE:
+            return place
+        return sum(entry.step == step for entry in self.entries[:place])
 
     def with_entry(self, place: int, entry: Entry) -> Journal:
         """The entry at its place: replaced if it is there, appended if it is the next."""
@@ -58,13 +98,18 @@ class Journal:
         return replace(self, entries=(*self.entries[:place], entry, *self.entries[place + 1 :]))
 
     def encode(self) -> bytes:
+        """What older code does not know it leaves out when it writes the journal anew, and is nothing it needs."""
         undoing = None
         if self.undoing is not None:
             answer = self.undoing
             undoing = [answer.status, answer.body.decode("latin-1"), list(answer.headers)]
-        entries = [[e.step, e.state, e.args, e.result, e.at, e.error, e.undo_at] for e in self.entries]
-        whole = {"v": VERSION, "entries": entries, "undoing": undoing, "cause": self.cause, "at": self.at}
-        return json.dumps(whole, separators=(",", ":")).encode()
+        whole: dict[str, Any] = {"undoing": undoing, "cause": self.cause, "at": self.at}
+        whole |= {name: getattr(self, name) for name in _COUNTS if getattr(self, name)}
+        if any(entry.given for entry in self.entries):
+            whole["given"] = [entry.given for entry in self.entries]
+        entries = ",".join([entry.text() for entry in self.entries])
+        rest = json.dumps(whole, separators=(",", ":"))[1:]
+        return f'{{"v":{self.rule},"entries":[{entries}],{rest}'.encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Journal:
@@ -72,14 +117,21 @@ class Journal:
         if not data:
             return cls()
         whole = json.loads(data)
-        if not isinstance(whole, dict) or whole.get("v") != VERSION:
+        if not isinstance(whole, dict) or whole.get("v") not in (BY_PLACE, BY_CALL):
             found = whole.get("v") if isinstance(whole, dict) else whole
-            raise ValueError(f"the journal is of version {found!r}, this code reads {VERSION}")
+            raise ValueError(f"the journal is of version {found!r}, this code reads {BY_PLACE} and {BY_CALL}")
         undoing = None
         if whole["undoing"] is not None:
             status, body, headers = whole["undoing"]
             undoing = Answer(status, body.encode("latin-1"), [(name, value) for name, value in headers])
-        return cls(tuple(Entry(*each) for each in whole["entries"]), undoing, whole["cause"], whole["at"])
+        given = whole.get("given", [])
+        given += [""] * (len(whole["entries"]) - len(given))
+        entries = tuple(Entry(*(*each, digest)) for each, digest in zip(whole["entries"], given, strict=True))
+        counts = {name: whole.get(name, 0) for name in _COUNTS}
+        return cls(entries, undoing, whole["cause"], whole["at"], whole["v"], **counts)
+
+
+_COUNTS = ("left", "counted", "failed", "failed_at")
 
 
 def point_of(journal: Journal) -> str:
@@ -96,3 +148,15 @@ def ledger(journal: Journal) -> list[dict[str, Any]]:
         {"step": e.step, "state": e.state, "result": e.result, "error": e.error, "at": e.at, "undo_at": e.undo_at}
         for e in journal.entries
     ]
+
+
+def next_of(journal: Journal, point: str) -> str:
+    """What comes next, in words for the person who decides. Empty where nothing does."""
+    if journal.undoing is not None:
+        left = [entry.step for entry in reversed(journal.entries) if entry.state in TO_UNDO]
+        return f"undo of {left[0]} (may have happened)" if left else ""
+    begun = [entry.step for entry in journal.entries if entry.state == "begun"]
+    if begun:
+        return f"{begun[-1]} (may have been sent)"
+    done = f"after {journal.entries[-1].step}" if journal.entries else "the first"
+    return f"the step {done} (not written down; it may have been sent)" if point or not journal.entries else ""

@@ -26,18 +26,19 @@ from retrysafe.errors import (
     OperationChanged,
     ResultNotStorable,
     SchemaMissing,
+    StoreUnavailable,
     UsageError,
 )
 from retrysafe.operations.endings import Ending
-from retrysafe.operations.failures import StepFailed, Unknown, told
+from retrysafe.operations.failures import StepFailed, Unknown, Unopened, told
 from retrysafe.operations.journal import Entry, Journal
-from retrysafe.operations.run import BACKOFF, Run, truth
+from retrysafe.operations.run import Run, commit, pauses, truth
 from retrysafe.operations.staging import Staging
 from retrysafe.operations.steps import Step
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import Names
-from retrysafe.stores.sql.receipts import Receipts, receipts, same_database
-from retrysafe.transactions.effects import FLUSH
+from retrysafe.stores.sql.receipts import Mark, Receipts, receipts, same_database
+from retrysafe.transactions.effects import COMMITTED, FLUSH
 from retrysafe.transactions.failures import Trouble, trouble
 
 AGAIN = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
@@ -57,20 +58,22 @@ class Work:
 def local(run: Run, step: Step, place: int, known: Entry | None, given: dict[str, Any]) -> Flow[Any]:
     """Rolled back and tried again when it fails."""
     if known is not None and known.state == "done":
-        return typed.load(known.result, step.returns)
+        return run.read_back(step, known)
     run.ground.needed(step.name)
+    if run.ground.kind == "elsewhere" and run.dirty and run.unwritten:
+        yield from commit(run, run.journal)  # the rule that receipts are numbered by must be known before the second
 
     def settled(result: Any, text: str) -> tuple[Journal, Answer | None]:
         answer = result if isinstance(result, Answer) else None
         kept = "" if answer is not None and run.ground.kind == "store" else text
         args = step.dump_args(given, sealed=run.ground.sealer.active)
-        entry = Entry(step.name, "done", args, kept, run.earliest())
+        entry = Entry(step.name, "done", args, kept, run.earliest(), given=run.given)
         return run.stamped(run.journal.with_entry(place, entry)), answer
 
     def work(handle: Any) -> Any:
         return step.function(handle, **given)
 
-    changed = Change(step.name, f"{place}:{step.name}", work, settled, step.returns)
+    changed = Change(step.name, f"{run.journal.number(step.name, place)}:{step.name}", work, settled, step.returns)
     result = yield from persistently(run, changed, step.tries)
     return typed.load(run.journal.entries[place].result, step.returns) if result is LANDED else result
 
@@ -100,7 +103,7 @@ LANDED = object()
 
 def persistently(run: Run, change: Change, tries: int) -> Flow[Any]:
     """Until it commits, as often as it may. Before it runs again, what is stored tells whether it did commit."""
-    pauses = [*BACKOFF[: tries - 1]]
+    waiting = pauses(tries)
     contended = [*AGAIN]
     while True:
         try:
@@ -113,7 +116,9 @@ def persistently(run: Run, change: Change, tries: int) -> Flow[Any]:
             return LANDED
         if isinstance(failure, Refused):
             raise run.lost()
-        waits = contended if trouble(failure) is Trouble.AGAIN and contended else pauses
+        waits = contended if trouble(failure) is Trouble.AGAIN and contended else waiting
+        if not waits and isinstance(failure, Unopened):
+            raise StoreUnavailable(f"no transaction could be opened for step {change.step!r}: {failure}") from failure
         if not waits:
             raise StepFailed(change.step, told(failure)) from failure
         yield Pause(run.record.id, waits.pop(0))
@@ -188,7 +193,12 @@ def worked(run: Run, change: Change, statements: Receipts, staging: Staging) -> 
     """The user's function, and its result as text and as it will be read back: what a later attempt gets, this one
     gets too. A commit or rollback of the user's own is detected, and then nobody can say what was kept."""
     mark = yield from statements.mark()
-    result = yield Work(change.function, staging)
+    try:
+        result = yield Work(change.function, staging)
+    except Exception as error:
+        if (yield from was_parted(statements, mark, error)):
+            raise parted(change.step) from error
+        raise
     result = result if change.keeps else None
     yield FLUSH
     try:
@@ -197,13 +207,28 @@ def worked(run: Run, change: Change, statements: Receipts, staging: Staging) -> 
     except Exception as error:  # whatever the type's own constructor raises, among others
         raise ResultNotStorable(f"step {change.step!r}", str(error), rolled_back=True) from error
     if not (yield from statements.whole(mark)):
-        raise Unknown(
-            change.step,
-            "it committed or rolled back its own transaction, so what it wrote and its recovery point were parted; "
-            "leave commit and rollback to retrysafe, and use a savepoint inside",
-            undoable=False,
-        )
+        raise parted(change.step)
     return result, text
+
+
+def was_parted(statements: Receipts, mark: Mark, error: Exception) -> Generator[Any, Any, bool]:
+    """Whether a step that raised had committed before. Where the database undid it, or does not answer any more
+    (PostgreSQL after an error of its own), nobody can ask."""
+    if trouble(error) in (Trouble.AGAIN, Trouble.LOST):
+        return False
+    try:
+        return not (yield from statements.whole(mark)) and (yield COMMITTED) is not False
+    except Exception:
+        return False
+
+
+def parted(step: str) -> Unknown:
+    return Unknown(
+        step,
+        "it committed or rolled back its own transaction, so what it wrote and its recovery point were parted; "
+        "leave commit and rollback to retrysafe, and use a savepoint inside",
+        undoable=False,
+    )
 
 
 @lru_cache(maxsize=16)
@@ -240,7 +265,7 @@ def barred(run: Run, tx: Any) -> Inside:
     yet, must not run one after the operation was undone."""
     statements = texts(tx.dialect, run.ground.names)
     for step in run.steps.values():
-        name = f"{len(run.journal.entries)}:{step.name}"
+        name = f"{run.journal.number(step.name, len(run.journal.entries))}:{step.name}"
         whose = {"run": run.record.run, "step": name}
         if step.kind == "local" and not (yield from asked(statements, "receipt_step_find", whose)):
             sealed = run.ground.sealer.seal_text("", run.record.run, name)

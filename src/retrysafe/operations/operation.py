@@ -8,20 +8,26 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
+from retrysafe.core import values
+from retrysafe.core.fingerprint import of_text
 from retrysafe.core.keys import Key
+from retrysafe.core.moves import unknown
 from retrysafe.core.ops import Claim, Lookup
-from retrysafe.core.records import Answer, Record
+from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.core.times import micros
 from retrysafe.engine import arguments, typed
 from retrysafe.engine.clock import clock
 from retrysafe.engine.effects import Flow
 from retrysafe.engine.guard import Ended, Task
 from retrysafe.engine.heartbeat import current_lease
-from retrysafe.errors import ArgumentError, OperationError, UsageError
+from retrysafe.engine.resolving import resolved
+from retrysafe.errors import ArgumentError, OperationChanged, OperationError, UsageError
 from retrysafe.operations import flow, perform, run, staging, undoing
-from retrysafe.operations.accepting import Accepted, accept
+from retrysafe.operations.accepting import Accepted, accept, submitted
+from retrysafe.operations.essence import digest
 from retrysafe.operations.foreign import foreign
 from retrysafe.operations.ground import Ground, ground_of
+from retrysafe.operations.journal import BY_CALL, BY_PLACE, Journal
 from retrysafe.operations.local import local
 from retrysafe.operations.run import Run, Story, one_step
 from retrysafe.operations.steps import DAY, Step, hints
@@ -76,6 +82,11 @@ class Operation:
         while a request may still be under way."""
         calls = (step.timeout + ROOM for step in self.steps.values() if step.kind == "foreign")
         return max(self.policy.lease, *calls, 0.0)
+
+    @property
+    def rule(self) -> int:
+        """What the calls of a new run are numbered by (journal.py). A run that was begun keeps its own."""
+        return BY_CALL if self.safe.forms == "current" else BY_PLACE
 
     @property
     def ground(self) -> Ground:
@@ -150,11 +161,17 @@ class Operation:
         story: Story = local if step.kind == "local" else foreign
         if step.is_async:
 
-            @functools.wraps(step.function)
-            async def awaited(*args: Any, **kwargs: Any) -> Any:
-                return await perform.run_async(self.safe, one_step(running(self, step), step, story, args, kwargs))
+            async def awaited(attempt: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+                attempt.called.remove(step.name)
+                return await perform.run_async(self.safe, one_step(attempt, step, story, args, kwargs))
 
-            return awaited
+            @functools.wraps(step.function)
+            def calling(*args: Any, **kwargs: Any) -> Any:
+                attempt = running(self, step)
+                attempt.called.append(step.name)
+                return awaited(attempt, args, kwargs)
+
+            return calling
 
         @functools.wraps(step.function)
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -184,17 +201,35 @@ class Operation:
     def submit(self, *args: Any, key: str | Key, **kwargs: Any) -> Any:
         """Commit the claim with its input and let the worker run it: Accepted, or an `Ended` if it was done before."""
         task, claim = self.prepare(args, kwargs, key)
-        return self._drive(accept(task, claim, self.safe.events))
+        return self._drive(accept(task, claim, self.safe.events, self))
 
     def resume(self, record: Record, *, fresh: bool = False) -> Any:
-        """Take over a record that nobody owns, and go on from its recovery point: what the worker does. `fresh`: it was
-        submitted, and nobody has run it yet."""
-        task, claim = self._again(record)
-        return self._drive(flow.start(self, task, claim, self.safe.events, fresh=fresh))
+        """Take over a record that nobody owns, and go on from its recovery point: what the worker does. The run that
+        the record shows and no other: one that is over by now is not begun again. `fresh`: it was submitted, and nobody
+        has run it yet; it is seen in the record, too."""
+        return self._drive(self._resumed(record, fresh or submitted(record)))
 
-    def resume_id(self, record_id: str | bytes) -> Any:
-        """The same, for a record known by its id (hex): what a person does."""
-        return self._drive(self._resume_id(as_id(record_id)))
+    def resume_id(self, record_id: str | bytes, because: str = "") -> Any:
+        """The same, for a record known by its id (hex): what a person does. Where nobody knows how a step ended,
+        `because` says what showed that it did not happen; without it such a run is left alone."""
+        return self._drive(self._resume_id(as_id(record_id), because))
+
+    def undo_id(self, record_id: str | bytes, because: str) -> Any:
+        """Undo one run: every step that began, in reverse. What a person does, also where nobody knows how a step
+        ended: their undos are told so."""
+        if not because.strip():
+            raise UsageError("undo_id(..., because=''): say why it is undone; it stands in its ledger")
+        return self._drive(self._undone(as_id(record_id), because))
+
+    def _undone(self, record_id: bytes, because: str) -> Flow[Ended]:
+        seen = yield Lookup(record_id)
+        record = seen.record
+        if record is None:
+            raise UsageError(f"there is no record {record_id.hex()!r}; `retrysafe operations list` shows their ids")
+        if unknown(record, seen.now):
+            yield from resolved(record_id, happened=False, answer=None, because=because)
+        task, claim = self._again(record)
+        return (yield from flow.undone(self, task, claim, self.safe.events, because))
 
     def why_unable(self, record: Record) -> str:
         """Why this code cannot go on with a run, so that it is left for other code; empty if it can try."""
@@ -217,10 +252,23 @@ class Operation:
         fingerprint = arguments.fingerprint_of(self.name, {"@operation": self.name, **given}, frozenset())
         whose = key if isinstance(key, Key) else Key(key, self.name, "operation")
         input_ = self._input(given)
-        task = Task(whose, self.safe.namespace, self.target, fingerprint, self.policy, input_)
+        # Over HTTP the request is what the client repeats, byte for byte, however this code reads it.
+        asked = () if whose.request is None else (asked_with(self.name, whose.request),)
+        first, *others = (*asked, fingerprint) if self.safe.forms == "current" else (fingerprint, *asked)
+        task = Task(whose, self.safe.namespace, self.target, first, self.policy, input_, tuple(others))
         claim = self._claim(task)
         self._check_unclaimed(claim)
         return task, claim
+
+    def same_request(self, record: Record, claim: Claim) -> bool:
+        """Whether a record whose fingerprint is another stands for this call all the same: its arguments, read by this
+        code, are those of the call, however the code that stored them called their types and defaulted their fields.
+        Raises OperationChanged where this code cannot read them: a client must not be told to take another key."""
+        if record.target.partition("@")[0] != self.name or not record.input:
+            return False
+        stored, given = self._read_input(record.input), self._read_input(claim.input)
+        told = digest(self._needed_body(), stored)
+        return told != "" and told == digest(self._needed_body(), given)
 
     def _check_unclaimed(self, claim: Claim) -> None:
         """Whoever runs us must not hold the key itself: it would be told that its own claim is another request."""
@@ -250,30 +298,58 @@ class Operation:
         known = hints(self._needed_body())
         return {name: typed.from_plain(value, known.get(name)) for name, value in typed.load(text, None).items()}
 
-    def _resume_id(self, record_id: bytes) -> Flow[Ended]:
-        record = (yield Lookup(record_id)).record
+    def _resume_id(self, record_id: bytes, because: str) -> Flow[Ended]:
+        seen = yield Lookup(record_id)
+        record = seen.record
         if record is None:
             raise UsageError(f"there is no record {record_id.hex()!r}; `retrysafe operations list` shows their ids")
+        if because.strip() and unknown(record, seen.now):
+            yield from resolved(record_id, happened=False, answer=None, because=because)
+        return (yield from self._resumed(record, submitted(record)))
+
+    def _resumed(self, record: Record, fresh: bool) -> Flow[Ended]:
         task, claim = self._again(record)
-        return (yield from flow.start(self, task, claim, self.safe.events))
+        return (yield from flow.start(self, task, claim, self.safe.events, fresh=fresh))
 
     def _again(self, record: Record) -> tuple[Task, Claim]:
         key = Key(record.key, record.scope, cast("Any", record.kind))
-        task = Task(key, record.namespace, record.target, record.fingerprint, self.policy, record.input)
-        return task, self._claim(task)
+        task = Task(key, record.namespace, record.target, record.fingerprint, self.policy)
+        return task, replace(self._claim(task), resumes=record.run)
 
     def _claim(self, task: Task) -> Claim:
         return replace(task.claim(), on_lapse="resume", lease=micros(self.lease))
 
     def call_body(self, attempt: Run, input_: bytes) -> Any:
         """The body, with the input as it was typed. In the colour it was written in."""
-        body, given = self._needed_body(), self._arguments(input_.decode())
+        body, given = self._needed_body(), self._read_input(input_)
         token = run.current.set(attempt)
         try:
             result = body(**given)
         finally:
             run.current.reset(token)
         return _inside(attempt, result) if inspect.isawaitable(result) else result
+
+    def _read_input(self, input_: bytes) -> dict[str, Any]:
+        """The stored arguments. What this code cannot read is left to the code that can: it is no failure of the
+        operation, and nothing may be undone because of it."""
+        try:
+            given = self._arguments(input_.decode())
+            inspect.signature(self._needed_body()).bind(**given)
+        except OperationError:
+            raise
+        except Exception as error:
+            raise OperationChanged(
+                self.target, f"its input cannot be read by this code ({type(error).__name__}: {str(error)[:200]})"
+            ) from error
+        return given
+
+    def exhausted(self, record: Record) -> bool:
+        """Whether a record that nobody owns has failed or died as often as it may: what the worker asks (I21)."""
+        try:
+            journal = Journal.decode(record.progress)
+        except (ValueError, TypeError, KeyError):
+            return False  # other code's: left alone
+        return not submitted(record) and journal.failures(record.attempt) >= self.max_attempts
 
     def call_undoing(self, attempt: Run) -> Any:
         return self._drive(undoing.undo_all(attempt))
@@ -292,6 +368,11 @@ class Operation:
         if inspect.iscoroutinefunction(self._needed_body()):
             return perform.run_async(self.safe, story)
         return perform.run_sync(self.safe, story)
+
+
+def asked_with(name: str, request: Fingerprint) -> Fingerprint:
+    """An operation's fingerprint where it is asked for over HTTP: its name and the request's own."""
+    return of_text("op1", values.dumps([name, str(request)]))
 
 
 async def _inside(attempt: Run, result: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable
+from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrysafe.engine import drive
@@ -12,11 +13,13 @@ from retrysafe.engine.bell import Bell
 from retrysafe.engine.effects import Announce, Call, Effect, Flow, Ring, Transact
 from retrysafe.engine.heartbeat import Lease, current_lease
 from retrysafe.engine.perform import Performer
-from retrysafe.errors import StoreUnavailable
+from retrysafe.errors import RetrySafeError, StoreUnavailable
 from retrysafe.operations import staging
+from retrysafe.operations.failures import Unopened, told
 from retrysafe.operations.local import Work
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import AfterCommit, AsyncTx, AsyncTxSource, Tx, TxSource
+from retrysafe.transactions.effects import Committed
 from retrysafe.transactions.sources import source
 
 if TYPE_CHECKING:
@@ -51,7 +54,11 @@ class OperationPerformer:
     def _transact(self, effect: Transact) -> Any:
         done: Any = None
         try:
-            with self._source().begin() as tx:
+            with ExitStack() as stack:
+                try:
+                    tx = stack.enter_context(self._source().begin())
+                except Exception as error:
+                    raise unopened(error) from error
                 done = drive.run(effect.story(tx), lambda inner: inside(tx, inner))
         except AfterCommit as after:
             # The step is done, and an operation goes on from there; whoever looks after the program has to hear of it.
@@ -70,6 +77,8 @@ def inside(tx: Tx, effect: Any) -> Any:
             return effect.function(tx.handle)
         finally:
             staging.current.reset(token)
+    if isinstance(effect, Committed):
+        return getattr(tx, "committed", None)
     return tx.flush()
 
 
@@ -101,8 +110,18 @@ class AsyncOperationPerformer:
             return await result if inspect.isawaitable(result) else result
 
     async def _transact(self, effect: Transact) -> Any:
-        async with self._source().begin() as tx:
+        async with AsyncExitStack() as stack:
+            try:
+                tx = await stack.enter_async_context(self._source().begin())
+            except Exception as error:
+                raise unopened(error) from error
             return await drive.arun(effect.story(tx), lambda inner: ainside(tx, inner))
+
+
+def unopened(error: Exception) -> Exception:
+    """What the step is told: wrong use as it is, anything else (a pool that is not open yet, a server that is away) as
+    a transaction that could not be opened."""
+    return error if isinstance(error, RetrySafeError) else Unopened(told(error))
 
 
 async def ainside(tx: AsyncTx, effect: Any) -> Any:
@@ -116,6 +135,8 @@ async def ainside(tx: AsyncTx, effect: Any) -> Any:
             return await result if inspect.isawaitable(result) else result
         finally:
             staging.current.reset(token)
+    if isinstance(effect, Committed):
+        return getattr(tx, "committed", None)
     return await tx.flush()
 
 

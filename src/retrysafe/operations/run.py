@@ -18,18 +18,35 @@ from retrysafe.core.ops import Advance, Complete, Lookup, Renew
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.states import OnLapse, State
 from retrysafe.core.times import SECOND, micros
+from retrysafe.engine import typed
 from retrysafe.engine.effects import Flow, Persist
+from retrysafe.engine.events import Events
 from retrysafe.engine.heartbeat import Lease
 from retrysafe.errors import LeaseLost, OperationChanged, OperationError, OutcomeUnrecorded, StoreError
 from retrysafe.operations.endings import Ending
+from retrysafe.operations.essence import digest
 from retrysafe.operations.failures import StepFailed
 from retrysafe.operations.ground import Ground
-from retrysafe.operations.journal import Entry, Journal, point_of
+from retrysafe.operations.journal import BY_PLACE, Entry, Journal, point_of
 from retrysafe.operations.steps import Step
 
 BACKOFF = (0.05, 0.25, 1.0)
 KEY_MARGIN = 300.0
 """Clocks differ, and the other system counts from when it first saw the key: stop using it this much earlier."""
+
+
+def pauses(tries: int) -> list[float]:
+    """Seconds between so many tries; the last one for all that follow."""
+    return [BACKOFF[min(number, len(BACKOFF) - 1)] for number in range(tries - 1)]
+
+
+def spacing(failures: int) -> float:
+    """Seconds that lie at least between two failures that are counted: 1, 2, 4 … A client that asks again every second
+    during an outage does not use up what there is for a day. Half of the worker's own pauses, so all of its count."""
+    return min(2.0**failures, SPACING) / 2
+
+
+SPACING = 300.0
 
 Story = Callable[["Run", Step, int, Entry | None, dict[str, Any]], Flow[Any]]
 
@@ -49,7 +66,9 @@ class Run:
         told: int,
         asked: float,
         clock: Callable[[], float],
-        first: bool,
+        fresh: bool,
+        rule: int = BY_PLACE,
+        events: Events | None = None,
     ) -> None:
         self.name = name
         self.steps = steps
@@ -62,9 +81,19 @@ class Run:
         self._asked = asked
         self._heard = clock()
         self._clock = clock
-        self.first = first
-        """Whether no attempt before this one can have called anybody."""
-        self.journal = Journal.decode(record.progress)
+        self.journal = Journal.decode(record.progress) if record.progress else Journal(rule=rule)
+        self._events = events or Events()
+        attempt = self.fence.attempt
+        self.failures = 0 if fresh and attempt == 2 else self.journal.failures(attempt - 1)
+        """How many attempts failed before this one."""
+        self.given = ""
+        """A digest of what the step that is running was called with."""
+        self.called: list[str] = []
+        """Steps that were called and not awaited yet."""
+        self.first = attempt == 1 or (fresh and attempt == 2) or self.journal.all_told(attempt - 1)
+        """Whether no attempt before this one can have called anybody without a trace of it in the journal."""
+        self.waited_long = fresh and attempt == 2 and self.latest() - record.created > micros(KEY_MARGIN)
+        """Whether it was submitted so long ago that its keys would be older than they are, should this attempt die."""
         self.adopted = len(self.journal.entries)
         """How many entries there were when this attempt began."""
         self.since = self.journal.at or record.created
@@ -98,6 +127,9 @@ class Run:
         """The place of this call, and what is known of it from an earlier attempt."""
         if self.broken is not None:
             raise self.broken
+        if self.called:
+            self.broken = not_awaited(self.called[0], step.name)
+            raise self.broken
         if self.ending is not None:
             raise self.ending  # the body may not go on as if nothing had been said
         if self.inside:
@@ -124,7 +156,7 @@ class Run:
             return
         (place, failure), self.caught = self.caught, None
         began = self.journal.entries[place] if place < len(self.journal.entries) else Entry(failure.step, "failed")
-        self.journal = self.journal.with_entry(place, replace(began, state="failed", error=failure.why))
+        self.journal = self.journal.with_entry(place, began.but(state="failed", error=failure.why))
         self.dirty = True
 
     def sent_since(self, place: int, known: Entry | None) -> int:
@@ -137,7 +169,44 @@ class Run:
         return self.since
 
     def key(self, step: Step, place: int, undo: bool = False) -> str:
-        return derive(self.record.run, step.service, step.name, part=str(place), undo=undo)
+        return derive(
+            self.record.run, step.service, step.name, part=str(self.journal.number(step.name, place)), undo=undo
+        )
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether nobody can know yet by which rule the calls of this run are numbered."""
+        return self.journal.rule != BY_PLACE and not self.record.progress and not self.advances
+
+    def compare(self, step: Step, known: Entry | None, given: dict[str, Any]) -> None:
+        """A step that may have been sent must not be sent with other arguments under the same key. One that is over is
+        over: a body that passes the time of day must not be stuck, but somebody may want to know."""
+        self.given = digest(step.function, given)
+        if known is None or not known.given or not self.given or known.given == self.given:
+            return
+        if known.state == "begun":
+            raise OperationChanged(
+                self.name,
+                f"step {step.name!r} was begun with other arguments than it is called with now, and may have been sent",
+            )
+        self._events.emit("step_changed", self.record.id, self.record.target)
+
+    def read_back(self, step: Step, known: Entry) -> Any:
+        """What a finished step returned, as this code types it."""
+        try:
+            return typed.load(known.result, step.returns)
+        except Exception as error:  # whatever the type's own constructor raises, among others
+            why = f"what step {step.name!r} returned cannot be read as {step.returns!r} ({told_of(error)})"
+            raise OperationChanged(self.name, why) from error
+
+    def count_failure(self) -> bool:
+        """Count this attempt as failed, if it is long enough after the last one that was. Says whether."""
+        now = self.latest()
+        if self.journal.failed_at and now - self.journal.failed_at < micros(spacing(self.failures)):
+            return False
+        self.failures += 1
+        self.journal = replace(self.journal, failed_at=self.earliest())
+        return True
 
     def advance(self, journal: Journal, on_lapse: OnLapse = "resume") -> Advance:
         number, lease = self.advances + 1, micros(self.duration)
@@ -150,6 +219,19 @@ class Run:
     def stamped(self, journal: Journal) -> Journal:
         """`at` moves only with a step that ended in this attempt: before that, an earlier attempt's call may be out."""
         return replace(journal, at=self.earliest()) if len(journal.entries) > self.adopted else journal
+
+    def left(self, cause: str) -> Journal:
+        """The journal as this attempt leaves it, by its own will: all that it sent is in it."""
+        attempt, journal = self.fence.attempt, self.journal
+        if journal.entries and journal.entries[-1].state == "begun":
+            last = journal.entries[-1].but(error=cause)
+            journal = journal.with_entry(len(journal.entries) - 1, last)
+        told = self.first or self.place > self.adopted
+        return replace(journal, cause=cause, left=attempt if told else 0, counted=attempt, failed=self.failures)
+
+    def beginning_now(self) -> Journal:
+        """The journal of what was submitted long ago: nothing can have been sent before now."""
+        return replace(self.journal, at=self.earliest(), counted=1)
 
     def lost(self) -> LeaseLost:
         return LeaseLost(self.record.key, self.fence.attempt)
@@ -171,7 +253,9 @@ def one_step(run: Run, step: Step, story: Story, args: tuple[Any, ...], kwargs: 
     try:
         if known is not None and known.state == "failed":
             raise StepFailed(step.name, known.error)
-        return (yield from story(run, step, place, known, step.bound(args, kwargs)))
+        given = step.bound(args, kwargs)
+        run.compare(step, known, given)
+        return (yield from story(run, step, place, known, given))
     except StepFailed as failure:
         if known is None or known.state != "failed":
             run.caught = (place, failure)
@@ -182,8 +266,31 @@ def one_step(run: Run, step: Step, story: Story, args: tuple[Any, ...], kwargs: 
     except Exception as error:
         run.broken = error
         raise
+    except BaseException:
+        # Cancelled from within the body (a timeout of its own around the step), or with all of it: then nobody asks.
+        run.broken = run.broken or cut_off(step.name)
+        raise
     finally:
         run.inside = ""
+
+
+def cut_off(step: str) -> OperationError:
+    return OperationError(
+        f"step {step!r} was cancelled from within the body, and may have been sent; declare the time it may take "
+        f"(@operation.foreign(timeout=…)) instead of a timeout around the call"
+    )
+
+
+def not_awaited(first: str, second: str) -> OperationError:
+    then = f"before step {second!r}" if second else "at all"
+    return OperationError(
+        f"step {first!r} was called, but not awaited {then}; await each step where it is called: steps run one after "
+        "the other, so that a later attempt meets them in the same order (no gather, no create_task)"
+    )
+
+
+def told_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:200]
 
 
 def commit(run: Run, journal: Journal, on_lapse: OnLapse = "resume") -> Flow[None]:

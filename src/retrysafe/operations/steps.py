@@ -35,6 +35,16 @@ class Step:
         for name, value in (("timeout", self.timeout), ("key_life", self.key_life), ("tries", self.tries)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
                 raise OperationError(f"step {self.name!r}: {name}={value!r} must be a number above zero")
+        if not isinstance(self.tries, int):
+            raise OperationError(f"step {self.name!r}: tries={self.tries!r} must be a whole number of calls")
+        for name, helper in (("undo", self.undo), ("find", self.find)):
+            if helper is not None and not callable(helper):
+                raise OperationError(f"step {self.name!r}: {name}={helper!r} is not a function")
+        if self.kind == "local" and (self.find is not None or not self.repeatable):
+            raise OperationError(
+                f"local step {self.name!r} takes neither `find` nor `repeatable`: it commits with its recovery point, "
+                "so it happened exactly if that is there"
+            )
         parameters = inspect.signature(self.function).parameters
         if self.kind == "foreign" and "key" not in parameters:
             raise OperationError(

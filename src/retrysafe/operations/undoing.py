@@ -21,13 +21,15 @@ from retrysafe.operations.failures import StepFailed, Unknown, told
 from retrysafe.operations.foreign import usable
 from retrysafe.operations.journal import TO_UNDO, Entry, Journal
 from retrysafe.operations.local import Change, barred, persistently
-from retrysafe.operations.run import BACKOFF, Run, commit, complete
+from retrysafe.operations.run import Run, commit, complete, pauses
 from retrysafe.operations.steps import Step
+
+UNDO_TRIES = 4
 
 
 def begin(run: Run, answer: Answer, cause: str) -> Flow[None]:
     """From here on this operation only goes back. Committed first, so that a crash does not start it forward again."""
-    entries = tuple(entry if undoable(run, entry) else replace(entry, state="kept") for entry in run.journal.entries)
+    entries = tuple(entry if undoable(run, entry) else entry.but(state="kept") for entry in run.journal.entries)
     yield from commit(run, replace(run.journal, entries=entries, undoing=answer, cause=cause[:500]))
     if run.ground.kind == "elsewhere":
         yield Transact(lambda tx: barred(run, tx))
@@ -59,9 +61,10 @@ def stuck(journal: Journal) -> list[str]:
 
 
 def undo_one(run: Run, step: Step, place: int, entry: Entry) -> Flow[None]:
-    """One undo, bounded. Its intent first: the next attempt must know that it may have happened."""
-    since = entry.undo_at if entry.state == "undoing" else run.earliest()
-    begun = replace(entry, state="undoing", undo_at=since)
+    """One undo, bounded. Its intent first: the next attempt must know that it may have happened. Its key ages from the
+    first time it may have been sent: one that is stuck was sent."""
+    since = entry.undo_at or run.earliest()
+    begun = entry.but(state="undoing", undo_at=since)
     if step.kind == "local":
         yield from undo_local(run, step, place, begun)
         return
@@ -69,7 +72,7 @@ def undo_one(run: Run, step: Step, place: int, entry: Entry) -> Flow[None]:
         yield from mark(run, place, begun)
     failure: BaseException = TimeoutError(f"the key of its undo may be older than key_life={step.key_life:.0f} s")
     key = run.key(step, place, undo=True)
-    for pause in (*BACKOFF, None):
+    for pause in (*pauses(UNDO_TRIES), None):
         if not usable(run, step, since):
             break
         try:
@@ -79,28 +82,28 @@ def undo_one(run: Run, step: Step, place: int, entry: Entry) -> Flow[None]:
         except Exception as error:
             failure = error
         else:
-            yield from mark(run, place, replace(begun, state="undone", error=""))
+            yield from mark(run, place, begun.but(state="undone", error=""))
             return
         if pause is not None:
             yield Pause(run.record.id, pause)
-    yield from mark(run, place, replace(begun, state="stuck", error=told(failure)))
+    yield from mark(run, place, begun.but(state="stuck", error=told(failure)))
 
 
 def undo_local(run: Run, step: Step, place: int, entry: Entry) -> Flow[None]:
     """With the mark in the same commit, so that it happens once; so it needs no intent of its own."""
 
     def settled(_: Any, __: str) -> tuple[Journal, None]:
-        return run.journal.with_entry(place, replace(entry, state="undone", error="")), None
+        return run.journal.with_entry(place, entry.but(state="undone", error="")), None
 
     def work(handle: Any) -> Any:
         return call_undo(step, entry, {}, handle)
 
-    change = Change(step.name, f"{place}:{step.name}:undo", work, settled, keeps=False)
+    change = Change(step.name, f"{run.journal.number(step.name, place)}:{step.name}:undo", work, settled, keeps=False)
     try:
-        yield from persistently(run, change, len(BACKOFF) + 1)
+        yield from persistently(run, change, UNDO_TRIES)
     except (StepFailed, Ending, Unknown, UsageError) as failure:
         why = failure.why if isinstance(failure, StepFailed) else told(failure)
-        yield from mark(run, place, replace(entry, state="stuck", error=why))
+        yield from mark(run, place, entry.but(state="stuck", error=why))
         return
     if run.dirty:
         yield from commit(run, run.journal)

@@ -78,6 +78,7 @@ def claim(
     run: bytes | None = None,
     input: bytes = b"",
     now: float | None = 0,
+    resumes: bytes = b"",
 ) -> Claim:
     """Ask for a key, with a fresh token and run unless they are given."""
     return Claim(
@@ -95,6 +96,7 @@ def claim(
         on_lapse=on_lapse,
         input=input,
         now=moment(now),
+        resumes=resumes,
     )
 
 

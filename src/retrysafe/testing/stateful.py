@@ -99,7 +99,7 @@ class Choice:
 
 
 VERBS = (
-    *("claim", "claim", "claim", "renew", "advance"),
+    *("claim", "claim", "claim", "resume", "renew", "advance"),
     *("complete", "release", "withdraw", "suspect", "resolve", "forget"),
 )
 
@@ -262,9 +262,17 @@ class Comparison(RuleBasedStateMachine):
             now=choice.now,
         )
 
+    def resume(self, choice: Choice) -> Claim:
+        """A claim of one run: mostly the one that is there, sometimes one that was."""
+        op, record = self.claim(choice), self.oracle(Lookup(choice.name.id, choice.now)).record
+        there = b"another run....." if record is None else record.run
+        wanted = there if choice.pick < 9 else self.claims[-1].run if self.claims else there
+        return replace(op, resumes=wanted)
+
 
 BUILD: dict[str, Callable[[Comparison, Choice], Op[Any]]] = {
     "claim": Comparison.claim,
+    "resume": Comparison.resume,
     "renew": lambda m, c: Renew(c.name.id, m.fence(c), c.lease, c.now),
     "advance": lambda m, c: Advance(c.name.id, m.fence(c), c.number, c.text, c.blob, c.on_lapse, c.lease, c.now),
     "complete": lambda m, c: Complete(c.name.id, m.fence(c), c.answer or ANSWERS[0], c.now),

@@ -14,7 +14,7 @@ from retrysafe.engine.resending import SETTLE_LIMIT
 from retrysafe.stores.mongo.plans import Command
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import AsyncTx, AsyncTxSource, Tx, TxSource
-from retrysafe.transactions.effects import Begin, Body, End, Flush, TxEffect, TxFlow
+from retrysafe.transactions.effects import Begin, Body, Committed, End, Flush, TxEffect, TxFlow
 
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
@@ -49,6 +49,8 @@ class Stage:
             return self._open().flush()
         if isinstance(effect, Pause):
             return time.sleep(effect.seconds)
+        if isinstance(effect, Committed):
+            return getattr(self.tx, "committed", None)
         return self._safe.execute(effect)
 
     def close(self) -> None:
@@ -102,6 +104,8 @@ class AsyncStage:
             return await self._open().flush()
         if isinstance(effect, Pause):
             return await _sleep(effect.seconds)
+        if isinstance(effect, Committed):
+            return getattr(self.tx, "committed", None)
         return await self._safe.aexecute(effect)
 
     async def close(self) -> None:

@@ -45,10 +45,15 @@ class Body:
     function: Callable[[Any], Any]
 
 
-TxEffect = Begin | End | Flush | Body | Statement | Pause | Op[Any]
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Whether the user's code committed the transaction itself: True, False, or None where the handle does not tell."""
+
+
+TxEffect = Begin | End | Flush | Body | Committed | Statement | Pause | Op[Any]
 TxFlow = Generator[TxEffect, Any, R]
 
-BEGIN, FLUSH, COMMIT, ROLLBACK = Begin(), Flush(), End("commit"), End("rollback")
+BEGIN, FLUSH, COMMIT, ROLLBACK, COMMITTED = Begin(), Flush(), End("commit"), End("rollback"), Committed()
 
 
 class TxWork(Protocol):

@@ -11,8 +11,8 @@ One generator tells the whole story and does no I/O. What makes it right:
     which the lost transaction would still hold, and a later look still finds nothing: nobody guesses.
 4.  A failure that the policy calls final is stored after the rollback, in a transaction of its own. Between the two
     another caller may have got through; then its answer is the one, and this caller is given it (or told to wait).
-5.  A body that committed in the middle has split its work from its receipt. That cannot be undone, so the key is
-    marked uncertain and TransactionSplit says what is known.
+5.  A body that committed in the middle has split its work from its receipt, whether it returned or raised after that.
+    It cannot be undone, so the key is marked uncertain and TransactionSplit says what is known.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from retrysafe.stores.base import Plan
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.receipts import Look, Mark, Split
 from retrysafe.transactions.base import AfterCommit, Held
-from retrysafe.transactions.effects import BEGIN, COMMIT, FLUSH, ROLLBACK, Body, Place, TxFlow, TxWork
+from retrysafe.transactions.effects import BEGIN, COMMIT, COMMITTED, FLUSH, ROLLBACK, Body, Place, TxFlow, TxWork
 from retrysafe.transactions.failures import Trouble, meaning, trouble
 from retrysafe.transactions.receipting import Receipts, receipts
 
@@ -105,10 +105,16 @@ def attempt(claim: Claim, task: Task, work: TxWork, place: Place) -> TxFlow[Ende
         if keep:
             yield FLUSH
     except Exception as error:
+        was_parted = yield from parted(claim, Entered(opened, mark), error)
         yield ROLLBACK
+        if was_parted:
+            raise (yield from split(claim, task, place)) from error
         return (yield from failed(claim, task, work, place, error))
     if not keep:
+        was_parted = yield from parted(claim, Entered(opened, mark))
         yield ROLLBACK
+        if was_parted:
+            raise (yield from split(claim, task, place))
         place.events.emit("released", claim.id, task.target)
         return Ended(answer, False, result, opened.statements.begun(claim, opened.look, opened.grant))
     record = yield from receipted(claim, task, place, Entered(opened, mark), answer)
@@ -136,6 +142,19 @@ def receipted(claim: Claim, task: Task, place: Place, entered: Entered, answer: 
         yield ROLLBACK
         raise Undone("another caller settled the key first")
     return record
+
+
+def parted(claim: Claim, entered: Entered, error: Exception | None = None) -> TxFlow[bool]:
+    """Whether a body that is about to be rolled back has committed something before. Where the database undid it, or
+    does not answer any more (PostgreSQL after an error of its own), nobody can ask."""
+    if error is not None and trouble(error) in (Trouble.AGAIN, Trouble.LOST):
+        return False
+    try:
+        if not (yield from entered.opened.statements.parted(claim, entered.mark)):
+            return False
+        return (yield COMMITTED) is not False
+    except Exception:
+        return False
 
 
 def given_back(task: Task, record: Record, place: Place) -> Ended:

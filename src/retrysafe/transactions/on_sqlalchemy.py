@@ -77,6 +77,29 @@ def step_rows(result: CursorResult[Any]) -> Rows:
     return rows(result.all() if result.returns_rows else None, result.rowcount)
 
 
+class Commits:
+    """What a session's own ending was: `rollback(); raise` in a body is a failure like any other, `commit(); raise`
+    splits it. `seen` is None where nobody tells (a COMMIT by statement, a bare connection)."""
+
+    def __init__(self, session: Session | None) -> None:
+        self.seen: bool | None = None
+        self._session = session
+        if session is not None:
+            event.listen(session, "after_commit", self._committed)
+            event.listen(session, "after_rollback", self._rolled_back)
+
+    def _committed(self, _: Any) -> None:
+        self.seen = True
+
+    def _rolled_back(self, _: Any) -> None:
+        self.seen = bool(self.seen)
+
+    def unwatch(self) -> None:
+        if self._session is not None:
+            event.remove(self._session, "after_commit", self._committed)
+            event.remove(self._session, "after_rollback", self._rolled_back)
+
+
 class SqlalchemyTx:
     """`handle` is a Session or a Connection; `connect` gives the connection it speaks on."""
 
@@ -86,6 +109,11 @@ class SqlalchemyTx:
         self.dialect_name = dialect_named(connect().dialect.name)
         self.dialect: Dialect = DIALECTS[self.dialect_name]
         self._locked = Locked()
+        self._commits = Commits(handle if isinstance(handle, Session) else None)
+
+    @property
+    def committed(self) -> bool | None:
+        return self._commits.seen
 
     def send(self, statement: Statement) -> Rows:
         on = self._connect()
@@ -96,6 +124,7 @@ class SqlalchemyTx:
         return [tuple(row) for row in result] if result.returns_rows else []
 
     def unlock(self) -> None:
+        self._commits.unwatch()
         self._locked.give_back()
 
     def flush(self) -> None:

@@ -12,7 +12,7 @@ from retrysafe.stores.base import afollow
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.transactions.base import Rows, dialect_named
 from retrysafe.transactions.mysql_lock import said
-from retrysafe.transactions.on_sqlalchemy import DIALECTS, FIX, Locked, begun, clause, step_rows, timed_for
+from retrysafe.transactions.on_sqlalchemy import DIALECTS, FIX, Commits, Locked, begun, clause, step_rows, timed_for
 from retrysafe.transactions.write_lock import locked
 
 
@@ -25,6 +25,11 @@ class AsyncSqlalchemyTx:
         self.dialect: Dialect = DIALECTS[self.dialect_name]
         self._locked = Locked()
         self._on: AsyncConnection | None = None
+        self._commits = Commits(handle.sync_session if isinstance(handle, AsyncSession) else None)
+
+    @property
+    def committed(self) -> bool | None:
+        return self._commits.seen
 
     async def send(self, statement: Statement) -> Rows:
         connected = await connection_of(self.handle)
@@ -43,6 +48,7 @@ class AsyncSqlalchemyTx:
         return await afollow(said(statement), step)
 
     async def unlock(self) -> None:
+        self._commits.unwatch()
         if self._on is not None and not self._on.closed:
             await self._on.run_sync(lambda _: self._locked.give_back())
 

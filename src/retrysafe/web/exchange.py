@@ -196,6 +196,7 @@ class Exchange:
 
     def task(self, key: Key, policy: Policy, chunks: list[bytes]) -> Task:
         form = of_http(self.view, self.route, chunks)
+        object.__setattr__(key, "request", form)  # an operation that is given the key is compared by it
         return self.settings.safe.task(key, self.target, form, policy)
 
     # The claim ----------------------------------------------------------------------------------

@@ -18,8 +18,11 @@ from retrysafe.core.states import State
 from retrysafe.core.times import SECOND, micros
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import RetrySafeError
+from retrysafe.operations.accepting import submitted
 from retrysafe.operations.operation import Operation
 from retrysafe.worker.flows import Do, Stopping, Story, never, run
+
+_log = logging.getLogger("retrysafe.worker")
 
 GRACE = 300.0
 """Seconds an abandoned operation is left to its client's own retry before the completer takes it."""
@@ -111,7 +114,7 @@ class Completer:
         if why:
             _log.warning("%s %s waits for other code: %s", record.target, record.id.hex()[:16], why)
             return "waiting"
-        if died_too_often(record, operation.max_attempts):
+        if record.state is State.CLAIMED and operation.exhausted(record):
             yield Do(lambda: operation.give_up(record), operation.is_async)
             return "dead"
         return (yield from self._resume(operation, record))
@@ -126,9 +129,15 @@ class Completer:
     def _resume(self, operation: Operation, record: Record) -> Story[str]:
         try:
             yield Do(lambda: operation.resume(record, fresh=submitted(record)), operation.is_async)
-        except RetrySafeError:
+        except RetrySafeError as error:
+            # Written down where it happened: later, uncertain, changed, or a store in trouble.
+            cause = error.__cause__ or error
+            _log.warning(
+                "%s %s, attempt %d: not finished: %s (%s)",
+                *(record.target, record.id.hex()[:16], record.attempt + 1, type(error).__name__, type(cause).__name__),
+            )
             self._soon(self._backoff(record.attempt + 1))
-            return "later"  # written down where it happened: later, uncertain, changed, or a store in trouble
+            return "later"
         return "finished"
 
     def _soon(self, seconds: float) -> None:
@@ -147,13 +156,3 @@ def unfinished(record: Record) -> bool:
     """Whether this is an operation that stopped on its way. Guards have no version in their target."""
     versioned = "@" in record.target
     return versioned and (record.on_lapse == "resume" if record.state is State.CLAIMED else record.point != "")
-
-
-def died_too_often(record: Record, limit: int) -> bool:
-    """Whether every attempt it may have ended without a word. Accepting it was none."""
-    return record.state is State.CLAIMED and record.attempt >= limit and not submitted(record)
-
-
-def submitted(record: Record) -> bool:
-    """Whether it was accepted for the worker, and nobody has run it: its first claim asked for no lease at all."""
-    return record.attempt == 1 and record.lease_until <= record.started

@@ -115,7 +115,7 @@ def test_no_arrow_is_drawn_twice() -> None:
 def test_may_reads_the_table() -> None:
     assert may(None, "claim")
     assert may(State.UNCERTAIN, "resolve")
-    assert not may(State.CLAIMED, "resolve")
+    assert not may(State.RELEASED, "resolve")
     assert not may(State.COMPLETED, "complete")
     assert not may(State.UNCERTAIN, "claim")
 

@@ -20,7 +20,7 @@ from retrysafe.core import moves
 from retrysafe.stores import memory
 from retrysafe.testing import Do
 
-TOPICS = ("claim", "fence", "late", "settle", "expiry", "identity", "listing", "many", "forget")
+TOPICS = ("claim", "resume", "fence", "late", "settle", "expiry", "identity", "listing", "many", "forget")
 
 FENCE = "found is not None and owns(found, op.fence)"
 NEXT_ATTEMPT = "attempt=found.attempt + 1,"
@@ -63,7 +63,10 @@ ABLATIONS: dict[str, tuple[str, str]] = {
         "found.state in SETTLED",
     ),
     "settled records are never reborn": ("found.state in SETTLED and found.expired(now)", "False"),
-    "another request is let in": ("if not op.accepts(found.fingerprint):\n        return None", "pass"),
+    "another request is let in": ("not op.accepts(found.fingerprint) or", ""),
+    "a resume goes on with any run": ("or not op.wants(found.run)", ""),
+    "a resume gives birth": ("return None if op.resumes else Grant.BIRTH", "return Grant.BIRTH"),
+    "a resume begins another life": ("return None if op.resumes else Grant.REBIRTH", "return Grant.REBIRTH"),
     "unknown outcomes are run again": (ABANDONED, "found.lapsed(now)"),
     "a living owner is replaced": (ABANDONED, 'found.state is State.CLAIMED and found.on_lapse != "uncertain"'),
     "a released key stays shut": ("found.state is State.RELEASED or abandoned", "abandoned"),
@@ -80,7 +83,19 @@ ABLATIONS: dict[str, tuple[str, str]] = {
         'not record.lapsed(now) or record.on_lapse != "uncertain"',
         "not record.lapsed(now)",
     ),
-    "claimed records are resolved": ("if record.state is not State.UNCERTAIN:\n        return None", "pass"),
+    "claimed records are resolved": ("if not unknown(record, now):\n        return None", "pass"),
+    "a living owner is resolved": (
+        '(record.lapsed(now) and record.on_lapse == "uncertain")',
+        'record.on_lapse == "uncertain"',
+    ),
+    "what may be taken over is resolved": (
+        'record.lapsed(now) and record.on_lapse == "uncertain")',
+        "record.lapsed(now))",
+    ),
+    "a lapsed one waits for the sweeper": (
+        'record.state is State.UNCERTAIN or (record.lapsed(now) and record.on_lapse == "uncertain")',
+        "record.state is State.UNCERTAIN",
+    ),
     "unfinished work is forgotten": (
         'if record.state is State.RELEASED and record.point != "":\n        return None',
         "pass",

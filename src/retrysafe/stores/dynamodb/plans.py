@@ -86,6 +86,10 @@ def claim(op: Claim, place: Place) -> Plan[ClaimReply]:
     now, judged = moment(op, place)
     fresh = born(op, now)
     try:
+        if op.resumes:
+            there = (yield get(place.table, op.id)).get("Item")
+            reply = yield from refused_claim(op, place, there, Moment(now, judged))
+            return reply or ClaimReply(False, None, now)
         for _ in range(TRIES):
             found = yield Request("put_item", put_if_absent(place.table, to_item(fresh, 0)))
             if not isinstance(found, Refused):
@@ -142,6 +146,8 @@ def exactly(op: Fenced, place: Place, item: Item | None, at: Moment) -> Plan[boo
     now = at.judged if isinstance(op, Suspect) else at.now  # the sweeper judges others, everybody else writes
     for _ in range(TRIES):
         record = None if item is None else from_item(item)
+        if isinstance(op, Resolve) and record is not None and record.lapsed(at.now) and not record.lapsed(at.judged):
+            return False  # by a clock that may be ahead of its owner's
         after, applied = move(record, op, now)
         if after is None or record is None or item is None or after == record:
             return applied

@@ -66,7 +66,7 @@ def together(plans: Plans, ops: Sequence[Any]) -> Plan[Command, list[Any]]:
 
 
 def _claims(plans: Plans, ops: Sequence[Claim]) -> Plan[Command, list[Any]]:
-    statements = [{"q": {"_id": op.id}, "u": moving.claim(op), "upsert": True} for op in ops]
+    statements = [{"q": {"_id": op.id}, "u": moving.claim(op), "upsert": not op.resumes} for op in ops]
     done = yield from plans.write({"update": plans.names.keys, "updates": statements, "ordered": False})
     seen = yield from _seen(plans, ops, done)
     return [_claimed(op, seen.get(op.id)) for op in ops]

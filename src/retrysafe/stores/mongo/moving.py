@@ -54,11 +54,13 @@ def claim(op: Claim) -> Stages:
     """The whole table of `grantable`, in its order. What is refused stays as it is, and nothing is written."""
     now = moment(op.now)
     accepted = [str(form) for form in (op.fingerprint, *op.alternatives)]
-    cases = [
+    over = {"$and": [{"$in": ["$state", _SETTLED]}, {"$lte": ["$expires", now]}]}
+    cases: list[tuple[Expr, Expr]] = [
         ({"$eq": [{"$type": "$state"}, "missing"]}, {**_born(op), "ended": []}),
         ({"$in": [literal(op.token), {"$concatArrays": [["$token"], ENDED]}]}, ROOT),
-        ({"$and": [{"$in": ["$state", _SETTLED]}, {"$lte": ["$expires", now]}]}, {**_born(op), "ended": ENDED_NEXT}),
+        (over, ROOT if op.resumes else {**_born(op), "ended": ENDED_NEXT}),
         ({"$not": [{"$in": ["$fingerprint", literal(accepted)]}]}, ROOT),
+        *([({"$ne": ["$run", literal(op.resumes)]}, ROOT)] if op.resumes else []),
         (_is("released"), _taken_over(op)),
         (
             {"$and": [_is("claimed"), {"$lte": ["$lease_until", now]}, {"$ne": ["$on_lapse", "uncertain"]}]},
@@ -147,7 +149,9 @@ def suspect(op: Suspect) -> tuple[Filter, Stages]:
 
 def resolve(op: Resolve) -> tuple[Filter, Stages]:
     state = "released" if op.answer is None else "completed"
-    return {"state": "uncertain"}, settled(op.now, state, op.note, op.answer)
+    lapsed = {"$expr": {"$lte": ["$lease_until", moment(op.now)]}}
+    unknown = {"$or": [{"state": "uncertain"}, {"state": "claimed", "on_lapse": "uncertain", **lapsed}]}
+    return unknown, settled(op.now, state, op.note, op.answer)
 
 
 def forget(op: Forget) -> tuple[Filter, Stages]:

@@ -111,7 +111,7 @@ class Plans:
             "findAndModify": self.names.keys,
             "query": {"_id": op.id},
             "update": moving.claim(op),
-            "upsert": True,
+            "upsert": not op.resumes,
             "new": True,
             "fields": TOLD,
         }
@@ -120,6 +120,8 @@ class Plans:
         except Held:
             return (yield from self._held(op))
         told = reply["value"]
+        if told is None:
+            return ClaimReply(False, None, (yield from self.clock(op.now)))
         record = documents.read(told["found"])
         return ClaimReply(granted(record, op), record, now_told(op.now, told))
 

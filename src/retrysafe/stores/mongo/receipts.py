@@ -87,13 +87,18 @@ class MongoReceipts:
         yield from ()  # a plan that has nothing to say
         return Mark(0)
 
+    def parted(self, claim: Claim, mark: Mark) -> Plan[Command, bool]:
+        """A lock that others can see was committed."""
+        lock = {"_id": claim.id, "token": claim.token}
+        seen = yield self._command({"find": self._home.names.meta, "filter": lock, "limit": 1}, outside=True)
+        return bool(seen["cursor"]["firstBatch"])
+
     def write(self, claim: Claim, look: Look, grant: Grant, answer: Answer, mark: Mark) -> Plan[Command, Record | None]:
         """Put the receipt in the place of what was read. None: somebody else changed the record meanwhile. Raises
         Split when the transaction is another one by now."""
+        if (yield from self.parted(claim, mark)):
+            raise Split
         lock = {"_id": claim.id, "token": claim.token}
-        seen = yield self._command({"find": self._home.names.meta, "filter": lock, "limit": 1}, outside=True)
-        if seen["cursor"]["firstBatch"]:
-            raise Split  # a lock that others can see was committed
         freed = yield self._command({"delete": self._home.names.meta, "deletes": [{"q": lock, "limit": 1}]})
         if freed["n"] != 1:
             raise Split  # our own lock is not there: it was rolled back

@@ -45,11 +45,13 @@ class Group(NamedTuple):
 
 
 def together(ops: Sequence[Op[Any]]) -> bool:
-    """Whether few statements can carry them: kinds that have one, one clock, no key twice."""
+    """Whether few statements can carry them: kinds that have one, one clock, no key twice, no claim that must not be
+    born."""
     now = getattr(ops[0], "now", None)
     return (
         all(type(op) in BATCHES and op.now == now for op in ops)  # type: ignore[attr-defined]
         and len({op.id for op in ops}) == len(ops)  # type: ignore[attr-defined]
+        and not any(isinstance(op, Claim) and op.resumes for op in ops)
     )
 
 

@@ -103,7 +103,7 @@ def migration(layout: Layout) -> Plan[Call, list[str]]:
 
 def _claim(op: Claim, layout: Layout) -> Call:
     lapse = LAPSES[op.on_lapse]
-    born_with = (number(op.retention), born_parts(op), op.input, alternative_parts(op))
+    born_with = (number(op.retention), born_parts(op), op.resumes or op.input, alternative_parts(op))
     return Call(script("claim"), layout.of(op.id), (_moment(op.now), op.token, number(op.lease), lapse, *born_with))
 
 
@@ -111,7 +111,7 @@ def _read_claim(op: Claim, response: Any) -> ClaimReply:
     if isinstance(response, int):
         return ClaimReply(True, born(op, response), response)
     granted, now, *found = response
-    return ClaimReply(granted == 1, record(op.id, found), now)
+    return ClaimReply(granted == 1, record(op.id, found) if found else None, now)
 
 
 def _lookup(op: Lookup, layout: Layout) -> Call:

@@ -27,7 +27,8 @@ _RUN = b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n$%d\r\n%b\r\n%b%b$%d\r\n%b\r\n%b"
 
 
 def _claim(op: Claim, layout: Layout) -> Piece:
-    token, lease, retention, born, given = op.token, number(op.lease), number(op.retention), born_parts(op), op.input
+    token, lease, retention, born = op.token, number(op.lease), number(op.retention), born_parts(op)
+    given = op.resumes or op.input
     others = alternative_parts(op)
     args = _ARGS["claim"] % (
         *(len(token), token, len(lease), lease, 1, LAPSES[op.on_lapse]),

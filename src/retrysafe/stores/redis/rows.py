@@ -52,15 +52,21 @@ def number(value: int) -> bytes:
 
 
 def born_parts(op: Claim) -> bytes:
-    """`b`, for a claim that may be a birth."""
+    """`b`, for a claim that may be a birth; nothing for one that resumes."""
+    if op.resumes:
+        return b""
     words = (str(op.fingerprint), op.namespace, op.kind, op.scope, op.key, op.target)
     sizes, data = _sized(words)
     return b"%b%b%b" % (_BORN.pack(*sizes, len(op.run)), data, op.run)
 
 
 def alternative_parts(op: Claim) -> bytes:
-    """The other forms of its fingerprint, each between two line ends; nothing where there are none."""
-    return "\n".join(["", *map(str, op.alternatives), ""]).encode() if op.alternatives else b""
+    """The other forms of its fingerprint, each between two line ends; nothing where there are none. Of a claim that
+    resumes, which has no `b`, all forms."""
+    if not op.alternatives and not op.resumes:
+        return b""
+    forms = (op.fingerprint, *op.alternatives) if op.resumes else op.alternatives
+    return "\n".join(["", *map(str, forms), ""]).encode()
 
 
 def _sized(words: Sequence[str]) -> tuple[Iterable[int], bytes]:

@@ -92,7 +92,7 @@ class Plans:
         grant = grantable(found.record, op, found.now)
         if grant is None or grant is Grant.OWN:
             return found._replace(granted=grant is Grant.OWN)
-        assert found.record is not None, "what is not there is born"
+        assert found.record is not None, "what is not there is born, or not to be had"
         name = "rebirth" if grant is Grant.REBIRTH else "takeover"
         taken = yield Statement(self.texts[name], values | rows.taken_values(found.record))
         return _reply(True, taken[0]) if taken else None
@@ -100,6 +100,9 @@ class Plans:
     def _insert_or_read(
         self, op: Claim, values: dict[str, Any], reads_first: bool
     ) -> Plan[Statement, ClaimReply | None]:
+        if op.resumes:
+            there = yield from self._lookup(Lookup(op.id, op.now))  # it goes on or is refused: it never inserts
+            return ClaimReply(False, there.record, there.now)
         if self._in_one:
             # No row at all means: another insert committed after our snapshot. Neither ours nor absent (I1).
             both = yield Statement(self.texts["insert_or_read"], values)

@@ -92,6 +92,10 @@ class Receipts:
             return False
         return True
 
+    def parted(self, claim: Claim, mark: Mark) -> Plan[Statement, bool]:
+        """Whether the open transaction is another one by now."""
+        return not (yield from self.whole(mark))
+
     def write(
         self, claim: Claim, look: Look, grant: Grant, answer: Answer, mark: Mark
     ) -> Plan[Statement, Record | None]:

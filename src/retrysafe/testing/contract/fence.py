@@ -164,7 +164,8 @@ def test_released_is_closed_for_its_own_owner_too(do: Do) -> None:
 
 
 def test_a_claimed_record_is_neither_resolved_nor_forgotten(do: Do) -> None:
-    before = claimed(do)
+    do(claim("k", lease=LATER + 1, on_lapse="uncertain", now=0))
+    before = do.record("k")
     assert_all_refused(do, before, before, ["resolve", "resolve-no", "forget"])
 
 

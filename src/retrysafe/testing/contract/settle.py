@@ -11,7 +11,7 @@ from retrysafe.core.judge import judge
 from retrysafe.core.ops import Op
 from retrysafe.core.outcomes import Execute, Replay
 from retrysafe.core.records import Answer, Gone
-from retrysafe.core.states import State
+from retrysafe.core.states import OnLapse, State
 from retrysafe.core.times import FOREVER, SECOND
 from retrysafe.testing.builders import (
     TICK,
@@ -289,6 +289,45 @@ def test_a_second_resolution_that_says_something_else_is_refused(do: Do, other: 
     before = do.record("k")
     assert do(resolve(held, other, now=3)) is False
     assert do.record("k") == before
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_what_lapsed_is_resolved_before_the_sweeper_comes(do: Do, happened: bool) -> None:
+    """A person who looks sees "uncertain" from the moment the lease is over, and need not wait for anybody."""
+    held = do(claim("k", lease=10, now=0))
+    op = resolve(held, b"charged" if happened else None, "the provider's console", now=10)
+    assert do(op) is True
+    assert do(op) is True, "its own reply was lost"
+    record = do.record("k", now=10)
+    assert record.state is (State.COMPLETED if happened else State.RELEASED)
+    assert record.note == "the provider's console"
+    assert do(renew(held, now=11)) is False, "the owner comes back too late"
+    assert do(complete(held, b"late", now=11)) is False
+    assert do(suspect(held, lapsed_only=True, now=11)) is False
+    assert do.record("k", now=10) == record
+
+
+def test_a_living_owner_is_not_resolved(do: Do) -> None:
+    held = do(claim("k", lease=10, now=0))
+    for said in (b"charged", None):
+        assert do(resolve(held, said, now=9)) is False
+    assert do.record("k") == record_of(held)
+
+
+@pytest.mark.parametrize("on_lapse", ["resume", "rerun"])
+def test_what_may_be_taken_over_is_not_resolved(do: Do, on_lapse: OnLapse) -> None:
+    """Nobody has to decide: the next one goes on with it."""
+    held = do(claim("k", lease=10, on_lapse=on_lapse, now=0))
+    for said in (b"charged", None):
+        assert do(resolve(held, said, now=11)) is False
+    assert do.record("k") == record_of(held)
+
+
+def test_two_people_who_disagree_about_a_lapsed_one(do: Do) -> None:
+    held = do(claim("k", lease=10, now=0))
+    assert do(resolve(held, None, now=11)) is True
+    assert do(resolve(held, b"charged", now=12)) is False
+    assert do.record("k").state is State.RELEASED
 
 
 def test_a_resolution_after_the_owner_came_back_is_refused(do: Do) -> None:

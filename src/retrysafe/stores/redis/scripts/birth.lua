@@ -34,7 +34,7 @@ end
 for n = 1, #KEYS - 2 do
   local key = KEYS[n + 2]
   local found = redis.pcall('HGETALL', key)
-  if #found == 0 and not found.err then
+  if #found == 0 and not found.err and ARGV[n * 7 - 1] ~= '' then
     replies[n] = birth(key, n * 7 - 5)
   else
     others[#others + 1] = {n, found}

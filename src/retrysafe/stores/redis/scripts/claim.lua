@@ -1,6 +1,8 @@
 -- Claim: ask to be the one who runs it. One arbitrated step: look, judge, and write only if it is granted.
 -- KEYS: the indexes, then one record for each claim. ARGV: now, then for each claim: token, lease, on_lapse, and what
 -- only a newborn record takes from it: retention, born, input; then the other forms of its fingerprint ('' for none).
+-- A claim that resumes has no born: it is never one. In the place of its input it names the run it goes on with, and
+-- all forms of its fingerprint are among the others.
 -- Reply: for each claim, now if it is a birth (the caller knows the rest), {granted, now, the record's fields and
 -- values …} if not, or an error if what is there is no record.
 -- The records were looked for, and are born if there were none, in birth.lua, which comes before.
@@ -32,8 +34,10 @@ local function fingerprint(born)
   return string.sub(born, 29, 28 + struct.unpack('>I4', born))
 end
 
--- Whether a claim stands for the same request: in the form it would write, or in one of another release or key.
-local function accepts(known, at)
+-- Whether a claim stands for the same request: in the form it would write, or in one of another release or key. One
+-- that resumes wants its own run, too: the last part of what the record was born with.
+local function accepts(known, at, born)
+  if ARGV[at + 4] == '' and string.sub(born, -struct.unpack('>I4', born, 25)) ~= ARGV[at + 5] then return false end
   return known == fingerprint(ARGV[at + 4]) or string.find(ARGV[at + 6], '\n' .. known .. '\n', 1, true) ~= nil
 end
 
@@ -55,6 +59,10 @@ end
 local function claim(key, at, found)
   local member, fields = string.sub(key, -64), {}
   if found.err then return corrupt(member, found.err) end
+  if #found == 0 then
+    assure_primary()
+    return {0, now}
+  end
   for n = 1, #found, 2 do fields[found[n]] = found[n + 1] end
   local record, bad = judged(fields.h, member)
   if bad then return bad end
@@ -64,7 +72,7 @@ local function claim(key, at, found)
     local own = record.token == ARGV[at] and record.state == CLAIMED
     return {own and 1 or 0, now, unpack(found)}
   end
-  if not open(record) and record.expires <= now then
+  if not open(record) and record.expires <= now and ARGV[at + 4] ~= '' then
     redis.call('DEL', key)
     birth(key, at)
     redis.call('HSET', key, 'e', with_ended(record.token, fields.e))
@@ -72,7 +80,7 @@ local function claim(key, at, found)
   end
   local known = fingerprint(fields.b)
   if not known then return corrupt(member, 'it does not say how it was born') end
-  if accepts(known, at) then
+  if accepts(known, at, fields.b) and (open(record) or record.expires > now) then
     local abandoned = record.state == CLAIMED and record.lease_until <= now and record.on_lapse ~= 0
     if record.state == RELEASED or abandoned then return take_over(record, key, at, fields) end
   end

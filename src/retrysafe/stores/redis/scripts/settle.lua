@@ -47,7 +47,9 @@ local function settle(key, at)
   local target, source = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   local open_to_all = target == WITHDRAWN
   if open_to_all then target = RELEASED end
-  if not open(record) or (source ~= 0 and record.state ~= source) then
+  -- Resolving: also what the sweeper has not come to yet.
+  local lapsed = record.state == CLAIMED and record.lease_until <= now and record.on_lapse == 0
+  if not open(record) or (source ~= 0 and record.state ~= source and not lapsed) then
     assure_primary()
     if record.state ~= target then return 0 end
     -- An answer is compared byte by byte: a second, different one under the same fence is refused.

@@ -1,9 +1,11 @@
--- A person or a probe knows that it happened.
+-- A person or a probe knows that it happened. Uncertain, or lapsed and about to be: the sweeper need not come first.
 {with_limit}
 UPDATE {keys} SET
     state = 'completed', lease_until = {now}, status = :status, headers = :headers, body = :body, gone = :gone,
     note = :note, completed = {now},
     expires = {greatest}({least}(created + retention, {forever}), {least}({now} + {hour}, {forever}))
 {from_limit}
-WHERE id = :id AND attempt = :attempt AND token = :token AND state = 'uncertain'
+WHERE id = :id AND attempt = :attempt AND token = :token AND (
+    state = 'uncertain' OR (state = 'claimed' AND lease_until <= {now} AND on_lapse = 'uncertain')
+)
 RETURNING 1

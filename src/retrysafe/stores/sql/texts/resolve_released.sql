@@ -1,4 +1,4 @@
--- A person or a probe knows that it did not happen.
+-- A person or a probe knows that it did not happen. Uncertain, or lapsed and about to be.
 {with_limit}
 UPDATE {keys} SET
     state = 'released', lease_until = {now}, status = NULL, headers = '', body = {empty}, gone = '',
@@ -6,5 +6,7 @@ UPDATE {keys} SET
     expires = CASE WHEN point <> '' THEN {forever} ELSE
         {greatest}({least}(created + retention, {forever}), {least}({now} + {hour}, {forever})) END
 {from_limit}
-WHERE id = :id AND attempt = :attempt AND token = :token AND state = 'uncertain'
+WHERE id = :id AND attempt = :attempt AND token = :token AND (
+    state = 'uncertain' OR (state = 'claimed' AND lease_until <= {now} AND on_lapse = 'uncertain')
+)
 RETURNING 1

@@ -1,0 +1,63 @@
+"""The person who decides: what nobody knows is resolved, once, by who found out.
+
+A fenced operation like any other: it decides about the attempt that was looked at. An owner that came back, a second
+person, a worker that got there first: one wins, and the others are told.
+"""
+
+from __future__ import annotations
+
+from retrysafe.core.keys import Key
+from retrysafe.core.moves import unknown
+from retrysafe.core.ops import Lookup, Resolve
+from retrysafe.core.records import Answer, Record
+from retrysafe.core.states import State
+from retrysafe.engine.effects import Flow
+from retrysafe.errors import NotUncertain, UsageError
+
+WITHOUT_ANSWER = Answer(200, b"", gone="forgotten")
+"""It happened, and nobody has the answer: a retry is told so, and does not run."""
+
+
+def id_of(which: Key | str | bytes, namespace: str) -> bytes:
+    """The record's id: of a Key, or as it is (32 bytes, or 64 hex digits)."""
+    if isinstance(which, Key):
+        return which.id(namespace)
+    try:
+        found = which if isinstance(which, bytes) else bytes.fromhex(which)
+    except ValueError:
+        found = b""
+    if len(found) != 32:
+        raise UsageError(
+            f"{which!r} is neither a Key nor a record's id (64 hex digits, as `retrysafe keys list` shows)"
+        )
+    return found
+
+
+def resolved(
+    record_id: bytes,
+    *,
+    happened: bool,
+    answer: Answer | None,
+    because: str,
+    namespace: str | None = None,
+    attempt: int | None = None,
+) -> Flow[Record]:
+    """Decide; the record as it is then. Raises NotUncertain where there is nothing to decide any more."""
+    if not isinstance(because, str) or (not happened and not because.strip()):
+        raise UsageError("say because=...: what showed that it did not happen; whoever looks later will ask")
+    if not happened and answer is not None:
+        raise UsageError("what did not happen has no answer: give happened=True, or leave the answer out")
+    seen = yield Lookup(record_id)
+    record = seen.record
+    if record is None or (namespace is not None and record.namespace != namespace):
+        where = "" if namespace is None else f" in namespace {namespace!r}"
+        raise UsageError(f"there is no record {record_id.hex()!r}{where}; `retrysafe keys list` shows what there is")
+    if not unknown(record, seen.now) or attempt not in (None, record.attempt):
+        raise NotUncertain(record.key, record.state.value, record.attempt, record.note)
+    said = (answer or WITHOUT_ANSWER) if happened else None
+    if not (yield Resolve(record.id, record.fence, said, because)):
+        found = (yield Lookup(record_id)).record
+        now = found if found is not None else record._replace(state=State.RELEASED, note="it is gone")
+        raise NotUncertain(now.key, now.state.value, now.attempt, now.note)
+    after: Record | None = (yield Lookup(record_id)).record
+    return record if after is None else after

@@ -1,0 +1,127 @@
+"""Going on with one run (rule 3 of the machine, I35): such a claim takes over what it names, or is refused. It never
+begins a life: what ended, expired and was cleared away must not run again because somebody had an old list."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from retrysafe.core.judge import judge
+from retrysafe.core.outcomes import Busy, Execute, Mismatch, Replay
+from retrysafe.core.records import Record
+from retrysafe.core.states import State
+from retrysafe.core.times import FOREVER, HOUR, SECOND
+from retrysafe.testing.builders import advance, claim, complete, fingerprint, lookup, reap, record_of, release
+from retrysafe.testing.driver import Do
+
+EXPIRED = 10 + HOUR // SECOND
+"""Seconds after which a record that was settled at 5 and retained for 1 second is over."""
+
+
+def begun(do: Do, key: str = "k") -> Record:
+    held = do(claim(key, lease=10, retention=1, on_lapse="resume", run=b"the first run...", input=b"in", now=0))
+    assert held.granted
+    return record_of(held)
+
+
+def test_it_takes_over_the_run_it_names(do: Do) -> None:
+    first = begun(do)
+    assert do(advance(first, "charged", b"half", lease=10, now=1)) is True
+    op = claim("k", on_lapse="resume", resumes=first.run, now=20)
+    reply = do(op)
+    assert reply.granted
+    record = record_of(reply)
+    assert (record.run, record.attempt, record.token) == (first.run, 2, op.token)
+    assert (record.point, record.progress, record.input) == ("charged", b"half", b"in")
+    assert do(op).granted, "its own reply was lost"
+
+
+def test_a_released_run_is_gone_on_with(do: Do) -> None:
+    first = begun(do)
+    assert do(release(first, now=5)) is True
+    op = claim("k", resumes=first.run, now=6)
+    assert isinstance(judge(op, do(op)), Execute)
+
+
+def test_nothing_is_born(do: Do) -> None:
+    op = claim("k", resumes=b"the first run...", now=0)
+    reply = do(op)
+    assert (reply.granted, reply.record, reply.now) == (False, None, 0)
+    assert isinstance(judge(op, reply), Busy)
+    assert do(lookup("k")).record is None
+    assert do(claim("k", now=1)).granted, "nothing of it is in the way"
+
+
+@pytest.mark.parametrize("how", ["completed", "released"])
+def test_an_expired_run_is_not_born_again(do: Do, how: str) -> None:
+    first = begun(do)
+    assert do(complete(first, now=5) if how == "completed" else release(first, now=5)) is True
+    before = do.record("k")
+    op = claim("k", resumes=first.run, now=EXPIRED)
+    reply = do(op)
+    assert (reply.granted, reply.record) == (False, before)
+    assert isinstance(judge(op, reply), Replay if how == "completed" else Busy)
+    assert do.record("k") == before
+    assert do(reap(now=EXPIRED)) == 1
+    assert do(replace(op, now=EXPIRED * SECOND)).granted is False
+    assert do(lookup("k")).record is None
+
+
+@pytest.mark.parametrize("how", ["running", "lapsed", "released", "completed"])
+def test_another_run_is_left_alone(do: Do, how: str) -> None:
+    """The record was cleared away and born again between the look and the claim."""
+    first = begun(do)
+    assert do(complete(first, now=5)) is True
+    second = record_of(do(claim("k", lease=10, retention=1, on_lapse="resume", now=EXPIRED)))
+    assert second.run != first.run
+    later = EXPIRED + 1
+    if how == "released":
+        assert do(release(second, now=later)) is True
+    elif how == "completed":
+        assert do(complete(second, now=later)) is True
+    elif how == "lapsed":
+        later = EXPIRED + 11
+    before = do.record("k")
+    op = claim("k", resumes=first.run, now=later)
+    reply = do(op)
+    assert (reply.granted, reply.record) == (False, before)
+    assert isinstance(judge(op, reply), Mismatch), "neither its answer nor a hint to wait for it"
+    assert do.record("k") == before
+
+
+def test_a_run_that_somebody_has_is_waited_for(do: Do) -> None:
+    first = begun(do)
+    op = claim("k", resumes=first.run, now=5)
+    reply = do(op)
+    assert reply.granted is False
+    assert judge(op, reply) == Busy(5 * SECOND)
+    assert do.record("k") == first
+
+
+def test_it_is_still_compared_with_its_request(do: Do) -> None:
+    first = begun(do)
+    assert do(release(first, now=5)) is True
+    other = claim("k", body=b"another", resumes=first.run, now=6)
+    assert do(other).granted is False
+    known = replace(other, alternatives=(fingerprint(b"{}"),), token=b"another token...")
+    assert do(known).granted is True
+
+
+def test_many_together(do: Do) -> None:
+    """In one batch with births: what resumes is not born with them."""
+    first = begun(do)
+    assert do(release(first, now=5)) is True
+    replies = do.many(
+        [
+            claim("new", now=6),
+            claim("k", resumes=first.run, now=6),
+            claim("absent", resumes=first.run, now=6),
+            claim("newer", now=6),
+        ]
+    )
+    assert [reply.granted for reply in replies] == [True, True, False, True]
+    assert do(lookup("absent")).record is None
+    assert record_of(replies[1]).attempt == 2
+    assert record_of(replies[1]).expires == FOREVER
+    assert do.record("k").state is State.CLAIMED

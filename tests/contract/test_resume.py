@@ -1,0 +1,1 @@
+from retrysafe.testing.contract.resume import *  # noqa: F403

@@ -1,0 +1,262 @@
+"""What counts as a failed attempt: not a database that is away, not a client that asks again as it was told (I35)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Any
+
+import pytest
+
+from retrysafe import Answer, RetrySafe, Stop, Undo
+from retrysafe.core.states import State
+from retrysafe.errors import NotFinished, OperationError, OutcomeUnknown
+from retrysafe.operations import StepFailed
+from retrysafe.worker.completer import Completer
+from tests.operations.world import Ordering, World
+
+
+def test_a_client_that_asks_every_second_during_an_outage_does_not_end_it(w: World) -> None:
+    """Twelve seconds, twelve attempts, ten of which there may be: it goes on when the provider is back."""
+    ordering = Ordering(w)
+    ordering.fail["charge"] = [ConnectionError("down")] * 3 * 12
+    for _ in range(12):
+        with pytest.raises(NotFinished) as told:
+            ordering()
+        assert told.value.retry_after >= 1
+        w.age(1)
+    assert w.journal().failed <= 4
+    assert ordering().status == 201
+    assert (len(set(w.sent)), w.items()) == (1, ["a"])
+
+
+def test_a_transaction_that_cannot_be_opened_never_undoes_what_was_paid(w: World) -> None:
+    """A pool that was not open yet, at every attempt there is."""
+    ordering = Ordering(w, max_attempts=2)
+    ordering.fail["finish"] = [ValueError("no")] * 3
+    with pytest.raises(NotFinished):
+        ordering()
+
+    def closed() -> Any:
+        raise ConnectionError("the pool is not open yet")
+
+    opened, w.safe.tx = w.safe.tx, closed
+    ordering.op._ground = None
+    for _ in range(4):
+        w.age(600)
+        with pytest.raises(NotFinished, match="no transaction could be opened"):
+            ordering()
+    w.safe.tx = opened
+    assert (w.state(), w.journal().failed) == (State.RELEASED, 1)
+    assert ordering().status == 201
+    assert (len(w.sent), w.items()) == (1, ["a"])
+
+
+def test_a_death_counts_and_a_shutdown_does_not(w: World) -> None:
+    ordering = Ordering(w, max_attempts=3)
+    ordering.fail["insert_order"] = [KeyboardInterrupt() if w.loop is None else asyncio.CancelledError()]
+    with pytest.raises(BaseException):  # noqa: B017
+        ordering()
+    assert (w.state(), w.journal().failed) == (State.RELEASED, 0)
+    for _ in range(2):
+        assert w.safe.execute(ordering.op._again(w.record())[1]).granted
+        w.lapse()
+    assert w.journal().failures(w.record().attempt) == 2
+    ordering.fail["charge"] = [ConnectionError("down")] * 3
+    with pytest.raises(OutcomeUnknown, match="gave up after 3 failed attempts"):
+        ordering()
+
+
+def test_the_worker_says_why(w: World, caplog: pytest.LogCaptureFixture) -> None:
+    ordering = Ordering(w)
+    ordering.fail["charge"] = [ConnectionError("secret words")] * 6
+    with pytest.raises(NotFinished):
+        ordering()
+    with caplog.at_level(logging.WARNING, logger="retrysafe.worker"):
+        Completer(w.safe, backoff=lambda n: 0.0).run_once()
+    assert "create_order@1" in caplog.text
+    assert "NotFinished (StepFailed)" in caplog.text
+    assert "secret words" not in caplog.text
+
+
+# What the body makes of it ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", [Stop(402, {"declined": True}), Undo(409, {"declined": True})])
+def test_an_ending_that_the_body_swallows_is_not_lost(w: World, ending: Exception) -> None:
+    op = w.safe.operation("paying")
+
+    @w.foreign(op)
+    def charge(*, key: str) -> str:
+        raise ending
+
+    @w.body(op)
+    def body() -> Answer:
+        with contextlib.suppress(Exception):
+            yield charge
+        return Answer(201, {"paid": True})
+
+    answer = w.run(op(key="k"))
+    assert (answer.status, answer.json()) == (ending.answer.status, {"declined": True})  # type: ignore[attr-defined]
+    assert w.run(op(key="k")) == answer
+
+
+def test_a_body_may_say_the_ending_in_its_own_words(w: World) -> None:
+    op = w.safe.operation("paying")
+
+    @w.foreign(op)
+    def charge(*, key: str) -> str:
+        raise Stop(402, {})
+
+    @w.body(op)
+    def body() -> Answer:
+        try:
+            yield charge
+        except Stop:
+            raise Undo(409, {"mine": True}) from None
+        return Answer(201, {})
+
+    assert w.run(op(key="k")).json() == {"mine": True}
+
+
+# Waiting in other ways ----------------------------------------------------------------------------------------------
+
+
+class Async:
+    """Two steps on a loop, and a body that is told how to call them."""
+
+    def __init__(self, safe: RetrySafe, **options: Any) -> None:
+        self.op = safe.operation("sending")
+        self.sent: list[str] = []
+        self.hangs = asyncio.Event()
+
+        @self.op.foreign(**options)
+        async def first(*, key: str) -> str:
+            self.sent.append("first")
+            if not self.hangs.is_set():
+                await asyncio.sleep(60)
+            return "first"
+
+        @self.op.foreign
+        async def second(*, key: str) -> str:
+            self.sent.append("second")
+            return "second"
+
+        self.first, self.second = first, second
+
+
+@pytest.fixture
+def aw(w: World) -> World:
+    if w.loop is None:
+        pytest.skip("there is nothing to await")
+    return w
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_a_timeout_around_a_step_is_refused(aw: World, repeatable: bool) -> None:
+    """The body would go on as if it had not been sent."""
+    given = Async(aw.safe, repeatable=repeatable)
+
+    @given.op.body
+    async def body() -> Answer:
+        try:
+            async with asyncio.timeout(0.01):
+                await given.first()
+        except TimeoutError:
+            pass
+        return Answer(201, {"sent": False})
+
+    expected = OperationError if repeatable else OutcomeUnknown
+    with pytest.raises(expected, match="was cancelled from within the body"):
+        aw.run(given.op(key="k"))
+    assert aw.state() is (State.RELEASED if repeatable else State.UNCERTAIN)
+    assert given.sent == ["first"]
+
+
+def test_the_step_after_a_timeout_is_not_sent(aw: World) -> None:
+    given = Async(aw.safe)
+
+    @given.op.body
+    async def body() -> Answer:
+        try:
+            await asyncio.wait_for(given.first(), 0.01)
+        except TimeoutError:
+            await given.second()
+        return Answer(201, {})
+
+    with pytest.raises(OperationError, match="was cancelled from within the body"):
+        aw.run(given.op(key="k"))
+    assert given.sent == ["first"]
+
+
+def test_steps_side_by_side_are_refused_before_anything_is_sent(aw: World) -> None:
+    given = Async(aw.safe)
+
+    @given.op.body
+    async def body() -> Answer:
+        await asyncio.gather(given.first(), given.second())
+        return Answer(201, {})
+
+    with pytest.raises(OperationError, match="not awaited before step"):
+        aw.run(given.op(key="k"))
+    assert given.sent == []
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+def test_a_step_that_is_not_awaited_is_found_out(aw: World) -> None:
+    given = Async(aw.safe)
+
+    @given.op.body
+    async def body() -> Answer:
+        given.second()
+        return Answer(201, {"sent": True})
+
+    with pytest.raises(OperationError, match="'second' was called, but not awaited at all"):
+        aw.run(given.op(key="k"))
+    assert given.sent == []
+
+
+# Declaring ----------------------------------------------------------------------------------------------------------
+
+
+def test_so_many_tries_are_so_many_calls(w: World) -> None:
+    op = w.safe.operation("knocking")
+
+    @w.foreign(op, tries=8)
+    def knock(*, key: str) -> str:
+        w.sent.append(key)
+        raise ConnectionError("nobody")
+
+    @w.body(op)
+    def body() -> Answer:
+        try:
+            yield knock
+        except StepFailed:
+            return Answer(200, {})
+        return Answer(201, {})
+
+    assert w.run(op(key="k")).status == 200
+    assert len(w.sent) == 8
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("foreign", {"tries": 2.5}),
+        ("foreign", {"tries": 0}),
+        ("foreign", {"timeout": -1}),
+        ("foreign", {"key_life": float("nan")}),
+        ("foreign", {"undo": "refund"}),
+        ("foreign", {"find": 7}),
+        ("local", {"repeatable": False}),
+        ("local", {"find": print}),
+    ],
+)
+def test_what_cannot_be_is_refused_where_it_is_declared(w: World, kind: str, options: dict[str, Any]) -> None:
+    op = w.safe.operation("wrong")
+
+    def step(tx: Any = None, *, key: str = "") -> None: ...
+
+    with pytest.raises(OperationError, match="step 'step'"):
+        getattr(op, kind)(**options)(step)

@@ -1,0 +1,260 @@
+"""A deployment between two attempts (rule 16, I35): the other code goes on rightly, or refuses and is seen to. No cell
+charges twice, refunds what was paid, or tells the client to take another key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retrysafe import Answer, RetrySafe
+from retrysafe.core.records import Record
+from retrysafe.core.states import State
+from retrysafe.errors import FingerprintMismatch, OperationChanged
+from tests.opening import COLOURS
+from tests.operations.world import World, make_world
+
+PLACES = [
+    pytest.param(
+        (store, colour),
+        id=f"{store}-{colour}",
+        marks=[pytest.mark.store(store), *([] if (store, colour) == ("sqlite", "sync") else [pytest.mark.campaign])],
+    )
+    for store in ("sqlite", "postgres")
+    for colour in COLOURS
+]
+
+
+@pytest.fixture(params=PLACES)
+def w(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    world = make_world(request, tmp_path, *request.param)
+    yield world
+    world.close()
+
+
+class Killed(BaseException):
+    """A process dies of this, not a program."""
+
+
+@dataclass
+class OrderIn:
+    item: str
+    cents: int
+
+
+OldOrder = OrderIn
+
+
+@dataclass
+class WithNote:
+    item: str
+    cents: int
+    note: str = ""
+
+
+@dataclass
+class Other:
+    """Nothing of the old type fits."""
+
+    basket: int
+
+
+@dataclass
+class Shop:
+    """What happened outside, whoever did it."""
+
+    charges: dict[str, str]
+    shipped: set[str]
+    refunds: list[str]
+
+
+BOUNDARIES = ("insert", "charge:before", "charge:after", "ship:before", "ship:after", "finish")
+
+
+class Code:
+    """One version of the user's program on a store. `dies` is where its process is killed, without a word."""
+
+    def __init__(self, w: World, shop: Shop, version: str, forms: str, dies: str = "") -> None:
+        self.w, self.shop, self.dies = w, shop, dies
+        self.written: list[Record] = []
+        self.safe = RetrySafe(w.url, tx=w.safe.tx, forms=forms)  # type: ignore[arg-type]
+        self.typed: Any = {"field added": WithNote, "type changed": Other}.get(version, OrderIn)
+        self.op = op = self.safe.operation("order")
+        before, after = version == "step added before", version == "step added after"
+        bound = {"o": self.typed, "return": Answer}
+
+        @w.local(op)
+        def insert(tx: Any, item: str) -> str:
+            yield from w.insert(tx, item)
+            self.meet("insert")
+            return item
+
+        @w.foreign(op)
+        def check(item: str, *, key: str) -> str:
+            return item
+
+        def refund(item: str, result: Any, key: str) -> None:
+            shop.refunds.append(item)
+
+        @w.foreign(op, undo=w.coloured(refund))
+        def charge(item: str, *, key: str) -> str:
+            self.meet("charge:before")
+            made = shop.charges.setdefault(key, item)
+            self.meet("charge:after")
+            return made
+
+        @w.foreign(op)
+        def ship(item: str, *, key: str) -> str:
+            self.meet("ship:before")
+            shop.shipped.add(key)
+            self.meet("ship:after")
+            return item
+
+        @w.local(op)
+        def finish(tx: Any, item: str) -> Answer:
+            yield from w.insert(tx, f"done {item}")
+            self.meet("finish")
+            return Answer(201, {"item": item})
+
+        def body(o: Any) -> Any:
+            item = yield lambda: insert(o.item if hasattr(o, "item") else "?")
+            if before:
+                yield lambda: check(item)
+            yield lambda: charge(item)
+            if after:
+                yield lambda: check(item)
+            if version != "step removed":
+                yield lambda: ship(item)
+            return (yield lambda: finish(item))
+
+        if version == "body renamed":
+            body.__name__ = body.__qualname__ = "another_name"
+        body.__annotations__ = bound
+        op.body(w.coloured(body))
+
+    def meet(self, where: str) -> None:
+        if where == self.dies:
+            self.written.append(self.w.record())
+            raise Killed
+
+    def __call__(self) -> Any:
+        o = Other(7) if self.typed is Other else self.typed("tea", 5)
+        return self.w.run(self.op(o, key="k"))
+
+    def close(self) -> None:
+        if self.w.loop is not None:
+            self.w.loop.run(self.safe.aclose())
+        else:
+            self.safe.close()
+
+
+def killed(w: World, code: Code) -> None:
+    """Run it until it dies: there is what was written at that moment, and a lease that nobody renews."""
+    with pytest.raises(Killed):
+        code()
+    died = code.written[0]
+    w.sql(
+        f"UPDATE {w.keys} SET state = 'claimed', lease_until = 1, on_lapse = 'resume', note = '', completed = 0, "
+        "point = ?, progress = ?",
+        *(died.point, died.progress),
+    )
+    code.close()
+
+
+def told(code: Callable[[], Any]) -> str:
+    try:
+        answer = code()
+    except OperationChanged:
+        return "refused"
+    assert answer == Answer(201, {"item": "tea"})
+    return "finished"
+
+
+CHANGES = ("none", "field added", "step added before", "step added after", "step removed", "body renamed")
+
+
+def go_on(w: World, boundary: str, first: str, second: str, forms: str) -> str:
+    shop = Shop({}, set(), [])
+    killed(w, Code(w, shop, first, forms, dies=boundary))
+    other = Code(w, shop, second, forms)
+    how = told(other)
+    other.close()
+    if how == "refused":
+        record = w.record()
+        assert record.state in (State.RELEASED, State.CLAIMED), "it waits for the code that began it"
+        if record.state is State.RELEASED:
+            assert "OperationChanged" in record.note or "begun by other code" in record.note
+        same = Code(w, shop, first, forms)
+        assert told(same) == "finished"
+        same.close()
+    assert (len(shop.charges), shop.refunds) == (1, [])
+    assert w.items().count("tea") == 1
+    assert w.items().count("done tea") == 1
+    return how
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("way", ["forward", "backward"])
+def test_the_matrix(w: World, boundary: str, change: str, way: str) -> None:
+    first, second = ("none", change) if way == "forward" else (change, "none")
+    if first == "step removed" and boundary.startswith("ship"):
+        pytest.skip("that code never comes there")
+    how = go_on(w, boundary, first, second, "current")
+    if change in ("none", "body renamed") or second == "field added":
+        assert how == "finished"
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+@pytest.mark.parametrize("change", [each for each in CHANGES if each != "step added before"])
+def test_the_matrix_in_the_forms_of_the_release_before(w: World, boundary: str, change: str) -> None:
+    go_on(w, boundary, "none", change, "previous")
+
+
+def test_a_step_before_the_charge_does_not_change_its_key(w: World) -> None:
+    """Killed inside the charge, which left no trace but at the provider."""
+    assert go_on(w, "charge:after", "none", "step added before", "current") == "finished"
+
+
+@pytest.mark.parametrize("forms", ["previous", "current"])
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_an_input_that_cannot_be_read_is_left_alone_however_often_it_is_tried(
+    w: World, boundary: str, forms: str
+) -> None:
+    """Ten refusals are no ten failures: the paid order is not refunded, and its client keeps its key."""
+    shop = Shop({}, set(), [])
+    killed(w, Code(w, shop, "none", forms, dies=boundary))
+    changed = Code(w, shop, "type changed", forms)
+    changed.op.max_attempts = 2
+    for _ in range(4):
+        w.age(600)
+        with pytest.raises(OperationChanged):
+            w.run(changed.op.resume(w.record()))
+    with pytest.raises(OperationChanged):
+        changed()
+    changed.close()
+    assert (w.state(), shop.refunds) == (State.RELEASED, [])
+    same = Code(w, shop, "none", forms)
+    same.op.max_attempts = 2
+    assert told(same) == "finished"
+    same.close()
+    assert (len(shop.charges), shop.refunds) == (1, [])
+
+
+def test_another_request_is_still_another_request(w: World) -> None:
+    shop = Shop({}, set(), [])
+    code = Code(w, shop, "none", "current")
+    assert told(code) == "finished"
+    for other in (OrderIn("tea", 6), OrderIn("milk", 5)):
+        with pytest.raises(FingerprintMismatch):
+            w.run(code.op(other, key="k"))
+    code.close()
+    newer = Code(w, shop, "field added", "current")
+    assert told(newer) == "finished"
+    with pytest.raises(FingerprintMismatch):
+        w.run(newer.op(WithNote("tea", 5, "gift"), key="k"))
+    newer.close()
+    assert len(shop.charges) == 1
