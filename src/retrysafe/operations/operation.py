@@ -255,7 +255,7 @@ class Operation:
         # Over HTTP the request is what the client repeats, byte for byte, however this code reads it.
         asked = () if whose.request is None else (asked_with(self.name, whose.request),)
         first, *others = (*asked, fingerprint) if self.safe.forms == "current" else (fingerprint, *asked)
-        task = Task(whose, self.safe.namespace, self.target, first, self.policy, input_, tuple(others))
+        task = self.safe.task(whose, self.target, first, self.policy, input=input_, alternatives=others)
         claim = self._claim(task)
         self._check_unclaimed(claim)
         return task, claim
