@@ -356,9 +356,9 @@ class OutcomeUnrecorded(RetrySafeError):
 
     def __init__(self, key: str, cause: Exception) -> None:
         super().__init__(
-            f"the work for idempotency key {key!r} was done, but how it ended could not be stored: {cause}. Do not "
-            "take another key: ask again with this one, and you get the stored outcome or are told that a person must "
-            "look"
+            f"the work for idempotency key {key!r} was done, but how it ended could not be stored "
+            f"({type(cause).__name__}). Do not take another key: ask again with this one. You get the stored outcome, "
+            "or are told that a person must look; where abandoned work may run again (abandoned='rerun'), it does"
         )
 
 

@@ -29,6 +29,7 @@ from retrysafe import Answer, RetrySafe
 from retrysafe.core.jobs import Job
 from retrysafe.core.ops import Stats
 from retrysafe.operations import Operation, stage
+from retrysafe.stores.sqlite import clock
 from retrysafe.worker.completer import Completer
 from retrysafe.worker.enqueuer import Enqueuer
 
@@ -63,7 +64,7 @@ class Cursor(sqlite3.Cursor):
         return done
 
 
-class Connection(sqlite3.Connection):
+class Connection(clock.Connection):
     def execute(self, *args: Any) -> Any:
         boundary()
         done = super().execute(*args)
@@ -76,7 +77,7 @@ class Connection(sqlite3.Connection):
 
 def instrument() -> None:
     connect = sqlite3.connect
-    sqlite3.connect = lambda *args, **kwargs: connect(*args, factory=Connection, **kwargs)  # type: ignore[assignment]
+    sqlite3.connect = lambda *args, **kwargs: connect(*args, **{**kwargs, "factory": Connection})  # type: ignore[assignment]
     wait = psycopg.Connection.wait
 
     def waited(self: Any, *args: Any, **kwargs: Any) -> Any:

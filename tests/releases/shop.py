@@ -150,8 +150,11 @@ class Shop:
     def _receiver(self, provider: str, *, inbox: bool) -> Any:
         from retrysafe.webhooks import Custom, Receiver
 
+        known: dict[str, Any] = vars(self).setdefault("receivers", {})
+        if provider in known:
+            return known[provider]
         scheme = Custom(provider, SECRET, signature="x-signature", id_field="id", type_field="type")
-        receiver = Receiver(self.safe, scheme, inbox=inbox)
+        receiver = known[provider] = Receiver(self.safe, scheme, inbox=inbox)
 
         @receiver.on("paid")
         def paid(event: Any) -> Answer:

@@ -110,7 +110,7 @@ def test_a_takeover_too(file: Watched, colour: str) -> None:
 @pytest.mark.parametrize("act", [renew, advance])
 def test_what_keeps_a_lease_too(file: Watched, colour: str, act: Callable[..., Op[bool]]) -> None:
     with file.store(colour) as do:
-        held = do(claim("k", lease=60, now=None))
+        held = do(claim("k", lease=1, now=None))
         assert file.waited(lambda: do(act(held, lease=LEASE, now=None)), "UPDATE") is True
         assert record_of(do(lookup("k", now=None))).lease_until == ASKED + WAITED + micros(LEASE)
 

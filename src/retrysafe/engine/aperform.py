@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -19,13 +20,18 @@ from retrysafe.engine.clock import clock
 from retrysafe.engine.drive import Interrupted
 from retrysafe.engine.effects import Announce, Effect, Invoke, Pause, Persist
 from retrysafe.engine.heartbeat import Lease, held_lease
-from retrysafe.engine.perform import stamped
+from retrysafe.engine.leftover import MOST, NOTE, Story, give_back
+from retrysafe.engine.perform import P, stamped
 from retrysafe.engine.resending import SETTLE_LIMIT, Resending
 from retrysafe.engine.sealing import Sealer
 from retrysafe.errors import StoreError, StoreUnclear
 from retrysafe.stores.base import AsyncStore, in_order, node_of
 
 R = TypeVar("R")
+
+
+LEAVE_LIMIT = 5.0
+"""Seconds a store that is closed waits for claims that are being given back."""
 
 
 class AsyncPerformer:
@@ -54,24 +60,27 @@ class AsyncPerformer:
         # A claim that is abandoned half way may be granted when nobody waits for it any more. So it gets a task of its
         # own, which goes on whoever is cancelled. Other writes have an owner: a late copy of them changes nothing. And
         # where the store keeps the order, the second sending tells what became of the first.
-        sending = self.execute(op, until)
+        sealed = self._sealer.seal(op)  # once: a copy that is sealed anew would not be recognised
+        sending = self._sent(op, sealed, until)
         first = asyncio.ensure_future(sending) if type(op) is Claim and not in_order(self._store) else None
         try:
             reply = await (sending if first is None else asyncio.shield(first))
         except asyncio.CancelledError as cause:
             if first is not None:
                 self._leave(op, first)
-            raise await self._interrupted(op, until, cause) from None
+            raise await self._interrupted(op, sealed, until, cause) from None
         # A driver may lose a cancellation (before Python 3.12 `asyncio.wait_for` does, when what it waits for has
         # just ended). The task still knows that it was asked, and the caller must hear of it.
         if task is not None and task.cancelling() > asked:
             raise Interrupted(asyncio.CancelledError(), reply)
         return reply
 
-    async def _interrupted(self, op: Op[Any], until: float | None, cause: asyncio.CancelledError) -> Interrupted:
+    async def _interrupted(
+        self, op: Op[Any], sealed: Op[Any], until: float | None, cause: asyncio.CancelledError
+    ) -> Interrupted:
         """The end of an operation whose caller was cancelled: it is sent once more, and the reply is awaited through
         further cancels, but not for ever."""
-        work = asyncio.ensure_future(self.execute(op, until))
+        work = asyncio.ensure_future(self._sent(op, sealed, until))
         if not await _done_within(work, SETTLE_LIMIT):
             self._leave(op, work)
             late = StoreUnclear(f"the caller was cancelled, and the store did not answer within {SETTLE_LIMIT:.0f} s")
@@ -100,7 +109,7 @@ class AsyncPerformer:
             return
         reply = work.result()
         if isinstance(reply, ClaimReply) and reply.granted and reply.record is not None:
-            op = Release(reply.record.id, reply.record.fence, "it was granted when its caller had left")
+            op = Release(reply.record.id, reply.record.fence, NOTE)
             self._leave(op, asyncio.ensure_future(self._try(op)))
 
     async def _try(self, op: Op[Any]) -> None:
@@ -133,7 +142,9 @@ class AsyncPerformer:
 
     async def execute(self, op: Op[R], until: float | None = None) -> R:
         """One operation, sent again where that is needed; `until` is where its owner's lease ends (Persist)."""
-        sealed = self._sealer.seal(op)
+        return await self._sent(op, self._sealer.seal(op), until)
+
+    async def _sent(self, op: Op[R], sealed: Op[R], until: float | None) -> R:
         asked = clock()
         if self._circuit.away and not self._caches:
             self._refuse(op, asked)
@@ -144,16 +155,42 @@ class AsyncPerformer:
             except StoreError as error:
                 self._circuit.met(op, error, clock())
                 resending = resending or Resending(op, asked, until)
-                pause = resending.after(error, clock())
+                pause = self._decided(sealed, partial(resending.after, error))
             else:
                 if self._circuit.away:
                     self._circuit.answered(op)
-                doubt = None if resending is None else resending.unbelieved(reply, clock())
+                doubt = None if resending is None else self._decided(sealed, partial(resending.unbelieved, reply))
                 if doubt is None:
                     return self._sealer.unseal(stamped(reply, asked))
                 pause = doubt
             await asyncio.sleep(pause)
             asked = clock()
+
+    def _decided(self, op: Op[Any], decide: Callable[[float], P]) -> P:
+        """What resending.py says. A claim that is given up unheard is looked after (leftover.py)."""
+        try:
+            return decide(clock())
+        except StoreUnclear:
+            if isinstance(op, Claim) and op.lease > 0 and len(self._left) < MOST:
+                task = asyncio.ensure_future(self._follow(give_back(op)))
+                self._left.add(task)
+                task.add_done_callback(self._forget)
+            raise
+
+    async def _follow(self, story: Story) -> None:
+        asked = next(story)
+        with suppress(StopIteration):
+            while True:
+                if isinstance(asked, float):
+                    await asyncio.sleep(asked)
+                    asked = story.send(None)
+                    continue
+                try:
+                    reply = await self._store.execute(asked)
+                except StoreError as error:
+                    asked = story.throw(error)
+                else:
+                    asked = story.send(reply)
 
     def _refuse(self, op: Op[Any], now: float) -> None:
         refusal = self._circuit.refusal(op, now)
@@ -179,6 +216,13 @@ class AsyncPerformer:
                 self._circuit.back(node)
 
     async def aclose(self) -> None:
+        loop = asyncio.get_running_loop()
+        left = [task for task in self._left if task.get_loop() is loop]
+        if left:
+            await asyncio.wait(left, timeout=LEAVE_LIMIT)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
         probe, self._probe = self._probe, None
         if probe is not None and probe.get_loop() is asyncio.get_running_loop():
             probe.cancel()

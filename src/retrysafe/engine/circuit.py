@@ -19,6 +19,9 @@ from retrysafe.errors import StoreError, StoreOutage, StoreUnreachable
 FIRST, LONGEST = 0.25, 2.0
 """Seconds between two probes: the first pause, and the longest."""
 
+TRIAL = 3.0
+"""Seconds after which a claim is let through to see for itself."""
+
 EVERYWHERE = ""
 """The node of a store that has one, or all of them."""
 
@@ -35,10 +38,11 @@ class Away(NamedTuple):
 class Circuit:
     """`away`: the nodes that claims are not sent to. `node` says which one has a record, where a store has several."""
 
-    __slots__ = ("_node", "away")
+    __slots__ = ("_node", "_tried", "away")
 
     def __init__(self, node: Callable[[bytes], str] | None = None) -> None:
         self._node = node
+        self._tried: dict[str, float] = {}
         self.away: dict[str, Away] = {}
 
     def met(self, op: Op[Any], error: StoreError, now: float) -> None:
@@ -57,13 +61,22 @@ class Circuit:
         """What to tell a new claim; None: ask the store."""
         if not isinstance(op, Claim):
             return None
-        found = self.away.get(EVERYWHERE) or self.away.get(self._of(op))
-        if found is None:
+        node = EVERYWHERE if EVERYWHERE in self.away else self._of(op)
+        found = self.away.get(node)
+        if found is None or self._may_try(node, found, now):
             return None
         return StoreUnreachable(
             f"the store has not been reached for {max(now - found.since, 0.0):.1f} s, so new claims are refused at "
-            f"once; it is asked again every {LONGEST:g} s or sooner. What it was then: {found.why}"
+            f"once; it is asked again every {LONGEST:g} s or sooner. The last error: {found.why}"
         )
+
+    def _may_try(self, node: str, found: Away, now: float) -> bool:
+        """One claim every few seconds goes through as its own probe: the probe in the background may have ended with
+        its event loop."""
+        if now - self._tried.get(node, found.since) < TRIAL:
+            return False
+        self._tried[node] = now
+        return True
 
     def probes(self) -> list[tuple[str, Lookup]]:
         """One for each node that is away: they cost a round trip, and change nothing."""
@@ -72,6 +85,7 @@ class Circuit:
     def back(self, node: str) -> None:
         """Its probe was answered: by itself, or by whoever has its records now."""
         self.away.pop(node, None)
+        self._tried.pop(node, None)
 
     def _of(self, op: Op[Any]) -> str:
         record_id = getattr(op, "id", None)

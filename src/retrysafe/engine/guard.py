@@ -16,6 +16,7 @@ from retrysafe.core.keys import Key
 from retrysafe.core.ops import Claim, ClaimReply, Complete, Release, Renew, Suspect, Withdraw
 from retrysafe.core.outcomes import Busy, Execute, Mismatch, Outcome, Replay, Uncertain
 from retrysafe.core.records import Answer, Fingerprint, Record
+from retrysafe.core.states import State
 from retrysafe.core.times import SECOND
 from retrysafe.core.value import value
 from retrysafe.engine.effects import Announce, Flow, Invoke, Pause, Persist
@@ -146,6 +147,9 @@ def claimed(claim: Claim, task: Task, events: Events) -> Flow[Outcome]:
             continue
         if isinstance(outcome, _DECIDED):
             return outcome
+        found = reply.record
+        if found is not None and swept(claim, found) and (yield Renew(claim.id, found.fence, claim.lease)):
+            continue  # granted unheard, and given up by the sweeper: nothing ran, and it is ours again
         if ended(claim, reply.record):
             claim = anew(claim)
             continue
@@ -160,6 +164,11 @@ def claimed(claim: Claim, task: Task, events: Events) -> Flow[Outcome]:
         patience = min(PATIENCE if waited else pause, left) if task.announced else 0.0
         slept = yield Pause(claim.id, pause, patience)
         waited += pause if slept is None else slept
+
+
+def swept(claim: Claim, found: Record) -> bool:
+    """Whether it was granted unheard, and lapsed since: its owner is back, and knows that nothing ran."""
+    return claim.token == found.token and found.state is State.UNCERTAIN
 
 
 def ended(claim: Claim, found: Record | None) -> bool:
@@ -205,6 +214,7 @@ def stored_form(work: Work, result: Any) -> tuple[Answer, RetrySafeError | None]
 
 
 def complete(task: Task, lease: Lease, answer: Answer, events: Events) -> Flow[None]:
+    lease.settling = True
     try:
         stored = yield Persist(Complete(lease.id, lease.fence, answer), lease.until)
     except StoreError as error:
@@ -231,7 +241,7 @@ def failed(task: Task, work: Work, call: Invoke, error: BaseException, events: E
         else:
             yield from release(task, lease, f"it failed with {type(error).__qualname__}", events)
     except OutcomeUnrecorded as trouble:
-        error.add_note(f"retrysafe could not write down how this ended: {trouble}")
+        error.add_note(f"retrysafe could not write down how this ended: {trouble.__cause__}")
     except Exception as trouble:  # the store's, or the user's own `failures` callable or error text
         events.emit("store_failed", lease.id, task.target)
         error.add_note(f"retrysafe could not write down how this ended: {trouble}")

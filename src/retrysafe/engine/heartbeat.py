@@ -24,6 +24,8 @@ from retrysafe.stores.base import Store
 
 BEATS_PER_LEASE = 3
 IDLE = 5.0
+RETRY = 0.1
+"""Seconds until a beat that found no thread is tried again."""
 BEATERS = 8
 """Threads that send beats at once, at most. Nearly always one is enough; the others are for beats that have to wait."""
 
@@ -41,13 +43,15 @@ class Lease:
     then nobody else can have been told that it is theirs.
     """
 
-    __slots__ = ("_attempt", "_key", "done", "duration", "fence", "id", "kept", "lost", "until")
+    __slots__ = ("_attempt", "_key", "done", "duration", "fence", "id", "kept", "lost", "settling", "until")
 
     def __init__(self, record_id: bytes, key: str, fence: Fence, until: float) -> None:
         self.id = record_id
         self.fence = fence
         self.kept = False
         self.lost = False
+        self.settling = False
+        """Whether its end is being written down: from then on that write tells whether it was lost, not a beat."""
         self.done = False
         self.until = until
         self.duration = 0.0
@@ -153,16 +157,18 @@ class Heartbeat:
         return lease.end
 
     def stop(self) -> None:
+        if self._pid != os.getpid():
+            self._reset()  # the lock may be held for ever by a thread that did not come along through the fork
+            return
         with self._changed:
             self._stopped = True
             self._changed.notify()
             thread, beaters = self._thread, list(self._beaters)
-        if self._pid == os.getpid():
-            for _ in beaters:
-                self._ready.put(None)
-            for each in (thread, *beaters):
-                if each is not None:
-                    each.join(timeout=IDLE)
+        for _ in beaters:
+            self._ready.put(None)
+        for each in (thread, *beaters):
+            if each is not None:
+                each.join(timeout=IDLE)
         self._reset()
 
     def _add(self, due: float, lease: Lease) -> None:
@@ -171,8 +177,9 @@ class Heartbeat:
         with self._changed:
             self._due.add(due, lease)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._watch, name="retrysafe-heartbeat", daemon=True)
-                self._thread.start()
+                watcher = threading.Thread(target=self._watch, name="retrysafe-heartbeat", daemon=True)
+                watcher.start()  # if there is no thread to be had this call fails, and the next one tries again
+                self._thread = watcher
             elif due < self._wakes_at:
                 self._changed.notify()
 
@@ -195,8 +202,14 @@ class Heartbeat:
         """To whoever is free; to a new thread if nobody is and there may be another."""
         if self._free <= self._ready.qsize() and len(self._beaters) < BEATERS:
             beater = threading.Thread(target=self._beat_on, name="retrysafe-beat", daemon=True)
-            self._beaters.add(beater)
-            beater.start()
+            try:
+                beater.start()
+            except RuntimeError:  # no thread to be had just now: this one must not take the watcher with it
+                if not self._beaters:
+                    self._due.add(clock() + RETRY, lease)
+                    return
+            else:
+                self._beaters.add(beater)
         self._ready.put(lease)
 
     def _beat_on(self) -> None:
@@ -245,6 +258,6 @@ def first_beat(lease: Lease) -> float:
 
 
 def lose(lease: Lease, on_beat: OnBeat) -> None:
-    if not lease.done:
+    if not lease.done and not lease.settling:
         lease.lost = True
         on_beat("lease_lost", lease.id)

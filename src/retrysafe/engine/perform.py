@@ -5,22 +5,25 @@ sent again is decided in resending.py.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from retrysafe.core.ops import ClaimReply, Op
+from retrysafe.core.ops import Claim, ClaimReply, Op
 from retrysafe.engine.circuit import Circuit
 from retrysafe.engine.clock import clock
 from retrysafe.engine.effects import Announce, Effect, Invoke, Pause, Persist
 from retrysafe.engine.heartbeat import Heartbeat, Lease, held_lease
+from retrysafe.engine.leftover import Leftovers
 from retrysafe.engine.probe import Probe
 from retrysafe.engine.resending import Resending
 from retrysafe.engine.sealing import Sealer
-from retrysafe.errors import StoreError
+from retrysafe.errors import StoreError, StoreUnclear
 from retrysafe.stores.base import Store, node_of
 
 R = TypeVar("R")
+P = TypeVar("P", float, float | None)
 
 
 class Performer:
@@ -33,6 +36,7 @@ class Performer:
         self._caches = getattr(store, "caches", False)
         self._circuit = Circuit(partial(node_of, store))
         self._probe = Probe(store, self._circuit)
+        self._leftovers = Leftovers(store.execute)
 
     def __call__(self, effect: Effect) -> Any:
         if isinstance(effect, Op):
@@ -72,20 +76,41 @@ class Performer:
         resending: Resending | None = None
         while True:
             try:
-                reply = self._store.execute(sealed)
+                reply = self._interruptible(sealed)
             except StoreError as error:
                 self._circuit.met(op, error, clock())
                 resending = resending or Resending(op, asked, until)
-                pause = resending.after(error, clock())
+                pause = self._decided(sealed, partial(resending.after, error))
             else:
                 if self._circuit.away:
                     self._circuit.answered(op)
-                doubt = None if resending is None else resending.unbelieved(reply, clock())
+                doubt = None if resending is None else self._decided(sealed, partial(resending.unbelieved, reply))
                 if doubt is None:
                     return self._sealer.unseal(stamped(reply, asked))
                 pause = doubt
             time.sleep(pause)
             asked = clock()
+
+    def _interruptible(self, op: Op[R]) -> R:
+        """A thread may be interrupted anywhere (Ctrl-C, a time limit by signal). A claim that was under way then is
+        given back: nobody heard what became of it."""
+        try:
+            return self._store.execute(op)
+        except StoreError:
+            raise
+        except BaseException:
+            if isinstance(op, Claim) and op.lease > 0:
+                self._leftovers.add(op)
+            raise
+
+    def _decided(self, op: Op[Any], decide: Callable[[float], P]) -> P:
+        """What resending.py says. A claim that is given up unheard is looked after (leftover.py)."""
+        try:
+            return decide(clock())
+        except StoreUnclear:
+            if isinstance(op, Claim) and op.lease > 0:
+                self._leftovers.add(op)
+            raise
 
     def _refuse(self, op: Op[Any], now: float) -> None:
         """A new claim, while the store is away. Others are sent all the same: they have an owner."""
@@ -96,6 +121,7 @@ class Performer:
 
     def close(self) -> None:
         self._probe.stop()
+        self._leftovers.close()
 
     def renew(self, lease: Lease) -> bool:
         """Ask for a new lease now, not when the next beat is due."""

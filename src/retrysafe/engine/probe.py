@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 
 from retrysafe.core.ops import Lookup
 from retrysafe.engine.circuit import FIRST, Circuit, next_pause, says_something
@@ -30,10 +31,10 @@ class Probe:
             self._reset()  # the thread did not come along through the fork
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._ask, args=(self._stopped,), name="retrysafe-probe", daemon=True
-                )
-                self._thread.start()
+                thread = threading.Thread(target=self._ask, args=(self._stopped,), name="retrysafe-probe", daemon=True)
+                with suppress(RuntimeError):  # no thread to be had: the next refused claim tries again
+                    thread.start()
+                    self._thread = thread
 
     def stop(self) -> None:
         self._stopped.set()

@@ -73,6 +73,7 @@ class Resending:
 
 def unclear(error: StoreError) -> StoreUnclear:
     """An earlier sending may have been carried out, whatever the last one met."""
-    made = StoreUnclear(f"an earlier sending may have been carried out, and then: {error}")
+    said = str(error).replace("nothing was done", "that sending did nothing")
+    made = StoreUnclear(f"an earlier sending may have been carried out; the last one met this: {said}")
     made.__cause__ = error
     return made

@@ -35,7 +35,7 @@ PATIENCE = 2.0
 """Seconds a transaction waits for SQLite's one write lock before its caller is told to come back; a connection
 whose own busy timeout is shorter waits only for that."""
 
-PSYCOPG = replace(postgres.DIALECT, limit="")
+PSYCOPG = replace(postgres.DIALECT, limit="", brief="")
 SQLITE = sqlite.DIALECT
 POSTGRES = replace(PSYCOPG, parameter=":{}")
 """For SQLAlchemy's text(), and for asyncpg, which gets numbers from `numbered`."""

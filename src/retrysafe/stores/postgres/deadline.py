@@ -48,8 +48,9 @@ class Watch:
         with self._changed:
             heapq.heappush(self._due, (due, next(self._order), watched))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="retrysafe-deadlines", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="retrysafe-deadlines", daemon=True)
+                thread.start()  # if there is none to be had this call fails, and the next one tries again
+                self._thread = thread
             elif due < self._wakes_at:
                 self._changed.notify()
         try:

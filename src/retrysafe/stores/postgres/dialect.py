@@ -29,6 +29,7 @@ DIALECT = Dialect(
     # every write of an owner: a heartbeat that waited without end would keep others from beating.
     patience=_PATIENCE,
     limit=_PATIENCE,
+    brief="patience AS (SELECT set_config('lock_timeout', '100', true))",
     parameter="%({})s",
     try_lock="pg_try_advisory_xact_lock(CAST(:lock AS bigint))",
     began="(extract(epoch FROM transaction_timestamp()) * 1000000)::bigint",

@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
+from retrysafe.core.urls import safe_url
 from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good
 from retrysafe.stores.postgres.dialect import Location
@@ -40,7 +41,7 @@ def diagnose(at: Location) -> Diagnosis:
             found = connection.execute(READ, {"table": at.names.keys}).fetchone()
             asked = connection.info.port
     except psycopg.Error as error:
-        raise StoreUnavailable(f"{at.url} cannot be asked: {error}") from error
+        raise StoreUnavailable(f"{safe_url(at.url)} cannot be asked: {error}") from error
     assert found is not None, "a SELECT without FROM has one row"
     return Diagnosis(f"PostgreSQL {found['version']}", tuple(judge({**found, "asked_port": asked})))
 

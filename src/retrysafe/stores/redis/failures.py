@@ -99,6 +99,14 @@ def unclear(error: Exception, server: str) -> StoreUnclear:
     )
 
 
+def of_the_wire(error: Exception) -> bool:
+    """Whether an error is one of the conversation's. Others come from outside, a time limit by signal for instance, and
+    are whoever's they are."""
+    from redis import exceptions
+
+    return isinstance(error, exceptions.RedisError | OSError | EOFError | ValueError)
+
+
 def answered(error: Exception) -> bool:
     """Whether this error is what the server answered, rather than the lack of an answer."""
     from redis import exceptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from retrysafe.stores.redis import wire
-from retrysafe.stores.redis.failures import answered, demoted, unclear, unreachable
+from retrysafe.stores.redis.failures import answered, demoted, of_the_wire, unclear, unreachable
 
 
 class Node:
@@ -55,7 +55,7 @@ class Sent:
         """Whatever is still to come on this connection belongs to nobody: the next one must not read it."""
         self._connection.disconnect()
         self._node.pool.release(self._connection)
-        return unclear(error, self._node.name) if isinstance(error, Exception) else error
+        return unclear(error, self._node.name) if isinstance(error, Exception) and of_the_wire(error) else error
 
 
 def _read(connection: Any) -> Any:

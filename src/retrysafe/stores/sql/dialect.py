@@ -41,6 +41,8 @@ class Dialect:
     limit: str = ""
     """The same for an owner's writes on our own connections. Not inside a user's transaction: it would outlast the
     statement there."""
+    brief: str = ""
+    """The same for renewals: there is another beat soon, and others wait for the thread."""
     parameter: str = ":{}"
     try_lock: str = "1"
     """Whether this transaction now holds the lock numbered `:lock`; 1 where opening it took the only lock there is."""
@@ -79,6 +81,8 @@ class Dialect:
             "from_patience": "FROM patience" if self.patience else "",
             "with_limit": f"WITH {self.limit}" if self.limit else "",
             "from_limit": "FROM patience" if self.limit else "",
+            "with_brief": f"WITH {self.brief}" if self.brief else "",
+            "from_brief": "FROM patience" if self.brief else "",
             "patience": self.patience,
             "try_lock": self.try_lock,
             "began": self.began,
