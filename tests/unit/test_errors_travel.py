@@ -11,7 +11,16 @@ import pytest
 
 from retrysafe import errors
 
-SAMPLES: dict[str, Any] = {"value": 3, "since": 5, "first_seen": 5, "attempt": 2, "retry_after": 9, "record_id": b"\1"}
+SAMPLES: dict[str, Any] = {
+    "value": 3,
+    "since": 5,
+    "first_seen": 5,
+    "attempt": 2,
+    "retry_after": 9,
+    "record_id": b"\1",
+    "began": 1_763_208_003_000_000,
+    "wait": 2.5,
+}
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.RetrySafeError)]
 
 

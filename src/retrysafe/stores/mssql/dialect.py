@@ -29,6 +29,7 @@ _COLUMNS = ", ".join(f"[{column}]" for column in COLUMNS)
 _TWO = re.compile(r"\{(least|greatest)\}\(")
 _LARGE = re.compile(r":(body|input|progress|payload)\b")
 _COMPARED = re.compile(r"\b(WHERE|AND|ON)(\s+)(id|token|run|step|fingerprint) = :(\w+)")
+_WHOSE = re.compile(r"\b(OR|AND)(\s+)namespace = :(\w+)")
 _LISTED = re.compile(r"\b(namespace|kind|scope) = :\1\b")
 
 
@@ -40,7 +41,9 @@ class MssqlDialect(Dialect):
         # `=` fills the shorter value up, bytes with zeros and texts with spaces: a token with a zero byte behind it
         # would pass the fence. Only in conditions: behind SET the same words are an assignment.
         text = _COMPARED.sub(r"\1\2\3 = :\4 AND DATALENGTH(\3) = DATALENGTH(:\4)", text)
-        if not names.keys:  # the conditions of a list, put together by plans.py
+        if names.keys:
+            text = _WHOSE.sub(r"\1\2(namespace = :\3 AND DATALENGTH(namespace) = DATALENGTH(:\3))", text)
+        else:  # the conditions of a list, put together by plans.py
             text = _LISTED.sub(r"\1 = :\1 AND DATALENGTH(\1) = DATALENGTH(:\1)", text)
             text = text.replace("id > :after", "id > CAST(:after AS varbinary(32))")
         text = text.replace("point <> ''", "DATALENGTH(point) > 0").replace(
