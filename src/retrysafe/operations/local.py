@@ -33,13 +33,13 @@ from retrysafe.operations.endings import Ending
 from retrysafe.operations.failures import StepFailed, Unknown, Unopened, told
 from retrysafe.operations.journal import Entry, Journal
 from retrysafe.operations.run import Run, commit, pauses, truth
-from retrysafe.operations.staging import Staging
 from retrysafe.operations.steps import Step
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import Names
 from retrysafe.stores.sql.receipts import Mark, Receipts, receipts, same_database
 from retrysafe.transactions.effects import COMMITTED, FLUSH
 from retrysafe.transactions.failures import Trouble, trouble
+from retrysafe.transactions.staging import Staging
 
 AGAIN = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 """Seconds before each further try when the database undid the step because of others."""
@@ -152,7 +152,7 @@ def with_store(run: Run, change: Change, tx: Any) -> Inside:
     staging = Staging(run.record.run, change.name)
     result, text = yield from worked(change, statements, staging)
     journal, answer = change.settled(result, text)
-    ops: list[Op[Any]] = [Stage(tuple(staging.jobs))] if staging.jobs else []
+    ops: list[Op[Any]] = [staging.op()] if staging.jobs else []
     ops.append(run.advance(journal))
     if answer is not None:
         ops.append(Complete(run.record.id, run.fence, answer))
