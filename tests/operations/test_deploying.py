@@ -14,7 +14,7 @@ from retrysafe import Answer, Key, RetrySafe
 from retrysafe.core.fingerprint import of_request
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
-from retrysafe.errors import FingerprintMismatch, OperationChanged
+from retrysafe.errors import FingerprintMismatch, NotFinished, OperationChanged
 from retrysafe.operations.steps import hints
 from tests.opening import COLOURS
 from tests.operations.world import World, make_world
@@ -305,3 +305,52 @@ def test_both_forms_of_a_request_are_accepted(w: World, forms: str) -> None:
     ended = w.run(other.op.start(OrderIn("tea", 5), key=key))
     assert ended.replayed
     other.close()
+
+
+@pytest.mark.parametrize("forms", ["previous", "current"])
+def test_a_begun_step_is_not_sent_with_other_arguments(w: World, forms: str) -> None:
+    """Five euros may have been charged under this key; it must not become six. What is over may differ: an event."""
+    sent: list[tuple[str, int]] = []
+
+    def declare(cents: int, clock: int, fails: bool) -> Any:
+        safe = RetrySafe(w.url, tx=w.safe.tx, forms=forms)  # type: ignore[arg-type]
+        op = safe.operation("paying")
+
+        @w.foreign(op)
+        def note(at: int, *, key: str) -> int:
+            return at
+
+        @w.foreign(op)
+        def charge(cents: int, currency: str = "eur", *, key: str) -> str:
+            sent.append((key, cents))
+            if fails:
+                raise ConnectionError("no answer")
+            return "ch"
+
+        @w.body(op)
+        def body() -> Answer:
+            yield lambda: note(clock)
+            yield lambda: charge(cents)
+            return Answer(201, {})
+
+        return op
+
+    def run(op: Any) -> Any:
+        try:
+            return w.run(op(key="k"))
+        finally:
+            if w.loop is not None:
+                w.loop.run(op.safe.aclose())
+            else:
+                op.safe.close()
+
+    with pytest.raises(NotFinished):
+        run(declare(5, 1, fails=True))
+    tried = len(sent)
+    with pytest.raises(OperationChanged, match="'charge' was begun with other arguments"):
+        run(declare(6, 1, fails=False))
+    assert len(sent) == tried
+    last = declare(5, 2, fails=False)
+    assert run(last).status == 201
+    assert last.safe.counters["step_changed"] == 1
+    assert len(set(sent)) == 1
