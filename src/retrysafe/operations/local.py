@@ -10,7 +10,7 @@ commit instead, and the store's cursor may lag behind: whoever comes next finds 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -73,6 +73,7 @@ def local(run: Run, step: Step, place: int, known: Entry | None, given: dict[str
         return step.function(handle, **given)
 
     changed = Change(step.name, f"{run.journal.number(step.name, place)}:{step.name}", work, settled, step.returns)
+    changed = replace(changed, backoff=step.backoff, final=step.final)
     result = yield from persistently(run, changed, step.tries)
     return typed.load(run.journal.entries[place].result, step.returns) if result is LANDED else result
 
@@ -89,6 +90,8 @@ class Change:
     returns: Any = None
     keeps: bool = True
     """Whether the result matters."""
+    backoff: tuple[float, ...] = ()
+    final: tuple[type[Exception], ...] = ()
 
 
 class Refused(Exception):
@@ -102,7 +105,7 @@ LANDED = object()
 
 def persistently(run: Run, change: Change, tries: int) -> Flow[Any]:
     """Until it commits, as often as it may. Before it runs again, what is stored tells whether it did commit."""
-    waiting = pauses(tries)
+    waiting = pauses(tries, change.backoff)
     contended = [*AGAIN]
     while True:
         try:
@@ -115,6 +118,8 @@ def persistently(run: Run, change: Change, tries: int) -> Flow[Any]:
             return LANDED
         if isinstance(failure, Refused):
             raise run.lost()
+        if isinstance(failure, change.final):
+            raise StepFailed(change.step, told(failure), final=True) from failure
         waits = contended if trouble(failure) is Trouble.AGAIN and contended else waiting
         if not waits and isinstance(failure, Unopened):
             raise StoreUnavailable(f"no transaction could be opened for step {change.step!r}: {failure}") from failure

@@ -100,7 +100,7 @@ class Operation:
     @overload
     def local(self, /, **options: Any) -> Callable[[Callable[Concatenate[Any, P], R]], Callable[P, R]]: ...
     def local(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-        """A step in one transaction of yours: `def step(tx, …)`. Options: `undo`, `tries`."""
+        """A step in one transaction of yours: `def step(tx, …)`. Options: `undo`, `tries`, `backoff`, `final`."""
         return self._declare("local", function, options)
 
     @overload
@@ -111,7 +111,8 @@ class Operation:
         """A step that calls another system: `def step(…, *, key)`.
 
         `timeout` seconds; `key_life`: how long the other system remembers a key; `find(…, key)`: ask it what happened;
-        `undo(…, result, key)`; `repeatable=False` when it takes no keys; `tries` per attempt.
+        `undo(…, result, key)`; `repeatable=False` when it takes no keys; `tries` per attempt, `backoff` seconds between
+        them; `final`: errors that no further try would change; `deadline` seconds after which it is not sent again.
         """
         options.setdefault("key_life", DAY)
         return self._declare("foreign", function, options)
