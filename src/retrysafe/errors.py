@@ -279,8 +279,8 @@ class NotFinished(NotNow):
     status = 503
     anchor = "not-finished"
 
-    def __init__(self, operation: str, key: str, point: str, why: str, wait: float = 1.0) -> None:
-        self.retry_after = max(1.0, wait)
+    def __init__(self, operation: str, key: str, point: str, why: str, retry_after: float = 1.0) -> None:
+        self.retry_after = max(1.0, retry_after)
         super().__init__(
             f"{operation} with key {key!r} stopped at {point!r} ({why}); "
             "retry with the same key, or let the worker go on"
@@ -315,9 +315,9 @@ class RunOver(RetrySafeError):
     status = 409
     anchor = "run-over"
 
-    def __init__(self, key: str, run: str, began: int) -> None:
+    def __init__(self, key: str, run: str, since: int) -> None:
         super().__init__(
-            f"run {run[:16]} of idempotency key {key!r} is over: the key has begun another life at {iso(began)}, and "
+            f"run {run[:16]} of idempotency key {key!r} is over: the key has begun another life at {iso(since)}, and "
             "nothing was done to that one. Look at the key again, and name the run that is there now"
         )
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from retrysafe import RetrySafe
+from retrysafe.stores.registry import open_store
+from retrysafe.testing.builders import claim
 from tests.opening import store_url
 
 COMMAND = [str(Path(sys.executable).with_name("retrysafe"))]
@@ -102,3 +104,26 @@ def test_a_server_that_is_away_is_reported_without_its_password() -> None:
 def test_version_and_help() -> None:
     assert retrysafe("--version")[0].startswith("retrysafe ")
     assert "migrate" in retrysafe("--help")[0]
+
+
+def test_a_person_resolves_a_lapsed_key(url: str, tmp_path: Path) -> None:
+    retrysafe("migrate", url)
+    store = open_store(url)
+    for key in ("yes", "no", "living"):
+        assert store.execute(claim(key, lease=3600 if key == "living" else 0, now=None)).granted
+    store.close()
+    shown = retrysafe("keys", "list", url, "--state", "uncertain")[0]
+    assert "yes" in shown, "what lapsed is uncertain for whoever looks"
+    assert "living" not in shown
+    answer = tmp_path / "answer.json"
+    answer.write_text('{"id": 7}')
+    how = ("--happened", "--status", "201", "--answer", str(answer))
+    assert "completed" in retrysafe("keys", "resolve", url, "yes", *how)[0]
+    assert '{"id": 7}' in retrysafe("keys", "show", url, "yes", "--body")[0]
+    assert "because" in retrysafe("keys", "resolve", url, "no", "--did-not-happen", code=1)[1]
+    why = ("--did-not-happen", "--because", "not in their list")
+    assert "released" in retrysafe("keys", "resolve", url, "no", *why)[0]
+    assert "is claimed in attempt 1" in retrysafe("keys", "resolve", url, "living", *why, code=1)[1]
+    told = retrysafe("keys", "resolve", url, "yes", *why, code=1)[1]
+    assert "is completed in attempt 1" in told
+    assert "names 0 keys" in retrysafe("keys", "resolve", url, "no", "--happened", "--namespace", "other", code=1)[1]

@@ -13,6 +13,7 @@ from retrysafe import Answer, RetrySafe, Stop, Undo
 from retrysafe.core.states import State
 from retrysafe.errors import NotFinished, OperationError, OutcomeUnknown
 from retrysafe.operations import StepFailed
+from retrysafe.operations.run import pauses
 from retrysafe.worker.completer import Completer
 from tests.operations.world import Ordering, World
 
@@ -129,12 +130,13 @@ class Async:
     def __init__(self, safe: RetrySafe, **options: Any) -> None:
         self.op = safe.operation("sending")
         self.sent: list[str] = []
-        self.hangs = asyncio.Event()
+        self.patience: asyncio.Timeout | None = None
 
         @self.op.foreign(**options)
         async def first(*, key: str) -> str:
             self.sent.append("first")
-            if not self.hangs.is_set():
+            if self.patience is not None:
+                self.patience.reschedule(asyncio.get_running_loop().time())
                 await asyncio.sleep(60)
             return "first"
 
@@ -161,7 +163,7 @@ def test_a_timeout_around_a_step_is_refused(aw: World, repeatable: bool) -> None
     @given.op.body
     async def body() -> Answer:
         try:
-            async with asyncio.timeout(0.01):
+            async with asyncio.timeout(None) as given.patience:
                 await given.first()
         except TimeoutError:
             pass
@@ -180,7 +182,8 @@ def test_the_step_after_a_timeout_is_not_sent(aw: World) -> None:
     @given.op.body
     async def body() -> Answer:
         try:
-            await asyncio.wait_for(given.first(), 0.01)
+            async with asyncio.timeout(None) as given.patience:
+                await given.first()
         except TimeoutError:
             await given.second()
         return Answer(201, {})
@@ -249,6 +252,12 @@ def test_so_many_tries_are_so_many_calls(w: World) -> None:
         ("foreign", {"key_life": float("nan")}),
         ("foreign", {"undo": "refund"}),
         ("foreign", {"find": 7}),
+        ("foreign", {"backoff": 3}),
+        ("foreign", {"backoff": (-1,)}),
+        ("foreign", {"final": ValueError}),
+        ("foreign", {"deadline": 0}),
+        ("foreign", {"deadline": 5, "repeatable": False}),
+        ("local", {"deadline": 5}),
         ("local", {"repeatable": False}),
         ("local", {"find": print}),
     ],
@@ -260,3 +269,71 @@ def test_what_cannot_be_is_refused_where_it_is_declared(w: World, kind: str, opt
 
     with pytest.raises(OperationError, match="step 'step'"):
         getattr(op, kind)(**options)(step)
+
+
+# How a step is tried again ------------------------------------------------------------------------------------------
+
+
+class Declined(Exception):
+    pass
+
+
+def one_step(w: World, kind: str, error: Exception, **options: Any) -> Any:
+    op = w.safe.operation("trying")
+
+    def refund(result: Any, key: str) -> None:
+        w.sent.append("undone")
+
+    @w.foreign(op, undo=w.coloured(refund))
+    def before(*, key: str) -> str:
+        return "paid"
+
+    def foreign_step(*, key: str) -> str:
+        w.sent.append("tried")
+        raise error
+
+    def local_step(tx: Any) -> str:
+        w.sent.append("tried")
+        raise error
+
+    called = w.foreign(op, **options)(foreign_step) if kind == "foreign" else w.local(op, **options)(local_step)
+
+    @w.body(op)
+    def body() -> Answer:
+        yield before
+        yield called
+        return Answer(201, {})
+
+    return op
+
+
+@pytest.mark.parametrize("kind", ["foreign", "local"])
+def test_an_error_that_is_final_is_met_once(w: World, kind: str) -> None:
+    """Another try, or another attempt, would only meet it again: it is undone at once."""
+    op = one_step(w, kind, Declined("no"), final=(Declined,))
+    assert w.run(op(key="k")).status == 502
+    assert w.sent == ["tried", "undone"]
+
+
+@pytest.mark.parametrize("kind", ["foreign", "local"])
+def test_other_errors_are_not_final(w: World, kind: str) -> None:
+    op = one_step(w, kind, ConnectionError("no"), final=(Declined,), tries=2, backoff=(0.0, 0.0))
+    with pytest.raises(NotFinished):
+        w.run(op(key="k"))
+    assert w.sent == ["tried", "tried"]
+
+
+def test_after_its_deadline_a_step_is_not_sent_again(w: World) -> None:
+    op = one_step(w, "foreign", ConnectionError("no"), deadline=3600, tries=1)
+    with pytest.raises(NotFinished):
+        w.run(op(key="k"))
+    w.age(3601)
+    assert w.run(op(key="k")).status == 502
+    assert w.sent == ["tried", "undone"]
+    assert "its deadline of 3600 s is over" in w.journal().cause
+
+
+def test_the_pauses_are_as_declared() -> None:
+    assert pauses(1) == []
+    assert pauses(5, (0.1, 2.0)) == [0.1, 2.0, 2.0, 2.0]
+    assert len(pauses(8)) == 7

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from retrysafe import Answer, RetrySafe
+from retrysafe import Answer, Key, RetrySafe
+from retrysafe.core.fingerprint import of_request
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
-from retrysafe.errors import FingerprintMismatch, OperationChanged
+from retrysafe.errors import FingerprintMismatch, NotFinished, OperationChanged
+from retrysafe.operations.steps import hints
 from tests.opening import COLOURS
 from tests.operations.world import World, make_world
 
@@ -258,3 +260,97 @@ def test_another_request_is_still_another_request(w: World) -> None:
         w.run(newer.op(WithNote("tea", 5, "gift"), key="k"))
     newer.close()
     assert len(shop.charges) == 1
+
+
+@dataclass
+class OtherDefault:
+    item: str
+    cents: int
+    note: str = "a new default"
+
+
+@pytest.mark.parametrize("forms", ["previous", "current"])
+def test_over_http_the_same_bytes_are_the_same_request(w: World, forms: str) -> None:
+    """However this code reads them: here a default was changed, so the arguments are others."""
+    shop = Shop({}, set(), [])
+    request = of_request("POST", "/orders", "", "application/json", [b'{"item":"tea","cents":5}'])
+    key = Key("k", "account", request=request)
+    first = Code(w, shop, "field added", forms)
+    assert w.run(first.op(WithNote("tea", 5), key=key)).status == 201
+    first.close()
+    newer = Code(w, shop, "field added", forms)
+    newer.op._body.__annotations__["o"] = OtherDefault  # type: ignore[union-attr]
+    hints.cache_clear()
+    if forms == "current":
+        assert w.run(newer.op(OtherDefault("tea", 5), key=key)).status == 201
+    else:
+        with pytest.raises(FingerprintMismatch):
+            w.run(newer.op(OtherDefault("tea", 5), key=key))
+    other = Key("k", "account", request=of_request("POST", "/orders", "", "application/json", [b'{"item":"milk"}']))
+    with pytest.raises(FingerprintMismatch):
+        w.run(newer.op(OtherDefault("milk", 5), key=other))
+    newer.close()
+    assert len(shop.charges) == 1
+
+
+@pytest.mark.parametrize("forms", ["previous", "current"])
+def test_both_forms_of_a_request_are_accepted(w: World, forms: str) -> None:
+    """What one setting wrote the other finds: the setting can be changed under a running shop."""
+    shop = Shop({}, set(), [])
+    key = Key("k", "account", request=of_request("POST", "/orders", "", "application/json", [b"{}"]))
+    first = Code(w, shop, "none", forms)
+    assert w.run(first.op(OrderIn("tea", 5), key=key)).status == 201
+    first.close()
+    other = Code(w, shop, "none", "previous" if forms == "current" else "current")
+    ended = w.run(other.op.start(OrderIn("tea", 5), key=key))
+    assert ended.replayed
+    other.close()
+
+
+@pytest.mark.parametrize("forms", ["previous", "current"])
+def test_a_begun_step_is_not_sent_with_other_arguments(w: World, forms: str) -> None:
+    """Five euros may have been charged under this key; it must not become six. What is over may differ: an event."""
+    sent: list[tuple[str, int]] = []
+
+    def declare(cents: int, clock: int, fails: bool) -> Any:
+        safe = RetrySafe(w.url, tx=w.safe.tx, forms=forms)  # type: ignore[arg-type]
+        op = safe.operation("paying")
+
+        @w.foreign(op)
+        def note(at: int, *, key: str) -> int:
+            return at
+
+        @w.foreign(op)
+        def charge(cents: int, currency: str = "eur", *, key: str) -> str:
+            sent.append((key, cents))
+            if fails:
+                raise ConnectionError("no answer")
+            return "ch"
+
+        @w.body(op)
+        def body() -> Answer:
+            yield lambda: note(clock)
+            yield lambda: charge(cents)
+            return Answer(201, {})
+
+        return op
+
+    def run(op: Any) -> Any:
+        try:
+            return w.run(op(key="k"))
+        finally:
+            if w.loop is not None:
+                w.loop.run(op.safe.aclose())
+            else:
+                op.safe.close()
+
+    with pytest.raises(NotFinished):
+        run(declare(5, 1, fails=True))
+    tried = len(sent)
+    with pytest.raises(OperationChanged, match="'charge' was begun with other arguments"):
+        run(declare(6, 1, fails=False))
+    assert len(sent) == tried
+    last = declare(5, 2, fails=False)
+    assert run(last).status == 201
+    assert last.safe.counters["step_changed"] == 1
+    assert len(set(sent)) == 1

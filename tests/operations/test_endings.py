@@ -636,9 +636,9 @@ def test_stage_is_for_local_steps_and_their_own_tx(w: World) -> None:
     def body(which: str) -> Any:
         yield wrong if which == "wrong" else outside
 
-    with pytest.raises(ValueError, match="pass the `tx` this step was given"):
+    with pytest.raises(ValueError, match="pass the `tx` you were given here"):
         w.run(op("wrong", key="1"))
-    with pytest.raises(ValueError, match="outside a local step"):
+    with pytest.raises(ValueError, match="no transaction of ours is open"):
         w.run(op("outside", key="2"))
 
 

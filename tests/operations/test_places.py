@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from retrysafe import Answer, KeyRing, RetrySafe
 from retrysafe.core.ops import Advance, List
 from retrysafe.core.states import State
-from retrysafe.errors import NotFinished, NotSameDatabase, OperationError, SchemaMissing, UsageError
+from retrysafe.errors import NotFinished, NotSameDatabase, OperationChanged, OperationError, SchemaMissing, UsageError
 from retrysafe.operations import Operation, Undo, stage
 from retrysafe.stores.registry import open_store
 from tests.opening import unique, with_option
@@ -125,7 +125,8 @@ def outside(other: World, w: World) -> Any:
 class Elsewhere:
     """A store that is not SQL, and a user's SQLite file with our tables in it."""
 
-    def __init__(self, url: str, folder: Path, keyring: KeyRing | None = None) -> None:
+    def __init__(self, url: str, folder: Path, keyring: KeyRing | None = None, forms: Any = "previous") -> None:
+        self.forms = forms
         self.path = folder / f"{unique()}.db"
         store = open_store(f"sqlite:///{self.path}")
         store.migrate()
@@ -136,7 +137,7 @@ class Elsewhere:
         self.safe = self.open()
 
     def open(self) -> RetrySafe:
-        return RetrySafe(self.url, tx=self.path, keyring=self.keyring)
+        return RetrySafe(self.url, tx=self.path, keyring=self.keyring, forms=self.forms)
 
     def sql(self, statement: str) -> list[Any]:
         with sqlite3.connect(self.path) as db:
@@ -151,13 +152,19 @@ class Elsewhere:
         self.safe.close()
 
 
-@pytest.fixture(params=[pytest.param(s, marks=pytest.mark.store(s)) for s in ("memory", "redis")])
+@pytest.fixture(
+    params=[
+        pytest.param((store, forms), id=f"{store}-{forms}", marks=pytest.mark.store(store))
+        for store, forms in (("memory", "previous"), ("memory", "current"), ("redis", "current"))
+    ]
+)
 def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Elsewhere]:
-    if request.param == "memory":
+    store, forms = request.param
+    if store == "memory":
         url = f"memory://{uuid4().hex}"
     else:
         url = with_option(request.getfixturevalue("redis_url"), "prefix", unique())
-    made = Elsewhere(url, tmp_path)
+    made = Elsewhere(url, tmp_path, forms=forms)
     yield made
     made.close()
 
@@ -200,7 +207,8 @@ def test_a_receipt_commits_with_the_users_writes(elsewhere: Elsewhere) -> None:
     for _ in range(2):
         assert op("a", key="k") == Answer(200, {"item": "A"})
     assert elsewhere.items() == ["a", "finished"]
-    assert [step for (step,) in elsewhere.sql("SELECT step FROM retrysafe_receipts")] == ["0:insert", "2:finish"]
+    numbered = ["0:insert", "2:finish"] if elsewhere.forms == "previous" else ["0:finish", "0:insert"]
+    assert [step for (step,) in elsewhere.sql("SELECT step FROM retrysafe_receipts ORDER BY step")] == numbered
 
 
 @pytest.mark.parametrize("where", ["between", "call", "finish"])
@@ -221,6 +229,56 @@ def test_the_store_may_lag_behind_the_receipts(elsewhere: Elsewhere, where: str,
     lapse(elsewhere)
     assert op("a", key="k") == Answer(200, {"item": "A"})
     assert elsewhere.items() == ["a", "finished"]
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_a_local_step_before_the_others_does_not_run_them_again(elsewhere: Elsewhere, added: bool) -> None:
+    """Killed after two local steps whose receipts are in the user's database; then a step is deployed in front of them.
+    The journal says which steps there were, so the new code refuses; the old code goes on."""
+    if elsewhere.forms == "previous":
+        pytest.skip("in the forms of the release before, the second receipt may be there without a journal")
+
+    def declare(safe: RetrySafe, added: bool, dies: bool) -> Operation:
+        op = safe.operation("several")
+
+        def insert(tx: sqlite3.Connection, item: str) -> str:
+            tx.execute("INSERT INTO items VALUES (?)", (item,))
+            return item
+
+        steps = {}
+        for name in ("zero", "one", "two"):
+
+            def step(tx: sqlite3.Connection, item: str) -> str:
+                return insert(tx, item)
+
+            step.__name__ = name
+            steps[name] = op.local(step)
+
+        @op.body
+        def body() -> Answer:
+            for name in ("zero", "one", "two") if added else ("one", "two"):
+                steps[name](name)
+            if dies:
+                raise Killed
+            return Answer(200, {})
+
+        return op
+
+    op = declare(elsewhere.safe, False, True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("retrysafe.operations.flow.interrupted", lambda *args: iter(()))
+        with pytest.raises(Killed):
+            op(key="k")
+    lapse(elsewhere)
+    other = elsewhere.open()
+    again = declare(other, added, False)
+    if added:
+        with pytest.raises(OperationChanged, match="'one' and is now 'zero'"):
+            again(key="k")
+    else:
+        assert again(key="k").status == 200
+    other.close()
+    assert elsewhere.items() == ["one", "two"]
 
 
 def lapse(elsewhere: Elsewhere) -> None:

@@ -11,9 +11,11 @@ class StepFailed(RetrySafeError):
 
     anchor = "step-failed"
 
-    def __init__(self, step: str, why: str) -> None:
+    def __init__(self, step: str, why: str, *, final: bool = False) -> None:
         self.step = step
         self.why = why
+        self.final = final
+        """Whether another attempt would only meet the same."""
         super().__init__(f"step {step!r} failed: {why}; catch it only to go on without this step")
 
 

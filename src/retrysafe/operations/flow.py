@@ -28,7 +28,7 @@ from retrysafe.errors import (
 from retrysafe.operations import undoing
 from retrysafe.operations.accepting import asked
 from retrysafe.operations.endings import Ending, Stop, Undo
-from retrysafe.operations.failures import Unknown, told
+from retrysafe.operations.failures import StepFailed, Unknown, told
 from retrysafe.operations.ground import Ground
 from retrysafe.operations.journal import Journal
 from retrysafe.operations.run import Run, commit, complete, not_awaited, spacing, truth
@@ -242,7 +242,8 @@ def unfinished(operation: Declared, run: Run, error: Exception, events: Events) 
         return (yield from dead(run, error, "the outcome of a step is unknown", events))
     # Other code and a database that is away are nobody's failure: neither may undo what was paid (I35).
     counts = not isinstance(error, OperationChanged | StoreError) and run.count_failure()
-    if not counts or run.failures < operation.max_attempts:
+    over = isinstance(error, StepFailed) and error.final
+    if not over and (not counts or run.failures < operation.max_attempts):
         yield from step_back(run, error, events)
         if isinstance(error, OperationChanged | UsageError):
             raise error
@@ -250,7 +251,8 @@ def unfinished(operation: Declared, run: Run, error: Exception, events: Events) 
         raise NotFinished(operation.name, run.record.key, point(run), str(error)[:200], wait) from error
     if back:
         return (yield from turn_back(operation, run, GIVEN_UP, told(error), events))
-    return (yield from dead(run, error, f"gave up after {run.failures} failed attempts", events))
+    why = "a step failed for good" if over else f"gave up after {run.failures} failed attempts"
+    return (yield from dead(run, error, why, events))
 
 
 def irrevocable(run: Run) -> bool:

@@ -48,15 +48,21 @@ def send_repeatably(run: Run, step: Step, place: int, given: dict[str, Any], sin
     """The same key again, a bounded number of times, and only while the other system still knows it (I17)."""
     key = run.key(step, place)
     failure: BaseException = TimeoutError(f"its key may be older than key_life={step.key_life:.0f} s")
-    for pause in (*pauses(step.tries), None):
+    final = False
+    for pause in (*pauses(step.tries, step.backoff), None):
         if not usable(run, step, since):
+            break
+        if step.deadline is not None and run.latest() - since >= micros(step.deadline):
+            failure, final = TimeoutError(f"its deadline of {step.deadline:g} s is over"), True
             break
         try:
             return (yield Call(lambda: step.function(**given, key=key), step.timeout))
         except (Ending, LeaseLost, UsageError):
             raise
         except Exception as error:
-            failure = error
+            failure, final = error, isinstance(error, step.final)
+        if final:
+            break
         if pause is not None:
             yield Pause(run.record.id, pause)
     found = yield from ask(step, given, key)
@@ -64,7 +70,7 @@ def send_repeatably(run: Run, step: Step, place: int, given: dict[str, Any], sin
         return found
     if not usable(run, step, since):
         raise Unknown(step.name, told(failure), undoable=True) from failure
-    raise StepFailed(step.name, told(failure)) from failure
+    raise StepFailed(step.name, told(failure), final=final) from failure
 
 
 def send_once(

@@ -10,7 +10,7 @@ commit instead, and the store's cursor may lag behind: whoever comes next finds 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -33,13 +33,13 @@ from retrysafe.operations.endings import Ending
 from retrysafe.operations.failures import StepFailed, Unknown, Unopened, told
 from retrysafe.operations.journal import Entry, Journal
 from retrysafe.operations.run import Run, commit, pauses, truth
-from retrysafe.operations.staging import Staging
 from retrysafe.operations.steps import Step
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import Names
 from retrysafe.stores.sql.receipts import Mark, Receipts, receipts, same_database
 from retrysafe.transactions.effects import COMMITTED, FLUSH
 from retrysafe.transactions.failures import Trouble, trouble
+from retrysafe.transactions.staging import Staging
 
 AGAIN = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 """Seconds before each further try when the database undid the step because of others."""
@@ -74,6 +74,7 @@ def local(run: Run, step: Step, place: int, known: Entry | None, given: dict[str
         return step.function(handle, **given)
 
     changed = Change(step.name, f"{run.journal.number(step.name, place)}:{step.name}", work, settled, step.returns)
+    changed = replace(changed, backoff=step.backoff, final=step.final)
     result = yield from persistently(run, changed, step.tries)
     return typed.load(run.journal.entries[place].result, step.returns) if result is LANDED else result
 
@@ -90,6 +91,8 @@ class Change:
     returns: Any = None
     keeps: bool = True
     """Whether the result matters."""
+    backoff: tuple[float, ...] = ()
+    final: tuple[type[Exception], ...] = ()
 
 
 class Refused(Exception):
@@ -103,7 +106,7 @@ LANDED = object()
 
 def persistently(run: Run, change: Change, tries: int) -> Flow[Any]:
     """Until it commits, as often as it may. Before it runs again, what is stored tells whether it did commit."""
-    waiting = pauses(tries)
+    waiting = pauses(tries, change.backoff)
     contended = [*AGAIN]
     while True:
         try:
@@ -116,6 +119,8 @@ def persistently(run: Run, change: Change, tries: int) -> Flow[Any]:
             return LANDED
         if isinstance(failure, Refused):
             raise run.lost()
+        if isinstance(failure, change.final):
+            raise StepFailed(change.step, told(failure), final=True) from failure
         waits = contended if trouble(failure) is Trouble.AGAIN and contended else waiting
         if not waits and isinstance(failure, Unopened):
             raise StoreUnavailable(f"no transaction could be opened for step {change.step!r}: {failure}") from failure
@@ -156,7 +161,7 @@ def with_store(run: Run, change: Change, tx: Any, staged: list[Job]) -> Inside:
     staging = Staging(run.record.run, change.name)
     result, text = yield from worked(run, change, statements, staging)
     journal, answer = change.settled(result, text)
-    ops: list[Op[Any]] = [Stage(tuple(staging.jobs), namespace=run.record.namespace)] if staging.jobs else []
+    ops: list[Op[Any]] = [staging.op(run.record.namespace)] if staging.jobs else []
     ops.append(run.advance(journal))
     if answer is not None:
         ops.append(Complete(run.record.id, run.fence, answer))

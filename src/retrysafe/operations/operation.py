@@ -22,7 +22,7 @@ from retrysafe.engine.guard import Ended, Task
 from retrysafe.engine.heartbeat import current_lease
 from retrysafe.engine.resolving import resolved
 from retrysafe.errors import ArgumentError, OperationChanged, OperationError, UsageError
-from retrysafe.operations import flow, perform, run, staging, undoing
+from retrysafe.operations import flow, perform, run, undoing
 from retrysafe.operations.accepting import Accepted, accept, submitted
 from retrysafe.operations.essence import digest
 from retrysafe.operations.foreign import foreign
@@ -32,6 +32,7 @@ from retrysafe.operations.local import local
 from retrysafe.operations.run import Run, Story, one_step
 from retrysafe.operations.steps import DAY, Step, hints
 from retrysafe.policy import FOREVER, Policy
+from retrysafe.transactions import staging
 
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
@@ -105,7 +106,7 @@ class Operation:
     @overload
     def local(self, /, **options: Any) -> Callable[[Callable[Concatenate[Any, P], R]], Callable[P, R]]: ...
     def local(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-        """A step in one transaction of yours: `def step(tx, …)`. Options: `undo`, `tries`."""
+        """A step in one transaction of yours: `def step(tx, …)`. Options: `undo`, `tries`, `backoff`, `final`."""
         return self._declare("local", function, options)
 
     @overload
@@ -116,7 +117,8 @@ class Operation:
         """A step that calls another system: `def step(…, *, key)`.
 
         `timeout` seconds; `key_life`: how long the other system remembers a key; `find(…, key)`: ask it what happened;
-        `undo(…, result, key)`; `repeatable=False` when it takes no keys; `tries` per attempt.
+        `undo(…, result, key)`; `repeatable=False` when it takes no keys; `tries` per attempt, `backoff` seconds between
+        them; `final`: errors that no further try would change; `deadline` seconds after which it is not sent again.
         """
         options.setdefault("key_life", DAY)
         return self._declare("foreign", function, options)
@@ -360,7 +362,8 @@ class Operation:
         return self._body
 
     def _drive(self, story: Any) -> Any:
-        if staging.current.get() is not None:
+        open_step = staging.current.get()
+        if open_step is not None and open_step.local:
             raise OperationError(
                 f"operation {self.name!r} was called inside a local step, whose transaction is open; call it from a "
                 "foreign step, with that step's key"

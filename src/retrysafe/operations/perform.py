@@ -14,7 +14,6 @@ from retrysafe.engine.effects import Announce, Call, Effect, Flow, Ring, Transac
 from retrysafe.engine.heartbeat import Lease, current_lease
 from retrysafe.engine.perform import Performer
 from retrysafe.errors import RetrySafeError, StoreUnavailable
-from retrysafe.operations import staging
 from retrysafe.operations.failures import Unopened, told
 from retrysafe.operations.local import Work
 from retrysafe.stores.sql.dialect import Statement
@@ -71,12 +70,8 @@ def inside(tx: Tx, effect: Any) -> Any:
     if isinstance(effect, Statement):
         return tx.send(effect)
     if isinstance(effect, Work):
-        effect.staging.handle = tx.handle
-        token = staging.current.set(effect.staging)
-        try:
+        with effect.staging.on(tx.handle):
             return effect.function(tx.handle)
-        finally:
-            staging.current.reset(token)
     if isinstance(effect, Committed):
         return getattr(tx, "committed", None)
     return tx.flush()
@@ -128,13 +123,9 @@ async def ainside(tx: AsyncTx, effect: Any) -> Any:
     if isinstance(effect, Statement):
         return await tx.send(effect)
     if isinstance(effect, Work):
-        effect.staging.handle = tx.handle
-        token = staging.current.set(effect.staging)
-        try:
+        with effect.staging.on(tx.handle):
             result = effect.function(tx.handle)
             return await result if inspect.isawaitable(result) else result
-        finally:
-            staging.current.reset(token)
     if isinstance(effect, Committed):
         return getattr(tx, "committed", None)
     return await tx.flush()

@@ -35,9 +35,10 @@ KEY_MARGIN = 300.0
 """Clocks differ, and the other system counts from when it first saw the key: stop using it this much earlier."""
 
 
-def pauses(tries: int) -> list[float]:
+def pauses(tries: int, backoff: tuple[float, ...] = ()) -> list[float]:
     """Seconds between so many tries; the last one for all that follow."""
-    return [BACKOFF[min(number, len(BACKOFF) - 1)] for number in range(tries - 1)]
+    steps = backoff or BACKOFF
+    return [steps[min(number, len(steps) - 1)] for number in range(tries - 1)]
 
 
 def spacing(failures: int) -> float:

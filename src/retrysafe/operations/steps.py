@@ -30,6 +30,12 @@ class Step:
     repeatable: bool = True
     tries: int = 3
     service: str = ""
+    backoff: tuple[float, ...] = ()
+    """Seconds before each further try of an attempt, the last one for all that follow; empty: ours."""
+    final: tuple[type[Exception], ...] = ()
+    """Errors that a further try would not change: the step has failed for good, in every attempt."""
+    deadline: float | None = None
+    """Seconds after its first sending from which a foreign step is not sent again."""
 
     def __post_init__(self) -> None:
         for name, value in (("timeout", self.timeout), ("key_life", self.key_life), ("tries", self.tries)):
@@ -37,6 +43,7 @@ class Step:
                 raise OperationError(f"step {self.name!r}: {name}={value!r} must be a number above zero")
         if not isinstance(self.tries, int):
             raise OperationError(f"step {self.name!r}: tries={self.tries!r} must be a whole number of calls")
+        self._check_retrying()
         for name, helper in (("undo", self.undo), ("find", self.find)):
             if helper is not None and not callable(helper):
                 raise OperationError(f"step {self.name!r}: {name}={helper!r} is not a function")
@@ -53,6 +60,19 @@ class Step:
             )
         if self.kind == "local" and not parameters:
             raise OperationError(f"local step {self.name!r} takes no `tx`: declare it as its first argument")
+
+    def _check_retrying(self) -> None:
+        pauses = self.backoff
+        if not isinstance(pauses, tuple) or not all(isinstance(p, int | float) and 0 <= p < DAY for p in pauses):
+            raise OperationError(f"step {self.name!r}: backoff={pauses!r} must be a tuple of seconds, like (0.1, 1, 5)")
+        kinds = self.final
+        if not isinstance(kinds, tuple) or not all(isinstance(k, type) and issubclass(k, Exception) for k in kinds):
+            raise OperationError(f"step {self.name!r}: final={kinds!r} must be a tuple of exception classes")
+        if self.deadline is not None and (self.kind == "local" or not self.repeatable or not self.deadline > 0):
+            raise OperationError(
+                f"step {self.name!r}: deadline={self.deadline!r} is a number of seconds above zero, for foreign steps "
+                "that may be sent again"
+            )
 
     @property
     def returns(self) -> Any:

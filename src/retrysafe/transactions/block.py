@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -48,6 +49,7 @@ class Block:
         self._stage: Stage | AsyncStage | None = None
         self._ended: Ended | None = None
         self._answer: Answer | None = None
+        self._staging = ExitStack()
 
     # What the block uses --------------------------------------------------------------------
 
@@ -101,6 +103,9 @@ class Block:
     def _entered(self, at: Ended | Body) -> None:
         if isinstance(at, Ended):
             self._ended, self._answer = at, at.answer
+            return
+        at.staging.block = self
+        self._staging.enter_context(at.staging.on(self.handle))
 
     def _resume(self, error: BaseException | None) -> TxEffect:
         assert self._flow is not None
@@ -127,6 +132,7 @@ class Block:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._staging.close()
         flow, stage = self._flow, self._stage
         assert flow is not None
         assert isinstance(stage, Stage)
@@ -152,6 +158,7 @@ class Block:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
+        self._staging.close()
         flow, stage = self._flow, self._stage
         assert flow is not None
         assert isinstance(stage, AsyncStage)

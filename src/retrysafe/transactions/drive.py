@@ -40,7 +40,8 @@ class Stage:
         if isinstance(effect, Statement | Command):
             return self._open().send(effect)
         if isinstance(effect, Body):
-            return effect.function(self._open().handle)
+            with effect.staging.on(self._open().handle):
+                return effect.function(self._open().handle)
         if isinstance(effect, Begin):
             return self._begin()
         if isinstance(effect, End):
@@ -94,8 +95,9 @@ class AsyncStage:
         if isinstance(effect, Statement | Command):
             return await self._open().send(effect)
         if isinstance(effect, Body):
-            result = effect.function(self._open().handle)
-            return await result if inspect.isawaitable(result) else result
+            with effect.staging.on(self._open().handle):
+                result = effect.function(self._open().handle)
+                return await result if inspect.isawaitable(result) else result
         if isinstance(effect, Begin):
             return await self._begin()
         if isinstance(effect, End):

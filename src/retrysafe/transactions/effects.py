@@ -14,6 +14,7 @@ from retrysafe.engine.sealing import Sealer
 from retrysafe.stores.mongo.settings import Home
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import Names
+from retrysafe.transactions.staging import Staging
 
 R = TypeVar("R")
 
@@ -40,9 +41,10 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Run the user's code on the open transaction's handle."""
+    """Run the user's code on the open transaction's handle; what it stages is collected."""
 
     function: Callable[[Any], Any]
+    staging: Staging
 
 
 @dataclass(frozen=True, slots=True)

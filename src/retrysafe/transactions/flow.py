@@ -40,11 +40,13 @@ from retrysafe.errors import (
 )
 from retrysafe.stores.base import Plan
 from retrysafe.stores.sql.dialect import Dialect, Statement
+from retrysafe.stores.sql.names import Names
 from retrysafe.stores.sql.receipts import Look, Mark, Split
 from retrysafe.transactions.base import AfterCommit, Held
 from retrysafe.transactions.effects import BEGIN, COMMIT, COMMITTED, FLUSH, ROLLBACK, Body, Place, TxFlow, TxWork
 from retrysafe.transactions.failures import Trouble, meaning, trouble
 from retrysafe.transactions.receipting import Receipts, receipts
+from retrysafe.transactions.staging import Staging
 
 R = TypeVar("R")
 
@@ -53,6 +55,9 @@ RERUN_AFTER = 0.02
 
 FIND_OUT_AFTER = (0.0, 0.02, 0.1, 0.3, 1.0, 2.0)
 """Seconds before each look for a commit whose reply was lost."""
+
+
+NO_OUTBOX = "a transaction on MongoDB does not carry an outbox yet"
 
 
 class Undone(Exception):
@@ -98,8 +103,9 @@ def attempt(claim: Claim, task: Task, work: TxWork, place: Place) -> TxFlow[Ende
         return given_back(task, opened.record, place)
     place.events.emit("new", claim.id, task.target)
     mark = yield from ours(opened.statements.mark(opened.look))
+    staging = Staging(claim.run, "tx", "" if isinstance(place.names, Names) else NO_OUTBOX, local=False)
     try:
-        result = yield Body(work.call)
+        result = yield Body(work.call, staging)
         answer = work.answer(result)
         keep = task.policy.final(answer.status, None)
         if keep:
@@ -117,6 +123,8 @@ def attempt(claim: Claim, task: Task, work: TxWork, place: Place) -> TxFlow[Ende
             raise (yield from split(claim, task, place))
         place.events.emit("released", claim.id, task.target)
         return Ended(answer, False, result, opened.statements.begun(claim, opened.look, opened.grant))
+    if staging.jobs:
+        yield from ours(opened.statements.plans.of(place.sealer.seal(staging.op(claim.namespace))))
     record = yield from receipted(claim, task, place, Entered(opened, mark), answer)
     try:
         hook_failed = yield from committed(claim, place)

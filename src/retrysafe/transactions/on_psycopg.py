@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from retrysafe.errors import NestedTransaction
+from retrysafe.errors import NestedTransaction, UsageError
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import PSYCOPG, DialectName, Rows
 
@@ -79,5 +79,10 @@ async def async_pool(given: AsyncConnectionPool[Any]) -> AsyncIterator[AsyncPsyc
 
 
 def refuse_nested(given: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+    if given.pgconn.pipeline_status != PipelineStatus.OFF:
+        raise UsageError(
+            f"the psycopg {type(given).__name__} is in pipeline mode, in which what is sent is answered only later, so "
+            "nobody could ask the key first: leave out `with connection.pipeline()`, or pass another connection"
+        )
     if given.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
         raise NestedTransaction(f"the psycopg {type(given).__name__}", FIX)

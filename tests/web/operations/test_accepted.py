@@ -114,3 +114,18 @@ def test_where_no_address_is_served_none_is_given(shop: Open) -> None:
     assert is_in_progress(call("POST", "/orders", json=BOOK, headers=KEY)) == ""
     Worker(ordering.w.safe).run_once()
     assert call("POST", "/orders", json=BOOK, headers=KEY).json() == {"order": 1, "charge": "ch_0"}
+
+
+def test_an_operation_is_compared_by_its_request(shop: Open) -> None:
+    """The key that a route hands on carries the request it came with; so the same bytes stay the same request."""
+    ordering, call = shop()
+    seen: list[Any] = []
+    prepare = ordering.op.prepare
+
+    def watched(args: Any, kwargs: Any, key: Any) -> Any:
+        seen.append(key)
+        return prepare(args, kwargs, key)
+
+    ordering.op.prepare = watched  # type: ignore[method-assign]
+    call("POST", "/orders", json=BOOK, headers=KEY)
+    assert [key.request is not None for key in seen] == [True]

@@ -1,6 +1,7 @@
-"""`stage(tx, topic, payload)`: a job that is published if, and only if, this step's transaction commits.
+"""`stage(tx, topic, payload)`: a job that is published if, and only if, this transaction commits: a local step's, a
+`safe.transaction` block's, a `@safe.transactional` function's.
 
-It does no I/O of its own: the job is written by the step's commit, with an id that is the same for every attempt.
+It does no I/O of its own: the job is written by the commit, with an id that is the same for every attempt.
 So it can be called with or without `await`.
 """
 
@@ -8,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from retrysafe.core.jobs import Job
+from retrysafe.core.jobs import Job, Stage
 from retrysafe.core.keys import frame
 from retrysafe.errors import UsageError
 
@@ -20,18 +22,22 @@ JOB_ID = 32
 
 
 class Staging:
-    """The jobs of one local step that is running. `refused` says why there can be none."""
+    """The jobs of one transaction that is open. `refused` says why there can be none."""
 
-    def __init__(self, run: bytes, step: str, refused: str = "") -> None:
+    def __init__(self, run: bytes, step: str, refused: str = "", *, local: bool = True) -> None:
+        self.local = local
+        """Whether it is an operation's local step."""
         self._run = run
         self._step = step
         self._refused = refused
         self.handle: object = None
+        self.block: object = None
+        """The `with` block around it: as good as its handle."""
         self.jobs: list[Job] = []
 
     def add(self, handle: object, topic: str, payload: Any, order: str) -> None:
-        if handle is not self.handle:
-            raise UsageError(f"stage({handle!r}, …): pass the `tx` this step was given, so that both commit together")
+        if handle is not self.handle and (self.block is None or handle is not self.block):
+            raise UsageError(f"stage({handle!r}, …): pass the `tx` you were given here, so that both commit together")
         if self._refused:
             raise UsageError(f"stage(tx, {topic!r}): {self._refused}, so the job could not commit with your writes")
         if not isinstance(topic, str) or not topic or len(topic) > 255:
@@ -44,6 +50,20 @@ class Staging:
             raise UsageError(f"stage(tx, {topic!r}, …): the payload is neither bytes nor JSON: {error}") from None
         name = frame(self._run, self._step, str(len(self.jobs)), topic)
         self.jobs.append(Job(hashlib.sha256(name).hexdigest()[:JOB_ID], topic, data, order))
+
+    def op(self, namespace: str) -> Stage:
+        """What puts them into the outbox of this application."""
+        return Stage(tuple(self.jobs), namespace=namespace)
+
+    @contextmanager
+    def on(self, handle: object) -> Iterator[None]:
+        """While the user's code runs on this handle."""
+        self.handle = handle
+        token = current.set(self)
+        try:
+            yield
+        finally:
+            current.reset(token)
 
 
 current: ContextVar[Staging | None] = ContextVar("retrysafe_staging", default=None)
@@ -58,9 +78,12 @@ class Staged:
 
 
 def stage(tx: Any, topic: str, payload: Any, *, order: str = "") -> Staged:
-    """Publish this if the step commits: at least once, with a stable id; in turn with others of the same `order`."""
+    """Publish this if the transaction commits: at least once, with a stable id; in turn with others of its `order`."""
     staging = current.get()
     if staging is None:
-        raise UsageError(f"stage(tx, {topic!r}, …) was called outside a local step; only a step's commit can carry it")
+        raise UsageError(
+            f"stage(tx, {topic!r}, …) was called where no transaction of ours is open: call it in a local step, "
+            "a safe.transaction block or a @safe.transactional function, whose commit carries it"
+        )
     staging.add(tx, topic, payload, order)
     return Staged()
