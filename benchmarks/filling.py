@@ -15,7 +15,7 @@ FILL = """
 INSERT INTO {keys} ({columns})
 SELECT sha256(('{salt}' || n)::bytea), 'default', 'http', 'account-7', 'key-' || n, 'POST /payments',
     'json1:33:' || repeat('ab', 32), 'completed', 1, '\\x00', '\\x00', 0, 'uncertain', '', '', '', 201, '',
-    repeat('x', 200)::bytea, '', '', 0, 0, 0, {expires}, 86400000000
+    repeat('x', 200)::bytea, '', '', 0, 0, 0, {expires}, 86400000000, 0, ''
 FROM generate_series(1, {rows}) AS n
 """
 

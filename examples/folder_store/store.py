@@ -81,7 +81,7 @@ class FolderStore:
         if isinstance(op, List):
             return self._list(op, now)
         if isinstance(op, Stats):
-            return self._stats(now)
+            return self._stats(op, now)
         raise UsageError(f"the folder store does not know {type(op).__name__}: it has no outbox")
 
     # Files --------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class FolderStore:
         return [load(path.read_text()) for path in sorted(self._folder.glob("*.json"))]
 
     def _reap(self, op: Reap, now: int) -> int:
-        expired = [record for record in self._all() if reapable(record, now)]
+        expired = [each for each in self._all() if op.namespace in (None, each.namespace) and reapable(each, now)]
         reaped = sorted(expired, key=lambda record: record.expires)[: op.limit]
         for record in reaped:
             self._path(record.id).unlink()
@@ -134,8 +134,8 @@ class FolderStore:
         page = found[: op.limit]
         return Page(tuple(page), page[-1].id.hex() if len(found) > len(page) else "")
 
-    def _stats(self, now: int) -> StatsReply:
-        records = self._all()
+    def _stats(self, op: Stats, now: int) -> StatsReply:
+        records = [record for record in self._all() if op.namespace in (None, record.namespace)]
         counts = {state: sum(record.state is state for record in records) for state in State}
         return StatsReply(
             claimed=counts[State.CLAIMED],
@@ -152,7 +152,8 @@ def _listed(record: Record, op: List, now: int) -> bool:
     wanted = {"namespace": op.namespace, "state": op.state, "kind": op.kind, "scope": op.scope}
     same = all(getattr(record, name) == value for name, value in wanted.items() if value is not None)
     over = op.state is State.RELEASED and record.expired(now)  # withdrawn, or released long ago
-    return same and not over and (not op.lapsed or record.lapsed(now))
+    resting = record.state is State.RELEASED and record.point != ""
+    return same and not over and (not op.lapsed or record.lapsed(now)) and (not op.resting or resting)
 
 
 class AsyncFolderStore:

@@ -232,7 +232,7 @@ def test_a_file_where_a_folder_should_be(tmp_path: Path, colour: str) -> None:
 
 READ_ONLY = """
 import functools, os, sys
-from retrysafe.errors import StoreUnavailable
+from retrysafe.errors import StoreOutage
 from retrysafe.stores.registry import open_store
 from retrysafe.stores.sql import dialect, migrations
 from retrysafe.testing.builders import claim

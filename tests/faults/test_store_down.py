@@ -5,6 +5,7 @@ is how many of them went out to look for the server themselves."""
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -87,6 +88,12 @@ class Down:
             self.loop.run(self.safe.aclose())
             self.loop.close()
         self.server.stop()
+
+
+@pytest.fixture(autouse=True)
+def only_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No claim goes to look for itself: it is the probe that is tried here."""
+    monkeypatch.setattr("retrysafe.engine.circuit.TRIAL", math.inf)
 
 
 @pytest.fixture

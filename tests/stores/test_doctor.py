@@ -297,4 +297,4 @@ def test_the_exit_code_says_if_it_is_enough(
 ) -> None:
     findings = (good("a", 1, "b"), bad("c", 2, limit, "d", "e"))
     monkeypatch.setattr("retrysafe.cli.doctor.diagnose", lambda url: Diagnosis("x 1", findings))
-    assert main(["doctor", "x://", "--require", required]) == code
+    assert main(["doctor", "memory://", "--require", required]) == code

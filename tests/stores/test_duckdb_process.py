@@ -61,7 +61,7 @@ def test_a_second_process_is_refused_and_told_what_to_do(duckdb_url: str) -> Non
 FORKED = """
 import json, os, sys
 from retrysafe import open_store
-from retrysafe.errors import StoreUnavailable
+from retrysafe.errors import StoreOutage
 from retrysafe.testing.builders import claim, complete
 url = sys.argv[1]
 store = open_store(url)

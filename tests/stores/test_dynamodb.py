@@ -27,6 +27,7 @@ from retrysafe.errors import (
     StoreError,
     StoreUnavailable,
     StoreUnclear,
+    StoreUnreachable,
     StoreURLError,
     UsageError,
 )
@@ -138,7 +139,7 @@ def said(code: str, status: int = 400, message: str = "said so", **more: Any) ->
         (said("TransactionConflictException"), [], Held),
         (said("ValidationException", message="Item size has exceeded the maximum allowed size"), [], StoreError),
         (said("SomethingNew"), [], StoreError),
-        (EndpointConnectionError(endpoint_url="x"), [EndpointConnectionError(endpoint_url="x")], StoreUnavailable),
+        (EndpointConnectionError(endpoint_url="x"), [EndpointConnectionError(endpoint_url="x")], StoreUnreachable),
         (EndpointConnectionError(endpoint_url="x"), [ReadTimeoutError(endpoint_url="x")], StoreUnclear),
         (ReadTimeoutError(endpoint_url="x"), [], StoreUnclear),
         (KeyError("a bug of ours"), [], KeyError),

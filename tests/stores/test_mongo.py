@@ -349,7 +349,7 @@ def test_a_batch_with_one_held_key_goes_on_alone(url: str, do: Do, keys: Any) ->
         replies = impatient.many(again)
         session.abort_transaction()
     impatient.close()
-    assert replies[1] == (False, None, replies[1].now)
+    assert replies[1] == ClaimReply(False, None, replies[1].now)
     assert [reply.granted for reply in do.many(again)] == [True, True, True]
 
 

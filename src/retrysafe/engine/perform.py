@@ -98,7 +98,7 @@ class Performer:
             return self._store.execute(op)
         except StoreError:
             raise
-        except BaseException:
+        except (Exception, KeyboardInterrupt, SystemExit):
             if isinstance(op, Claim) and op.lease > 0:
                 self._leftovers.add(op)
             raise

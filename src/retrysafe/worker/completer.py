@@ -17,7 +17,7 @@ from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.core.times import SECOND, micros
 from retrysafe.engine.safe import RetrySafe
-from retrysafe.errors import RetrySafeError
+from retrysafe.errors import InProgress, RetrySafeError
 from retrysafe.operations.accepting import submitted
 from retrysafe.operations.operation import Operation
 from retrysafe.worker.flows import Do, Stopping, Story, never, run
@@ -129,6 +129,9 @@ class Completer:
     def _resume(self, operation: Operation, record: Record) -> Story[str]:
         try:
             yield Do(lambda: operation.resume(record, fresh=submitted(record)), operation.is_async)
+        except InProgress:
+            self._soon(self._backoff(record.attempt + 1))
+            return "later"  # another worker, or its client, was quicker
         except RetrySafeError as error:
             # Written down where it happened: later, uncertain, changed, or a store in trouble.
             cause = error.__cause__ or error

@@ -42,10 +42,10 @@ def killed_in_mid_handler(target: Target, path: str, key: str) -> None:
 
 
 def once_lapsed(target: Target, path: str, key: str) -> httpx.Response:
-    """The first answer that is not "somebody is at it". Never a permanent 409."""
+    """The first answer that is neither "somebody is at it" nor "the store is away". Never a permanent one."""
     told = target.post(path, key)
     deadline = time.monotonic() + 60 * SHORT
-    while told.status_code == 409 and time.monotonic() < deadline:
+    while told.status_code in (409, 503) and time.monotonic() < deadline:
         time.sleep(SHORT / 10)
         told = target.post(path, key)
     return told
