@@ -92,8 +92,9 @@ class Down:
 
 @pytest.fixture(autouse=True)
 def only_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No claim goes to look for itself: it is the probe that is tried here."""
+    """No claim goes to look for itself, and none that was given up is sent again: it is the probe that is tried."""
     monkeypatch.setattr("retrysafe.engine.circuit.TRIAL", math.inf)
+    monkeypatch.setattr("retrysafe.engine.leftover.TRIES", 0)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from pymongo import MongoClient, errors
 from pymongo.monitoring import CommandListener, CommandStartedEvent
 
-from retrysafe.core.ops import List, Lookup
+from retrysafe.core.ops import ClaimReply, List, Lookup
 from retrysafe.core.states import State
 from retrysafe.core.times import HOUR, SECOND
 from retrysafe.errors import (
