@@ -11,7 +11,7 @@ from retrysafe.core.ops import Stats, StatsReply
 from retrysafe.core.states import State
 from retrysafe.core.times import SECOND
 from retrysafe.errors import UsageError
-from retrysafe.testing.builders import advance, claim, complete, listing, reap, release, stats, suspect
+from retrysafe.testing.builders import advance, claim, complete, listing, reap, release, stats, suspect, withdraw
 from retrysafe.testing.driver import Do
 
 
@@ -194,6 +194,16 @@ def test_an_application_reaps_its_own(do: Do, limit: int) -> None:
     assert do(stats(namespace="n1", now=later)).expired == 0
     assert do(stats(namespace="n2", now=later)).expired == 2
     assert do(reap(namespace="n3", now=later)) == 0
+
+
+@pytest.mark.parametrize("namespace", [None, "n"])
+def test_stats_leave_what_was_withdrawn_its_hour(do: Do, namespace: str | None) -> None:
+    """Counted as the reaper takes them, for one application as for all."""
+    assert do(withdraw(do(claim("k", namespace="n", now=0)), now=1)) is True
+    for now in (2, 3600):
+        assert do(stats(namespace=namespace, now=now)).expired == 0
+    assert do(stats(namespace=namespace, now=3601)).expired == 1
+    assert do(reap(now=3601)) == 1
 
 
 @pytest.mark.parametrize("ending", ["completed", "released"])
