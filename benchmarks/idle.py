@@ -4,7 +4,6 @@ released guards that need nobody. And the outbox: from the commit to the publish
 from __future__ import annotations
 
 import secrets
-import sqlite3
 import statistics
 import threading
 import time
@@ -13,28 +12,17 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from benchmarks.filling import NEVER, filled
+from benchmarks.crowded import CROWDED
 from benchmarks.harness import Bench, Pace, ThreadBench, compare, titled
 from benchmarks.machines import Machines
 from benchmarks.tables import Table
 from retrysafe import Answer, RetrySafe
 from retrysafe.core.jobs import Job, Stage
-from retrysafe.core.ops import Complete, Release
-from retrysafe.core.records import Answer as Stored
 from retrysafe.operations import stage
-from retrysafe.stores.registry import open_store
-from retrysafe.stores.sql import rows
-from retrysafe.testing.builders import claim
 from retrysafe.worker import Worker
 
 SIZES = {"quick": 2_000, "default": 1_000_000, "full": 1_000_000}
 FEW = 1_000
-REDIS_SIZES = {"quick": 2_000, "default": 100_000, "full": 1_000_000}
-"""Loaded claim by claim, where the others take one statement."""
-
-RELEASED = 10
-"""Of so many one is a released guard."""
-
 LOOKS = {"quick": 20, "default": 200, "full": 500}
 JOBS = {"quick": 200, "default": 5_000, "full": 20_000}
 
@@ -48,12 +36,11 @@ def rounds(url: str) -> Iterator[Any]:
 
 
 def idle(machines: Machines, pace: Pace) -> list[Table]:
-    size = SIZES[pace.label]
+    many = SIZES[pace.label]
     found = []
-    for store, make in (("PostgreSQL", postgres), ("SQLite", sqlite), ("Redis", redis)):
-        many = REDIS_SIZES[pace.label] if store == "Redis" else size
+    for store, fill in CROWDED.items():
         benches: list[Bench] = [
-            ThreadBench(f"{count:,} records", partial(rounds, make(machines, count))) for count in (FEW, many)
+            ThreadBench(f"{count:,} records", partial(rounds, fill(machines, count))) for count in (FEW, many)
         ]
         table = titled(
             f"idle-{store.lower()}", f"{store}: an idle round of the worker, against few records", benches, "time"
@@ -62,65 +49,6 @@ def idle(machines: Machines, pace: Pace) -> list[Table]:
         found.append(compare(table, benches, (1,), pace))
     found[0].notes += [lag(machines, LOOKS[pace.label]), throughput(machines, JOBS[pace.label])]
     return found
-
-
-# Filled stores -----------------------------------------------------------------------------------
-
-
-def postgres(machines: Machines, size: int) -> str:
-    import psycopg
-
-    table = f"idle_{size}"
-    filled(machines.postgres, table, size, NEVER)
-    with psycopg.connect(machines.postgres, autocommit=True) as db:
-        db.execute(
-            f"UPDATE {table}_keys SET state = 'released', status = NULL WHERE get_byte(id, 0) % {RELEASED} = 0".encode()
-        )
-        db.execute(f"VACUUM (ANALYZE) {table}_keys".encode())
-    return f"{machines.postgres}?table={table}"
-
-
-def sqlite(machines: Machines, size: int) -> str:
-    path = machines.sqlite(f"idle_{size}")
-    store = open_store(f"sqlite:///{path}")
-    store.migrate()
-    store.close()
-    columns = ", ".join(rows.COLUMNS)
-    marks = ", ".join("?" * len(rows.COLUMNS))
-    with sqlite3.connect(path) as db:
-        db.executemany(f"INSERT INTO retrysafe_keys ({columns}) VALUES ({marks})", (row(n) for n in range(size)))
-    db.close()
-    return f"sqlite:///{path}"
-
-
-def row(number: int) -> tuple[Any, ...]:
-    """As FILL makes it."""
-    released = number % RELEASED == 0
-    fingerprint = f"json1:33:{'ab' * 32}"
-    return (
-        secrets.token_bytes(32), "default", "http", "account-7", f"key-{number}", "POST /payments", fingerprint,
-        "released" if released else "completed", 1, b"\0", b"\0", 0, "uncertain", "", b"", b"",
-        None if released else 201, "", b"x" * 200, "", "", 0, 0, 0, int(NEVER), 86_400_000_000,
-    )  # fmt: skip
-
-
-def redis(machines: Machines, size: int) -> str:
-    url = f"{machines.redis_memory}?prefix=idle{size}:"
-    store = open_store(url)
-    store.migrate()
-    for start in range(0, size, 1000):
-        numbers = range(start, min(start + 1000, size))
-        claims = [claim(f"key-{number}", namespace="default", scope="account-7", now=None) for number in numbers]
-        granted = store.execute_many(claims)
-        store.execute_many([settled(each.record, number) for each, number in zip(granted, numbers, strict=True)])
-    store.close()
-    return url
-
-
-def settled(record: Any, number: int) -> Any:
-    if number % RELEASED == 0:
-        return Release(record.id, record.fence)
-    return Complete(record.id, record.fence, Stored(201, b"x" * 200))
 
 
 # The outbox --------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.servers import PostgresServer, Server, ValkeyServer
+from tests.servers import MariaDBServer, MongoServer, MySQLServer, PostgresServer, Server, ValkeyServer
 
 T = TypeVar("T")
 
@@ -39,6 +39,18 @@ class Machines:
     def redis_memory(self) -> str:
         """No append-only file: what the client costs, with as little of the server in it as can be."""
         return self._url("redis, no AOF", lambda: ValkeyServer(appendonly="no"))
+
+    @property
+    def mysql(self) -> str:
+        return self._url("mysql", lambda: MySQLServer(**{"innodb-buffer-pool-size": "512M"}))
+
+    @property
+    def mariadb(self) -> str:
+        return self._url("mariadb", lambda: MariaDBServer(**{"innodb-buffer-pool-size": "512M"}))
+
+    @property
+    def mongo(self) -> str:
+        return self._url("mongodb", MongoServer)
 
     def sqlite(self, name: str) -> str:
         return str(self.folder / f"{name}.db")

@@ -38,6 +38,7 @@ from retrysafe.engine.once import checked_names, refuse_generators, without
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import ResultNotStorable, RetrySafeError, StoredFailure, TemplateError, UsageError
 from retrysafe.policy import DAY, Policy
+from retrysafe.web.telling import struck
 
 META_KEY = "retrysafe/idempotency-key"
 """The name of the key in a request's `_meta`."""
@@ -46,6 +47,8 @@ CONTEXT = "retrysafe_context"
 """The parameter by which the SDK hands us the request, where the tool does not ask for it itself."""
 
 LONGEST_WITHIN = 30.0 * DAY
+SHOWN_DIGITS = 16
+"""Of a record's id, where one is named; `retrysafe keys show` takes them."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 Scope = str | Callable[[Any], str | Awaitable[str]]
@@ -190,7 +193,7 @@ class Tool:
         raise ToolError(f"{self.name} was not run: it does something that must not happen twice; {how}")
 
     def run(self, context: Any, call: Call) -> Any:
-        plan = self.plan(self._whose(context), context, call.kwargs)
+        plan = call.plan = self.plan(self._whose(context), context, call.kwargs)
         if plan.before is not None:
             seen = self.safe.execute(Lookup(plan.before.key.id(plan.before.namespace)))
             if not recent.over(seen, self._width):
@@ -201,7 +204,7 @@ class Tool:
     async def arun(self, context: Any, call: Call) -> Any:
         scope = self._scope if isinstance(self._scope, str) else self._scope(context)
         whose = await scope if inspect.isawaitable(scope) else scope
-        plan = self.plan(checked_scope(whose), context, call.kwargs)
+        plan = call.plan = self.plan(checked_scope(whose), context, call.kwargs)
 
         async def guarded() -> Any:
             return self.read_back(await self.safe.aguard(plan.own, call))
@@ -246,7 +249,7 @@ class Tool:
                 try:
                     return await self.arun(context, call)
                 except RetrySafeError as error:
-                    raise told_to_the_model(error) from error
+                    raise told_to_the_model(error, call.plan) from error
 
             made = awaited
         else:
@@ -257,7 +260,7 @@ class Tool:
                 try:
                     return self.run(context, call)
                 except RetrySafeError as error:
-                    raise told_to_the_model(error) from error
+                    raise told_to_the_model(error, call.plan) from error
 
             made = called
         self._show(made)
@@ -289,12 +292,14 @@ class Tool:
 class Call:
     """One call, as the guard's Work."""
 
-    __slots__ = ("_direct", "_tool", "kwargs")
+    __slots__ = ("_direct", "_tool", "kwargs", "plan")
 
     def __init__(self, tool: Tool, kwargs: dict[str, Any], direct: dict[str, Any]) -> None:
         self._tool = tool
         self._direct = direct
         self.kwargs = kwargs
+        self.plan: Plan | None = None
+        """Once it is known whose call it is, and which."""
 
     def call(self, record: Record) -> Any:
         return self._tool.function(**self.kwargs, **self._direct)
@@ -309,16 +314,28 @@ class Call:
         return codecs.raised(error)
 
 
-def told_to_the_model(error: RetrySafeError) -> Exception:
-    """What a model can read and act upon. What the developer did wrong stays a crash, whose text it never sees."""
+def told_to_the_model(error: RetrySafeError, plan: Plan | None) -> Exception:
+    """What a model can read and act upon. What the developer did wrong stays a crash, whose text it never sees.
+
+    The SDK writes it to the log: so it names records and not keys (S28)."""
     if isinstance(error, UsageError) and not isinstance(error, TemplateError):
         return error
-    return ToolError(str(error))
+    if isinstance(error, StoredFailure):
+        return ToolError(str(error))  # the tool's own words
+    text = str(error)
+    for task in (plan.own, plan.before) if plan is not None else ():
+        if task is not None:
+            record = task.key.id(task.namespace).hex()[:SHOWN_DIGITS]
+            text = struck(text.replace(repr(task.key.value), record), task.key.value, task.key.scope)
+    return ToolError(text)
 
 
 def checked(value: object, where: str) -> str:
     if not isinstance(value, str) or not 1 <= len(value) <= 255 or not value.isprintable():
-        raise ToolError(f"{where} is {value!r}; give 1 to 255 printable characters")
+        size = (
+            f"has {len(value)} characters, or some that are not printable" if isinstance(value, str) else "is no text"
+        )
+        raise ToolError(f"{where} {size}; give 1 to 255 printable characters")
     return value
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from retrysafe import Answer, RetrySafe
-from retrysafe.cli import operations
+from retrysafe.cli import finding, operations
+from retrysafe.cli.main import main
 from retrysafe.core.ops import List, Op
 
 
@@ -26,7 +27,7 @@ class Counting(RetrySafe):
 def test_a_list_of_operations_stops_when_it_has_enough(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(operations, "PAGE", 10)
+    monkeypatch.setattr(finding, "PAGE", 10)
     with Counting("memory://") as safe:
         greet = safe.operation("greet")
 
@@ -42,10 +43,7 @@ def test_a_list_of_operations_stops_when_it_has_enough(
             except Exception:
                 assert n == 7
         monkeypatch.setattr(operations, "load_safe", lambda text: safe)
-        given = operations.argparse.Namespace(
-            diagram=False, list=True, show=None, resume=None, safe="x:y", name=None, state=None, limit=3, json=False
-        )
-        assert operations.run(given) == 0
+        assert main(["operations", "x:y", "--list", "--limit", "3"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert len(shown) == 3
     assert "k7" in shown[0], "what is not finished comes first"

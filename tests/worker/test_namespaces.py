@@ -198,7 +198,7 @@ def test_operations_shows_those_of_its_application(
     b.order("b-0", key="same")
     assert operations.find(a.safe, "same").namespace == "shop-a"
     theirs = operations.find(b.safe, "same").id.hex()
-    assert [each.namespace for each in operations.runs(a.safe, None)] == ["shop-a"]
+    assert [each.namespace for each in operations.Runs(a.safe).of(None)] == ["shop-a"]
     from retrysafe.errors import UsageError
 
     with pytest.raises(UsageError, match="names 0 runs"):

@@ -9,26 +9,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast, get_args
 
+from retrysafe.cli.finding import DEFAULT_NAMESPACE, EXAMINED, Finder, Wanted
 from retrysafe.cli.listing import pages
-from retrysafe.core.ops import List, Lookup, Op, Stats
+from retrysafe.core.ops import List, Lookup, Op, Stats, StatsReply
 from retrysafe.core.records import Answer, Kind, Record
 from retrysafe.core.states import STATES
 from retrysafe.core.times import iso
 from retrysafe.engine.drive import run
 from retrysafe.engine.resolving import resolved
 from retrysafe.errors import UsageError
-from retrysafe.stores.base import Store
 from retrysafe.stores.registry import open_store
 
 PAGE = 200
 SHOWN_BODY = 2000
+NOBODY = bytes(32)
+"""The id of no record: looking for it tells the store's time."""
 
 
 def add(commands: Any) -> None:
     parser = commands.add_parser("keys", help="look at the keys in a store")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
 
-    listing = verbs.add_parser("list", help="list keys, and how many stand where")
+    listing = verbs.add_parser("list", help="list keys")
     listing.add_argument("url", metavar="URL")
     listing.add_argument("--state", choices=sorted(STATES), help="only keys in this state")
     listing.add_argument("--kind", choices=get_args(Kind), help="only keys of this kind")
@@ -36,15 +38,29 @@ def add(commands: Any) -> None:
     listing.add_argument("--namespace", help="only keys of this application")
     listing.add_argument("--lapsed", action="store_true", help="only claimed keys whose owner went silent")
     listing.add_argument("--limit", type=int, default=50, help="how many at most (50)")
+    listing.add_argument(
+        "--count", action="store_true", help="also say how many stand where; this reads the whole store"
+    )
     listing.add_argument("--json", action="store_true", help="one JSON object per line")
     listing.set_defaults(run=run_list)
 
-    show = verbs.add_parser("show", help="everything about one key, or about all keys spelled like it")
+    show = verbs.add_parser(
+        "show",
+        help="everything about one key, or about all keys spelled like it",
+        description="With --scope, or by its id, it is found at once. Otherwise records are looked at one after the "
+        "other, in the store's order: what is found is shown as it comes, and --after goes on where a search ended.",
+    )
     show.add_argument("url", metavar="URL")
     show.add_argument(
         "key", metavar="KEY", help="the key as the client sent it, or the first 8 or more digits of its id"
     )
-    show.add_argument("--scope", help="whose key, if several have it")
+    show.add_argument("--scope", help="whose key: the tenant, function, operation, provider, queue or inbox")
+    show.add_argument("--namespace", help="of which application (with --scope: default; otherwise any)")
+    show.add_argument("--kind", choices=get_args(Kind), help="only a key of this kind")
+    show.add_argument(
+        "--examine", type=int, metavar="N", help=f"without --scope: look at so many records at most ({EXAMINED})"
+    )
+    show.add_argument("--after", default="", metavar="CURSOR", help="go on where a search ended")
     show.add_argument("--body", action="store_true", help="also show the stored answer")
     show.add_argument("--json", action="store_true", help="one JSON object per line")
     show.set_defaults(run=run_show)
@@ -86,40 +102,71 @@ def run_list(given: argparse.Namespace) -> int:
             limit=PAGE,
         )
         found = _take(pages(store.execute, wanted), given.limit)
-        stats = store.execute(Stats())
+        now = store.execute(Lookup(NOBODY)).now
+        counted = store.execute(Stats(namespace=given.namespace)) if given.count else None
     finally:
         store.close()
     newest_first = sorted(found, key=lambda record: record.created, reverse=True)
     for record in newest_first:
-        print(json.dumps(summary(record)) if given.json else line(record, stats.now))
-    if not given.json:
-        print(
-            f"{len(found)} shown; in all {stats.claimed} claimed ({stats.lapsed} lapsed), {stats.released} released, "
-            f"{stats.completed} completed ({stats.expired} expired), {stats.uncertain} uncertain",
-            file=sys.stderr,
-        )
+        print(json.dumps(summary(record)) if given.json else line(record, now))
+    if not given.json or counted is not None:
+        print(f"{len(found)} shown; {totals(counted)}", file=sys.stderr)
     return 0
+
+
+def totals(counted: StatsReply | None) -> str:
+    if counted is None:
+        return "--count says how many stand where"
+    return (
+        f"in all {counted.claimed} claimed ({counted.lapsed} lapsed), {counted.released} released, "
+        f"{counted.completed} completed ({counted.expired} expired), {counted.uncertain} uncertain"
+    )
 
 
 def run_show(given: argparse.Namespace) -> int:
     store = open_store(given.url)
     try:
-        found = list(_matching(store, given.key, given.scope))
+        finder = Finder(
+            store, Wanted(given.key, given.scope, given.namespace, given.kind), most=given.examine, after=given.after
+        )
+        shown = 0
+        for record in finder:
+            shown += 1
+            show(record, body=given.body, as_json=given.json)
     finally:
         store.close()
-    if not found:
-        where = f" in scope {given.scope!r}" if given.scope else ""
-        print(f"no key {given.key!r}{where}; `retrysafe keys list URL` shows what there is", file=sys.stderr)
-        return 1
-    for record in found:
-        whole = summary(record) | {"run": record.run.hex(), "note": record.note, "fingerprint": str(record.fingerprint)}
-        if given.body:
-            whole |= answer(record)
-        if given.json:
-            print(json.dumps(whole))
-        else:
-            print("\n".join(f"{name:12} {value}" for name, value in whole.items()), end="\n\n")
-    return 0
+    if finder.unfinished:
+        print(go_on(finder), file=sys.stderr)
+    elif not shown:
+        print(not_there(given), file=sys.stderr)
+    return 0 if shown else 1
+
+
+def show(record: Record, *, body: bool, as_json: bool) -> None:
+    whole = summary(record) | {"run": record.run.hex(), "note": record.note, "fingerprint": str(record.fingerprint)}
+    if body:
+        whole |= answer(record)
+    text = json.dumps(whole) if as_json else "\n".join(f"{name:12} {value}" for name, value in whole.items()) + "\n"
+    print(text, flush=True)  # a search may go on for long
+
+
+def go_on(finder: Finder) -> str:
+    looked = finder.search.looked if finder.search is not None else 0
+    return (
+        f"looked at {looked:,} records; there are more: go on with --after {finder.unfinished} "
+        "or find it at once with --scope SCOPE (and --namespace)"
+    )
+
+
+def not_there(given: argparse.Namespace) -> str:
+    if given.scope is None:
+        behind = " behind that place" if given.after else ""
+        return f"no key {given.key!r}{behind}; `retrysafe keys list URL` shows what there is"
+    namespace = given.namespace or DEFAULT_NAMESPACE
+    return (
+        f"no key {given.key!r} in scope {given.scope!r} of namespace {namespace!r}; another application's is found "
+        "with --namespace, and without --scope all are searched"
+    )
 
 
 def run_resolve(given: argparse.Namespace) -> int:
@@ -131,7 +178,14 @@ def run_resolve(given: argparse.Namespace) -> int:
         answer_ = Answer(given.status, body, {"content-type": given.content_type})
     store = open_store(given.url)
     try:
-        found = list(_matching(store, given.key, given.scope, given.namespace))
+        finder = Finder(store, Wanted(given.key, given.scope, given.namespace))
+        found = [each for each in finder if each.namespace == given.namespace]
+        if finder.unfinished:
+            looked = finder.search.looked if finder.search is not None else 0
+            raise UsageError(
+                f"{given.key!r} was searched for among {looked:,} records, and there are more: whether it is the only "
+                "one of that name is not known. Give --scope, or its id as `retrysafe keys show` finds it"
+            )
         if len(found) != 1:
             which = "; ".join(f"{each.id.hex()[:16]} ({each.kind}, {each.scope})" for each in found[:10])
             raise UsageError(
@@ -151,19 +205,6 @@ def run_resolve(given: argparse.Namespace) -> int:
         store.close()
     print(f"{record.id.hex()[:12]}  {record.state.value}  {record.key}  attempt {record.attempt}")
     return 0
-
-
-def _matching(store: Store, key: str, scope: str | None, namespace: str | None = None) -> Iterator[Record]:
-    digits = key.lower()
-    as_id = len(digits) >= 8 and all(digit in "0123456789abcdef" for digit in digits)
-    if as_id and len(digits) == 64:
-        record = store.execute(Lookup(bytes.fromhex(digits))).record
-        if record is not None:
-            yield record
-            return
-    for record in pages(store.execute, List(namespace=namespace, scope=scope, limit=PAGE)):
-        if record.key == key or (as_id and record.id.hex().startswith(digits)):
-            yield record
 
 
 def _take(records: Iterator[Record], limit: int) -> list[Record]:

@@ -7,10 +7,13 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
+from retrysafe.cli import finding
+from retrysafe.cli.finding import ALL_DIGITS, EXAMINED, Search, Wanted, cursor_before, telling
 from retrysafe.cli.load import load_safe
+from retrysafe.core.keys import Key
 from retrysafe.core.ops import List, Lookup
 from retrysafe.core.records import Record
 from retrysafe.core.states import STATES, State
@@ -21,8 +24,6 @@ from retrysafe.errors import OperationChanged, UsageError
 from retrysafe.operations.diagram import diagram
 from retrysafe.operations.journal import Journal, ledger, next_of
 from retrysafe.operations.operation import Operation
-
-PAGE = 200
 
 
 def add(commands: Any) -> None:
@@ -47,6 +48,10 @@ def add(commands: Any) -> None:
     parser.add_argument("--name", help="only the operation of this name")
     parser.add_argument("--state", choices=sorted(STATES), help="only runs in this state")
     parser.add_argument("--limit", type=int, default=50, help="how many runs at most (50)")
+    parser.add_argument(
+        "--examine", type=int, metavar="N", help=f"look at so many records of a state at most ({EXAMINED})"
+    )
+    parser.add_argument("--after", default="", metavar="CURSOR", help="with --list and --state: go on where it ended")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     parser.set_defaults(run=run)
 
@@ -98,10 +103,14 @@ def draw(operations: list[Operation]) -> int:
 
 
 def list_runs(safe: RetrySafe, given: argparse.Namespace) -> int:
-    if given.limit < 1:
-        raise UsageError(f"--limit {given.limit}: ask for at least one")
+    for name, value in (("--limit", given.limit), ("--examine", given.examine)):
+        if value is not None and value < 1:
+            raise UsageError(f"{name} {value}: ask for at least one")
     state = STATES.get(given.state or "")
-    stream = runs(safe, state) if state is not None else unfinished_first(safe)
+    if given.after and state is None:
+        raise UsageError(f"--after {given.after}: it goes on within one state; give --state too")
+    runs = Runs(safe, given.examine)
+    stream = runs.of(state, cursor=given.after) if state is not None else runs.unfinished_first()
     wanted = (record for record in stream if given.name is None or record.target.partition("@")[0] == given.name)
     # No more is read than is shown: there may be millions behind it.
     found = sorted(islice(wanted, given.limit), key=lambda record: (record.state is State.COMPLETED, -record.created))
@@ -110,43 +119,76 @@ def list_runs(safe: RetrySafe, given: argparse.Namespace) -> int:
     if not given.json:
         more = "; there may be more, see --limit, --state and --name" if len(found) == given.limit else ""
         print(f"{len(found)} shown{more}", file=sys.stderr)
+    for name, search in runs.ended:
+        print(
+            f"looked at {search.looked:,} {name} records; there are more: go on with --state {name} "
+            f"--after {search.cursor}",
+            file=sys.stderr,
+        )
     return 0
 
 
-def unfinished_first(safe: RetrySafe) -> Iterator[Record]:
-    """What somebody may have to look at comes first, and is found by index; then what is done."""
-    for state in (State.UNCERTAIN, State.CLAIMED):
-        yield from runs(safe, state)
-    yield from runs(safe, State.RELEASED, resting=True)
-    yield from runs(safe, State.COMPLETED)
+class Runs:
+    """Runs of operations among all the other records of an application. They have their version in their target; guards
+    and functions have not. Of each state so many are looked at, and no more."""
 
+    def __init__(self, safe: RetrySafe, most: int | None = None) -> None:
+        self._safe = safe
+        self._most = finding.EXAMINED if most is None else most
+        self.ended: list[tuple[str, Search]] = []
+        """The states whose search was ended by its limit, and where."""
 
-def runs(safe: RetrySafe, state: State | None, *, resting: bool = False) -> Iterator[Record]:
-    """Operations have their version in their target; guards and functions have not."""
-    cursor = ""
-    while True:
-        page = safe.execute(List(safe.namespace, state, cursor=cursor, limit=PAGE, resting=resting))
-        yield from (record for record in page.records if "@" in record.target)
-        cursor = page.cursor
-        if not cursor:
-            return
+    def unfinished_first(self) -> Iterator[Record]:
+        """What somebody may have to look at comes first, and is found by index; then what is done."""
+        for state in (State.UNCERTAIN, State.CLAIMED):
+            yield from self.of(state)
+        yield from self.of(State.RELEASED, resting=True)
+        yield from self.of(State.COMPLETED)
+
+    def of(self, state: State | None, *, cursor: str = "", resting: bool = False) -> Iterator[Record]:
+        wanted = List(self._safe.namespace, state, cursor=cursor, resting=resting)
+        search = Search(self._safe.execute, wanted, self._most, telling())
+        yield from (record for record in search if "@" in record.target)
+        if search.cursor:
+            self.ended.append((state.value if state is not None else "", search))
 
 
 def find(safe: RetrySafe, wanted: str) -> Record:
-    """By id, by the first eight or more digits of it, or by key."""
-    if len(wanted) == 64 and all(digit in "0123456789abcdef" for digit in wanted):
-        record = safe.execute(Lookup(bytes.fromhex(wanted))).record
-        if record is not None and record.namespace == safe.namespace:
-            return record
-    found = [
-        each
-        for each in runs(safe, None)
-        if each.key == wanted or (len(wanted) >= 8 and each.id.hex().startswith(wanted))
-    ]
+    """By id, by the first eight or more digits of it, or by key: that of a call of the operation at once, that of a
+    request by a search."""
+    found = list(_looked_up(safe, wanted))
+    if not found:
+        runs = Runs(safe)
+        found = [each for each in runs.of(None) if each.key == wanted or _begins(each, wanted)]
+        if runs.ended:
+            raise UsageError(
+                f"{wanted!r} was searched for among {runs.ended[0][1].looked:,} records, and there are more: give its "
+                "id, as --list shows it"
+            )
     if len(found) != 1:
         which = "; ".join(f"{each.id.hex()[:16]} ({each.target}, {each.scope})" for each in found[:10])
         raise UsageError(f"{wanted!r} names {len(found)} runs{': ' + which if which else ''}; give the id of one")
     return found[0]
+
+
+def _looked_up(safe: RetrySafe, wanted: str) -> Iterator[Record]:
+    digits = Wanted(wanted).digits
+    names = sorted({operation.name for operation in safe.operations.values()})
+    ids = [Key(wanted, name, "operation").id(safe.namespace) for name in names]
+    for each in ids + ([bytes.fromhex(digits)] if len(digits) == ALL_DIGITS else []):
+        record = safe.execute(Lookup(each)).record
+        if record is not None and record.namespace == safe.namespace:
+            yield record
+    if digits and safe.store.capabilities.lists_by_id:
+        search = Search(safe.execute, List(cursor=cursor_before(digits)), finding.EXAMINED)
+        for record in takewhile(lambda each: _begins(each, wanted), search):
+            if record.namespace == safe.namespace and "@" in record.target and len(digits) < ALL_DIGITS:
+                yield record
+
+
+def _begins(record: Record, wanted: str) -> bool:
+    digits = Wanted(wanted).digits
+    return bool(digits) and record.id.hex().startswith(digits)
 
 
 def summary(record: Record) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from retrysafe.engine.bridge import wait_for
 from retrysafe.engine.guard import Ended, Task
 from retrysafe.errors import RetrySafeError, UsageError
 from retrysafe.policy import DAY, Abandoned, Policy
+from retrysafe.web.telling import described
 from retrysafe.webhooks.handlers import Handler, handler_of, named
 
 if TYPE_CHECKING:
@@ -34,6 +35,11 @@ Same = Literal["body", "id"]
 DONE = Answer(200)
 MAX_ATTEMPTS = 5
 RETENTION = 7 * DAY
+SHOWN_DIGITS = 16
+NO_ID = (
+    "it has no id, so nobody could tell it from a second one. Have the producer send one, name its header "
+    "with Inbox(id=…), or let its content be its id with Inbox(missing='payload')"
+)
 
 _log = logging.getLogger("retrysafe.consumers")
 
@@ -130,20 +136,33 @@ class Inbox:
         if chosen is None:
             raise UsageError(f"the inbox {self.name!r} has no handler: decorate a function with @inbox.handler")
         try:
-            found = self._choose(message)
+            found = self._id_of(message)
         except Exception as error:  # the user's function, on whatever a producer sent
-            return Dead(f"its id cannot be read: {type(error).__qualname__}: {error}")
+            kind = type(error).__qualname__
+            return Dead(f"its id cannot be read: {kind}: {error}", f"its id cannot be read: {kind}")
+        if not found:
+            return Dead(NO_ID, NO_ID)
+        return Handling(replace(message, id=found), chosen, self.max_attempts)
+
+    def _id_of(self, message: Message) -> str:
+        """Empty where it has none."""
+        found = self._choose(message)
         if not found and self._missing == "payload":
             found = payload_id(message)
-        if not found:
-            return Dead(
-                "it has no id, so nobody could tell it from a second one. Have the producer send one, name its header "
-                "with Inbox(id=…), or let its content be its id with Inbox(missing='payload')"
-            )
-        return Handling(replace(message, id=str(found)), chosen, self.max_attempts)
+        return str(found) if found else ""
+
+    def logged_as(self, message: Message) -> str:
+        """A message as the log may have it: the beginning of its record's id, which `retrysafe keys show` takes."""
+        try:
+            return self._key(self._id_of(message)).id(self.safe.namespace).hex()[:SHOWN_DIGITS]
+        except Exception:  # the user's function, or an id that cannot be a key
+            return "(no id)"
+
+    def _key(self, id: str) -> Key:
+        return Key(id, self.name, "message")
 
     def task(self, message: Message) -> Task:
-        key = Key(message.id, self.name, "message")
+        key = self._key(message.id)
         content = said(message) if self._same == "body" else message.id.encode("utf-8", "surrogatepass")
         fingerprint = Fingerprint("message1", hashlib.sha256(content).digest(), len(content))
         return self.safe.task(key, f"message {self.name}", fingerprint, self.policy)
@@ -175,6 +194,13 @@ class Inbox:
     # What it meant --------------------------------------------------------------------------
 
     def _verdict(self, handling: Handling, error: Exception) -> Verdict:
+        verdict = self._judged(handling, error)
+        if isinstance(verdict, Done):
+            return verdict
+        words = str(error) if isinstance(error, TooOften) else described(error, handling.message.id)
+        return replace(verdict, logged=words)
+
+    def _judged(self, handling: Handling, error: Exception) -> Verdict:
         if isinstance(error, TooOften):
             return Dead(str(error))
         if error is handling.failed:
@@ -187,11 +213,11 @@ class Inbox:
 
     def _told(self, message: Message, verdict: Verdict) -> Verdict:
         if isinstance(verdict, Dead):
-            _log.error("message %.80r of %s for %s goes to the dead letters: %s", message.id, message.source, self.name,
-                       verdict.why)  # fmt: skip
+            _log.error("message %s of %s for %s goes to the dead letters: %s", self.logged_as(message), message.source,
+                       self.name, verdict.logged)  # fmt: skip
         elif isinstance(verdict, Later) and verdict.failed:
-            _log.warning("message %.80r of %s for %s comes again: %s", message.id, message.source, self.name,
-                         verdict.why)  # fmt: skip
+            _log.warning("message %s of %s for %s comes again: %s", self.logged_as(message), message.source, self.name,
+                         verdict.logged)  # fmt: skip
         return verdict
 
     def __repr__(self) -> str:

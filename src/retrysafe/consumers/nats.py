@@ -82,7 +82,8 @@ class Consumer:
         try:
             await self._tell(msg, message, verdict)
         except (NatsError, TimeoutError) as error:
-            _log.warning("NATS was not told of message %.80r, and brings it again: %r", message.id, error)
+            shown, kind = self.inbox.logged_as(message), type(error).__qualname__
+            _log.warning("NATS was not told of message %s, and brings it again: %s", shown, kind)
         return verdict
 
     async def _tell(self, msg: Msg, message: Message, verdict: Verdict) -> None:

@@ -116,8 +116,9 @@ class Consumer:
         )
 
     async def _taken(self, incoming: AbstractIncomingMessage, trouble: asyncio.Future[None]) -> None:
+        message = message_of(incoming, self._queue)
         try:
-            verdict = await self.inbox.aprocess(message_of(incoming, self._queue))
+            verdict = await self.inbox.aprocess(message)
         except Exception as error:  # the program is wrong, and not the message, which comes again
             if not trouble.done():
                 trouble.set_exception(error)
@@ -125,7 +126,9 @@ class Consumer:
         try:
             await self._tell(incoming, verdict)
         except CONNECTION_EXCEPTIONS as error:
-            _log.warning("RabbitMQ was not told of message %.80r, and brings it again: %s", incoming.message_id, error)
+            # Its kind and not its words: some of these errors quote the message.
+            shown, kind = self.inbox.logged_as(message), type(error).__qualname__
+            _log.warning("RabbitMQ was not told of message %s, and brings it again: %s", shown, kind)
 
     async def handle(self, incoming: AbstractIncomingMessage) -> Verdict:
         """One message: handle it, then tell the broker. For consumers with a loop of their own."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from retrysafe.errors import (
     AnswerGone,
@@ -32,6 +32,8 @@ class Later:
     seconds: float
     why: str
     failed: bool = False
+    logged: str = field(default="", compare=False)
+    """Why, for the log: no id, and no words of the handler (S28)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class Dead:
     """Never by itself: put it aside for a person, then acknowledge it."""
 
     why: str
+    """Whole, for the dead letter, which carries the message itself."""
+    logged: str = field(default="", compare=False)
 
 
 Verdict = Done | Later | Dead

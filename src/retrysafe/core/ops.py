@@ -240,6 +240,10 @@ class List(Op[Page]):
 
 @value
 class Stats(Op[StatsReply]):
+    """How many stand where. It costs by what is in the store: SQL stores and MongoDB read every record or an index of
+    all; Redis and DynamoDB read every record if it is for one application (for all together Redis asks its index, and
+    DynamoDB counts it). So it is for people who ask; nothing that runs by itself may send it."""
+
     now: int | None = None
     namespace: str | None = None
 

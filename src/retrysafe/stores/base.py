@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from retrysafe.core.ops import Op
 from retrysafe.core.records import Record
-from retrysafe.errors import CorruptRecord, StoreError
+from retrysafe.errors import CorruptRecord, StoreError, UsageError
 
 R = TypeVar("R")
 Request = TypeVar("Request")
@@ -45,6 +45,8 @@ class Capabilities:
     """Whose clock judges leases: `store`, or `host` where the store has none of its own."""
     outbox: bool = False
     """Whether jobs can be staged in it (core/jobs.py)."""
+    lists_by_id: bool = False
+    """Whether its lists go by id and their cursors are ids as digits: then they can begin anywhere, by index."""
     wakes: bool = False
     """Whether it can wake who waits for a key: it has `announce(id)` and `wait(id, seconds)` (stores/waking.py)."""
 
@@ -98,6 +100,16 @@ class Backend(Protocol):
     def open(self, url: str) -> Store: ...
     def open_async(self, url: str) -> AsyncStore: ...
     def schema(self, url: str) -> str: ...
+
+
+def read_id_cursor(cursor: str) -> bytes:
+    """The id after which the next page begins, where lists go by id."""
+    try:
+        return bytes.fromhex(cursor)
+    except ValueError:
+        raise UsageError(
+            f"cursor {cursor[:80]!r} is not one of this store's: pass the cursor of the last page, or '' to begin"
+        ) from None
 
 
 def readable(

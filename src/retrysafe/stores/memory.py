@@ -27,7 +27,7 @@ from retrysafe.core.ops import (
 )
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
-from retrysafe.stores.base import AsyncStore, Capabilities, Store
+from retrysafe.stores.base import AsyncStore, Capabilities, Store, read_id_cursor
 from retrysafe.stores.memory_outbox import MemoryOutbox
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-CAPABILITIES = Capabilities(name="memory", durable=False, shared=False, transactions=False, clock="host", outbox=True)
+CAPABILITIES = Capabilities(
+    name="memory", durable=False, shared=False, transactions=False, clock="host", outbox=True, lists_by_id=True
+)
 
 
 class MemoryStore:
@@ -92,7 +94,7 @@ class MemoryStore:
         return min(len(expired), op.limit)
 
     def _list(self, op: List, now: int) -> Page:
-        after = bytes.fromhex(op.cursor)
+        after = read_id_cursor(op.cursor)
         found = [r for r in self._records.values() if r.id > after and listed(r, op, now)]
         page = sorted(found, key=lambda record: record.id)[: op.limit]
         more = len(found) > len(page)

@@ -14,7 +14,9 @@ from retrysafe.stores.base import Capabilities
 from retrysafe.stores.sql.dialect import Dialect
 from retrysafe.stores.sql.names import DEFAULT, Names, names, split_options
 
-CAPABILITIES = Capabilities(name="duckdb", durable=True, shared=False, transactions=True, clock="host", outbox=True)
+CAPABILITIES = Capabilities(
+    name="duckdb", durable=True, shared=False, transactions=True, clock="host", outbox=True, lists_by_id=True
+)
 
 # The clock is the host's, read when the write lock is held. `:lock` is 1 or 0 when it is sent: the locks are this
 # process's own (locks.py), because nobody else can have the file open.

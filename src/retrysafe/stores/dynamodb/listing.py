@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from retrysafe.core.moves import KEPT_AFTER_COMPLETION
+from retrysafe.core.moves import KEPT_AFTER_COMPLETION, reapable
 from retrysafe.core.ops import List, Op, Page, Reap, Stats, StatsReply
 from retrysafe.core.records import Record
 from retrysafe.core.states import SETTLED, State
@@ -196,7 +196,7 @@ def stats(op: Stats, place: Place) -> Plan[StatsReply]:
 
 
 def _stats_of(namespace: str, place: Place, now: int, judged: int) -> Plan[StatsReply]:
-    """The index does not know whose a record is, so all are read."""
+    """The index does not know whose a record is, so all are read, page by page. For people only (core/ops.py)."""
     total = dict.fromkeys(("claimed", "released", "completed", "uncertain", "lapsed", "expired"), 0)
     start: Item | None = None
     while True:
@@ -205,7 +205,7 @@ def _stats_of(namespace: str, place: Place, now: int, judged: int) -> Plan[Stats
         for record in records:
             total[record.state.value] += 1
             total["lapsed"] += record.lapsed(judged)
-            total["expired"] += record.state in SETTLED and record.expired(judged)
+            total["expired"] += reapable(record, judged)
         start = found.get("LastEvaluatedKey")
         if start is None:
             return StatsReply(**total, now=now)

@@ -35,7 +35,7 @@ from retrysafe.core.ops import (
 from retrysafe.core.records import Record
 from retrysafe.core.states import SETTLED, State
 from retrysafe.errors import StoreUnavailable
-from retrysafe.stores.base import Plan, readable
+from retrysafe.stores.base import Plan, read_id_cursor, readable
 from retrysafe.stores.mongo import documents, moving
 from retrysafe.stores.mongo.settings import WRITE_CONCERN, Names
 
@@ -232,7 +232,7 @@ class Plans:
     def _condition(self, op: List) -> Plan[Command, dict[str, Any]]:
         condition: dict[str, Any] = {}
         if op.cursor:
-            condition["_id"] = {"$gt": bytes.fromhex(op.cursor)}
+            condition["_id"] = {"$gt": read_id_cursor(op.cursor)}
         for name in ("namespace", "kind", "scope"):
             value = getattr(op, name)
             if value is not None:

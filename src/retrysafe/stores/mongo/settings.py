@@ -14,7 +14,9 @@ from retrysafe.errors import BadName, StoreURLError
 from retrysafe.stores.base import Capabilities
 from retrysafe.stores.sql.names import number, split_options
 
-CAPABILITIES = Capabilities(name="mongodb", durable=True, shared=True, transactions=True, clock="store", outbox=True)
+CAPABILITIES = Capabilities(
+    name="mongodb", durable=True, shared=True, transactions=True, clock="store", outbox=True, lists_by_id=True
+)
 
 DEFAULT = "retrysafe"
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,47}")

@@ -14,7 +14,9 @@ from retrysafe.stores.sql.dialect import Dialect
 from retrysafe.stores.sql.names import DEFAULT, Names, names, number, split_options
 from retrysafe.stores.sql.rows import COLUMNS
 
-CAPABILITIES = Capabilities(name="mssql", durable=True, shared=True, transactions=True, clock="store", outbox=True)
+CAPABILITIES = Capabilities(
+    name="mssql", durable=True, shared=True, transactions=True, clock="store", outbox=True, lists_by_id=True
+)
 
 COLLATION = "Latin1_General_100_BIN2"
 """Compares code by code. Even so `=` pads with spaces: where that matters the lengths are compared, too."""

@@ -18,7 +18,9 @@ from retrysafe.stores.sql.rows import COLUMNS
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-CAPABILITIES = Capabilities(name="mysql", durable=True, shared=True, transactions=True, clock="store", outbox=True)
+CAPABILITIES = Capabilities(
+    name="mysql", durable=True, shared=True, transactions=True, clock="store", outbox=True, lists_by_id=True
+)
 
 _COLUMNS = ", ".join(f"`{column}`" for column in COLUMNS)
 

@@ -11,7 +11,14 @@ from retrysafe.stores.sql.dialect import Dialect
 from retrysafe.stores.sql.names import DEFAULT, Names, names, number, split_options
 
 CAPABILITIES = Capabilities(
-    name="postgres", durable=True, shared=True, transactions=True, clock="store", outbox=True, wakes=True
+    name="postgres",
+    durable=True,
+    shared=True,
+    transactions=True,
+    clock="store",
+    outbox=True,
+    wakes=True,
+    lists_by_id=True,
 )
 
 _PATIENCE = "patience AS (SELECT set_config('lock_timeout', '2000', true))"

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from retrysafe.core.moves import born
+from retrysafe.core.moves import born, reapable
 from retrysafe.core.ops import (
     Advance,
     Claim,
@@ -33,7 +33,7 @@ from retrysafe.core.ops import (
     Withdraw,
 )
 from retrysafe.core.records import Record
-from retrysafe.core.states import SETTLED, State
+from retrysafe.core.states import State
 from retrysafe.errors import StoreError, UsageError
 from retrysafe.stores.base import Plan, R, readable
 from retrysafe.stores.redis.layout import LAPSE_CODES, STATE_CODES, VERSION, Layout, Script, script
@@ -264,7 +264,7 @@ def _position(cursor: str, layout: Layout) -> tuple[int, str]:
 
 
 def _stats_of(op: Stats, layout: Layout) -> Plan[Call, StatsReply]:
-    """The index does not know whose a record is, so all are read."""
+    """The index does not know whose a record is, so all are read, page by page. For people only (core/ops.py)."""
     now, *_ = yield Call(script("stats"), layout.bucket(0), (_moment(op.now),))
     total = dict.fromkeys(("claimed", "released", "completed", "uncertain", "lapsed", "expired"), 0)
     page = Page((), "")
@@ -273,7 +273,7 @@ def _stats_of(op: Stats, layout: Layout) -> Plan[Call, StatsReply]:
         for found in page.records:
             total[found.state.value] += 1
             total["lapsed"] += found.lapsed(now)
-            total["expired"] += found.state in SETTLED and found.expired(now)
+            total["expired"] += reapable(found, now)
         if not page.cursor:
             return StatsReply(**total, now=now)
 

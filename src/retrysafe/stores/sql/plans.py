@@ -34,7 +34,7 @@ from retrysafe.core.ops import (
 )
 from retrysafe.core.states import State
 from retrysafe.errors import StoreUnavailable
-from retrysafe.stores.base import Plan, readable
+from retrysafe.stores.base import Plan, read_id_cursor, readable
 from retrysafe.stores.sql import job_plans, rows
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import Names
@@ -194,7 +194,7 @@ def whose(namespace: str | None) -> dict[str, Any]:
 
 
 def _conditions(op: List) -> tuple[list[str], dict[str, Any]]:
-    values: dict[str, Any] = {"after": bytes.fromhex(op.cursor), "limit": op.limit + 1, "now": op.now}
+    values: dict[str, Any] = {"after": read_id_cursor(op.cursor), "limit": op.limit + 1, "now": op.now}
     conditions = ["id > :after"]
     for name in ("namespace", "kind", "scope"):
         value = getattr(op, name)

@@ -35,7 +35,9 @@ from retrysafe.stores.sqlite import clock
 
 R = TypeVar("R")
 
-CAPABILITIES = Capabilities(name="sqlite", durable=True, shared=True, transactions=True, clock="host", outbox=True)
+CAPABILITIES = Capabilities(
+    name="sqlite", durable=True, shared=True, transactions=True, clock="host", outbox=True, lists_by_id=True
+)
 
 DIALECT = Dialect(package="retrysafe.stores.sqlite", now=":now", empty="x''", least="min", greatest="max")
 """For a user's connection: the time is sent along, because its transaction holds the write lock already."""

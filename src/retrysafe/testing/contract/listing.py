@@ -10,7 +10,8 @@ import pytest
 from retrysafe.core.ops import Stats, StatsReply
 from retrysafe.core.states import State
 from retrysafe.core.times import SECOND
-from retrysafe.testing.builders import advance, claim, complete, listing, reap, release, stats, suspect
+from retrysafe.errors import UsageError
+from retrysafe.testing.builders import advance, claim, complete, listing, reap, release, stats, suspect, withdraw
 from retrysafe.testing.driver import Do
 
 
@@ -137,6 +138,24 @@ def test_paging_while_records_come_and_go_shows_what_stays(do: Do) -> None:
     assert staying <= seen
 
 
+@pytest.mark.parametrize("cursor", ["zz", "1:x:y", "no cursor"])
+def test_a_cursor_that_is_none_is_refused(do: Do, cursor: str) -> None:
+    with pytest.raises(UsageError, match="cursor"):
+        do(listing(cursor=cursor))
+
+
+def test_where_lists_go_by_id_a_list_can_begin_at_any(do: Do) -> None:
+    """People ask for a record by the first digits of its id: that is one page, not a walk."""
+    if not do.capabilities.lists_by_id:
+        pytest.skip("its lists have another order")
+    ids = sorted(op.id for op in (claim(f"k{number}", now=0) for number in range(20)))
+    do.many([claim(f"k{number}", now=0) for number in range(20)])
+    for place, each in enumerate(ids):
+        before = int.from_bytes(each[:4].ljust(32, b"\0"), "big") - 1
+        page = do(listing(limit=3, cursor=f"{before:064x}"))
+        assert [record.id for record in page.records] == ids[place : place + 3]
+
+
 def test_an_empty_store_lists_nothing(do: Do) -> None:
     page = do(listing())
     assert (page.records, page.cursor) == ((), "")
@@ -175,6 +194,16 @@ def test_an_application_reaps_its_own(do: Do, limit: int) -> None:
     assert do(stats(namespace="n1", now=later)).expired == 0
     assert do(stats(namespace="n2", now=later)).expired == 2
     assert do(reap(namespace="n3", now=later)) == 0
+
+
+@pytest.mark.parametrize("namespace", [None, "n"])
+def test_stats_leave_what_was_withdrawn_its_hour(do: Do, namespace: str | None) -> None:
+    """Counted as the reaper takes them, for one application as for all."""
+    assert do(withdraw(do(claim("k", namespace="n", now=0)), now=1)) is True
+    for now in (2, 3600):
+        assert do(stats(namespace=namespace, now=now)).expired == 0
+    assert do(stats(namespace=namespace, now=3601)).expired == 1
+    assert do(reap(now=3601)) == 1
 
 
 @pytest.mark.parametrize("ending", ["completed", "released"])
