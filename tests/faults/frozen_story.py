@@ -179,6 +179,7 @@ def declare(safe: RetrySafe, case: dict[str, Any]) -> Callable[[], Any]:
         def send(item: str) -> str:
             return provider.effect("send", item, item)
 
+        send.__module__ = "tests.faults.frozen_story"  # also where this is the main module: the name is compared
         once = safe.once("send:{item}", scope="frozen", policy=policy)(coloured(colour, send))
         return lambda: once(item)
     op = safe.operation("saga", policy=Policy(lease=LEASE, failures="release"))

@@ -33,9 +33,12 @@ AT_ONCE = 8
 TOLD = {"LeaseLost", "OutcomeUnknown"}
 """What one that was replaced, or may have been, is told."""
 
-HELD_ROW = "InProgress"
-"""And what the successor is told where the message that is held back is the end of a transaction: the row is locked,
-and nobody takes over before it arrives."""
+LOCKED = {"InProgress", "StoreUnavailable"}
+"""And what the successor is told where the one that stands still has a lock: the end of a transaction is held back, or
+on SQLite its heartbeat was stopped in the middle of a write. Nobody takes over before it goes on; nothing was done."""
+
+UNRECORDED = "OutcomeUnrecorded"
+"""And what a caller is told whose end was held back until its lease was over: it ran, and that is not written down."""
 
 
 @dataclass(frozen=True)
@@ -212,8 +215,11 @@ def check(
     assert sent.count("charge") <= 1, f"what may not be repeated was sent twice: {shown}"
     answers = [end["answer"] for end in ends if "answer" in end]
     assert all(answer == answers[0] for answer in answers), f"two answers: {shown}"
-    told = TOLD | {HELD_ROW} if stopped.startswith("message") and not replaced else TOLD
+    told = TOLD | {UNRECORDED} if stopped.startswith("message") else TOLD
+    if not replaced:
+        told = told | LOCKED
     assert {end["error"] for end in ends if "error" in end} <= told, shown
+    assert all("held the file" in end["why"] for end in ends if end.get("error") == "StoreUnavailable"), shown
     record, _ = place.record(story, key)
     assert record is not None, shown
     if not answers:

@@ -20,6 +20,7 @@ from retrysafe.errors import (
     OperationChanged,
     OperationError,
     OutcomeUnknown,
+    OutcomeUnrecorded,
     ResultNotStorable,
     RunOver,
     StoreError,
@@ -31,7 +32,7 @@ from retrysafe.operations.endings import Ending, Stop, Undo
 from retrysafe.operations.failures import StepFailed, Unknown, told
 from retrysafe.operations.ground import Ground
 from retrysafe.operations.journal import Journal
-from retrysafe.operations.run import Run, commit, complete, not_awaited, spacing, truth
+from retrysafe.operations.run import Run, commit, complete, not_awaited, record_outcome, spacing, truth
 from retrysafe.operations.steps import Step
 
 
@@ -226,8 +227,8 @@ def check_complete(operation: Declared, run: Run) -> None:
 
 def finish(run: Run, answer: Answer, events: Events) -> Flow[Answer]:
     run.went_on()
-    if run.dirty:
-        yield from commit(run, run.journal)
+    if run.dirty:  # part of how it ended: it ran, whatever becomes of this
+        yield from record_outcome(run, commit(run, run.journal))
     yield from complete(run, answer)
     events.emit("completed", run.record.id, run.record.target)
     return answer
@@ -309,7 +310,7 @@ def point(run: Run) -> str:
 
 def turn_back(operation: Declared, run: Run, answer: Answer, cause: str, events: Events) -> Flow[Answer]:
     run.went_on()
-    yield from undoing.begin(run, answer, cause)
+    yield from record_outcome(run, undoing.begin(run, answer, cause))
     return (yield from going_back(operation, run, events))
 
 
@@ -317,8 +318,10 @@ def going_back(operation: Declared, run: Run, events: Events) -> Flow[Answer]:
     """Under the same heartbeat as the body: an undo may take long."""
     try:
         answer: Answer | None = yield invoke(operation, run, lambda: operation.call_undoing(run))
+    except StoreError as error:  # the lease lapses, and the undoing goes on from its last mark
+        raise OutcomeUnrecorded(run.record.key, error) from error
     except (Exception, GeneratorExit):
-        raise  # the lease lapses, and the undoing goes on from its last mark
+        raise  # alike
     except BaseException as stop:
         yield from interrupted(run, stop, events)
         raise

@@ -315,12 +315,20 @@ def count_anew(run: Run) -> Flow[None]:
 
 def complete(run: Run, answer: Answer) -> Flow[None]:
     """Store the answer, or say truthfully why it is not stored."""
+    yield from record_outcome(run, _complete(run, answer))
+
+
+def _complete(run: Run, answer: Answer) -> Flow[None]:
+    if not (yield Persist(Complete(run.record.id, run.fence, answer), run.lease.until)):
+        raise run.lost()
+
+
+def record_outcome(run: Run, flow: Flow[None]) -> Flow[None]:
+    """Writes that tell how a run ended. That the store does not answer them does not mean that nothing was done."""
     try:
-        stored = yield Persist(Complete(run.record.id, run.fence, answer), run.lease.until)
+        yield from flow
     except StoreError as error:
         raise OutcomeUnrecorded(run.record.key, error) from error
-    if not stored:
-        raise run.lost()
 
 
 def truth(run: Run) -> Flow[bool]:

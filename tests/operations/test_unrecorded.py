@@ -1,0 +1,85 @@
+"""A store that goes away while the end of an operation is written down: the caller is told that it ran, never that
+nothing was done (I11). Whoever asks again gets the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retrysafe import Answer, Undo
+from retrysafe.core.ops import Advance, Complete
+from retrysafe.engine import resending
+from retrysafe.errors import OutcomeUnrecorded
+from retrysafe.testing import AsyncFaultStore, Fault, FaultStore, Script
+from tests.opening import COLOURS
+from tests.operations.world import World, make_world
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resending, "PAUSES", (0.0, 0.0, 0.0, 0.0))
+    monkeypatch.setattr(resending, "AT_MOST", 0.2)
+
+
+@pytest.fixture(params=COLOURS)
+def new(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], World]]:
+    """Another world each time it is called."""
+    made: list[World] = []
+
+    def world() -> World:
+        made.append(make_world(request, tmp_path, "sqlite", request.param))
+        return made[-1]
+
+    yield world
+    for each in made:
+        each.close()
+
+
+def declare(w: World, sent: list[str], *, undone: bool) -> Any:
+    op = w.safe.operation("unrecorded")
+
+    def take_back(*, key: str) -> None:
+        sent.append("undo ship")
+
+    @w.foreign(op, undo=w.coloured(take_back))
+    def ship(*, key: str) -> str:
+        sent.append("ship")
+        return "shipped"
+
+    @w.body(op)
+    def body() -> Answer:
+        shipped = yield ship
+        if undone:
+            raise Undo(409, {"undone": True})
+        return Answer(201, {"did": shipped})
+
+    return op
+
+
+def put_faults(w: World, *faults: Fault) -> Script:
+    script = Script(faults)
+    w.safe._sync = FaultStore(w.safe.store, script)
+    w.safe._async = AsyncFaultStore(w.safe.async_store, script)
+    return script
+
+
+@pytest.mark.parametrize("point", ["before", "applied"])
+@pytest.mark.parametrize("op", [Advance, Complete])
+@pytest.mark.parametrize("undone", [False, True])
+def test_it_ran_and_that_is_not_written_down(new: Callable[[], World], op: type[Any], point: Any, undone: bool) -> None:
+    w = new()
+    counted = put_faults(w)
+    right = w.run(declare(w, [], undone=undone)(key="k"))
+    for call in range(1, counted.seen.count(op) + 1):
+        w, sent = new(), []
+        script = put_faults(w, Fault(call, point, lasting=True, only=op))
+        run = declare(w, sent, undone=undone)
+        with pytest.raises(OutcomeUnrecorded):
+            w.run(run(key="k"))
+        assert "ship" in sent, "the store went away after the step, as this test means it"
+        script.repair()
+        w.lapse()
+        assert w.run(run(key="k")) == right
