@@ -91,8 +91,7 @@ def mongodb_connections(url: str, name: str) -> list[int]:
 
 
 @contextmanager
-def prefork(url: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-W", "error", "-m", "tests.faults.prefork", url, str(CHILDREN), str(KEYS)]
+def running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -109,7 +108,8 @@ def prefork(url: str) -> Iterator[subprocess.Popen[str]]:
 @each_store
 def test_forked_after_use(store: str, mine: str) -> None:
     """As gunicorn does with preload: the application, its store in use, is forked into workers."""
-    with prefork(mine) as process:
+    command = [sys.executable, "-W", "error", "-m", "tests.faults.prefork", mine, str(CHILDREN), str(KEYS)]
+    with running(command) as process:
         assert process.stdout is not None
         lines = [json.loads(process.stdout.readline() or "{}") for _ in range(CHILDREN + 1)]
         there = [] if store == "sqlite" else connections(mine)
@@ -122,6 +122,51 @@ def test_forked_after_use(store: str, mine: str) -> None:
     assert all(line["heartbeat"] for line in lines), "a heartbeat does not survive a fork: each process starts its own"
     if store != "sqlite":
         assert len(set(there)) >= CHILDREN + 1, "a process without a connection of its own shares another's"
+
+
+CLOSED_BY_A_CHILD = """
+import gc, os, sys
+from retrysafe import RetrySafe
+from retrysafe.testing.builders import claim
+from tests.faults.prefork import leave
+
+def closes():
+    safe.close()
+    gc.collect()  # nor is it closed as what nobody holds
+
+safe = RetrySafe(sys.argv[1])
+for number in range(3):
+    assert safe.store.execute(claim(str(number), now=None)).granted
+    print("open", flush=True)
+    sys.stdin.readline()
+    pid = os.fork()
+    if pid == 0:
+        leave(closes)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+assert not safe.store.execute(claim("0", now=None)).granted
+print("open", flush=True)
+sys.stdin.readline()
+safe.close()
+"""
+
+
+@each_store
+def test_a_child_that_closes_leaves_its_parent_s_connections_alone(store: str, mine: str) -> None:
+    """A worker that ends at once, as servers end them: its parent goes on on the very connection it had."""
+    command = [sys.executable, "-W", "error", "-c", CLOSED_BY_A_CHILD, mine]
+    seen: list[list[int]] = []
+    with running(command) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for _ in range(4):
+            assert process.stdout.readline() == "open\n"
+            seen.append([] if store == "sqlite" else sorted(connections(mine)))
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        _, errors = process.communicate(timeout=DEADLINE)
+        assert (process.returncode, errors) == (0, "")
+    assert store == "sqlite" or seen[0]
+    assert all(set(seen[0]) <= set(later) for later in seen), "the first connections are there to the end"
 
 
 # Event loops --------------------------------------------------------------------------------------

@@ -3,8 +3,14 @@ and nobody else's lease suffers (I28, I33)."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,7 +20,7 @@ from retrysafe import RetrySafe, current_lease
 from retrysafe.core.ops import Lookup
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
-from retrysafe.errors import StoreUnavailable
+from retrysafe.errors import InProgress, OutcomeUnrecorded, StoreUnavailable
 from retrysafe.policy import Policy
 from retrysafe.testing.builders import advance, claim, complete, record_of, release, renew, suspect
 from tests.opening import COLOURS, open_migrated, patient, unique, with_option
@@ -102,6 +108,184 @@ def test_a_held_row_costs_nobody_else_its_lease(
     assert answers == {0: "held"}
     assert record(safe, ids[0]).state is State.COMPLETED
     safe.close()
+
+
+# Many held rows -----------------------------------------------------------------------------------
+
+HELD, FREE = range(8), range(8, 12)
+LEASE = 2.0
+ROUNDS = 5
+STALL = LEASE / 4
+"""Seconds in which nothing moved on this machine at all: then no lease can be kept, and the round does not count."""
+
+
+class Round:
+    """Eight calls whose rows a stranger locks, and four that have nothing to do with them; another process, so to say,
+    asks for those four all the time, and would run them if a lease lapsed."""
+
+    def __init__(
+        self, url: str, table: str, other: psycopg.Connection[tuple[object, ...]], *, ending: bool = False
+    ) -> None:
+        self.table, self.other = table, other
+        self.ending = ending
+        """Whether the held calls end while their rows are held: then it is their completions that wait."""
+        self.safe, self.rival = RetrySafe(url), RetrySafe(url)
+        self.name = unique("round")
+        self.ids: dict[int, bytes] = {}
+        self.runs: Counter[int] = Counter()
+        self.locked, self.over = threading.Event(), threading.Event()
+
+    def begin(self, n: int) -> bool:
+        """Whether this is a call that is to be kept busy: a rival's run is only counted."""
+        self.runs[n] += 1
+        lease = current_lease()
+        assert lease is not None
+        self.ids.setdefault(n, lease.id)
+        return self.runs[n] == 1
+
+    def done(self, n: int, first: int) -> bool:
+        """Whether a call has been at it for as long as it takes. A free one: two leases, by the store's clock."""
+        if n in HELD:
+            return self.locked.is_set() if self.ending else self.over.is_set()
+        return self.locked.is_set() and self.lease_until(n) > first + 2 * LEASE * 1_000_000
+
+    def lease_until(self, n: int) -> int:
+        return record(self.rival, self.ids[n]).lease_until
+
+    def lock_the_held(self) -> None:
+        until(lambda: len(self.ids) == len(HELD) + len(FREE), PATIENCE, "all calls")
+        for n in sorted(HELD, key=lambda n: self.ids[n]):
+            lock(self.other, self.table, self.ids[n])
+        self.locked.set()
+
+    def compete(self) -> None:
+        """Until the free ones are over: a claim that is granted is a lease that was not kept."""
+        charge = self.charging(self.rival, "sync")
+        while not self.over.is_set():
+            for n in FREE:
+                with suppress(InProgress):
+                    charge(self.name, n)
+
+    def play(self, colour: str) -> list[str]:
+        """What the calls answered."""
+        rival = threading.Thread(target=self.compete)
+        with ThreadPoolExecutor(1) as main:
+            try:
+                playing = main.submit(self.sync_calls if colour == "sync" else lambda: asyncio.run(self.async_calls()))
+                self.lock_the_held()
+                rival.start()
+                answers = playing.result(PATIENCE)
+            finally:
+                self.end()
+        rival.join(PATIENCE)
+        self.safe.close()
+        self.rival.close()
+        return answers
+
+    def end(self) -> None:
+        """The free ones are over, or something failed: let everybody go."""
+        self.over.set()
+        self.locked.set()
+
+    def free_ones_are_over(self) -> None:
+        self.other.rollback()
+        self.over.set()
+
+    def charging(self, safe: RetrySafe, colour: str) -> Any:
+        """The same function for everybody: where it is written is part of the request."""
+
+        def work(n: int) -> str:
+            if self.begin(n):
+                first = self.lease_until(n)
+                until(lambda: self.done(n, first), PATIENCE, "its end")
+            return "once"
+
+        once = safe.once("held:{name}:{n}", scope="held", policy=POLICY)
+        if colour == "sync":
+
+            @once
+            def charge(name: str, n: int) -> str:
+                return work(n)
+
+            return charge
+
+        @once
+        async def charge(name: str, n: int) -> str:  # type: ignore[no-redef]
+            return await asyncio.to_thread(work, n)
+
+        return charge
+
+    def sync_calls(self) -> list[str]:
+        charge = self.charging(self.safe, "sync")
+        with ThreadPoolExecutor(len(HELD) + len(FREE)) as threads:
+            calls = [threads.submit(charge, self.name, n) for n in (*HELD, *FREE)]
+            free = [calls[n].result(PATIENCE) for n in FREE]
+            self.free_ones_are_over()
+            return [ended(lambda n=n: calls[n].result(PATIENCE)) for n in HELD] + free
+
+    async def async_calls(self) -> list[str]:
+        charge = self.charging(self.safe, "async")
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(len(HELD) + len(FREE)))
+        try:
+            calls = [asyncio.ensure_future(charge(self.name, n)) for n in (*HELD, *FREE)]
+            free = [await calls[n] for n in FREE]
+            self.free_ones_are_over()
+            await asyncio.wait(calls)
+            return [ended(calls[n].result) for n in HELD] + free
+        finally:
+            await self.safe.aclose()
+
+
+def ended(result: Callable[[], str]) -> str:
+    """A completion that waits gives up with the lease, and says that it ran."""
+    try:
+        return result()
+    except OutcomeUnrecorded:
+        return "once"
+
+
+POLICY = Policy.preset("function", lease=LEASE, abandoned="rerun", busy="conflict")
+
+
+@contextmanager
+def longest_stall(postgres_url: str) -> Iterator[Callable[[], float]]:
+    """The longest time for which neither this process nor the server got anything done."""
+    over, gaps = threading.Event(), [0.0]
+
+    def tick() -> None:
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            last = time.monotonic()
+            while not over.is_set():
+                connection.execute("SELECT 1")
+                last, before = time.monotonic(), last
+                gaps.append(last - before)
+                over.wait(0.02)
+
+    ticking = threading.Thread(target=tick)
+    ticking.start()
+    try:
+        yield lambda: max(gaps)
+    finally:
+        over.set()
+        ticking.join(PATIENCE)
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("ending", [False, True], ids=["at work", "ending"])
+def test_eight_held_rows_cost_nobody_else_its_lease(
+    url: str, postgres_url: str, table: str, other: psycopg.Connection[tuple[object, ...]], colour: str, ending: bool
+) -> None:
+    open_migrated(url, "sync").close()
+    for _ in range(ROUNDS):
+        played = Round(url, table, other, ending=ending)
+        with longest_stall(postgres_url) as stalled:
+            answers = played.play(colour)
+        if stalled() < STALL:
+            break
+    else:
+        pytest.fail(f"this machine stood still for {STALL} s and more in each of {ROUNDS} rounds")
+    assert answers == ["once"] * len(answers)
+    assert played.runs == dict.fromkeys((*HELD, *FREE), 1)
 
 
 def record(safe: RetrySafe, record_id: bytes) -> Record:

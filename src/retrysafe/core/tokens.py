@@ -1,8 +1,14 @@
-"""The tokens of ended attempts as one value: in a row, each behind its length in one byte."""
+"""The tokens of a record's attempts as one value: in a row, each behind its length in one byte.
+
+A claim writes its own token down with those of the attempts before it. So it is still there when a process of the
+release before, which knows nothing of the list, takes the record over (rule 17).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+
+from retrysafe.core.records import ENDED_KEPT
 
 
 def pack_tokens(tokens: Iterable[bytes]) -> bytes:
@@ -19,3 +25,8 @@ def unpack_tokens(data: bytes) -> tuple[bytes, ...]:
         tokens.append(data[start + 1 : end])
         start = end
     return tuple(tokens)
+
+
+def past_tokens(noted: Iterable[bytes], token: bytes) -> tuple[bytes, ...]:
+    """Of what was noted, the tokens of attempts before the present one, which has `token`."""
+    return tuple([each for each in noted if each != token])[:ENDED_KEPT]

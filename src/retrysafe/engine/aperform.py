@@ -217,9 +217,11 @@ class AsyncPerformer:
 
     async def aclose(self) -> None:
         loop = asyncio.get_running_loop()
-        left = [task for task in self._left if task.get_loop() is loop]
-        if left:
-            await asyncio.wait(left, timeout=LEAVE_LIMIT)
+        deadline = loop.time() + LEAVE_LIMIT
+        # One that ends may leave another: a claim that is granted after all is given back.
+        while (left := self._left_on(loop)) and loop.time() < deadline:
+            await asyncio.wait(left, timeout=deadline - loop.time())
+            await asyncio.sleep(0)  # for those that are told of its end
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
@@ -228,6 +230,9 @@ class AsyncPerformer:
             probe.cancel()
             with suppress(asyncio.CancelledError):
                 await probe
+
+    def _left_on(self, loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[Any]]:
+        return [task for task in self._left if task.get_loop() is loop]
 
     async def renew(self, lease: Lease) -> bool:
         """Ask for a new lease now, not when the next beat is due."""

@@ -257,6 +257,7 @@ def is_final(policy: Policy, error: Exception) -> bool:
 
 
 def release(task: Task, lease: Lease, note: str, events: Events) -> Flow[None]:
+    lease.settling = True
     if (yield Persist(Release(lease.id, lease.fence, note), lease.until)):
         events.emit("released", lease.id, task.target)
         if task.announced:
@@ -265,6 +266,7 @@ def release(task: Task, lease: Lease, note: str, events: Events) -> Flow[None]:
 
 def withdraw(task: Task, lease: Lease, note: str, events: Events) -> Flow[None]:
     """Nothing was entered: as if it had never been asked."""
+    lease.settling = True
     if (yield Persist(Withdraw(lease.id, lease.fence, note), lease.until)):
         events.emit("withdrawn", lease.id, task.target)
         if task.announced:
@@ -273,6 +275,7 @@ def withdraw(task: Task, lease: Lease, note: str, events: Events) -> Flow[None]:
 
 def abandoned(task: Task, lease: Lease, error: BaseException, events: Events) -> Flow[None]:
     """Stopped half way (cancelled, interrupted): nobody knows what was done, unless the policy lets it run again."""
+    lease.settling = True
     note = f"it was stopped half way by {type(error).__qualname__}"
     if task.policy.abandoned == "rerun":
         yield from release(task, lease, note, events)

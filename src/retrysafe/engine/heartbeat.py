@@ -175,12 +175,12 @@ class Heartbeat:
         if self._pid != os.getpid():
             self._reset()  # the threads did not come along through the fork
         with self._changed:
-            self._due.add(due, lease)
             if self._thread is None:
                 watcher = threading.Thread(target=self._watch, name="retrysafe-heartbeat", daemon=True)
                 watcher.start()  # if there is no thread to be had this call fails, and the next one tries again
                 self._thread = watcher
-            elif due < self._wakes_at:
+            self._due.add(due, lease)
+            if due < self._wakes_at:
                 self._changed.notify()
 
     def _watch(self) -> None:

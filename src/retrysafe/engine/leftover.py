@@ -9,6 +9,7 @@ be under way.
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Callable, Generator
@@ -74,12 +75,18 @@ class Leftovers:
 
     def __init__(self, execute: Callable[[Op[Any]], Any]) -> None:
         self._execute = execute
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
         self._waiting: queue.SimpleQueue[Claim] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def add(self, claim: Claim) -> None:
+        if self._pid != os.getpid():
+            self._reset()  # the thread did not come along through the fork, and what it looks after is its process's
         if self._waiting.qsize() >= MOST:
             return
         self._waiting.put(claim)
@@ -91,7 +98,8 @@ class Leftovers:
                     self._thread = thread
 
     def close(self) -> None:
-        self._stop.set()
+        if self._pid == os.getpid():
+            self._stop.set()
 
     def _run(self) -> None:
         while not self._stop.is_set():

@@ -37,7 +37,8 @@ class Probe:
                     self._thread = thread
 
     def stop(self) -> None:
-        self._stopped.set()
+        if self._pid == os.getpid():  # else its lock may be held for ever, by a thread that did not come along
+            self._stopped.set()
         self._reset()
 
     def _ask(self, stopped: threading.Event) -> None:

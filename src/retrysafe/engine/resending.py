@@ -30,16 +30,19 @@ SETTLE_LIMIT = 10.0
 class Resending:
     """What has become of one operation so far. `until` is where its lease ends, on the process's clock."""
 
-    __slots__ = ("_deadline", "_insists", "_sent", "_unclear")
+    __slots__ = ("_deadline", "_insists", "_sent", "_sure", "_unclear")
 
     def __init__(self, op: Op[Any], began: float, until: float | None = None) -> None:
         self._insists = until is not None
         self._sent = 0
+        self._sure = len(PAUSES)
         self._unclear = False
         if until is not None:
             self._deadline = min(until, began + AT_MOST)
         elif isinstance(op, Claim):
             self._deadline = began + min(op.lease / SECOND, AT_MOST)
+            if op.lease > 0:
+                self._sure = 1  # a silent store: whoever waits is not held for five timeouts of it
         else:
             self._deadline = began
 
@@ -65,10 +68,11 @@ class Resending:
         return pause
 
     def _pause(self, now: float) -> float | None:
-        """The first few are always tried: a lease that is over does not make an unclear answer clear."""
+        """The first few are always tried: a lease that is over does not make an unclear answer clear. Of a claim only
+        the first: what is given up then is given back by others (leftover.py)."""
         self._sent += 1
         pause = PAUSES[min(self._sent, len(PAUSES)) - 1]
-        return pause if self._sent <= len(PAUSES) or now + pause < self._deadline else None
+        return pause if self._sent <= self._sure or now + pause < self._deadline else None
 
 
 def unclear(error: StoreError) -> StoreUnclear:

@@ -271,6 +271,7 @@ def dead(run: Run, error: Exception, why: str, events: Events) -> Flow[Answer]:
 
 
 def give_to_a_person(run: Run, note: str, events: Events) -> Flow[None]:
+    run.lease.settling = True
     if not (yield Persist(Suspect(run.record.id, run.fence, note), run.lease.until)):
         raise run.lost()
     events.emit("suspected", run.record.id, run.record.target)
@@ -279,6 +280,7 @@ def give_to_a_person(run: Run, note: str, events: Events) -> Flow[None]:
 def step_back(run: Run, error: BaseException, events: Events) -> Flow[None]:
     """Release at the recovery point. What was begun is written down, so that nobody takes it for untouched."""
     yield from commit(run, run.left(cause=told(error)))
+    run.lease.settling = True
     note = f"stopped at {point(run)!r} by {type(error).__name__}"
     if (yield Persist(Release(run.record.id, run.fence, note), run.lease.until)):
         events.emit("released", run.record.id, run.record.target)

@@ -315,6 +315,7 @@ def count_anew(run: Run) -> Flow[None]:
 
 def complete(run: Run, answer: Answer) -> Flow[None]:
     """Store the answer, or say truthfully why it is not stored."""
+    run.lease.settling = True
     yield from record_outcome(run, _complete(run, answer))
 
 

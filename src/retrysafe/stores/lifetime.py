@@ -56,7 +56,9 @@ class ForkSafe:
 
     def close(self) -> None:
         store, self._store = self._store, None
-        if store is not None and self._pid == os.getpid():
+        if self._pid != os.getpid():
+            _inherited.append(store)
+        elif store is not None:
             store.close()
 
     def _current(self) -> Store:
@@ -115,7 +117,9 @@ class PerLoop:
         """Close what belongs to the running loop. Another loop's connections can only be closed by that loop."""
         self._last = None
         store = self._stores.pop(_running_loop(), None)
-        if store is not None and self._pid == os.getpid():
+        if self._pid != os.getpid():
+            _inherited.append(store)
+        elif store is not None:
             await store.aclose()
 
     def _current(self) -> AsyncStore:

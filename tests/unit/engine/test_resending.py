@@ -54,6 +54,32 @@ def test_and_never_for_longer_than_half_a_minute(lease: float) -> None:
         resending.after(SILENT, AT_MOST - 1.0)
 
 
+def test_a_silent_store_holds_a_claim_for_its_lease_and_one_more_sending() -> None:
+    """Each sending takes the store's whole timeout. Five of them held a request for 20 s under a lease of four."""
+    resending = Resending(claim(lease=4), 100.0)
+    assert resending.after(SILENT, 104.0) == PAUSES[0], "the next connection may be a good one"
+    with pytest.raises(StoreUnclear) as told:
+        resending.after(SILENT, 108.02)
+    assert told.value is SILENT, "maybe: it is given back by others"
+
+
+def test_within_its_lease_a_claim_is_sent_as_often_as_it_takes() -> None:
+    resending = Resending(claim(lease=4), 0.0)
+    now = 0.0
+    for pause in (*PAUSES, PAUSES[-1]):
+        assert resending.after(SILENT, now) == pause
+        now += 0.001 + pause
+    with pytest.raises(StoreUnclear):
+        resending.after(SILENT, 3.0)
+
+
+def test_a_claim_for_the_worker_has_no_lease_and_is_sent_a_few_times() -> None:
+    resending = Resending(claim(lease=0), 0.0)
+    quick(resending, SILENT, 100.0)
+    with pytest.raises(StoreUnclear):
+        resending.after(SILENT, 100.0)
+
+
 def test_what_has_no_lease_is_sent_a_few_times() -> None:
     resending = Resending(Lookup(b"i"), 0.0)
     quick(resending, SILENT)

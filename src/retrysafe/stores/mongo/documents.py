@@ -7,6 +7,7 @@ from typing import Any, cast, get_args
 
 from retrysafe.core.records import Answer, Fingerprint, Gone, Record
 from retrysafe.core.states import STATES
+from retrysafe.core.tokens import past_tokens
 from retrysafe.errors import CorruptRecord
 
 _ON_LAPSE = frozenset({"resume", "uncertain", "rerun"})
@@ -24,7 +25,7 @@ def write(record: Record) -> Document:
     fields["fingerprint"] = str(record.fingerprint)
     fields["state"] = record.state.value
     fields["answer"] = write_answer(record.answer)
-    fields["ended"] = list(record.ended)
+    fields["ended"] = [record.token, *record.ended]
     return fields
 
 
@@ -57,7 +58,8 @@ def _read(found: Mapping[str, Any]) -> Record:
         Fingerprint.parse(found["fingerprint"]), STATES[found["state"]], found["attempt"], found["token"],
         found["run"], found["lease_until"], found["on_lapse"], found["point"], found["progress"], found["input"],
         _read_answer(found["answer"]), found["note"], found["created"], found["started"], found["completed"],
-        found["expires"], found["retention"], found.get("advances", 0), tuple(found.get("ended", ())),
+        found["expires"], found["retention"], found.get("advances", 0),
+        past_tokens(found.get("ended", ()), found["token"]),
     )  # fmt: skip
 
 

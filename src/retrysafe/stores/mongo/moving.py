@@ -23,9 +23,9 @@ Expr: TypeAlias = Any
 Stages: TypeAlias = list[dict[str, Any]]
 Filter: TypeAlias = dict[str, Any]
 
-ENDED: Expr = {"$ifNull": ["$ended", []]}
-ENDED_NEXT: Expr = {"$slice": [{"$concatArrays": [["$token"], ENDED]}, ENDED_KEPT]}
-"""What it becomes when the next attempt begins."""
+NOTED: Expr = {"$ifNull": ["$ended", []]}
+"""The tokens of its attempts, newest first: the present one's too, unless an older release granted that."""
+ENDED: Expr = {"$filter": {"input": NOTED, "cond": {"$ne": ["$$this", "$token"]}}}
 
 CLOCK: Expr = {"$multiply": [{"$toLong": "$$NOW"}, 1000]}
 ROOT = "$$ROOT"
@@ -56,9 +56,9 @@ def claim(op: Claim) -> Stages:
     accepted = [str(form) for form in (op.fingerprint, *op.alternatives)]
     over = {"$and": [{"$in": ["$state", _SETTLED]}, {"$lte": ["$expires", now]}]}
     cases: list[tuple[Expr, Expr]] = [
-        ({"$eq": [{"$type": "$state"}, "missing"]}, {**_born(op), "ended": []}),
-        ({"$in": [literal(op.token), {"$concatArrays": [["$token"], ENDED]}]}, ROOT),
-        (over, ROOT if op.resumes else {**_born(op), "ended": ENDED_NEXT}),
+        ({"$eq": [{"$type": "$state"}, "missing"]}, _born(op)),
+        ({"$in": [literal(op.token), {"$concatArrays": [["$token"], NOTED]}]}, ROOT),
+        (over, ROOT if op.resumes else {**_born(op), "ended": _noted_next(op)}),
         ({"$not": [{"$in": ["$fingerprint", literal(accepted)]}]}, ROOT),
         *([({"$ne": ["$run", literal(op.resumes)]}, ROOT)] if op.resumes else []),
         (_is("released"), _taken_over(op)),
@@ -81,6 +81,12 @@ def _born(op: Claim) -> Expr:
     return {**made, "lease_until": after(op.now, op.lease), "created": moment(op.now), "started": moment(op.now)}
 
 
+def _noted_next(op: Claim) -> Expr:
+    """What `ended` becomes when the next attempt begins: its own token goes first."""
+    before = {"$slice": [{"$concatArrays": [["$token"], ENDED]}, ENDED_KEPT]}
+    return {"$concatArrays": [[literal(op.token)], before]}
+
+
 def _taken_over(op: Claim) -> Expr:
     changed = {
         "state": "claimed",
@@ -93,7 +99,7 @@ def _taken_over(op: Claim) -> Expr:
         "completed": 0,
         "expires": literal(FOREVER),
         "advances": 0,
-        "ended": ENDED_NEXT,
+        "ended": _noted_next(op),
     }
     # Without its date for the sweeper: an open record is never swept.
     return {"$mergeObjects": [{"$unsetField": {"field": "sweep", "input": ROOT}}, changed]}

@@ -18,6 +18,8 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any
 
+from retrysafe.errors import StoreUnavailable
+
 SECONDS = 15.0
 IDLE = 5.0
 SWEEP = 1.0
@@ -46,17 +48,26 @@ class Watch:
         watched = [connection]
         due = time.monotonic() + seconds
         with self._changed:
-            heapq.heappush(self._due, (due, next(self._order), watched))
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name="retrysafe-deadlines", daemon=True)
-                thread.start()  # if there is none to be had this call fails, and the next one tries again
-                self._thread = thread
-            elif due < self._wakes_at:
+                self._start()
+            heapq.heappush(self._due, (due, next(self._order), watched))
+            if due < self._wakes_at:
                 self._changed.notify()
         try:
             yield
         finally:
             watched.clear()
+
+    def _start(self) -> None:
+        """Before anything is watched: what a failed call left in the list would end somebody else's conversation."""
+        thread = threading.Thread(target=self._run, name="retrysafe-deadlines", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise StoreUnavailable(
+                f"no thread to watch over a call to PostgreSQL ({error}): nothing was sent; try again"
+            ) from error
+        self._thread = thread
 
     def _run(self) -> None:
         while True:

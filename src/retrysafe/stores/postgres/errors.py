@@ -22,6 +22,7 @@ SERIALIZATION = frozenset({"40001", "40P01"})
 """Nothing happened, and the same thing may work now: serialization failure, deadlock."""
 
 LOCK_NOT_AVAILABLE = "55P03"
+READ_ONLY = "25006"
 _MISSING = frozenset({"42P01", "3F000", "42703"})
 _SHUTDOWN = frozenset({"57P01", "57P02", "57P03", "57P05"})
 
@@ -98,11 +99,19 @@ def _said(code: str, error: psycopg.Error, url: str) -> Exception:
         return SchemaMissing(f"PostgreSQL says: {_line(error)}", url)
     if code in _SHUTDOWN or code.startswith("08"):
         return StoreUnclear(f"PostgreSQL ended the connection ({code}): {_line(error)}")
-    if code == "25006":
-        return StoreUnavailable("PostgreSQL is read-only here (a standby?); point the URL at the primary")
+    if code == READ_ONLY:
+        return StoreUnavailable(
+            "PostgreSQL is read-only here (a standby?); nothing was done, and the next call connects anew: "
+            "point the URL at the primary"
+        )
     if code.startswith(("53", "54", "58")):
         return StoreUnavailable(f"PostgreSQL has no room or failed ({code}): {_line(error)}")
     return StoreError(f"PostgreSQL refused ({code}): {_line(error)}")
+
+
+def demoted(error: StoreUnavailable) -> bool:
+    """Whether the server said that it is read-only: a primary that another has taken over from, or a standby."""
+    return getattr(error.__cause__, "sqlstate", None) == READ_ONLY
 
 
 def _line(error: Exception) -> str:

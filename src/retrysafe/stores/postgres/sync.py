@@ -17,7 +17,7 @@ from retrysafe.stores.base import follow
 from retrysafe.stores.postgres import batches, deadline, pipeline, waking
 from retrysafe.stores.postgres.batches import UNSETTLED, Group, Rows, together
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, Location
-from retrysafe.stores.postgres.errors import Again, Connecting, held_elsewhere, meaning, unstorable
+from retrysafe.stores.postgres.errors import Again, Connecting, demoted, held_elsewhere, meaning, unstorable
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import DEFAULT, names
@@ -137,6 +137,11 @@ class PostgresStore:
             except StoreUnclear:
                 # After a restart every idle connection is dead: throw them all away now, not one per caller.
                 if self._owned:
+                    self._pool.drain()
+                raise
+            except StoreUnavailable as error:
+                # The same where it takes no writes any more: the next connection may lead to the one that does.
+                if self._owned and demoted(error):
                     self._pool.drain()
                 raise
         raise StoreUnavailable(f"PostgreSQL answered {TRIES} serialization failures in a row; try again")

@@ -8,7 +8,8 @@
     n    the note                           if there is one
     a    the answer                         once it has one
     q    the number of advances             once this attempt advanced, or its owner gave up
-    e    the tokens of ended attempts       once there are any: each behind its length in one byte
+    e    the tokens of ended attempts       once there are any: each behind its length in one byte; with the present
+                                            one's in front once it was released
 
 Numbers are big-endian and of fixed size, the others bytes behind their sizes; so Lua's `struct` reads what Python's
 wrote. Text is UTF-8 (lone surrogates included: an error message may quote anything).
@@ -22,7 +23,7 @@ from typing import cast, get_args
 
 from retrysafe.core.ops import Claim
 from retrysafe.core.records import Answer, Fingerprint, Gone, Headers, Record
-from retrysafe.core.tokens import unpack_tokens
+from retrysafe.core.tokens import past_tokens, unpack_tokens
 from retrysafe.errors import CorruptRecord
 from retrysafe.stores.redis.layout import LAPSE_CODES, STATE_CODES
 
@@ -110,6 +111,7 @@ def _record(record_id: bytes, row: Mapping[bytes, bytes]) -> Record:
     )
     (fingerprint, namespace, kind, scope, key, target), run = _born(row[b"b"])
     point, progress = _point(row.get(b"p"))
+    token = head[_HEAD.size :]
     answer = row.get(b"a")
     return Record(
         record_id,
@@ -121,7 +123,7 @@ def _record(record_id: bytes, row: Mapping[bytes, bytes]) -> Record:
         Fingerprint.parse(fingerprint),
         _STATES[state],
         attempt,
-        head[_HEAD.size :],
+        token,
         run,
         lease_until,
         _ON_LAPSE[on_lapse],
@@ -136,7 +138,7 @@ def _record(record_id: bytes, row: Mapping[bytes, bytes]) -> Record:
         expires,
         retention,
         int(row.get(b"q", b"0")),
-        unpack_tokens(row.get(b"e", b"")),
+        past_tokens(unpack_tokens(row.get(b"e", b"")), token),
     )
 
 

@@ -94,7 +94,7 @@ class Plans:
             return found._replace(granted=grant is Grant.OWN)
         assert found.record is not None, "what is not there is born, or not to be had"
         name = "rebirth" if grant is Grant.REBIRTH else "takeover"
-        taken = yield Statement(self.texts[name], values | rows.taken_values(found.record))
+        taken = yield Statement(self.texts[name], values | rows.taken_values(found.record, op))
         return _reply(True, taken[0]) if taken else None
 
     def _insert_or_read(

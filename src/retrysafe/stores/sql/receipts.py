@@ -154,7 +154,7 @@ def receipt_values(base: Record, now: int | None) -> dict[str, Any]:
         "created": base.created,
         "started": base.started,
         "retention": base.retention,
-        "ended": pack_tokens(base.ended),
+        "tokens": pack_tokens((base.token, *base.ended)),
         "now": now,
     }
 

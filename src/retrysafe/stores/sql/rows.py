@@ -9,7 +9,7 @@ from typing import Any
 from retrysafe.core.ops import Claim
 from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.core.states import STATES
-from retrysafe.core.tokens import pack_tokens, unpack_tokens
+from retrysafe.core.tokens import pack_tokens, past_tokens, unpack_tokens
 from retrysafe.errors import CorruptRecord
 
 COLUMNS = (
@@ -34,10 +34,12 @@ def read(row: Sequence[Any]) -> Record:
         if on_lapse not in ON_LAPSE:
             raise ValueError(f"on_lapse is {on_lapse!r}")
         answer = None if status is None else Answer(status, bytes(body), read_headers(headers), gone)
+        token = bytes(token)
         return Record(
             bytes(record_id), namespace, kind, scope, key, target, Fingerprint.parse(fingerprint), STATES[state],
-            attempt, bytes(token), bytes(run), lease_until, on_lapse, point, bytes(progress), bytes(input_),
-            answer, note, created, started, completed, expires, retention, advances, unpack_tokens(bytes(ended)),
+            attempt, token, bytes(run), lease_until, on_lapse, point, bytes(progress), bytes(input_),
+            answer, note, created, started, completed, expires, retention, advances,
+            past_tokens(unpack_tokens(bytes(ended)), token),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptRecord(bytes(record_id), f"{type(error).__name__}: {error}") from error
@@ -61,6 +63,7 @@ def claim_values(op: Claim) -> dict[str, Any]:
         "target": op.target,
         "fingerprint": str(op.fingerprint),
         "token": op.token,
+        "tokens": pack_tokens((op.token,)),
         "run": op.run,
         "lease": op.lease,
         "retention": op.retention,
@@ -70,12 +73,12 @@ def claim_values(op: Claim) -> dict[str, Any]:
     }
 
 
-def taken_values(found: Record) -> dict[str, Any]:
+def taken_values(found: Record, op: Claim) -> dict[str, Any]:
     """For a claim that takes the place of what was read: only if it still is that, and its token ends with it."""
     return {
         "seen_attempt": found.attempt,
         "seen_token": found.token,
-        "ended": pack_tokens(found.ended_with_this),
+        "tokens": pack_tokens((op.token, *found.ended_with_this)),
     }
 
 

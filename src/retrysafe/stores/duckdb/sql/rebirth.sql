@@ -6,7 +6,7 @@ UPDATE {keys} SET
     lease_until = {least}({now} + :lease, {forever}), on_lapse = :on_lapse, point = '', progress = {empty},
     input = :input, status = NULL, headers = '', body = {empty}, gone = '', note = '',
     created = {now}, started = {now}, completed = 0, expires = {forever}, retention = :retention,
-    advances = 0, ended = :ended
+    advances = 0, ended = :tokens
 WHERE id = :id AND attempt = :seen_attempt AND token = :seen_token
     AND state IN ('completed', 'released') AND expires <= {now}
 RETURNING started, {columns}

@@ -2,4 +2,4 @@
 -- that ended. Only added, with a default: processes of the release before go on beside this one (rule 17).
 ALTER TABLE {keys} ADD
     advances int NOT NULL DEFAULT 0,
-    ended varbinary(2100) NOT NULL DEFAULT 0x;
+    ended varbinary(2304) NOT NULL DEFAULT 0x;

@@ -5,7 +5,7 @@ INSERT /* or nothing */ INTO {keys} ({columns})
 SELECT
     :id, :namespace, :kind, :scope, :key, :target, :fingerprint, 'claimed', 1, :token, :run,
     {least}({now} + :lease, {forever}), :on_lapse, '', {empty}, :input, NULL, '', {empty}, '', '',
-    {now}, {now}, 0, {forever}, :retention, 0, {empty}
+    {now}, {now}, 0, {forever}, :retention, 0, :tokens
 WHERE NOT EXISTS (SELECT 1 FROM {keys} WHERE id = :id)
 GO
 SELECT 0, {now}, {columns} FROM {keys} WHERE id = :id

@@ -7,7 +7,7 @@ UPDATE {keys} SET
     status = :status, headers = :headers, body = :body, gone = :gone, note = '',
     created = :created, started = :started, completed = {now},
     expires = {greatest}({least}(:created + :retention, {forever}), {least}({now} + {hour}, {forever})),
-    retention = :retention, advances = 0, ended = :ended
+    retention = :retention, advances = 0, ended = :tokens
 OUTPUT inserted.completed
 WHERE id = :id AND attempt = :seen_attempt AND token = :seen_token AND state = :seen_state
     AND (state <> 'claimed' OR lease_until <= {now}) AND {began} = :began

@@ -2,4 +2,4 @@
 -- that ended. Only added, with a default: processes of the release before go on beside this one (rule 17).
 ALTER /* or nothing */ TABLE {keys}
     ADD COLUMN advances integer NOT NULL DEFAULT 0,
-    ADD COLUMN ended varbinary(2100) NOT NULL DEFAULT '';
+    ADD COLUMN ended varbinary(2304) NOT NULL DEFAULT '';

@@ -10,7 +10,8 @@ WITH clock AS MATERIALIZED (
     SELECT
         g.id, g.namespace, g.kind, g.scope, g.key, g.target, g.fingerprint, 'claimed', 1, g.token, g.run,
         {least}(clock.now + g.lease, {forever}), g.on_lapse, '', {empty}, g.input, NULL, '', {empty}, '', '',
-        clock.now, clock.now, 0, {forever}, g.retention, 0, {empty}
+        clock.now, clock.now, 0, {forever}, g.retention, 0,
+        set_byte('\x00'::bytea, 0, octet_length(g.token)) || g.token
     FROM clock, unnest(
         CAST(:id AS bytea[]), CAST(:namespace AS text[]), CAST(:kind AS text[]), CAST(:scope AS text[]),
         CAST(:key AS text[]), CAST(:target AS text[]), CAST(:fingerprint AS text[]), CAST(:token AS bytea[]),

@@ -8,7 +8,7 @@ WITH {patience}, fresh AS (
     SELECT
         :id, :namespace, :kind, :scope, :key, :target, :fingerprint, 'claimed', 1, :token, :run,
         {least}({now} + :lease, {forever}), :on_lapse, '', {empty}, :input, NULL, '', {empty}, '', '',
-        {now}, {now}, 0, {forever}, :retention, 0, {empty}
+        {now}, {now}, 0, {forever}, :retention, 0, :tokens
     FROM patience
     ON CONFLICT (id) DO NOTHING
     RETURNING id

@@ -10,9 +10,11 @@
 -- How many ended tokens a record keeps (core/records.py).
 local ENDED_KEPT = 8
 
--- `ended` with one more token in front, and without what is too many then.
+-- `ended` with one more token in front (it is there already if it was released), and without what is too many then.
 local function with_ended(token, ended)
-  local all, at, count = string.char(#token) .. token .. (ended or ''), 1, 0
+  local own, others = string.char(#token) .. token, ended or ''
+  if string.sub(others, 1, #own) == own then others = string.sub(others, #own + 1) end
+  local all, at, count = own .. others, 1, 0
   while at <= #all and count < ENDED_KEPT do
     at, count = at + 1 + string.byte(all, at), count + 1
   end

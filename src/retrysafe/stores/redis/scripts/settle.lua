@@ -30,7 +30,9 @@ local function write(record, key, at, target, open_to_all)
   if answer ~= '' then
     redis.call('HSET', key, 'h', packed(record), 'a', answer)
   else
-    redis.call('HSET', key, 'h', packed(record))
+    -- Its token is noted as ended here already, not by who takes it over: a process of the release before notes none.
+    local ended = string.char(#record.token) .. record.token .. (redis.call('HGET', key, 'e') or '')
+    redis.call('HSET', key, 'h', packed(record), 'e', ended)
   end
   local last = #states
   states[last + 1], states[last + 2] = BAND[target] + kept, string.sub(key, -64)

@@ -9,7 +9,7 @@ UPDATE {keys} SET
     expires = {greatest}(
         {least}(CAST(:created AS bigint) + CAST(:retention AS bigint), {forever}), {least}({now} + {hour}, {forever})
     ),
-    retention = CAST(:retention AS bigint), advances = 0, ended = :ended
+    retention = CAST(:retention AS bigint), advances = 0, ended = :tokens
 WHERE id = :id AND attempt = :seen_attempt AND token = :seen_token AND state = :seen_state
     AND (state <> 'claimed' OR lease_until <= {now}) AND {began} = :began
 RETURNING {now}

@@ -4,7 +4,7 @@
 UPDATE {keys} SET
     state = 'claimed', attempt = attempt + 1, token = :token,
     lease_until = {least}({now} + :lease, {forever}), on_lapse = :on_lapse, note = '',
-    started = {now}, completed = 0, expires = {forever}, advances = 0, ended = :ended
+    started = {now}, completed = 0, expires = {forever}, advances = 0, ended = :tokens
 {from_patience}
 WHERE id = :id AND attempt = :seen_attempt AND token = :seen_token AND (
     (state = 'released' AND expires > {now})
