@@ -219,7 +219,7 @@ class Run:
 
     def stamped(self, journal: Journal) -> Journal:
         """`at` moves only with a step that ended in this attempt: before that, an earlier attempt's call may be out."""
-        return replace(journal, at=self.earliest()) if len(journal.entries) > self.adopted else journal
+        return journal.but(at=self.earliest()) if len(journal.entries) > self.adopted else journal
 
     def left(self, cause: str) -> Journal:
         """The journal as this attempt leaves it, by its own will: all that it sent is in it."""
