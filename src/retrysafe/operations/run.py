@@ -104,6 +104,8 @@ class Run:
         self.unsure = False
         """Whether one was sent and nobody said how it ended."""
         self.dirty = False
+        self.named = False
+        """Whether a receipt of this attempt was committed, and with it what says whose they are (receipts.py)."""
         self.inside = ""
         self.trying: Journal | None = None
         """A journal that was sent inside a user's transaction whose end is not known yet."""
