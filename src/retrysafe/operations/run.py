@@ -23,6 +23,7 @@ from retrysafe.engine.effects import Flow, Persist
 from retrysafe.engine.events import Events
 from retrysafe.engine.heartbeat import Lease
 from retrysafe.errors import LeaseLost, OperationChanged, OperationError, OutcomeUnrecorded, StoreError
+from retrysafe.operations import size
 from retrysafe.operations.endings import Ending
 from retrysafe.operations.essence import digest
 from retrysafe.operations.failures import StepFailed
@@ -84,6 +85,7 @@ class Run:
         self._clock = clock
         self.journal = Journal.decode(record.progress) if record.progress else Journal(rule=rule)
         self._events = events or Events()
+        self._told_large = False
         attempt = self.fence.attempt
         self.failures = 0 if fresh and attempt == 2 else self.journal.failures(attempt - 1)
         """How many attempts failed before this one."""
@@ -213,7 +215,12 @@ class Run:
 
     def advance(self, journal: Journal, on_lapse: OnLapse = "resume") -> Advance:
         number, lease = self.advances + 1, micros(self.duration)
-        return Advance(self.record.id, self.fence, number, point_of(journal), journal.encode(), on_lapse, lease)
+        progress = journal.encode()
+        if size.is_large(progress) and not self._told_large:
+            self._told_large = True
+            size.warn_of(self.record.target, self.record.id, len(journal.entries), progress)
+            self._events.emit("journal_large", self.record.id, self.record.target)
+        return Advance(self.record.id, self.fence, number, point_of(journal), progress, on_lapse, lease)
 
     def advanced(self, journal: Journal) -> None:
         self.advances, self.unsure = self.advances + 1, False
