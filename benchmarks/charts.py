@@ -39,6 +39,7 @@ SAYS = {
     "rate": "work per second, as a ratio; longer is better",
     "time": "time of one, as a ratio; shorter is better",
     "p99": "99th percentile, as a ratio; shorter is better",
+    "cpu": "processor time of one, as a ratio; shorter is better",
 }
 
 

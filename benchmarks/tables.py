@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-Measure = Literal["rate", "time", "p99"]
-"""What a ratio compares: work per second (more is better), time per piece of work, the 99th percentile (less is)."""
+Measure = Literal["rate", "time", "p99", "cpu"]
+"""What a ratio compares: work per second (more is better); time per piece of work, its 99th percentile, its processor
+time (less is better)."""
 
 Target = tuple[str, int, float]
 """Mode, callers, the ratio that is asked for: at least it where more is better, else at most it."""
@@ -71,6 +72,7 @@ def _of(measure: Measure, mine: Sample, base: Sample) -> float:
         "rate": (mine.rate, base.rate),
         "time": (base.rate, mine.rate),
         "p99": (mine.p99, base.p99),
+        "cpu": (mine.cpu, base.cpu),
     }[measure]
     return over / under if under else 0.0
 

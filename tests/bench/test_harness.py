@@ -38,6 +38,8 @@ def test_where_less_is_better_the_ratio_is_turned_round() -> None:
     fast, slow = Row("a", 1, [scripted_sample(100, p99=2)]), Row("b", 1, [scripted_sample(50, p99=3)])
     assert ratio(slow, fast, "time").middle == 2.0
     assert ratio(slow, fast, "p99").middle == 1.5
+    costly = Row("c", 1, [scripted_sample(100)._replace(cpu=40.0)])
+    assert ratio(costly, fast, "cpu").middle == 4.0
     assert ratio(slow, fast, "rate").middle == 0.5
 
 

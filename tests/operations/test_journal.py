@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import get_args
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from retrysafe import Answer
-from retrysafe.operations.journal import BY_CALL, BY_PLACE, Entry, Journal
+from retrysafe.operations import blocks
+from retrysafe.operations.journal import BY_CALL, BY_PLACE, TO_UNDO, Entry, EntryState, Journal, point_of
 
 ENTRIES = (Entry("a", "done", at=3, given="0123"), Entry("b", "begun"), Entry("a", "done"))
 
@@ -57,3 +63,105 @@ def test_an_entry_is_put_into_words_once(monkeypatch: pytest.MonkeyPatch) -> Non
         journal.encode()
     assert len(written) == 2 * steps, "one entry and the rest of the journal for each commit"
     assert Journal.decode(journal.encode()) == journal
+
+
+def test_a_commit_costs_the_same_however_long_the_journal_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done for each entry at each commit, counted: it must not grow with the journal. Forwards, an entry is
+    begun and then done; backwards, each is marked twice."""
+    asked: list[str] = []
+    text = Entry.text
+
+    def counted(entry: Entry) -> str:
+        asked.append(entry.step)
+        return text(entry)
+
+    monkeypatch.setattr(Entry, "text", counted)
+    journal, cost = Journal(rule=BY_CALL), []
+    for place in range(1_000):
+        asked.clear()
+        journal = journal.with_entry(place, Entry("a", "begun", given="00"))
+        journal.number("a", place)
+        journal = journal.with_entry(place, journal.entries[place].but(state="done", result="1")).but(at=place)
+        journal.encode()
+        cost.append(len(asked))
+    assert max(cost) <= 2 * blocks.SIZE
+    journal, cost = replace(journal, undoing=Answer(409)), []
+    journal.encode()
+    for place in reversed(range(1_000)):
+        asked.clear()
+        for state in ("undoing", "undone"):
+            journal = journal.with_entry(place, journal.entries[place].but(state=state))
+            point_of(journal)
+            journal.encode()
+        cost.append(len(asked))
+    assert max(cost) <= 4 * blocks.SIZE
+
+
+def whole(journal: Journal) -> bytes:
+    """How a journal reads, told at once and from the beginning: the definition."""
+    parts = [[e.step, e.state, e.args, e.result, e.at, e.error, e.undo_at] for e in journal.entries]
+    undoing = journal.undoing and [journal.undoing.status, journal.undoing.body.decode("latin-1"), []]
+    told = {"v": journal.rule, "entries": parts, "undoing": undoing, "cause": journal.cause, "at": journal.at}
+    told |= {name: count for name in ("left", "counted", "failed", "failed_at") if (count := getattr(journal, name))}
+    if any(entry.given for entry in journal.entries):
+        told["given"] = [entry.given for entry in journal.entries]
+    return json.dumps(told, separators=(",", ":")).encode()
+
+
+TEXTS = st.text(max_size=3)
+SOME = st.builds(
+    Entry, st.sampled_from("abc"), st.sampled_from(get_args(EntryState)), TEXTS, TEXTS, st.integers(0, 9), given=TEXTS
+)
+
+
+class Writing(RuleBasedStateMachine):
+    """Whatever is done to a journal, in whatever order it is written down in between: it reads as if told at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(blocks, "SIZE", 3)
+        self.journal = Journal(rule=BY_CALL)
+
+    def teardown(self) -> None:
+        self.patch.undo()
+
+    @rule(entries=st.lists(SOME, min_size=1, max_size=5))
+    def append(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            self.journal = self.journal.with_entry(len(self.journal.entries), entry)
+
+    @rule(entry=SOME, data=st.data())
+    def change(self, entry: Entry, data: st.DataObject) -> None:
+        place = data.draw(st.integers(0, len(self.journal.entries)))
+        self.journal = self.journal.with_entry(place, entry)
+
+    @rule(entries=st.lists(SOME, max_size=8))
+    def replace_all(self, entries: list[Entry]) -> None:
+        self.journal = replace(self.journal, entries=tuple(entries))
+
+    @rule(at=st.integers(0, 9), cause=TEXTS)
+    def change_the_rest(self, at: int, cause: str) -> None:
+        self.journal = self.journal.but(at=at, cause=cause, failed=at)
+
+    @rule(undoing=st.sampled_from((None, Answer(409))))
+    def turn_back(self, undoing: Answer | None) -> None:
+        self.journal = replace(self.journal, undoing=undoing)
+
+    @rule()
+    def write(self) -> None:
+        assert self.journal.encode() == whole(self.journal)
+        assert Journal.decode(self.journal.encode()) == self.journal
+
+    @rule(data=st.data(), step=st.sampled_from("abc"))
+    def count(self, data: st.DataObject, step: str) -> None:
+        place = data.draw(st.integers(0, len(self.journal.entries)))
+        before = self.journal.entries[:place]
+        assert self.journal.number(step, place) == sum(entry.step == step for entry in before)
+        undoing = replace(self.journal.but(), undoing=Answer(409))
+        left = sum(entry.state in TO_UNDO for entry in self.journal.entries)
+        assert point_of(undoing) == point_of(self.journal.but(undoing=Answer(409))) == f"undoing: {left} left"
+
+
+TestWriting = Writing.TestCase
+TestWriting.settings = settings(max_examples=100, stateful_step_count=15, deadline=None)

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 Name = Literal[
     "new", "replayed", "busy", "mismatched", "uncertain", "completed", "released", "withdrawn", "suspected",
-    "lease_lost", "renew_failed", "store_failed", "job_dead", "step_changed",
+    "lease_lost", "renew_failed", "store_failed", "job_dead", "step_changed", "journal_large",
 ]  # fmt: skip
 
 

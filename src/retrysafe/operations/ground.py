@@ -32,6 +32,7 @@ class Ground:
     whose: str = ""
     checked: bool = False
     """Whether a transaction of the user's was seen to be on that installation."""
+    forms: Literal["previous", "current"] = "previous"
 
     def needed(self, step: str) -> None:
         if self.kind == "none":
@@ -47,7 +48,7 @@ def ground_of(safe: RetrySafe) -> Ground:
     try:
         found = tables(safe)
     except UsageError:
-        return Ground("elsewhere", names(), safe._sealer, Known(), repr(safe))
+        return Ground("elsewhere", names(), safe._sealer, Known(), repr(safe), forms=safe.forms)
     if not isinstance(found, Names):  # MongoDB: its transactions carry receipts, not yet recovery points
-        return Ground("elsewhere", names(), safe._sealer, Known(), repr(safe))
+        return Ground("elsewhere", names(), safe._sealer, Known(), repr(safe), forms=safe.forms)
     return Ground("store", found, safe._sealer, place(safe).known, repr(safe))

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from retrysafe.core.records import Answer
+from retrysafe.operations import blocks
+from retrysafe.operations.blocks import Blocks
 
 EntryState = Literal["begun", "done", "failed", "undoing", "undone", "kept", "stuck"]
 TO_UNDO: frozenset[EntryState] = frozenset({"begun", "done", "failed", "undoing", "stuck"})
@@ -77,6 +79,22 @@ class Journal:
     failed: int = 0
     failed_at: int = 0
     """When the last failure was counted."""
+    _blocks: Blocks = field(default=(), init=False, compare=False, repr=False)
+    """Kept words of the entries (blocks.py). `replace` does not take them over; `but` and `with_entry` do."""
+
+    def but(self, **changes: Any) -> Journal:
+        """The same journal with the same entries, and something else changed."""
+        assert "entries" not in changes, "entries are changed by with_entry, or by replace"
+        return replace(self, **changes)._knowing(self._blocks)
+
+    def _knowing(self, kept: Blocks) -> Journal:
+        object.__setattr__(self, "_blocks", kept)
+        return self
+
+    def filled(self) -> Blocks:
+        """The words of all full blocks, made where they are missing."""
+        self._knowing(blocks.fill(self._blocks, self.entries))
+        return self._blocks
 
     def all_told(self, attempt: int) -> bool:
         """Whether this attempt, and with it every one before, left nothing untold."""
@@ -90,12 +108,14 @@ class Journal:
         """What the keys, receipts and jobs of a call are told apart by."""
         if self.rule == BY_PLACE:
             return place
-        return sum(entry.step == step for entry in self.entries[:place])
+        return blocks.count_calls(self.filled(), self.entries, step, place)
 
     def with_entry(self, place: int, entry: Entry) -> Journal:
         """The entry at its place: replaced if it is there, appended if it is the next."""
         assert place <= len(self.entries), "a step's place is the number of steps before it"
-        return replace(self, entries=(*self.entries[:place], entry, *self.entries[place + 1 :]))
+        known = self.entries if place == len(self.entries) else self.entries[:place]
+        entries = (*known, entry, *self.entries[place + 1 :])
+        return replace(self, entries=entries)._knowing(blocks.forget(self._blocks, place))
 
     def encode(self) -> bytes:
         """What older code does not know it leaves out when it writes the journal anew, and is nothing it needs."""
@@ -105,11 +125,10 @@ class Journal:
             undoing = [answer.status, answer.body.decode("latin-1"), list(answer.headers)]
         whole: dict[str, Any] = {"undoing": undoing, "cause": self.cause, "at": self.at}
         whole |= {name: getattr(self, name) for name in _COUNTS if getattr(self, name)}
-        if any(entry.given for entry in self.entries):
-            whole["given"] = [entry.given for entry in self.entries]
-        entries = ",".join([entry.text() for entry in self.entries])
-        rest = json.dumps(whole, separators=(",", ":"))[1:]
-        return f'{{"v":{self.rule},"entries":[{entries}],{rest}'.encode()
+        entries = blocks.write(self.filled(), self.entries)
+        rest = json.dumps(whole, separators=(",", ":"))[1:-1]
+        given = f',"given":[{entries.givens}]' if entries.given else ""
+        return f'{{"v":{self.rule},"entries":[{entries.texts}],{rest}{given}}}'.encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Journal:
@@ -137,7 +156,7 @@ _COUNTS = ("left", "counted", "failed", "failed_at")
 def point_of(journal: Journal) -> str:
     """The recovery point: the last thing that is known, in words for people. Never empty: it is unfinished work."""
     if journal.undoing is not None:
-        left = sum(entry.state in TO_UNDO for entry in journal.entries)
+        left = blocks.count_states(journal.filled(), journal.entries, TO_UNDO)
         return f"undoing: {left} left"
     return journal.entries[-1].step if journal.entries else "started"
 

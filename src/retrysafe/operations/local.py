@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 from retrysafe.core.jobs import Job, Stage
@@ -25,17 +24,15 @@ from retrysafe.errors import (
     NotSameDatabase,
     OperationChanged,
     ResultNotStorable,
-    SchemaMissing,
     StoreUnavailable,
     UsageError,
 )
 from retrysafe.operations.endings import Ending
 from retrysafe.operations.failures import StepFailed, Unknown, Unopened, told
 from retrysafe.operations.journal import Entry, Journal
+from retrysafe.operations.receipts import Inside, asked, check_not_late, name_record, texts
 from retrysafe.operations.run import Run, commit, pauses, truth
 from retrysafe.operations.steps import Step
-from retrysafe.stores.sql.dialect import Dialect, Statement
-from retrysafe.stores.sql.names import Names
 from retrysafe.stores.sql.receipts import Mark, Receipts, receipts, same_database
 from retrysafe.transactions.effects import COMMITTED, FLUSH
 from retrysafe.transactions.failures import Trouble, trouble
@@ -43,8 +40,6 @@ from retrysafe.transactions.staging import Staging
 
 AGAIN = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 """Seconds before each further try when the database undid the step because of others."""
-
-Inside = Generator[Any, Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +141,7 @@ def once(run: Run, change: Change) -> Flow[Any]:
         run.advanced(journal)
         run.answer = answer
     else:
-        run.journal, run.dirty = journal, True
+        run.journal, run.dirty, run.named = journal, True, True
     return result
 
 
@@ -189,7 +184,9 @@ def with_receipt(run: Run, change: Change, tx: Any, staged: list[Job]) -> Inside
         staging = Staging(run.record.run, change.name, refused="this store is not in the database of `tx`")
         result, text = yield from worked(run, change, receipts(tx.dialect, run.ground.names), staging)
         sealed = run.ground.sealer.seal_text(text, run.record.run, change.name)
+        check_not_late(run)
         yield from asked(ours, "receipt_step_put", {**whose, "result": sealed, "now": None})
+    yield from name_record(run, ours)
     journal, answer = change.settled(result, text)
     return result, journal, answer
 
@@ -236,21 +233,6 @@ def parted(step: str) -> Unknown:
     )
 
 
-@lru_cache(maxsize=16)
-def texts(dialect: Dialect, names: Names) -> dict[str, str]:
-    return dialect.load(names)
-
-
-def asked(statements: dict[str, str], name: str, values: dict[str, Any]) -> Inside:
-    """A statement about step receipts; their table may not have been made."""
-    try:
-        return (yield Statement(statements[name], values))
-    except Exception as error:
-        if trouble(error) is Trouble.MISSING:
-            raise SchemaMissing("the database of `tx` has no retrysafe tables for receipts", "URL") from error
-        raise
-
-
 def on_the_same_database(run: Run, tx: Any) -> Inside:
     """NotSameDatabase unless the user's transaction is on the store's own database: asked once."""
     ground = run.ground
@@ -269,6 +251,7 @@ def barred(run: Run, tx: Any) -> Inside:
     """Leave empty receipts for whatever local step may come next: an owner that was taken over, and does not know it
     yet, must not run one after the operation was undone."""
     statements = texts(tx.dialect, run.ground.names)
+    yield from name_record(run, statements)
     for step in run.steps.values():
         name = f"{run.journal.number(step.name, len(run.journal.entries))}:{step.name}"
         whose = {"run": run.record.run, "step": name}

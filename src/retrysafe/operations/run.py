@@ -23,6 +23,7 @@ from retrysafe.engine.effects import Flow, Persist
 from retrysafe.engine.events import Events
 from retrysafe.engine.heartbeat import Lease
 from retrysafe.errors import LeaseLost, OperationChanged, OperationError, OutcomeUnrecorded, StoreError
+from retrysafe.operations import size
 from retrysafe.operations.endings import Ending
 from retrysafe.operations.essence import digest
 from retrysafe.operations.failures import StepFailed
@@ -84,6 +85,7 @@ class Run:
         self._clock = clock
         self.journal = Journal.decode(record.progress) if record.progress else Journal(rule=rule)
         self._events = events or Events()
+        self._told_large = False
         attempt = self.fence.attempt
         self.failures = 0 if fresh and attempt == 2 else self.journal.failures(attempt - 1)
         """How many attempts failed before this one."""
@@ -104,6 +106,8 @@ class Run:
         self.unsure = False
         """Whether one was sent and nobody said how it ended."""
         self.dirty = False
+        self.named = False
+        """Whether a receipt of this attempt was committed, and with it what says whose they are (receipts.py)."""
         self.inside = ""
         self.trying: Journal | None = None
         """A journal that was sent inside a user's transaction whose end is not known yet."""
@@ -211,7 +215,12 @@ class Run:
 
     def advance(self, journal: Journal, on_lapse: OnLapse = "resume") -> Advance:
         number, lease = self.advances + 1, micros(self.duration)
-        return Advance(self.record.id, self.fence, number, point_of(journal), journal.encode(), on_lapse, lease)
+        progress = journal.encode()
+        if size.is_large(progress) and not self._told_large:
+            self._told_large = True
+            size.warn_of(self.record.target, self.record.id, len(journal.entries), progress)
+            self._events.emit("journal_large", self.record.id, self.record.target)
+        return Advance(self.record.id, self.fence, number, point_of(journal), progress, on_lapse, lease)
 
     def advanced(self, journal: Journal) -> None:
         self.advances, self.unsure = self.advances + 1, False
@@ -219,7 +228,7 @@ class Run:
 
     def stamped(self, journal: Journal) -> Journal:
         """`at` moves only with a step that ended in this attempt: before that, an earlier attempt's call may be out."""
-        return replace(journal, at=self.earliest()) if len(journal.entries) > self.adopted else journal
+        return journal.but(at=self.earliest()) if len(journal.entries) > self.adopted else journal
 
     def left(self, cause: str) -> Journal:
         """The journal as this attempt leaves it, by its own will: all that it sent is in it."""

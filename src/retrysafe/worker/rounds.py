@@ -112,7 +112,7 @@ class Tally:
                 self._changed.wait(min(left, LOOK))  # whoever stops the worker may not take a lock: look by itself
 
 
-_ORDER = ("completer", "sweeper", "enqueuer", "reaper")
+_ORDER = ("completer", "sweeper", "enqueuer", "reaper", "receipts")
 
 
 def order_of(service: str) -> int:

@@ -21,6 +21,7 @@ from retrysafe.worker.completer import GRACE, Completer
 from retrysafe.worker.enqueuer import LEASE, MAX_ATTEMPTS, Enqueuer
 from retrysafe.worker.flows import Story, run
 from retrysafe.worker.reaper import Reaper
+from retrysafe.worker.receipts import Clearer, has_receipts
 from retrysafe.worker.rounds import Duty, Round, Tally
 from retrysafe.worker.sweeper import Sweeper
 
@@ -61,6 +62,8 @@ class Worker:
         if safe.store.capabilities.outbox if safe.has_sync else safe.async_store.capabilities.outbox:
             self._enqueuer = Enqueuer(safe, safe.publishers, lease=job_lease, max_attempts=job_attempts)
             self.duties.insert(2, Duty("enqueuer", self._enqueuer.round))
+        if has_receipts(safe):
+            self.duties.append(Duty("receipts", Clearer(safe).round))
 
     @property
     def last(self) -> Round | None:

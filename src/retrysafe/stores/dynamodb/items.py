@@ -225,5 +225,6 @@ def fitting(item: Mapping[str, Mapping[str, Any] | None]) -> None:
 def too_large(how: str) -> StoreError:
     return StoreError(
         f"the record would be too large for DynamoDB ({how}; an item may have {LIMIT}); nothing was done: "
-        "lower max_answer in the policy, so that a tombstone is stored instead, or keep less as input"
+        "lower max_answer in the policy, so that a tombstone is stored instead; keep less as input; or make it "
+        "an operation with fewer steps, or whose steps return less"
     )

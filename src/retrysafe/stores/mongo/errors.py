@@ -104,7 +104,8 @@ def unstorable(error: Exception) -> StoreError:
     """Larger than MongoDB's 16 MB, or half a surrogate pair."""
     return StoreError(
         f"a value of this operation cannot be stored in MongoDB: {_line(error)}; nothing was done "
-        "(a record with its answer may have 16 MB: lower max_answer in the policy)"
+        "(a record with its answer and an operation's steps may have 16 MB: lower max_answer in the policy, or let the "
+        "steps return less)"
     )
 
 

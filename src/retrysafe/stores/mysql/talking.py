@@ -20,8 +20,8 @@ from retrysafe.stores.sql.dialect import Statement
 Rows = Sequence[Sequence[Any]]
 
 OR_NOTHING = "/* or nothing */"
-DUPLICATE = frozenset({1062, 1060})
-"""The row is there already, or the column: an ALTER commits by itself, so a migration may meet its own."""
+DUPLICATE = frozenset({1062, 1060, 1061})
+"""The row is there already, or the column, or the key: an ALTER commits by itself, so a migration may meet its own."""
 PACKET = 1 << 20
 """Characters that go in one packet, about: far below the smallest max_allowed_packet in use."""
 _DEPTH = 8

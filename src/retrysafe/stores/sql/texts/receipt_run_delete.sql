@@ -1,0 +1,2 @@
+-- Its operation has ended, long enough ago.
+DELETE FROM {receipts} WHERE run = :run

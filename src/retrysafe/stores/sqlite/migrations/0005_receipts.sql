@@ -1,0 +1,2 @@
+-- The worker's way to the receipts of runs that may have ended: the row that names a run's record, the oldest first.
+CREATE INDEX "{prefix}_named" ON {receipts} (created, run) WHERE step = 'record';
