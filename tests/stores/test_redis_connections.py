@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import socket
 import threading
-import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 
 from retrysafe.core.records import Answer
 from retrysafe.errors import StoreUnavailable, StoreUnclear
@@ -20,6 +19,7 @@ from retrysafe.stores.redis import AsyncRedisStore, RedisStore
 from retrysafe.testing.builders import claim, complete, lookup
 from tests.opening import patient, unique, with_option
 from tests.servers.ports import free_port
+from tests.stepping import HOWS, How, begin, leaking_turns
 
 pytestmark = pytest.mark.store("redis")
 
@@ -68,22 +68,62 @@ async def test_no_server_means_nothing_was_sent_async() -> None:
     await store.aclose()
 
 
-def test_a_loop_that_ends_at_any_turn_leaves_no_connection(url: str) -> None:
-    """Nobody closes the store; its tasks are cancelled, some before their first step. What is left is an error here:
-    a warning about an open connection, at the latest when it is collected."""
+@pytest.mark.parametrize("how", HOWS)
+def test_an_end_at_any_turn_leaves_no_connection(url: str, how: How) -> None:
+    """Tasks are cancelled, some before their first step."""
+    assert leaking_turns(lambda: AsyncRedisStore.open(url), how) == []
 
-    async def asks_and_leaves(turns: int) -> None:
-        store = AsyncRedisStore.open(url)
-        asked = asyncio.ensure_future(store.execute(lookup(claim())))
-        for _ in range(turns):
+
+async def test_a_store_closed_before_its_first_step_to_the_server_tells_who_waits(url: str) -> None:
+    """The task that would connect is cancelled before it begins, and so can tell nobody."""
+    store = AsyncRedisStore.open(url)
+    asked = asyncio.ensure_future(store.execute(claim(now=None)))
+    await asyncio.sleep(0)
+    await store.aclose()
+    async with asyncio.timeout(60):
+        with pytest.raises(StoreUnavailable, match="was closed"):
+            await asked
+
+
+async def test_a_store_that_is_closed_as_its_connection_breaks_makes_no_other(url: str) -> None:
+    store = AsyncRedisStore.open(url)
+    await store.execute(claim(now=None))
+    pipe = store._pipe
+    assert pipe is not None
+    assert pipe._ear is not None
+    sent = asyncio.ensure_future(store.execute(claim(now=None)))
+    unsent = asyncio.ensure_future(store.execute(claim(now=None)))
+    await asyncio.sleep(0)  # one was written, the other is for the end of the turn
+    assert pipe._unsent
+    closing = begin(store.aclose())
+    pipe._ear.fail(ConnectionError("in this test"))
+    async with asyncio.timeout(60):
+        await closing
+        told = await asyncio.gather(sent, unsent, return_exceptions=True)
+    assert [isinstance(each, StoreUnavailable | StoreUnclear) for each in told] == [True, True], told
+    assert pipe._tasks == set()
+    assert pipe._ear is None
+
+
+async def test_a_store_closed_while_it_connects_leaves_the_client_s_other_connections_alone(
+    url: str, prefix: str
+) -> None:
+    """They belong to the application."""
+    server = url.partition("?")[0]
+    async with redis.asyncio.Redis.from_url(server) as client, redis.asyncio.Redis.from_url(server) as other:
+        theirs = asyncio.ensure_future(client.blpop([f"{prefix}queue"], timeout=60))
+        async with asyncio.timeout(60):
+            while not any(each["cmd"] == "blpop" for each in await other.client_list()):
+                await asyncio.sleep(0)
+            store = AsyncRedisStore(client, prefix=prefix)
+            asked = asyncio.ensure_future(store.execute(claim(now=None)))
             await asyncio.sleep(0)
-        asked.cancel()
-
-    with warnings.catch_warnings(action="ignore"):
-        gc.collect()  # what others left is not told here
-    for turns in range(60):
-        asyncio.run(asks_and_leaves(turns))
-    gc.collect()
+            await asyncio.sleep(0)  # the connecting has begun
+            await store.aclose()
+            with pytest.raises(StoreUnavailable):
+                await asked
+            await other.rpush(f"{prefix}queue", "x")
+            assert await theirs == (f"{prefix}queue".encode(), b"x")
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from retrysafe.testing.builders import claim, complete, lookup
 from tests.opening import unique
 from tests.servers.base import ServerUnavailable
 from tests.servers.valkey import RedisServer
+from tests.stepping import HOWS, How, leaking_turns
 
 pytestmark = [pytest.mark.store("redis8"), pytest.mark.xdist_group("redis tls")]
 
@@ -150,6 +151,12 @@ def test_a_server_that_does_not_say_goodbye_leaves_nothing_open(server: TLSServe
     finally:
         server.unpause()
     gc.collect()
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_an_end_at_any_turn_leaves_no_connection_over_tls(server: TLSServer, how: How) -> None:
+    """While it resolves, connects, shakes hands, logs in or asks."""
+    assert leaking_turns(lambda: AsyncRedisStore.open(server.url), how) == []
 
 
 async def test_a_certificate_nobody_vouches_for_is_refused(server: TLSServer) -> None:

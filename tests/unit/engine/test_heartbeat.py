@@ -218,7 +218,7 @@ def test_a_failed_renewal_is_reported_and_tried_again(error: Exception) -> None:
 
     @safe.once("slow:{n}", policy=FAST)
     def slow(n: int) -> str:
-        store.wait_for(Renew, 2)
+        store.wait_for(Renew, 2 * n)
         return "done"
 
     assert slow(1) == "done"

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from pymongo import AsyncMongoClient
 
 from retrysafe.core.ops import Op
+from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.base import Plan, afollow
 from retrysafe.stores.mongo import errors, schema
 from retrysafe.stores.mongo.batches import LEFT, lanes, together
@@ -41,6 +42,7 @@ class AsyncMongoStore:
         self._plans = Plans(self.names.names, patience)
         self._owned = owned
         self._abreast = asyncio.Semaphore(ABREAST)
+        self._closed = False
 
     @classmethod
     def open(cls, at: Location) -> AsyncMongoStore:
@@ -73,6 +75,7 @@ class AsyncMongoStore:
         return await self._follow(schema.upgrade(self._plans))
 
     async def aclose(self) -> None:
+        self._closed = True
         if self._owned:
             await self._client.close()
 
@@ -87,6 +90,8 @@ class AsyncMongoStore:
             raise errors.held_elsewhere() from error
 
     async def _send(self, command: Command) -> Mapping[str, Any]:
+        if self._closed:  # a client that was never used takes no notice of being closed, and would connect now
+            raise StoreUnavailable("this store was closed; open a new one")
         try:
             reply: Mapping[str, Any] = await self._database.command(command.body, codec_options=CODEC)
         except Exception as error:

@@ -71,6 +71,7 @@ class AsyncPostgresStore:
         self._listener = AsyncListener(self._listen)
         self._opening = asyncio.Lock()
         self._opened = not owned
+        self._closed = False
 
     @classmethod
     def from_url(cls, at: Location) -> AsyncPostgresStore:
@@ -149,9 +150,12 @@ class AsyncPostgresStore:
         await waking.alisten(conninfo, self.names, heard, wanted)
 
     async def aclose(self) -> None:
+        self._closed = True
         await self._listener.aclose()
-        if self._owned and self._opened:
-            await self._pool.close()
+        if self._owned:
+            async with self._opening:  # whoever opens it right now would else leave it open
+                if self._opened:
+                    await self._pool.close()
 
     async def _retrying(self, work: Callable[[psycopg.AsyncConnection[Any]], Awaitable[R]]) -> R:
         if not self._opened:
@@ -178,6 +182,8 @@ class AsyncPostgresStore:
 
     async def _open(self) -> None:
         async with self._opening:
+            if self._closed:
+                raise StoreUnavailable("this store was closed; open a new one")
             if not self._opened:
                 await self._pool.open()
                 self._opened = True

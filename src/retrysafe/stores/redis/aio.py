@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from retrysafe.core.ops import Op
 from retrysafe.stores.base import Plan, afollow
 from retrysafe.stores.redis import replicas, urls, waking, wire
+from retrysafe.stores.redis.aconnection import prompt
 from retrysafe.stores.redis.anode import AsyncNode
 from retrysafe.stores.redis.commands import READ, Call, done, migration, plan
 from retrysafe.stores.redis.layout import DEFAULT_PREFIX, Layout
@@ -112,4 +113,6 @@ def pool_of(target: urls.Target) -> Any:
         from retrysafe.stores.redis.asentinel import pool
 
         return pool(target, retry)
-    return urls.pool(BlockingConnectionPool, target.url, retry)
+    made = urls.pool(BlockingConnectionPool, target.url, retry)
+    made.connection_class = prompt(made.connection_class)
+    return made

@@ -12,6 +12,7 @@ from redis.asyncio.sentinel import Sentinel, SentinelManagedConnection, Sentinel
 from redis.backoff import NoBackoff
 
 from retrysafe.stores.redis import urls
+from retrysafe.stores.redis.aconnection import prompt
 from retrysafe.stores.redis.sentinel import sentinel_options
 
 
@@ -55,6 +56,9 @@ def pool(target: urls.Target, retry: Any) -> Any:
     options = sentinel_options(target, dict(parse_url(target.url)))
     once = {**options, "retry": Retry(NoBackoff(), 0)}
     sentinels = Sentinel(list(target.nodes), sentinel_kwargs=once)  # type: ignore[no-untyped-call]  # redis-py's
+    for each in sentinels.sentinels:
+        asked: Any = each.connection_pool
+        asked.connection_class = prompt(asked.connection_class)
     primary = Primary(target.master, sentinels)
     kind = ManagedSSLConnection if "ssl" in options else ManagedConnection
-    return urls.pool(SentinelPool, target.url, retry, connection_class=kind, connection_pool=primary)
+    return urls.pool(SentinelPool, target.url, retry, connection_class=prompt(kind), connection_pool=primary)

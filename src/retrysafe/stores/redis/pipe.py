@@ -18,6 +18,7 @@ from collections import deque
 from typing import Any
 
 from retrysafe.errors import StoreUnavailable
+from retrysafe.stores.redis.aconnection import abort
 from retrysafe.stores.redis.failures import unclear, unreachable
 from retrysafe.stores.redis.packing import Group, Piece, run
 from retrysafe.stores.redis.wire import Exchange, packed, replies_of, stretches
@@ -27,6 +28,7 @@ PARTS, LEAST = 4, 16
 """How many writes share out everybody who waits; and the fewest operations that are worth one before the turn ends."""
 
 _NOT_YET = object()
+_CLOSED = "this store was closed"
 
 
 def possible(pool: Any) -> bool:
@@ -97,9 +99,7 @@ class Exchanged:
 async def let_go(connection: Any) -> None:
     """Close it at once. Over TLS a polite end waits for the other one's goodbye, and a loop that ends before it comes
     leaves the socket open; whoever closes here wants nothing more from the server."""
-    writer = getattr(connection, "_writer", None)
-    if writer is not None:
-        writer.transport.abort()
+    abort(connection)
     await connection.disconnect(nowait=True)
 
 
@@ -142,7 +142,7 @@ class Pipe:
 
     def _check(self) -> asyncio.AbstractEventLoop:
         if self._closed:
-            raise StoreUnavailable("this store was closed; open a new one")
+            raise StoreUnavailable(f"{_CLOSED}; open a new one")
         if self._count >= LIMIT:
             raise StoreUnavailable(f"{LIMIT} operations wait for {self._server} already; it is too slow for the load")
         return asyncio.get_running_loop()
@@ -169,6 +169,7 @@ class Pipe:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._refuse(ConnectionError(_CLOSED))  # those whose task was cancelled before its first step
 
     # Out ----------------------------------------------------------------------------------------
 
@@ -207,7 +208,9 @@ class Pipe:
                 self._watch = loop.call_at(now + self._timeout, self._look_after)
 
     def _connect_soon(self) -> None:
-        if not self._connecting and self._unsent:
+        if self._closed:
+            self._refuse(ConnectionError(_CLOSED))
+        elif not self._connecting and self._unsent:
             self._connecting = True
             self._start(self._connect())
 
@@ -217,6 +220,7 @@ class Pipe:
         task.add_done_callback(self._tasks.discard)
 
     async def _connect(self) -> None:
+        connection: Any = None
         try:
             connection = await self._pool.get_connection(*self._arguments)
             _heed_cancellation()
@@ -224,7 +228,8 @@ class Pipe:
             self._connecting = False
             self._refuse(error)
             if not isinstance(error, Exception):
-                await self._pool.disconnect()  # the end of the store or of its loop; it may have got half way
+                # The end of the store or of its loop.
+                await (self._drop_idle() if connection is None else self._give_back(connection))
                 raise
             return
         self._connecting = False
@@ -241,8 +246,17 @@ class Pipe:
             self.broke(ear, error)
             raise
         finally:
-            await let_go(connection)
-            await self._pool.release(connection)
+            await self._give_back(connection)
+
+    async def _give_back(self, connection: Any) -> None:
+        await let_go(connection)
+        await self._pool.release(connection)
+
+    async def _drop_idle(self) -> None:
+        """One that got half way is among those that wait in the pool. Those at work may be the application's."""
+        for connection in getattr(self._pool, "_available_connections", ()):
+            abort(connection)
+        await self._pool.disconnect(inuse_connections=False)
 
     def _refuse(self, error: BaseException) -> None:
         """No connection: nothing of what waits was sent."""
@@ -250,10 +264,14 @@ class Pipe:
         self._count -= len(waiting)
         for each in waiting:
             if not each.future.done():
-                why = error if isinstance(error, Exception) else ConnectionError("the event loop ended")
+                why = error if isinstance(error, Exception) else self._end()
                 refused = unreachable(why, self._server)
                 refused.__cause__ = error
                 each.future.set_exception(refused)
+
+    def _end(self) -> Exception:
+        """Why a task of ours was cancelled."""
+        return ConnectionError(_CLOSED if self._closed else "the event loop ended")
 
     # In -----------------------------------------------------------------------------------------
 
@@ -278,7 +296,7 @@ class Pipe:
             return
         self._ear = None
         sent, self._sent = self._sent, deque()
-        why = error if isinstance(error, Exception) else ConnectionError("the event loop ended")
+        why = error if isinstance(error, Exception) else self._end()
         futures = [future for each in sent for future in each.futures()]
         self._count -= len(futures)
         for future in futures:
