@@ -77,6 +77,9 @@ class Journal:
     failed: int = 0
     failed_at: int = 0
     """When the last failure was counted."""
+    announced: str = ""
+    """The one step that may have happened after the entries without a trace (announcing.py). Empty: none, or nobody
+    says."""
 
     def all_told(self, attempt: int) -> bool:
         """Whether this attempt, and with it every one before, left nothing untold."""
@@ -95,7 +98,9 @@ class Journal:
     def with_entry(self, place: int, entry: Entry) -> Journal:
         """The entry at its place: replaced if it is there, appended if it is the next."""
         assert place <= len(self.entries), "a step's place is the number of steps before it"
-        return replace(self, entries=(*self.entries[:place], entry, *self.entries[place + 1 :]))
+        announced = self.announced if place < len(self.entries) else ""
+        entries = (*self.entries[:place], entry, *self.entries[place + 1 :])
+        return replace(self, entries=entries, announced=announced)
 
     def encode(self) -> bytes:
         """What older code does not know it leaves out when it writes the journal anew, and is nothing it needs."""
@@ -105,6 +110,8 @@ class Journal:
             undoing = [answer.status, answer.body.decode("latin-1"), list(answer.headers)]
         whole: dict[str, Any] = {"undoing": undoing, "cause": self.cause, "at": self.at}
         whole |= {name: getattr(self, name) for name in _COUNTS if getattr(self, name)}
+        if self.announced:
+            whole["announced"] = self.announced
         if any(entry.given for entry in self.entries):
             whole["given"] = [entry.given for entry in self.entries]
         entries = ",".join([entry.text() for entry in self.entries])
@@ -128,7 +135,8 @@ class Journal:
         given += [""] * (len(whole["entries"]) - len(given))
         entries = tuple(Entry(*(*each, digest)) for each, digest in zip(whole["entries"], given, strict=True))
         counts = {name: whole.get(name, 0) for name in _COUNTS}
-        return cls(entries, undoing, whole["cause"], whole["at"], whole["v"], **counts)
+        announced = whole.get("announced", "")
+        return cls(entries, undoing, whole["cause"], whole["at"], whole["v"], **counts, announced=announced)
 
 
 _COUNTS = ("left", "counted", "failed", "failed_at")
@@ -158,5 +166,7 @@ def next_of(journal: Journal, point: str) -> str:
     begun = [entry.step for entry in journal.entries if entry.state == "begun"]
     if begun:
         return f"{begun[-1]} (may have been sent)"
+    if journal.announced:
+        return f"{journal.announced} (may have been sent)"
     done = f"after {journal.entries[-1].step}" if journal.entries else "the first"
     return f"the step {done} (not written down; it may have been sent)" if point or not journal.entries else ""

@@ -32,7 +32,7 @@ from retrysafe.errors import (
 from retrysafe.operations.endings import Ending
 from retrysafe.operations.failures import StepFailed, Unknown, Unopened, told
 from retrysafe.operations.journal import Entry, Journal
-from retrysafe.operations.run import Run, commit, pauses, truth
+from retrysafe.operations.run import Run, announce, commit, pauses, truth
 from retrysafe.operations.steps import Step
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import Names
@@ -60,21 +60,25 @@ def local(run: Run, step: Step, place: int, known: Entry | None, given: dict[str
     if known is not None and known.state == "done":
         return run.read_back(step, known)
     run.ground.needed(step.name)
+    on_store = run.ground.kind == "store"
+    if on_store:
+        yield from announce(run, step)  # that another one comes, where it was announced
     if run.ground.kind == "elsewhere" and run.dirty and run.unwritten:
         yield from commit(run, run.journal)  # the rule that receipts are numbered by must be known before the second
 
     def settled(result: Any, text: str) -> tuple[Journal, Answer | None]:
         answer = result if isinstance(result, Answer) else None
-        kept = "" if answer is not None and run.ground.kind == "store" else text
+        kept = "" if answer is not None and on_store else text
         args = step.dump_args(given, sealed=run.ground.sealer.active)
         entry = Entry(step.name, "done", args, kept, run.earliest(), given=run.given)
-        return run.stamped(run.journal.with_entry(place, entry)), answer
+        journal = replace(run.journal.with_entry(place, entry), announced=run.foresee() if on_store else "")
+        return run.stamped(journal), answer
 
     def work(handle: Any) -> Any:
         return step.function(handle, **given)
 
     changed = Change(step.name, f"{run.journal.number(step.name, place)}:{step.name}", work, settled, step.returns)
-    changed = replace(changed, backoff=step.backoff, final=step.final)
+    changed = replace(changed, backoff=step.backoff, final=step.final, announces=None if on_store else step)
     result = yield from persistently(run, changed, step.tries)
     return typed.load(run.journal.entries[place].result, step.returns) if result is LANDED else result
 
@@ -93,6 +97,8 @@ class Change:
     """Whether the result matters."""
     backoff: tuple[float, ...] = ()
     final: tuple[type[Exception], ...] = ()
+    announces: Step | None = None
+    """What the store is told before, where it is told of the commit only after it."""
 
 
 class Refused(Exception):
@@ -119,6 +125,7 @@ def persistently(run: Run, change: Change, tries: int) -> Flow[Any]:
             return LANDED
         if isinstance(failure, Refused):
             raise run.lost()
+        run.in_doubt |= run.ground.kind == "elsewhere" and trouble(failure) is Trouble.LOST
         if isinstance(failure, change.final):
             raise StepFailed(change.step, told(failure), final=True) from failure
         waits = contended if trouble(failure) is Trouble.AGAIN and contended else waiting
@@ -132,8 +139,10 @@ def persistently(run: Run, change: Change, tries: int) -> Flow[Any]:
 def once(run: Run, change: Change) -> Flow[Any]:
     ground = run.ground
     if ground.kind == "elsewhere":
-        if not (yield Persist(Renew(run.record.id, run.fence, micros(run.duration)), run.lease.until)):
-            raise run.lost()  # the user's commit cannot ask the fence, so it is asked just before
+        # The user's commit cannot ask the fence, so it is asked just before.
+        told = change.announces is not None and (yield from announce(run, change.announces))
+        if not told and not (yield Persist(Renew(run.record.id, run.fence, micros(run.duration)), run.lease.until)):
+            raise run.lost()
     elif not ground.known.install:
         ground.known.install = yield Install()  # before a transaction is open: an embedded store makes its tables now
     inside = with_store if ground.kind == "store" else with_receipt
