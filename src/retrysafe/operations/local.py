@@ -37,7 +37,8 @@ from retrysafe.operations.steps import Step
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import Names
 from retrysafe.stores.sql.receipts import Mark, Receipts, receipts, same_database
-from retrysafe.transactions.effects import COMMITTED, FLUSH
+from retrysafe.transactions import parting
+from retrysafe.transactions.effects import FLUSH
 from retrysafe.transactions.failures import Trouble, trouble
 from retrysafe.transactions.staging import Staging
 
@@ -209,31 +210,32 @@ def worked(run: Run, change: Change, statements: Receipts, staging: Staging) -> 
     mark = yield from statements.mark()
     try:
         result = yield Work(change.function, staging)
+        result = result if change.keeps else None
+        yield FLUSH
     except Exception as error:
-        if (yield from was_parted(statements, mark, error)):
+        if (yield from parting.parted(statements, mark, another(statements, mark), error)):
             raise parted(change.step) from error
         raise
-    result = result if change.keeps else None
-    yield FLUSH
     try:
         text = typed.dump(result, typed.kept_if(run.ground.sealer.active))
         result = typed.load(text, change.returns)
     except Exception as error:  # whatever the type's own constructor raises, among others
         raise ResultNotStorable(f"step {change.step!r}", str(error), rolled_back=True) from error
-    if not (yield from statements.whole(mark)):
+    try:
+        was_parted = yield from another(statements, mark)
+    except Exception as error:
+        # The step may have passed over an error of its own, after which PostgreSQL refuses ours.
+        if (yield from parting.parted(statements, mark, another(statements, mark), error)):
+            raise parted(change.step) from error
+        raise
+    if was_parted:
         raise parted(change.step)
     return result, text
 
 
-def was_parted(statements: Receipts, mark: Mark, error: Exception) -> Generator[Any, Any, bool]:
-    """Whether a step that raised had committed before. Where the database undid it, or does not answer any more
-    (PostgreSQL after an error of its own), nobody can ask."""
-    if trouble(error) in (Trouble.AGAIN, Trouble.LOST):
-        return False
-    try:
-        return not (yield from statements.whole(mark)) and (yield COMMITTED) is not False
-    except Exception:
-        return False
+def another(statements: Receipts, mark: Mark) -> Generator[Any, Any, bool]:
+    """Whether the open transaction is another one than the marked one."""
+    return not (yield from statements.whole(mark))
 
 
 def parted(step: str) -> Unknown:

@@ -14,7 +14,7 @@ from retrysafe.engine.resending import SETTLE_LIMIT
 from retrysafe.stores.mongo.plans import Command
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import AsyncTx, AsyncTxSource, Tx, TxSource
-from retrysafe.transactions.effects import Begin, Body, Committed, End, Flush, TxEffect, TxFlow
+from retrysafe.transactions.effects import Begin, Body, Committed, End, Flush, Plainly, TxEffect, TxFlow
 
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
@@ -52,6 +52,8 @@ class Stage:
             return time.sleep(effect.seconds)
         if isinstance(effect, Committed):
             return getattr(self.tx, "committed", None)
+        if isinstance(effect, Plainly):
+            return send_plainly(self._open())(effect.statement)
         return self._safe.execute(effect)
 
     def close(self) -> None:
@@ -108,6 +110,8 @@ class AsyncStage:
             return await _sleep(effect.seconds)
         if isinstance(effect, Committed):
             return getattr(self.tx, "committed", None)
+        if isinstance(effect, Plainly):
+            return await send_plainly(self._open())(effect.statement)
         return await self._safe.aexecute(effect)
 
     async def close(self) -> None:
@@ -135,6 +139,11 @@ class AsyncStage:
         block, self._block, self.tx = self._block, None, None
         assert block is not None, "a transaction is open"
         await through_cancels(block.__aexit__(None, None, None))
+
+
+def send_plainly(tx: Tx | AsyncTx) -> Callable[[Statement], Any]:
+    """How a transaction is spoken to after an error, where its handle would refuse."""
+    return getattr(tx, "send_plainly", tx.send)
 
 
 def advance(flow: TxFlow[R], stage: Stage, move: Callable[[], TxEffect], *, bodies: bool = True) -> R | Body:
