@@ -53,7 +53,7 @@ def test_a_deadlock_without_a_commit_runs_it_again(world: World, caller: Open) -
     assert (len(ran), world.effects()) == (2, ["a"])
 
 
-@each_adapter
+@pytest.mark.parametrize("rig", IN_A_TRANSACTION, indirect=True)
 def test_a_rollback_by_hand_before_the_error_is_no_split(world: World, caller: Open) -> None:
     with pytest.raises(Exception, match="duplicate") as told:
         caller().run("k", ["a", ROLLBACK, "b", "b"])

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from retrysafe.engine.effects import Pause
+from retrysafe.engine.effects import Announce, Pause, Ring
 from retrysafe.engine.resending import SETTLE_LIMIT
 from retrysafe.stores.mongo.plans import Command
 from retrysafe.stores.sql.dialect import Statement
@@ -54,6 +54,9 @@ class Stage:
             return getattr(self.tx, "committed", None)
         if isinstance(effect, Plainly):
             return send_plainly(self._open())(effect.statement)
+        if isinstance(effect, Ring):
+            bell = self._safe.bell
+            return self._safe.performer()(Announce(bell.id)) if bell.ring() else None
         return self._safe.execute(effect)
 
     def close(self) -> None:
@@ -112,6 +115,9 @@ class AsyncStage:
             return getattr(self.tx, "committed", None)
         if isinstance(effect, Plainly):
             return await send_plainly(self._open())(effect.statement)
+        if isinstance(effect, Ring):
+            bell = self._safe.bell
+            return await self._safe.async_performer()(Announce(bell.id)) if bell.ring() else None
         return await self._safe.aexecute(effect)
 
     async def close(self) -> None:

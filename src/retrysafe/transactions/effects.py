@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from retrysafe.core.ops import Op
 from retrysafe.core.records import Answer
-from retrysafe.engine.effects import Pause
+from retrysafe.engine.effects import Pause, Ring
 from retrysafe.engine.events import Events
 from retrysafe.engine.sealing import Sealer
 from retrysafe.stores.mongo.settings import Home
@@ -59,7 +59,7 @@ class Plainly:
     statement: Statement
 
 
-TxEffect = Begin | End | Flush | Body | Committed | Plainly | Statement | Pause | Op[Any]
+TxEffect = Begin | End | Flush | Body | Committed | Plainly | Ring | Statement | Pause | Op[Any]
 TxFlow = Generator[TxEffect, Any, R]
 
 BEGIN, FLUSH, COMMIT, ROLLBACK, COMMITTED = Begin(), Flush(), End("commit"), End("rollback"), Committed()

@@ -27,7 +27,7 @@ from retrysafe.core.ops import Claim, ClaimReply, Complete, Install, Lookup, Loo
 from retrysafe.core.outcomes import Busy, Mismatch, Outcome, Replay, Uncertain
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.times import SECOND
-from retrysafe.engine.effects import Pause
+from retrysafe.engine.effects import Pause, Ring
 from retrysafe.engine.events import Name
 from retrysafe.engine.guard import POLL, Ended, Task, Unstorable, is_final, refusal, replayed
 from retrysafe.errors import (
@@ -134,6 +134,8 @@ def attempt(claim: Claim, task: Task, work: TxWork, place: Place) -> TxFlow[Ende
     except Exception as error:  # the database said no at the last moment: a deferred constraint, for one
         return (yield from failed(claim, task, work, place, error))
     place.events.emit("completed", claim.id, task.target)
+    if staging.jobs:
+        yield Ring()
     if hook_failed is not None:
         raise hook_failed
     return Ended(answer, False, result, record._replace(answer=answer))

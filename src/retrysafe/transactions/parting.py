@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator
 from typing import Any, Protocol, TypeVar
 
@@ -12,6 +13,7 @@ from retrysafe.transactions.effects import COMMITTED, Plainly
 from retrysafe.transactions.failures import Trouble, trouble
 
 R = TypeVar("R")
+_log = logging.getLogger("retrysafe")
 ROLL_BACK = Statement("ROLLBACK", {})
 
 
@@ -30,21 +32,21 @@ def parted(
     kind = None if error is None else trouble(error)
     if kind is Trouble.LOST:
         return False
-    try:
-        is_other = kind is not Trouble.AGAIN and (yield from other)
-    except Exception:
-        is_other = None  # it does not answer
-    else:
-        if kind is not Trouble.AGAIN and not is_other:
-            return False
-    seen = yield COMMITTED
+    if kind is not Trouble.AGAIN:
+        try:
+            if not (yield from other):
+                return False
+        except Exception as aborted:
+            _log.debug("the transaction does not answer: %s", aborted)
+        else:
+            return (yield COMMITTED) is not False
+    seen: bool | None = yield COMMITTED
     try:
         told = yield from plainly(statements.committed(mark))
-    except Exception:
-        return bool(seen)
-    if told is not None:
-        return bool(told or seen)
-    return bool(is_other) and seen is not False
+    except Exception as unheard:
+        _log.debug("whether it was committed cannot be asked: %s", unheard)
+        told = None
+    return bool(told or seen)
 
 
 def plainly(plan: Plan[Any, R]) -> Generator[Any, Any, R]:
