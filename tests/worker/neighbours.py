@@ -31,6 +31,8 @@ SHOPS = ("shop-a", "shop-b")
 WORKERS = 2
 BATCH = 50
 LEASE = 5.0
+BETWEEN = 3.0
+"""Seconds between two kills."""
 SLACK = SENDERS["slack"]
 
 
@@ -93,18 +95,23 @@ def payload(owner: str, number: int) -> bytes:
 
 
 class Workers:
-    """Two of each application, started anew when they have died."""
+    """Two of each application, started anew when they have died; one is killed now and then."""
 
     def __init__(self, url: str, folder: str) -> None:
         self._command = [sys.executable, "-m", "tests.worker.neighbours", url, folder, "work"]
         self._running = [(name, self._start(name)) for name in SHOPS for _ in range(WORKERS)]
         self.died = 0
+        self._choose = random.Random(7)
+        self._killed = time.monotonic()
 
     def _start(self, name: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen([*self._command, name], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-    def kill_one(self, choose: random.Random) -> None:
-        choose.choice(self._running)[1].kill()
+    def kill_one(self, most: int) -> None:
+        """Long enough after the last one for its successor to have begun, and not more than so many."""
+        if self.died < most and time.monotonic() - self._killed > BETWEEN:
+            self._choose.choice(self._running)[1].kill()
+            self._killed = time.monotonic()
 
     def start_again(self) -> None:
         for place, (name, worker) in enumerate(self._running):
@@ -126,18 +133,16 @@ def drive(url: str, folder: str, number: int, kills: int, seconds: float) -> dic
         db.execute("PRAGMA journal_mode = WAL")
     kinds = 3 if shops[0].stages else 2
     each = -(-number // (kinds * len(SHOPS)))
-    began, choose = time.monotonic(), random.Random(7)
+    began = time.monotonic()
     workers = Workers(url, folder)
     try:
         for first in range(0, each, BATCH):
             for shop in shops:
                 shop.arrive(range(first, min(first + BATCH, each)))
-            if workers.died < kills and first and first % max(BATCH, each // max(kills, 1) // BATCH * BATCH) == 0:
-                workers.kill_one(choose)
+            workers.kill_one(kills)
             workers.start_again()
         while sum(shop.left(each) for shop in shops) and time.monotonic() < began + seconds:
-            if workers.died < kills:
-                workers.kill_one(choose)
+            workers.kill_one(kills)
             workers.start_again()
             time.sleep(0.5)
         return told(shops, each, kinds) | {"kills": workers.died, "seconds": round(time.monotonic() - began, 1)}
