@@ -37,6 +37,9 @@ LOCKED = {"InProgress", "StoreUnavailable"}
 """And what the successor is told where the one that stands still has a lock: the end of a transaction is held back, or
 on SQLite its heartbeat was stopped in the middle of a write. Nobody takes over before it goes on; nothing was done."""
 
+UNCLEAR = "StoreUnclear"
+"""And what a caller is told whose claim was held back until it had asked often enough: maybe it is claimed, nothing ran."""
+
 UNRECORDED = "OutcomeUnrecorded"
 """And what a caller is told whose end was held back until its lease was over: it ran, and that is not written down."""
 
@@ -218,6 +221,8 @@ def check(
     told = TOLD | {UNRECORDED} if stopped.startswith("message") else TOLD
     if not replaced:
         told = told | LOCKED
+    if stopped.startswith("message") and not any(line["role"] == "first" for line in lines):
+        told = told | {UNCLEAR}
     assert {end["error"] for end in ends if "error" in end} <= told, shown
     assert all("held the file" in end["why"] for end in ends if end.get("error") == "StoreUnavailable"), shown
     record, _ = place.record(story, key)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from retrysafe.errors import NotFinished, OperationError, OutcomeUnknown
 from retrysafe.operations import StepFailed
 from retrysafe.operations.run import pauses
 from retrysafe.worker.completer import Completer
-from tests.operations.world import Ordering, World
+from tests.operations.world import Ordering, World, make_world
 
 
 def test_a_client_that_asks_every_second_during_an_outage_does_not_end_it(w: World) -> None:
@@ -148,11 +150,14 @@ class Async:
         self.first, self.second = first, second
 
 
-@pytest.fixture
-def aw(w: World) -> World:
-    if w.loop is None:
-        pytest.skip("there is nothing to await")
-    return w
+@pytest.fixture(
+    params=[pytest.param(store, id=store, marks=pytest.mark.store(store)) for store in ("sqlite", "postgres")]
+)
+def aw(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """A world of async code: the other colour has nothing to await."""
+    world = make_world(request, tmp_path, request.param, "async")
+    yield world
+    world.close()
 
 
 @pytest.mark.parametrize("repeatable", [True, False])

@@ -105,6 +105,37 @@ def test_a_step_that_commits_and_then_raises_is_not_run_again(w: World) -> None:
     assert w.items() == ["kept"]
 
 
+@pytest.mark.parametrize("passes_over", [False, True])
+def test_a_step_that_commits_and_then_meets_an_sql_error_is_not_run_again(w: World, passes_over: bool) -> None:
+    """PostgreSQL answers nothing more after its error: whether there was a commit is asked after the rollback."""
+    op = w.safe.operation("split")
+
+    @w.local(op)
+    def splits(tx: Any) -> Answer:
+        yield from w.insert(tx, "kept")
+        if w.store == "postgres":
+            yield lambda: tx.execute("COMMIT")
+        else:
+            yield tx.commit
+        try:
+            yield lambda: tx.execute("SELECT no_such_column")
+        except Exception:
+            if not passes_over:
+                raise
+        return Answer(200, {})
+
+    @w.body(op)
+    def body() -> Answer:
+        return (yield splits)
+
+    with pytest.raises(OutcomeUnknown, match="committed or rolled back its own transaction"):
+        w.run(op(key="k"))
+    assert (w.state(), w.items()) == (State.UNCERTAIN, ["kept"])
+    with pytest.raises(OutcomeUnknown):
+        w.run(op(key="k"))
+    assert w.items() == ["kept"]
+
+
 def test_a_lease_that_lapsed_is_not_taken_while_its_owner_lives(w: World) -> None:
     """The heartbeat renews: the second caller is told to wait however long the first takes."""
     ordering = Ordering(w)

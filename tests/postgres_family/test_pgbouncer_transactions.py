@@ -27,7 +27,7 @@ from tests.transactions.rigs import (
     World,
     asyncpg_write,
     psycopg_write,
-    sqlalchemy_commit,
+    sqlalchemy_raw,
     sqlalchemy_url,
     sqlalchemy_write,
 )
@@ -80,7 +80,7 @@ def on_session(world: World) -> Iterator[Caller]:
     unprepared = {"prepare_threshold": None}
     engine = create_engine(sqlalchemy_url(world, "postgresql+psycopg"), poolclass=NullPool, connect_args=unprepared)
     with sessionmaker(engine)() as session:
-        yield Caller(world, session, sqlalchemy_write, sqlalchemy_commit)
+        yield Caller(world, session, sqlalchemy_write, sqlalchemy_raw)
     engine.dispose()
 
 

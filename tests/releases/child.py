@@ -15,6 +15,7 @@ import os
 import sys
 from typing import Any
 
+import deployments
 import shop
 import wire
 from orders import Order
@@ -122,6 +123,15 @@ def do_call(safe: RetrySafe, given: dict[str, Any]) -> Any:
     more = {"item": given["item"]} if "item" in given else {}
     try:
         return {"result": wire.plain(getattr(here, given["kind"])(given["key"], given["cents"], **more))}
+    except Exception as error:
+        return shop.said(error)
+
+
+def do_deployed(safe: RetrySafe, given: dict[str, Any]) -> Any:
+    """The same shop after a deployment of its own: `change` says of which. Mortal: one declaration a process."""
+    here = shop_of(safe, given)
+    try:
+        return {"result": wire.plain(deployments.call(here, given["change"], given["key"]))}
     except Exception as error:
         return shop.said(error)
 

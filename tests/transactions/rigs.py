@@ -1,7 +1,8 @@
 """One small interface to every way of holding a transaction, so that each behaviour is told once.
 
-A body is a list of steps: text is written to the table `effects` through the user's own handle, COMMIT is sent as it
-is, anything callable is called. A caller is one user with a connection of its own; it works from any one thread.
+A body is a list of steps: text is written to the table `effects` through the user's own handle, COMMIT and its like are
+sent as they are, anything callable is called. A caller is one user with a connection of its own; it works from any one
+thread.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ from retrysafe.transactions import arun, run
 from tests.transactions.django_databases import close_alias, django_alias
 
 COMMIT = "COMMIT"
+ROLLBACK = "ROLLBACK"
+DEADLOCK = "DO $$ BEGIN RAISE deadlock_detected; END $$"
+RAW = (COMMIT, ROLLBACK, "DO ")
 SCOPE = "acct-1"
 RELEASE = Policy(failures="release")
 QUICK = 0.1
@@ -121,7 +125,7 @@ class Caller:
         for step in steps:
             if not isinstance(step, str):
                 step()
-            elif step == COMMIT:
+            elif step.startswith(RAW):
                 self._raw(handle, step)
             else:
                 self._write(handle, step)
@@ -165,7 +169,7 @@ class AsyncCaller(Caller):
                 done = step()
                 if inspect.isawaitable(done):
                     await done
-            elif step == COMMIT:
+            elif step.startswith(RAW):
                 await self._raw(handle, step)
             else:
                 await self._write(handle, step)
@@ -440,8 +444,10 @@ def sqlalchemy_write(handle: Any, value: str) -> Any:
     return handle.execute(text("INSERT INTO effects (value) VALUES (:value)"), {"value": value})
 
 
-def sqlalchemy_commit(session: Any, sql: str) -> Any:
-    return session.commit()
+def sqlalchemy_raw(session: Any, sql: str) -> Any:
+    """Its own way where it has one."""
+    own = {COMMIT: session.commit, ROLLBACK: session.rollback}
+    return own[sql]() if sql in own else session.execute(text(sql))
 
 
 def sqlalchemy_url(world: World, driver: str) -> str:
@@ -461,7 +467,7 @@ def on_session(driver: str) -> Callable[[World], Any]:
     def caller(world: World) -> Iterator[Caller]:
         engine = sqlalchemy_engine(world, driver)
         with sessionmaker(engine)() as session:
-            yield Caller(world, session, sqlalchemy_write, sqlalchemy_commit)
+            yield Caller(world, session, sqlalchemy_write, sqlalchemy_raw)
         engine.dispose()
 
     return caller
@@ -471,7 +477,7 @@ def on_sessionmaker(driver: str) -> Callable[[World], Any]:
     @contextmanager
     def caller(world: World) -> Iterator[Caller]:
         engine = sqlalchemy_engine(world, driver)
-        yield Caller(world, sessionmaker(engine), sqlalchemy_write, sqlalchemy_commit)
+        yield Caller(world, sessionmaker(engine), sqlalchemy_write, sqlalchemy_raw)
         engine.dispose()
 
     return caller
@@ -481,7 +487,7 @@ def on_engine(driver: str) -> Callable[[World], Any]:
     @contextmanager
     def caller(world: World) -> Iterator[Caller]:
         engine = sqlalchemy_engine(world, driver)
-        yield Caller(world, engine, sqlalchemy_write, sqlalchemy_commit)
+        yield Caller(world, engine, sqlalchemy_write, sqlalchemy_raw)
         engine.dispose()
 
     return caller
@@ -491,7 +497,7 @@ def on_async_sessionmaker(driver: str) -> Callable[[World], Any]:
     @contextmanager
     def caller(world: World) -> Iterator[Caller]:
         engine = sqlalchemy_engine(world, driver)
-        made = AsyncCaller(world, lambda: async_sessionmaker(engine), sqlalchemy_write, sqlalchemy_commit)
+        made = AsyncCaller(world, lambda: async_sessionmaker(engine), sqlalchemy_write, sqlalchemy_raw)
         yield made
         made.close(lambda maker: engine.dispose())
 
@@ -502,7 +508,7 @@ def on_async_session(driver: str) -> Callable[[World], Any]:
     @contextmanager
     def caller(world: World) -> Iterator[Caller]:
         engine = sqlalchemy_engine(world, driver)
-        made = AsyncCaller(world, async_sessionmaker(engine), sqlalchemy_write, sqlalchemy_commit)
+        made = AsyncCaller(world, async_sessionmaker(engine), sqlalchemy_write, sqlalchemy_raw)
         yield made
 
         async def closing(session: Any) -> None:

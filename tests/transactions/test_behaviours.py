@@ -24,6 +24,7 @@ from retrysafe.errors import (
     StoreUnavailable,
     TransactionSplit,
 )
+from retrysafe.transactions.failures import Trouble, trouble
 from tests.transactions.rigs import (
     COMMIT,
     RELEASE,
@@ -231,6 +232,40 @@ def test_a_commit_in_the_middle_of_a_body_that_then_raises_is_detected_too(
     with pytest.raises(OutcomeUnknown):
         getattr(caller(), form)("k", ["a2"])
     assert world.effects() == stays
+
+
+@pytest.mark.parametrize("form", ["block", "run"])
+def test_a_commit_in_the_middle_of_a_body_that_then_meets_an_sql_error_is_detected_too(
+    world: World, caller: Open, rig: str, form: str
+) -> None:
+    """PostgreSQL answers nothing more in a transaction with an error: what was before it is found out after it."""
+    user = caller()
+    with pytest.raises(TransactionSplit) as told:
+        getattr(user, form)("k", ["a", COMMIT, "b", "b"])
+    assert trouble(told.value.__cause__ or told.value) is Trouble.TAKEN
+    stays = ["a", "b"] if rig in COMMIT_EACH else ["a"]
+    assert world.effects() == stays
+    record = stored(world, "k")
+    assert record is not None
+    assert record.state is State.UNCERTAIN
+    with pytest.raises(OutcomeUnknown):
+        getattr(caller(), form)("k", ["a2"])
+    assert world.effects() == stays
+
+
+@pytest.mark.parametrize("form", ["block", "run"])
+def test_an_sql_error_without_a_commit_is_a_failure_like_any_other(world: World, caller: Open, form: str) -> None:
+    user = caller()
+    for _ in range(2):  # also where the connection has seen a commit of ours before
+        with pytest.raises(Exception, match=r".") as told:
+            getattr(user, form)("k", ["b", "b"])
+        assert trouble(told.value) is Trouble.TAKEN
+        assert world.effects() == []
+    assert getattr(user, form)("k", ["b"]).replayed is False
+    with pytest.raises(Exception, match=r".") as told:
+        getattr(user, form)("other", ["c", "c"])
+    assert trouble(told.value) is Trouble.TAKEN
+    assert world.effects() == ["b"]
 
 
 def test_a_living_guard_of_the_same_key_keeps_it_busy(world: World, caller: Open) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,67 @@ def test_in_a_function(safe: RetrySafe) -> None:
     assert topics(safe) == []
     assert [call(7), call(7)] == [7, 7]
     assert topics(safe) == ["paid"]
+
+
+@pytest.fixture
+def rung(safe: RetrySafe, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[str]]]:
+    """What was in the outbox each time the bell rang, and whom the store told."""
+    heard: list[list[str]] = []
+
+    def wake() -> None:
+        heard.append(topics(safe))
+
+    safe.bell.attach(wake)
+    yield heard
+    safe.bell.detach(wake)
+
+
+def test_the_commit_rings_the_bell(safe: RetrySafe, rung: list[list[str]]) -> None:
+    """Else the job waits for the worker's next tick. After the commit: who looked before would see nothing."""
+    with safe.transaction(safe.tx, key="k", scope="t", request=1) as tx:
+        stage(tx, "paid", {})
+        tx.answer = Answer(201, {})
+    assert rung == [["paid"]]
+
+    @safe.transactional("pay:{order}", tx=safe.tx)
+    def pay(order: int, tx: sqlite3.Connection) -> int:
+        stage(tx, "more", {"order": order})
+        return order
+
+    call: Any = pay
+    call(7)
+    assert len(rung) == 2
+    assert sorted(rung[1]) == ["more", "paid"]
+    call(7)  # a replay
+    with safe.transaction(safe.tx, key="other", scope="t", request=1) as tx:
+        tx.answer = Answer(201, {})  # nothing staged
+    assert len(rung) == 2
+
+
+async def test_the_commit_of_async_code_rings_it_too(safe: RetrySafe, rung: list[list[str]]) -> None:
+    async with safe.transaction(safe.tx, key="k", scope="t", request=1) as tx:
+        await stage(tx, "paid", {})
+        tx.answer = Answer(201, {})
+    assert rung == [["paid"]]
+    await safe.async_store.aclose()
+
+
+@pytest.mark.store("postgres")
+def test_a_worker_elsewhere_hears_it_through_the_store(request: pytest.FixtureRequest) -> None:
+    url: str = request.getfixturevalue("postgres_url")
+    with RetrySafe(url) as safe, RetrySafe(url) as elsewhere, psycopg.connect(url) as connection:
+        safe.migrate()
+        store: Any = elsewhere.store
+        listening = threading.Thread(target=store.wait, args=(safe.bell.id, 300.0), daemon=True)
+        listening.start()
+        for number in range(100):
+            with safe.transaction(connection, key=f"k{number}", scope="t", request=1) as tx:
+                stage(tx, "paid", {})
+                tx.answer = Answer(201, {})
+            listening.join(0.1)  # it may not listen yet: then the next one is heard
+            if not listening.is_alive():
+                break
+        assert not listening.is_alive()
 
 
 def test_another_handle_is_refused(safe: RetrySafe) -> None:

@@ -28,6 +28,7 @@ from retrysafe.errors import (
 )
 from retrysafe.operations import undoing
 from retrysafe.operations.accepting import asked
+from retrysafe.operations.announcing import Habits
 from retrysafe.operations.endings import Ending, Stop, Undo
 from retrysafe.operations.failures import StepFailed, Unknown, told
 from retrysafe.operations.ground import Ground
@@ -43,6 +44,7 @@ class Declared(Protocol):
     version: int
     steps: dict[str, Step]
     max_attempts: int
+    habits: Habits
 
     @property
     def target(self) -> str: ...
@@ -62,8 +64,11 @@ UNDONE = Answer(409, {"error": "it was undone by a person"})
 GIVEN_UP = Answer(502, {"error": "it could not be finished and was undone"})
 
 
-def start(operation: Declared, task: Task, claim: Claim, events: Events, *, fresh: bool = False) -> Flow[Ended]:
-    """Claim, and if it is ours go on from wherever it stands. `fresh`: whoever accepted it has not begun it."""
+def start(
+    operation: Declared, task: Task, claim: Claim, events: Events, *, fresh: bool = False, not_sent: bool = False
+) -> Flow[Ended]:
+    """Claim, and if it is ours go on from wherever it stands. `fresh`: whoever accepted it has not begun it.
+    `not_sent`: a person says that nothing happened but what is written down."""
     outcome = yield from asked(operation, task, claim, events)
     if claim.resumes and isinstance(outcome, Mismatch):
         raise RunOver(task.key.value, claim.resumes.hex(), outcome.first_seen)
@@ -73,7 +78,7 @@ def start(operation: Declared, task: Task, claim: Claim, events: Events, *, fres
     if not isinstance(outcome, Execute):
         raise refusal(task, outcome)
     events.emit("new", claim.id, task.target)
-    answer = yield from attempt(operation, outcome, fresh, events)
+    answer = yield from attempt(operation, outcome, fresh, events, not_sent=not_sent)
     return Ended(answer, False, None, outcome.record)
 
 
@@ -100,12 +105,14 @@ def undone(operation: Declared, task: Task, claim: Claim, events: Events, cause:
     return Ended(answer, False, None, outcome.record)
 
 
-def attempt(operation: Declared, granted: Execute, fresh: bool, events: Events, undo: str = "") -> Flow[Answer]:
+def attempt(
+    operation: Declared, granted: Execute, fresh: bool, events: Events, *, undo: str = "", not_sent: bool = False
+) -> Flow[Answer]:
     """One attempt at a record we own. Its lease is kept until the end is written down."""
     record, fence = granted.record, granted.fence
     lease = Lease(record.id, record.key, fence, granted.until)
     try:
-        run = adopt(operation, granted, lease, fresh, events)
+        run = adopt(operation, granted, lease, fresh, events, not_sent=not_sent)
     except OperationChanged:
         # Left as it was found: unfinished, for whoever has the code that began it. The error may quote the journal.
         point, progress = record.point or "started", not_failed(record.progress, fence.attempt)
@@ -152,7 +159,7 @@ def not_failed(progress: bytes, attempt: int) -> bytes:
     return replace(journal, failed=journal.failures(attempt - 1), counted=attempt).encode()
 
 
-def adopt(operation: Declared, granted: Execute, lease: Lease, fresh: bool, events: Events) -> Run:
+def adopt(operation: Declared, granted: Execute, lease: Lease, fresh: bool, events: Events, *, not_sent: bool) -> Run:
     record = granted.record
     if record.target != operation.target:
         raise OperationChanged(operation.target, f"it was begun as {record.target!r}")
@@ -170,6 +177,8 @@ def adopt(operation: Declared, granted: Execute, lease: Lease, fresh: bool, even
             fresh=fresh,
             rule=operation.rule,
             events=events,
+            habits=operation.habits,
+            not_sent=not_sent,
         )
     except (ValueError, TypeError, KeyError) as error:
         raise OperationChanged(operation.target, f"its journal cannot be read: {error}") from error
@@ -197,6 +206,8 @@ def ended(operation: Declared, run: Run, result: Any, failure: Exception | None,
         return run.answer
     if isinstance(failure, LeaseLost):
         raise failure
+    if failure is None or isinstance(failure, Ending):
+        failure = left_out(run) or failure
     if isinstance(failure, Undo):
         return (yield from turn_back(operation, run, failure.answer, str(failure), events))
     if failure is None or isinstance(failure, Stop):
@@ -223,6 +234,15 @@ def check_complete(operation: Declared, run: Run) -> None:
     if run.place < len(run.journal.entries):
         missed = run.journal.entries[run.place].step
         raise OperationChanged(operation.target, f"it went on to {missed!r}, which the body no longer comes to")
+
+
+def left_out(run: Run) -> OperationChanged | None:
+    """A body that ends, and has not come to what may have been sent."""
+    try:
+        run.come_to("")
+    except OperationChanged as changed:
+        return changed
+    return None
 
 
 def finish(run: Run, answer: Answer, events: Events) -> Flow[Answer]:

@@ -11,15 +11,14 @@ from retrysafe.errors import LeaseLost, ResultNotStorable, UsageError
 from retrysafe.operations.endings import Ending
 from retrysafe.operations.failures import StepFailed, Unknown, told
 from retrysafe.operations.journal import Entry
-from retrysafe.operations.run import KEY_MARGIN, Run, commit, pauses
+from retrysafe.operations.run import KEY_MARGIN, Run, announce, commit, pauses
 from retrysafe.operations.steps import Step
 
 
 def foreign(run: Run, step: Step, place: int, known: Entry | None, given: dict[str, Any]) -> Flow[Any]:
     if known is not None and known.state == "done":
         return run.read_back(step, known)
-    if run.dirty:
-        yield from commit(run, run.journal)
+    yield from announce(run, step)
     args = step.dump_args(given, sealed=run.ground.sealer.active)
     begun = Entry(step.name, "begun", args, "", run.sent_since(place, known), given=run.given)
     if step.repeatable:

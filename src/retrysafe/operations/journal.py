@@ -79,6 +79,9 @@ class Journal:
     failed: int = 0
     failed_at: int = 0
     """When the last failure was counted."""
+    announced: str = ""
+    """The one step that may have happened after the entries without a trace (announcing.py). Empty: none, or nobody
+    says."""
     _blocks: Blocks = field(default=(), init=False, compare=False, repr=False)
     """Kept words of the entries (blocks.py). `replace` does not take them over; `but` and `with_entry` do."""
 
@@ -113,9 +116,10 @@ class Journal:
     def with_entry(self, place: int, entry: Entry) -> Journal:
         """The entry at its place: replaced if it is there, appended if it is the next."""
         assert place <= len(self.entries), "a step's place is the number of steps before it"
+        announced = self.announced if place < len(self.entries) else ""
         known = self.entries if place == len(self.entries) else self.entries[:place]
         entries = (*known, entry, *self.entries[place + 1 :])
-        return replace(self, entries=entries)._knowing(blocks.forget(self._blocks, place))
+        return replace(self, entries=entries, announced=announced)._knowing(blocks.forget(self._blocks, place))
 
     def encode(self) -> bytes:
         """What older code does not know it leaves out when it writes the journal anew, and is nothing it needs."""
@@ -125,6 +129,8 @@ class Journal:
             undoing = [answer.status, answer.body.decode("latin-1"), list(answer.headers)]
         whole: dict[str, Any] = {"undoing": undoing, "cause": self.cause, "at": self.at}
         whole |= {name: getattr(self, name) for name in _COUNTS if getattr(self, name)}
+        if self.announced:
+            whole["announced"] = self.announced
         entries = blocks.write(self.filled(), self.entries)
         rest = json.dumps(whole, separators=(",", ":"))[1:-1]
         given = f',"given":[{entries.givens}]' if entries.given else ""
@@ -147,7 +153,8 @@ class Journal:
         given += [""] * (len(whole["entries"]) - len(given))
         entries = tuple(Entry(*(*each, digest)) for each, digest in zip(whole["entries"], given, strict=True))
         counts = {name: whole.get(name, 0) for name in _COUNTS}
-        return cls(entries, undoing, whole["cause"], whole["at"], whole["v"], **counts)
+        announced = whole.get("announced", "")
+        return cls(entries, undoing, whole["cause"], whole["at"], whole["v"], **counts, announced=announced)
 
 
 _COUNTS = ("left", "counted", "failed", "failed_at")
@@ -177,5 +184,7 @@ def next_of(journal: Journal, point: str) -> str:
     begun = [entry.step for entry in journal.entries if entry.state == "begun"]
     if begun:
         return f"{begun[-1]} (may have been sent)"
+    if journal.announced:
+        return f"{journal.announced} (may have been sent)"
     done = f"after {journal.entries[-1].step}" if journal.entries else "the first"
     return f"the step {done} (not written down; it may have been sent)" if point or not journal.entries else ""

@@ -31,10 +31,11 @@ from retrysafe.operations.endings import Ending
 from retrysafe.operations.failures import StepFailed, Unknown, Unopened, told
 from retrysafe.operations.journal import Entry, Journal
 from retrysafe.operations.receipts import Inside, asked, check_not_late, name_record, texts
-from retrysafe.operations.run import Run, commit, pauses, truth
+from retrysafe.operations.run import Run, announce, commit, pauses, truth
 from retrysafe.operations.steps import Step
 from retrysafe.stores.sql.receipts import Mark, Receipts, receipts, same_database
-from retrysafe.transactions.effects import COMMITTED, FLUSH
+from retrysafe.transactions import parting
+from retrysafe.transactions.effects import FLUSH
 from retrysafe.transactions.failures import Trouble, trouble
 from retrysafe.transactions.staging import Staging
 
@@ -55,21 +56,25 @@ def local(run: Run, step: Step, place: int, known: Entry | None, given: dict[str
     if known is not None and known.state == "done":
         return run.read_back(step, known)
     run.ground.needed(step.name)
+    on_store = run.ground.kind == "store"
+    if on_store:
+        yield from announce(run, step)  # that another one comes, where it was announced
     if run.ground.kind == "elsewhere" and run.dirty and run.unwritten:
         yield from commit(run, run.journal)  # the rule that receipts are numbered by must be known before the second
 
     def settled(result: Any, text: str) -> tuple[Journal, Answer | None]:
         answer = result if isinstance(result, Answer) else None
-        kept = "" if answer is not None and run.ground.kind == "store" else text
+        kept = "" if answer is not None and on_store else text
         args = step.dump_args(given, sealed=run.ground.sealer.active)
         entry = Entry(step.name, "done", args, kept, run.earliest(), given=run.given)
-        return run.stamped(run.journal.with_entry(place, entry)), answer
+        journal = run.journal.with_entry(place, entry).but(announced=run.foresee() if on_store else "")
+        return run.stamped(journal), answer
 
     def work(handle: Any) -> Any:
         return step.function(handle, **given)
 
     changed = Change(step.name, f"{run.journal.number(step.name, place)}:{step.name}", work, settled, step.returns)
-    changed = replace(changed, backoff=step.backoff, final=step.final)
+    changed = replace(changed, backoff=step.backoff, final=step.final, announces=None if on_store else step)
     result = yield from persistently(run, changed, step.tries)
     return typed.load(run.journal.entries[place].result, step.returns) if result is LANDED else result
 
@@ -88,6 +93,8 @@ class Change:
     """Whether the result matters."""
     backoff: tuple[float, ...] = ()
     final: tuple[type[Exception], ...] = ()
+    announces: Step | None = None
+    """What the store is told before, where it is told of the commit only after it."""
 
 
 class Refused(Exception):
@@ -114,6 +121,7 @@ def persistently(run: Run, change: Change, tries: int) -> Flow[Any]:
             return LANDED
         if isinstance(failure, Refused):
             raise run.lost()
+        run.in_doubt |= run.ground.kind == "elsewhere" and trouble(failure) is Trouble.LOST
         if isinstance(failure, change.final):
             raise StepFailed(change.step, told(failure), final=True) from failure
         waits = contended if trouble(failure) is Trouble.AGAIN and contended else waiting
@@ -127,8 +135,10 @@ def persistently(run: Run, change: Change, tries: int) -> Flow[Any]:
 def once(run: Run, change: Change) -> Flow[Any]:
     ground = run.ground
     if ground.kind == "elsewhere":
-        if not (yield Persist(Renew(run.record.id, run.fence, micros(run.duration)), run.lease.until)):
-            raise run.lost()  # the user's commit cannot ask the fence, so it is asked just before
+        # The user's commit cannot ask the fence, so it is asked just before.
+        told = change.announces is not None and (yield from announce(run, change.announces))
+        if not told and not (yield Persist(Renew(run.record.id, run.fence, micros(run.duration)), run.lease.until)):
+            raise run.lost()
     elif not ground.known.install:
         ground.known.install = yield Install()  # before a transaction is open: an embedded store makes its tables now
     inside = with_store if ground.kind == "store" else with_receipt
@@ -197,31 +207,32 @@ def worked(run: Run, change: Change, statements: Receipts, staging: Staging) -> 
     mark = yield from statements.mark()
     try:
         result = yield Work(change.function, staging)
+        result = result if change.keeps else None
+        yield FLUSH
     except Exception as error:
-        if (yield from was_parted(statements, mark, error)):
+        if (yield from parting.parted(statements, mark, another(statements, mark), error)):
             raise parted(change.step) from error
         raise
-    result = result if change.keeps else None
-    yield FLUSH
     try:
         text = typed.dump(result, typed.kept_if(run.ground.sealer.active))
         result = typed.load(text, change.returns)
     except Exception as error:  # whatever the type's own constructor raises, among others
         raise ResultNotStorable(f"step {change.step!r}", str(error), rolled_back=True) from error
-    if not (yield from statements.whole(mark)):
+    try:
+        was_parted = yield from another(statements, mark)
+    except Exception as error:
+        # The step may have passed over an error of its own, after which PostgreSQL refuses ours.
+        if (yield from parting.parted(statements, mark, another(statements, mark), error)):
+            raise parted(change.step) from error
+        raise
+    if was_parted:
         raise parted(change.step)
     return result, text
 
 
-def was_parted(statements: Receipts, mark: Mark, error: Exception) -> Generator[Any, Any, bool]:
-    """Whether a step that raised had committed before. Where the database undid it, or does not answer any more
-    (PostgreSQL after an error of its own), nobody can ask."""
-    if trouble(error) in (Trouble.AGAIN, Trouble.LOST):
-        return False
-    try:
-        return not (yield from statements.whole(mark)) and (yield COMMITTED) is not False
-    except Exception:
-        return False
+def another(statements: Receipts, mark: Mark) -> Generator[Any, Any, bool]:
+    """Whether the open transaction is another one than the marked one."""
+    return not (yield from statements.whole(mark))
 
 
 def parted(step: str) -> Unknown:

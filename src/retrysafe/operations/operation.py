@@ -24,6 +24,7 @@ from retrysafe.engine.resolving import resolved
 from retrysafe.errors import ArgumentError, OperationChanged, OperationError, UsageError
 from retrysafe.operations import flow, perform, run, undoing
 from retrysafe.operations.accepting import Accepted, accept, submitted
+from retrysafe.operations.announcing import START, Habits, announce_in, leaves_no_trace
 from retrysafe.operations.essence import digest
 from retrysafe.operations.foreign import foreign
 from retrysafe.operations.ground import Ground, ground_of
@@ -64,6 +65,7 @@ class Operation:
         self.policy = policy or Policy(failures="release", retention=FOREVER)
         self.max_attempts = max_attempts
         self.steps: dict[str, Step] = {}
+        self.habits = Habits()
         self.unable: Callable[..., str] | None = None
         """Asked by the worker with the input, before it takes a run: why this code cannot go on with it, or nothing."""
         self._body: Callable[..., Any] | None = None
@@ -212,8 +214,8 @@ class Operation:
         return self._drive(self._resumed(record, fresh or submitted(record)))
 
     def resume_id(self, record_id: str | bytes, because: str = "") -> Any:
-        """The same, for a record known by its id (hex): what a person does. Where nobody knows how a step ended,
-        `because` says what showed that it did not happen; without it such a run is left alone."""
+        """The same, for a record known by its id (hex): what a person does. Where nobody knows how a step ended, or
+        whether it was sent, `because` says what showed that it did not happen; without it such a run is left alone."""
         return self._drive(self._resume_id(as_id(record_id), because))
 
     def undo_id(self, record_id: str | bytes, because: str) -> Any:
@@ -258,9 +260,16 @@ class Operation:
         asked = () if whose.request is None else (asked_with(self.name, whose.request),)
         first, *others = (*asked, fingerprint) if self.safe.forms == "current" else (fingerprint, *asked)
         task = self.safe.task(whose, self.target, first, self.policy, input=input_, alternatives=others)
-        claim = self._claim(task)
+        claim = self._announcing(self._claim(task))
         self._check_unclaimed(claim)
         return task, claim
+
+    def _announcing(self, claim: Claim) -> Claim:
+        """With the first step announced in the run's number, where it is foreseen."""
+        first = self.steps.get(self.habits.foresee(START)) if self.rule == BY_PLACE else None
+        if first is None or not leaves_no_trace(first, self.ground.kind):
+            return claim
+        return replace(claim, run=announce_in(claim.run, first.name))
 
     def same_request(self, record: Record, claim: Claim) -> bool:
         """Whether a record whose fingerprint is another stands for this call all the same: its arguments, read by this
@@ -307,11 +316,11 @@ class Operation:
             raise UsageError(f"there is no record {record_id.hex()!r}; `retrysafe operations list` shows their ids")
         if because.strip() and unknown(record, seen.now):
             yield from resolved(record_id, happened=False, answer=None, because=because)
-        return (yield from self._resumed(record, submitted(record)))
+        return (yield from self._resumed(record, submitted(record), not_sent=bool(because.strip())))
 
-    def _resumed(self, record: Record, fresh: bool) -> Flow[Ended]:
+    def _resumed(self, record: Record, fresh: bool, not_sent: bool = False) -> Flow[Ended]:
         task, claim = self._again(record)
-        return (yield from flow.start(self, task, claim, self.safe.events, fresh=fresh))
+        return (yield from flow.start(self, task, claim, self.safe.events, fresh=fresh, not_sent=not_sent))
 
     def _again(self, record: Record) -> tuple[Task, Claim]:
         key = Key(record.key, record.scope, cast("Any", record.kind))

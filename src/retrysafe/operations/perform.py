@@ -18,7 +18,8 @@ from retrysafe.operations.failures import Unopened, told
 from retrysafe.operations.local import Work
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import AfterCommit, AsyncTx, AsyncTxSource, Tx, TxSource
-from retrysafe.transactions.effects import Committed
+from retrysafe.transactions.drive import send_plainly
+from retrysafe.transactions.effects import Committed, Plainly
 from retrysafe.transactions.sources import source
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ def inside(tx: Tx, effect: Any) -> Any:
             return effect.function(tx.handle)
     if isinstance(effect, Committed):
         return getattr(tx, "committed", None)
+    if isinstance(effect, Plainly):
+        return send_plainly(tx)(effect.statement)
     return tx.flush()
 
 
@@ -128,6 +131,8 @@ async def ainside(tx: AsyncTx, effect: Any) -> Any:
             return await result if inspect.isawaitable(result) else result
     if isinstance(effect, Committed):
         return getattr(tx, "committed", None)
+    if isinstance(effect, Plainly):
+        return await send_plainly(tx)(effect.statement)
     return await tx.flush()
 
 

@@ -24,6 +24,7 @@ from retrysafe.engine.events import Events
 from retrysafe.engine.heartbeat import Lease
 from retrysafe.errors import LeaseLost, OperationChanged, OperationError, OutcomeUnrecorded, StoreError
 from retrysafe.operations import size
+from retrysafe.operations.announcing import START, Habits, announced_in, further, leaves_no_trace
 from retrysafe.operations.endings import Ending
 from retrysafe.operations.essence import digest
 from retrysafe.operations.failures import StepFailed
@@ -71,6 +72,8 @@ class Run:
         fresh: bool,
         rule: int = BY_PLACE,
         events: Events | None = None,
+        habits: Habits | None = None,
+        not_sent: bool = False,
     ) -> None:
         self.name = name
         self.steps = steps
@@ -83,7 +86,7 @@ class Run:
         self._asked = asked
         self._heard = clock()
         self._clock = clock
-        self.journal = Journal.decode(record.progress) if record.progress else Journal(rule=rule)
+        self.journal = read_journal(record, steps, rule, not_sent)
         self._events = events or Events()
         self._told_large = False
         attempt = self.fence.attempt
@@ -99,8 +102,14 @@ class Run:
         """Whether it was submitted so long ago that its keys would be older than they are, should this attempt die."""
         self.adopted = len(self.journal.entries)
         """How many entries there were when this attempt began."""
+        self.open = "" if self.first else self.journal.announced
+        """The step that an earlier attempt may have sent without a trace, until this one has come to it."""
+        self.in_doubt = False
+        """Whether a commit in the user's own database may have arrived, and only its receipt tells."""
         self.since = self.journal.at or record.created
         self.place = 0
+        self._habits = habits or Habits()
+        self._path = START
         self.advances = 0
         """How many advances of this attempt were committed."""
         self.unsure = False
@@ -145,6 +154,9 @@ class Run:
         if self.answer is not None:
             raise OperationError(f"step {step.name!r} was called after a local step had already returned the Answer")
         self.went_on()
+        self.come_to(step.name)
+        self._habits.learn(self._path, step.name)
+        self._path = further(self._path, step.name)
         place, self.place = self.place, self.place + 1
         if place >= len(self.journal.entries):
             return place, None
@@ -154,6 +166,30 @@ class Run:
                 self.name, f"its step number {place + 1} was {known.step!r} and is now {step.name!r}"
             )
         return place, known
+
+    def come_to(self, step: str) -> None:
+        """What other code may have sent without a trace comes at its place, or nothing does: anywhere else its key
+        would be another one. An empty name: the body ends."""
+        if not self.open or self.place < self.adopted:
+            return
+        if step != self.open:
+            now = f"this code comes to {step!r} there" if step else "this code does not come to it"
+            raise OperationChanged(
+                self.name,
+                f"{self.open!r} may have been sent as its step number {self.adopted + 1}, and {now}; a person who "
+                "knows that it was not sent can say so: retrysafe operations --resume ID --because TEXT",
+            )
+        self.open = ""
+
+    def foresee(self) -> str:
+        """The step that may happen after the next commit without a trace of its own; empty if nobody can tell."""
+        name = self._habits.foresee(self._path)
+        return self.to_announce(self.steps[name]) if name in self.steps else ""
+
+    def to_announce(self, step: Step) -> str:
+        """What is written down before a step: its name, where that matters."""
+        by_place = self.journal.rule == BY_PLACE
+        return step.name if by_place and leaves_no_trace(step, self.ground.kind) else ""
 
     def went_on(self) -> None:
         """The body caught a failure and goes on: from now on that is how it went, in every later attempt too."""
@@ -236,7 +272,7 @@ class Run:
         if journal.entries and journal.entries[-1].state == "begun":
             last = journal.entries[-1].but(error=cause)
             journal = journal.with_entry(len(journal.entries) - 1, last)
-        told = self.first or self.place > self.adopted
+        told = (self.first or self.place > self.adopted) and not self.in_doubt
         return replace(journal, cause=cause, left=attempt if told else 0, counted=attempt, failed=self.failures)
 
     def beginning_now(self) -> Journal:
@@ -245,6 +281,17 @@ class Run:
 
     def lost(self) -> LeaseLost:
         return LeaseLost(self.record.key, self.fence.attempt)
+
+
+def read_journal(record: Record, steps: dict[str, Step], rule: int, not_sent: bool) -> Journal:
+    """`not_sent`: whoever began it says that the step it announced was never sent."""
+    journal = Journal.decode(record.progress) if record.progress else born(record.run, steps, rule)
+    return journal.but(announced="") if not_sent else journal
+
+
+def born(run: bytes, steps: dict[str, Step], rule: int) -> Journal:
+    """The journal of a run of which there is nothing but its number."""
+    return Journal(rule=rule, announced=announced_in(run, steps) if rule == BY_PLACE else "")
 
 
 current: ContextVar[Run | None] = ContextVar("retrysafe_run", default=None)
@@ -311,6 +358,15 @@ def commit(run: Run, journal: Journal, on_lapse: OnLapse = "resume") -> Flow[Non
     if not (yield Persist(run.advance(journal, on_lapse), run.lease.until)):
         raise run.lost()
     run.advanced(journal)
+
+
+def announce(run: Run, step: Step) -> Flow[bool]:
+    """Before a step: write down that it may happen, unless the last commit has said so. Says whether it was written."""
+    name = run.to_announce(step)
+    if run.journal.announced == name and not (run.dirty and step.kind == "foreign"):
+        return False
+    yield from commit(run, run.journal.but(announced=name))
+    return True
 
 
 def count_anew(run: Run) -> Flow[None]:

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from retrysafe.engine.effects import Pause
+from retrysafe.engine.effects import Announce, Pause, Ring
 from retrysafe.engine.resending import SETTLE_LIMIT
 from retrysafe.stores.mongo.plans import Command
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import AsyncTx, AsyncTxSource, Tx, TxSource
-from retrysafe.transactions.effects import Begin, Body, Committed, End, Flush, TxEffect, TxFlow
+from retrysafe.transactions.effects import Begin, Body, Committed, End, Flush, Plainly, TxEffect, TxFlow
 
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
@@ -52,6 +52,11 @@ class Stage:
             return time.sleep(effect.seconds)
         if isinstance(effect, Committed):
             return getattr(self.tx, "committed", None)
+        if isinstance(effect, Plainly):
+            return send_plainly(self._open())(effect.statement)
+        if isinstance(effect, Ring):
+            bell = self._safe.bell
+            return self._safe.performer()(Announce(bell.id)) if bell.ring() else None
         return self._safe.execute(effect)
 
     def close(self) -> None:
@@ -108,6 +113,11 @@ class AsyncStage:
             return await _sleep(effect.seconds)
         if isinstance(effect, Committed):
             return getattr(self.tx, "committed", None)
+        if isinstance(effect, Plainly):
+            return await send_plainly(self._open())(effect.statement)
+        if isinstance(effect, Ring):
+            bell = self._safe.bell
+            return await self._safe.async_performer()(Announce(bell.id)) if bell.ring() else None
         return await self._safe.aexecute(effect)
 
     async def close(self) -> None:
@@ -135,6 +145,11 @@ class AsyncStage:
         block, self._block, self.tx = self._block, None, None
         assert block is not None, "a transaction is open"
         await through_cancels(block.__aexit__(None, None, None))
+
+
+def send_plainly(tx: Tx | AsyncTx) -> Callable[[Statement], Any]:
+    """How a transaction is spoken to after an error, where its handle would refuse."""
+    return getattr(tx, "send_plainly", tx.send)
 
 
 def advance(flow: TxFlow[R], stage: Stage, move: Callable[[], TxEffect], *, bodies: bool = True) -> R | Body:

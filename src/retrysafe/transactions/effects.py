@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from retrysafe.core.ops import Op
 from retrysafe.core.records import Answer
-from retrysafe.engine.effects import Pause
+from retrysafe.engine.effects import Pause, Ring
 from retrysafe.engine.events import Events
 from retrysafe.engine.sealing import Sealer
 from retrysafe.stores.mongo.settings import Home
@@ -52,7 +52,14 @@ class Committed:
     """Whether the user's code committed the transaction itself: True, False, or None where the handle does not tell."""
 
 
-TxEffect = Begin | End | Flush | Body | Committed | Statement | Pause | Op[Any]
+@dataclass(frozen=True, slots=True)
+class Plainly:
+    """Send it past what the user's handle thinks of its transaction: after an error some refuse everything."""
+
+    statement: Statement
+
+
+TxEffect = Begin | End | Flush | Body | Committed | Plainly | Ring | Statement | Pause | Op[Any]
 TxFlow = Generator[TxEffect, Any, R]
 
 BEGIN, FLUSH, COMMIT, ROLLBACK, COMMITTED = Begin(), Flush(), End("commit"), End("rollback"), Committed()

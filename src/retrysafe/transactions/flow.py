@@ -27,7 +27,7 @@ from retrysafe.core.ops import Claim, ClaimReply, Complete, Install, Lookup, Loo
 from retrysafe.core.outcomes import Busy, Mismatch, Outcome, Replay, Uncertain
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.times import SECOND
-from retrysafe.engine.effects import Pause
+from retrysafe.engine.effects import Pause, Ring
 from retrysafe.engine.events import Name
 from retrysafe.engine.guard import POLL, Ended, Task, Unstorable, is_final, refusal, replayed
 from retrysafe.errors import (
@@ -42,8 +42,9 @@ from retrysafe.stores.base import Plan
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import Names
 from retrysafe.stores.sql.receipts import Look, Mark, Split
+from retrysafe.transactions import parting
 from retrysafe.transactions.base import AfterCommit, Held
-from retrysafe.transactions.effects import BEGIN, COMMIT, COMMITTED, FLUSH, ROLLBACK, Body, Place, TxFlow, TxWork
+from retrysafe.transactions.effects import BEGIN, COMMIT, FLUSH, ROLLBACK, Body, Place, TxFlow, TxWork
 from retrysafe.transactions.failures import Trouble, meaning, trouble
 from retrysafe.transactions.receipting import Receipts, receipts
 from retrysafe.transactions.staging import Staging
@@ -133,6 +134,8 @@ def attempt(claim: Claim, task: Task, work: TxWork, place: Place) -> TxFlow[Ende
     except Exception as error:  # the database said no at the last moment: a deferred constraint, for one
         return (yield from failed(claim, task, work, place, error))
     place.events.emit("completed", claim.id, task.target)
+    if staging.jobs:
+        yield Ring()
     if hook_failed is not None:
         raise hook_failed
     return Ended(answer, False, result, record._replace(answer=answer))
@@ -142,10 +145,17 @@ def receipted(claim: Claim, task: Task, place: Place, entered: Entered, answer: 
     """The receipt, last. What is left to do is the commit."""
     (statements, look, grant), mark = entered
     try:
-        record = yield from ours(statements.write(claim, look, grant, sealed_answer(place, claim, answer), mark))
+        record = yield from statements.write(claim, look, grant, sealed_answer(place, claim, answer), mark)
     except Split:
         yield ROLLBACK
         raise (yield from split(claim, task, place)) from None
+    except Exception as error:
+        # The body may have passed over an error of its own, after which PostgreSQL refuses ours.
+        was_parted = yield from parted(claim, entered, error)
+        yield ROLLBACK
+        if was_parted:
+            raise (yield from split(claim, task, place)) from error
+        raise read(error) from error
     if record is None:
         yield ROLLBACK
         raise Undone("another caller settled the key first")
@@ -153,16 +163,9 @@ def receipted(claim: Claim, task: Task, place: Place, entered: Entered, answer: 
 
 
 def parted(claim: Claim, entered: Entered, error: Exception | None = None) -> TxFlow[bool]:
-    """Whether a body that is about to be rolled back has committed something before. Where the database undid it, or
-    does not answer any more (PostgreSQL after an error of its own), nobody can ask."""
-    if error is not None and trouble(error) in (Trouble.AGAIN, Trouble.LOST):
-        return False
-    try:
-        if not (yield from entered.opened.statements.parted(claim, entered.mark)):
-            return False
-        return (yield COMMITTED) is not False
-    except Exception:
-        return False
+    """Whether a body that is about to be rolled back has committed something before."""
+    statements, mark = entered.opened.statements, entered.mark
+    return (yield from parting.parted(statements, mark, statements.parted(claim, mark), error))
 
 
 def given_back(task: Task, record: Record, place: Place) -> Ended:
@@ -263,9 +266,14 @@ def ours(plan: Plan[Statement, R]) -> TxFlow[R]:
         raise
     except Exception as error:
         yield ROLLBACK
-        if trouble(error) is Trouble.AGAIN:
-            raise Undone(f"the database undid it because of others ({error})") from error
-        raise meaning(error) from error
+        raise read(error) from error
+
+
+def read(error: Exception) -> Exception:
+    """What the database's word to one of our own statements means; the transaction is over."""
+    if trouble(error) is Trouble.AGAIN:
+        return Undone(f"the database undid it because of others ({error})")
+    return meaning(error)
 
 
 # Getting out ----------------------------------------------------------------------------------------------------------

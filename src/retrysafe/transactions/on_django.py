@@ -40,6 +40,12 @@ class DjangoTx:
             cursor.execute(statement.sql, values or None)
             return [tuple(row) for row in cursor.fetchall()] if cursor.description is not None else []
 
+    def send_plainly(self, statement: Statement) -> Rows:
+        """By the driver's own connection: after an error Django refuses every query of an atomic block."""
+        with self.handle.connection.cursor() as cursor:
+            cursor.execute(statement.sql, statement.values or None)
+            return [tuple(row) for row in cursor.fetchall()] if cursor.description is not None else []
+
     def _step(self, step: str, values: Mapping[str, Any]) -> Rows:
         with self.handle.cursor() as cursor:
             cursor.execute(step, values or None)

@@ -88,8 +88,9 @@ class Commits:
             event.listen(session, "after_commit", self._committed)
             event.listen(session, "after_rollback", self._rolled_back)
 
-    def _committed(self, _: Any) -> None:
-        self.seen = True
+    def _committed(self, session: Session) -> None:
+        if not session.in_nested_transaction():  # the end of a savepoint commits nothing
+            self.seen = True
 
     def _rolled_back(self, _: Any) -> None:
         self.seen = bool(self.seen)
@@ -110,10 +111,16 @@ class SqlalchemyTx:
         self.dialect: Dialect = DIALECTS[self.dialect_name]
         self._locked = Locked()
         self._commits = Commits(handle if isinstance(handle, Session) else None)
+        self._first = connect()
 
     @property
     def committed(self) -> bool | None:
         return self._commits.seen
+
+    def send_plainly(self, statement: Statement) -> Rows:
+        """A session whose flush failed lends its connection no more; the one it began on is there still."""
+        result = self._first.execute(clause(statement.sql), dict(statement.values))
+        return [tuple(row) for row in result] if result.returns_rows else []
 
     def send(self, statement: Statement) -> Rows:
         on = self._connect()

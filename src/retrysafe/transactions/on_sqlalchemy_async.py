@@ -19,9 +19,10 @@ from retrysafe.transactions.write_lock import locked
 class AsyncSqlalchemyTx:
     """The twin of SqlalchemyTx."""
 
-    def __init__(self, handle: AsyncSession | AsyncConnection, vendor: str) -> None:
+    def __init__(self, handle: AsyncSession | AsyncConnection, first: AsyncConnection) -> None:
         self.handle = handle
-        self.dialect_name = dialect_named(vendor)
+        self._first = first
+        self.dialect_name = dialect_named(first.dialect.name)
         self.dialect: Dialect = DIALECTS[self.dialect_name]
         self._locked = Locked()
         self._on: AsyncConnection | None = None
@@ -30,6 +31,11 @@ class AsyncSqlalchemyTx:
     @property
     def committed(self) -> bool | None:
         return self._commits.seen
+
+    async def send_plainly(self, statement: Statement) -> Rows:
+        """The twin of SqlalchemyTx's."""
+        result = await self._first.execute(clause(statement.sql), dict(statement.values))
+        return [tuple(row) for row in result] if result.returns_rows else []
 
     async def send(self, statement: Statement) -> Rows:
         connected = await connection_of(self.handle)
@@ -86,7 +92,7 @@ async def _begun(given: AsyncSession | AsyncConnection, name: str) -> AsyncItera
     await given.begin()
     tx = None
     try:
-        tx = AsyncSqlalchemyTx(given, (await connection_of(given)).dialect.name)
+        tx = AsyncSqlalchemyTx(given, await connection_of(given))
         await tx.lock()
         yield tx
         await given.commit()

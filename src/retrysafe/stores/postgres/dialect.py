@@ -21,6 +21,7 @@ CAPABILITIES = Capabilities(
     lists_by_id=True,
 )
 
+_BEGAN = "(extract(epoch FROM transaction_timestamp()) * 1000000)::bigint"
 _PATIENCE = "patience AS (SELECT set_config('lock_timeout', '2000', true))"
 
 # statement_timestamp() is one moment for the whole statement, also while it waits for a row: a claimant that
@@ -39,7 +40,8 @@ DIALECT = Dialect(
     brief="patience AS (SELECT set_config('lock_timeout', '100', true))",
     parameter="%({})s",
     try_lock="pg_try_advisory_xact_lock(CAST(:lock AS bigint))",
-    began="(extract(epoch FROM transaction_timestamp()) * 1000000)::bigint",
+    began=_BEGAN,
+    note_began=f"CAST(set_config('retrysafe.began', CAST({_BEGAN} AS text), false) AS bigint)",
 )
 
 _OPTIONS = frozenset({"table", "schema", "pool", "pool_timeout"})

@@ -48,6 +48,8 @@ class Dialect:
     """Whether this transaction now holds the lock numbered `:lock`; 1 where opening it took the only lock there is."""
     began: str = "0"
     """A number that is another one in the next transaction; 0 where a savepoint tells instead."""
+    note_began: str = ""
+    """The same, kept where it stays if this transaction is committed; empty where the database has no such place."""
     savepoint: str = 'SAVEPOINT "{}"'
     release: str = 'RELEASE "{}"'
     no_savepoint: str = "no such savepoint"
@@ -86,6 +88,7 @@ class Dialect:
             "patience": self.patience,
             "try_lock": self.try_lock,
             "began": self.began,
+            "note_began": self.note_began or self.began,
             "forever": str(FOREVER),
             "hour": str(KEPT_AFTER_COMPLETION),
             "closed": str(CLOSED),

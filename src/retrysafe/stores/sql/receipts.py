@@ -92,6 +92,13 @@ class Receipts:
             return False
         return True
 
+    def committed(self, mark: Mark) -> Plan[Statement, bool | None]:
+        """Whether the marked transaction was committed, once nothing is open any more; None where nobody can tell."""
+        if "receipt_committed" not in self._texts:
+            return None
+        said = yield Statement(self._texts["receipt_committed"], {"began": mark.began})
+        return bool(said[0][0])
+
     def parted(self, claim: Claim, mark: Mark) -> Plan[Statement, bool]:
         """Whether the open transaction is another one by now."""
         return not (yield from self.whole(mark))

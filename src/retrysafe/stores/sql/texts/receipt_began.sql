@@ -1,2 +1,2 @@
 -- When this transaction began.
-SELECT {began}
+SELECT {note_began}
