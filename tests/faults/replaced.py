@@ -38,7 +38,7 @@ LOCKED = {"InProgress", "StoreUnavailable"}
 on SQLite its heartbeat was stopped in the middle of a write. Nobody takes over before it goes on; nothing was done."""
 
 UNCLEAR = "StoreUnclear"
-"""And what a caller is told whose claim was held back until it had asked often enough: maybe it is claimed, nothing ran."""
+"""And what a caller is told whose claim was held back until it had asked often enough: nothing ran."""
 
 UNRECORDED = "OutcomeUnrecorded"
 """And what a caller is told whose end was held back until its lease was over: it ran, and that is not written down."""
