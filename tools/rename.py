@@ -62,12 +62,19 @@ def read_table(text: str) -> list[Row]:
     return rows
 
 
-def find_definition(source: str, name: str) -> tuple[int, int] | None:
+def find_definition(source: str, name: str) -> tuple[int, int] | None:  # noqa: PLR0912  one case for each way to define
     """Where a (dotted) name is defined: zero-based line and column of the identifier itself."""
     *owners, last = name.split(".")
     body: list[ast.stmt] = ast.parse(source).body
     for owner in owners:
-        found = next((node for node in _walk(body) if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name == owner), None)
+        found = next(
+            (
+                node
+                for node in _walk(body)
+                if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name == owner
+            ),
+            None,
+        )
         if found is None:
             return None
         body = found.body
@@ -79,7 +86,9 @@ def find_definition(source: str, name: str) -> tuple[int, int] | None:
     lines = source.splitlines()
     for node in _walk(body):
         match node:
-            case ast.FunctionDef(name=found_name) | ast.AsyncFunctionDef(name=found_name) | ast.ClassDef(name=found_name) if found_name == last:
+            case (
+                ast.FunctionDef(name=found_name) | ast.AsyncFunctionDef(name=found_name) | ast.ClassDef(name=found_name)
+            ) if found_name == last:
                 column = re.compile(rf"\b{re.escape(last)}\b").search(lines[node.lineno - 1], node.col_offset)
                 return (node.lineno - 1, column.start()) if column else None
             case ast.AnnAssign(target=ast.Name(id=found_name) as target) if found_name == last:
@@ -198,8 +207,105 @@ def replace(source: str, edits: Iterable[Edit]) -> str:
     return "".join(lines)
 
 
+def name_module(file: Path) -> str:
+    return ".".join(file.with_suffix("").relative_to(PACKAGE.parent).parts)
+
+
+def find_target(row: Row) -> Path:
+    """Where a file goes: a bare name stays in its folder, a path counts from the package."""
+    return PACKAGE / row.new if "/" in row.new else (PACKAGE / row.where).with_name(row.new)
+
+
+def rename_imports(source: str, old: str, new: str) -> str:
+    """A module has another name: in dotted paths everywhere, and where it was imported by its last part alone."""
+    source = re.sub(rf"\b{re.escape(old)}\b(?!\.py)", new, source)
+    (old_package, _, old_last), (new_package, _, new_last) = old.rpartition("."), new.rpartition(".")
+    edits = []
+    tree = ast.parse(source)
+    renamed = False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == old_package and old_package == new_package:
+            for alias in node.names:
+                if alias.name == old_last:
+                    edits.append(Edit(alias.lineno - 1, alias.col_offset, alias.col_offset + len(old_last), new_last))
+                    renamed = renamed or alias.asname is None
+    if renamed:
+        edits += [
+            Edit(node.lineno - 1, node.col_offset, node.col_offset + len(old_last), new_last)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Name) and node.id == old_last
+        ]
+    return replace_columns(source, edits)
+
+
+def replace_columns(source: str, edits: Iterable[Edit]) -> str:
+    """`ast` counts columns in bytes."""
+    lines = source.encode().splitlines(keepends=True)
+    for edit in sorted(set(edits), reverse=True):
+        line = lines[edit.line]
+        lines[edit.line] = line[: edit.start] + edit.new.encode() + line[edit.end :]
+    return b"".join(lines).decode()
+
+
+def list_texts() -> Iterator[Path]:
+    kept = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in kept.stdout.splitlines():
+        if name.endswith((".py", ".md", ".toml", ".sql", ".lua", ".txt", "Makefile")) and "renames" not in name:
+            yield ROOT / name
+
+
+def move_files(rows: Iterable[Row]) -> None:
+    moves = [
+        (PACKAGE / row.where, find_target(row)) for row in rows if not row.old and (ROOT / PACKAGE / row.where).exists()
+    ]
+    for old, new in moves:
+        subprocess.run(["git", "mv", str(old), str(new)], cwd=ROOT, check=True)
+    for path in list_texts():
+        text = before = path.read_text()
+        for old, new in moves:
+            if path.suffix == ".py":
+                text = rename_imports(text, name_module(old), name_module(new))
+            else:
+                text = re.sub(rf"\b{re.escape(name_module(old))}\b(?!\.py)", name_module(new), text)
+            for short in (old, old.relative_to(PACKAGE)):
+                text = re.sub(
+                    rf"(?<![\w/]){re.escape(str(short))}\b",
+                    str(new if short == old else new.relative_to(PACKAGE)),
+                    text,
+                )
+        if text != before:
+            path.write_text(text)
+
+
+def rename_quoted(rows: Iterable[Row]) -> None:
+    """Names between backticks in comments and pages, where the old name means one thing and is defined nowhere now."""
+    meanings: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        if row.old:
+            meanings[row.old.rpartition(".")[2]].add(row.new)
+    sources = "\n".join(path.read_text() for path in list_texts() if path.suffix == ".py")
+    known = {
+        old: next(iter(new))
+        for old, new in meanings.items()
+        if len(new) == 1 and not re.search(rf"\b(def|class) {re.escape(old)}\b|\b{re.escape(old)}\s*[:=]", sources)
+    }
+    for path in list_texts():
+        text = path.read_text()
+        new_text = re.sub(r"`(\w+)(\(\))?`", lambda it: f"`{known.get(it[1], it[1])}{it[2] or ''}`", text)
+        if new_text != text:
+            path.write_text(new_text)
+
+
 def apply_rows(rows: Iterable[Row], command: str) -> int:
     """Rename what is still there under its old name. Returns how many rows could not be found."""
+    rows = list(rows)
+    missing = rename_identifiers([row for row in rows if row.old], command)
+    move_files(rows)
+    rename_quoted(rows)
+    return missing
+
+
+def rename_identifiers(rows: Iterable[Row], command: str) -> int:
     server = Server(command, ROOT)
     gathered: dict[Path, list[Edit]] = defaultdict(list)
     missing = 0
@@ -232,7 +338,7 @@ def check_rows(rows: Iterable[Row]) -> list[str]:
             wrong.append(f"{row.where}: no such file below {PACKAGE}")
             continue
         if not row.old:
-            if (file.parent / row.new).exists() and (row.new, "") not in leaving:
+            if (ROOT / find_target(row)).exists() and (str(find_target(row).relative_to(PACKAGE)), "") not in leaving:
                 wrong.append(f"{row.where}: {row.new} exists already")
             continue
         source = file.read_text()
