@@ -263,6 +263,8 @@ def move_files(rows: Iterable[Row]) -> None:
     for path in list_texts():
         text = before = path.read_text()
         for old, new in moves:
+            if old.stem not in text:
+                continue
             if path.suffix == ".py":
                 text = rename_imports(text, name_module(old), name_module(new))
             else:
