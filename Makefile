@@ -16,6 +16,7 @@ test: setup     ## the whole suite, on real servers that it starts and stops by 
 check: setup lint type    ## everything CI checks beside the tests
 	@for page in diagram errors_page cli_page stores_page; do $(PY) -m tools.$$page --check || exit 1; done
 	@$(PY) tools/fragments.py --check
+	@$(PY) -m tools.invariants --check
 
 fmt: setup      ## format the code
 	@.venv/bin/ruff format src tests tools examples benchmarks
@@ -60,6 +61,9 @@ proof-stores: setup  ## every store: 64 claimers for 2,000 keys, and 200 kills u
 proof-steady: setup  ## tests that fail by chance: Redis' connections 50 times beside a load of 8 (RUNS=, LOAD=; SUITE=1 all tests)
 	@$(PY) tools/steady.py --runs $(or $(RUNS),50) --load $(or $(LOAD),8) $(if $(SUITE),--suite)
 
+release-check:  ## build wheel and sdist, and try them in empty environments on every Python of the classifiers
+	@python3 tools/release_check.py
+
 lock: setup     ## write the hashed locks anew
 	@python3 tools/lock.py
 
@@ -69,4 +73,4 @@ setup:
 setup-demo:
 	@python3 tools/bootstrap.py demo
 
-.PHONY: help demo test check fmt lint type bench bench-quick bench-full bench-page docs soak proof proof-stores proof-steady lock setup setup-demo
+.PHONY: help demo test check fmt lint type bench bench-quick bench-full bench-page docs soak proof proof-stores proof-steady release-check lock setup setup-demo

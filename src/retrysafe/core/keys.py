@@ -140,6 +140,8 @@ class Template:
 
     @classmethod
     def parse(cls, text: str) -> Template:
+        if not isinstance(text, str):
+            raise TemplateError(repr(text), 'a key is written as a text that names arguments: "receipt:{order_id}"')
         try:
             pieces = list(Formatter().parse(text))
         except ValueError as error:

@@ -1,0 +1,388 @@
+"""Rename identifiers by a kept table, so that a branch, a note or a stack trace can be translated.
+
+    python tools/rename.py apply tools/renames.tsv      rename in this tree what has not been renamed yet
+    python tools/rename.py check tools/renames.tsv      is every name there, and every new one free?
+    python tools/rename.py translate < trace.txt        print the text with the names of today
+
+A row of the table is `where<TAB>old<TAB>new`. `where` is a file below `src/retrysafe`; `old` is a name in it, with the
+class in front of a method or attribute (`Ear.deaf`). A row without an `old` moves the file itself.
+
+`apply` asks basedpyright's language server for every place that means the same thing, so it has to be installed:
+`pip install basedpyright`. All rows are looked up in one unchanged tree and then written together, so that two rows may
+swap a name. Comments, docstrings and pages are changed where they quote a name between backticks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlparse
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = Path("src/retrysafe")
+FOLDERS = ("src", "tests", "tools", "examples", "benchmarks")
+TABLE = Path(__file__).with_name("renames.tsv")
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    where: str
+    old: str
+    new: str
+
+
+class Edit(NamedTuple):
+    """One identifier to be replaced: zero-based line and columns."""
+
+    line: int
+    start: int
+    end: int
+    new: str
+
+
+def read_table(text: str) -> list[Row]:
+    """Lines that begin with # and empty lines are for people."""
+    rows = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        parts = line.split("\t")
+        if len(parts) != 3:
+            raise SystemExit(f"line {number} of the table is {line!r}: write `where<TAB>old<TAB>new`")
+        rows.append(Row(*(part.strip() for part in parts)))
+    return rows
+
+
+def find_definition(source: str, name: str) -> tuple[int, int] | None:  # noqa: PLR0912  one case for each way to define
+    """Where a (dotted) name is defined: zero-based line and column of the identifier itself."""
+    *owners, last = name.split(".")
+    body: list[ast.stmt] = ast.parse(source).body
+    for owner in owners:
+        found = next(
+            (
+                node
+                for node in _walk(body)
+                if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name == owner
+            ),
+            None,
+        )
+        if found is None:
+            return None
+        body = found.body
+        if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef):
+            arguments = found.args
+            for each in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
+                if each.arg == last:
+                    return each.lineno - 1, each.col_offset
+    lines = source.splitlines()
+    for node in _walk(body):
+        match node:
+            case (
+                ast.FunctionDef(name=found_name) | ast.AsyncFunctionDef(name=found_name) | ast.ClassDef(name=found_name)
+            ) if found_name == last:
+                column = re.compile(rf"\b{re.escape(last)}\b").search(lines[node.lineno - 1], node.col_offset)
+                return (node.lineno - 1, column.start()) if column else None
+            case ast.AnnAssign(target=ast.Name(id=found_name) as target) if found_name == last:
+                return target.lineno - 1, target.col_offset
+            case ast.Assign(targets=targets):
+                for target in targets:
+                    for leaf in ast.walk(target):
+                        if isinstance(leaf, ast.Name) and leaf.id == last:
+                            return leaf.lineno - 1, leaf.col_offset
+    for statement in body:  # an attribute that a method makes
+        for leaf in ast.walk(statement):
+            if isinstance(leaf, ast.Attribute) and leaf.attr == last and isinstance(leaf.ctx, ast.Store):
+                assert leaf.end_col_offset is not None
+                assert leaf.end_lineno is not None
+                return leaf.end_lineno - 1, leaf.end_col_offset - len(last)
+    return None
+
+
+def _walk(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements of a scope, those below `if` and `try` too, not those of inner functions and classes."""
+    for node in body:
+        yield node
+        if isinstance(node, ast.If | ast.Try | ast.With):
+            yield from _walk(node.body)
+            yield from _walk(getattr(node, "orelse", []))
+            yield from _walk(getattr(node, "finalbody", []))
+            for handler in getattr(node, "handlers", []):
+                yield from _walk(handler.body)
+
+
+class Server:
+    """The language server: one request at a time."""
+
+    def __init__(self, command: str, root: Path) -> None:
+        self._process = subprocess.Popen([command, "--stdio"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._number = 0
+        self._opened: set[Path] = set()
+        capabilities = {"workspace": {"configuration": True, "workspaceEdit": {"documentChanges": True}}}
+        self.ask(
+            "initialize",
+            processId=None,
+            rootUri=root.as_uri(),
+            workspaceFolders=[{"uri": root.as_uri(), "name": "tree"}],
+            capabilities=capabilities,
+        )
+        self.tell("initialized")
+        for folder in FOLDERS:  # the server looks only into files that it was shown
+            for file in sorted((root / folder).rglob("*.py")):
+                self.open(file)
+
+    def ask(self, method: str, **parameters: Any) -> Any:
+        self._number += 1
+        self._send({"id": self._number, "method": method, "params": parameters})
+        while True:
+            message = self._receive()
+            if "method" in message and "id" in message:  # the server asks for settings: it takes those of the file
+                items = message["params"].get("items", []) if message.get("params") else []
+                self._send({"id": message["id"], "result": [None for _ in items]})
+            elif message.get("id") == self._number and "method" not in message:
+                if "error" in message:
+                    raise SystemExit(f"{method} was refused: {message['error']['message']}")
+                return message["result"]
+
+    def tell(self, method: str, **parameters: Any) -> None:
+        self._send({"method": method, "params": parameters})
+
+    def open(self, file: Path) -> None:
+        if file not in self._opened:
+            self._opened.add(file)
+            document = {"uri": file.as_uri(), "languageId": "python", "version": 1, "text": file.read_text()}
+            self.tell("textDocument/didOpen", textDocument=document)
+
+    def rename(self, file: Path, position: tuple[int, int], new: str) -> dict[Path, list[Edit]]:
+        self.open(file)
+        where = {"line": position[0], "character": position[1]}
+        answer = self.ask("textDocument/rename", textDocument={"uri": file.as_uri()}, position=where, newName=new)
+        edits: dict[Path, list[Edit]] = defaultdict(list)
+        for document in (answer or {}).get("documentChanges", []):
+            if "textDocument" not in document:
+                continue
+            path = Path(unquote(urlparse(document["textDocument"]["uri"]).path))
+            for each in document["edits"]:
+                start, end = each["range"]["start"], each["range"]["end"]
+                edits[path].append(Edit(start["line"], start["character"], end["character"], each["newText"]))
+        return edits
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _send(self, message: dict[str, Any]) -> None:
+        body = json.dumps({"jsonrpc": "2.0", **message}).encode()
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        self._process.stdin.flush()
+
+    def _receive(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        size = 0
+        while line := self._process.stdout.readline().strip():
+            name, _, value = line.partition(b":")
+            if name.lower() == b"content-length":
+                size = int(value)
+        if not size:
+            raise SystemExit("the language server ended")
+        answer: dict[str, Any] = json.loads(self._process.stdout.read(size))
+        return answer
+
+
+def replace(source: str, edits: Iterable[Edit]) -> str:
+    """Identifiers do not overlap; the last ones go first, so that the columns of the others stay."""
+    lines = source.splitlines(keepends=True)
+    for edit in sorted(set(edits), reverse=True):
+        line = lines[edit.line]
+        lines[edit.line] = line[: edit.start] + edit.new + line[edit.end :]
+    return "".join(lines)
+
+
+def name_module(file: Path) -> str:
+    return ".".join(file.with_suffix("").relative_to(PACKAGE.parent).parts)
+
+
+def find_target(row: Row) -> Path:
+    """Where a file goes: a bare name stays in its folder, a path counts from the package."""
+    return PACKAGE / row.new if "/" in row.new else (PACKAGE / row.where).with_name(row.new)
+
+
+def rename_imports(source: str, old: str, new: str) -> str:
+    """A module has another name: in dotted paths everywhere, and where it was imported by its last part alone."""
+    source = re.sub(rf"\b{re.escape(old)}\b(?!\.py)", new, source)
+    (old_package, _, old_last), (new_package, _, new_last) = old.rpartition("."), new.rpartition(".")
+    edits = []
+    tree = ast.parse(source)
+    renamed = False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == old_package and old_package == new_package:
+            for alias in node.names:
+                if alias.name == old_last:
+                    edits.append(Edit(alias.lineno - 1, alias.col_offset, alias.col_offset + len(old_last), new_last))
+                    renamed = renamed or alias.asname is None
+    if renamed:
+        edits += [
+            Edit(node.lineno - 1, node.col_offset, node.col_offset + len(old_last), new_last)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Name) and node.id == old_last
+        ]
+    return replace_columns(source, edits)
+
+
+def replace_columns(source: str, edits: Iterable[Edit]) -> str:
+    """`ast` counts columns in bytes."""
+    lines = source.encode().splitlines(keepends=True)
+    for edit in sorted(set(edits), reverse=True):
+        line = lines[edit.line]
+        lines[edit.line] = line[: edit.start] + edit.new.encode() + line[edit.end :]
+    return b"".join(lines).decode()
+
+
+def list_texts() -> Iterator[Path]:
+    kept = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in kept.stdout.splitlines():
+        if name.endswith((".py", ".md", ".toml", ".sql", ".lua", ".txt", "Makefile")) and "renames" not in name:
+            yield ROOT / name
+
+
+def move_files(rows: Iterable[Row]) -> None:
+    moves = [
+        (PACKAGE / row.where, find_target(row)) for row in rows if not row.old and (ROOT / PACKAGE / row.where).exists()
+    ]
+    for old, new in moves:
+        subprocess.run(["git", "mv", str(old), str(new)], cwd=ROOT, check=True)
+    for path in list_texts():
+        text = before = path.read_text()
+        for old, new in moves:
+            if old.stem not in text:
+                continue
+            if path.suffix == ".py":
+                text = rename_imports(text, name_module(old), name_module(new))
+            else:
+                text = re.sub(rf"\b{re.escape(name_module(old))}\b(?!\.py)", name_module(new), text)
+            for short in (old, old.relative_to(PACKAGE)):
+                text = re.sub(
+                    rf"(?<![\w/]){re.escape(str(short))}\b",
+                    str(new if short == old else new.relative_to(PACKAGE)),
+                    text,
+                )
+        if text != before:
+            path.write_text(text)
+
+
+def rename_quoted(rows: Iterable[Row]) -> None:
+    """Names between backticks in comments and pages, where the old name means one thing and is defined nowhere now."""
+    meanings: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        if row.old:
+            meanings[row.old.rpartition(".")[2]].add(row.new)
+    sources = "\n".join(path.read_text() for path in list_texts() if path.suffix == ".py")
+    known = {
+        old: next(iter(new))
+        for old, new in meanings.items()
+        if len(new) == 1 and not re.search(rf"\b(def|class) {re.escape(old)}\b|\b{re.escape(old)}\s*[:=]", sources)
+    }
+    for path in list_texts():
+        text = path.read_text()
+        new_text = re.sub(r"`(\w+)(\(\))?`", lambda it: f"`{known.get(it[1], it[1])}{it[2] or ''}`", text)
+        if new_text != text:
+            path.write_text(new_text)
+
+
+def apply_rows(rows: Iterable[Row], command: str) -> int:
+    """Rename what is still there under its old name. Returns how many rows could not be found."""
+    rows = list(rows)
+    missing = rename_identifiers([row for row in rows if row.old], command)
+    move_files(rows)
+    rename_quoted(rows)
+    return missing
+
+
+def rename_identifiers(rows: Iterable[Row], command: str) -> int:
+    server = Server(command, ROOT)
+    gathered: dict[Path, list[Edit]] = defaultdict(list)
+    missing = 0
+    for row in rows:
+        file = ROOT / PACKAGE / row.where
+        position = find_definition(file.read_text(), row.old) if file.exists() else None
+        if position is None:
+            missing += 1
+            print(f"not there: {row.where} {row.old}", file=sys.stderr)
+            continue
+        edits = server.rename(file, position, row.new)
+        print(f"{row.where} {row.old} -> {row.new}: {sum(map(len, edits.values()))} in {len(edits)} files", flush=True)
+        for path, each in edits.items():
+            gathered[path].extend(each)
+    server.close()
+    for path, all_edits in gathered.items():
+        path.write_text(replace(path.read_text(), all_edits))
+    return missing
+
+
+def check_rows(rows: Iterable[Row]) -> list[str]:
+    """What is wrong with a table: a name that is not there, one that is taken, one that is renamed twice."""
+    wrong = []
+    rows = list(rows)
+    leaving = {(row.where, row.old) for row in rows}
+    coming: set[tuple[str, str]] = set()
+    for row in rows:
+        file = ROOT / PACKAGE / row.where
+        if not file.exists():
+            wrong.append(f"{row.where}: no such file below {PACKAGE}")
+            continue
+        if not row.old:
+            if (ROOT / find_target(row)).exists() and (str(find_target(row).relative_to(PACKAGE)), "") not in leaving:
+                wrong.append(f"{row.where}: {row.new} exists already")
+            continue
+        source = file.read_text()
+        owner = row.old.rpartition(".")[0]
+        qualified = f"{owner}.{row.new}" if owner else row.new
+        if find_definition(source, row.old) is None:
+            wrong.append(f"{row.where} {row.old}: not defined there")
+        elif not row.new.isidentifier():
+            wrong.append(f"{row.where} {row.old}: {row.new!r} is not an identifier")
+        elif find_definition(source, qualified) is not None and (row.where, qualified) not in leaving:
+            wrong.append(f"{row.where} {row.old}: {qualified} is defined there already")
+        elif (row.where, qualified) in coming:
+            wrong.append(f"{row.where} {row.old}: another row makes {qualified} too")
+        coming.add((row.where, qualified))
+    return wrong
+
+
+def translate(text: str, rows: Iterable[Row]) -> str:
+    """Old names in a text to new ones: only those that mean one thing in the whole table."""
+    meanings: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        meanings[row.old.rpartition(".")[2]].add(row.new)
+    known = {old: new.pop() for old, new in meanings.items() if len(new) == 1 and old}
+    return re.sub(r"\w+", lambda word: known.get(word[0], word[0]), text)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("verb", choices=["apply", "check", "translate"])
+    parser.add_argument("table", nargs="?", type=Path, default=TABLE)
+    parser.add_argument("--server", default="basedpyright-langserver")
+    asked = parser.parse_args()
+    rows = read_table(asked.table.read_text())
+    if asked.verb == "check":
+        wrong = check_rows(rows)
+        print("\n".join(wrong) or f"{len(rows)} rows, all of them can be applied")
+        return int(bool(wrong))
+    if asked.verb == "translate":
+        sys.stdout.write(translate(sys.stdin.read(), rows))
+        return 0
+    return int(bool(apply_rows(rows, asked.server)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
