@@ -8,7 +8,7 @@ from __future__ import annotations
 from tools import pages
 
 from retrysafe.stores.base import Backend
-from retrysafe.stores.registry import backends, schemes
+from retrysafe.stores.registry import backends, sibling_schemes
 
 PAGE = pages.ROOT / "docs" / "reference" / "capabilities.md"
 
@@ -46,7 +46,7 @@ def table() -> list[str]:
 
 def row(scheme: str, backend: Backend) -> str:
     can = backend.capabilities
-    urls = ", ".join(f"`{each}://`" for each in schemes(scheme))
+    urls = ", ".join(f"`{each}://`" for each in sibling_schemes(scheme))
     name = f"**{can.name}** {urls}" + (f" ({NOT_RUN[can.name]})" if can.name in NOT_RUN else "")
     cells = [mark(can.transactions), mark(can.durable), mark(can.shared), can.clock, mark(can.outbox), mark(can.wakes)]
     return f"| {' | '.join([name, *cells, mark(hasattr(backend, 'diagnose'))])} |"

@@ -51,7 +51,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from retrysafe.core.times import SECOND, iso
+from retrysafe.core.times import SECOND_MICROS, format_time
 from retrysafe.core.urls import safe_url
 
 Blame = Literal["client", "developer", "operator", "nobody"]
@@ -225,7 +225,7 @@ class FingerprintMismatch(KeyProblem):
     def __init__(self, key: str, first_seen: int) -> None:
         self.first_seen = first_seen
         super().__init__(
-            f"idempotency key {key!r} was first used with a different request at {iso(first_seen)}; "
+            f"idempotency key {key!r} was first used with a different request at {format_time(first_seen)}; "
             "send a new key for a new request, or repeat the original request unchanged"
         )
 
@@ -258,7 +258,7 @@ class InProgress(NotNow):
     anchor = "in-progress"
 
     def __init__(self, key: str, retry_after: int) -> None:
-        self.retry_after = retry_after / SECOND
+        self.retry_after = retry_after / SECOND_MICROS
         super().__init__(
             f"idempotency key {key!r} is being worked on by another caller; "
             f"retry with the same key in {self.retry_after:.1f} s at the latest"
@@ -317,7 +317,7 @@ class RunOver(RetrySafeError):
 
     def __init__(self, key: str, run: str, since: int) -> None:
         super().__init__(
-            f"run {run[:16]} of idempotency key {key!r} is over: the key has begun another life at {iso(since)}, and "
+            f"run {run[:16]} of idempotency key {key!r} is over: the key has begun another life at {format_time(since)}, and "
             "nothing was done to that one. Look at the key again, and name the run that is there now"
         )
 
@@ -342,7 +342,7 @@ class OutcomeUnknown(RetrySafeError):
 
     def __init__(self, key: str, since: int, note: str) -> None:
         super().__init__(
-            f"the outcome of idempotency key {key!r}, begun at {iso(since)}, is unknown ({note}); it will not run "
+            f"the outcome of idempotency key {key!r}, begun at {format_time(since)}, is unknown ({note}); it will not run "
             "again until somebody finds out and resolves it"
         )
 

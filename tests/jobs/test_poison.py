@@ -137,7 +137,7 @@ def test_without_a_limit_it_is_begun_for_ever() -> None:
     task = shop.task(max_attempts=None)
     shop.enqueue(task, "o-7", key=KEY)
     for _ in range(15):
-        assert shop.safe.execute(task.prepared(KEY, ("o-7",), {}).claim()).granted
+        assert shop.safe.execute(task.build_task(KEY, ("o-7",), {}).build_claim()).granted
         lapse(shop, KEY)
     assert shop.work(task) == "receipt of o-7"
 

@@ -31,10 +31,10 @@ SEAM = (
     "stores.registry",
     "stores.threaded",
     "stores.batching",
-    "stores.waking",
+    "stores.notify",
     "stores.wrappers",
     "stores.tiered",
-    "stores.written",
+    "stores.json_records",
 )
 
 # Who may import what of ours. The longest matching prefix counts.

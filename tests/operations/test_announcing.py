@@ -13,7 +13,7 @@ from retrysafe.core.states import State
 from retrysafe.errors import OperationChanged
 from retrysafe.operations import Stop, Undo
 from retrysafe.operations.announcing import START, UNNAMED, Habits, announce_in, announced_in, further
-from retrysafe.operations.journal import Journal, next_of
+from retrysafe.operations.journal import OperationJournal, describe_next_step
 from tests.operations.world import World
 
 Story = Callable[[dict[str, Any]], Any]
@@ -136,7 +136,7 @@ def test_the_step_after_a_local_one(w: World, other: list[str], busy: bool) -> N
     if busy:
         first.finish_one_before()
     first.die()
-    assert (w.journal().announced, next_of(w.journal(), "KEEP")) == ("pick", "pick (may have been sent)")
+    assert (w.journal().announced, describe_next_step(w.journal(), "KEEP")) == ("pick", "pick (may have been sent)")
     refuses(w, Program(w, other), "'pick' may have been sent as its step number 2")
     finishes(w, Program(w, ["KEEP", "pick"]))
     assert w.items() == ["KEEP"]
@@ -221,6 +221,6 @@ def test_a_runs_number_announces_its_first_step() -> None:
 
 
 def test_a_journal_keeps_what_is_announced_until_an_entry_follows() -> None:
-    journal = Journal(announced="charge")
-    assert Journal.decode(journal.encode()).announced == "charge"
-    assert b"announced" not in Journal().encode()
+    journal = OperationJournal(announced="charge")
+    assert OperationJournal.decode(journal.encode()).announced == "charge"
+    assert b"announced" not in OperationJournal().encode()

@@ -114,9 +114,9 @@ def outside(other: World, w: World) -> Any:
     """On PostgreSQL the two worlds share a database: another installation's tables there are no other database."""
     w.safe.tx = other.safe.tx
     w.sql(f"UPDATE {w.keys.removesuffix('_keys')}_meta SET value = 'somebody else' WHERE name = 'install'")
-    from retrysafe.transactions.place import place
+    from retrysafe.transactions.tx_context import build_tx_context
 
-    place(w.safe).known.install = "as it was"
+    build_tx_context(w.safe).install_id.value = "as it was"
     return pytest.raises(NotSameDatabase)
 
 
@@ -224,7 +224,7 @@ def test_the_store_may_lag_behind_the_receipts(elsewhere: Elsewhere, where: str,
 
     op = inserting(elsewhere.safe, meet)
     # A process that was killed writes nothing down on its way out.
-    monkeypatch.setattr("retrysafe.operations.flow.interrupted", lambda *args: iter(()))
+    monkeypatch.setattr("retrysafe.operations.flow.settle_interrupted", lambda *args: iter(()))
     with pytest.raises(Killed):
         op("a", key="k")
     lapse(elsewhere)
@@ -265,7 +265,7 @@ def test_a_local_step_before_the_others_does_not_run_them_again(elsewhere: Elsew
 
     op = declare(elsewhere.safe, False, True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("retrysafe.operations.flow.interrupted", lambda *args: iter(()))
+        patch.setattr("retrysafe.operations.flow.settle_interrupted", lambda *args: iter(()))
         with pytest.raises(Killed):
             op(key="k")
     lapse(elsewhere)

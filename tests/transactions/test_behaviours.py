@@ -24,7 +24,7 @@ from retrysafe.errors import (
     StoreUnavailable,
     TransactionSplit,
 )
-from retrysafe.transactions.failures import Trouble, trouble
+from retrysafe.transactions.failures import ErrorClass, classify_error
 from tests.transactions.rigs import (
     COMMIT,
     RELEASE,
@@ -46,7 +46,7 @@ def stored(world: World, key: str) -> Record | None:
 
 
 def claim(world: World, key: str, **changes: Any) -> Claim:
-    return task(world.safe, key, 1, RELEASE.but(**changes)).claim()
+    return task(world.safe, key, 1, RELEASE.but(**changes)).build_claim()
 
 
 class Boom(Exception):
@@ -242,7 +242,7 @@ def test_a_commit_in_the_middle_of_a_body_that_then_meets_an_sql_error_is_detect
     user = caller()
     with pytest.raises(TransactionSplit) as told:
         getattr(user, form)("k", ["a", COMMIT, "b", "b"])
-    assert trouble(told.value.__cause__ or told.value) is Trouble.TAKEN
+    assert classify_error(told.value.__cause__ or told.value) is ErrorClass.CONSTRAINT
     stays = ["a", "b"] if rig in COMMIT_EACH else ["a"]
     assert world.effects() == stays
     record = stored(world, "k")
@@ -259,12 +259,12 @@ def test_an_sql_error_without_a_commit_is_a_failure_like_any_other(world: World,
     for _ in range(2):  # also where the connection has seen a commit of ours before
         with pytest.raises(Exception, match=r".") as told:
             getattr(user, form)("k", ["b", "b"])
-        assert trouble(told.value) is Trouble.TAKEN
+        assert classify_error(told.value) is ErrorClass.CONSTRAINT
         assert world.effects() == []
     assert getattr(user, form)("k", ["b"]).replayed is False
     with pytest.raises(Exception, match=r".") as told:
         getattr(user, form)("other", ["c", "c"])
-    assert trouble(told.value) is Trouble.TAKEN
+    assert classify_error(told.value) is ErrorClass.CONSTRAINT
     assert world.effects() == ["b"]
 
 

@@ -199,7 +199,7 @@ def test_a_commit_that_was_cut_is_found_out(
     family: World, proxy: MysqlProxy, side: Any, ran: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Carried out and its reply lost: done, once. Never arrived: undone, and the body runs again."""
-    monkeypatch.setattr(flow, "FIND_OUT_AFTER", LOOKS)
+    monkeypatch.setattr(flow, "RECOVERY_DELAYS_SECONDS", LOOKS)
     at = commit_of(family, proxy)
     runs: list[str] = []
     proxy.cut_at(at, side)

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from retrysafe import errors
-from retrysafe.core.times import SECOND
+from retrysafe.core.times import SECOND_MICROS
 from retrysafe.core.urls import safe_url
 
 CLASSES = [
@@ -69,7 +69,7 @@ def test_the_statuses_of_the_http_contract() -> None:
     assert errors.StoreUnavailable.status == errors.StoreUnclear.status == 503
 
 
-MOMENT = 1_763_208_003 * SECOND
+MOMENT = 1_763_208_003 * SECOND_MICROS
 MESSAGES: list[tuple[errors.RetrySafeError, list[str]]] = [
     (errors.PolicyError("lease", -1, "give at least 0.05 s"), ["lease=-1", "give at least"]),
     (errors.MissingDriver("Redis", "redis", "redis"), ["'redis'", "pip install 'retrysafe[redis]'"]),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from retrysafe.core.times import FOREVER, SECOND
+from retrysafe.core.times import FOREVER_MICROS, SECOND_MICROS
 from retrysafe.errors import PolicyError
 from retrysafe.policy import DAY, PRESETS, Policy
 
@@ -65,14 +65,14 @@ def test_durations_may_be_timedeltas_or_whole_numbers() -> None:
     policy = Policy(wait=timedelta(milliseconds=1500), lease=timedelta(minutes=2), retention=3600)
     assert (policy.wait, policy.lease, policy.retention) == (1.5, 120.0, 3600.0)
     assert {type(value) for value in (policy.wait, policy.lease, policy.retention)} == {float}
-    assert policy.lease_micros == 120 * SECOND
+    assert policy.lease_micros == 120 * SECOND_MICROS
 
 
 def test_for_ever_and_longer() -> None:
-    assert Policy(retention=math.inf).retention_micros == FOREVER
-    assert Policy(retention=10**400).retention_micros == FOREVER
-    assert Policy(lease=10**400).lease_micros == FOREVER
-    assert Policy(retention=timedelta.max).retention_micros == FOREVER
+    assert Policy(retention=math.inf).retention_micros == FOREVER_MICROS
+    assert Policy(retention=10**400).retention_micros == FOREVER_MICROS
+    assert Policy(lease=10**400).lease_micros == FOREVER_MICROS
+    assert Policy(retention=timedelta.max).retention_micros == FOREVER_MICROS
 
 
 def test_it_cannot_be_changed() -> None:

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from retrysafe.cli.finding import DEFAULT_NAMESPACE, EXAMINED, Finder, Wanted
-from retrysafe.cli.listing import pages
+from retrysafe.cli.listing import iter_records
 from retrysafe.core.ops import List, Lookup, Op, Stats, StatsReply
 from retrysafe.core.records import Answer, Kind, Record
 from retrysafe.core.states import STATES
-from retrysafe.core.times import iso
+from retrysafe.core.times import format_time
 from retrysafe.engine.drive import run
-from retrysafe.engine.resolving import resolved
+from retrysafe.engine.resolving import resolve_uncertain
 from retrysafe.errors import UsageError
 from retrysafe.stores.registry import open_store
 
-PAGE = 200
-SHOWN_BODY = 2000
+PAGE_ROWS = 200
+SHOWN_BODY_BYTES = 2000
 NOBODY = bytes(32)
 """The id of no record: looking for it tells the store's time."""
 
@@ -99,16 +99,16 @@ def run_list(given: argparse.Namespace) -> int:
             kind=given.kind,
             scope=given.scope,
             lapsed=given.lapsed,
-            limit=PAGE,
+            limit=PAGE_ROWS,
         )
-        found = _take(pages(store.execute, wanted), given.limit)
+        found = _take_first(iter_records(store.execute, wanted), given.limit)
         now = store.execute(Lookup(NOBODY)).now
         counted = store.execute(Stats(namespace=given.namespace)) if given.count else None
     finally:
         store.close()
     newest_first = sorted(found, key=lambda record: record.created, reverse=True)
     for record in newest_first:
-        print(json.dumps(summary(record)) if given.json else line(record, now))
+        print(json.dumps(summarize_record(record)) if given.json else format_line(record, now))
     if not given.json or counted is not None:
         print(f"{len(found)} shown; {totals(counted)}", file=sys.stderr)
     return 0
@@ -143,9 +143,13 @@ def run_show(given: argparse.Namespace) -> int:
 
 
 def show(record: Record, *, body: bool, as_json: bool) -> None:
-    whole = summary(record) | {"run": record.run.hex(), "note": record.note, "fingerprint": str(record.fingerprint)}
+    whole = summarize_record(record) | {
+        "run": record.run.hex(),
+        "note": record.note,
+        "fingerprint": str(record.fingerprint),
+    }
     if body:
-        whole |= answer(record)
+        whole |= describe_answer(record)
     text = json.dumps(whole) if as_json else "\n".join(f"{name:12} {value}" for name, value in whole.items()) + "\n"
     print(text, flush=True)  # a search may go on for long
 
@@ -192,7 +196,7 @@ def run_resolve(given: argparse.Namespace) -> int:
                 f"{given.key!r} names {len(found)} keys of namespace {given.namespace!r}{': ' + which if which else ''}"
                 "; give --scope, --namespace or the id of one"
             )
-        said = resolved(
+        said = resolve_uncertain(
             found[0].id,
             happened=given.happened,
             answer=answer_,
@@ -207,11 +211,11 @@ def run_resolve(given: argparse.Namespace) -> int:
     return 0
 
 
-def _take(records: Iterator[Record], limit: int) -> list[Record]:
+def _take_first(records: Iterator[Record], limit: int) -> list[Record]:
     return [record for record, _ in zip(records, range(limit), strict=False)]
 
 
-def summary(record: Record) -> dict[str, Any]:
+def summarize_record(record: Record) -> dict[str, Any]:
     return {
         "id": record.id.hex(),
         "state": record.state.value,
@@ -221,30 +225,30 @@ def summary(record: Record) -> dict[str, Any]:
         "key": record.key,
         "target": record.target,
         "attempt": record.attempt,
-        "created": iso(record.created),
-        "last_run": iso(record.started),
-        "completed": iso(record.completed) if record.completed else None,
-        "lease_until": iso(record.lease_until),
+        "created": format_time(record.created),
+        "last_run": format_time(record.started),
+        "completed": format_time(record.completed) if record.completed else None,
+        "lease_until": format_time(record.lease_until),
         "on_lapse": record.on_lapse,
         "point": record.point or None,
-        "expires": iso(record.expires),
+        "expires": format_time(record.expires),
         "status": record.answer.status if record.answer else None,
     }
 
 
-def answer(record: Record) -> dict[str, Any]:
+def describe_answer(record: Record) -> dict[str, Any]:
     if record.answer is None:
         return {}
-    body = record.answer.body[:SHOWN_BODY].decode("utf-8", "backslashreplace")
+    body = record.answer.body[:SHOWN_BODY_BYTES].decode("utf-8", "backslashreplace")
     return {"headers": list(record.answer.headers), "body": body, "gone": record.answer.gone or None}
 
 
-def line(record: Record, now: int) -> str:
+def format_line(record: Record, now: int) -> str:
     state = "lapsed" if record.lapsed(now) else record.state.value
-    whose, key, began = _short(record.scope, 24), _short(record.key, 36), iso(record.created)
+    whose, key, began = _shorten(record.scope, 24), _shorten(record.key, 36), format_time(record.created)
     return f"{record.id.hex()[:12]}  {state:9}  {record.kind:9}  {whose:24}  {key:36}  #{record.attempt}  {began}"
 
 
-def _short(text: str, width: int) -> str:
+def _shorten(text: str, width: int) -> str:
     printable = "".join(each if each.isprintable() else "?" for each in text)
     return printable if len(printable) <= width else printable[: width - 1] + "…"

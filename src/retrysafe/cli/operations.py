@@ -12,17 +12,17 @@ from typing import Any
 
 from retrysafe.cli import finding
 from retrysafe.cli.finding import ALL_DIGITS, EXAMINED, Search, Wanted, cursor_before, telling
-from retrysafe.cli.load import load_safe
+from retrysafe.cli.import_object import load_safe
 from retrysafe.core.keys import Key
 from retrysafe.core.ops import List, Lookup
 from retrysafe.core.records import Record
 from retrysafe.core.states import STATES, State
-from retrysafe.core.times import iso
+from retrysafe.core.times import format_time
 from retrysafe.engine.bridge import wait_for
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import OperationChanged, UsageError
-from retrysafe.operations.diagram import diagram
-from retrysafe.operations.journal import Journal, ledger, next_of
+from retrysafe.operations.diagram import draw_diagram
+from retrysafe.operations.journal import OperationJournal, build_ledger, describe_next_step
 from retrysafe.operations.operation import Operation
 
 
@@ -60,23 +60,23 @@ def run(given: argparse.Namespace) -> int:
     safe = load_safe(given.safe)
     try:
         if given.diagram:
-            return draw(declared(safe, given.name))
+            return print_diagrams(find_operations(safe, given.name))
         if given.list:
             return list_runs(safe, given)
         if given.show:
-            return show(find(safe, given.show), as_json=given.json)
+            return print_run(find_run(safe, given.show), as_json=given.json)
         if given.resume:
-            record = find(safe, given.resume)
-            return ended(safe, record, lambda operation: operation.resume_id(record.id, given.because))
+            record = find_run(safe, given.resume)
+            return finish_run(safe, record, lambda operation: operation.resume_id(record.id, given.because))
         if given.undo:
-            record = find(safe, given.undo)
-            return ended(safe, record, lambda operation: operation.undo_id(record.id, given.because))
-        return describe(declared(safe, given.name))
+            record = find_run(safe, given.undo)
+            return finish_run(safe, record, lambda operation: operation.undo_id(record.id, given.because))
+        return print_operations(find_operations(safe, given.name))
     finally:
         safe.close()
 
 
-def declared(safe: RetrySafe, name: str | None) -> list[Operation]:
+def find_operations(safe: RetrySafe, name: str | None) -> list[Operation]:
     found = [each for each in safe.operations.values() if name in (None, each.name)]
     if name is not None and not found:
         known = ", ".join(sorted(safe.operations)) or "none"
@@ -84,7 +84,7 @@ def declared(safe: RetrySafe, name: str | None) -> list[Operation]:
     return found
 
 
-def describe(operations: list[Operation]) -> int:
+def print_operations(operations: list[Operation]) -> int:
     for operation in operations:
         print(operation.target)
         for step in operation.steps.values():
@@ -94,8 +94,8 @@ def describe(operations: list[Operation]) -> int:
     return 0
 
 
-def draw(operations: list[Operation]) -> int:
-    print("\n\n".join(diagram(operation) for operation in operations))
+def print_diagrams(operations: list[Operation]) -> int:
+    print("\n\n".join(draw_diagram(operation) for operation in operations))
     return 0
 
 
@@ -115,7 +115,7 @@ def list_runs(safe: RetrySafe, given: argparse.Namespace) -> int:
     # No more is read than is shown: there may be millions behind it.
     found = sorted(islice(wanted, given.limit), key=lambda record: (record.state is State.COMPLETED, -record.created))
     for record in found:
-        print(json.dumps(summary(record)) if given.json else line(record))
+        print(json.dumps(summarize_run(record)) if given.json else format_line(record))
     if not given.json:
         more = "; there may be more, see --limit, --state and --name" if len(found) == given.limit else ""
         print(f"{len(found)} shown{more}", file=sys.stderr)
@@ -153,7 +153,7 @@ class Runs:
             self.ended.append((state.value if state is not None else "", search))
 
 
-def find(safe: RetrySafe, wanted: str) -> Record:
+def find_run(safe: RetrySafe, wanted: str) -> Record:
     """By id, by the first eight or more digits of it, or by key: that of a call of the operation at once, that of a
     request by a search."""
     found = list(_looked_up(safe, wanted))
@@ -191,7 +191,7 @@ def _begins(record: Record, wanted: str) -> bool:
     return bool(digits) and record.id.hex().startswith(digits)
 
 
-def summary(record: Record) -> dict[str, Any]:
+def summarize_run(record: Record) -> dict[str, Any]:
     return {
         "id": record.id.hex(),
         "operation": record.target,
@@ -200,41 +200,41 @@ def summary(record: Record) -> dict[str, Any]:
         "state": record.state.value,
         "point": record.point,
         "attempt": record.attempt,
-        "created": iso(record.created),
+        "created": format_time(record.created),
         "note": record.note,
     }
 
 
-def line(record: Record) -> str:
+def format_line(record: Record) -> str:
     note = f"  {record.note}" if record.note else ""
     at = f"at {record.point}" if record.point else "at the start"
     what = f"{record.id.hex()[:16]}  {record.state.value:9}  {record.target}  {record.key}"
     return f"{what}  {at}  attempt {record.attempt}{note}"
 
 
-def show(record: Record, *, as_json: bool) -> int:
-    journal = Journal.decode(record.progress)
+def print_run(record: Record, *, as_json: bool) -> int:
+    journal = OperationJournal.decode(record.progress)
     if as_json:
-        told = {"cause": journal.cause, "next": what_next(record, journal), "ledger": ledger(journal)}
-        print(json.dumps({**summary(record), **told}))
+        told = {"cause": journal.cause, "next": describe_next(record, journal), "ledger": build_ledger(journal)}
+        print(json.dumps({**summarize_run(record), **told}))
         return 0
-    for name, value in summary(record).items():
+    for name, value in summarize_run(record).items():
         print(f"{name:10} {value}")
     if journal.cause:
         print(f"{'cause':10} {journal.cause}")
-    for number, entry in enumerate(ledger(journal), 1):
+    for number, entry in enumerate(build_ledger(journal), 1):
         error = f"  {entry['error']}" if entry["error"] else ""
         print(f"  {number:2}. {entry['step']:24} {entry['state']:8} {entry['result'][:80]}{error}")
-    if what_next(record, journal):
-        print(f"{'next':10} {what_next(record, journal)}")
+    if describe_next(record, journal):
+        print(f"{'next':10} {describe_next(record, journal)}")
     return 0
 
 
-def what_next(record: Record, journal: Journal) -> str:
-    return "" if record.state is State.COMPLETED else next_of(journal, record.point)
+def describe_next(record: Record, journal: OperationJournal) -> str:
+    return "" if record.state is State.COMPLETED else describe_next_step(journal, record.point)
 
 
-def ended(safe: RetrySafe, record: Record, go: Callable[[Operation], Any]) -> int:
+def finish_run(safe: RetrySafe, record: Record, go: Callable[[Operation], Any]) -> int:
     operation = safe.operations.get(record.target)
     if operation is None:
         raise OperationChanged(record.target, "this code does not know it")

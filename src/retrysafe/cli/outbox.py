@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from retrysafe.core.jobs import AssignJobs, ListJobs, ReviveJob, StagedJob
-from retrysafe.core.times import iso
+from retrysafe.core.times import format_time
 from retrysafe.errors import UsageError
 from retrysafe.stores.base import Store
 from retrysafe.stores.registry import open_store
@@ -43,7 +43,7 @@ def add(commands: Any) -> None:
     assign.set_defaults(run=run_assign)
 
 
-def opened(url: str) -> Store:
+def open_outbox_store(url: str) -> Store:
     store = open_store(url)
     if not store.capabilities.outbox:
         store.close()
@@ -54,20 +54,20 @@ def opened(url: str) -> Store:
 def run_list(given: argparse.Namespace) -> int:
     if given.limit < 1:
         raise UsageError(f"--limit {given.limit}: ask for at least one")
-    store = opened(given.url)
+    store = open_outbox_store(given.url)
     try:
         found = store.execute(ListJobs(given.dead, limit=given.limit, namespace=given.namespace))
     finally:
         store.close()
     for staged in found:
-        print(json.dumps(summary(staged)) if given.json else line(staged))
+        print(json.dumps(summarize_job(staged)) if given.json else format_line(staged))
     if not given.json:
         print(f"{len(found)} shown", file=sys.stderr)
     return 0
 
 
 def run_revive(given: argparse.Namespace) -> int:
-    store = opened(given.url)
+    store = open_outbox_store(given.url)
     try:
         done = store.execute(ReviveJob(given.id, namespace=given.namespace))
     finally:
@@ -82,7 +82,7 @@ def run_revive(given: argparse.Namespace) -> int:
 def run_assign(given: argparse.Namespace) -> int:
     if not given.namespace:
         raise UsageError("--namespace '': name the application they belong to")
-    store = opened(given.url)
+    store = open_outbox_store(given.url)
     try:
         done = store.execute(AssignJobs(given.namespace))
     finally:
@@ -91,7 +91,7 @@ def run_assign(given: argparse.Namespace) -> int:
     return 0
 
 
-def summary(staged: StagedJob) -> dict[str, Any]:
+def summarize_job(staged: StagedJob) -> dict[str, Any]:
     return {
         "id": staged.job.id,
         "namespace": staged.namespace,
@@ -99,14 +99,14 @@ def summary(staged: StagedJob) -> dict[str, Any]:
         "order": staged.job.order,
         "state": "dead" if staged.dead else "waiting",
         "deliveries": staged.attempts,
-        "created": iso(staged.created),
-        "due": iso(staged.due),
+        "created": format_time(staged.created),
+        "due": format_time(staged.due),
         "error": staged.error,
     }
 
 
-def line(staged: StagedJob) -> str:
-    told = summary(staged)
+def format_line(staged: StagedJob) -> str:
+    told = summarize_job(staged)
     order = f"  order {staged.job.order}" if staged.job.order else ""
     error = f"  {staged.error}" if staged.error else ""
     what = f"{told['id']}  {told['state']:7}  {staged.namespace or '(none)'}  {staged.job.topic}{order}"

@@ -10,10 +10,10 @@ from typing import Any
 
 from retrysafe.client.budget import Budget
 from retrysafe.client.errors import KeyTooOld, RetriesError, UnrepeatableBody
+from retrysafe.client.flow import Trail
 from retrysafe.client.journal import Entry, Journal
 from retrysafe.client.operation import Operation, operation
 from retrysafe.client.settings import Ambient, Retries
-from retrysafe.client.story import Trail
 
 __all__ = [
     "Ambient",

@@ -7,7 +7,7 @@ person, a worker that got there first: one wins, and the others are told.
 from __future__ import annotations
 
 from retrysafe.core.keys import Key
-from retrysafe.core.moves import unknown
+from retrysafe.core.moves import is_outcome_unknown
 from retrysafe.core.ops import Lookup, Resolve
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.states import State
@@ -18,7 +18,7 @@ WITHOUT_ANSWER = Answer(200, b"", gone="forgotten")
 """It happened, and nobody has the answer: a retry is told so, and does not run."""
 
 
-def id_of(which: Key | str | bytes, namespace: str) -> bytes:
+def parse_record_id(which: Key | str | bytes, namespace: str) -> bytes:
     """The record's id: of a Key, or as it is (32 bytes, or 64 hex digits)."""
     if isinstance(which, Key):
         return which.id(namespace)
@@ -33,7 +33,7 @@ def id_of(which: Key | str | bytes, namespace: str) -> bytes:
     return found
 
 
-def resolved(
+def resolve_uncertain(
     record_id: bytes,
     *,
     happened: bool,
@@ -52,7 +52,7 @@ def resolved(
     if record is None or (namespace is not None and record.namespace != namespace):
         where = "" if namespace is None else f" in namespace {namespace!r}"
         raise UsageError(f"there is no record {record_id.hex()!r}{where}; `retrysafe keys list` shows what there is")
-    if not unknown(record, seen.now) or attempt not in (None, record.attempt):
+    if not is_outcome_unknown(record, seen.now) or attempt not in (None, record.attempt):
         raise NotUncertain(record.key, record.state.value, record.attempt, record.note)
     said = (answer or WITHOUT_ANSWER) if happened else None
     if not (yield Resolve(record.id, record.fence, said, because)):

@@ -6,10 +6,10 @@ queue installed; this file needs none.
 
 from __future__ import annotations
 
-from retrysafe.jobs.enqueueing import JobState, Message
-from retrysafe.jobs.fence import Enqueued, Fence
+from retrysafe.jobs.enqueue_flow import JobState, Message
 from retrysafe.jobs.ids import job_id, step_key
-from retrysafe.jobs.running import RunningJob, current_job
+from retrysafe.jobs.job_context import RunningJob, current_job
+from retrysafe.jobs.queue_adapter import Enqueued, Fence
 from retrysafe.jobs.sagas import saga_id, saga_step
 from retrysafe.jobs.task import JOB, FencedTask
 

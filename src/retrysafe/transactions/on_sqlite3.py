@@ -10,8 +10,8 @@ from pathlib import Path
 from retrysafe.errors import NestedTransaction
 from retrysafe.stores.base import follow
 from retrysafe.stores.sql.dialect import Statement
-from retrysafe.transactions.base import SQLITE, DialectName, Rows, timed
-from retrysafe.transactions.write_lock import locked
+from retrysafe.transactions.base import SQLITE, DialectName, Rows, fill_now
+from retrysafe.transactions.write_lock import take_write_lock
 
 FIX = (
     "commit or roll back first, or pass the path of the file. A connection made with autocommit=False is in a "
@@ -30,7 +30,7 @@ class Sqlite3Tx:
         cursor = self.handle.cursor()
         cursor.row_factory = None
         try:
-            return cursor.execute(statement.sql, timed(statement.values)).fetchall()
+            return cursor.execute(statement.sql, fill_now(statement.values)).fetchall()
         finally:
             cursor.close()
 
@@ -43,16 +43,16 @@ def connection(given: sqlite3.Connection) -> Iterator[Sqlite3Tx]:
     if given.in_transaction:
         raise NestedTransaction("the sqlite3 Connection", FIX)
     tx = Sqlite3Tx(given)
-    follow(locked(begun=False), tx.send)
+    follow(take_write_lock(begun=False), tx.send)
     try:
         yield tx
         given.execute("COMMIT")
     except BaseException:
-        undo(given)
+        roll_back(given)
         raise
 
 
-def undo(given: sqlite3.Connection) -> None:
+def roll_back(given: sqlite3.Connection) -> None:
     # Not rollback(): under autocommit=True that does nothing, although our BEGIN opened a transaction.
     if given.in_transaction:
         given.execute("ROLLBACK")

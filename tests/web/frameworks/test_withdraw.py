@@ -40,7 +40,7 @@ import retrysafe.web.quart
 import retrysafe.web.starlette
 from retrysafe import Policy, RetrySafe
 from retrysafe.web import asgi, wsgi
-from retrysafe.web.load import Quota
+from retrysafe.web.traffic import Quota
 
 SCOPE: Callable[[Any], str] = lambda view: "alice"  # noqa: E731
 RUNS: list[str] = []

@@ -14,9 +14,9 @@ from retrysafe.core.ops import Claim, Complete
 from retrysafe.core.states import State
 from retrysafe.errors import UsageError
 from retrysafe.testing.faults import Fault
-from retrysafe.web.current import current_exchange
 from retrysafe.web.exchange import EXCHANGE
-from retrysafe.web.shortcut import Shortcut
+from retrysafe.web.exchange_context import current_exchange
+from retrysafe.web.response_ready import Shortcut
 from retrysafe.web.wsgi import IdempotencyMiddleware
 from tests.web.unit.harness import Strict, World, WsgiCall, who
 
