@@ -2,6 +2,7 @@
 
     python tools/steady.py --runs 50 --load 8               the tests of Redis' connections
     python tools/steady.py --suite --runs 3 --load 4        everything
+    python tools/steady.py --runs 50 --load 8 --at-once 4   four runs side by side are load to each other
 
 Each run is noted as a line of `steady.jsonl` when it ends. Called again it goes on where it was stopped: what was noted
 for the same commit, the same tests and the same load counts. Prints the times, and ends with 1 if any run failed.
@@ -15,8 +16,10 @@ import re
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -113,17 +116,23 @@ def once(plan: Plan) -> Note:
     }
 
 
-def campaign(plan: Plan, file: Path, within: float) -> list[Note]:
-    """All that is left, or as much as may begin within so many seconds."""
+def campaign(plan: Plan, file: Path, within: float, at_once: int = 1) -> list[Note]:
+    """All that is left, or as much as may begin within so many seconds. Of the load of a run, the others that run
+    beside it are a part."""
     deadline = time.monotonic() + within
-    with busy(plan.load):
-        for number in range(left(plan, notes(file))):
-            if time.monotonic() > deadline:
-                break
-            note = once(plan)
+    writing = threading.Lock()
+
+    def run_one(number: int) -> None:
+        if time.monotonic() > deadline:
+            return
+        note = once(plan)
+        with writing:
             with file.open("a") as out:
                 out.write(json.dumps(note) + "\n")
-            print(f"{number + 1}: {'ok' if note['ok'] else note['failed']} in {note['seconds']} s", flush=True)
+            print(f"{number}: {'ok' if note['ok'] else note['failed']} in {note['seconds']} s", flush=True)
+
+    with busy(max(0, plan.load - (at_once - 1))), ThreadPoolExecutor(at_once) as threads:
+        list(threads.map(run_one, range(1, left(plan, notes(file)) + 1)))
     return notes(file)
 
 
@@ -138,6 +147,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--load", type=int, default=8, help="processes that keep the machine busy meanwhile")
     parser.add_argument("--suite", action="store_true", help="the whole suite instead")
+    parser.add_argument("--at-once", type=int, default=1, help="runs side by side; each is a part of the others' load")
     parser.add_argument("--timeout", type=float, default=7200.0, help="seconds for one run")
     parser.add_argument("--within", type=float, default=float("inf"), help="seconds in which runs may begin")
     parser.add_argument("--notes", type=Path, default=ROOT / "steady.jsonl")
@@ -145,7 +155,7 @@ def main(given: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(given)
     tests = tuple(asked.tests) or (SUITE if asked.suite else CONNECTIONS)
     plan = Plan(tests, asked.load, asked.runs, commit(), asked.timeout)
-    noted = campaign(plan, asked.notes, asked.within)
+    noted = campaign(plan, asked.notes, asked.within, asked.at_once)
     print(summary(plan, noted))
     return int(any(plan.is_of(note) and not note["ok"] for note in noted))
 

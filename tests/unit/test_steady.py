@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +50,27 @@ def test_the_load_is_ended() -> None:
     for pid in running:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_runs_side_by_side_are_load_to_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three at once with a load of two need no other; all of them are noted, and no more than were asked for."""
+    together = threading.Barrier(3, timeout=60)
+    loads: list[int] = []
+
+    @contextmanager
+    def busy(number: int) -> Iterator[list[int]]:
+        loads.append(number)
+        yield []
+
+    def once(plan: steady.Plan) -> dict[str, Any]:
+        together.wait()  # broken unless three are there at the same time
+        return note()
+
+    monkeypatch.setattr(steady, "busy", busy)
+    monkeypatch.setattr(steady, "once", once)
+    file = tmp_path / "notes"
+    assert len(steady.campaign(PLAN._replace(runs=6), file, float("inf"), at_once=3)) == 6
+    assert loads == [0]
 
 
 @pytest.mark.campaign
