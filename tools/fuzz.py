@@ -26,7 +26,8 @@ from retrysafe.errors import MalformedKey
 SEEDS = (
     "8e03978e-40d5-43e8-bc93-6894a57f9324",
     '"8e03978e-40d5-43e8-bc93-6894a57f9324"',
-    '"a\\"b\\\\c"', '"unterminated', '"', '""', "", " ", "a,b", "a b", "\ta\t", "x" * MAX_KEY_CHARS, "x" * (MAX_KEY_CHARS + 1),
+    '"a\\"b\\\\c"', '"unterminated', '"', '""', "", " ", "a,b", "a b", "\ta\t", "x" * MAX_KEY_CHARS,
+    "x" * (MAX_KEY_CHARS + 1),
     '"' + "y" * MAX_KEY_CHARS + '"', "naïve", "\ud800", "k\0", "k\r\nSet-Cookie: a=b", "k\n", "＂k＂", '"k";p=1', "'k'",
     ":YQ==:",
 )  # fmt: skip

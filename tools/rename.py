@@ -288,7 +288,9 @@ def rename_quoted(rows: Iterable[Row]) -> None:
     defined: set[str] = set()
     for path in list_texts():
         if path.suffix == ".py":
-            defined.update(*re.findall(r"\b(?:def|class) (\w+)|^\s*(?:self\.)?(\w+)\s*[:=]", path.read_text(), re.MULTILINE))
+            defined.update(
+                *re.findall(r"\b(?:def|class) (\w+)|^\s*(?:self\.)?(\w+)\s*[:=]", path.read_text(), re.MULTILINE)
+            )
     known = {old: next(iter(new)) for old, new in meanings.items() if len(new) == 1 and old not in defined}
     for path in list_texts():
         text = path.read_text()

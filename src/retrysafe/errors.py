@@ -317,8 +317,8 @@ class RunOver(RetrySafeError):
 
     def __init__(self, key: str, run: str, since: int) -> None:
         super().__init__(
-            f"run {run[:16]} of idempotency key {key!r} is over: the key has begun another life at {format_time(since)}, and "
-            "nothing was done to that one. Look at the key again, and name the run that is there now"
+            f"run {run[:16]} of idempotency key {key!r} is over: the key began another life at {format_time(since)}, "
+            "and nothing was done to that one. Look at the key again, and name the run that is there now"
         )
 
 
@@ -342,8 +342,8 @@ class OutcomeUnknown(RetrySafeError):
 
     def __init__(self, key: str, since: int, note: str) -> None:
         super().__init__(
-            f"the outcome of idempotency key {key!r}, begun at {format_time(since)}, is unknown ({note}); it will not run "
-            "again until somebody finds out and resolves it"
+            f"the outcome of idempotency key {key!r}, begun at {format_time(since)}, is unknown ({note}); it will not "
+            "run again until somebody finds out and resolves it"
         )
 
 

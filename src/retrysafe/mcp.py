@@ -356,7 +356,8 @@ def parse_same_within(value: object, name: str) -> int:
     """`same_within` in microseconds; zero: not asked for."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_SAME_WITHIN_SECONDS:
         raise UsageError(
-            f"{name}: same_within={value!r}: give seconds, at most {MAX_SAME_WITHIN_SECONDS:g}; for longer, give the call a key"
+            f"{name}: same_within={value!r}: give seconds, at most {MAX_SAME_WITHIN_SECONDS:g}; "
+            "for longer, give the call a key"
         )
     return duration_to_micros(value)
 

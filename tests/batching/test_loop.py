@@ -247,7 +247,7 @@ async def test_an_unclear_batch_is_sent_again_as_a_whole() -> None:
 
 
 async def test_a_batch_that_stays_unclear_is_unclear_for_each() -> None:
-    """Each caller gets an error of its own: raising one exception in several places mixed_batches up their tracebacks."""
+    """Each caller gets an error of its own: raising one exception in several places mixes up their tracebacks."""
     bench = Bench()
     await bench.crowd(claim("a"), claim("b"), claim("c"))
     bench.store.before = lambda ops: StoreUnclear("silent") if len(ops) > 1 else None

@@ -87,7 +87,7 @@ def test_a_commit_costs_the_same_however_long_the_journal_is(monkeypatch: pytest
         asked.append(entry.step)
         return text(entry)
 
-    monkeypatch.setattr(StepEntry, "text", counted)
+    monkeypatch.setattr(StepEntry, "encode", counted)
     journal, cost = OperationJournal(rule=BY_CALL), []
     for place in range(1_000):
         asked.clear()

@@ -80,7 +80,8 @@ def test_a_password_is_not_shown() -> None:
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (11000, WriteConflict), (112, WriteConflict), (50, LockNotAvailable), (10107, StoreUnavailable), (11602, StoreUnclear), (91, StoreUnclear),
+        (11000, WriteConflict), (112, WriteConflict), (50, LockNotAvailable), (10107, StoreUnavailable),
+        (11602, StoreUnclear), (91, StoreUnclear),
         (189, StoreUnclear), (13, StoreError), (18, StoreError), (123, StoreError), (10334, StoreError),
     ],
 )  # fmt: skip

@@ -111,7 +111,9 @@ def test_what_fails_is_tried_again_by_the_worker(safe: RetrySafe) -> None:
 
 
 def test_what_keeps_failing_is_given_to_a_person(safe: RetrySafe, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrysafe.operations.run.MAX_SPACING_SECONDS", 0.0)  # every failure counts, however soon after the last
+    monkeypatch.setattr(
+        "retrysafe.operations.run.MAX_SPACING_SECONDS", 0.0
+    )  # every failure counts, however soon after the last
     receiver = inbox(safe, max_attempts=3)
     receiver.on()(lambda event: 1 / 0)
     receiver.receive(*SLACK.send("Ev1"))

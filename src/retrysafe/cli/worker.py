@@ -49,8 +49,8 @@ def add(commands: Any) -> None:
         type=float,
         default=LEASE_SECONDS,
         metavar="S",
-        help=f"seconds until jobs that a dead worker had taken are taken by another ({LEASE_SECONDS:.0f}); longer than any "
-        "delivery takes",
+        help=f"seconds until jobs that a dead worker had taken are taken by another ({LEASE_SECONDS:.0f}); "
+        "longer than any delivery takes",
     )
     parser.add_argument("--once", action="store_true", help="one round of each service, then leave; for cron")
     parser.add_argument("--health", metavar="HOST:PORT", help="serve 200 or 503 and what was done lately as JSON")

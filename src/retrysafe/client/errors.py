@@ -41,8 +41,8 @@ class KeyTooOld(UsageError):
     ) -> None:
         known = f"was answered with {status}" if status is not None else "was never answered"
         super().__init__(
-            f"{call} of operation {operation!r} was first sent at {format_time(first_sent)} with key {key!r} and {known}; "
-            f"that is more than {life:g} s ago, so the server may have forgotten the key and would do it again. Look "
-            "up what became of it, then use a new operation name; or raise Retries(key_life=…) if the server keeps "
-            "keys longer"
+            f"{call} of operation {operation!r} was first sent at {format_time(first_sent)} with key {key!r} "
+            f"and {known}; that is more than {life:g} s ago, so the server may have forgotten the key and would do "
+            "it again. Look up what became of it, then use a new operation name; or raise Retries(key_life=…) if the "
+            "server keeps keys longer"
         )

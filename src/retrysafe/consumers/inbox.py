@@ -104,8 +104,8 @@ class Inbox:
         of `tx` if what it writes should commit with the mark."""
         if self._handler is not None:
             raise UsageError(
-                f"the inbox {self.name!r} has {function_name(self._handler.function)} as its handler already; one handler per "
-                "inbox: give another consumer an inbox of its own"
+                f"the inbox {self.name!r} has {function_name(self._handler.function)} as its handler already; "
+                "one handler per inbox: give another consumer an inbox of its own"
             )
         made = build_handler("*", function, "message")
         if made.wants_tx and self.tx is None:

@@ -61,7 +61,8 @@ class KeyRing:
             if not isinstance(key, bytes) or len(key) != KEY_BYTES:
                 size = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
                 raise UsageError(
-                    f"key {name!r} of the key ring is {size}; give {KEY_BYTES} random bytes: secrets.token_bytes({KEY_BYTES})"
+                    f"key {name!r} of the key ring is {size}; give {KEY_BYTES} random bytes: "
+                    f"secrets.token_bytes({KEY_BYTES})"
                 )
             if not name or len(name.encode()) > 255:
                 raise UsageError(f"key name {name!r} must have 1 to 255 bytes")

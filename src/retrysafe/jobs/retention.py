@@ -62,7 +62,7 @@ def judge_setting(setting: Setting, kept: float, lease: float) -> Finding:
         return good(
             name, format_duration(seconds), f"the queue keeps results as long as we do ({format_duration(kept)})"
         )
-    why = f"the queue forgets results before we do ({format_duration(kept)}): who asks the queue later is told there is none"
+    why = f"the queue forgets results before we do ({format_duration(kept)}): it then answers that there is none"
     return bad(
         name,
         format_duration(seconds),

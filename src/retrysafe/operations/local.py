@@ -1,7 +1,7 @@
 """Local steps: the user's writes and the recovery point, in one commit.
 
-Inside the transaction a small story of its own runs (`commit_with_store`, `commit_with_receipt`). It yields statements of ours, the
-user's function as `Work`, and FLUSH; `operations/perform.py` carries them out on the open transaction.
+Inside the transaction a small flow of its own runs (`commit_with_store`, `commit_with_receipt`). It yields our
+statements, the user's function as `Work`, and FLUSH; `operations/perform.py` carries them out on the open transaction.
 
 Where the store is another database than the user's, the step leaves a receipt `(run, step, result)` in the user's
 commit instead, and the store's cursor may lag behind: whoever comes next finds the receipt before it runs anything.
@@ -148,7 +148,8 @@ def run_transaction(run: OperationRun, change: StepChange) -> Flow[Any]:
         ):
             raise run.lease_lost_error()
     elif not ground.install_id.value:
-        ground.install_id.value = yield Install()  # before a transaction is open: an embedded store makes its tables now
+        # Before a transaction is open: an embedded store creates its tables now.
+        ground.install_id.value = yield Install()
     inside = commit_with_store if ground.kind == "store" else commit_with_receipt
     staged: list[Job] = []
     result, journal, answer = yield RunTransaction(lambda tx: inside(run, change, tx, staged))

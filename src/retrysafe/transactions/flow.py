@@ -87,7 +87,8 @@ def transaction_flow(task: Task, work: TxWork, context: TxContext) -> TxFlow[End
     """Run the body once, or give the stored answer."""
     claim = replace(task.build_claim(), on_lapse="rerun")
     if not context.install_id.value:
-        context.install_id.value = yield Install()  # before a transaction is open: an embedded store makes its tables now
+        # Before a transaction is open: an embedded store creates its tables now.
+        context.install_id.value = yield Install()
     for rerun in range(context.max_reruns + 1):
         try:
             return (yield from run_attempt(claim, task, work, context))

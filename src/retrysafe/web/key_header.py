@@ -35,7 +35,7 @@ class KeyRule:
             raise MalformedKey(
                 key,
                 f"it has {len(key)} characters, and this server asks for at least {self.min_length}",
-                f"send {self.min_length} to {MAX_KEY_CHARS} visible ASCII characters that nobody guesses, such as a UUID",
+                f"send {self.min_length} to {MAX_KEY_CHARS} visible ASCII characters that nobody can guess: a UUID",
             )
 
 

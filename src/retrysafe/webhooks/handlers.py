@@ -37,7 +37,8 @@ class Handlers:
         where, name = (self._beginnings, pattern[:-1]) if pattern.endswith("*") else (self._exact, pattern)
         if name in where:
             raise UsageError(
-                f"on({pattern!r}) is {function_name(where[name].function)} already; one handler per pattern: call both from one"
+                f"on({pattern!r}) is {function_name(where[name].function)} already; "
+                "one handler per pattern: call both from one"
             )
         where[name] = made
         return made

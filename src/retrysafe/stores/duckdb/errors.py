@@ -88,8 +88,8 @@ def open_error(error: Exception, path: str) -> StoreUnavailable:
 
 def forked_error(path: str) -> StoreUnavailable:
     return StoreUnavailable(
-        f"{path}: was open when this process was forked from the one that has it. {ONE_PROCESS_HINT}; or open it only after "
-        "the fork, in one of the processes"
+        f"{path}: was open when this process was forked from the one that has it. {ONE_PROCESS_HINT}; or open it only "
+        "after the fork, in one of the processes"
     )
 
 

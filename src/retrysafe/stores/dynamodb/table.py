@@ -98,7 +98,8 @@ def wait_until_active(at: DynamoLocation) -> Plan[dict[str, Any]]:
             )
         yield DynamoPause(TABLE_POLL_SECONDS)
     raise StoreError(
-        f"the table {at.table!r} did not become active in {TABLE_POLL_SECONDS * MAX_TABLE_POLLS:.0f} s; look at it in the console"
+        f"the table {at.table!r} did not become active in {TABLE_POLL_SECONDS * MAX_TABLE_POLLS:.0f} s; "
+        "look at it in the console"
     )
 
 
@@ -115,7 +116,8 @@ def describe_key_mismatch(table: dict[str, Any]) -> str:
         return f"its key is {_format_keys(table['KeySchema'])}, not {_format_keys(KEY_SCHEMA)}"
     for index in table.get("GlobalSecondaryIndexes", ()):
         if index["IndexName"] == INDEX_NAME and index["KeySchema"] != INDEX_KEY_SCHEMA:
-            return f"the key of its index {INDEX_NAME!r} is {_format_keys(index['KeySchema'])}, not {_format_keys(INDEX_KEY_SCHEMA)}"
+            found, wanted = _format_keys(index["KeySchema"]), _format_keys(INDEX_KEY_SCHEMA)
+            return f"the key of its index {INDEX_NAME!r} is {found}, not {wanted}"
     return ""
 
 

@@ -93,10 +93,20 @@ def read_replies(ops: Sequence[Any], sent: Sequence[Group], answers: Sequence[Ro
 # Claims -----------------------------------------------------------------------------------------
 
 _CLAIM_COLUMNS: dict[str, Pack] = {
-    "id": arrays.pack_bytea, "namespace": arrays.pack_text, "kind": arrays.pack_text, "scope": arrays.pack_text, "key": arrays.pack_text,
-    "target": arrays.pack_text, "fingerprint": arrays.pack_text, "token": arrays.pack_bytea, "run": arrays.pack_bytea,
-    "lease": arrays.pack_bigint, "retention": arrays.pack_bigint, "on_lapse": arrays.pack_text, "input": arrays.pack_bytea,
-}  # fmt: skip
+    "id": arrays.pack_bytea,
+    "namespace": arrays.pack_text,
+    "kind": arrays.pack_text,
+    "scope": arrays.pack_text,
+    "key": arrays.pack_text,
+    "target": arrays.pack_text,
+    "fingerprint": arrays.pack_text,
+    "token": arrays.pack_bytea,
+    "run": arrays.pack_bytea,
+    "lease": arrays.pack_bigint,
+    "retention": arrays.pack_bigint,
+    "on_lapse": arrays.pack_text,
+    "input": arrays.pack_bytea,
+}
 
 
 def _claim_values(op: Claim) -> tuple[Any, ...]:
