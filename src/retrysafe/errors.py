@@ -11,7 +11,7 @@
     │   ├── ArgumentError          a call whose arguments cannot be fingerprinted
     │   ├── ResultNotStorable      the work was done, its result has no stored form
     │   ├── OperationError         an operation that is declared or called wrongly
-    │   ├── WrongColour            sync used where only async was given, or the reverse
+    │   ├── SyncAsyncMismatch      sync used where only async was given, or the reverse
     │   ├── NestedTransaction      a transaction was open already: ours must be the outermost
     │   ├── TransactionSplit       the body committed or rolled back in the middle of its transaction
     │   ├── NotSameDatabase        the transaction is not on the store's own database
@@ -51,6 +51,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
+from retrysafe.core.deprecation import renamed_names
 from retrysafe.core.times import SECOND_MICROS, format_time
 from retrysafe.core.urls import safe_url
 
@@ -148,7 +149,7 @@ class OperationError(UsageError):
     anchor = "operations"
 
 
-class WrongColour(UsageError):
+class SyncAsyncMismatch(UsageError):
     anchor = "colours"
 
 
@@ -455,3 +456,6 @@ class CorruptRecord(StoreError):
             f"record {record_id.hex()[:16]}… cannot be read: {why}. Nothing was run; "
             "look at it with `retrysafe keys show`, and restore it or forget it"
         )
+
+
+__getattr__ = renamed_names("retrysafe.errors", {"WrongColour": "SyncAsyncMismatch"})

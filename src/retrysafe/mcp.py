@@ -165,7 +165,7 @@ class Tool:
 
         def build_task(key: str, kept: float) -> Task:
             named = Key(f"{self.name} {key}", scope, "tool")
-            policy = self._policy.but(retention=kept)
+            policy = self._policy.replace(retention=kept)
             return self.safe.build_task(named, f"tool {self.name}", fingerprint, policy)
 
         if chosen is not None:

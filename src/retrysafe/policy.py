@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, Literal, Self, get_args
 
+from retrysafe.core.deprecation import warn_renamed
 from retrysafe.core.times import duration_to_micros
 from retrysafe.errors import PolicyError
 
@@ -70,19 +72,24 @@ class Policy:
                 raise PolicyError(name, value, "give a size in bytes, zero or more")
 
     def but(self, **changes: Any) -> Self:
+        """Deprecated: `replace`."""
+        warn_renamed("Policy.but", "Policy.replace")
+        return self.replace(**changes)
+
+    def replace(self, **changes: Any) -> Self:
         """This policy with some fields changed."""
         known = [field.name for field in fields(self)]
         for name, value in changes.items():
             if name not in known:
                 raise PolicyError(name, value, f"there is no such field; the fields are {', '.join(known)}")
-        return replace(self, **changes)
+        return dataclasses.replace(self, **changes)
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Policy:
         """A published contract by name: stripe_v1, stripe_v2, ietf, create_payment, function."""
         if name not in PRESETS:
             raise PolicyError("preset", name, f"the presets are {', '.join(PRESETS)}")
-        return PRESETS[name].but(**changes)
+        return PRESETS[name].replace(**changes)
 
     @property
     def heartbeat(self) -> float:

@@ -35,7 +35,7 @@ from taskiq import InMemoryBroker
 
 from retrysafe import RetrySafe
 from retrysafe.core.ops import Release
-from retrysafe.jobs import Fence, Message
+from retrysafe.jobs import Message, QueueAdapter
 from retrysafe.jobs.bullmq import BullJobs
 from retrysafe.jobs.celery import CeleryJobs
 from retrysafe.jobs.dramatiq import DramatiqJobs
@@ -54,7 +54,7 @@ runs: dict[str, list[int]] = {}
 class Other:
     """Another worker that is at the job, until it lets go."""
 
-    def __init__(self, jobs: Fence, name: str, id: str = "job-1") -> None:
+    def __init__(self, jobs: QueueAdapter, name: str, id: str = "job-1") -> None:
         self._safe = jobs.safe
         task = jobs.find("charge").build_task(id, (name,), {})
         reply = self._safe.execute(task.build_claim())

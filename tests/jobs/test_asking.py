@@ -8,7 +8,7 @@ import pytest
 
 from retrysafe.core.keys import Template
 from retrysafe.errors import NotDone, UsageError
-from retrysafe.jobs import Fence, job_id
+from retrysafe.jobs import QueueAdapter, job_id
 from retrysafe.jobs.job_lookup import MAX_CANDIDATE_IDS, find_candidate_ids, iter_template_matches
 from tests.jobs.test_fence import Shop
 
@@ -18,7 +18,7 @@ def shop() -> Shop:
     return Shop()
 
 
-def receipts(jobs: Fence, key: str = "receipt-{order_id}", **options: Any) -> Any:
+def receipts(jobs: QueueAdapter, key: str = "receipt-{order_id}", **options: Any) -> Any:
     return jobs.fence(lambda order_id, part=0: f"receipt of {order_id!r}", name="receipt", key=key, **options)
 
 

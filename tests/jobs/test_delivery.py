@@ -28,7 +28,7 @@ from taskiq_redis import ListQueueBroker
 from retrysafe import RetrySafe
 from retrysafe.core.jobs import Job
 from retrysafe.errors import UsageError
-from retrysafe.jobs import Fence, Message
+from retrysafe.jobs import Message, QueueAdapter
 from retrysafe.jobs.bullmq import BullJobs
 from retrysafe.jobs.celery import CeleryJobs
 from retrysafe.jobs.delivery_options import DeliveryOptions
@@ -99,7 +99,7 @@ def test_what_cannot_be_meant_is_refused(wrong: dict[str, Any]) -> None:
 def test_the_outbox_passes_it_on() -> None:
     sent: list[Message] = []
 
-    class Listed(Fence):
+    class Listed(QueueAdapter):
         def send(self, message: Message) -> None:
             sent.append(message)
 

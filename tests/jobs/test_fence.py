@@ -25,7 +25,7 @@ from retrysafe.errors import (
     StoredFailure,
     UsageError,
 )
-from retrysafe.jobs import JOB, Fence, FencedTask, Message, RunningJob, current_job
+from retrysafe.jobs import JOB, FencedTask, Message, QueueAdapter, RunningJob, current_job
 from retrysafe.jobs.enqueue_flow import SEND_LEASE_SECONDS, JobSnapshot, read_job_state
 
 
@@ -34,7 +34,7 @@ class Shop:
 
     def __init__(self, url: str = "memory://") -> None:
         self.safe = RetrySafe(url)
-        self.jobs = Fence(self.safe)
+        self.jobs = QueueAdapter(self.safe)
         self.queue: list[Message] = []
         self.runs: list[Any] = []
 
@@ -355,7 +355,7 @@ def test_enqueueing_what_failed_sends_it_again_at_once(shop: Shop) -> None:
 
 
 def test_a_failure_may_be_the_result(shop: Shop) -> None:
-    task = shop.task(fails, policy=JOB.but(failures="store"))
+    task = shop.task(fails, policy=JOB.replace(failures="store"))
     shop.enqueue(task, "o-7", key="charge-7")
     with pytest.raises(RuntimeError):
         shop.work(task)
@@ -524,7 +524,7 @@ def test_there_is_no_result_of_what_nobody_enqueued(shop: Shop) -> None:
 def test_perform_enqueues_and_waits(shop: Shop) -> None:
     task = shop.task()
 
-    class Immediate(Fence):
+    class Immediate(QueueAdapter):
         def send(self, message: Message) -> None:
             Thread(target=task.run, args=(message.id, message.args, message.kwargs)).start()
 

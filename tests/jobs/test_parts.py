@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from retrysafe import RetrySafe
 from retrysafe.core.jobs import Job
 from retrysafe.errors import ArgumentError, InProgress, UsageError
-from retrysafe.jobs import Fence, Message, job_id, saga_step, step_key
+from retrysafe.jobs import Message, QueueAdapter, job_id, saga_step, step_key
 from retrysafe.jobs.bullmq import BullJobs, with_read_timeout
 from retrysafe.jobs.busy_delay import MAX_DELAY_SECONDS, MIN_DELAY_SECONDS, compute_busy_delay
 from retrysafe.jobs.fingerprints import fingerprint_call, to_plain
@@ -128,7 +128,7 @@ def test_a_payload_that_cannot_be_arguments_is_named(payload: bytes) -> None:
 def test_a_publisher_sends_with_the_staged_id_or_with_the_task_s_key() -> None:
     sent: list[Message] = []
 
-    class Listed(Fence):
+    class Listed(QueueAdapter):
         def send(self, message: Message) -> None:
             sent.append(message)
 
@@ -196,7 +196,7 @@ def test_what_a_setting_is_worth(setting: Setting, fine: bool, limit: str) -> No
 
 
 def test_the_shortest_retention_counts() -> None:
-    class Remembering(Fence):
+    class Remembering(QueueAdapter):
         queue = "q"
 
         def settings(self) -> list[Setting]:
@@ -204,7 +204,7 @@ def test_the_shortest_retention_counts() -> None:
 
     jobs = Remembering(RetrySafe("memory://"))
     assert diagnose_queue(jobs).label == "exactly-once-capable"
-    jobs.fence(lambda: None, name="short", policy=jobs.policy.but(retention=600.0))
+    jobs.fence(lambda: None, name="short", policy=jobs.policy.replace(retention=600.0))
     assert diagnose_queue(jobs).label == "best-effort"
     assert "Policy(retention=" in diagnose_queue(jobs).findings[0].fix
 

@@ -14,7 +14,7 @@ import pytest
 from retrysafe import Policy, RetrySafe, open_async_store, open_store
 from retrysafe.core.ops import Lookup
 from retrysafe.core.states import State
-from retrysafe.errors import SchemaMissing, StoreOutage, StoreUnavailable, StoreURLError, UsageError, WrongColour
+from retrysafe.errors import SchemaMissing, StoreOutage, StoreUnavailable, StoreURLError, SyncAsyncMismatch, UsageError
 from retrysafe.stores.base import BatchRefused
 from retrysafe.stores.diagnosis import diagnose
 from retrysafe.stores.duckdb.dialect import DIALECT, parse_url
@@ -264,7 +264,7 @@ def test_async_code_and_sqlalchemy_are_refused(path: Path) -> None:
             async with safe.transaction(mine, key="k", scope="s"):
                 raise AssertionError("never opened")
 
-        with pytest.raises(WrongColour, match="is sync, but it is used in async code"):
+        with pytest.raises(SyncAsyncMismatch, match="is sync, but it is used in async code"):
             asyncio.run(order())
         assert safe.execute(Lookup(claim("k").id)).record is None
     with pytest.raises(UsageError, match="'duckdb' cannot carry a receipt yet"):

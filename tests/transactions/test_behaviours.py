@@ -46,7 +46,7 @@ def stored(world: World, key: str) -> Record | None:
 
 
 def claim(world: World, key: str, **changes: Any) -> Claim:
-    return task(world.safe, key, 1, RELEASE.but(**changes)).build_claim()
+    return task(world.safe, key, 1, RELEASE.replace(**changes)).build_claim()
 
 
 class Boom(Exception):
@@ -131,7 +131,7 @@ def test_busy_while_another_holds_it(world: World, caller: Open) -> None:
 
 
 def test_waiting_callers_get_the_answer_of_the_first(world: World, caller: Open) -> None:
-    wait = RELEASE.but(busy="wait", wait=PATIENCE)
+    wait = RELEASE.replace(busy="wait", wait=PATIENCE)
     with Holding(caller(), "k", ["a"]) as first:
         # The first look of the second meets the first inside; its event is what lets the first go on.
         with pytest.raises(InProgress):
@@ -146,7 +146,7 @@ def test_waiting_callers_get_the_answer_of_the_first(world: World, caller: Open)
 def test_of_many_at_once_exactly_one_has_its_effect(world: World, caller: Open) -> None:
     rivals = [caller() for _ in range(4)]
     start = threading.Barrier(len(rivals))
-    wait = RELEASE.but(busy="wait", wait=PATIENCE)
+    wait = RELEASE.replace(busy="wait", wait=PATIENCE)
 
     def compete(number: int) -> Any:
         start.wait(PATIENCE)

@@ -231,6 +231,6 @@ def test_cut_at_every_request(family: World, proxy: MysqlProxy, side: Any) -> No
         assert (key in family.effects()) == (record is not None and record.state is State.COMPLETED)
         assert not told or key in family.effects()
         proxy.count()
-        patient = task(family.safe, key, 1, RELEASE.but(busy="wait"))
+        patient = task(family.safe, key, 1, RELEASE.replace(busy="wait"))
         run(family.safe, patient, through(proxy), written(key))
         assert family.effects().count(key) == 1

@@ -279,7 +279,7 @@ def test_the_connection_is_cut_at_every_message(postgres: World, proxy: Postgres
 
 
 def patient(this: Task) -> Task:
-    return replace(this, policy=this.policy.but(busy="wait"))
+    return replace(this, policy=this.policy.replace(busy="wait"))
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, scoped_sessio
 from sqlalchemy.pool import NullPool
 
 from retrysafe import Answer, Policy, RetrySafe
-from retrysafe.errors import NestedTransaction, NotSameDatabase, UsageError, WrongColour
+from retrysafe.errors import NestedTransaction, NotSameDatabase, SyncAsyncMismatch, UsageError
 from retrysafe.transactions import arun, find_source, run
 from retrysafe.transactions.base import number_parameters
 from tests.transactions.rigs import SCOPE, World, sqlalchemy_write, sqlite_write, task
@@ -215,13 +215,13 @@ def test_what_a_factory_made_is_named(sqlite: World) -> None:
 
 async def test_the_wrong_colour_is_refused(sqlite: World) -> None:
     connection = sqlite3.connect(sqlite.path)
-    with pytest.raises(WrongColour, match="is sync, but it is used in async code"):
+    with pytest.raises(SyncAsyncMismatch, match="is sync, but it is used in async code"):
         find_source(connection, "async")
-    with pytest.raises(WrongColour):
+    with pytest.raises(SyncAsyncMismatch):
         find_source("django:default", "async")
     connection.close()
     async with aiosqlite.connect(sqlite.path) as other:
-        with pytest.raises(WrongColour):
+        with pytest.raises(SyncAsyncMismatch):
             find_source(other, "sync")
 
 

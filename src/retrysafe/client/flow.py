@@ -27,7 +27,7 @@ from retrysafe.client.decide import (
 )
 from retrysafe.client.journal import Journal, PlannedCall
 from retrysafe.client.operation import Identity, rotate_key
-from retrysafe.client.settings import SYSTEM_CLOCK, Ambient, Retries
+from retrysafe.client.settings import SYSTEM_CLOCK, Clock, Retries
 from retrysafe.client.unanswered import Destination, UnansweredOperation, begin_operation, continue_operation
 from retrysafe.core import fingerprint
 from retrysafe.core.times import SECOND_MICROS
@@ -60,7 +60,7 @@ class RequestInfo(NamedTuple):
         return Destination(self.scheme, self.host, self.port, self.path)
 
 
-class Trail(NamedTuple):
+class AttemptLog(NamedTuple):
     """What happened to a call, for logs and for people."""
 
     key: str | None
@@ -70,7 +70,7 @@ class Trail(NamedTuple):
 
 class CallResult(NamedTuple):
     seen: AttemptResult
-    trail: Trail
+    trail: AttemptLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class ClientState:
     retries: Retries
     budget: Budget
     journal: Journal | None
-    ambient: Ambient
+    ambient: Clock
     owned: bool = False
     """The journal was opened here, so it is closed here."""
 
@@ -96,7 +96,7 @@ def build_client_state(
     retries: Retries | None = None,
     journal: Journal | str | Path | None = None,
     budget: Budget | None = None,
-    ambient: Ambient | None = None,
+    ambient: Clock | None = None,
 ) -> ClientState:
     book = Journal(journal) if isinstance(journal, str | Path) else journal
     return ClientState(
@@ -240,7 +240,7 @@ def call_flow(call: ClientCall) -> CallFlow:
             if isinstance(seen, AnsweredAttempt) and seen.status < 500:
                 kit.budget.give()
             call.settled = isinstance(seen, AnsweredAttempt) and verdict.settled and is_conclusive(seen)
-            return CallResult(seen, Trail(call.key, call.sends, verdict.why))
+            return CallResult(seen, AttemptLog(call.key, call.sends, verdict.why))
         logger.info("%s %s%s: %s; again in %.2f s", *request[:3], verdict.why, verdict.after)
         if isinstance(seen, AnsweredAttempt):
             yield DiscardResponse(seen)
@@ -264,7 +264,7 @@ def _write_tolerantly(write: Callable[..., None], *values: Any) -> None:
         logger.warning("the journal was not updated after an attempt: %s", error)
 
 
-def annotate(error: Exception, request: RequestInfo, trail: Trail) -> None:
+def annotate(error: Exception, request: RequestInfo, trail: AttemptLog) -> None:
     """Tell whoever reads the traceback which key was used."""
     key = f" with idempotency key {trail.key!r}" if trail.key else ""
     advice = ". To try again, use the same key: a new one could do it twice" if trail.key else ""

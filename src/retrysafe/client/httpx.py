@@ -32,7 +32,7 @@ from retrysafe.client.flow import (
     drive,
 )
 from retrysafe.client.journal import Journal
-from retrysafe.client.settings import Ambient, Retries
+from retrysafe.client.settings import Clock, Retries
 from retrysafe.client.unanswered import UnansweredByStream
 
 LIVE_MEDIA_TYPES = ("text/event-stream", "application/x-ndjson", "application/jsonl", "multipart/x-mixed-replace")
@@ -53,7 +53,7 @@ class RetryTransport(httpx.BaseTransport):
         retries: Retries | None = None,
         journal: Journal | str | Path | None = None,
         budget: Budget | None = None,
-        ambient: Ambient | None = None,
+        ambient: Clock | None = None,
     ) -> None:
         self.inner = transport or httpx.HTTPTransport()
         self.state = build_client_state(retries, journal, budget, ambient)
@@ -86,7 +86,7 @@ class AsyncRetryTransport(httpx.AsyncBaseTransport):
         retries: Retries | None = None,
         journal: Journal | str | Path | None = None,
         budget: Budget | None = None,
-        ambient: Ambient | None = None,
+        ambient: Clock | None = None,
     ) -> None:
         self.inner = transport or httpx.AsyncHTTPTransport()
         self.state = build_client_state(retries, journal, budget, ambient)

@@ -23,7 +23,7 @@ from retrysafe.client.errors import RetriesError, UnrepeatableBody
 from retrysafe.client.exception_chain import is_untrusted_certificate, iter_wrapped
 from retrysafe.client.flow import ClientCall, RequestInfo, annotate, build_client_state, call_flow, drive
 from retrysafe.client.journal import Journal
-from retrysafe.client.settings import Ambient, Retries
+from retrysafe.client.settings import Clock, Retries
 from retrysafe.client.unanswered import UnansweredByHooks
 
 PERMANENT_ERRORS = (
@@ -44,7 +44,7 @@ class RetryAdapter(HTTPAdapter):
         retries: Retries | None = None,
         journal: Journal | str | Path | None = None,
         budget: Budget | None = None,
-        ambient: Ambient | None = None,
+        ambient: Clock | None = None,
         **pool: Any,
     ) -> None:
         if "max_retries" in pool:

@@ -1,4 +1,4 @@
-"""How often, how long and with which limits: `Retries`. And where time and chance come from: `Ambient`."""
+"""How often, how long and with which limits: `Retries`. And where time and chance come from: `Clock`."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _generate_token() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ambient:
+class Clock:
     """Everything that is not decided here: the clocks, waiting, chance. Tests pass their own and never sleep.
 
     `asleep` is None for the event loop's own sleep, whichever loop that is.
@@ -92,4 +92,4 @@ class Ambient:
     token: Callable[[], str] = _generate_token
 
 
-SYSTEM_CLOCK = Ambient()
+SYSTEM_CLOCK = Clock()

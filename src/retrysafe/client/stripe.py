@@ -22,7 +22,7 @@ from retrysafe.client.flow import build_client_state
 from retrysafe.client.httpx import AsyncRetryTransport, RetryTransport
 from retrysafe.client.journal import Journal
 from retrysafe.client.operation import is_inside_operation
-from retrysafe.client.settings import Ambient, Retries
+from retrysafe.client.settings import Clock, Retries
 
 SDK_KEY_PATTERN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """What the SDK mints: 16 random bytes in the shape of a UUID, whose version bits are not always set."""
@@ -41,7 +41,7 @@ class RetryHTTPClient(stripe.HTTPClient):
         retries: Retries | None = None,
         journal: Journal | str | Path | None = None,
         budget: Budget | None = None,
-        ambient: Ambient | None = None,
+        ambient: Clock | None = None,
         timeout: float = 80.0,
         transport: httpx.BaseTransport | None = None,
         async_transport: httpx.AsyncBaseTransport | None = None,

@@ -40,7 +40,7 @@ def is_other_call(seen: LookupReply, width: int) -> bool:
 def build_holding_task(task: Task) -> Task:
     """A task whose key is only held while another one does the work: whoever dies with it leaves it free, and no
     failure stays in it."""
-    return replace(task, policy=task.policy.but(abandoned="rerun", failures="release"))
+    return replace(task, policy=task.policy.replace(abandoned="rerun", failures="release"))
 
 
 class HoldingWork:

@@ -20,7 +20,7 @@ from retrysafe.engine.heartbeat import Heartbeat, Lease, StopCallback
 from retrysafe.engine.perform import Performer
 from retrysafe.engine.sealing import KeyRing, Sealer
 from retrysafe.engine.worker_notify import WorkerNotifier
-from retrysafe.errors import StoreURLError, UsageError, WrongColour
+from retrysafe.errors import StoreURLError, SyncAsyncMismatch, UsageError
 from retrysafe.policy import Policy
 from retrysafe.stores.base import AsyncStore, Store
 from retrysafe.stores.registry import find_backend, open_async_store, open_store, safe_url
@@ -106,14 +106,18 @@ class RetrySafe:
     def store(self) -> Store:
         """The sync store."""
         if self._sync is None:
-            raise WrongColour("this RetrySafe has only an async store; call it from async code, or also pass store=")
+            raise SyncAsyncMismatch(
+                "this RetrySafe has only an async store; call it from async code, or also pass store="
+            )
         return self._sync
 
     @property
     def async_store(self) -> AsyncStore:
         """The async store."""
         if self._async is None:
-            raise WrongColour("this RetrySafe has only a sync store; call it from sync code, or also pass async_store=")
+            raise SyncAsyncMismatch(
+                "this RetrySafe has only a sync store; call it from sync code, or also pass async_store="
+            )
         return self._async
 
     @property

@@ -26,7 +26,7 @@ from retrysafe.errors import InProgress
 from retrysafe.jobs.busy_delay import compute_busy_delay
 from retrysafe.jobs.enqueue_flow import Message
 from retrysafe.jobs.per_loop import ClientPerLoop
-from retrysafe.jobs.queue_adapter import Fence
+from retrysafe.jobs.queue_adapter import QueueAdapter
 from retrysafe.jobs.retention import Setting
 from retrysafe.jobs.task import FencedTask
 
@@ -37,7 +37,7 @@ KEEP_RESULT_SECONDS = 3600.0
 JOB_TIMEOUT_SECONDS = 300.0
 
 
-class ArqJobs(Fence):
+class ArqJobs(QueueAdapter):
     queue = "arq"
     control: ClassVar[tuple[type[BaseException], ...]] = (Retry,)
 

@@ -25,7 +25,7 @@ from retrysafe.errors import InProgress, UsageError
 from retrysafe.jobs.busy_delay import compute_busy_delay
 from retrysafe.jobs.enqueue_flow import Message
 from retrysafe.jobs.per_loop import ClientPerLoop
-from retrysafe.jobs.queue_adapter import Fence
+from retrysafe.jobs.queue_adapter import QueueAdapter
 from retrysafe.jobs.retention import Setting
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ READ_GRACE_SECONDS = 20.0
 """Seconds more until a read is given up: a reply may be late on a machine that stands still."""
 
 
-class BullJobs(Fence):
+class BullJobs(QueueAdapter):
     queue = "BullMQ"
     control: ClassVar[tuple[type[BaseException], ...]] = (DelayedError, WaitingChildrenError)
 

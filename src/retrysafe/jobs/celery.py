@@ -25,7 +25,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from retrysafe.errors import InProgress
 from retrysafe.jobs.busy_delay import compute_busy_delay
 from retrysafe.jobs.enqueue_flow import Message
-from retrysafe.jobs.queue_adapter import Fence
+from retrysafe.jobs.queue_adapter import QueueAdapter
 from retrysafe.jobs.retention import Setting
 from retrysafe.jobs.task import FencedTask
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 DEFAULT_VISIBILITY_TIMEOUT_SECONDS = 3600.0
 
 
-class CeleryJobs(Fence):
+class CeleryJobs(QueueAdapter):
     queue = "Celery"
     control: ClassVar[tuple[type[BaseException], ...]] = (Retry, Ignore, Reject)
 

@@ -24,7 +24,7 @@ from dramatiq.results import Results
 from retrysafe.errors import InProgress
 from retrysafe.jobs.busy_delay import compute_busy_delay
 from retrysafe.jobs.enqueue_flow import Message
-from retrysafe.jobs.queue_adapter import Fence
+from retrysafe.jobs.queue_adapter import QueueAdapter
 from retrysafe.jobs.retention import Setting
 from retrysafe.jobs.task import FencedTask
 
@@ -47,7 +47,7 @@ class UncountWaits(Middleware):
             message.options["retries"] = message.options.get("retries", 0) - 1
 
 
-class DramatiqJobs(Fence):
+class DramatiqJobs(QueueAdapter):
     queue = "Dramatiq"
     control: ClassVar[tuple[type[BaseException], ...]] = (Retry, RateLimitExceeded)
 

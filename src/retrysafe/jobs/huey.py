@@ -24,7 +24,7 @@ from huey.utils import normalize_time
 from retrysafe.errors import InProgress
 from retrysafe.jobs.busy_delay import compute_busy_delay
 from retrysafe.jobs.enqueue_flow import Message
-from retrysafe.jobs.queue_adapter import Fence
+from retrysafe.jobs.queue_adapter import QueueAdapter
 from retrysafe.jobs.retention import Setting
 from retrysafe.jobs.task import FencedTask
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
 
 
-class HueyJobs(Fence):
+class HueyJobs(QueueAdapter):
     queue = "Huey"
     control: ClassVar[tuple[type[BaseException], ...]] = (RetryTask, CancelExecution)
 

@@ -29,7 +29,7 @@ from retrysafe.engine.arguments import bind_arguments
 from retrysafe.errors import InProgress
 from retrysafe.jobs.busy_delay import compute_busy_delay
 from retrysafe.jobs.enqueue_flow import Message
-from retrysafe.jobs.queue_adapter import Fence
+from retrysafe.jobs.queue_adapter import QueueAdapter
 from retrysafe.jobs.retention import Setting
 from retrysafe.jobs.task import FencedTask
 
@@ -55,7 +55,7 @@ class WaitOrRetryStrategy(BaseRetryStrategy):
         return asked.retry_decision if asked is not None else None
 
 
-class ProcrastinateJobs(Fence):
+class ProcrastinateJobs(QueueAdapter):
     queue = "Procrastinate"
     control: ClassVar[tuple[type[BaseException], ...]] = (JobRetry, JobAborted)
 

@@ -18,13 +18,13 @@ from retrysafe.jobs.enqueue_flow import Message
 from retrysafe.jobs.task import FencedTask
 
 if TYPE_CHECKING:
-    from retrysafe.jobs.queue_adapter import Fence
+    from retrysafe.jobs.queue_adapter import QueueAdapter
 
 
 class QueuePublisher:
     """Delivers staged jobs to a queue."""
 
-    def __init__(self, fence: Fence, task: FencedTask, delivery: DeliveryOptions) -> None:
+    def __init__(self, fence: QueueAdapter, task: FencedTask, delivery: DeliveryOptions) -> None:
         self._fence = fence
         self._task = task
         self._delivery = delivery

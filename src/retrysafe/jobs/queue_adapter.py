@@ -40,7 +40,7 @@ class Enqueued(NamedTuple):
     """The first run's result, when the state is "done"."""
 
 
-class Fence:
+class QueueAdapter:
     """Tasks that run once per job, on any queue.
 
     `scope` keeps several queues on one store apart: the same key in two scopes is two jobs. `resend_after`: seconds
@@ -223,7 +223,7 @@ class Fence:
 
     def send(self, message: Message) -> Any:
         """Hand a message to the queue: each adapter has one of the two, and gets the other from it."""
-        if type(self).asend is Fence.asend:
+        if type(self).asend is QueueAdapter.asend:
             raise UsageError(f"{type(self).__name__} does not know how to send: pass send= to enqueue")
         return wait_for(self.asend(message))
 

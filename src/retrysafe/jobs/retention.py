@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good
 
 if TYPE_CHECKING:
-    from retrysafe.jobs.queue_adapter import Fence
+    from retrysafe.jobs.queue_adapter import QueueAdapter
 
 Kind = Literal["redelivers", "keeps", "notices", "loses"]
 
@@ -31,7 +31,7 @@ class Setting(NamedTuple):
     fix: str
 
 
-def diagnose_queue(fence: Fence) -> Diagnosis:
+def diagnose_queue(fence: QueueAdapter) -> Diagnosis:
     kept = min((task.policy.retention for task in fence.tasks.values()), default=fence.policy.retention)
     lease = max((task.policy.lease for task in fence.tasks.values()), default=fence.policy.lease)
     findings = tuple(judge_setting(setting, kept, lease) for setting in fence.settings())

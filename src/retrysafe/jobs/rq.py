@@ -23,7 +23,7 @@ from rq.job import JobStatus
 
 from retrysafe.errors import InProgress
 from retrysafe.jobs.enqueue_flow import Message
-from retrysafe.jobs.queue_adapter import Fence
+from retrysafe.jobs.queue_adapter import QueueAdapter
 from retrysafe.jobs.retention import Setting
 from retrysafe.jobs.task import FencedTask
 
@@ -41,7 +41,7 @@ RESULT_TTL_SECONDS = 500.0
 STARTED_GRACE_SECONDS = 60.0
 
 
-class RqJobs(Fence):
+class RqJobs(QueueAdapter):
     queue = "RQ"
 
     def __init__(

@@ -51,7 +51,7 @@ class AttemptsExhausted(Exception):
 
 @dataclass(frozen=True)
 class FencedTask:
-    """One task function. Made by `Fence.fence` or an adapter's `task`."""
+    """One task function. Made by `QueueAdapter.fence` or an adapter's `task`."""
 
     safe: RetrySafe
     scope: str
@@ -184,7 +184,7 @@ class FencedTask:
 
 def without_rerun(task: Task) -> Task:
     """The same job, claimed so that it is not begun again if this worker dies too."""
-    return replace(task, policy=task.policy.but(abandoned="uncertain"))
+    return replace(task, policy=task.policy.replace(abandoned="uncertain"))
 
 
 class GuardedCall:
@@ -270,9 +270,9 @@ def declare_task(
     if template is not None:
         check_names("key", template.fields, shown, name)
     limit = check_limit(max_attempts, name)
-    chosen = policy if repeatable else policy.but(abandoned="uncertain")
+    chosen = policy if repeatable else policy.replace(abandoned="uncertain")
     if chosen.failures != "release":
-        chosen = chosen.but(failures=functools.partial(_is_final, chosen, (*control, AttemptsExhausted)))
+        chosen = chosen.replace(failures=functools.partial(_is_final, chosen, (*control, AttemptsExhausted)))
     return FencedTask(
         safe, scope, name, function, shown, chosen, codec or JsonCodec(), template, ignored, tx, context, limit
     )

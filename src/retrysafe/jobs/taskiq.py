@@ -32,7 +32,7 @@ from retrysafe.engine.bridge import wait_for
 from retrysafe.errors import InProgress, UsageError
 from retrysafe.jobs.busy_delay import compute_busy_delay
 from retrysafe.jobs.enqueue_flow import Message
-from retrysafe.jobs.queue_adapter import Fence
+from retrysafe.jobs.queue_adapter import QueueAdapter
 from retrysafe.jobs.retention import Setting
 from retrysafe.jobs.task import FencedTask
 
@@ -70,7 +70,7 @@ class DeliveryTracker(TaskiqMiddleware):
         return message
 
 
-class TaskiqJobs(Fence):
+class TaskiqJobs(QueueAdapter):
     queue = "Taskiq"
     control: ClassVar[tuple[type[BaseException], ...]] = (NoResultError, TaskRejectedError)
 

@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, overload
 
-from retrysafe.errors import UsageError, WrongColour
+from retrysafe.errors import SyncAsyncMismatch, UsageError
 from retrysafe.stores.sqlite.file import parse_url
 from retrysafe.transactions.base import AsyncTx, AsyncTxSource, SyncMode, Tx, TxSource
 
@@ -126,7 +126,7 @@ def _find_text_adapter(given: str, sync_mode: SyncMode) -> Adapter:
 def check_sync_mode(given: Any, adapter: Adapter, sync_mode: SyncMode) -> None:
     if adapter.sync_mode != sync_mode:
         other = "async" if sync_mode == "sync" else "sync"
-        raise WrongColour(
+        raise SyncAsyncMismatch(
             f"tx={given!r} is {adapter.sync_mode}, but it is used in {sync_mode} code; pass its {sync_mode} twin, "
             f"or call it from {other} code"
         )

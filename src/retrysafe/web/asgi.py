@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import suppress
 from typing import Any, Unpack
 
+from retrysafe.core.deprecation import renamed_names
 from retrysafe.engine.heartbeat import adopt_lease
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.web import problems, status
@@ -25,7 +26,7 @@ from retrysafe.web.asgi_answer import AnswerSender, Message, Send
 from retrysafe.web.endpoint_entry import EntryProbe
 from retrysafe.web.exchange import DRAIN_LIMIT_BYTES, EXCHANGE, BodyRefused, scope_from_principal
 from retrysafe.web.exchange_context import reset_current_exchange, set_current_exchange
-from retrysafe.web.response_ready import Shortcut, is_response_ready
+from retrysafe.web.response_ready import ResponseReady, is_response_ready
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Options, Scope, Settings
 from retrysafe.web.sync_async import AsyncExchange
@@ -95,7 +96,7 @@ class IdempotencyMiddleware:
         try:
             await exchange.claim_without_adopting(await _read_principal(self.settings.scope, exchange.view))
             admitted = True
-        except Shortcut:
+        except ResponseReady:
             await AnswerSender(exchange, send, body.finished).end()
         finally:
             if not admitted:
@@ -351,4 +352,6 @@ def local_path(scope: ASGIScope) -> str:
     return path[len(root) :] if root and path.startswith(root + "/") else path
 
 
-__all__ = ["IdempotencyMiddleware", "Shortcut"]
+__all__ = ["IdempotencyMiddleware", "ResponseReady"]
+
+__getattr__ = renamed_names("retrysafe.web.asgi", {"Shortcut": "ResponseReady"})

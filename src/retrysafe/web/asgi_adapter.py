@@ -50,7 +50,7 @@ def find_exchange(scope: Mapping[str, Any], fix: str) -> AsyncExchange | None:
 async def claim_or_identify(
     exchange: AsyncExchange, principal: Any, policy: Policy | None, target: str, strength: Strength
 ) -> Key | None:
-    """Claim the key, or, for an operation, which claims its own record, only read it. Raises Shortcut."""
+    """Claim the key, or, for an operation, which claims its own record, only read it. Raises ResponseReady."""
     if strength == "guard":
         return await exchange.claim(principal, policy, target=target)
     task = await exchange.identify(principal, policy, target=target)

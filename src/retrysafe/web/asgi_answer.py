@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Literal
 
 from retrysafe.web.capture import AnswerBuffer, HeaderPairs, Response, check_headers, is_stream
-from retrysafe.web.response_ready import Shortcut
+from retrysafe.web.response_ready import ResponseReady
 from retrysafe.web.sync_async import AsyncExchange
 
 Message = MutableMapping[str, Any]
@@ -121,7 +121,7 @@ class AnswerSender:
             await self._send_own(instead)
             if exchange.transaction is not None:
                 # What it wrote is not there, so what waits for the answer to be out (a background task) must not run.
-                raise Shortcut("the transaction did not commit")
+                raise ResponseReady("the transaction did not commit")
             return None
         return await self._flush(more=False)
 
@@ -136,7 +136,7 @@ class AnswerSender:
             if instead is not None:
                 exchange.response = instead
                 await self._send_own(instead)
-                raise Shortcut("the answer could not be stored")  # a stream would go on for ever
+                raise ResponseReady("the answer could not be stored")  # a stream would go on for ever
             self._passes = "settled"
         if gone == "stream":
             await self._forward(start)

@@ -2,7 +2,7 @@
 
 The middleware makes an exchange for each request it protects. The claim happens where the principal is known: at the
 edge, when the middleware was given `scope`, or later, when the route asks (`claim(principal)`). A claim that may not
-run leaves the answer to send in `response` and raises `Shortcut`; whatever the application says then is discarded.
+run leaves the answer to send in `response` and raises `ResponseReady`; whatever the application says then is discarded.
 
 Everything that decides is here, once, as flows; the two colours in colours.py only drive them.
 """
@@ -52,7 +52,7 @@ from retrysafe.web.key_header import generate_key, quote_key, read_key
 from retrysafe.web.key_usage import UsageKind
 from retrysafe.web.paths import sanitize_target
 from retrysafe.web.problems import Problem
-from retrysafe.web.response_ready import Shortcut
+from retrysafe.web.response_ready import ResponseReady
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Settings
 from retrysafe.web.view import RequestView
@@ -209,7 +209,7 @@ class Exchange:
     # The claim ----------------------------------------------------------------------------------
 
     def claim_flow(self, task: Task) -> Flow[GrantedClaim]:
-        """Claim it, or raise Shortcut with the answer in place."""
+        """Claim it, or raise ResponseReady with the answer in place."""
         try:
             return (yield from self._claim_or_refuse(task))
         except (StoreError, RetrySafeError) as error:
@@ -246,18 +246,20 @@ class Exchange:
                 )
         raise self.refusal_error(refusal_error(task, outcome))
 
-    def refusal_error(self, why: RetrySafeError | Problem | Response, *, retry_after: int | None = None) -> Shortcut:
+    def refusal_error(
+        self, why: RetrySafeError | Problem | Response, *, retry_after: int | None = None
+    ) -> ResponseReady:
         """Put the answer in place; raise what this returns."""
         if isinstance(why, Response):
             self.response = why
-            return Shortcut("the answer is stored")
+            return ResponseReady("the answer is stored")
         problem = why if isinstance(why, Problem) else problems.problem_for_error(why)
         if problem.code in ("failed", "unavailable", "unknown") and isinstance(why, RetrySafeError):
             self.log_error(why)
         if retry_after is None and problem.code in ("in_progress", "unavailable"):
             retry_after = self._retry_after()
         self.response = self._build_response(problem, retry_after)
-        return Shortcut(problem.title)
+        return ResponseReady(problem.title)
 
     def log_error(self, error: RetrySafeError) -> None:
         """For the operator. The record is named by its id: its key and its scope are the client's (S28)."""

@@ -40,7 +40,7 @@ from retrysafe.web.endpoint_entry import ENTERED, REDIRECTED, REFUSED, UNKNOWN, 
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.openapi import Strength
 from retrysafe.web.paths import normalize_path
-from retrysafe.web.response_ready import Shortcut
+from retrysafe.web.response_ready import ResponseReady
 from retrysafe.web.routes import SAFE_METHODS
 from retrysafe.web.settings import Options
 from retrysafe.web.settings import Scope as MiddlewareScope
@@ -168,7 +168,7 @@ class Idempotency:
             def protected(*args: Any, **kwargs: Any) -> R | Response:
                 try:
                     claim(chosen, policy, target, strength)
-                except Shortcut:
+                except ResponseReady:
                     return _build_own_response()
                 # Here and not around: the claim belongs to the request's own thread, an async view to its loop.
                 run: Callable[..., R] = current_app.ensure_sync(view)
@@ -189,7 +189,7 @@ def claim(
     scope: Scope, policy: Policy | None = None, target: str | None = None, strength: Strength = "guard"
 ) -> Key | None:
     """Claim the current request's key, for those who cannot use the decorator. None: it runs unprotected, as its mode
-    or method allows. Raises Shortcut when the view must not run: return anything then, the stored answer is sent."""
+    or method allows. Raises ResponseReady when the view must not run: return anything, the stored answer is sent."""
     exchange = _current_exchange()
     if exchange is None:
         return None
@@ -216,7 +216,7 @@ def _protect_in_transaction(
                 exchange, scope(), TransactionRequest(policy, target or _current_target(), tx)
             )
             return joined.run_handler(lambda handle: run(*args, **add_handle(view, kwargs, handle)))
-        except Shortcut:
+        except ResponseReady:
             return _build_own_response()
 
     return protected

@@ -42,7 +42,7 @@ from retrysafe.web.asgi_adapter import (
 from retrysafe.web.endpoint_entry import REFUSED, UNKNOWN, EndpointEntry, EntryProbe, is_marked, mark_endpoint
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.openapi import PROBLEM_SCHEMA, Json, ProtectionSpec, Strength
-from retrysafe.web.response_ready import Shortcut
+from retrysafe.web.response_ready import ResponseReady
 from retrysafe.web.settings import Options, Scope, Settings
 from retrysafe.web.sync_async import AsyncExchange
 from retrysafe.web.transaction_io import (
@@ -57,7 +57,7 @@ AnyRequest = Request[Any, Any, Any]
 FIX = "call retrysafe.web.litestar.install(app, safe=safe) after making the application"
 
 
-class Refusal(Shortcut, HTTPException):
+class Refusal(ResponseReady, HTTPException):
     """The handler must not run; the middleware sends the answer. An HTTPException, so that nobody reports an error."""
 
     def __init__(self, exchange: AsyncExchange) -> None:
@@ -92,7 +92,7 @@ class IdempotentGuard:
                 )
             else:
                 await claim_or_identify(exchange, principal, self.policy, target, self.strength)
-        except Shortcut as stop:
+        except ResponseReady as stop:
             raise Refusal(exchange) from stop
 
 

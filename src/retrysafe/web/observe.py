@@ -37,7 +37,7 @@ def read_observed_key(exchange: Exchange, scope: str) -> Key | None:
 
 def begin_observation(exchange: Exchange, task: Task) -> Flow[None]:
     """The request is about to run: note what a claim would have said."""
-    quiet = task.policy.but(busy="conflict", abandoned="rerun")
+    quiet = task.policy.replace(busy="conflict", abandoned="rerun")
     task = replace(task, namespace=f"observed:{task.namespace}", policy=quiet)
     claim = task.build_claim()
     try:

@@ -38,7 +38,7 @@ from retrysafe.web.endpoint_entry import ENTERED, REDIRECTED, REFUSED, EndpointE
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.openapi import Strength
 from retrysafe.web.paths import normalize_path
-from retrysafe.web.response_ready import Shortcut
+from retrysafe.web.response_ready import ResponseReady
 from retrysafe.web.settings import Options, Scope
 from retrysafe.web.sync_async import AsyncExchange
 from retrysafe.web.transaction_io import TransactionRequest, aclaim_in_transaction, add_handle, check_tx
@@ -47,7 +47,7 @@ View = Callable[..., Any]
 FIX = "call retrysafe.web.quart.install(app, safe=safe)"
 
 
-class Refusal(Shortcut, HTTPException):
+class Refusal(ResponseReady, HTTPException):
     """The view must not run; the middleware sends the answer. An HTTPException, so that nobody reports an error."""
 
     def __init__(self, exchange: AsyncExchange) -> None:
@@ -127,7 +127,7 @@ def _protect_in_transaction(view: View, principal: Any, policy: Policy | None, t
                 exchange, principal, TransactionRequest(policy, _current_target(), tx), view
             )
             return await joined.run_handler(lambda handle: run(*args, **add_handle(view, kwargs, handle)))
-        except Shortcut as stop:
+        except ResponseReady as stop:
             raise Refusal(exchange) from stop
 
     return protected
@@ -147,7 +147,7 @@ async def claim(principal: Any, policy: Policy | None = None, *, strength: Stren
         await request.get_data(cache=True, parse_form_data=False)
     try:
         return await claim_or_identify(exchange, principal, policy, _current_target(), strength)
-    except Shortcut as stop:
+    except ResponseReady as stop:
         raise Refusal(exchange) from stop
 
 

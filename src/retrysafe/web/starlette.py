@@ -39,7 +39,7 @@ from retrysafe.web.asgi_answer import encode_headers
 from retrysafe.web.endpoint_entry import ENTERED, REDIRECTED, REFUSED, UNKNOWN, EndpointEntry, EntryProbe
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.openapi import Strength
-from retrysafe.web.response_ready import Shortcut
+from retrysafe.web.response_ready import ResponseReady
 from retrysafe.web.sync_async import AsyncExchange
 from retrysafe.web.transaction_io import (
     AsyncRequestTransactionBase,
@@ -96,7 +96,7 @@ def _router_of(endpoint: Any) -> Router | None:
     return None
 
 
-class Refusal(Shortcut, HTTPException):
+class Refusal(ResponseReady, HTTPException):
     """The handler must not run; the middleware sends the answer. An HTTPException, so that nobody reports an error."""
 
     def __init__(self, exchange: AsyncExchange) -> None:
@@ -118,7 +118,7 @@ async def claim(
         return None
     try:
         return await claim_or_identify(exchange, principal, policy, target_of(request), strength)
-    except Shortcut as stop:
+    except ResponseReady as stop:
         raise refusal(exchange) from stop
 
 
@@ -139,7 +139,7 @@ async def claim_in_transaction(
         return await aclaim_in_transaction(
             exchange, principal, TransactionRequest(policy, target_of(request), tx), handler or _handler_of(request)
         )
-    except Shortcut as stop:
+    except ResponseReady as stop:
         raise refusal(exchange) from stop
 
 
@@ -210,7 +210,7 @@ async def _call_in_transaction(
         return await joined.run_handler(
             lambda handle: _call_handler(handler, args, add_handle(handler, kwargs, handle))
         )
-    except Shortcut as stop:
+    except ResponseReady as stop:
         exchange = find_exchange(request.scope, FIX)
         assert exchange is not None, "it was joined"
         raise Refusal(exchange) from stop

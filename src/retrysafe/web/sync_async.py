@@ -43,7 +43,7 @@ class AsyncExchange(Exchange):
     async def claim(self, principal: Any, policy: Policy | None = None, *, target: str | None = None) -> Key | None:
         """Claim this request's key for the principal. None: it runs unprotected, as its mode allows.
 
-        Raises Shortcut when the application must not run.
+        Raises ResponseReady when the application must not run.
         """
         key = await self.claim_without_adopting(principal, policy, target=target)
         if self.grant is not None:
@@ -125,7 +125,7 @@ class SyncExchange(Exchange):
     def claim(self, principal: Any, policy: Policy | None = None, *, target: str | None = None) -> Key | None:
         """Claim this request's key for the principal. None: it runs unprotected, as its mode allows.
 
-        Raises Shortcut when the application must not run.
+        Raises ResponseReady when the application must not run.
         """
         policy = self.begin(policy, target)
         if policy.mode == "observe":

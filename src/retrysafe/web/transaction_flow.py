@@ -52,7 +52,7 @@ from retrysafe.transactions.tx_context import build_tx_context
 from retrysafe.web import problems
 from retrysafe.web.capture import Response, build_replay
 from retrysafe.web.exchange import Exchange, GrantedClaim
-from retrysafe.web.response_ready import Shortcut
+from retrysafe.web.response_ready import ResponseReady
 
 _log = logging.getLogger("retrysafe.web")
 
@@ -84,7 +84,7 @@ class RequestTransaction:
     # The claim ------------------------------------------------------------------------------------
 
     def open_flow(self) -> TxFlow[None]:
-        """Open the transaction, or raise Shortcut with the answer in place."""
+        """Open the transaction, or raise ResponseReady with the answer in place."""
         task, rerun = self.task, self.exchange.reruns > 0
         try:
             yield from self._ensure_install_id()
@@ -151,7 +151,7 @@ class RequestTransaction:
             if waiting:
                 waiters.leave(scope)
 
-    def _refusal_error(self, found: Outcome) -> Shortcut:
+    def _refusal_error(self, found: Outcome) -> ResponseReady:
         """Put the stored answer or the problem in place."""
         if isinstance(found, Replay):
             response = self._build_replay(found.record)

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from retrysafe.engine.effects import Flow
-from retrysafe.errors import UsageError, WrongColour
+from retrysafe.errors import SyncAsyncMismatch, UsageError
 from retrysafe.policy import Policy
 from retrysafe.transactions.base import SyncMode
 from retrysafe.transactions.drive import AsyncTxDriver, TxDriver, aadvance, advance, wait_through_cancels
@@ -23,7 +23,7 @@ from retrysafe.transactions.effects import FLUSH, TxFlow
 from retrysafe.transactions.sources import find_adapter, find_source
 from retrysafe.web.capture import Response
 from retrysafe.web.exchange import Exchange
-from retrysafe.web.response_ready import Shortcut
+from retrysafe.web.response_ready import ResponseReady
 from retrysafe.web.sync_async import AsyncExchange, SyncExchange
 from retrysafe.web.transaction_flow import RequestTransaction
 
@@ -55,14 +55,14 @@ class SyncRequestTransaction:
         self._drive(self.flows.open_flow())
 
     def roll_back(self, error: Exception) -> None:
-        """The handler raised: what it wrote is undone before anybody makes an answer of it. Raises Shortcut where the
-        database had undone it because of others: then there is nothing to make an answer of."""
+        """The handler raised: undo what it wrote before anybody makes an answer of the error. Raises ResponseReady if
+        the database had undone it because of others: then there is nothing to make an answer of."""
         self._stage.close()
         exchange = self.flows.exchange
         exchange.failed_with = error
         if self.flows.must_rerun(error):
             exchange.response = self.settle(exchange.release_flow())
-            raise Shortcut("the database undid it") from error
+            raise ResponseReady("the database undid it") from error
 
     def settle(self, flow: Flow[Response | None]) -> Response | None:
         try:
@@ -71,7 +71,7 @@ class SyncRequestTransaction:
             self._stage.close()
 
     def run_handler(self, call: Callable[[Any], R]) -> R:
-        """Call the handler. Raises Shortcut where the database undid it because of others."""
+        """Call the handler. Raises ResponseReady where the database undid it because of others."""
         try:
             result = call(self.handle)
             self.flush()
@@ -111,7 +111,7 @@ class AsyncRequestTransactionBase(ABC):
     async def flush(self) -> None: ...
 
     async def run_handler(self, call: Callable[[Any], Awaitable[R]]) -> R:
-        """Call the handler. Raises Shortcut where the database undid it because of others."""
+        """Call the handler. Raises ResponseReady where the database undid it because of others."""
         try:
             result = await call(self.handle)
             await self.flush()
@@ -129,7 +129,7 @@ class AsyncRequestTransactionBase(ABC):
         except Exception as error:
             try:
                 await self.roll_back(error)
-            except Shortcut as stop:
+            except ResponseReady as stop:
                 raise refusal() from stop
             raise
 
@@ -155,7 +155,7 @@ class AsyncRequestTransaction(AsyncRequestTransactionBase):
         exchange.failed_with = error
         if self.flows.must_rerun(error):
             exchange.response = await self.settle(exchange.release_flow())
-            raise Shortcut("the database undid it") from error
+            raise ResponseReady("the database undid it") from error
 
     async def settle(self, flow: Flow[Response | None]) -> Response | None:
         try:
@@ -218,7 +218,7 @@ class TransactionRequest(NamedTuple):
 
 
 def claim_in_transaction(exchange: SyncExchange, principal: Any, wanted: TransactionRequest) -> SyncRequestTransaction:
-    """Claim this request's key by opening a transaction. Raises Shortcut when the handler must not run."""
+    """Claim this request's key by opening a transaction. Raises ResponseReady when the handler must not run."""
     given = choose_tx(exchange, wanted)
     task = exchange.identify(principal, wanted.policy, target=wanted.target, keep=True)
     assert task is not None, "these modes have a key for each request"
@@ -277,7 +277,7 @@ def choose_sync_or_async(given: Any, handler: Any) -> SyncMode:
         return "async" if inspect.iscoroutinefunction(given) else own
     if own == "sync" and adapter.sync_mode == "async":
         name = getattr(handler, "__qualname__", handler)
-        raise WrongColour(f"tx={given!r} is async, but {name} is a plain function; write `async def`")
+        raise SyncAsyncMismatch(f"tx={given!r} is async, but {name} is a plain function; write `async def`")
     return adapter.sync_mode
 
 

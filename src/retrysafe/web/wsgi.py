@@ -15,12 +15,13 @@ import inspect
 from collections.abc import Iterable
 from typing import Any, Unpack
 
+from retrysafe.core.deprecation import renamed_names
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import UsageError
 from retrysafe.web import status
 from retrysafe.web.exchange import EXCHANGE, scope_from_principal
 from retrysafe.web.exchange_context import reset_current_exchange, set_current_exchange
-from retrysafe.web.response_ready import Shortcut, is_response_ready
+from retrysafe.web.response_ready import ResponseReady, is_response_ready
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Options, Scope, Settings
 from retrysafe.web.sync_async import SyncExchange
@@ -137,4 +138,6 @@ def local_path(environ: Environ) -> str:
     return whole or "/"
 
 
-__all__ = ["IdempotencyMiddleware", "Shortcut"]
+__all__ = ["IdempotencyMiddleware", "ResponseReady"]
+
+__getattr__ = renamed_names("retrysafe.web.wsgi", {"Shortcut": "ResponseReady"})

@@ -39,7 +39,7 @@ class WebhookInbox:
         self._safe = safe
         self._handlers = handlers
         name = f"webhook-{provider}"
-        chosen = policy.but(failures="release", start="worker")
+        chosen = policy.replace(failures="release", start="worker")
         self._plain = declare_operation(safe.operation(name, policy=chosen, max_attempts=attempts), handlers)
         self._async = adeclare_operation(
             safe.operation(f"{name}-async", policy=chosen, max_attempts=attempts), handlers

@@ -208,7 +208,7 @@ def test_a_flow_whose_loop_is_gone_asks_for_nothing() -> None:
 # It was not entered ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("busy", "asked"), [("wait", ["Withdraw", "Announce"]), ("conflict", ["Withdraw"])])
+@pytest.mark.parametrize(("busy", "asked"), [("wait", ["Withdraw", "NotifyWaiters"]), ("conflict", ["Withdraw"])])
 def test_withdrawing_wakes_who_waits(busy: Any, asked: list[str]) -> None:
     given, events = task(busy=busy), Events()
     lease = started(guarded(given)).effect.lease
@@ -338,4 +338,4 @@ def test_a_waiter_that_is_cancelled_leaves_nothing_behind() -> None:
     stop = asyncio.CancelledError()
     flow = waiting().fail(stop)
     assert flow.error is stop
-    assert flow.kinds() == ["Claim", "Pause"]
+    assert flow.kinds() == ["Claim", "FlowPause"]

@@ -17,7 +17,7 @@ from retrysafe.testing.faults import Fault
 from retrysafe.web.asgi import IdempotencyMiddleware
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.exchange_context import current_exchange
-from retrysafe.web.response_ready import Shortcut
+from retrysafe.web.response_ready import ResponseReady
 from tests.web.unit.harness import Caller, Counting, World, answer, call, scope_of, who
 
 
@@ -197,7 +197,7 @@ async def test_what_the_application_makes_of_a_shortcut_is_discarded() -> None:
     async def stubborn(scope: Any, receive: Any, send: Any) -> None:
         try:
             await scope[EXCHANGE].claim("alice")
-        except Shortcut:
+        except ResponseReady:
             await answer(send, 418, [b"my own page"])
             return
         await answer(send, 201, [b"done"])
@@ -205,7 +205,7 @@ async def test_what_the_application_makes_of_a_shortcut_is_discarded() -> None:
     async def wrapping(scope: Any, receive: Any, send: Any) -> None:
         try:
             await scope[EXCHANGE].claim("alice")
-        except Shortcut as error:
+        except ResponseReady as error:
             raise ExceptionGroup("task group", [RuntimeError(), error]) from None
 
     safe = world.safe

@@ -15,7 +15,7 @@ from django.core.asgi import get_asgi_application as of_django  # type: ignore[i
 from retrysafe.web.asgi import ASGIApp, ASGIScope, IdempotencyMiddleware, Receive
 from retrysafe.web.asgi_answer import Message, Send
 from retrysafe.web.django import conf
-from retrysafe.web.response_ready import Shortcut
+from retrysafe.web.response_ready import ResponseReady
 
 
 def get_asgi_application() -> IdempotencyMiddleware:
@@ -31,7 +31,7 @@ def _ignore_undelivered_answer(inner: ASGIApp) -> ASGIApp:
         async def sent(message: Message) -> None:
             try:
                 await send(message)
-            except Shortcut:
+            except ResponseReady:
                 if message.get("more_body", False):
                     raise
 

@@ -55,7 +55,7 @@ def find_captured(request: Any) -> AnyExchange | None:
 def claim(
     exchange: AnyExchange, principal: Any, policy: Policy | None, target: str, strength: Strength = "guard"
 ) -> Key | None:
-    """Claim the key, or, for an operation, which claims its own record, only read it. Raises Shortcut."""
+    """Claim the key, or, for an operation, which claims its own record, only read it. Raises ResponseReady."""
     if isinstance(exchange, AsyncExchange):
         key: Key | None = async_to_sync(claim_or_identify)(exchange, principal, policy, target, strength)
         return key
@@ -74,7 +74,7 @@ async def aclaim(
 
 
 def claim_in_transaction(exchange: AnyExchange, principal: Any, wanted: TransactionRequest) -> SyncRequestTransaction:
-    """Claim the key by opening a transaction, in the thread that a plain view runs in. Raises Shortcut."""
+    """Claim the key by opening a transaction, in the thread that a plain view runs in. Raises ResponseReady."""
     if isinstance(exchange, SyncExchange):
         return transaction_io.claim_in_transaction(exchange, principal, wanted)
     given = transaction_io.choose_tx(exchange, wanted)

@@ -108,7 +108,7 @@ def to_policy(where: str, value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     try:
-        return Policy().but(**value)
+        return Policy().replace(**value)
     except TypeError as error:
         raise UsageError(f"RETRYSAFE[{where!r}] = {value!r}: give the fields of retrysafe.Policy ({error})") from error
 

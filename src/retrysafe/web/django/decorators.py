@@ -21,7 +21,7 @@ from retrysafe.web.asgi_adapter import OperationAnswer, check_strength, response
 from retrysafe.web.django import atomic, bridge, conf
 from retrysafe.web.django.convert import build_own_response, to_django_response
 from retrysafe.web.openapi import Strength
-from retrysafe.web.response_ready import Shortcut
+from retrysafe.web.response_ready import ResponseReady
 from retrysafe.web.transaction_io import SyncRequestTransaction, TransactionRequest, add_handle, check_tx
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -111,7 +111,7 @@ def _protect_view(inner: Any, ask: ClaimRequest) -> Any:
     def protected(request: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             ask.claim(request)
-        except Shortcut:
+        except ResponseReady:
             return build_own_response(request)
         if ask.strength == "operation":
             return call_operation_view(inner, request, *args, **kwargs)
@@ -130,7 +130,7 @@ def _protect_view_in_transaction(inner: Any, ask: ClaimRequest) -> Any:
         try:
             joined = ask.claim_in_transaction(request)
             return call_in_transaction(joined, inner, mark, request, *args, **kwargs)
-        except Shortcut:
+        except ResponseReady:
             return build_own_response(request)
 
     mark = atomic.mark_non_atomic(protected, getattr(inner, atomic.NON_ATOMIC_ATTRIBUTE, ()))
@@ -140,7 +140,7 @@ def _protect_view_in_transaction(inner: Any, ask: ClaimRequest) -> Any:
 def call_in_transaction(
     joined: SyncRequestTransaction | None, view: Any, mark: Any, request: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Call a view in its transaction. Raises Shortcut where the database undid it because of others."""
+    """Call a view in its transaction. Raises ResponseReady where the database undid it because of others."""
     if joined is None:
         return view(request, *args, **add_handle(view, kwargs, None))
 
@@ -165,7 +165,7 @@ def _protect_async_view(inner: Any, ask: ClaimRequest) -> Any:
     async def protected(request: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             await ask.aclaim(request)
-        except Shortcut:
+        except ResponseReady:
             return build_own_response(request)
         if ask.strength == "operation":
             return await acall_operation_view(inner, request, *args, **kwargs)

@@ -19,7 +19,7 @@ from retrysafe.web.django import atomic, bridge, conf
 from retrysafe.web.django.convert import build_own_response
 from retrysafe.web.django.decorators import call_in_transaction, call_operation_view, choose_tx
 from retrysafe.web.openapi import Strength
-from retrysafe.web.response_ready import Shortcut
+from retrysafe.web.response_ready import ResponseReady
 from retrysafe.web.transaction_io import TransactionRequest
 
 
@@ -61,7 +61,7 @@ class IdempotentMixin:
                 setattr(self, name, self._bind_transaction(request, handler))
                 return
             self._claim(request)
-        except Shortcut:
+        except ResponseReady:
             # An exception would be the project's handler's to shape and to report; nothing went wrong.
             setattr(self, name, lambda *_, **__: build_own_response(request))
         else:
@@ -86,7 +86,7 @@ class IdempotentMixin:
         def called(request: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 return call_in_transaction(joined, handler, mark, request, *args, **kwargs)
-            except Shortcut:
+            except ResponseReady:
                 return build_own_response(request)
 
         return called
