@@ -62,7 +62,7 @@ def test_the_mark_changes_nothing_else() -> None:
 
 async def test_who_passes_the_mark_has_entered() -> None:
     class Seen:
-        seen: Any = None
+        endpoint_entry: Any = None
 
     exchange: Any = Seen()
     token = set_current_exchange(exchange)
@@ -78,7 +78,7 @@ class Knowing(IdempotencyMiddleware):
 
     said: Any = REFUSED
 
-    def witness(self, scope: Any) -> EntryProbe | None:
+    def make_entry_probe(self, scope: Any) -> EntryProbe | None:
         def tell(code: int) -> EndpointEntry:
             if isinstance(self.said, Exception):
                 raise self.said
