@@ -36,7 +36,7 @@ def told(same: bool, new: bool, kind: str = "urn:retrysafe:problem:x") -> bytes:
 
 
 def verdict(seen: AnsweredAttempt | FailedAttempt, **standing: Any) -> AttemptVerdict:
-    return decide(seen, AttemptState(**{"sends": 1, "draw": 0.5, **standing}), RETRIES)
+    return decide(seen, AttemptState(**{"sends": 1, "jitter": 0.5, **standing}), RETRIES)
 
 
 def answer(status: int, body: bytes = b"", **headers: str) -> AnsweredAttempt:
@@ -181,13 +181,18 @@ def waits(seen: AnsweredAttempt | FailedAttempt, **standing: Any) -> float:
 
 
 def test_full_jitter_doubles_up_to_the_cap() -> None:
-    assert [waits(answer(500), sends=n, draw=0.999) for n in (1, 2, 3, 4, 5, 98)] == [0.999, 1.998, 3.996, *[7.992] * 3]
-    assert waits(answer(500), sends=5, draw=0.0) == 0, "down to zero: that is what full means"
+    assert [waits(answer(500), sends=n, jitter=0.999) for n in (1, 2, 3, 4, 5, 98)] == [
+        0.999,
+        1.998,
+        3.996,
+        *[7.992] * 3,
+    ]
+    assert waits(answer(500), sends=5, jitter=0.0) == 0, "down to zero: that is what full means"
 
 
 def test_retry_after_in_seconds_is_kept_and_capped() -> None:
-    assert waits(answer(503, retry_after="7"), draw=0) == 7
-    assert waits(answer(503, retry_after="86400"), draw=0) == 60
+    assert waits(answer(503, retry_after="7"), jitter=0) == 7
+    assert waits(answer(503, retry_after="86400"), jitter=0) == 60
 
 
 DATE = "Sun, 06 Nov 1994 08:49:37 GMT"
@@ -216,14 +221,14 @@ def test_no_header_breaks_it(text: str, date: str) -> None:
 @given(
     status=st.integers(400, 599),
     body=st.sampled_from([b"", told(True, False), told(False, True), told(True, True), told(False, False)]),
-    draw=st.floats(0, 1, exclude_max=True),
+    jitter=st.floats(0, 1, exclude_max=True),
     sends=st.integers(1, 9),
     elapsed=st.floats(0, 200),
 )
 def test_a_new_key_needs_the_servers_word_and_waiting_stays_within_the_deadline(
     status: int, body: bytes, draw: float, sends: int, elapsed: float
 ) -> None:
-    found = verdict(answer(status, body), draw=draw, sends=sends, elapsed=elapsed)
+    found = verdict(answer(status, body), jitter=draw, sends=sends, elapsed=elapsed)
     if isinstance(found, RotateVerdict):
         assert body == told(False, True)
     if not isinstance(found, FinishVerdict):

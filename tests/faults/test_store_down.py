@@ -156,7 +156,7 @@ async def test_a_task_that_probes_ends_with_its_loop(redis_url: str) -> None:
         with pytest.raises(StoreUnreachable):
             await safe.aexecute(claim("k", now=None))
     names = {task.get_coro().__qualname__ for task in asyncio.all_tasks()}  # type: ignore[union-attr]
-    assert "AsyncPerformer._ask" in names
+    assert "AsyncPerformer._probe_until_back" in names
     await safe.aclose()
 
 

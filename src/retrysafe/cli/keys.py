@@ -83,6 +83,7 @@ def add(commands: Any) -> None:
     resolve.add_argument("--content-type", default="application/json", help="with --answer (application/json)")
     resolve.add_argument("--because", default="", metavar="TEXT", help="what showed it; needed with --did-not-happen")
     resolve.add_argument("--attempt", type=int, help="only if it is still this attempt that you looked at")
+    resolve.add_argument("--id", action="store_true", help="KEY is an id, or its first 8 or more digits, and no key")
     resolve.add_argument("--scope", help="whose key, if several have it")
     resolve.add_argument("--namespace", default="default", help="of which application (default)")
     resolve.set_defaults(run=run_resolve)
@@ -182,19 +183,19 @@ def run_resolve(given: argparse.Namespace) -> int:
         answer_ = Answer(given.status, body, {"content-type": given.content_type})
     store = open_store(given.url)
     try:
-        finder = Finder(store, Wanted(given.key, given.scope, given.namespace))
+        finder = Finder(store, Wanted(given.key, given.scope, given.namespace), to_act=True, by_id=given.id)
         found = [each for each in finder if each.namespace == given.namespace]
         if finder.unfinished:
             looked = finder.search.looked if finder.search is not None else 0
             raise UsageError(
                 f"{given.key!r} was searched for among {looked:,} records, and there are more: whether it is the only "
-                "one of that name is not known. Give --scope, or its id as `retrysafe keys show` finds it"
+                "one of that name is not known. Give --scope; or its id as `retrysafe keys show` finds it, and --id"
             )
         if len(found) != 1:
             which = "; ".join(f"{each.id.hex()[:16]} ({each.kind}, {each.scope})" for each in found[:10])
             raise UsageError(
                 f"{given.key!r} names {len(found)} keys of namespace {given.namespace!r}{': ' + which if which else ''}"
-                "; give --scope, --namespace or the id of one"
+                "; give --scope, --namespace, or the id of one and --id"
             )
         said = resolve_uncertain(
             found[0].id,

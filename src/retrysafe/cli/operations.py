@@ -45,6 +45,7 @@ def add(commands: Any) -> None:
         metavar="TEXT",
         help="with --undo, and with --resume of a run whose outcome is unknown: what showed that it did not happen",
     )
+    parser.add_argument("--id", action="store_true", help="what --show, --resume and --undo are given is an id, no key")
     parser.add_argument("--name", help="only the operation of this name")
     parser.add_argument("--state", choices=sorted(STATES), help="only runs in this state")
     parser.add_argument("--limit", type=int, default=50, help="how many runs at most (50)")
@@ -64,12 +65,12 @@ def run(given: argparse.Namespace) -> int:
         if given.list:
             return list_runs(safe, given)
         if given.show:
-            return print_run(find_run(safe, given.show), as_json=given.json)
+            return print_run(find_run(safe, given.show, by_id=given.id), as_json=given.json)
         if given.resume:
-            record = find_run(safe, given.resume)
+            record = find_run(safe, given.resume, by_id=given.id, to_act=True)
             return finish_run(safe, record, lambda operation: operation.resume_id(record.id, given.because))
         if given.undo:
-            record = find_run(safe, given.undo)
+            record = find_run(safe, given.undo, by_id=given.id, to_act=True)
             return finish_run(safe, record, lambda operation: operation.undo_id(record.id, given.because))
         return print_operations(find_operations(safe, given.name))
     finally:
@@ -153,27 +154,32 @@ class Runs:
             self.ended.append((state.value if state is not None else "", search))
 
 
-def find_run(safe: RetrySafe, wanted: str) -> Record:
+def find_run(safe: RetrySafe, wanted: str, *, by_id: bool = False, to_act: bool = False) -> Record:
     """By id, by the first eight or more digits of it, or by key: that of a call of the operation at once, that of a
-    request by a search."""
-    found = list(_looked_up(safe, wanted))
-    if not found:
+    request by a search. Whoever acts on it must not take a call's run where a request has the same key."""
+    if by_id and not Wanted(wanted).digits:
+        raise UsageError(f"--id {wanted!r}: an id is 8 to 64 digits, 0 to 9 and a to f; --list shows them")
+    found = {each.id: each for each in _look_up(safe, wanted, by_id)}
+    if not found or (to_act and not by_id):
         runs = Runs(safe)
-        found = [each for each in runs.of(None) if each.key == wanted or _begins(each, wanted)]
+        named = (each for each in runs.of(None) if _begins(each, wanted) or (each.key == wanted and not by_id))
+        found |= {each.id: each for each in named}
         if runs.ended:
             raise UsageError(
                 f"{wanted!r} was searched for among {runs.ended[0][1].looked:,} records, and there are more: give its "
-                "id, as --list shows it"
+                "id, as --list shows it, and --id"
             )
     if len(found) != 1:
-        which = "; ".join(f"{each.id.hex()[:16]} ({each.target}, {each.scope})" for each in found[:10])
-        raise UsageError(f"{wanted!r} names {len(found)} runs{': ' + which if which else ''}; give the id of one")
-    return found[0]
+        which = "; ".join(f"{each.id.hex()[:16]} ({each.target}, {each.scope})" for each in list(found.values())[:10])
+        raise UsageError(
+            f"{wanted!r} names {len(found)} runs{': ' + which if which else ''}; give the id of one, and --id"
+        )
+    return next(iter(found.values()))
 
 
-def _looked_up(safe: RetrySafe, wanted: str) -> Iterator[Record]:
+def _look_up(safe: RetrySafe, wanted: str, by_id: bool) -> Iterator[Record]:
     digits = Wanted(wanted).digits
-    names = sorted({operation.name for operation in safe.operations.values()})
+    names = [] if by_id else sorted({operation.name for operation in safe.operations.values()})
     ids = [Key(wanted, name, "operation").id(safe.namespace) for name in names]
     for each in ids + ([bytes.fromhex(digits)] if len(digits) == ALL_DIGITS else []):
         record = safe.execute(Lookup(each)).record

@@ -226,11 +226,8 @@ class Operation:
         return self._drive(self._undo_flow(parse_record_id(record_id), because))
 
     def _undo_flow(self, record_id: bytes, because: str) -> Flow[Ended]:
-        seen = yield Lookup(record_id)
-        record = seen.record
-        if record is None:
-            raise UsageError(f"there is no record {record_id.hex()!r}; `retrysafe operations list` shows their ids")
-        if is_outcome_unknown(record, seen.now):
+        record, now = yield from self._look_up_own(record_id)
+        if is_outcome_unknown(record, now):
             yield from resolve_uncertain(record_id, happened=False, answer=None, because=because)
         task, claim = self._build_resume_claim(record)
         return (yield from flow.undo_run(self, task, claim, self.safe.events, because))
@@ -310,13 +307,20 @@ class Operation:
         return {name: typed.from_plain(value, known.get(name)) for name, value in typed.load(text, None).items()}
 
     def _resume_id_flow(self, record_id: bytes, because: str) -> Flow[Ended]:
-        seen = yield Lookup(record_id)
-        record = seen.record
-        if record is None:
-            raise UsageError(f"there is no record {record_id.hex()!r}; `retrysafe operations list` shows their ids")
-        if because.strip() and is_outcome_unknown(record, seen.now):
+        record, now = yield from self._look_up_own(record_id)
+        if because.strip() and is_outcome_unknown(record, now):
             yield from resolve_uncertain(record_id, happened=False, answer=None, because=because)
         return (yield from self._resume_flow(record, is_submitted(record), not_sent=bool(because.strip())))
+
+    def _look_up_own(self, record_id: bytes) -> Flow[tuple[Record, int]]:
+        """The record and the store's time. A record of another application is none (I34)."""
+        seen = yield Lookup(record_id)
+        if seen.record is None or seen.record.namespace != self.safe.namespace:
+            raise UsageError(
+                f"there is no record {record_id.hex()!r} of the application {self.safe.namespace!r}; "
+                "`retrysafe operations MODULE:SAFE --list` shows their ids"
+            )
+        return seen.record, seen.now
 
     def _resume_flow(self, record: Record, fresh: bool, not_sent: bool = False) -> Flow[Ended]:
         task, claim = self._build_resume_claim(record)
