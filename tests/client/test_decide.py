@@ -221,7 +221,7 @@ def test_no_header_breaks_it(text: str, date: str) -> None:
 @given(
     status=st.integers(400, 599),
     body=st.sampled_from([b"", told(True, False), told(False, True), told(True, True), told(False, False)]),
-    jitter=st.floats(0, 1, exclude_max=True),
+    draw=st.floats(0, 1, exclude_max=True),
     sends=st.integers(1, 9),
     elapsed=st.floats(0, 200),
 )
