@@ -28,7 +28,7 @@
     │   └── NotDone                a job that has no result yet
     ├── OperationChanged           it was begun by other code, which this code does not understand
     ├── RunOver                    the run to go on with is over: its key has begun another life
-    ├── NotUncertain               there is nothing to decide: its owner, or somebody else, was quicker
+    ├── NotUncertain               there is nothing to decide: it is not uncertain, or somebody was quicker
     ├── OutcomeUnknown             it began, and nobody knows how it ended
     ├── OutcomeUnrecorded          it ran, and how it ended could not be stored
     ├── AnswerGone                 it was done; its answer was not kept
@@ -328,12 +328,13 @@ class NotUncertain(RetrySafeError):
     status = 409
     anchor = "not-uncertain"
 
-    def __init__(self, key: str, state: str, attempt: int, note: str) -> None:
+    def __init__(self, key: str, state: str, attempt: int, note: str, advice: str = "") -> None:
+        """`advice` says why there is nothing to decide, and what fits; without it somebody was quicker."""
         self.state = state
         why = f" ({note})" if note else ""
+        told = advice or "its owner came back, or somebody else decided first. Look at it again before you decide"
         super().__init__(
-            f"idempotency key {key!r} is {state} in attempt {attempt}{why}: its owner came back, or somebody else "
-            "decided first, so nothing was changed. Look at it again before you decide"
+            f"idempotency key {key!r} is {state} in attempt {attempt}{why}, so nothing was changed: {told}"
         )
 
 
