@@ -26,7 +26,7 @@
     │   ├── RolledBack             the database undid all of it: nothing happened
     │   ├── NotFinished            an operation stopped at a recovery point: it goes on from there
     │   └── NotDone                a job that has no result yet
-    ├── OperationChanged           it was begun by other code, which this code does not understand
+    ├── OperationChanged           it was begun by other code: refused and left as it is (503, retry with the same key)
     ├── RunOver                    the run to go on with is over: its key has begun another life
     ├── NotUncertain               there is nothing to decide: it is not uncertain, or somebody was quicker
     ├── OutcomeUnknown             it began, and nobody knows how it ended
@@ -300,14 +300,17 @@ class NotDone(NotNow):
 
 
 class OperationChanged(RetrySafeError):
-    blame = "developer"
+    """The code that began it can go on with it, and may still run beside this one: retry with the same key."""
+
+    blame = "operator"
+    retryable = True
     status = 503
     anchor = "operation-changed"
 
     def __init__(self, operation: str, why: str) -> None:
         super().__init__(
-            f"{operation} was begun by other code: {why}. It is refused rather than guessed at; run it with the code "
-            "that began it, or resolve it by hand"
+            f"{operation} was begun by other code: {why}. It is refused rather than guessed at, and left as it was; "
+            "retry with the same key, run it with the code that began it, or resolve it by hand"
         )
 
 
@@ -454,8 +457,9 @@ class CorruptRecord(StoreError):
 
     def __init__(self, record_id: bytes, why: str) -> None:
         super().__init__(
-            f"record {record_id.hex()[:16]}… cannot be read: {why}. Nothing was run; "
-            "look at it with `retrysafe keys show`, and restore it or forget it"
+            f"record {record_id.hex()[:16]}… cannot be read: {why}. Nothing was run. Set the key ring right, or restore "
+            "the record from a backup of the store. Where neither can be done, its bytes can be erased from Python, and "
+            "it does not run again: docs/howto/resolving.md"
         )
 
 
