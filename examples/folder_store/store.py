@@ -21,7 +21,7 @@ from retrysafe.core.ops import FENCED, Claim, List, Lookup, LookupReply, Op, Pag
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.errors import StoreUnclear, UsageError
-from retrysafe.stores.base import AsyncStore, Capabilities, Store
+from retrysafe.stores.base import AsyncStore, Capabilities, Store, read_id_cursor
 from retrysafe.stores.diagnosis import Diagnosis, good
 from retrysafe.stores.json_records import dump_record, load_record
 
@@ -130,7 +130,8 @@ class FolderStore:
         return len(reaped)
 
     def _list(self, op: List, now: int) -> Page:
-        found = [record for record in self._all() if record.id > bytes.fromhex(op.cursor) and _listed(record, op, now)]
+        after = read_id_cursor(op.cursor)
+        found = [record for record in self._all() if record.id > after and _listed(record, op, now)]
         page = found[: op.limit]
         return Page(tuple(page), page[-1].id.hex() if len(found) > len(page) else "")
 

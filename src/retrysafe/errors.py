@@ -457,9 +457,9 @@ class CorruptRecord(StoreError):
 
     def __init__(self, record_id: bytes, why: str) -> None:
         super().__init__(
-            f"record {record_id.hex()[:16]}… cannot be read: {why}. Nothing was run. Set the key ring right, or restore "
-            "the record from a backup of the store. Where neither can be done, its bytes can be erased from Python, and "
-            "it does not run again: docs/howto/resolving.md"
+            f"record {record_id.hex()[:16]}… cannot be read: {why}. Nothing was run. Set the key ring right, or "
+            "restore the record from a backup of the store. Where neither can be done, its bytes can be erased from "
+            "Python, and it does not run again: docs/howto/resolving.md"
         )
 
 

@@ -13,8 +13,9 @@ import pytest
 from retrysafe import Answer, KeyRing, RetrySafe
 from retrysafe.cli import operations
 from retrysafe.cli.main import main
-from retrysafe.core.ops import Op
+from retrysafe.core.ops import Forget, Lookup, Op
 from retrysafe.engine.sealing import Sealer
+from retrysafe.errors import CorruptRecord
 from retrysafe.stores.base import Store
 from retrysafe.stores.registry import open_store
 from retrysafe.testing import builders
@@ -89,6 +90,18 @@ def test_what_needs_no_ring_is_said_of_a_sealed_record(
 ) -> None:
     leave_with_sealed_input(store)
     assert main(["keys", "resolve", url, "k", *how]) == 0
+
+
+def test_what_cannot_be_read_is_forgotten_on_the_store_itself(store: Store) -> None:
+    """The recipe of docs/howto/resolving.md: the fact stays, and the ring has nothing to open."""
+    held = store.execute(builders.claim("k", now=None))
+    assert store.execute(builders.complete(held, now=None)), "plain, where a ring is set"
+    record = held.record
+    with RetrySafe(store, keyring=RING) as safe:
+        with pytest.raises(CorruptRecord):
+            safe.execute(Lookup(record.id))
+        assert store.execute(Forget(record.id, record.fence))
+        assert safe.execute(Lookup(record.id)).record.answer.gone == "forgotten"
 
 
 # What is not uncertain ----------------------------------------------------------------------------
