@@ -26,9 +26,9 @@
     │   ├── RolledBack             the database undid all of it: nothing happened
     │   ├── NotFinished            an operation stopped at a recovery point: it goes on from there
     │   └── NotDone                a job that has no result yet
-    ├── OperationChanged           it was begun by other code, which this code does not understand
+    ├── OperationChanged           it was begun by other code: refused and left as it is (503, retry with the same key)
     ├── RunOver                    the run to go on with is over: its key has begun another life
-    ├── NotUncertain               there is nothing to decide: its owner, or somebody else, was quicker
+    ├── NotUncertain               there is nothing to decide: it is not uncertain, or somebody was quicker
     ├── OutcomeUnknown             it began, and nobody knows how it ended
     ├── OutcomeUnrecorded          it ran, and how it ended could not be stored
     ├── AnswerGone                 it was done; its answer was not kept
@@ -300,14 +300,17 @@ class NotDone(NotNow):
 
 
 class OperationChanged(RetrySafeError):
-    blame = "developer"
+    """The code that began it can go on with it, and may still run beside this one: retry with the same key."""
+
+    blame = "operator"
+    retryable = True
     status = 503
     anchor = "operation-changed"
 
     def __init__(self, operation: str, why: str) -> None:
         super().__init__(
-            f"{operation} was begun by other code: {why}. It is refused rather than guessed at; run it with the code "
-            "that began it, or resolve it by hand"
+            f"{operation} was begun by other code: {why}. It is refused rather than guessed at, and left as it was; "
+            "retry with the same key, run it with the code that began it, or resolve it by hand"
         )
 
 
@@ -328,12 +331,13 @@ class NotUncertain(RetrySafeError):
     status = 409
     anchor = "not-uncertain"
 
-    def __init__(self, key: str, state: str, attempt: int, note: str) -> None:
+    def __init__(self, key: str, state: str, attempt: int, note: str, advice: str = "") -> None:
+        """`advice` says why there is nothing to decide, and what fits; without it somebody was quicker."""
         self.state = state
         why = f" ({note})" if note else ""
+        told = advice or "its owner came back, or somebody else decided first. Look at it again before you decide"
         super().__init__(
-            f"idempotency key {key!r} is {state} in attempt {attempt}{why}: its owner came back, or somebody else "
-            "decided first, so nothing was changed. Look at it again before you decide"
+            f"idempotency key {key!r} is {state} in attempt {attempt}{why}, so nothing was changed: {told}"
         )
 
 
@@ -453,8 +457,9 @@ class CorruptRecord(StoreError):
 
     def __init__(self, record_id: bytes, why: str) -> None:
         super().__init__(
-            f"record {record_id.hex()[:16]}… cannot be read: {why}. Nothing was run; "
-            "look at it with `retrysafe keys show`, and restore it or forget it"
+            f"record {record_id.hex()[:16]}… cannot be read: {why}. Nothing was run. Set the key ring right, or "
+            "restore the record from a backup of the store. Where neither can be done, its bytes can be erased from "
+            "Python, and it does not run again: docs/howto/resolving.md"
         )
 
 

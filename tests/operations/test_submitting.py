@@ -60,7 +60,7 @@ def test_who_asks_for_what_is_uncertain_is_told(w: World) -> None:
     ordering = Ordering(w, policy=WORKER, max_attempts=1)
     ordering.fail["charge"] = [ConnectionError("down")] * 3
     ordering()
-    assert Completer(w.safe).run_once() == CompleterCounts(0, 1, 0)
+    assert Completer(w.safe).run_once() == CompleterCounts(0, 0, 0, dead=1)
     with pytest.raises(OutcomeUnknown):
         ordering()
 
@@ -101,7 +101,8 @@ def test_the_completer_backs_off_and_ends(w: World) -> None:
     for _ in range(5):
         w.age(600)
         rounds.append(Completer(w.safe, backoff=now_due).run_once())
-    assert rounds == [CompleterCounts(0, 1, 0)] * 3 + [CompleterCounts(0, 0, 0)] * 2
+    tried, dead, nothing = CompleterCounts(0, 1, 0), CompleterCounts(0, 0, 0, dead=1), CompleterCounts(0, 0, 0)
+    assert rounds == [tried, tried, dead, nothing, nothing]
     assert (w.state(), w.record().attempt, len(w.sent)) == (State.UNCERTAIN, 4, 12)
 
 

@@ -117,8 +117,8 @@ def test_what_keeps_failing_is_given_to_a_person(safe: RetrySafe, monkeypatch: p
     receiver = inbox(safe, max_attempts=3)
     receiver.on()(lambda event: 1 / 0)
     receiver.receive(*SLACK.send("Ev1"))
-    for _ in range(5):
-        work(safe)
+    done = [work(safe) for _ in range(5)]
+    assert [(each.later, each.dead) for each in done] == [(1, 0), (1, 0), (0, 1), (0, 0), (0, 0)]
     assert [record.state for record in records(safe)] == [State.UNCERTAIN]
     assert "dead letter" in records(safe)[0].note
     assert receiver.receive(*SLACK.send("Ev1")).status == 500, "never 2xx for what nobody has done"

@@ -188,6 +188,23 @@ def test_tools_change_only_the_namespace_they_are_told(
         main(["outbox", "revive", url, ids[1]])
 
 
+def test_a_dead_job_is_revived_by_the_first_digits_of_its_id(
+    shops: list[Shop], path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop, url = shops[0], f"sqlite:///{path}"
+    ids = [f"aaaaaaaa{number}{0:023x}" for number in (1, 2)] + [f"bbbbbbbb{0:024x}"]
+    shop.safe.execute(Stage(tuple(Job(each, "t", b"{}") for each in ids), namespace=shop.name))
+    Enqueuer(shop.safe, {"t": lambda job: 1 / 0}, max_attempts=1).run_once()
+    revive = ["outbox", "revive", url, "--namespace", shop.name]
+    assert main([*revive, "aaaaaaaa"]) == 1
+    told = capsys.readouterr().err
+    assert all(each in told for each in ids[:2]), "it may be either"
+    assert main([*revive, "bbbbbbb"]) == 1, "fewer than eight digits"
+    assert main([*revive, "BBBBBBBB"]) == 0
+    assert main([*revive, "aaaaaaaa2"]) == 0
+    assert [each.job.id for each in shop.safe.execute(ListJobs(dead=True))] == [ids[0]]
+
+
 def test_operations_shows_those_of_its_application(
     shops: list[Shop], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,7 @@ from retrysafe.core.states import STATES
 from retrysafe.core.times import format_time
 from retrysafe.engine.drive import run
 from retrysafe.engine.resolving import resolve_uncertain
+from retrysafe.engine.sealing import is_sealed
 from retrysafe.errors import UsageError
 from retrysafe.stores.registry import open_store
 
@@ -69,7 +70,9 @@ def add(commands: Any) -> None:
         "resolve",
         help="say how something ended that nobody knows of",
         description="For keys that are uncertain, and for lapsed ones that will be. Its owner, another person or a "
-        "worker may be quicker: then nothing is changed, and you are told. Where a key ring is set use safe.resolve().",
+        "worker may be quicker: then nothing is changed, and you are told. Where the application has a key ring, never "
+        "give --answer here: the application could not read it. Use safe.resolve() from Python. It is refused where "
+        "the record shows that it is sealed; many do not. Of an operation, --happened completes the whole of it.",
     )
     resolve.add_argument("url", metavar="URL")
     resolve.add_argument("key", metavar="KEY", help="the key, or the first 8 or more digits of its id")
@@ -77,7 +80,9 @@ def add(commands: Any) -> None:
     how.add_argument("--happened", action="store_true", help="it was done: a retry gets the answer and does not run")
     how.add_argument("--did-not-happen", action="store_true", help="it was not done: the next retry runs it")
     resolve.add_argument(
-        "--answer", metavar="FILE", help="with --happened: the body to replay ('-' for standard input)"
+        "--answer",
+        metavar="FILE",
+        help="with --happened: the body to replay ('-' for standard input); not where a key ring is set",
     )
     resolve.add_argument("--status", type=int, default=200, help="with --answer: its status (200)")
     resolve.add_argument("--content-type", default="application/json", help="with --answer (application/json)")
@@ -133,7 +138,8 @@ def run_show(given: argparse.Namespace) -> int:
         shown = 0
         for record in finder:
             shown += 1
-            show(record, body=given.body, as_json=given.json)
+            now = store.execute(Lookup(NOBODY)).now
+            show(record, now, body=given.body, as_json=given.json)
     finally:
         store.close()
     if finder.unfinished:
@@ -143,8 +149,10 @@ def run_show(given: argparse.Namespace) -> int:
     return 0 if shown else 1
 
 
-def show(record: Record, *, body: bool, as_json: bool) -> None:
-    whole = summarize_record(record) | {
+def show(record: Record, now: int, *, body: bool, as_json: bool) -> None:
+    state: dict[str, Any] = {"lapsed": record.lapsed(now)} if as_json else {"state": describe_state(record, now)}
+    whole = summarize_record(record) | state
+    whole |= {
         "run": record.run.hex(),
         "note": record.note,
         "fingerprint": str(record.fingerprint),
@@ -197,6 +205,13 @@ def run_resolve(given: argparse.Namespace) -> int:
                 f"{given.key!r} names {len(found)} keys of namespace {given.namespace!r}{': ' + which if which else ''}"
                 "; give --scope, --namespace, or the id of one and --id"
             )
+        if answer_ is not None and is_sealed(found[0]):
+            raise UsageError(
+                f"{given.key!r} belongs to an application with a key ring, and the command line has none: the "
+                "application could not read this answer, and nobody could resolve it again. Nothing was changed. Say "
+                f'it from Python: safe.resolve("{found[0].id.hex()}", happened=True, answer=Answer(...), '
+                'because="..."); or leave --answer out, and a retry is told that the answer was not kept'
+            )
         said = resolve_uncertain(
             found[0].id,
             happened=given.happened,
@@ -248,6 +263,10 @@ def format_line(record: Record, now: int) -> str:
     state = "lapsed" if record.lapsed(now) else record.state.value
     whose, key, began = _shorten(record.scope, 24), _shorten(record.key, 36), format_time(record.created)
     return f"{record.id.hex()[:12]}  {state:9}  {record.kind:9}  {whose:24}  {key:36}  #{record.attempt}  {began}"
+
+
+def describe_state(record: Record, now: int) -> str:
+    return f"{record.state.value} (lapsed)" if record.lapsed(now) else record.state.value
 
 
 def _shorten(text: str, width: int) -> str:

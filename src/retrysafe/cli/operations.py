@@ -13,6 +13,7 @@ from typing import Any
 from retrysafe.cli import finding
 from retrysafe.cli.finding import ALL_DIGITS, EXAMINED, Search, Wanted, cursor_before, telling
 from retrysafe.cli.import_object import load_safe
+from retrysafe.cli.keys import NOBODY, describe_state
 from retrysafe.core.keys import Key
 from retrysafe.core.ops import List, Lookup
 from retrysafe.core.records import Record
@@ -65,11 +66,13 @@ def run(given: argparse.Namespace) -> int:
         if given.list:
             return list_runs(safe, given)
         if given.show:
-            return print_run(find_run(safe, given.show, by_id=given.id), as_json=given.json)
+            return print_run(find_run(safe, given.show, by_id=given.id), read_time(safe), as_json=given.json)
         if given.resume:
             record = find_run(safe, given.resume, by_id=given.id, to_act=True)
             return finish_run(safe, record, lambda operation: operation.resume_id(record.id, given.because))
         if given.undo:
+            if not given.because.strip():
+                raise UsageError("--undo needs --because TEXT: say why it is undone; it stands in its ledger")
             record = find_run(safe, given.undo, by_id=given.id, to_act=True)
             return finish_run(safe, record, lambda operation: operation.undo_id(record.id, given.because))
         return print_operations(find_operations(safe, given.name))
@@ -111,21 +114,20 @@ def list_runs(safe: RetrySafe, given: argparse.Namespace) -> int:
     if given.after and state is None:
         raise UsageError(f"--after {given.after}: it goes on within one state; give --state too")
     runs = Runs(safe, given.examine)
-    stream = runs.of(state, cursor=given.after) if state is not None else runs.unfinished_first()
+    stream = runs.in_state(state, given.after) if state is not None else runs.unfinished_first()
     wanted = (record for record in stream if given.name is None or record.target.partition("@")[0] == given.name)
     # No more is read than is shown: there may be millions behind it.
     found = sorted(islice(wanted, given.limit), key=lambda record: (record.state is State.COMPLETED, -record.created))
+    now = read_time(safe)
     for record in found:
-        print(json.dumps(summarize_run(record)) if given.json else format_line(record))
+        print(json.dumps(summarize_run(record, now)) if given.json else format_line(record, now))
     if not given.json:
         more = "; there may be more, see --limit, --state and --name" if len(found) == given.limit else ""
         print(f"{len(found)} shown{more}", file=sys.stderr)
     for name, search in runs.ended:
-        print(
-            f"looked at {search.looked:,} {name} records; there are more: go on with --state {name} "
-            f"--after {search.cursor}",
-            file=sys.stderr,
-        )
+        cursor = f"go on with --state {name} --after {search.cursor}"
+        how = "look at more with --examine N" if name == "lapsed" else cursor  # no state of its own to go on in
+        print(f"looked at {search.looked:,} {name} records; there are more: {how}", file=sys.stderr)
     return 0
 
 
@@ -146,12 +148,27 @@ class Runs:
         yield from self.of(State.RELEASED, resting=True)
         yield from self.of(State.COMPLETED)
 
-    def of(self, state: State | None, *, cursor: str = "", resting: bool = False) -> Iterator[Record]:
-        wanted = List(self._safe.namespace, state, cursor=cursor, resting=resting)
+    def in_state(self, state: State, cursor: str = "") -> Iterator[Record]:
+        """As people mean it: what is uncertain includes what lapsed and will be called so (as in `keys list`)."""
+        yield from self.of(state, cursor=cursor)
+        if state is State.UNCERTAIN and not cursor:
+            lapsed = self.of(State.CLAIMED, lapsed=True)
+            yield from (record for record in lapsed if record.on_lapse == "uncertain")
+
+    def of(
+        self, state: State | None, *, cursor: str = "", resting: bool = False, lapsed: bool = False
+    ) -> Iterator[Record]:
+        wanted = List(self._safe.namespace, state, cursor=cursor, resting=resting, lapsed=lapsed)
         search = Search(self._safe.execute, wanted, self._most, telling())
         yield from (record for record in search if "@" in record.target)
         if search.cursor:
-            self.ended.append((state.value if state is not None else "", search))
+            name = state.value if state is not None else ""
+            self.ended.append(("lapsed" if lapsed else name, search))
+
+
+def read_time(safe: RetrySafe) -> int:
+    """The store's time: what lapsed is said by its clock."""
+    return int(safe.execute(Lookup(NOBODY)).now)
 
 
 def find_run(safe: RetrySafe, wanted: str, *, by_id: bool = False, to_act: bool = False) -> Record:
@@ -197,13 +214,14 @@ def _begins(record: Record, wanted: str) -> bool:
     return bool(digits) and record.id.hex().startswith(digits)
 
 
-def summarize_run(record: Record) -> dict[str, Any]:
+def summarize_run(record: Record, now: int) -> dict[str, Any]:
     return {
         "id": record.id.hex(),
         "operation": record.target,
         "key": record.key,
         "scope": record.scope,
         "state": record.state.value,
+        "lapsed": record.lapsed(now),
         "point": record.point,
         "attempt": record.attempt,
         "created": format_time(record.created),
@@ -211,20 +229,23 @@ def summarize_run(record: Record) -> dict[str, Any]:
     }
 
 
-def format_line(record: Record) -> str:
+def format_line(record: Record, now: int) -> str:
+    state = "lapsed" if record.lapsed(now) else record.state.value
     note = f"  {record.note}" if record.note else ""
     at = f"at {record.point}" if record.point else "at the start"
-    what = f"{record.id.hex()[:16]}  {record.state.value:9}  {record.target}  {record.key}"
+    what = f"{record.id.hex()[:16]}  {state:9}  {record.target}  {record.key}"
     return f"{what}  {at}  attempt {record.attempt}{note}"
 
 
-def print_run(record: Record, *, as_json: bool) -> int:
+def print_run(record: Record, now: int, *, as_json: bool) -> int:
     journal = OperationJournal.decode(record.progress)
     if as_json:
         told = {"cause": journal.cause, "next": describe_next(record, journal), "ledger": build_ledger(journal)}
-        print(json.dumps({**summarize_run(record), **told}))
+        print(json.dumps({**summarize_run(record, now), **told}))
         return 0
-    for name, value in summarize_run(record).items():
+    shown = summarize_run(record, now) | {"state": describe_state(record, now)}
+    del shown["lapsed"]
+    for name, value in shown.items():
         print(f"{name:10} {value}")
     if journal.cause:
         print(f"{'cause':10} {journal.cause}")

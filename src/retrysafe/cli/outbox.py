@@ -7,11 +7,15 @@ import json
 import sys
 from typing import Any
 
+from retrysafe.cli.finding import LEAST_DIGITS
 from retrysafe.core.jobs import AssignJobs, ListJobs, ReviveJob, StagedJob
 from retrysafe.core.times import format_time
 from retrysafe.errors import UsageError
 from retrysafe.stores.base import Store
 from retrysafe.stores.registry import open_store
+
+PAGE_ROWS = 1000
+JOB_DIGITS = 32
 
 
 def add(commands: Any) -> None:
@@ -28,7 +32,9 @@ def add(commands: Any) -> None:
 
     revive = verbs.add_parser("revive", help="let a dead letter be delivered again")
     revive.add_argument("url", metavar="URL")
-    revive.add_argument("id", metavar="ID", help="the job's id, as `outbox list` shows it")
+    revive.add_argument(
+        "id", metavar="ID", help="the job's id, as `outbox list` shows it, or its first 8 or more digits"
+    )
     revive.add_argument("--namespace", required=True, help="whose job it is")
     revive.set_defaults(run=run_revive)
 
@@ -69,7 +75,8 @@ def run_list(given: argparse.Namespace) -> int:
 def run_revive(given: argparse.Namespace) -> int:
     store = open_outbox_store(given.url)
     try:
-        done = store.execute(ReviveJob(given.id, namespace=given.namespace))
+        job_id = find_dead_id(store, given.id, given.namespace)
+        done = store.execute(ReviveJob(job_id, namespace=given.namespace))
     finally:
         store.close()
     if not done:
@@ -77,6 +84,21 @@ def run_revive(given: argparse.Namespace) -> int:
         return 1
     print("it is delivered again")
     return 0
+
+
+def find_dead_id(store: Store, wanted: str, namespace: str) -> str:
+    """The whole id of the one dead job whose id begins so; `wanted` itself where there is none, or it is too short."""
+    low = wanted.lower()
+    if not LEAST_DIGITS <= len(low) < JOB_DIGITS:
+        return wanted
+    found: list[str] = []
+    after = 0
+    while page := store.execute(ListJobs(True, after=after, limit=PAGE_ROWS, namespace=namespace)):
+        found += [each.job.id for each in page if each.job.id.startswith(low)]
+        after = page[-1].sequence
+    if len(found) > 1:
+        raise UsageError(f"{wanted!r} names {len(found)} dead jobs: {', '.join(found[:10])}; give more digits of one")
+    return found[0] if found else wanted
 
 
 def run_assign(given: argparse.Namespace) -> int:

@@ -194,6 +194,14 @@ def _check_unsealed(reply: R) -> R:
     return reply
 
 
+def is_sealed(record: Record) -> bool:
+    """Whether a record, as it is stored, shows that its application has a key ring. One without input, progress and
+    answer shows nothing unless fingerprints are keyed."""
+    answer = record.answer is not None and record.answer.headers == SEALED_HEADERS
+    held = any(each.startswith(MAGIC) for each in (record.input, record.progress))
+    return answer or held or bool(record.fingerprint.key)
+
+
 def _associated_data(record_id: bytes, field: str, status: int = 0) -> bytes:
     return frame(record_id, field, str(status))
 

@@ -186,5 +186,5 @@ def describe_next_step(journal: OperationJournal, point: str) -> str:
         return f"{begun[-1]} (may have been sent)"
     if journal.announced:
         return f"{journal.announced} (may have been sent)"
-    done = f"after {journal.entries[-1].step}" if journal.entries else "the first"
+    done = f"after {journal.entries[-1].step}" if journal.entries else "at the start"
     return f"the step {done} (not written down; it may have been sent)" if point or not journal.entries else ""

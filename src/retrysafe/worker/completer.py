@@ -17,7 +17,7 @@ from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.core.times import SECOND_MICROS, duration_to_micros
 from retrysafe.engine.safe import RetrySafe
-from retrysafe.errors import InProgress, RetrySafeError
+from retrysafe.errors import InProgress, OutcomeUnknown, RetrySafeError
 from retrysafe.operations.operation import Operation
 from retrysafe.operations.submission import is_submitted
 from retrysafe.worker.flows import CallUserFunction, ShouldStop, WorkerFlow, never_stop, run
@@ -46,11 +46,11 @@ class CompleterCounts(NamedTuple):
 
     finished: int
     later: int
-    """Tried, and not finished: they are released at their point, or given to a person."""
+    """Tried, and not finished: they are released at their point, and tried again."""
     unknown: int
     """Of operations this worker's code does not know: left alone."""
     dead: int = 0
-    """Given to a person: every attempt died without a word."""
+    """Given to a person: its outcome is not known, its attempts are used up, or each died without a word."""
     waiting: int = 0
     """Of operations this worker knows, and cannot go on with: an event of an inbox whose handler is gone."""
     unreadable: int = 0
@@ -140,12 +140,14 @@ class Completer:
             self._note_due(self._backoff(record.attempt + 1))
             return "later"  # another worker, or its client, was quicker
         except RetrySafeError as error:
-            # Written down where it happened: later, uncertain, changed, or a store in trouble.
+            # Written down where it happened: later, dead, changed, or a store in trouble.
             cause = error.__cause__ or error
             _log.warning(
                 "%s %s, attempt %d: not finished: %s (%s)",
                 *(record.target, record.id.hex()[:16], record.attempt + 1, type(error).__name__, type(cause).__name__),
             )
+            if isinstance(error, OutcomeUnknown):
+                return "dead"  # nobody tries it again before a person has looked
             self._note_due(self._backoff(record.attempt + 1))
             return "later"
         return "finished"
