@@ -27,13 +27,22 @@ class Program:
     """The user's code, in a process of its own: steps by name, called in order. `dies`: killed after that one was sent.
     Names in capitals are local steps."""
 
-    def __init__(self, w: World, names: Sequence[str], dies: str = "", story: Story | None = None) -> None:
-        self.w, self.dies = w, dies
+    def __init__(
+        self,
+        w: World,
+        names: Sequence[str],
+        dies: str = "",
+        story: Story | None = None,
+        forms: str = "previous",
+        known: Sequence[str] = ("pick", "pack"),
+        **options: Any,
+    ) -> None:
+        self.w, self.dies, self.options = w, dies, options
         self.names = list(names)
-        self.safe = RetrySafe(w.url, tx=w.safe.tx)
+        self.safe = RetrySafe(w.url, tx=w.safe.tx, forms=forms)  # type: ignore[arg-type]
         self.op = self.safe.operation("shipping")
         self.died: tuple[str, bytes] | None = None
-        self.steps = {name: self.declare(name) for name in sorted({*names, "pick", "pack"})}
+        self.steps = {name: self.declare(name) for name in sorted({*names, *known})}
 
         def body() -> Any:
             if story is not None:
@@ -53,9 +62,17 @@ class Program:
             yield from self.w.insert(tx, name)
             return self.met(name)
 
+        def take_back_foreign(result: Any, *, key: str) -> None:
+            self.w.sent.append(f"undo {name} {result}:{key}")
+
+        def take_back_local(tx: Any, result: Any) -> None:
+            self.w.sent.append(f"undo {name} {result}:")
+
         step: Any = local if name.isupper() else foreign
         step.__name__ = name
-        return (self.op.local if name.isupper() else self.op.foreign)(self.w.coloured(step))
+        undo = self.w.coloured(take_back_local if name.isupper() else take_back_foreign)
+        declare: Any = self.op.local if name.isupper() else self.op.foreign
+        return declare(undo=undo, **({} if name.isupper() else self.options))(self.w.coloured(step))
 
     def met(self, name: str) -> str:
         if name == self.dies:

@@ -280,6 +280,48 @@ def test_a_local_step_before_the_others_does_not_run_them_again(elsewhere: Elsew
     assert elsewhere.items() == ["one", "two"]
 
 
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_person_undoes_a_step_that_the_store_was_not_told_of(elsewhere: Elsewhere, committed: bool) -> None:
+    """Its receipt is in the user's database, or its owner is still on the way to it: in either case nothing is left."""
+
+    def declare(safe: RetrySafe, dies: bool) -> Operation:
+        op = safe.operation("undone")
+
+        def remove(tx: sqlite3.Connection, item: str, result: str | None) -> None:
+            tx.execute("DELETE FROM items WHERE item = ?", (item,))
+
+        @op.local(undo=remove)
+        def insert(tx: sqlite3.Connection, item: str) -> str:
+            if dies and not committed:
+                raise Killed
+            tx.execute("INSERT INTO items VALUES (?)", (item,))
+            return item
+
+        @op.body
+        def body() -> Answer:
+            insert("a")
+            if dies:
+                raise Killed
+            return Answer(200, {})
+
+        return op
+
+    op = declare(elsewhere.safe, True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("retrysafe.operations.flow.settle_interrupted", lambda *args: iter(()))
+        with pytest.raises(Killed):
+            op(key="k")
+    assert elsewhere.items() == (["a"] if committed else [])
+    lapse(elsewhere)
+    (record,) = elsewhere.safe.execute(List()).records
+    other = elsewhere.open()
+    assert declare(other, False).undo_id(record.id, because="cancelled").answer.status == 409
+    other.close()
+    assert elsewhere.items() == []
+    receipts = [step for (step,) in elsewhere.sql("SELECT step FROM retrysafe_receipts")]
+    assert "0:insert" in receipts, "an owner that was taken over, and does not know it, finds it barred"
+
+
 def lapse(elsewhere: Elsewhere) -> None:
     """Nobody holds it any more: the dead owner's lease is given up in its name."""
     (record,) = elsewhere.safe.execute(List()).records

@@ -30,6 +30,14 @@ class StepOutcomeUnknown(RetrySafeError):
         super().__init__(f"step {step!r} is not sent again: {why}")
 
 
+class StepReached(Exception):
+    """The body came to a step while it is only asked which one comes next (retracing.py). Nothing was sent."""
+
+    def __init__(self, step: str) -> None:
+        self.step = step
+        super().__init__(f"step {step!r} was reached")
+
+
 class TransactionNotOpened(Exception):
     """No transaction of the user's could be opened: the step was not even called."""
 

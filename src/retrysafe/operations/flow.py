@@ -30,13 +30,15 @@ from retrysafe.operations import undoing
 from retrysafe.operations.announcing import Habits
 from retrysafe.operations.endings import OperationEnding, Stop, Undo
 from retrysafe.operations.failures import StepFailed, StepOutcomeUnknown, format_error
-from retrysafe.operations.journal import OperationJournal
+from retrysafe.operations.journal import OperationJournal, list_sent
+from retrysafe.operations.retracing import must_retrace, retrace
 from retrysafe.operations.run import (
     OperationRun,
     commit_journal,
     commit_was_applied,
     min_failure_spacing,
     not_awaited_error,
+    read_journal,
     record_outcome,
     store_answer,
 )
@@ -97,11 +99,24 @@ def give_up(operation: OperationSpec, task: Task, claim: Claim, events: Events) 
         return
     record, fence = outcome.record, outcome.fence
     note = f"dead letter: {fence.attempt - 1} attempts of {operation.name} died at {record.point or 'the start'!r}"
+    note += describe_sent(record, operation)
     if (yield Persist(Suspect(record.id, fence, note), outcome.until)):
         events.emit("suspected", record.id, record.target)
 
 
-def undo_run(operation: OperationSpec, task: Task, claim: Claim, events: Events, cause: str) -> Flow[Ended]:
+def describe_sent(record: Record, operation: OperationSpec) -> str:
+    """For the person who reads the note; nothing where nobody knows, or only other code can tell."""
+    try:
+        journal = read_journal(record, operation.steps, operation.rule)
+    except (ValueError, TypeError, KeyError):
+        return ""
+    sent = ", ".join(list_sent(journal)) if journal.undoing is None else ""
+    return f"; next: {sent} (may have been sent)" if sent else ""
+
+
+def undo_run(
+    operation: OperationSpec, task: Task, claim: Claim, events: Events, cause: str, *, fresh: bool = False
+) -> Flow[Ended]:
     """A person wants it undone: claim it, and go back from wherever it stands."""
     outcome = yield from claim_or_match(operation, task, claim, events)
     if isinstance(outcome, Replay):
@@ -109,7 +124,7 @@ def undo_run(operation: OperationSpec, task: Task, claim: Claim, events: Events,
         return build_replay(task, outcome.record)
     if not isinstance(outcome, Execute):
         raise refusal_error(task, outcome)
-    answer = yield from run_attempt(operation, outcome, False, events, undo=cause)
+    answer = yield from run_attempt(operation, outcome, fresh, events, undo=cause)
     return Ended(answer, False, None, outcome.record)
 
 
@@ -132,7 +147,7 @@ def run_attempt(
         if run.waited_long:
             yield from commit_journal(run, run.build_started_journal())
         if undo and run.journal.undoing is None:
-            return (yield from start_undoing(operation, run, UNDONE_ANSWER, undo, events))
+            return (yield from undo_attempt(operation, run, undo, events))
         return (yield from continue_run(operation, run, events))
     finally:
         lease.end()
@@ -219,7 +234,7 @@ def settle_result(
     if isinstance(failure, LeaseLost):
         raise failure
     if failure is None or isinstance(failure, OperationEnding):
-        failure = left_out(run) or failure
+        failure = run.left_out() or failure
     if isinstance(failure, Undo):
         return (yield from start_undoing(operation, run, failure.answer, str(failure), events))
     if failure is None or isinstance(failure, Stop):
@@ -248,15 +263,6 @@ def check_complete(operation: OperationSpec, run: OperationRun) -> None:
         raise OperationChanged(operation.target, f"it went on to {missed!r}, which the body no longer comes to")
 
 
-def left_out(run: OperationRun) -> OperationChanged | None:
-    """A body that ends, and has not come to what may have been sent."""
-    try:
-        run.come_to("")
-    except OperationChanged as changed:
-        return changed
-    return None
-
-
 def settle_complete(run: OperationRun, answer: Answer, events: Events) -> Flow[Answer]:
     run.record_caught_failure()
     if run.dirty:  # part of how it ended: it ran, whatever becomes of this
@@ -268,7 +274,12 @@ def settle_complete(run: OperationRun, answer: Answer, events: Events) -> Flow[A
 
 def settle_unfinished(operation: OperationSpec, run: OperationRun, error: Exception, events: Events) -> Flow[Answer]:
     """It could not go on. Later, if there are attempts left; else back, if it can go back; else to a person."""
-    back = any(undoing.can_undo(run, entry) for entry in run.journal.entries)
+    # What may have been sent, and is not in the journal, would not be undone with the rest.
+    back = not run.left_open and any(undoing.can_undo(run, entry) for entry in run.journal.entries)
+    if isinstance(error, OperationChanged) and is_irrevocable(run):
+        yield from commit_journal(run, run.build_left_journal(cause=format_error(error)), on_lapse="uncertain")
+        yield from mark_uncertain(run, f"dead letter: refused by other code at {last_step_name(run)!r}", events)
+        raise error
     if isinstance(error, StepOutcomeUnknown) or is_irrevocable(run):
         if back and isinstance(error, StepOutcomeUnknown) and error.undoable and not is_irrevocable(run):
             return (yield from start_undoing(operation, run, GIVEN_UP_ANSWER, format_error(error), events))
@@ -340,6 +351,23 @@ def last_step_name(run: OperationRun) -> str:
 
 
 # Going back -------------------------------------------------------------------------------------
+
+
+def undo_attempt(operation: OperationSpec, run: OperationRun, cause: str, events: Events) -> Flow[Answer]:
+    """A person's undo. It takes in what may have been sent without a trace, or does nothing at all."""
+    try:
+        if must_retrace(run):
+            body = build_invoke(operation, run, lambda: operation.call_body(run, run.record.input))
+            yield from retrace(run, body)
+    except OperationChanged as changed:
+        yield from release_at_point(run, changed, events)
+        raise
+    except (Exception, GeneratorExit):
+        raise  # alike
+    except BaseException as stop:
+        yield from settle_interrupted(run, stop, events)
+        raise
+    return (yield from start_undoing(operation, run, UNDONE_ANSWER, cause, events))
 
 
 def start_undoing(

@@ -22,7 +22,7 @@ def run_foreign_step(
         return run.read_result(step, known)
     yield from announce(run, step)
     args = step.dump_args(given, sealed=run.tx_binding.sealer.active)
-    begun = StepEntry(step.name, "begun", args, "", run.first_sent_time(place, known), given=run.given)
+    begun = StepEntry(step.name, "begun", args, "", run.first_sent_time(step, place, known), given=run.given)
     if step.repeatable:
         run.journal = run.journal.with_entry(place, begun)
         result = yield from send_repeatably(run, step, place, given, begun.at)

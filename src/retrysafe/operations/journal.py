@@ -82,6 +82,8 @@ class OperationJournal:
     announced: str = ""
     """The one step that may have happened after the entries without a trace (announcing.py). Empty: none, or nobody
     says."""
+    unmet: tuple[str, ...] = ()
+    """Steps that attempts before may have sent, and no later one has come to (open_steps.py). Only by BY_CALL."""
     _blocks: Blocks = field(default=(), init=False, compare=False, repr=False)
     """Kept words of the entries (blocks.py). `replace` does not take them over; `but` and `with_entry` do."""
 
@@ -131,6 +133,8 @@ class OperationJournal:
         whole |= {name: getattr(self, name) for name in _COUNTS if getattr(self, name)}
         if self.announced:
             whole["announced"] = self.announced
+        if self.unmet:
+            whole["unmet"] = self.unmet
         entries = blocks.write(self.filled(), self.entries)
         rest = json.dumps(whole, separators=(",", ":"))[1:-1]
         given = f',"given":[{entries.givens}]' if entries.given else ""
@@ -153,8 +157,10 @@ class OperationJournal:
         given += [""] * (len(whole["entries"]) - len(given))
         entries = tuple(StepEntry(*(*each, digest)) for each, digest in zip(whole["entries"], given, strict=True))
         counts = {name: whole.get(name, 0) for name in _COUNTS}
-        announced = whole.get("announced", "")
-        return cls(entries, undoing, whole["cause"], whole["at"], whole["v"], **counts, announced=announced)
+        announced, unmet = whole.get("announced", ""), tuple(whole.get("unmet", ()))
+        return cls(
+            entries, undoing, whole["cause"], whole["at"], whole["v"], **counts, announced=announced, unmet=unmet
+        )
 
 
 _COUNTS = ("left", "counted", "failed", "failed_at")
@@ -176,15 +182,19 @@ def build_ledger(journal: OperationJournal) -> list[dict[str, Any]]:
     ]
 
 
+def list_sent(journal: OperationJournal) -> list[str]:
+    """The steps that may have been sent, and that nobody knows the end of."""
+    begun = [entry.step for entry in journal.entries if entry.state == "begun"]
+    return begun[-1:] or [*journal.unmet, *({journal.announced} - {"", *journal.unmet})]
+
+
 def describe_next_step(journal: OperationJournal, point: str) -> str:
     """What comes next, in words for the person who decides. Empty where nothing does."""
     if journal.undoing is not None:
         left = [entry.step for entry in reversed(journal.entries) if entry.state in TO_UNDO]
         return f"undo of {left[0]} (may have happened)" if left else ""
-    begun = [entry.step for entry in journal.entries if entry.state == "begun"]
-    if begun:
-        return f"{begun[-1]} (may have been sent)"
-    if journal.announced:
-        return f"{journal.announced} (may have been sent)"
+    may_be_out = list_sent(journal)
+    if may_be_out:
+        return f"{', '.join(may_be_out)} (may have been sent)"
     done = f"after {journal.entries[-1].step}" if journal.entries else "at the start"
     return f"the step {done} (not written down; it may have been sent)" if point or not journal.entries else ""

@@ -72,6 +72,9 @@ def run_local_step(
         args = step.dump_args(given, sealed=run.tx_binding.sealer.active)
         entry = StepEntry(step.name, "done", args, kept, run.earliest_time(), given=run.given)
         journal = run.journal.with_entry(place, entry).but(announced=run.foresee() if on_store else "")
+        refused = run.left_out(journal) if answer is not None else None
+        if refused is not None:
+            raise refused  # rolled back
         return run.stamp_journal(journal), answer
 
     def call_step(handle: Any) -> Any:
@@ -276,8 +279,10 @@ def block_late_steps(run: OperationRun, tx: Any) -> Inside:
     yet, must not run one after the operation was undone."""
     statements = texts(tx.dialect, run.tx_binding.names)
     yield from name_record(run, statements)
-    for step in run.steps.values():
-        name = f"{run.journal.call_number(step.name, len(run.journal.entries))}:{step.name}"
+    places = [(step, len(run.journal.entries)) for step in run.steps.values()]
+    places += [(run.steps[entry.step], at) for at, entry in enumerate(run.journal.entries) if entry.state == "begun"]
+    for step, place in places:
+        name = f"{run.journal.call_number(step.name, place)}:{step.name}"
         whose = {"run": run.record.run, "step": name}
         if step.kind == "local" and not (yield from asked(statements, "receipt_step_find", whose)):
             sealed = run.tx_binding.sealer.seal_text("", run.record.run, name)

@@ -230,7 +230,8 @@ class Operation:
         if is_outcome_unknown(record, now):
             yield from resolve_uncertain(record_id, happened=False, answer=None, because=because)
         task, claim = self._build_resume_claim(record)
-        return (yield from flow.undo_run(self, task, claim, self.safe.events, because))
+        fresh = is_submitted(record)
+        return (yield from flow.undo_run(self, task, claim, self.safe.events, because, fresh=fresh))
 
     def why_unable(self, record: Record) -> str:
         """Why this code cannot go on with a run, so that it is left for other code; empty if it can try."""
@@ -263,7 +264,7 @@ class Operation:
 
     def _announcing(self, claim: Claim) -> Claim:
         """With the first step announced in the run's number, where it is foreseen."""
-        first = self.steps.get(self.habits.foresee(START)) if self.rule == BY_PLACE else None
+        first = self.steps.get(self.habits.foresee(START))
         if first is None or not leaves_no_trace(first, self.tx_binding.kind):
             return claim
         return replace(claim, run=announce_in(claim.run, first.name))

@@ -23,12 +23,13 @@ from retrysafe.engine.effects import Flow, Persist
 from retrysafe.engine.events import Events
 from retrysafe.engine.heartbeat import Lease
 from retrysafe.errors import LeaseLost, OperationChanged, OperationError, OutcomeUnrecorded, StoreError
-from retrysafe.operations import size
-from retrysafe.operations.announcing import START, Habits, announced_in, further, leaves_no_trace
+from retrysafe.operations import retracing, size
+from retrysafe.operations.announcing import START, UNNAMED, Habits, announced_in, further, leaves_no_trace
 from retrysafe.operations.arguments_digest import digest_arguments
 from retrysafe.operations.endings import OperationEnding
 from retrysafe.operations.failures import StepFailed
 from retrysafe.operations.journal import BY_PLACE, OperationJournal, StepEntry, format_recovery_point
+from retrysafe.operations.open_steps import OpenSteps, find_open
 from retrysafe.operations.steps import Step
 from retrysafe.operations.tx_binding import TxBinding
 
@@ -56,6 +57,25 @@ StepFlow = Callable[["OperationRun", Step, int, StepEntry | None, dict[str, Any]
 
 class OperationRun:
     """The mutable part: one object per attempt, used by one caller at a time."""
+
+    place = 0
+    advances = 0
+    """How many advances of this attempt were committed."""
+    unsure = False
+    """Whether one was sent and nobody said how it ended."""
+    dirty = False
+    inside = ""
+    given = ""
+    """A digest of what the step that is running was called with."""
+    in_doubt = False
+    """Whether a commit in the user's own database may have arrived, and only its receipt tells."""
+    named = False
+    """Whether a receipt of this attempt was committed, and with it what says whose they are (receipts.py)."""
+    retraces = False
+    """Whether the body is only asked which step comes next: nothing is sent."""
+    reached: tuple[int, StepEntry] | None = None
+    """What it came to then, if that may have been sent: its place, and what is known of it."""
+    _told_large = False
 
     def __init__(
         self,
@@ -86,14 +106,12 @@ class OperationRun:
         self._asked_at = asked
         self._answered_at = clock()
         self._clock = clock
-        self.journal = read_journal(record, steps, rule, not_sent)
+        self.stored = self.journal = read_journal(record, steps, rule)
+        self._not_sent = not_sent
         self._events = events or Events()
-        self._told_large = False
         attempt = self.fence.attempt
         self.failures = 0 if fresh and attempt == 2 else self.journal.count_failures(attempt - 1)
         """How many attempts failed before this one."""
-        self.given = ""
-        """A digest of what the step that is running was called with."""
         self.unawaited: list[str] = []
         """Steps that were called and not awaited yet."""
         self.no_unrecorded_calls = (
@@ -106,22 +124,13 @@ class OperationRun:
         """Whether it was submitted so long ago that its keys would be older than they are, should this attempt die."""
         self.adopted = len(self.journal.entries)
         """How many entries there were when this attempt began."""
-        self.open = "" if self.no_unrecorded_calls else self.journal.announced
-        """The step that an earlier attempt may have sent without a trace, until this one has come to it."""
-        self.in_doubt = False
-        """Whether a commit in the user's own database may have arrived, and only its receipt tells."""
+        if not_sent:
+            self.journal = self.journal.but(announced="", unmet=())
+        self.open = self._find_open(self.journal)
+        """What earlier attempts may have sent without a trace, until this one has come to it."""
         self.since = self.journal.at or record.created
-        self.place = 0
         self._habits = habits or Habits()
         self._path = START
-        self.advances = 0
-        """How many advances of this attempt were committed."""
-        self.unsure = False
-        """Whether one was sent and nobody said how it ended."""
-        self.dirty = False
-        self.named = False
-        """Whether a receipt of this attempt was committed, and with it what says whose they are (receipts.py)."""
-        self.inside = ""
         self.pending_journal: OperationJournal | None = None
         """A journal that was sent inside a user's transaction whose end is not known yet."""
         self.answer: Answer | None = None
@@ -158,7 +167,9 @@ class OperationRun:
         if self.answer is not None:
             raise OperationError(f"step {step.name!r} was called after a local step had already returned the Answer")
         self.record_caught_failure()
-        self.come_to(step.name)
+        refused = self.open.meet(step.name, self.place, self.journal, self.steps)
+        if refused:
+            raise OperationChanged(self.name, refused)
         self._habits.learn(self._path, step.name)
         self._path = further(self._path, step.name)
         place, self.place = self.place, self.place + 1
@@ -171,19 +182,20 @@ class OperationRun:
             )
         return place, known
 
-    def come_to(self, step: str) -> None:
-        """What other code may have sent without a trace comes at its place, or nothing does: anywhere else its key
-        would be another one. An empty name: the body ends."""
-        if not self.open or self.place < self.adopted:
-            return
-        if step != self.open:
-            now = f"this code comes to {step!r} there" if step else "this code does not come to it"
-            raise OperationChanged(
-                self.name,
-                f"{self.open!r} may have been sent as its step number {self.adopted + 1}, and {now}; a person who "
-                "knows that it was not sent can say so: retrysafe operations --resume ID --because TEXT",
-            )
-        self.open = ""
+    def _find_open(self, journal: OperationJournal) -> OpenSteps:
+        return OpenSteps(find_open(journal, not self.no_unrecorded_calls), self.adopted, journal.rule)
+
+    @property
+    def left_open(self) -> tuple[str, ...]:
+        """The steps that may have been sent, and that are not in the journal."""
+        return self.open.left_in(self.journal)
+
+    def left_out(self, journal: OperationJournal | None = None) -> OperationChanged | None:
+        """Why the body must not end with this journal, whichever way."""
+        left = self.open.left_in(journal or self.journal)
+        return (
+            OperationChanged(self.name, self.open.explain(left[0], "this code does not come to it")) if left else None
+        )
 
     def foresee(self) -> str:
         """The step that may happen after the next commit without a trace of its own; empty if nobody can tell."""
@@ -192,8 +204,7 @@ class OperationRun:
 
     def to_announce(self, step: Step) -> str:
         """What is written down before a step: its name, where that matters."""
-        by_place = self.journal.rule == BY_PLACE
-        return step.name if by_place and leaves_no_trace(step, self.tx_binding.kind) else ""
+        return step.name if leaves_no_trace(step, self.tx_binding.kind) else ""
 
     def record_caught_failure(self) -> None:
         """The body caught a failure and goes on: from now on that is how it went, in every later attempt too."""
@@ -204,11 +215,13 @@ class OperationRun:
         self.journal = self.journal.with_entry(place, began.replace(state="failed", error=failure.why))
         self.dirty = True
 
-    def first_sent_time(self, place: int, known: StepEntry | None) -> int:
-        """The earliest moment at which this step's key can have been sent. Only the first step after those that an
-        earlier attempt left behind can have been sent by it without a trace."""
+    def first_sent_time(self, step: Step, place: int, known: StepEntry | None) -> int:
+        """The earliest moment at which this step's key can have been sent. Only a step that is open, or the first one
+        after those that an earlier attempt left behind, can have been sent by it without a trace."""
         if known is not None:
             return known.at
+        if self.open.is_met_at(step.name, place):
+            return self.since
         if self.no_unrecorded_calls or place > self.adopted:
             return self.earliest_time()
         return self.since
@@ -269,8 +282,11 @@ class OperationRun:
         self.journal, self.dirty = journal, False
 
     def stamp_journal(self, journal: OperationJournal) -> OperationJournal:
-        """`at` moves only with a step that ended in this attempt: before that, an earlier attempt's call may be out."""
-        return journal.but(at=self.earliest_time()) if len(journal.entries) > self.adopted else journal
+        """`at` moves only with a step that ended in this attempt, and while nothing is open: before that, an earlier
+        attempt's call may be out."""
+        left = self.open.left_in(journal)
+        journal = journal.but(unmet=left) if journal.rule != BY_PLACE else journal
+        return journal.but(at=self.earliest_time()) if len(journal.entries) > self.adopted and not left else journal
 
     def build_left_journal(self, cause: str) -> OperationJournal:
         """The journal as this attempt leaves it, by its own will: all that it sent is in it."""
@@ -279,6 +295,11 @@ class OperationRun:
             last = journal.entries[-1].replace(error=cause)
             journal = journal.with_entry(len(journal.entries) - 1, last)
         told = (self.no_unrecorded_calls or self.place > self.adopted) and not self.in_doubt
+        if self._not_sent and not self.advances and len(journal.entries) == self.adopted:
+            # Nothing came of what the person said: whoever is next finds what this attempt found.
+            journal, self.open = journal.but(announced=self.stored.announced), self._find_open(self.stored)
+            told = False
+        told &= journal.rule != BY_PLACE or not self.open.left_in(journal)
         return replace(journal, cause=cause, left=attempt if told else 0, counted=attempt, failed=self.failures)
 
     def build_started_journal(self) -> OperationJournal:
@@ -289,15 +310,17 @@ class OperationRun:
         return LeaseLost(self.record.key, self.fence.attempt)
 
 
-def read_journal(record: Record, steps: dict[str, Step], rule: int, not_sent: bool) -> OperationJournal:
-    """`not_sent`: whoever began it says that the step it announced was never sent."""
-    journal = OperationJournal.decode(record.progress) if record.progress else born(record.run, steps, rule)
-    return journal.but(announced="") if not_sent else journal
-
-
-def born(run: bytes, steps: dict[str, Step], rule: int) -> OperationJournal:
-    """The journal of a run of which there is nothing but its number."""
-    return OperationJournal(rule=rule, announced=announced_in(run, steps) if rule == BY_PLACE else "")
+def read_journal(record: Record, steps: dict[str, Step], rule: int) -> OperationJournal:
+    """As it is stored, or that of a run of which there is nothing but its number."""
+    first = announced_in(record.run, steps)
+    if not record.progress:
+        return OperationJournal(rule=rule, announced=first)
+    journal = OperationJournal.decode(record.progress)
+    if UNNAMED not in (journal.announced, *journal.unmet):
+        return journal
+    # Written by code that did not have the step; this code may.
+    announced = first if journal.announced == UNNAMED else journal.announced
+    return journal.but(announced=announced, unmet=tuple(first if each == UNNAMED else each for each in journal.unmet))
 
 
 current: ContextVar[OperationRun | None] = ContextVar("retrysafe_run", default=None)
@@ -319,6 +342,8 @@ def run_step(
         if known is not None and known.state == "failed":
             raise StepFailed(step.name, known.error)
         given = step.bind_arguments(args, kwargs)
+        if run.retraces and (known is None or known.state == "begun"):
+            raise retracing.reach(run, step, place, known, given)
         run.compare_arguments(step, known, given)
         return (yield from step_flow(run, step, place, known, given))
     except StepFailed as failure:
