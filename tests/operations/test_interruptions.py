@@ -236,6 +236,30 @@ def test_a_step_that_commits_and_then_finds_the_file_locked_is_not_run_again(w: 
         assert (w.state(), w.items()) == (State.UNCERTAIN, ["kept"])
 
 
+def test_a_step_that_commits_and_returns_what_cannot_be_stored_is_not_run_again(w: World) -> None:
+    """ "It was rolled back, so nothing happened" would not be true."""
+    op = w.safe.operation("split")
+
+    @w.local(op)
+    def splits(tx: Any) -> Any:
+        yield from w.insert(tx, "kept")
+        if w.store == "postgres":
+            yield lambda: tx.execute("COMMIT")
+        else:
+            yield tx.commit
+        return object()
+
+    @w.body(op)
+    def body() -> Answer:
+        yield splits
+        return Answer(200, {})
+
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown):
+            w.run(op(key="k"))
+        assert (w.state(), w.items()) == (State.UNCERTAIN, ["kept"])
+
+
 def test_a_lease_that_lapsed_is_not_taken_while_its_owner_lives(w: World) -> None:
     """The heartbeat renews: the second caller is told to wait however long the first takes."""
     ordering = Ordering(w)
