@@ -53,6 +53,10 @@ class Boom(Exception):
     status_code = 418
 
 
+OperationalError = type("OperationalError", (Exception,), {})
+"""Called as the drivers call theirs, and not theirs: message brokers have one, too."""
+
+
 def explode() -> None:
     raise Boom("the body failed")
 
@@ -251,6 +255,48 @@ def test_a_commit_in_the_middle_of_a_body_that_then_meets_an_sql_error_is_detect
     with pytest.raises(OutcomeUnknown):
         getattr(caller(), form)("k", ["a2"])
     assert world.effects() == stays
+
+
+@pytest.mark.parametrize("form", ["block", "run"])
+@pytest.mark.parametrize(
+    "error", [TimeoutError("mail server"), ConnectionRefusedError(111, "smtp"), OperationalError("broker")]
+)
+def test_a_commit_before_an_error_that_looks_like_a_lost_connection_is_detected_too(
+    world: World, caller: Open, rig: str, form: str, error: Exception
+) -> None:
+    """It is the user's own call that failed: our connection is there, and can be asked."""
+    ran: list[int] = []
+
+    def call_away() -> None:
+        ran.append(1)
+        raise error
+
+    with pytest.raises(TransactionSplit) as told:
+        getattr(caller(), form)("k", ["a", COMMIT, call_away])
+    assert told.value.__cause__ is error
+    assert (ran, world.effects()) == ([1], ["a"])
+    record = stored(world, "k")
+    assert record is not None
+    assert record.state is State.UNCERTAIN
+    with pytest.raises(OutcomeUnknown):
+        getattr(caller(), form)("k", ["a2"])
+    assert world.effects() == ["a"]
+
+
+@pytest.mark.parametrize("form", ["block", "run"])
+def test_an_error_that_looks_like_a_lost_connection_without_a_commit_is_a_failure_like_any_other(
+    world: World, caller: Open, form: str
+) -> None:
+    user = caller()
+
+    def call_away() -> None:
+        raise TimeoutError("mail server")
+
+    with pytest.raises(TimeoutError, match="mail server"):
+        getattr(user, form)("k", ["a", call_away])
+    assert (world.effects(), stored(world, "k")) == ([], None)
+    assert getattr(user, form)("k", ["a"]).replayed is False
+    assert world.effects() == ["a"]
 
 
 @pytest.mark.parametrize("form", ["block", "run"])

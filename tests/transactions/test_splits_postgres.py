@@ -150,3 +150,23 @@ def test_a_flush_that_fails(postgres: World, engine: Engine, how: Callable[[Sess
         record = postgres.safe.execute(Lookup(task(postgres.safe, "k", 1, RELEASE).build_claim().id)).record
         assert record is not None
         assert record.state is State.UNCERTAIN
+
+
+@pytest.mark.store("postgres")
+@pytest.mark.parametrize("given", [sessionmaker, lambda engine: engine], ids=["sessionmaker", "engine"])
+def test_a_connection_that_is_lost_after_a_commit(postgres: World, engine: Engine, given: Any) -> None:
+    """Nobody can be asked on it any more, but its commit was seen."""
+
+    def attempt() -> None:
+        with postgres.safe.transaction(given(engine), key="k", scope=SCOPE, request=1) as tx:
+            tx.handle.execute(text("INSERT INTO effects (value) VALUES ('a')"))
+            tx.handle.commit()
+            own = tx.handle.execute(text("SELECT pg_backend_pid()")).scalar()
+            postgres.query(f"SELECT pg_terminate_backend({own}, 5000)")
+            tx.handle.execute(text("SELECT 1"))
+
+    with pytest.raises(TransactionSplit):
+        attempt()
+    assert postgres.effects() == ["a"]
+    with pytest.raises(OutcomeUnknown):
+        postgres.safe.transaction(given(engine), key="k", scope=SCOPE, request=1).__enter__()

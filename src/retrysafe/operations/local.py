@@ -230,11 +230,6 @@ def run_function(
             raise split_error(change.step) from error
         raise
     try:
-        text = typed.dump(result, typed.secrets_rule(run.tx_binding.sealer.active))
-        result = typed.load(text, change.returns)
-    except Exception as error:  # whatever the type's own constructor raises, among others
-        raise ResultNotStorable(f"step {change.step!r}", str(error), rolled_back=True) from error
-    try:
         was_parted = yield from another(statements, mark)
     except Exception as error:
         # The step may have passed over an error of its own, after which PostgreSQL refuses ours.
@@ -243,6 +238,11 @@ def run_function(
         raise
     if was_parted:
         raise split_error(change.step)
+    try:
+        text = typed.dump(result, typed.secrets_rule(run.tx_binding.sealer.active))
+        result = typed.load(text, change.returns)
+    except Exception as error:  # whatever the type's own constructor raises, among others
+        raise ResultNotStorable(f"step {change.step!r}", str(error), rolled_back=True) from error
     return result, text
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrysafe.engine import drive
@@ -53,17 +53,45 @@ class OperationPerformer:
 
     def _transact(self, effect: RunTransaction) -> Any:
         done: Any = None
+        first = FirstError()
         try:
-            with ExitStack() as stack:
+            with first.kept(), ExitStack() as stack:
                 try:
                     tx = stack.enter_context(self._source().begin())
                 except Exception as error:
                     raise not_opened_error(error) from error
-                done = drive.run(effect.flow(tx), lambda inner: perform_inside(tx, inner))
+                with first.noted():
+                    done = drive.run(effect.flow(tx), lambda inner: perform_inside(tx, inner))
         except AfterCommitError as after:
             # The step is done, and an operation goes on from there; whoever looks after the program has to hear of it.
             _log.error("a hook that ran after the commit of a local step failed", exc_info=after.error)
         return done
+
+
+class FirstError:
+    """What went wrong inside a transaction is what its step is told, whatever rolling it back raises after that: a step
+    whose outcome is unknown must not be taken for one that failed, and run again."""
+
+    def __init__(self) -> None:
+        self._error: Exception | None = None
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._error = error
+            raise
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if self._error is None or error is self._error:
+                raise
+            _log.debug("rolling back failed: %s", error)
+            raise self._error  # noqa: B904  # it has a cause of its own
 
 
 def perform_inside(tx: Tx, effect: Any) -> Any:
@@ -108,12 +136,15 @@ class AsyncOperationPerformer:
             return await result if inspect.isawaitable(result) else result
 
     async def _transact(self, effect: RunTransaction) -> Any:
-        async with AsyncExitStack() as stack:
-            try:
-                tx = await stack.enter_async_context(self._source().begin())
-            except Exception as error:
-                raise not_opened_error(error) from error
-            return await drive.arun(effect.flow(tx), lambda inner: aperform_inside(tx, inner))
+        first = FirstError()
+        with first.kept():
+            async with AsyncExitStack() as stack:
+                try:
+                    tx = await stack.enter_async_context(self._source().begin())
+                except Exception as error:
+                    raise not_opened_error(error) from error
+                with first.noted():
+                    return await drive.arun(effect.flow(tx), lambda inner: aperform_inside(tx, inner))
 
 
 def not_opened_error(error: Exception) -> Exception:

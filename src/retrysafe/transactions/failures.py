@@ -38,6 +38,12 @@ _RETRYABLE_CODES = frozenset({"40001", "40P01"})
 _MISSING_CODES = frozenset({"42P01", "3F000", "42703"})
 _SHUTDOWN_CODES = frozenset({"57P01", "57P02", "57P03", "57P05"})
 _CONNECTION_ERROR_NAMES = frozenset({"OperationalError", "InterfaceError", "InternalClientError"})
+_DRIVER_MODULES = frozenset(
+    {
+        *("psycopg", "psycopg2", "psycopg_pool", "asyncpg", "pg8000", "sqlite3", "aiosqlite", "sqlalchemy", "django"),
+        *("pymysql", "asyncmy", "aiomysql", "MySQLdb", "mysql", "pymssql", "pyodbc", "duckdb", "_duckdb"),
+    }
+)
 _MAX_CHAIN_DEPTH = 8
 
 
@@ -57,9 +63,7 @@ def classify_error(error: BaseException) -> ErrorClass:
     if code is not None and code.startswith("DUCKDB"):
         return _classify_duckdb(code, error)
     if code is None:
-        silent = any(
-            isinstance(each, OSError) or type(each).__name__ in _CONNECTION_ERROR_NAMES for each in walk_causes(error)
-        )
+        silent = any(isinstance(each, OSError) or _is_connection_error(each) for each in walk_causes(error))
         return ErrorClass.CONNECTION_LOST if silent else ErrorClass.OTHER
     if code.startswith("SQLITE"):
         return _classify_sqlite(code, error)
@@ -70,6 +74,21 @@ def classify_error(error: BaseException) -> ErrorClass:
     if code in _SHUTDOWN_CODES or code.startswith("08"):
         return ErrorClass.CONNECTION_LOST
     return ErrorClass.CONSTRAINT if code.startswith("23") else ErrorClass.REFUSED
+
+
+def undoes_transaction(error: BaseException) -> bool:
+    """Whether the database undid the whole transaction with this, and whatever it could be recognised by. SQLite only
+    says that it is busy, and MongoDB is asked outside of the transaction."""
+    if classify_error(error) is not ErrorClass.RETRYABLE or any(map(_is_pymongo_error, walk_causes(error))):
+        return False
+    return not (find_error_code(error) or "").startswith("SQLITE")
+
+
+def _is_connection_error(error: BaseException) -> bool:
+    """A driver's own: message brokers and others have an OperationalError, too."""
+    return type(error).__name__ in _CONNECTION_ERROR_NAMES and any(
+        base.__module__.partition(".")[0] in _DRIVER_MODULES for base in type(error).__mro__
+    )
 
 
 def _classify_sqlite(code: str, error: BaseException) -> ErrorClass:

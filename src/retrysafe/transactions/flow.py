@@ -125,11 +125,7 @@ def run_attempt(claim: Claim, task: Task, work: TxWork, context: TxContext) -> T
             raise (yield from mark_split(claim, task, context))
         context.events.emit("released", claim.id, task.target)
         return Ended(answer, False, result, opened.statements.build_claimed_record(claim, opened.look, opened.grant))
-    if staging.jobs:
-        yield from run_plan(
-            opened.statements.plans.plan_operation(context.sealer.seal(staging.build_op(claim.namespace)))
-        )
-    record = yield from write_receipt(claim, task, context, MarkedTx(opened, mark), answer)
+    record = yield from write_receipt(claim, task, context, MarkedTx(opened, mark), answer, staging=staging)
     try:
         hook_failed = yield from commit(claim, context)
     except (RerunNeeded, RetrySafeError):
@@ -144,10 +140,14 @@ def run_attempt(claim: Claim, task: Task, work: TxWork, context: TxContext) -> T
     return Ended(answer, False, result, record._replace(answer=answer))
 
 
-def write_receipt(claim: Claim, task: Task, context: TxContext, entered: MarkedTx, answer: Answer) -> TxFlow[Record]:
-    """The receipt, last. What is left to do is the commit."""
+def write_receipt(
+    claim: Claim, task: Task, context: TxContext, entered: MarkedTx, answer: Answer, *, staging: Staging | None = None
+) -> TxFlow[Record]:
+    """The jobs, and the receipt, last. What is left to do is the commit."""
     (statements, look, grant), mark = entered
     try:
+        if staging is not None and staging.jobs:
+            yield from statements.plans.plan_operation(context.sealer.seal(staging.build_op(claim.namespace)))
         record = yield from statements.write_receipt(claim, look, grant, seal_answer(context, claim, answer), mark)
     except CommittedEarly:
         yield ROLLBACK

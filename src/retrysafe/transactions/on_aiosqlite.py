@@ -23,6 +23,11 @@ class AiosqliteTx:
     def __init__(self, connection: aiosqlite.Connection) -> None:
         self.handle = connection
 
+    @property
+    def committed(self) -> bool | None:
+        """The twin of Sqlite3Tx's."""
+        return None if is_open(self.handle) else True
+
     async def send(self, statement: Statement) -> Rows:
         async with self.handle.cursor() as cursor:
             cursor.row_factory = None
@@ -48,8 +53,13 @@ async def connection(given: aiosqlite.Connection) -> AsyncIterator[AiosqliteTx]:
 
 
 async def roll_back(given: aiosqlite.Connection) -> None:
-    if given.in_transaction:
+    if is_open(given) and given.in_transaction:
         await given.execute("ROLLBACK")
+
+
+def is_open(given: aiosqlite.Connection) -> bool:
+    """Whether its user has left it open."""
+    return given._connection is not None
 
 
 @asynccontextmanager

@@ -78,15 +78,19 @@ def read_step_rows(result: CursorResult[Any]) -> Rows:
 
 
 class CommitWatcher:
-    """What a session's own ending was: `rollback(); raise` in a body is a failure like any other, `commit(); raise`
-    splits it. `seen` is None where nobody tells (a COMMIT by statement, a bare connection)."""
+    """What the user's own ending was: `rollback(); raise` in a body is a failure like any other, `commit(); raise`
+    splits it. `seen` is None where nobody tells (a COMMIT by statement, a rollback of a bare connection)."""
 
-    def __init__(self, session: Session | None) -> None:
+    def __init__(self, watched: Session | Connection) -> None:
         self.seen: bool | None = None
-        self._session = session
-        if session is not None:
-            event.listen(session, "after_commit", self._on_commit)
-            event.listen(session, "after_rollback", self._on_rollback)
+        self._watched = watched
+        self._listeners: dict[str, Callable[[Any], None]] = (
+            {"after_commit": self._on_commit, "after_rollback": self._on_rollback}
+            if isinstance(watched, Session)
+            else {"commit": self._on_connection_commit}
+        )
+        for name, listener in self._listeners.items():
+            event.listen(watched, name, listener)
 
     def _on_commit(self, session: Session) -> None:
         if not session.in_nested_transaction():  # the end of a savepoint commits nothing
@@ -95,10 +99,13 @@ class CommitWatcher:
     def _on_rollback(self, _: Any) -> None:
         self.seen = bool(self.seen)
 
+    def _on_connection_commit(self, _: Any) -> None:
+        """Told before it is sent: from then on it may have taken place."""
+        self.seen = True
+
     def unwatch(self) -> None:
-        if self._session is not None:
-            event.remove(self._session, "after_commit", self._on_commit)
-            event.remove(self._session, "after_rollback", self._on_rollback)
+        for name, listener in self._listeners.items():
+            event.remove(self._watched, name, listener)
 
 
 class SqlalchemyTx:
@@ -110,7 +117,7 @@ class SqlalchemyTx:
         self.dialect_name = dialect_for_vendor(connect().dialect.name)
         self.dialect: Dialect = DIALECTS[self.dialect_name]
         self._mysql_lock = MysqlLock()
-        self._commits = CommitWatcher(handle if isinstance(handle, Session) else None)
+        self._commits = CommitWatcher(handle)
         self._first = connect()
 
     @property

@@ -35,7 +35,9 @@ class AsyncSqlalchemyTx:
         self.dialect: Dialect = DIALECTS[self.dialect_name]
         self._mysql_lock = MysqlLock()
         self._on: AsyncConnection | None = None
-        self._commits = CommitWatcher(handle.sync_session if isinstance(handle, AsyncSession) else None)
+        watched = handle.sync_session if isinstance(handle, AsyncSession) else first.sync_connection
+        assert watched is not None
+        self._commits = CommitWatcher(watched)
 
     @property
     def committed(self) -> bool | None:

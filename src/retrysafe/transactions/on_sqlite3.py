@@ -26,6 +26,11 @@ class Sqlite3Tx:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.handle = connection
 
+    @property
+    def committed(self) -> bool | None:
+        """A file's connection does not break by itself: who closed it may have committed before."""
+        return None if is_open(self.handle) else True
+
     def send(self, statement: Statement) -> Rows:
         cursor = self.handle.cursor()
         cursor.row_factory = None
@@ -54,8 +59,17 @@ def connection(given: sqlite3.Connection) -> Iterator[Sqlite3Tx]:
 
 def roll_back(given: sqlite3.Connection) -> None:
     # Not rollback(): under autocommit=True that does nothing, although our BEGIN opened a transaction.
-    if given.in_transaction:
+    if is_open(given) and given.in_transaction:
         given.execute("ROLLBACK")
+
+
+def is_open(given: sqlite3.Connection) -> bool:
+    """Whether its user has left it open."""
+    try:
+        given.in_transaction  # noqa: B018  # a closed one refuses to tell
+    except sqlite3.ProgrammingError:
+        return False
+    return True
 
 
 @contextmanager

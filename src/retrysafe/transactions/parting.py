@@ -10,7 +10,7 @@ from retrysafe.stores.base import Plan
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.receipts import TxMarker
 from retrysafe.transactions.effects import ASK_COMMITTED, Plainly
-from retrysafe.transactions.failures import ErrorClass, classify_error
+from retrysafe.transactions.failures import undoes_transaction
 
 R = TypeVar("R")
 _log = logging.getLogger("retrysafe")
@@ -28,16 +28,16 @@ def parted(
 ) -> Generator[Any, Any, bool]:
     """`other` asks whether the open transaction is another one than the marked one. After an error PostgreSQL answers
     nothing before a rollback, and then tells whether the marked transaction was committed. On other databases nobody
-    can ask after a deadlock: it took the whole transaction with it."""
-    kind = None if error is None else classify_error(error)
-    if kind is ErrorClass.CONNECTION_LOST:
-        return False
-    if kind is not ErrorClass.RETRYABLE:
+    can ask after a deadlock: it took the whole transaction with it.
+
+    An error that looks like a lost connection is no reason not to ask: it may come from another system that the body
+    called. A connection that is really lost does not answer, and then only the handle may have seen a commit."""
+    if error is None or not undoes_transaction(error):
         try:
             if not (yield from other):
                 return False
-        except Exception as aborted:
-            _log.debug("the transaction does not answer: %s", aborted)
+        except Exception as silent:
+            _log.debug("the transaction does not answer: %s", silent)
         else:
             return (yield ASK_COMMITTED) is not False
     seen: bool | None = yield ASK_COMMITTED

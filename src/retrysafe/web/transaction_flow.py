@@ -44,8 +44,10 @@ from retrysafe.transactions.flow import (
     RerunNeeded,
     begin_and_read,
     commit,
+    mark_split,
     run_plan,
     store_answer,
+    was_split,
     write_receipt,
 )
 from retrysafe.transactions.tx_context import build_tx_context
@@ -80,6 +82,8 @@ class RequestTransaction:
         self._events = exchange.settings.safe.events
         self._place = build_tx_context(exchange.settings.safe)
         self._entered: MarkedTx | None = None
+        self._was_split = False
+        """Whether the handler has committed something before it raised."""
 
     # The claim ------------------------------------------------------------------------------------
 
@@ -218,7 +222,7 @@ class RequestTransaction:
         try:
             yield FLUSH
         except Exception as error:
-            yield ROLLBACK
+            yield from self._undo(error)
             if self.is_serialization_failure(error):
                 raise RerunNeeded(f"the database undid it because of others ({error})") from error
             raise
@@ -228,10 +232,24 @@ class RequestTransaction:
 
     def _roll_back(self) -> TxFlow[None]:
         """Raises Undone where it failed because of others: that is no ending, and its answer is nobody's."""
-        yield ROLLBACK
-        error = self.exchange.failed_with
-        if isinstance(error, Exception) and self.is_serialization_failure(error):
+        failed = self.exchange.failed_with
+        error = failed if isinstance(failed, Exception) else None
+        yield from self._undo(error)
+        if error is not None and self.is_serialization_failure(error):
             raise RerunNeeded(f"the database undid it because of others ({error})") from error
+
+    def undo_flow(self, error: Exception | None) -> TxFlow[None]:
+        """Roll back, once. Whether the handler has committed something before can be asked only until then."""
+        entered, self._entered = self._entered, None
+        if entered is not None:
+            self._was_split = yield from was_split(self.claim, entered, error)
+        yield ROLLBACK
+
+    def _undo(self, error: Exception | None) -> TxFlow[None]:
+        """Roll back, or raise TransactionSplit."""
+        yield from self.undo_flow(error)
+        if self._was_split:
+            raise (yield from mark_split(self.claim, self.task, self._place)) from error
 
     def _store_answer(self, answer: Answer) -> TxFlow[None]:
         """What was written is rolled back; the answer gets a transaction of its own. Whoever has got in between has the

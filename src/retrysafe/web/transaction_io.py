@@ -57,7 +57,7 @@ class SyncRequestTransaction:
     def roll_back(self, error: Exception) -> None:
         """The handler raised: undo what it wrote before anybody makes an answer of the error. Raises ResponseReady if
         the database had undone it because of others: then there is nothing to make an answer of."""
-        self._stage.close()
+        self._drive(self.flows.undo_flow(error))
         exchange = self.flows.exchange
         exchange.failed_with = error
         if self.flows.must_rerun(error):
@@ -150,7 +150,7 @@ class AsyncRequestTransaction(AsyncRequestTransactionBase):
         await self._drive(self.flows.open_flow())
 
     async def roll_back(self, error: Exception) -> None:
-        await self._stage.close()
+        await self._drive(self.flows.undo_flow(error))
         exchange = self.flows.exchange
         exchange.failed_with = error
         if self.flows.must_rerun(error):
