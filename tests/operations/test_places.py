@@ -324,8 +324,7 @@ def test_a_person_undoes_a_step_that_the_store_was_not_told_of(elsewhere: Elsewh
 
 def lapse(elsewhere: Elsewhere) -> None:
     """Nobody holds it any more: the dead owner's lease is given up in its name."""
-    (record,) = elsewhere.safe.execute(List()).records
-    assert record.state is State.CLAIMED
+    (record,) = elsewhere.safe.execute(List(state=State.CLAIMED)).records
     where = (record.advances + 1, record.point, record.progress)
     assert elsewhere.safe.execute(Advance(record.id, record.fence, *where, "resume", 0))
 
@@ -380,6 +379,34 @@ def test_after_an_undo_a_late_owner_cannot_run_its_next_step(elsewhere: Elsewher
         op("a", key="k")
     assert elsewhere.items() == []
     other.close()
+
+
+class Died(BaseException):
+    """The process ended here."""
+
+
+def test_an_undo_that_died_before_it_barred_the_late_owner(
+    elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I24: it is committed that the operation goes back, and the one that committed it is killed. The next one leaves the
+    empty receipt that a late owner of the next local step meets."""
+
+    def undoes(step: str) -> None:
+        if step == "call":
+            raise Undo(409, {})
+
+    def dies(run: Any, tx: Any) -> Any:
+        raise Died
+
+    undoer = inserting(elsewhere.safe, undoes, undo=lambda tx, item: None)
+    with monkeypatch.context() as patch:
+        patch.setattr("retrysafe.operations.undoing.block_late_steps", dies)
+        with pytest.raises(Died):
+            undoer("a", key="k")
+    lapse(elsewhere)
+    assert undoer("a", key="k").status == 409
+    barred = [step.partition(":")[2] for (step,) in elsewhere.sql("SELECT step FROM retrysafe_receipts")]
+    assert "finish" in barred
 
 
 def test_stage_is_refused_where_the_outbox_is_not_in_the_users_database(elsewhere: Elsewhere) -> None:

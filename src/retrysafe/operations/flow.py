@@ -157,6 +157,7 @@ def continue_run(operation: OperationSpec, run: OperationRun, events: Events) ->
     """Forward from its recovery point, or back if it was being undone."""
     record = run.record
     if run.journal.undoing is not None:
+        yield from undoing.bar_late_owner(run)
         return (yield from run_undoing(operation, run, events))
     result, failure = None, None
     try:

@@ -31,6 +31,12 @@ def begin_undoing(run: OperationRun, answer: Answer, cause: str) -> Flow[None]:
     """From here on this operation only goes back. Committed first, so that a crash does not start it forward again."""
     entries = tuple(entry if can_undo(run, entry) else entry.replace(state="kept") for entry in run.journal.entries)
     yield from commit_journal(run, replace(run.journal, entries=entries, undoing=answer, cause=cause[:500]))
+    yield from bar_late_owner(run)
+
+
+def bar_late_owner(run: OperationRun) -> Flow[None]:
+    """In the user's own database, where the fence of the record does not reach. Each attempt that goes back does it: the
+    one that began may have died before."""
     if run.tx_binding.kind == "elsewhere":
         yield RunTransaction(lambda tx: block_late_steps(run, tx))
 
