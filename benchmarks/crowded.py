@@ -105,14 +105,14 @@ def _mysql(server: str, size: int) -> str:
 def crowded_mongo(machines: Machines, size: int) -> str:
     from pymongo import MongoClient
 
-    from retrysafe.stores.mongo.documents import write
+    from retrysafe.stores.mongo.documents import write_record
 
     joint = "&" if "?" in machines.mongo else "?"
     url = _migrated(f"{machines.mongo}{joint}collection=idle_{size}")
     with MongoClient[dict[str, Any]](machines.mongo) as client:
         keys = client.get_default_database()[f"idle_{size}_keys"]
         for start in range(0, size, BATCH):
-            keys.insert_many([write(record(n)) for n in range(start, min(start + BATCH, size))], ordered=False)
+            keys.insert_many([write_record(record(n)) for n in range(start, min(start + BATCH, size))], ordered=False)
     return url
 
 

@@ -6,7 +6,7 @@ import psycopg
 
 from retrysafe.stores.registry import open_store
 from retrysafe.stores.sql import rows
-from retrysafe.stores.sql.names import names
+from retrysafe.stores.sql.names import build_names
 
 NEVER = "9007199254740991"
 LONG_AGO = "n"  # each its own microsecond: a reaper that meets a million equal ones is another experiment
@@ -23,7 +23,7 @@ FROM generate_series(1, {rows}) AS n
 def filled(url: str, table: str, size: int, expires: str) -> None:
     """The indexes are dropped for the load and built again after it: ten million rows in minutes."""
     open_store(f"{url}?table={table}").migrate()
-    keys = names(table).keys
+    keys = build_names(table).keys
     text = FILL.format(keys=keys, columns=", ".join(rows.COLUMNS), salt=table, rows=size, expires=expires)
     with psycopg.connect(url, autocommit=True) as db:
         db.execute("SET maintenance_work_mem = '512MB'")

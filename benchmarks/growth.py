@@ -20,8 +20,8 @@ from benchmarks.machines import Machines
 from benchmarks.tables import Table
 from retrysafe.stores.postgres.dialect import DIALECT
 from retrysafe.stores.sql import rows
-from retrysafe.stores.sql.names import names
-from retrysafe.stores.sql.plans import Plans
+from retrysafe.stores.sql.names import build_names
+from retrysafe.stores.sql.plans import SqlPlans
 
 SIZES = {"quick": (1_000, 10_000), "default": (10_000, 1_000_000), "full": (10_000, 1_000_000, 10_000_000)}
 CALLERS = (1, 16)
@@ -41,7 +41,9 @@ class Cost(NamedTuple):
 
 def cost(url: str, table: str) -> Cost:
     """The mean of several. The transaction is rolled back: looking must not make the table larger."""
-    explain = "EXPLAIN (ANALYZE, BUFFERS, WAL, FORMAT JSON) " + Plans(DIALECT, names(table)).texts["insert_or_read"]
+    explain = (
+        "EXPLAIN (ANALYZE, BUFFERS, WAL, FORMAT JSON) " + SqlPlans(DIALECT, build_names(table)).texts["insert_or_read"]
+    )
     found = []
     with psycopg.connect(url) as db:
         for _ in range(LOOKS):

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from benchmarks.floors import BODY
-from retrysafe.core.fingerprint import of_body
+from retrysafe.core.fingerprint import fingerprint_body
 from retrysafe.core.ops import Claim, Complete
 from retrysafe.core.records import Answer
-from retrysafe.core.times import SECOND
+from retrysafe.core.times import SECOND_MICROS
 from retrysafe.stores.registry import open_async_store, open_store
 
-FINGERPRINT = of_body("application/json", [b'{"amount":10000,"currency":"usd"}'])
+FINGERPRINT = fingerprint_body("application/json", [b'{"amount":10000,"currency":"usd"}'])
 ANSWER = Answer(201, BODY, (("content-type", "application/json"),))
 
 
@@ -30,8 +30,8 @@ def new_claim() -> Claim:
         fingerprint=FINGERPRINT,
         token=drawn[32:48],
         run=drawn[48:],
-        lease=60 * SECOND,
-        retention=86_400 * SECOND,
+        lease=60 * SECOND_MICROS,
+        retention=86_400 * SECOND_MICROS,
         on_lapse="uncertain",
     )
 

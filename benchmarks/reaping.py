@@ -16,14 +16,14 @@ from benchmarks.machines import Machines
 from benchmarks.tables import Sample, Table
 from retrysafe.core.ops import Reap
 from retrysafe.stores.registry import open_store
-from retrysafe.worker.reaper import BATCH, PAUSE
+from retrysafe.worker.reaper import BATCH_ROWS, PAUSE_SECONDS
 
 SIZES = {"quick": 20_000, "default": 1_000_000, "full": 2_500_000}
 """All reapers together must not come to the end of it: one with nothing to do disturbs nobody."""
 
 CALLERS = 16
 QUIET = "no reaper"
-DEFAULTS = f"reaper: {BATCH:,} rows, then {1000 * PAUSE:.0f} ms"
+DEFAULTS = f"reaper: {BATCH_ROWS:,} rows, then {1000 * PAUSE_SECONDS:.0f} ms"
 OTHERS = ((1000, 0.0), (1000, 0.05), (500, 0.05), (250, 0.05), (100, 0.02), (100, 0.0))
 """What else was considered, measured in the full run only."""
 
@@ -76,7 +76,7 @@ def reaping(machines: Machines, pace: Pace) -> list[Table]:
     filled(url, table, size, LONG_AGO)
     benches: list[Bench] = [
         LoopBench(QUIET, partial(ours.async_claims, at, True)),
-        WithReaper(DEFAULTS, at, BATCH, PAUSE),
+        WithReaper(DEFAULTS, at, BATCH_ROWS, PAUSE_SECONDS),
     ]
     if pace.label == "full":
         tried = [(f"reaper: {batch:,} rows, then {1000 * pause:.0f} ms", batch, pause) for batch, pause in OTHERS]
@@ -95,7 +95,7 @@ def alone(url: str) -> str:
     store, went, longest, began = open_store(url), 0, 0.0, time.perf_counter()
     while True:
         start = time.perf_counter()
-        gone = store.execute(Reap(BATCH))
+        gone = store.execute(Reap(BATCH_ROWS))
         longest = max(longest, time.perf_counter() - start)
         went += gone
         if not gone:
@@ -103,6 +103,6 @@ def alone(url: str) -> str:
     seconds = time.perf_counter() - began
     store.close()
     return (
-        f"alone and without pauses: {went:,} rows, {BATCH:,} at a time, {went / seconds:,.0f} a second; "
+        f"alone and without pauses: {went:,} rows, {BATCH_ROWS:,} at a time, {went / seconds:,.0f} a second; "
         f"the longest batch took {1000 * longest:.0f} ms"
     )

@@ -24,6 +24,7 @@ SHOWN_BY: Mapping[str, tuple[str, ...]] = {
     "clock": ("tests/races/test_zombie.py", "tests/contract/test_expiry.py"),
     "transactions": ("tests/transactions/",),
     "outbox": ("tests/contract/test_outbox.py",),
+    "lists_by_id": ("tests/contract/test_listing.py",),
     "wakes": ("tests/waking/",),
 }
 """Capability: where the tests are that show it. A `*` stands for anything in between."""
@@ -39,7 +40,7 @@ Seen = Mapping[str, set[str]]
 
 def declared(capabilities: Capabilities) -> list[str]:
     """By name: what the store says it can do."""
-    optional = ("durable", "shared", "transactions", "outbox", "wakes")
+    optional = ("durable", "shared", "transactions", "outbox", "lists_by_id", "wakes")
     return [*ALWAYS, *(name for name in optional if getattr(capabilities, name))]
 
 

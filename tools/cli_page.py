@@ -7,7 +7,7 @@ import os
 
 from tools import pages
 
-from retrysafe.cli.main import parser
+from retrysafe.cli.main import build_parser
 
 PAGE = pages.ROOT / "docs" / "reference" / "cli.md"
 
@@ -25,7 +25,7 @@ def commands(of: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
 def page() -> str:
     os.environ["COLUMNS"] = "100"
     parts = ["# Commands\n\nGenerated from `--help` by `make docs`.\n"]
-    parts.extend(f"## {each.prog}\n\n```\n{each.format_help()}```\n" for each in commands(parser()))
+    parts.extend(f"## {each.prog}\n\n```\n{each.format_help()}```\n" for each in commands(build_parser()))
     return "\n".join(parts)
 
 

@@ -20,14 +20,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # as a program 
 
 from tools import fuzz_webhooks
 
-from retrysafe.core.keys import MAX_KEY, parse_key
+from retrysafe.core.keys import MAX_KEY_CHARS, parse_key
 from retrysafe.errors import MalformedKey
 
 SEEDS = (
     "8e03978e-40d5-43e8-bc93-6894a57f9324",
     '"8e03978e-40d5-43e8-bc93-6894a57f9324"',
-    '"a\\"b\\\\c"', '"unterminated', '"', '""', "", " ", "a,b", "a b", "\ta\t", "x" * MAX_KEY, "x" * (MAX_KEY + 1),
-    '"' + "y" * MAX_KEY + '"', "naïve", "\ud800", "k\0", "k\r\nSet-Cookie: a=b", "k\n", "＂k＂", '"k";p=1', "'k'",
+    '"a\\"b\\\\c"', '"unterminated', '"', '""', "", " ", "a,b", "a b", "\ta\t", "x" * MAX_KEY_CHARS,
+    "x" * (MAX_KEY_CHARS + 1),
+    '"' + "y" * MAX_KEY_CHARS + '"', "naïve", "\ud800", "k\0", "k\r\nSet-Cookie: a=b", "k\n", "＂k＂", '"k";p=1', "'k'",
     ":YQ==:",
 )  # fmt: skip
 SPICE = '",\\ \t\r\n\0\x7f\x80ÿ…\ud800;=:{}()[]<>@?/' + "aZ09-_.~!*'"
@@ -57,7 +58,7 @@ def check_key(text: str) -> bool:
         key = parse_key(text)
     except MalformedKey:
         return False
-    assert 1 <= len(key) <= MAX_KEY, f"length {len(key)}"
+    assert 1 <= len(key) <= MAX_KEY_CHARS, f"length {len(key)}"
     assert all("\x21" <= each <= "\x7e" for each in key), "an invisible character got through"
     quoted = '"' + key.replace("\\", "\\\\").replace('"', '\\"') + '"'
     assert parse_key(quoted) == key, "the quoted spelling is another key"

@@ -285,12 +285,13 @@ def rename_quoted(rows: Iterable[Row]) -> None:
     for row in rows:
         if row.old:
             meanings[row.old.rpartition(".")[2]].add(row.new)
-    sources = "\n".join(path.read_text() for path in list_texts() if path.suffix == ".py")
-    known = {
-        old: next(iter(new))
-        for old, new in meanings.items()
-        if len(new) == 1 and not re.search(rf"\b(def|class) {re.escape(old)}\b|\b{re.escape(old)}\s*[:=]", sources)
-    }
+    defined: set[str] = set()
+    for path in list_texts():
+        if path.suffix == ".py":
+            defined.update(
+                *re.findall(r"\b(?:def|class) (\w+)|^\s*(?:self\.)?(\w+)\s*[:=]", path.read_text(), re.MULTILINE)
+            )
+    known = {old: next(iter(new)) for old, new in meanings.items() if len(new) == 1 and old not in defined}
     for path in list_texts():
         text = path.read_text()
         new_text = re.sub(r"`(\w+)(\(\))?`", lambda it: f"`{known.get(it[1], it[1])}{it[2] or ''}`", text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from tools import pages
 
 from retrysafe.stores.base import Backend
-from retrysafe.stores.registry import backends, schemes
+from retrysafe.stores.registry import backends, sibling_schemes
 
 PAGE = pages.ROOT / "docs" / "reference" / "capabilities.md"
 
@@ -27,6 +27,7 @@ COLUMNS = (
     ("many processes", "several processes may use it at once"),
     ("clock", "whose clock judges leases and expiry: the store's own, or that of the machine that asks"),
     ("outbox", "jobs can be staged in it"),
+    ("finds ids", "its lists go by id, so that a key is found by the first digits of its id in one look"),
     ("wakes", "who waits for a key is woken; elsewhere it looks again after a moment"),
     ("doctor", "`retrysafe doctor` reads its settings"),
 )  # fmt: skip
@@ -46,9 +47,10 @@ def table() -> list[str]:
 
 def row(scheme: str, backend: Backend) -> str:
     can = backend.capabilities
-    urls = ", ".join(f"`{each}://`" for each in schemes(scheme))
+    urls = ", ".join(f"`{each}://`" for each in sibling_schemes(scheme))
     name = f"**{can.name}** {urls}" + (f" ({NOT_RUN[can.name]})" if can.name in NOT_RUN else "")
-    cells = [mark(can.transactions), mark(can.durable), mark(can.shared), can.clock, mark(can.outbox), mark(can.wakes)]
+    cells = [mark(can.transactions), mark(can.durable), mark(can.shared), can.clock, mark(can.outbox)]
+    cells += [mark(can.lists_by_id), mark(can.wakes)]
     return f"| {' | '.join([name, *cells, mark(hasattr(backend, 'diagnose'))])} |"
 
 

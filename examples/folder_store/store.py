@@ -21,9 +21,9 @@ from retrysafe.core.ops import FENCED, Claim, List, Lookup, LookupReply, Op, Pag
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.errors import StoreUnclear, UsageError
-from retrysafe.stores.base import AsyncStore, Capabilities, Store
+from retrysafe.stores.base import AsyncStore, Capabilities, Store, read_id_cursor
 from retrysafe.stores.diagnosis import Diagnosis, good
-from retrysafe.stores.written import dump, load
+from retrysafe.stores.json_records import dump_record, load_record
 
 R = TypeVar("R")
 
@@ -91,7 +91,7 @@ class FolderStore:
 
     def _read(self, record_id: bytes) -> Record | None:
         try:
-            return load(self._path(record_id).read_text())
+            return load_record(self._path(record_id).read_text())
         except FileNotFoundError:
             return None
 
@@ -102,7 +102,7 @@ class FolderStore:
         path = self._path(record.id)
         fresh = path.with_suffix(".new")
         with fresh.open("w") as file:
-            file.write(dump(record))
+            file.write(dump_record(record))
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(path)
@@ -119,7 +119,7 @@ class FolderStore:
     # Everything at once -------------------------------------------------------------------------
 
     def _all(self) -> list[Record]:
-        return [load(path.read_text()) for path in sorted(self._folder.glob("*.json"))]
+        return [load_record(path.read_text()) for path in sorted(self._folder.glob("*.json"))]
 
     def _reap(self, op: Reap, now: int) -> int:
         expired = [each for each in self._all() if op.namespace in (None, each.namespace) and reapable(each, now)]
@@ -130,7 +130,8 @@ class FolderStore:
         return len(reaped)
 
     def _list(self, op: List, now: int) -> Page:
-        found = [record for record in self._all() if record.id > bytes.fromhex(op.cursor) and _listed(record, op, now)]
+        after = read_id_cursor(op.cursor)
+        found = [record for record in self._all() if record.id > after and _listed(record, op, now)]
         page = found[: op.limit]
         return Page(tuple(page), page[-1].id.hex() if len(found) > len(page) else "")
 

@@ -55,7 +55,7 @@ class Shop:
         self.safe.migrate()
         self.provider = provider or Provider(folder)
         self.huey = SqliteHuey(filename=str(folder / "queue.db"))
-        self.jobs = HueyJobs(self.safe, self.huey, policy=JOB.but(lease=lease))
+        self.jobs = HueyJobs(self.safe, self.huey, policy=JOB.replace(lease=lease))
         self.wait = wait
         self.can_deliver = True
         self._tasks()

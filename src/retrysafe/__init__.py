@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from retrysafe import errors
 from retrysafe.core.keys import Key, derive
 from retrysafe.core.records import Answer
 from retrysafe.engine.heartbeat import Lease, current_lease
@@ -15,9 +17,12 @@ from retrysafe.stores.registry import open_async_store, open_store
 
 if TYPE_CHECKING:
     from retrysafe.operations import Stop, Undo, stage
+    from retrysafe.web.asgi import IdempotencyMiddleware
+    from retrysafe.worker import Worker
 
 __all__ = [
     "Answer",
+    "IdempotencyMiddleware",
     "Key",
     "KeyRing",
     "Lease",
@@ -26,6 +31,7 @@ __all__ = [
     "RetrySafeError",
     "Stop",
     "Undo",
+    "Worker",
     "current_lease",
     "derive",
     "open_async_store",
@@ -36,10 +42,20 @@ __all__ = [
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
-    """What only operations need is imported when it is asked for: importing retrysafe stays cheap."""
-    if name in ("Stop", "Undo", "stage"):
-        from retrysafe import operations
+_LAZY = {
+    "Stop": "retrysafe.operations",
+    "Undo": "retrysafe.operations",
+    "stage": "retrysafe.operations",
+    "Worker": "retrysafe.worker",
+    "IdempotencyMiddleware": "retrysafe.web.asgi",
+}
 
-        return getattr(operations, name)
+
+def __getattr__(name: str) -> Any:
+    """Import a name when somebody asks for it: importing retrysafe stays cheap. Every error is such a name."""
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    found = getattr(errors, name, None) if name[:1].isupper() else None
+    if isinstance(found, type) and issubclass(found, RetrySafeError):
+        return found
     raise AttributeError(f"module 'retrysafe' has no attribute {name!r}")

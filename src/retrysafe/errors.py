@@ -11,7 +11,7 @@
     │   ├── ArgumentError          a call whose arguments cannot be fingerprinted
     │   ├── ResultNotStorable      the work was done, its result has no stored form
     │   ├── OperationError         an operation that is declared or called wrongly
-    │   ├── WrongColour            sync used where only async was given, or the reverse
+    │   ├── SyncAsyncMismatch      sync used where only async was given, or the reverse
     │   ├── NestedTransaction      a transaction was open already: ours must be the outermost
     │   ├── TransactionSplit       the body committed or rolled back in the middle of its transaction
     │   ├── NotSameDatabase        the transaction is not on the store's own database
@@ -26,9 +26,9 @@
     │   ├── RolledBack             the database undid all of it: nothing happened
     │   ├── NotFinished            an operation stopped at a recovery point: it goes on from there
     │   └── NotDone                a job that has no result yet
-    ├── OperationChanged           it was begun by other code, which this code does not understand
+    ├── OperationChanged           it was begun by other code: refused and left as it is (503, retry with the same key)
     ├── RunOver                    the run to go on with is over: its key has begun another life
-    ├── NotUncertain               there is nothing to decide: its owner, or somebody else, was quicker
+    ├── NotUncertain               there is nothing to decide: it is not uncertain, or somebody was quicker
     ├── OutcomeUnknown             it began, and nobody knows how it ended
     ├── OutcomeUnrecorded          it ran, and how it ended could not be stored
     ├── AnswerGone                 it was done; its answer was not kept
@@ -51,7 +51,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from retrysafe.core.times import SECOND, iso
+from retrysafe.core.deprecation import renamed_names
+from retrysafe.core.times import SECOND_MICROS, format_time
 from retrysafe.core.urls import safe_url
 
 Blame = Literal["client", "developer", "operator", "nobody"]
@@ -148,7 +149,7 @@ class OperationError(UsageError):
     anchor = "operations"
 
 
-class WrongColour(UsageError):
+class SyncAsyncMismatch(UsageError):
     anchor = "colours"
 
 
@@ -225,7 +226,7 @@ class FingerprintMismatch(KeyProblem):
     def __init__(self, key: str, first_seen: int) -> None:
         self.first_seen = first_seen
         super().__init__(
-            f"idempotency key {key!r} was first used with a different request at {iso(first_seen)}; "
+            f"idempotency key {key!r} was first used with a different request at {format_time(first_seen)}; "
             "send a new key for a new request, or repeat the original request unchanged"
         )
 
@@ -258,7 +259,7 @@ class InProgress(NotNow):
     anchor = "in-progress"
 
     def __init__(self, key: str, retry_after: int) -> None:
-        self.retry_after = retry_after / SECOND
+        self.retry_after = retry_after / SECOND_MICROS
         super().__init__(
             f"idempotency key {key!r} is being worked on by another caller; "
             f"retry with the same key in {self.retry_after:.1f} s at the latest"
@@ -299,14 +300,17 @@ class NotDone(NotNow):
 
 
 class OperationChanged(RetrySafeError):
-    blame = "developer"
+    """The code that began it can go on with it, and may still run beside this one: retry with the same key."""
+
+    blame = "operator"
+    retryable = True
     status = 503
     anchor = "operation-changed"
 
     def __init__(self, operation: str, why: str) -> None:
         super().__init__(
-            f"{operation} was begun by other code: {why}. It is refused rather than guessed at; run it with the code "
-            "that began it, or resolve it by hand"
+            f"{operation} was begun by other code: {why}. It is refused rather than guessed at, and left as it was; "
+            "retry with the same key, run it with the code that began it, or resolve it by hand"
         )
 
 
@@ -317,8 +321,8 @@ class RunOver(RetrySafeError):
 
     def __init__(self, key: str, run: str, since: int) -> None:
         super().__init__(
-            f"run {run[:16]} of idempotency key {key!r} is over: the key has begun another life at {iso(since)}, and "
-            "nothing was done to that one. Look at the key again, and name the run that is there now"
+            f"run {run[:16]} of idempotency key {key!r} is over: the key began another life at {format_time(since)}, "
+            "and nothing was done to that one. Look at the key again, and name the run that is there now"
         )
 
 
@@ -327,12 +331,13 @@ class NotUncertain(RetrySafeError):
     status = 409
     anchor = "not-uncertain"
 
-    def __init__(self, key: str, state: str, attempt: int, note: str) -> None:
+    def __init__(self, key: str, state: str, attempt: int, note: str, advice: str = "") -> None:
+        """`advice` says why there is nothing to decide, and what fits; without it somebody was quicker."""
         self.state = state
         why = f" ({note})" if note else ""
+        told = advice or "its owner came back, or somebody else decided first. Look at it again before you decide"
         super().__init__(
-            f"idempotency key {key!r} is {state} in attempt {attempt}{why}: its owner came back, or somebody else "
-            "decided first, so nothing was changed. Look at it again before you decide"
+            f"idempotency key {key!r} is {state} in attempt {attempt}{why}, so nothing was changed: {told}"
         )
 
 
@@ -342,8 +347,8 @@ class OutcomeUnknown(RetrySafeError):
 
     def __init__(self, key: str, since: int, note: str) -> None:
         super().__init__(
-            f"the outcome of idempotency key {key!r}, begun at {iso(since)}, is unknown ({note}); it will not run "
-            "again until somebody finds out and resolves it"
+            f"the outcome of idempotency key {key!r}, begun at {format_time(since)}, is unknown ({note}); it will not "
+            "run again until somebody finds out and resolves it"
         )
 
 
@@ -452,6 +457,10 @@ class CorruptRecord(StoreError):
 
     def __init__(self, record_id: bytes, why: str) -> None:
         super().__init__(
-            f"record {record_id.hex()[:16]}… cannot be read: {why}. Nothing was run; "
-            "look at it with `retrysafe keys show`, and restore it or forget it"
+            f"record {record_id.hex()[:16]}… cannot be read: {why}. Nothing was run. Set the key ring right, or "
+            "restore the record from a backup of the store. Where neither can be done, its bytes can be erased from "
+            "Python, and it does not run again: docs/howto/resolving.md"
         )
+
+
+__getattr__ = renamed_names("retrysafe.errors", {"WrongColour": "SyncAsyncMismatch"})

@@ -30,23 +30,23 @@ from mcp.server.mcpserver.exceptions import ToolError
 from retrysafe.core.keys import Key, Template
 from retrysafe.core.ops import Lookup
 from retrysafe.core.records import Answer, Record
-from retrysafe.core.times import SECOND, micros
-from retrysafe.engine import arguments, codecs, recent
+from retrysafe.core.times import SECOND_MICROS, duration_to_micros
+from retrysafe.engine import arguments, codecs, dedup_window
 from retrysafe.engine.codecs import Codec, ResultCodec
 from retrysafe.engine.guard import Ended, Task, Unstorable
-from retrysafe.engine.once import checked_names, refuse_generators, without
+from retrysafe.engine.once import check_names, drop_parameter, refuse_generators
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import ResultNotStorable, RetrySafeError, StoredFailure, TemplateError, UsageError
 from retrysafe.policy import DAY, Policy
-from retrysafe.web.telling import struck
+from retrysafe.web.error_text import redact
 
 META_KEY = "retrysafe/idempotency-key"
 """The name of the key in a request's `_meta`."""
-ARGUMENT = "idempotency_key"
-CONTEXT = "retrysafe_context"
+KEY_ARGUMENT = "idempotency_key"
+CONTEXT_PARAMETER = "retrysafe_context"
 """The parameter by which the SDK hands us the request, where the tool does not ask for it itself."""
 
-LONGEST_WITHIN = 30.0 * DAY
+MAX_SAME_WITHIN_SECONDS = 30.0 * DAY
 SHOWN_DIGITS = 16
 """Of a record's id, where one is named; `retrysafe keys show` takes them."""
 
@@ -105,12 +105,12 @@ class Tools:
                 policy=policy,
                 codec=codec,
             )
-            return tool.wrapped()  # type: ignore[return-value]  # the same signature, and the context
+            return tool.build_wrapper()  # type: ignore[return-value]  # the same signature, and the context
 
         return decorate
 
 
-class Plan(NamedTuple):
+class ToolCallPlan(NamedTuple):
     """One call: the task that does it, and the one to hold meanwhile."""
 
     own: Task
@@ -135,21 +135,21 @@ class Tool:
         refuse_generators(function)
         self.safe, self._scope, self.function = tools.safe, tools.scope, function
         self.name = name or function.__name__
-        self._own_context = context_parameter(function)
-        self.signature = without(inspect.signature(function), self._own_context, self.name)
+        self._own_context = find_context_parameter(function)
+        self.signature = drop_parameter(inspect.signature(function), self._own_context, self.name)
         self._template = Template.parse(key) if key else None
-        self._ignore = checked_names("ignore", ignore, self.signature, self.name)
-        checked_names("the template", self._template.fields if self._template else (), self.signature, self.name)
-        self._has_argument = ARGUMENT in self.signature.parameters
+        self._ignore = check_names("ignore", ignore, self.signature, self.name)
+        check_names("the template", self._template.fields if self._template else (), self.signature, self.name)
+        self._has_argument = KEY_ARGUMENT in self.signature.parameters
         self._clock = tools.clock
-        self._width = checked_seconds(same_within, self.name)
+        self._window_micros = parse_same_within(same_within, self.name)
         if self._template and same_within:
             raise UsageError(f"{self.name}: a key template says what the same call is; leave same_within out")
         self._policy = policy or tools.policy
         self.codec = codec or ResultCodec(function, sealed=self.safe.sealed)
         self.limit = self._policy.max_answer
         if not self.is_async and inspect.iscoroutinefunction(self._scope):
-            raise self._wrong_colour()
+            raise self._async_scope_error()
 
     # One call ---------------------------------------------------------------------------------------------------------
 
@@ -157,122 +157,129 @@ class Tool:
     def is_async(self) -> bool:
         return inspect.iscoroutinefunction(self.function)
 
-    def plan(self, scope: str, context: Any, kwargs: dict[str, Any]) -> Plan:
+    def plan_call(self, scope: str, context: Any, kwargs: dict[str, Any]) -> ToolCallPlan:
         """What is to be guarded, and what is to be held before it."""
-        given = arguments.bound(self.signature, (), kwargs)
-        fingerprint = arguments.fingerprint_of(self.name, given, self._ignore | {ARGUMENT})
-        chosen, kept = self._key(context, given)
+        given = arguments.bind_arguments(self.signature, (), kwargs)
+        fingerprint = arguments.fingerprint_call(self.name, given, self._ignore | {KEY_ARGUMENT})
+        chosen, kept = self._choose_key(context, given)
 
-        def task(key: str, kept: float) -> Task:
+        def build_task(key: str, kept: float) -> Task:
             named = Key(f"{self.name} {key}", scope, "tool")
-            policy = self._policy.but(retention=kept)
-            return self.safe.task(named, f"tool {self.name}", fingerprint, policy)
+            policy = self._policy.replace(retention=kept)
+            return self.safe.build_task(named, f"tool {self.name}", fingerprint, policy)
 
         if chosen is not None:
-            return Plan(task(chosen, kept))
-        here, same = recent.window(int(self._clock() * SECOND), self._width), f"same:{fingerprint.digest.hex()}"
+            return ToolCallPlan(build_task(chosen, kept))
+        here, same = (
+            dedup_window.window_number(int(self._clock() * SECOND_MICROS), self._window_micros),
+            f"same:{fingerprint.digest.hex()}",
+        )
         # Whoever looks at a window is in it or in the next one.
-        before, own = (task(f"{same}:{number}", 2 * self._width / SECOND) for number in (here - 1, here))
-        return Plan(own, recent.holding(before))
+        before, own = (
+            build_task(f"{same}:{number}", 2 * self._window_micros / SECOND_MICROS) for number in (here - 1, here)
+        )
+        return ToolCallPlan(own, dedup_window.build_holding_task(before))
 
-    def _key(self, context: Any, given: dict[str, Any]) -> tuple[str | None, float]:
+    def _choose_key(self, context: Any, given: dict[str, Any]) -> tuple[str | None, float]:
         """The key of a call, and for how long it counts; None where equal arguments and time decide."""
         if self._template is not None:
-            named = {name: arguments.describe(given[name]) for name in self._template.fields}
+            named = {name: arguments.describe_legacy(given[name]) for name in self._template.fields}
             return self._template.fill(named), self._policy.retention
         sent = (context.request_context.meta or {}).get(META_KEY)
         if sent is not None:
-            return f"meta:{checked(sent, f'_meta[{META_KEY!r}]')}", min(self._policy.retention, 30 * DAY)
-        if self._has_argument and given[ARGUMENT]:
-            return f"argument:{checked(given[ARGUMENT], ARGUMENT)}", min(self._policy.retention, 30 * DAY)
-        if self._width:
+            return f"meta:{check_key(sent, f'_meta[{META_KEY!r}]')}", min(self._policy.retention, 30 * DAY)
+        if self._has_argument and given[KEY_ARGUMENT]:
+            return f"argument:{check_key(given[KEY_ARGUMENT], KEY_ARGUMENT)}", min(self._policy.retention, 30 * DAY)
+        if self._window_micros:
             return None, 0.0
-        how = f"pass {ARGUMENT}: a new random text for each new intention, the same one again for a retry"
+        how = f"pass {KEY_ARGUMENT}: a new random text for each new intention, the same one again for a retry"
         if not self._has_argument:
             how = f"the client must send a key in _meta[{META_KEY!r}]"
         raise ToolError(f"{self.name} was not run: it does something that must not happen twice; {how}")
 
-    def run(self, context: Any, call: Call) -> Any:
-        plan = call.plan = self.plan(self._whose(context), context, call.kwargs)
+    def run(self, context: Any, call: ToolCall) -> Any:
+        plan = call.plan = self.plan_call(self._read_scope(context), context, call.kwargs)
         if plan.before is not None:
             seen = self.safe.execute(Lookup(plan.before.key.id(plan.before.namespace)))
-            if not recent.over(seen, self._width):
-                held = recent.Held(call, lambda: self.read_back(self.safe.guard(plan.own, call)))
-                return self.read_back(self.safe.guard(plan.before, held))
-        return self.read_back(self.safe.guard(plan.own, call))
+            if not dedup_window.is_other_call(seen, self._window_micros):
+                held = dedup_window.HoldingWork(call, lambda: self.read_result(self.safe.guard(plan.own, call)))
+                return self.read_result(self.safe.guard(plan.before, held))
+        return self.read_result(self.safe.guard(plan.own, call))
 
-    async def arun(self, context: Any, call: Call) -> Any:
+    async def arun(self, context: Any, call: ToolCall) -> Any:
         scope = self._scope if isinstance(self._scope, str) else self._scope(context)
         whose = await scope if inspect.isawaitable(scope) else scope
-        plan = call.plan = self.plan(checked_scope(whose), context, call.kwargs)
+        plan = call.plan = self.plan_call(check_scope(whose), context, call.kwargs)
 
-        async def guarded() -> Any:
-            return self.read_back(await self.safe.aguard(plan.own, call))
+        async def run_guarded() -> Any:
+            return self.read_result(await self.safe.aguard(plan.own, call))
 
         if plan.before is not None:
             seen = await self.safe.aexecute(Lookup(plan.before.key.id(plan.before.namespace)))
-            if not recent.over(seen, self._width):
-                return self.read_back(await self.safe.aguard(plan.before, recent.Held(call, guarded)))
-        return await guarded()
+            if not dedup_window.is_other_call(seen, self._window_micros):
+                return self.read_result(
+                    await self.safe.aguard(plan.before, dedup_window.HoldingWork(call, run_guarded))
+                )
+        return await run_guarded()
 
-    def _whose(self, context: Any) -> str:
+    def _read_scope(self, context: Any) -> str:
         scope = self._scope if isinstance(self._scope, str) else self._scope(context)
         if not inspect.isawaitable(scope):
-            return checked_scope(scope)
+            return check_scope(scope)
         if inspect.iscoroutine(scope):
             scope.close()
-        raise self._wrong_colour()
+        raise self._async_scope_error()
 
-    def _wrong_colour(self) -> UsageError:
+    def _async_scope_error(self) -> UsageError:
         return UsageError(
             f"Tools(scope=…) is async, and the tool {self.name} is a plain function, which cannot wait for it: make "
             "the tool `async def`, or the scope a plain function"
         )
 
-    def read_back(self, ended: Ended) -> Any:
+    def read_result(self, ended: Ended) -> Any:
         if not ended.replayed:
             return ended.result
-        if ended.answer.status == codecs.RAISED:
-            told = codecs.read_back(codecs.JsonCodec(), ended.answer, ended.record.id)
+        if ended.answer.status == codecs.RAISED_STATUS:
+            told = codecs.decode_answer(codecs.JsonCodec(), ended.answer, ended.record.id)
             raise StoredFailure(self.name, told["type"], told["message"])
-        return codecs.read_back(self.codec, ended.answer, ended.record.id)
+        return codecs.decode_answer(self.codec, ended.answer, ended.record.id)
 
     # The function the SDK registers -----------------------------------------------------------------------------------
 
-    def wrapped(self) -> Callable[..., Any]:
+    def build_wrapper(self) -> Callable[..., Any]:
         made: Any
         if self.is_async:
 
             @functools.wraps(self.function)
-            async def awaited(**kwargs: Any) -> Any:
-                context, call = self._call(kwargs)
+            async def call_async(**kwargs: Any) -> Any:
+                context, call = self._build_call(kwargs)
                 try:
                     return await self.arun(context, call)
                 except RetrySafeError as error:
-                    raise told_to_the_model(error, call.plan) from error
+                    raise translate_error(error, call.plan) from error
 
-            made = awaited
+            made = call_async
         else:
 
             @functools.wraps(self.function)
-            def called(**kwargs: Any) -> Any:
-                context, call = self._call(kwargs)
+            def call_sync(**kwargs: Any) -> Any:
+                context, call = self._build_call(kwargs)
                 try:
                     return self.run(context, call)
                 except RetrySafeError as error:
-                    raise told_to_the_model(error, call.plan) from error
+                    raise translate_error(error, call.plan) from error
 
-            made = called
-        self._show(made)
+            made = call_sync
+        self._set_signature(made)
         result: Callable[..., Any] = made
         return result
 
-    def _call(self, kwargs: dict[str, Any]) -> tuple[Any, Call]:
-        context = kwargs.pop(self._own_context or CONTEXT)
+    def _build_call(self, kwargs: dict[str, Any]) -> tuple[Any, ToolCall]:
+        context = kwargs.pop(self._own_context or CONTEXT_PARAMETER)
         given = {self._own_context: context} if self._own_context else {}
-        return context, Call(self, kwargs, given)
+        return context, ToolCall(self, kwargs, given)
 
-    def _show(self, made: Any) -> None:
+    def _set_signature(self, made: Any) -> None:
         """The tool's own parameters, which become its schema, and one for the context, which does not."""
         del made.__wrapped__  # or its signature would be the one that counts
         hints = get_type_hints(self.function, include_extras=True)
@@ -281,15 +288,15 @@ class Tool:
             each.replace(annotation=hints.get(each.name, each.annotation)) for each in shown.parameters.values()
         ]
         if not self._own_context:
-            parameters.append(inspect.Parameter(CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=Context))
-            hints[CONTEXT] = Context
+            parameters.append(inspect.Parameter(CONTEXT_PARAMETER, inspect.Parameter.KEYWORD_ONLY, annotation=Context))
+            hints[CONTEXT_PARAMETER] = Context
         made.__annotations__ = hints
         made.__signature__ = shown.replace(
             parameters=parameters, return_annotation=hints.get("return", shown.return_annotation)
         )
 
 
-class Call:
+class ToolCall:
     """One call, as the guard's Work."""
 
     __slots__ = ("_direct", "_tool", "kwargs", "plan")
@@ -298,7 +305,7 @@ class Call:
         self._tool = tool
         self._direct = direct
         self.kwargs = kwargs
-        self.plan: Plan | None = None
+        self.plan: ToolCallPlan | None = None
         """Once it is known whose call it is, and which."""
 
     def call(self, record: Record) -> Any:
@@ -306,15 +313,15 @@ class Call:
 
     def answer(self, result: Any) -> Answer:
         try:
-            return codecs.returned(self._tool.codec, result, self._tool.limit)
+            return codecs.encode_result(self._tool.codec, result, self._tool.limit)
         except Exception as error:  # whatever a codec raises: the work is done and must not be done again
             raise Unstorable(ResultNotStorable(self._tool.name, str(error))) from error
 
     def failure(self, error: Exception) -> Answer:
-        return codecs.raised(error)
+        return codecs.encode_exception(error)
 
 
-def told_to_the_model(error: RetrySafeError, plan: Plan | None) -> Exception:
+def translate_error(error: RetrySafeError, plan: ToolCallPlan | None) -> Exception:
     """What a model can read and act upon. What the developer did wrong stays a crash, whose text it never sees.
 
     The SDK writes it to the log: so it names records and not keys (S28)."""
@@ -326,11 +333,11 @@ def told_to_the_model(error: RetrySafeError, plan: Plan | None) -> Exception:
     for task in (plan.own, plan.before) if plan is not None else ():
         if task is not None:
             record = task.key.id(task.namespace).hex()[:SHOWN_DIGITS]
-            text = struck(text.replace(repr(task.key.value), record), task.key.value, task.key.scope)
+            text = redact(text.replace(repr(task.key.value), record), task.key.value, task.key.scope)
     return ToolError(text)
 
 
-def checked(value: object, where: str) -> str:
+def check_key(value: object, where: str) -> str:
     if not isinstance(value, str) or not 1 <= len(value) <= 255 or not value.isprintable():
         size = (
             f"has {len(value)} characters, or some that are not printable" if isinstance(value, str) else "is no text"
@@ -339,22 +346,23 @@ def checked(value: object, where: str) -> str:
     return value
 
 
-def checked_scope(value: object) -> str:
+def check_scope(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise UsageError(f"Tools(scope=…) gave {value!r}: every key belongs to somebody, so give the caller's name")
     return value
 
 
-def checked_seconds(value: object, name: str) -> int:
+def parse_same_within(value: object, name: str) -> int:
     """`same_within` in microseconds; zero: not asked for."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LONGEST_WITHIN:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_SAME_WITHIN_SECONDS:
         raise UsageError(
-            f"{name}: same_within={value!r}: give seconds, at most {LONGEST_WITHIN:g}; for longer, give the call a key"
+            f"{name}: same_within={value!r}: give seconds, at most {MAX_SAME_WITHIN_SECONDS:g}; "
+            "for longer, give the call a key"
         )
-    return micros(value)
+    return duration_to_micros(value)
 
 
-def context_parameter(function: Callable[..., Any]) -> str:
+def find_context_parameter(function: Callable[..., Any]) -> str:
     """The parameter by which the tool itself asks for the SDK's context; empty if it does not."""
     for name, hint in get_type_hints(function).items():
         kinds = (hint, *getattr(hint, "__args__", ()))

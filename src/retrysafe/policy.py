@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, Literal, Self, get_args
 
-from retrysafe.core.times import micros
+from retrysafe.core.deprecation import warn_renamed
+from retrysafe.core.times import duration_to_micros
 from retrysafe.errors import PolicyError
 
 Mode = Literal["observe", "optional", "required", "generate"]
@@ -63,26 +65,31 @@ class Policy:
                 more = " | callable(status, exception)" if name == "failures" else ""
                 raise PolicyError(name, value, f"choose one of {choices}{more}")
         for name, (least, fix) in _DURATIONS.items():
-            object.__setattr__(self, name, _seconds(name, getattr(self, name), least, fix))
+            object.__setattr__(self, name, _check_seconds(name, getattr(self, name), least, fix))
         for name in ("max_body", "max_answer"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise PolicyError(name, value, "give a size in bytes, zero or more")
 
     def but(self, **changes: Any) -> Self:
+        """Deprecated: `replace`."""
+        warn_renamed("Policy.but", "Policy.replace")
+        return self.replace(**changes)
+
+    def replace(self, **changes: Any) -> Self:
         """This policy with some fields changed."""
         known = [field.name for field in fields(self)]
         for name, value in changes.items():
             if name not in known:
                 raise PolicyError(name, value, f"there is no such field; the fields are {', '.join(known)}")
-        return replace(self, **changes)
+        return dataclasses.replace(self, **changes)
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Policy:
         """A published contract by name: stripe_v1, stripe_v2, ietf, create_payment, function."""
         if name not in PRESETS:
             raise PolicyError("preset", name, f"the presets are {', '.join(PRESETS)}")
-        return PRESETS[name].but(**changes)
+        return PRESETS[name].replace(**changes)
 
     @property
     def heartbeat(self) -> float:
@@ -91,11 +98,11 @@ class Policy:
 
     @property
     def lease_micros(self) -> int:
-        return micros(self.lease)
+        return duration_to_micros(self.lease)
 
     @property
     def retention_micros(self) -> int:
-        return micros(self.retention)
+        return duration_to_micros(self.retention)
 
     def final(self, status: int, exception: BaseException | None) -> bool:
         """Whether this ending is stored and replayed, or released so that it may run again."""
@@ -117,7 +124,7 @@ _LITERALS: dict[str, Any] = {
     "start": Start,
 }
 
-_LONGEST = 10**12
+_MAX_DURATION_SECONDS = 10**12
 """Seconds, some 31,000 years: beyond it all durations are the same."""
 
 _DURATIONS: dict[str, tuple[float, str]] = {
@@ -127,12 +134,12 @@ _DURATIONS: dict[str, tuple[float, str]] = {
 }
 
 
-def _seconds(name: str, value: object, least: float, fix: str) -> float:
+def _check_seconds(name: str, value: object, least: float, fix: str) -> float:
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:  # not `<`: NaN is neither
         raise PolicyError(name, value, fix)
-    value = min(value, _LONGEST) if isinstance(value, int) else value  # a float cannot hold every int
+    value = min(value, _MAX_DURATION_SECONDS) if isinstance(value, int) else value  # a float cannot hold every int
     if math.isinf(value) and name != "retention":
         raise PolicyError(name, value, "only retention may be for ever")
     return float(value)

@@ -19,7 +19,7 @@ from typing import Any
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
-from retrysafe.engine.events import Event
+from retrysafe.engine.events import RecordEvent
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.mcp import Tools
 from retrysafe.policy import Policy
@@ -37,7 +37,7 @@ def die() -> None:
 
 
 def bank(folder: Path, moment: str = "", lease: float = 60.0) -> MCPServer:
-    def told(event: Event) -> None:
+    def told(event: RecordEvent) -> None:
         if moment == "answer" and event.name == "completed":
             die()
 

@@ -15,11 +15,11 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 from retrysafe.core.ops import List, LookupReply
 from retrysafe.core.states import State
-from retrysafe.core.times import SECOND
-from retrysafe.engine.recent import over, window
+from retrysafe.core.times import SECOND_MICROS
+from retrysafe.engine.dedup_window import is_other_call, window_number
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import UsageError
-from retrysafe.mcp import CONTEXT, Tools
+from retrysafe.mcp import CONTEXT_PARAMETER, Tools
 from retrysafe.policy import Policy
 from retrysafe.stores.memory import AsyncMemoryStore, MemoryStore
 from tests.agents.test_tools import call
@@ -37,7 +37,7 @@ class Clocked(MemoryStore):
         self.now = START
 
     def _apply(self, op: Any) -> Any:
-        return super()._apply(op if op.now is not None else replace(op, now=round(self.now * SECOND)))
+        return super()._apply(op if op.now is not None else replace(op, now=round(self.now * SECOND_MICROS)))
 
 
 class NoMeta:
@@ -74,7 +74,7 @@ class Till:
 
     def at(self, seconds: float, to: str = "ann") -> Any:
         self.store.now = START + seconds
-        given = self._tool(to=to, **{CONTEXT: NoMeta()})
+        given = self._tool(to=to, **{CONTEXT_PARAMETER: NoMeta()})
         return asyncio.run(given) if asyncio.iscoroutine(given) else given
 
 
@@ -157,7 +157,7 @@ def at_once(clocks: list[float]) -> list[str]:
     def server(clock: float) -> None:
         tool = Tools(RetrySafe(store), scope="me", clock=lambda: clock).once(same_within=WITHIN)(tip)
         start.wait()
-        tool(to="ann", **{CONTEXT: NoMeta()})  # type: ignore[call-arg]  # the context comes with it
+        tool(to="ann", **{CONTEXT_PARAMETER: NoMeta()})  # type: ignore[call-arg]  # the context comes with it
 
     threads = [threading.Thread(target=server, args=[clock]) for clock in clocks]
     for thread in threads:
@@ -174,8 +174,8 @@ def test_two_servers_at_the_border_of_two_windows_are_one_call() -> None:
 
 
 def test_windows_and_what_is_over() -> None:
-    assert [window(now, 10) for now in (0, 9, 10, 19, 20)] == [0, 0, 1, 1, 2]
-    assert over(LookupReply(None, 5), 10) is False
+    assert [window_number(now, 10) for now in (0, 9, 10, 19, 20)] == [0, 0, 1, 1, 2]
+    assert is_other_call(LookupReply(None, 5), 10) is False
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "10", True, 1e9])
@@ -225,7 +225,7 @@ def test_a_plain_tool_says_why_it_cannot_have_one() -> None:
             Tools(safe, scope=account).once("x:{to}", name="tip")(lambda to: to)
         hidden = Tools(safe, scope=Account()).once("x:{to}", name="tip")(lambda to: to)
         with pytest.raises(UsageError, match="tip is a plain function"):
-            hidden(to="ann", **{CONTEXT: NoMeta()})
+            hidden(to="ann", **{CONTEXT_PARAMETER: NoMeta()})
 
 
 async def named_later(nobody: Any) -> Any:
@@ -234,7 +234,7 @@ async def named_later(nobody: Any) -> Any:
 
 def plainly(safe: RetrySafe, nobody: Any) -> None:
     tool: Any = Tools(safe, scope=lambda context: nobody).once("x:{to}", name="tip")(lambda to: to)
-    tool(to="ann", **{CONTEXT: NoMeta()})
+    tool(to="ann", **{CONTEXT_PARAMETER: NoMeta()})
 
 
 def awaited(safe: RetrySafe, nobody: Any) -> None:
@@ -242,7 +242,7 @@ def awaited(safe: RetrySafe, nobody: Any) -> None:
         return to
 
     tool: Any = Tools(safe, scope=lambda context: named_later(nobody)).once("x:{to}")(tip)
-    asyncio.run(tool(to="ann", **{CONTEXT: NoMeta()}))
+    asyncio.run(tool(to="ann", **{CONTEXT_PARAMETER: NoMeta()}))
 
 
 @pytest.mark.parametrize("nobody", [None, "", 7])

@@ -20,8 +20,8 @@ SECONDS = 60.0
 class Script:
     """What both colours share."""
 
-    mixes = False
-    flights = 1
+    mixed_batches = False
+    max_in_flight = 1
 
     def __init__(self) -> None:
         self.plain: list[Op[Any]] = []

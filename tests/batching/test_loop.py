@@ -11,8 +11,8 @@ from retrysafe.core.ops import Claim, Op
 from retrysafe.errors import CorruptRecord, StoreError, StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import BatchRefused
 from retrysafe.stores.batching import aio, queue
-from retrysafe.stores.batching.aio import AsyncBatching, AsyncLane
-from retrysafe.stores.batching.queue import PLENTY
+from retrysafe.stores.batching.aio import AsyncBatching, AsyncBatchQueue
+from retrysafe.stores.batching.queue import MIN_BATCH_OPS
 from retrysafe.stores.memory import AsyncMemoryStore
 from retrysafe.testing.builders import advance, claim, complete, lookup, release, renew, stats
 from tests.batching.scripted import AsyncScriptedStore, containing, times
@@ -23,15 +23,15 @@ pytestmark = pytest.mark.store("memory")
 class Bench:
     """A batched store whose first call is held back, and whoever called after it."""
 
-    def __init__(self, mixes: bool = False, flights: int = 1, **limits: int) -> None:
+    def __init__(self, mixed_batches: bool = False, max_in_flight: int = 1, **limits: int) -> None:
         self.store = AsyncScriptedStore(AsyncMemoryStore())
-        self.store.mixes, self.store.flights = mixes, flights
+        self.store.mixed_batches, self.store.max_in_flight = mixed_batches, max_in_flight
         self.batched = AsyncBatching(self.store, **limits)
         self.tasks: list[asyncio.Task[Any]] = []
 
     @property
-    def lane(self) -> AsyncLane:
-        return self.batched._lanes[Claim]
+    def lane(self) -> AsyncBatchQueue:
+        return self.batched._queues[Claim]
 
     def call(self, *ops: Op[Any]) -> list[asyncio.Task[Any]]:
         made = [asyncio.ensure_future(self.batched.execute(op)) for op in ops]
@@ -96,7 +96,7 @@ async def test_a_lane_per_kind() -> None:
 
 
 async def test_one_lane_where_kinds_go_together() -> None:
-    bench = Bench(mixes=True)
+    bench = Bench(mixed_batches=True)
     held = [await bench.batched.execute(claim(f"held{number}")) for number in range(3)]
     mixed = (claim("x"), renew(held[0]), release(held[1]), complete(held[2]), claim("y"))
     await bench.crowd(*mixed)
@@ -120,20 +120,20 @@ async def test_who_comes_back_at_once_is_in_the_next_batch() -> None:
 @pytest.fixture
 def never_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long the machine stands still between two turns of the loop, nobody takes a flight for a slow one."""
-    monkeypatch.setattr(aio, "SLOW", 3600.0)
+    monkeypatch.setattr(aio, "SLOW_BATCH_SECONDS", 3600.0)
 
 
 @pytest.mark.usefixtures("never_slow")
 async def test_a_second_flight_for_what_is_worth_one() -> None:
-    bench = Bench(flights=2, mixes=True)
-    await bench.crowd(*(claim(f"k{number}") for number in range(PLENTY - 1)))
+    bench = Bench(max_in_flight=2, mixed_batches=True)
+    await bench.crowd(*(claim(f"k{number}") for number in range(MIN_BATCH_OPS - 1)))
     await asyncio.sleep(0)
     assert bench.store.batches == [], "too few: they wait for the one in flight"
     bench.call(claim("one more"))
     for _ in range(3):
         await asyncio.sleep(0)
-    assert [len(batch) for batch in bench.sent()] == [PLENTY]
-    bench.call(*(claim(f"l{number}") for number in range(3 * PLENTY)))
+    assert [len(batch) for batch in bench.sent()] == [MIN_BATCH_OPS]
+    bench.call(*(claim(f"l{number}") for number in range(3 * MIN_BATCH_OPS)))
     for _ in range(3):
         await asyncio.sleep(0)
     assert len(bench.store.batches) == 1, "no third one"
@@ -143,16 +143,16 @@ async def test_a_second_flight_for_what_is_worth_one() -> None:
 
 @pytest.mark.usefixtures("never_slow")
 async def test_flights_share_what_there_is() -> None:
-    bench = Bench(flights=2, mixes=True)
-    await bench.crowd(*(claim(f"k{number}") for number in range(PLENTY)))
-    bench.call(*(claim(f"l{number}") for number in range(2 * PLENTY)))
+    bench = Bench(max_in_flight=2, mixed_batches=True)
+    await bench.crowd(*(claim(f"k{number}") for number in range(MIN_BATCH_OPS)))
+    bench.call(*(claim(f"l{number}") for number in range(2 * MIN_BATCH_OPS)))
     assert errors(await bench.end()) == []
-    assert max(len(batch) for batch in bench.sent()) <= 3 * PLENTY // 2
+    assert max(len(batch) for batch in bench.sent()) <= 3 * MIN_BATCH_OPS // 2
 
 
 async def test_a_flight_that_is_slow_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aio, "SLOW", 0.0)
-    bench = Bench(flights=2, mixes=True)
+    monkeypatch.setattr(aio, "SLOW_BATCH_SECONDS", 0.0)
+    bench = Bench(max_in_flight=2, mixed_batches=True)
     bench.store.hold()
     bench.call(claim("slow"))
     await asyncio.sleep(0)
@@ -166,7 +166,7 @@ async def test_a_flight_that_is_slow_is_not_waited_for(monkeypatch: pytest.Monke
 
 async def test_the_last_to_come_does_not_have_to_wake_the_others() -> None:
     """Nobody joins after the flight has become slow: a timer sees to those who wait (I28)."""
-    bench = Bench(flights=2, mixes=True)
+    bench = Bench(max_in_flight=2, mixed_batches=True)
     bench.store.hold()
     bench.call(claim("slow"))
     await asyncio.sleep(0)
@@ -184,10 +184,10 @@ async def test_the_last_to_come_does_not_have_to_wake_the_others() -> None:
 async def test_a_crash_in_one_of_two_pumps_leaves_nobody_waiting() -> None:
     heard: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: heard.append(context))
-    bench = Bench(flights=2, mixes=True)
+    bench = Bench(max_in_flight=2, mixed_batches=True)
     bench.store.before = containing(claim("k0").id, lambda: ZeroDivisionError("a bug"))
-    await bench.crowd(*(claim(f"k{number}") for number in range(PLENTY - 1)))
-    bench.call(*(claim(f"l{number}") for number in range(2 * PLENTY)))
+    await bench.crowd(*(claim(f"k{number}") for number in range(MIN_BATCH_OPS - 1)))
+    bench.call(*(claim(f"l{number}") for number in range(2 * MIN_BATCH_OPS)))
     failed = errors(await bench.end())
     assert failed
     assert all(type(error) is StoreUnclear for error in failed)
@@ -372,8 +372,8 @@ async def test_a_store_that_gives_too_few_replies_fails_everybody() -> None:
 
 
 async def test_patience_is_kept_behind_a_store_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aio, "PATIENCE", 0.01)
-    monkeypatch.setattr(queue, "PATIENCE", 0.01)
+    monkeypatch.setattr(aio, "QUEUE_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(queue, "QUEUE_TIMEOUT_SECONDS", 0.01)
     bench = Bench()
     waiting = await bench.crowd(claim("a"), claim("b"))
     done, pending = await asyncio.wait(waiting, timeout=60)

@@ -12,9 +12,9 @@ import pytest
 from retrysafe.core.ops import Op
 from retrysafe.stores.postgres import batches, pipeline
 from retrysafe.stores.postgres.dialect import DIALECT, parse_url
-from retrysafe.stores.postgres.pipeline import Known
+from retrysafe.stores.postgres.pipeline import PreparedNames
 from retrysafe.stores.registry import open_store
-from retrysafe.stores.sql.plans import Plans
+from retrysafe.stores.sql.plans import SqlPlans
 from retrysafe.testing.builders import claim, complete, release, renew
 from tests.opening import store_url
 
@@ -39,11 +39,13 @@ def session(url: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def run(session: psycopg.Connection[Any], texts: dict[str, str], ops: list[Op[Any]], prepared: Known) -> list[Any]:
-    sent = batches.groups(texts, ops)
-    parts = [batches.ahead(texts), *(group.part for group in sent)]
-    _, *answers = pipeline.run(session, pipeline.converse(session.pgconn, parts, prepared))
-    return batches.replies(ops, sent, [pipeline.table(answer, session) for answer in answers])
+def run(
+    session: psycopg.Connection[Any], texts: dict[str, str], ops: list[Op[Any]], prepared: PreparedNames
+) -> list[Any]:
+    sent = batches.group_by_kind(texts, ops)
+    parts = [batches.settings_part(texts), *(group.part for group in sent)]
+    _, *answers = pipeline.drive_pipeline(session, pipeline.run_pipeline(session.pgconn, parts, prepared))
+    return batches.read_replies(ops, sent, [pipeline.read_rows(answer, session) for answer in answers])
 
 
 def rows_read_by_scanning(session: psycopg.Connection[Any], url: str) -> int:
@@ -59,8 +61,8 @@ def rows_read_by_scanning(session: psycopg.Connection[Any], url: str) -> int:
 def test_batches_do_not_scan_a_table_that_grew_under_their_plans(
     session: psycopg.Connection[Any], url: str, settle: Any, analysed: bool
 ) -> None:
-    texts = Plans(DIALECT, parse_url(url).names).texts
-    prepared = Known(0)
+    texts = SqlPlans(DIALECT, parse_url(url).names).texts
+    prepared = PreparedNames(0)
 
     def go(ops: list[Op[Any]]) -> list[Any]:
         return run(session, texts, ops, prepared)
@@ -92,7 +94,7 @@ def rows_read_from_indexes(session: psycopg.Connection[Any], url: str) -> int:
 
 
 def test_the_settings_of_a_batch_end_with_it(session: psycopg.Connection[Any], url: str) -> None:
-    texts = Plans(DIALECT, parse_url(url).names).texts
-    run(session, texts, [claim("a", now=0), claim("b", now=0)], Known(0))
+    texts = SqlPlans(DIALECT, parse_url(url).names).texts
+    run(session, texts, [claim("a", now=0), claim("b", now=0)], PreparedNames(0))
     left = session.execute("SELECT name FROM pg_settings WHERE source = 'session' AND context = 'user'").fetchall()
     assert not {name for (name,) in left} & {"lock_timeout", "enable_seqscan", "enable_nestloop", "jit"}

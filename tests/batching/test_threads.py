@@ -12,8 +12,8 @@ from retrysafe.core.ops import Claim, Op
 from retrysafe.errors import CorruptRecord, StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import BatchRefused
 from retrysafe.stores.batching import queue, sync
-from retrysafe.stores.batching.queue import PLENTY
-from retrysafe.stores.batching.sync import Batching, Lane
+from retrysafe.stores.batching.queue import MIN_BATCH_OPS
+from retrysafe.stores.batching.sync import Batching, BatchQueue
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing.builders import claim, complete, release, renew
 from tests.batching.scripted import SECONDS, ScriptedStore, containing
@@ -50,15 +50,15 @@ class Caller(threading.Thread):
 
 
 class Bench:
-    def __init__(self, mixes: bool = False, flights: int = 1, **limits: int) -> None:
+    def __init__(self, mixed_batches: bool = False, max_in_flight: int = 1, **limits: int) -> None:
         self.store = ScriptedStore(MemoryStore())
-        self.store.mixes, self.store.flights = mixes, flights
+        self.store.mixed_batches, self.store.max_in_flight = mixed_batches, max_in_flight
         self.batched = Batching(self.store, **limits)
         self.callers: list[Caller] = []
 
     @property
-    def lane(self) -> Lane:
-        return self.batched._lanes[Claim]
+    def lane(self) -> BatchQueue:
+        return self.batched._queues[Claim]
 
     def call(self, op: Op[Any]) -> Caller:
         self.callers.append(Caller(self.batched, op))
@@ -116,7 +116,7 @@ def test_one_operation_of_a_key_per_batch() -> None:
 
 
 def test_one_lane_where_kinds_go_together() -> None:
-    bench = Bench(mixes=True)
+    bench = Bench(mixed_batches=True)
     held = [bench.batched.execute(claim(f"held{number}")) for number in range(3)]
     mixed = (claim("x"), renew(held[0]), release(held[1]), complete(held[2]), claim("y"))
     bench.crowd(*mixed)
@@ -224,14 +224,14 @@ class Interruptible:
 def signals(monkeypatch: pytest.MonkeyPatch) -> list[Interruptible]:
     """The lock each follower waits on, in the order of their coming."""
     made: list[Interruptible] = []
-    plain = sync.Follower.__init__
+    plain = sync.SyncPending.__init__
 
-    def init(self: sync.Follower, op: Op[Any]) -> None:
+    def init(self: sync.SyncPending, op: Op[Any]) -> None:
         plain(self, op)
         made.append(Interruptible(self.signal))
         self.signal = made[-1]  # type: ignore[assignment]
 
-    monkeypatch.setattr(sync.Follower, "__init__", init)
+    monkeypatch.setattr(sync.SyncPending, "__init__", init)
     return made
 
 
@@ -256,11 +256,13 @@ def test_an_interrupted_first_follower_is_not_made_the_leader(signals: list[Inte
     assert not bench.lane.busy
 
 
-def interrupted_once(lead: Callable[[Lane, sync.Follower], None]) -> Callable[[Lane, sync.Follower], None]:
+def interrupted_once(
+    lead: Callable[[BatchQueue, sync.SyncPending], None],
+) -> Callable[[BatchQueue, sync.SyncPending], None]:
     """Whoever leads first is interrupted before it does anything."""
     broken: list[bool] = []
 
-    def lead_once(self: Lane, leader: sync.Follower) -> None:
+    def lead_once(self: BatchQueue, leader: sync.SyncPending) -> None:
         if not broken:
             broken.append(True)
             raise Interrupt
@@ -273,7 +275,7 @@ def test_an_appointed_leader_that_is_interrupted_gives_the_lane_on(signals: list
     bench = Bench()
     first, second = bench.crowd(claim("a"), claim("b"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sync.Lane, "_lead", interrupted_once(sync.Lane._lead))
+        patch.setattr(sync.BatchQueue, "_lead", interrupted_once(sync.BatchQueue._lead))
         bench.end()
     assert isinstance(first.ended, Interrupt)
     assert second.ended.granted
@@ -282,8 +284,8 @@ def test_an_appointed_leader_that_is_interrupted_gives_the_lane_on(signals: list
 
 def test_patience_is_kept_behind_a_store_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
-    monkeypatch.setattr(sync, "PATIENCE", 0.01)
-    monkeypatch.setattr(queue, "PATIENCE", 0.01)
+    monkeypatch.setattr(sync, "QUEUE_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(queue, "QUEUE_TIMEOUT_SECONDS", 0.01)
     bench.store.hold()
     hanging = bench.call(claim("in-flight"))
     assert bench.store.entered.wait(SECONDS)
@@ -294,50 +296,50 @@ def test_patience_is_kept_behind_a_store_that_hangs(monkeypatch: pytest.MonkeyPa
     assert not bench.lane.busy
 
 
-# Two flights -----------------------------------------------------------------------------------------
+# Two batches in flight -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def never_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long a thread has to wait for the interpreter, nobody takes a flight for a slow one."""
-    monkeypatch.setattr(sync, "SLOW", 3600.0)
+    monkeypatch.setattr(sync, "SLOW_BATCH_SECONDS", 3600.0)
 
 
 @pytest.mark.usefixtures("never_slow")
 def test_a_second_flight_for_what_is_worth_one() -> None:
-    bench = Bench(flights=2, mixes=True)
-    bench.crowd(*(claim(f"k{number}") for number in range(PLENTY - 1)))
+    bench = Bench(max_in_flight=2, mixed_batches=True)
+    bench.crowd(*(claim(f"k{number}") for number in range(MIN_BATCH_OPS - 1)))
     assert bench.store.batches == [], "too few: they wait for the one in flight"
     bench.call(claim("one more"))
     until(lambda: bench.store.batches, SECONDS, "the second flight")
-    assert bench.sent() == [["one more", *(f"k{number}" for number in range(PLENTY - 1))]]
-    bench.queue(*(claim(f"l{number}") for number in range(2 * PLENTY)))
+    assert bench.sent() == [["one more", *(f"k{number}" for number in range(MIN_BATCH_OPS - 1))]]
+    bench.queue(*(claim(f"l{number}") for number in range(2 * MIN_BATCH_OPS)))
     assert len(bench.store.batches) == 1, "no third one"
     assert errors(bench.end()) == []
-    assert (bench.lane.busy, bench.lane._flying) == (False, 0)
+    assert (bench.lane.busy, bench.lane._in_flight_ops) == (False, 0)
 
 
 @pytest.mark.usefixtures("never_slow")
 def test_flights_share_what_there_is() -> None:
-    bench = Bench(flights=2, mixes=True)
-    bench.crowd(*(claim(f"k{number}") for number in range(PLENTY - 1)))
+    bench = Bench(max_in_flight=2, mixed_batches=True)
+    bench.crowd(*(claim(f"k{number}") for number in range(MIN_BATCH_OPS - 1)))
     bench.call(claim("one more"))
     until(lambda: bench.store.batches, SECONDS, "the second flight")
-    bench.queue(*(claim(f"l{number}") for number in range(2 * PLENTY)))
+    bench.queue(*(claim(f"l{number}") for number in range(2 * MIN_BATCH_OPS)))
     assert errors(bench.end()) == []
-    assert max(len(batch) for batch in bench.sent()) <= 3 * PLENTY // 2
+    assert max(len(batch) for batch in bench.sent()) <= 3 * MIN_BATCH_OPS // 2
 
 
 @pytest.mark.usefixtures("never_slow")
 def test_who_would_lead_the_second_flight_and_is_interrupted_gives_it_on() -> None:
-    bench = Bench(flights=2, mixes=True)
-    bench.crowd(*(claim(f"k{number}") for number in range(PLENTY - 1)))
+    bench = Bench(max_in_flight=2, mixed_batches=True)
+    bench.crowd(*(claim(f"k{number}") for number in range(MIN_BATCH_OPS - 1)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sync.Lane, "_lead", interrupted_once(sync.Lane._lead))
+        patch.setattr(sync.BatchQueue, "_lead", interrupted_once(sync.BatchQueue._lead))
         last = bench.call(claim("one more"))
         assert isinstance(last.result(), Interrupt)
     assert errors(bench.end()[:-1]) == []
-    assert bench.lane._aloft == 0
+    assert bench.lane._in_flight == 0
     assert "one more" not in [key for batch in bench.sent() for key in batch]
 
 
@@ -352,7 +354,7 @@ class Clocked:
         self._slow = slow
 
     def acquire(self, *args: Any, timeout: float = -1) -> bool:
-        if timeout != sync.SLOW:
+        if timeout != sync.SLOW_BATCH_SECONDS:
             return bool(self._lock.acquire(*args, timeout=timeout))
         while not self._slow.is_set():
             if self._lock.acquire(timeout=0.01):
@@ -367,20 +369,20 @@ class Clocked:
 def slow(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Set it, and whatever is in flight is slow."""
     told = threading.Event()
-    plain = sync.Follower.__init__
+    plain = sync.SyncPending.__init__
 
-    def init(self: sync.Follower, op: Op[Any]) -> None:
+    def init(self: sync.SyncPending, op: Op[Any]) -> None:
         plain(self, op)
         self.signal = Clocked(self.signal, told)  # type: ignore[assignment]
 
-    monkeypatch.setattr(sync.Follower, "__init__", init)
-    monkeypatch.setattr(sync, "SLOW", 3600.0)
+    monkeypatch.setattr(sync.SyncPending, "__init__", init)
+    monkeypatch.setattr(sync, "SLOW_BATCH_SECONDS", 3600.0)
     return told
 
 
 def test_who_waits_behind_a_slow_flight_goes_beside_it(slow: threading.Event) -> None:
     """I28: a claim that meets somebody's lock does not delay the keys of others."""
-    bench = Bench(mixes=True, flights=2)
+    bench = Bench(mixed_batches=True, max_in_flight=2)
     first, second = bench.crowd(claim("a"), claim("b"))
     slow.set()
     until(lambda: bench.store.batches, SECONDS, "the second flight")
@@ -394,15 +396,15 @@ def test_who_waits_behind_a_slow_flight_goes_beside_it(slow: threading.Event) ->
 
 
 def test_with_one_flight_everybody_waits() -> None:
-    bench = Bench(mixes=True)
+    bench = Bench(mixed_batches=True)
     bench.crowd(claim("a"), claim("b"))
-    assert not bench.callers[1].signal_of_life(2 * queue.SLOW)
+    assert not bench.callers[1].signal_of_life(2 * queue.SLOW_BATCH_SECONDS)
     assert bench.store.batches == []
     assert errors(bench.end()) == []
 
 
 def test_a_slow_flight_that_fails_fails_alone(slow: threading.Event) -> None:
-    bench = Bench(mixes=True, flights=2)
+    bench = Bench(mixed_batches=True, max_in_flight=2)
     bench.store.before = containing(claim("in-flight").id, lambda: StoreUnclear("cut off"))
     bench.crowd(claim("a"), claim("b"))
     slow.set()
@@ -414,13 +416,13 @@ def test_a_slow_flight_that_fails_fails_alone(slow: threading.Event) -> None:
 
 def test_many_threads_over_slow_and_quick_flights_all_get_their_replies() -> None:
     """Leaders whose own operation went in the other flight must wait for it and not for ever."""
-    bench = Bench(mixes=True, flights=2, batch=4)
+    bench = Bench(mixed_batches=True, max_in_flight=2, batch=4)
     for number in range(200):
         bench.call(claim(f"k{number}"))
         if number % 50 == 0:
             bench.store.hold()
         if number % 50 == 49:
-            until(lambda: bench.lane._aloft > 1 or not bench.lane._queue, SECONDS, "a second flight")
+            until(lambda: bench.lane._in_flight > 1 or not bench.lane._queue, SECONDS, "a second flight")
             bench.store.go()
     replies = bench.end()
     assert errors(replies) == []

@@ -215,7 +215,7 @@ def safe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counting]:
 
 
 def test_a_run_is_found_by_its_key_without_a_walk(safe: Counting) -> None:
-    assert operations.find(safe, "the-one").key == "the-one"
+    assert operations.find_run(safe, "the-one").key == "the-one"
     assert safe.read == 0
 
 
@@ -243,4 +243,4 @@ def test_a_run_that_a_bounded_search_did_not_find_is_asked_for_by_id(
 ) -> None:
     monkeypatch.setattr(finding, "EXAMINED", 20)
     with pytest.raises(UsageError, match="give its "):
-        operations.find(safe, "no-such-run")
+        operations.find_run(safe, "no-such-run")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
-from retrysafe.client import Ambient
+from retrysafe.client import Clock
 
 
 @dataclass
@@ -24,8 +24,8 @@ class Virtual:
     async def asleep(self, seconds: float) -> None:
         self.sleep(seconds)
 
-    def ambient(self) -> Ambient:
-        return Ambient(
+    def ambient(self) -> Clock:
+        return Clock(
             wall=lambda: self.now,
             clock=lambda: self.now,
             sleep=self.sleep,

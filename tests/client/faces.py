@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import requests
 
-from retrysafe.client import Trail, trail
+from retrysafe.client import AttemptLog, trail
 from retrysafe.client.httpx import AsyncRetryTransport, RetryTransport
 from retrysafe.client.requests import RetryAdapter
 
@@ -29,7 +29,7 @@ class Told:
     status: int
     body: bytes
     headers: dict[str, str]
-    trail: Trail | None
+    trail: AttemptLog | None
 
 
 Caller = Callable[..., Told]

@@ -15,7 +15,7 @@ import pytest
 
 from retrysafe.client import Budget, Journal, KeyTooOld, Retries, UnrepeatableBody, operation
 from retrysafe.client.httpx import RetryTransport
-from retrysafe.core.times import DAY
+from retrysafe.core.times import DAY_MICROS
 from retrysafe.errors import FingerprintMismatch, StoreUnavailable
 from tests.client.ambient import Virtual
 from tests.client.faces import BROKEN, FACES, Caller, calling
@@ -326,7 +326,7 @@ def test_the_journal_refuses_another_body_and_an_old_key(
     pay(b'{"to":"x","amount":500}')  # the same, written differently
     with pytest.raises(FingerprintMismatch):
         pay(b'{"amount": 501, "to": "x"}')
-    virtual.now += DAY
+    virtual.now += DAY_MICROS
     with pytest.raises(KeyTooOld):
         pay(b'{"amount": 500, "to": "x"}')
     assert len(server.got) == 2

@@ -20,7 +20,7 @@ import httpx
 import pytest
 import requests
 
-from retrysafe.client import Ambient, Budget, Journal, Retries
+from retrysafe.client import Budget, Clock, Journal, Retries
 from retrysafe.client.httpx import AsyncRetryTransport, RetryTransport
 from retrysafe.client.requests import RetryAdapter
 from tests.client.chaos import FATES, Street, street
@@ -38,7 +38,7 @@ async def asleep(seconds: float) -> None:
 
 
 # A Retry-After of a second is cut short: nothing here depends on how long anybody waits.
-HASTY = Ambient(sleep=lambda seconds: time.sleep(min(seconds, TINY)), asleep=asleep)
+HASTY = Clock(sleep=lambda seconds: time.sleep(min(seconds, TINY)), asleep=asleep)
 STUBBORN = Retries(attempts=100, deadline=3600)
 
 

@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 
 from retrysafe.client import RetriesError
 from retrysafe.client.decide import (
-    Again,
-    Answered,
-    Failed,
-    Finish,
-    Rotate,
-    Standing,
-    Verdict,
+    AnsweredAttempt,
+    AttemptState,
+    AttemptVerdict,
+    FailedAttempt,
+    FinishVerdict,
+    RetryVerdict,
+    RotateVerdict,
     decide,
-    problem_of,
-    retry_after,
+    parse_problem,
+    parse_retry_after,
 )
 from retrysafe.client.settings import Retries
 from retrysafe.web import problems
-from retrysafe.web.problems import Codes, respond
+from retrysafe.web.problems import Codes, build_problem_response
 
 RETRIES = Retries(attempts=4, deadline=100, base=1, cap=8, max_retry_after=30)
 BROKEN = OSError("gone")
@@ -35,12 +35,12 @@ def told(same: bool, new: bool, kind: str = "urn:retrysafe:problem:x") -> bytes:
     return json.dumps({"type": kind, "retry_same_key": same, "safe_new_key": new}).encode()
 
 
-def verdict(seen: Answered | Failed, **standing: Any) -> Verdict:
-    return decide(seen, Standing(**{"sends": 1, "draw": 0.5, **standing}), RETRIES)
+def verdict(seen: AnsweredAttempt | FailedAttempt, **standing: Any) -> AttemptVerdict:
+    return decide(seen, AttemptState(**{"sends": 1, "jitter": 0.5, **standing}), RETRIES)
 
 
-def answer(status: int, body: bytes = b"", **headers: str) -> Answered:
-    return Answered(status, {name.replace("_", "-"): value for name, value in headers.items()}, body)
+def answer(status: int, body: bytes = b"", **headers: str) -> AnsweredAttempt:
+    return AnsweredAttempt(status, {name.replace("_", "-"): value for name, value in headers.items()}, body)
 
 
 # What ends it -----------------------------------------------------------------------------------
@@ -49,26 +49,26 @@ def answer(status: int, body: bytes = b"", **headers: str) -> Answered:
 @pytest.mark.parametrize("status", [200, 201, 204, 304, 308, 400, 401, 403, 404, 410, 413, 422, 501, 505, 511])
 def test_an_answer_that_will_not_change_is_given_to_the_caller(status: int) -> None:
     found = verdict(answer(status))
-    assert isinstance(found, Finish)
+    assert isinstance(found, FinishVerdict)
     assert found.settled
 
 
 @pytest.mark.parametrize("status", [409, 422, 500, 503])
 def test_a_replay_is_the_last_word_whatever_it_says(status: int) -> None:
     found = verdict(answer(status, told(True, True), idempotent_replayed="true"))
-    assert isinstance(found, Finish)
+    assert isinstance(found, FinishVerdict)
     assert found.settled
 
 
 @pytest.mark.parametrize("status", [400, 409, 422, 500])
 def test_a_mismatch_is_never_retried_and_never_gets_a_new_key(status: int) -> None:
     found = verdict(answer(status, told(False, True, "urn:retrysafe:problem:mismatch")))
-    assert isinstance(found, Finish)
+    assert isinstance(found, FinishVerdict)
 
 
 def test_a_certificate_nobody_trusts_is_not_tried_again() -> None:
-    found = verdict(Failed(BROKEN, "hopeless"))
-    assert isinstance(found, Finish)
+    found = verdict(FailedAttempt(BROKEN, "hopeless"))
+    assert isinstance(found, FinishVerdict)
     assert not found.settled
 
 
@@ -77,46 +77,46 @@ def test_a_certificate_nobody_trusts_is_not_tried_again() -> None:
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 599])
 def test_passing_failures_keep_the_key(status: int) -> None:
-    assert isinstance(verdict(answer(status)), Again)
+    assert isinstance(verdict(answer(status)), RetryVerdict)
 
 
 @pytest.mark.parametrize("reach", ["unsent", "unclear"])
 def test_broken_connections_keep_the_key(reach: Any) -> None:
-    assert isinstance(verdict(Failed(BROKEN, reach)), Again)
+    assert isinstance(verdict(FailedAttempt(BROKEN, reach)), RetryVerdict)
 
 
 def test_in_progress_does_not_count_as_a_failure() -> None:
     busy = answer(409, told(True, False), retry_after="2")
     found = verdict(busy, sends=50, busy=49)
-    assert isinstance(found, Again)
+    assert isinstance(found, RetryVerdict)
     assert found.busy
     assert found.after == 2.5, "what the server asks for, and half of the base as jitter"
-    assert isinstance(verdict(busy, sends=50, busy=49, elapsed=98), Finish), "only the deadline ends it"
+    assert isinstance(verdict(busy, sends=50, busy=49, elapsed=98), FinishVerdict), "only the deadline ends it"
 
 
 def test_stripes_way_to_say_in_progress() -> None:
     body = json.dumps({"error": {"type": "idempotency_error", "code": "idempotency_key_in_use"}}).encode()
     found = verdict(answer(409, body))
-    assert isinstance(found, Again)
+    assert isinstance(found, RetryVerdict)
     assert found.busy
     bare = verdict(answer(409))
-    assert isinstance(bare, Again)
+    assert isinstance(bare, RetryVerdict)
     assert not bare.busy, "a bare 409 may be a refusal"
 
 
-@pytest.mark.parametrize(("said", "kind"), [("true", Again), ("false", Finish)])
+@pytest.mark.parametrize(("said", "kind"), [("true", RetryVerdict), ("false", FinishVerdict)])
 @pytest.mark.parametrize("status", [409, 429, 500, 400])
 def test_stripe_should_retry_is_obeyed(said: str, kind: type, status: int) -> None:
     assert isinstance(verdict(answer(status, stripe_should_retry=said)), kind)
 
 
 def test_it_ends_after_the_attempts_and_before_the_deadline() -> None:
-    assert isinstance(verdict(answer(500), sends=3), Again)
+    assert isinstance(verdict(answer(500), sends=3), RetryVerdict)
     last = verdict(answer(500), sends=4)
-    assert last == Finish("answered with 500; gave up after 4 attempts")
-    assert isinstance(verdict(answer(500), elapsed=99.4), Again)
+    assert last == FinishVerdict("answered with 500; gave up after 4 attempts")
+    assert isinstance(verdict(answer(500), elapsed=99.4), RetryVerdict)
     late = verdict(answer(500), elapsed=99.6)
-    assert isinstance(late, Finish)
+    assert isinstance(late, FinishVerdict)
     assert "deadline of 100 s" in late.why
     assert not late.settled, "a 500 that was given up on is not the server's last word"
 
@@ -125,34 +125,34 @@ def test_it_ends_after_the_attempts_and_before_the_deadline() -> None:
 
 
 def test_only_safe_new_key_allows_a_new_key() -> None:
-    assert isinstance(verdict(answer(500, told(False, True))), Rotate)
-    assert isinstance(verdict(answer(500, told(True, True))), Again), (
+    assert isinstance(verdict(answer(500, told(False, True))), RotateVerdict)
+    assert isinstance(verdict(answer(500, told(True, True))), RetryVerdict), (
         "the same key is as good, and cheaper to reason about"
     )
     final = verdict(answer(500, told(False, False)))
-    assert isinstance(final, Finish)
+    assert isinstance(final, FinishVerdict)
     assert final.settled
 
 
 @pytest.mark.parametrize("standing", [{"own_key": False}, {"rotations": 1}])
 def test_a_key_is_not_exchanged_when_it_is_the_callers_or_was_before(standing: dict[str, Any]) -> None:
-    assert isinstance(verdict(answer(500, told(False, True)), **standing), Finish)
+    assert isinstance(verdict(answer(500, told(False, True)), **standing), FinishVerdict)
 
 
 @pytest.mark.parametrize("problem", problems.ALL, ids=lambda one: one.anchor)
 def test_what_our_own_server_says_is_obeyed(problem: problems.Problem) -> None:
-    sent = respond(problem, Codes(), retry_after=1)
-    found = verdict(Answered(sent.status, {name.lower(): value for name, value in sent.headers}, sent.body))
-    assert isinstance(found, Again) == problem.retry_same_key
-    assert not isinstance(found, Rotate), "none of ours is a 5xx that surely did not happen"
+    sent = build_problem_response(problem, Codes(), retry_after=1)
+    found = verdict(AnsweredAttempt(sent.status, {name.lower(): value for name, value in sent.headers}, sent.body))
+    assert isinstance(found, RetryVerdict) == problem.retry_same_key
+    assert not isinstance(found, RotateVerdict), "none of ours is a 5xx that surely did not happen"
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"<html>", b"[]", b"{", b'{"retry_same_key": "yes"}', b"\xff{", b'{"a":' * 5000, b"{" + b" " * 9]
 )
 def test_bodies_that_say_nothing_about_keys(body: bytes) -> None:
-    assert problem_of(Answered(500, {}, body)) is None
-    assert isinstance(verdict(answer(500, body)), Again)
+    assert parse_problem(AnsweredAttempt(500, {}, body)) is None
+    assert isinstance(verdict(answer(500, body)), RetryVerdict)
 
 
 # Without a key ----------------------------------------------------------------------------------
@@ -160,34 +160,39 @@ def test_bodies_that_say_nothing_about_keys(body: bytes) -> None:
 
 def test_reads_are_retried_for_what_passes_and_for_nothing_else() -> None:
     for status in (429, 500, 503):
-        assert isinstance(verdict(answer(status), keyed=False), Again)
+        assert isinstance(verdict(answer(status), keyed=False), RetryVerdict)
     for status in (404, 409, 422):
-        assert isinstance(verdict(answer(status), keyed=False), Finish)
+        assert isinstance(verdict(answer(status), keyed=False), FinishVerdict)
 
 
 def test_what_cannot_be_repeated_is_repeated_only_if_nothing_was_sent() -> None:
-    assert isinstance(verdict(Failed(BROKEN, "unsent"), repeatable=False), Again)
-    assert isinstance(verdict(Failed(BROKEN, "unclear"), repeatable=False), Finish)
-    assert isinstance(verdict(answer(503), repeatable=False), Finish)
+    assert isinstance(verdict(FailedAttempt(BROKEN, "unsent"), repeatable=False), RetryVerdict)
+    assert isinstance(verdict(FailedAttempt(BROKEN, "unclear"), repeatable=False), FinishVerdict)
+    assert isinstance(verdict(answer(503), repeatable=False), FinishVerdict)
 
 
 # How long ---------------------------------------------------------------------------------------
 
 
-def waits(seen: Answered | Failed, **standing: Any) -> float:
-    found = decide(seen, Standing(**{"sends": 1, **standing}), Retries(attempts=99, base=1, cap=8, deadline=1e9))
-    assert isinstance(found, Again)
+def waits(seen: AnsweredAttempt | FailedAttempt, **standing: Any) -> float:
+    found = decide(seen, AttemptState(**{"sends": 1, **standing}), Retries(attempts=99, base=1, cap=8, deadline=1e9))
+    assert isinstance(found, RetryVerdict)
     return found.after
 
 
 def test_full_jitter_doubles_up_to_the_cap() -> None:
-    assert [waits(answer(500), sends=n, draw=0.999) for n in (1, 2, 3, 4, 5, 98)] == [0.999, 1.998, 3.996, *[7.992] * 3]
-    assert waits(answer(500), sends=5, draw=0.0) == 0, "down to zero: that is what full means"
+    assert [waits(answer(500), sends=n, jitter=0.999) for n in (1, 2, 3, 4, 5, 98)] == [
+        0.999,
+        1.998,
+        3.996,
+        *[7.992] * 3,
+    ]
+    assert waits(answer(500), sends=5, jitter=0.0) == 0, "down to zero: that is what full means"
 
 
 def test_retry_after_in_seconds_is_kept_and_capped() -> None:
-    assert waits(answer(503, retry_after="7"), draw=0) == 7
-    assert waits(answer(503, retry_after="86400"), draw=0) == 60
+    assert waits(answer(503, retry_after="7"), jitter=0) == 7
+    assert waits(answer(503, retry_after="86400"), jitter=0) == 60
 
 
 DATE = "Sun, 06 Nov 1994 08:49:37 GMT"
@@ -196,20 +201,20 @@ AT = 784111777.0
 
 def test_retry_after_as_a_date() -> None:
     headers = {"retry-after": DATE}
-    assert retry_after(headers, AT - 10) == 10
-    assert retry_after(headers, AT + 10) == 0, "in the past: at once"
+    assert parse_retry_after(headers, AT - 10) == 10
+    assert parse_retry_after(headers, AT + 10) == 0, "in the past: at once"
     by_server = {**headers, "date": "Sun, 06 Nov 1994 08:49:07 GMT"}
-    assert retry_after(by_server, AT + 9_999) == 30, "by the server's own clock, ours may be wrong"
+    assert parse_retry_after(by_server, AT + 9_999) == 30, "by the server's own clock, ours may be wrong"
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1", "1e9", "0x1", "Sun, 99 Nov 1994 08:49:37 GMT", "1 2", "²"])
 def test_a_retry_after_that_cannot_be_read_is_none(text: str) -> None:
-    assert retry_after({"retry-after": text}, 0) is None
+    assert parse_retry_after({"retry-after": text}, 0) is None
 
 
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_no_header_breaks_it(text: str, date: str) -> None:
-    found = retry_after({"retry-after": text, "date": date}, 0)
+    found = parse_retry_after({"retry-after": text, "date": date}, 0)
     assert found is None or found >= 0
 
 
@@ -223,10 +228,10 @@ def test_no_header_breaks_it(text: str, date: str) -> None:
 def test_a_new_key_needs_the_servers_word_and_waiting_stays_within_the_deadline(
     status: int, body: bytes, draw: float, sends: int, elapsed: float
 ) -> None:
-    found = verdict(answer(status, body), draw=draw, sends=sends, elapsed=elapsed)
-    if isinstance(found, Rotate):
+    found = verdict(answer(status, body), jitter=draw, sends=sends, elapsed=elapsed)
+    if isinstance(found, RotateVerdict):
         assert body == told(False, True)
-    if not isinstance(found, Finish):
+    if not isinstance(found, FinishVerdict):
         assert found.after >= 0
         assert elapsed + found.after <= RETRIES.deadline
 

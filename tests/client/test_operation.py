@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from retrysafe.client import Budget, RetriesError, operation
-from retrysafe.client.operation import identify, rotated
+from retrysafe.client.operation import identify, rotate_key
 from retrysafe.errors import UsageError
 
 
@@ -109,9 +109,9 @@ async def test_tasks_do_not_see_each_others_operations() -> None:
 
 
 def test_rotation_is_derived() -> None:
-    assert rotated("k", 0) == "k"
-    assert len({"k", rotated("k", 1), rotated("k", 2), rotated("j", 1)}) == 4
-    assert rotated("k", 1) == rotated("k", 1)
+    assert rotate_key("k", 0) == "k"
+    assert len({"k", rotate_key("k", 1), rotate_key("k", 2), rotate_key("j", 1)}) == 4
+    assert rotate_key("k", 1) == rotate_key("k", 1)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 1025, 7])

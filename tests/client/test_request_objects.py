@@ -16,8 +16,8 @@ import requests
 
 from retrysafe.client import Journal, Retries, operation, trail
 from retrysafe.client.httpx import AsyncRetryTransport, RetryTransport
-from retrysafe.client.pending import ByHooks, Place, same_host
 from retrysafe.client.requests import RetryAdapter
+from retrysafe.client.unanswered import Destination, UnansweredByHooks, same_host
 from tests.client.ambient import Virtual
 from tests.client.faces import BROKEN, FACES
 from tests.client.scripted import Drop, Reply, Script, serving
@@ -172,7 +172,7 @@ def test_requests_that_are_gone_are_forgotten(server: Script, virtual: Virtual) 
             with pytest.raises(BROKEN):
                 session.post(f"{server.url}/payments", data=BODY)
     gc.collect()
-    known: ByHooks = adapter._unanswered
+    known: UnansweredByHooks = adapter._unanswered
     assert known._known == {}
 
 
@@ -260,4 +260,4 @@ def test_the_journal_names_both_hops(
     ],
 )
 def test_what_the_same_host_is(first: Any, second: Any, same: bool) -> None:
-    assert same_host(Place(*first, "/x"), Place(*second, "/y")) is same
+    assert same_host(Destination(*first, "/x"), Destination(*second, "/y")) is same

@@ -79,7 +79,7 @@ class OwnBroker(Broker):
             while len(letters) < sum(ends.values()):
                 found = await consumer.getmany(timeout_ms=1000)
                 letters += [
-                    Letter(each.value or b"", dict(each.headers)[kafka.REASON].decode())
+                    Letter(each.value or b"", dict(each.headers)[kafka.REASON_HEADER].decode())
                     for records in found.values()
                     for each in records
                 ]

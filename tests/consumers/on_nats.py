@@ -56,4 +56,4 @@ class OwnBroker(Broker):
             count = (await js.stream_info(f"{self.name}dead")).state.messages
             found = [await js.get_msg(f"{self.name}dead", seq=number) for number in range(1, count + 1)]
             await js.purge_stream(f"{self.name}dead")
-        return [Letter(each.data or b"", (each.headers or {})[on_nats.REASON]) for each in found]
+        return [Letter(each.data or b"", (each.headers or {})[on_nats.REASON_HEADER]) for each in found]

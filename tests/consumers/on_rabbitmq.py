@@ -34,7 +34,7 @@ class OwnBroker(Broker):
     @staticmethod
     def _message(sent: Sent) -> Any:
         """Without an id as our own copies are: aio-pika lets no message out that has none."""
-        headers = {} if sent.id else {rabbitmq.NO_ID: True}
+        headers = {} if sent.id else {rabbitmq.NO_ID_HEADER: True}
         return aio_pika.Message(sent.body, message_id=sent.id or None, headers=headers, delivery_mode=2)
 
     @asynccontextmanager
@@ -55,5 +55,5 @@ class OwnBroker(Broker):
         async with self._channel() as channel:
             queue = await channel.declare_queue(f"{self.name}.dead", durable=True)
             while (found := await queue.get(fail=False, no_ack=True)) is not None:
-                letters.append(Letter(found.body, str(found.headers[rabbitmq.REASON])))
+                letters.append(Letter(found.body, str(found.headers[rabbitmq.REASON_HEADER])))
         return letters

@@ -46,4 +46,4 @@ class OwnBroker(Broker):
         async with self._client() as client:
             found = await client.xrange(f"{self.name}:dead")
             await client.delete(f"{self.name}:dead")
-        return [Letter(fields[b"payload"], fields[redis.REASON.encode()].decode()) for _, fields in found]
+        return [Letter(fields[b"payload"], fields[redis.REASON_FIELD.encode()].decode()) for _, fields in found]

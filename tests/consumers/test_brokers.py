@@ -109,7 +109,7 @@ async def test_what_somebody_else_works_on_comes_again(broker: Broker, database:
 
         await broker.make()
         await broker.send([Sent("a", b"a")])
-        claim: Claim = inbox.task(Message(body=b"a", id="a")).claim()
+        claim: Claim = inbox.build_task(Message(body=b"a", id="a")).build_claim()
         fence = safe.execute(claim).record.fence
         async with broker.consume(inbox) as task:
             await until(lambda: safe.counters.get("busy", 0) >= 2 or task.done(), "it is tried again")

@@ -12,7 +12,7 @@ from faststream import AckPolicy, Context
 from faststream.rabbit import RabbitBroker, RabbitQueue
 
 from retrysafe.consumers import Inbox, Reject
-from retrysafe.consumers.faststream import deliveries_of, once
+from retrysafe.consumers.faststream import count_deliveries, once
 from retrysafe.engine.safe import RetrySafe
 from tests.consumers.brokers import Sent, broker_of
 from tests.consumers.test_brokers import effects, until
@@ -55,23 +55,23 @@ def test_what_the_brokers_count() -> None:
         def __init__(self, **told: Any) -> None:
             vars(self).update(told)
 
-    assert deliveries_of(Raw(headers={"x-delivery-count": 3})) == 4
-    assert deliveries_of(Raw(headers={}, redelivered=True)) == 2
-    assert deliveries_of(Raw(metadata=Raw(num_delivered=5))) == 5
-    assert deliveries_of(Raw()) == 1
+    assert count_deliveries(Raw(headers={"x-delivery-count": 3})) == 4
+    assert count_deliveries(Raw(headers={}, redelivered=True)) == 2
+    assert count_deliveries(Raw(metadata=Raw(num_delivered=5))) == 5
+    assert count_deliveries(Raw()) == 1
 
 
 def test_it_is_the_producer_s_id_and_not_faststream_s() -> None:
     """FastStream makes one up for each delivery where the producer sent none."""
     from faststream.message import StreamMessage
 
-    from retrysafe.consumers.faststream import message_of
+    from retrysafe.consumers.faststream import read_message
 
     made_up: StreamMessage[Any] = StreamMessage(object(), b"x", message_id="made-up", headers={"message-id": "real"})
-    message = message_of(made_up)
+    message = read_message(made_up)
     assert message.id == ""
     with RetrySafe("memory://") as safe:
         inbox = Inbox(safe, "x")
         inbox.handler(lambda message: None)
-        handling = inbox.handling(message)
+        handling = inbox.prepare(message)
         assert handling.message.id == "real"  # type: ignore[union-attr]  # it has one, so it is not dead

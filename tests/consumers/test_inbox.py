@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from retrysafe.consumers import Dead, Done, Inbox, Later, Message, Reject, Verdict
-from retrysafe.consumers.message import headers_of, usual_id
-from retrysafe.consumers.verdicts import LAST_PAUSE, backoff
+from retrysafe.consumers.message import find_usual_id, normalize_headers
+from retrysafe.consumers.verdicts import MAX_PAUSE_SECONDS, compute_backoff
 from retrysafe.core.ops import List, Op, Suspect
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import StoreUnavailable, UsageError
@@ -94,13 +94,13 @@ def test_two_consumers_each_handle_it_once(safe: RetrySafe) -> None:
     ],
 )
 def test_where_an_id_usually_is(given: Message, found: str | None) -> None:
-    assert usual_id(given) == found
+    assert find_usual_id(given) == found
 
 
 def test_headers_are_text_with_lower_case_names() -> None:
-    assert headers_of({"A": "x", b"B": b"y", "C": 7, "D": None, "E": [1]}) == {"a": "x", "b": "y", "c": "7"}
-    assert headers_of([("A", b"\xff")]) == {"a": "\\xff"}
-    assert headers_of(None) == {}
+    assert normalize_headers({"A": "x", b"B": b"y", "C": 7, "D": None, "E": [1]}) == {"a": "x", "b": "y", "c": "7"}
+    assert normalize_headers([("A", b"\xff")]) == {"a": "\\xff"}
+    assert normalize_headers(None) == {}
 
 
 def test_the_user_may_say_where_the_id_is(safe: RetrySafe) -> None:
@@ -208,7 +208,7 @@ def test_a_message_that_kills_its_handler_is_put_aside(safe: RetrySafe) -> None:
 def test_what_somebody_else_works_on_comes_later(safe: RetrySafe) -> None:
     inbox = Inbox(safe, "billing")
     inbox.handler(lambda message: None)
-    safe.execute(inbox.task(message()).claim())
+    safe.execute(inbox.build_task(message()).build_claim())
     verdict = inbox.process(message(failures=99))
     assert isinstance(verdict, Later)
     assert not verdict.failed
@@ -217,7 +217,7 @@ def test_what_somebody_else_works_on_comes_later(safe: RetrySafe) -> None:
 def test_an_unknown_outcome_is_shown_to_a_person(safe: RetrySafe) -> None:
     inbox = Inbox(safe, "billing", abandoned="uncertain")
     inbox.handler(lambda message: None)
-    safe.execute(inbox.task(message()).claim())
+    safe.execute(inbox.build_task(message()).build_claim())
     (record,) = safe.execute(List()).records
     assert record.on_lapse == "uncertain"
     assert safe.execute(Suspect(record.id, record.fence, "died"))
@@ -252,9 +252,9 @@ def test_an_error_of_ours_that_the_handler_raised_is_the_handler_s(safe: RetrySa
 
 
 def test_pauses_grow_to_a_limit() -> None:
-    pauses = [backoff(failures) for failures in range(1, 40)]
+    pauses = [compute_backoff(failures) for failures in range(1, 40)]
     assert pauses[:4] == [0.5, 1.0, 2.0, 4.0]
-    assert max(pauses) == pauses[-1] == LAST_PAUSE
+    assert max(pauses) == pauses[-1] == MAX_PAUSE_SECONDS
 
 
 # Mistakes -------------------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def test_an_id_that_was_used_for_something_else(safe: RetrySafe, caplog: pytest.
 def test_a_message_whose_outcome_is_unknown(safe: RetrySafe, caplog: pytest.LogCaptureFixture) -> None:
     inbox = Inbox(safe, "billing", abandoned="uncertain")
     inbox.handler(lambda message: None)
-    record = safe.execute(inbox.task(message()).claim()).record
+    record = safe.execute(inbox.build_task(message()).build_claim()).record
     assert safe.execute(Suspect(record.id, record.fence, WORDS))
     assert isinstance(inbox.process(message()), Dead)
     assert "canary" not in logged(caplog)

@@ -105,14 +105,14 @@ async def test_a_channel_that_confirms_nothing_is_refused(rabbitmq_url: str) -> 
         ({}, False, 1, 0),
         ({}, True, 2, 0),
         ({"x-delivery-count": 4}, True, 5, 0),
-        ({rabbitmq.FAILURES: 3}, False, 4, 3),
-        ({rabbitmq.FAILURES: "3", "x-delivery-count": True}, False, 1, 0),
-        ({rabbitmq.FAILURES: -1}, False, 1, 0),
+        ({rabbitmq.FAILURES_HEADER: 3}, False, 4, 3),
+        ({rabbitmq.FAILURES_HEADER: "3", "x-delivery-count": True}, False, 1, 0),
+        ({rabbitmq.FAILURES_HEADER: -1}, False, 1, 0),
     ],
 )
 def test_what_is_counted(headers: dict[str, Any], redelivered: bool, deliveries: int, failures: int) -> None:
     incoming: Any = SimpleNamespace(body=b"x", message_id=None, headers=headers, redelivered=redelivered)
-    message = rabbitmq.message_of(incoming, "queue")
+    message = rabbitmq.read_message(incoming, "queue")
     assert (message.id, message.deliveries, message.failures) == ("", deliveries, failures)
 
 
@@ -156,7 +156,7 @@ async def test_a_message_that_is_put_back_keeps_what_its_sender_said(channel: An
     for attempt, copy in enumerate(seen):
         assert {field: getattr(copy, field) for field in PROPERTIES} == PROPERTIES, f"attempt {attempt + 1}"
         assert copy.headers["tenant"] == "t-1"
-        assert "guest" in (copy.user_id, copy.headers.get(rabbitmq.USER_ID))
+        assert "guest" in (copy.user_id, copy.headers.get(rabbitmq.USER_ID_HEADER))
     assert letter.expiration is None, "a dead letter waits for a person"
     kept = {**PROPERTIES, "expiration": None}
     assert {field: getattr(letter, field) for field in kept} == kept

@@ -28,15 +28,15 @@ async def test_kafka_that_commits_by_itself_or_for_nobody() -> None:
 
 
 def test_kafka_that_deserializes() -> None:
-    assert kafka.as_bytes(None) == b""
+    assert kafka.read_body(None) == b""
     with pytest.raises(UsageError, match="value_deserializer"):
-        kafka.as_bytes({"a": 1})
+        kafka.read_body({"a": 1})
 
 
 def test_a_record_of_kafka_is_known_by_its_headers() -> None:
     told: Any = {"headers": [("Message-Id", b"m-1")], "value": b"x", "topic": "t", "key": None}
     fields = dict.fromkeys(ConsumerRecord.__dataclass_fields__)
-    message = kafka.message_of(ConsumerRecord(**{**fields, **told}))
+    message = kafka.read_message(ConsumerRecord(**{**fields, **told}))
     assert (message.source, message.body, message.headers) == ("t", b"x", {"message-id": "m-1"})
 
 
@@ -46,9 +46,9 @@ def test_redis_that_decodes() -> None:
 
 
 def test_the_fields_of_an_entry() -> None:
-    message = redis.message_of((b"1-0", {b"id": b"m-1", b"payload": b"x", b"n": b"7"}), "s", "payload", 3)
+    message = redis.read_message((b"1-0", {b"id": b"m-1", b"payload": b"x", b"n": b"7"}), "s", "payload", 3)
     assert (message.id, message.body, message.deliveries, message.failures) == ("m-1", b"x", 3, 2)
-    other = redis.message_of((b"2-0", {b"n": b"7", b"payload": b"x", b"id": b"m-1"}), "s", "payload", 1)
+    other = redis.read_message((b"2-0", {b"n": b"7", b"payload": b"x", b"id": b"m-1"}), "s", "payload", 1)
     assert message.content == other.content, "the order of fields says nothing"
 
 

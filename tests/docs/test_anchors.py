@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from retrysafe.web import problems
-from retrysafe.web.problems import Codes, Problem, respond
+from retrysafe.web.problems import Codes, Problem, build_problem_response
 from retrysafe.webhooks import replies
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -55,7 +55,7 @@ def test_every_class_of_error_is_explained(anchors: list[str]) -> None:
 
 @pytest.mark.parametrize("problem", all_problems(), ids=lambda one: one.anchor)
 def test_every_problem_leads_to_its_line(problem: Problem, anchors: list[str]) -> None:
-    link = dict(respond(problem, Codes()).headers)["link"]
+    link = dict(build_problem_response(problem, Codes()).headers)["link"]
     address = re.fullmatch(r"<(.+)#(.+)>; rel=\"describedby\"", link)
     assert address is not None
     assert address[1].endswith("/reference/errors")

@@ -22,7 +22,7 @@ def test_the_page_is_what_the_stores_declare() -> None:
 def test_every_capability_has_a_column_or_a_place() -> None:
     """A new field is entered in both, or this fails."""
     fields = set(Capabilities.__dataclass_fields__)
-    assert fields == {"name", "durable", "shared", "transactions", "clock", "outbox", "wakes"}
+    assert fields == {"name", "durable", "shared", "transactions", "clock", "outbox", "lists_by_id", "wakes"}
     assert fields - {"name"} <= set(evidence.SHOWN_BY)
 
 

@@ -9,7 +9,7 @@ import pytest
 from retrysafe import Policy, RetrySafe, webhooks
 from retrysafe.consumers import Inbox
 from retrysafe.consumers.inbox import MAX_ATTEMPTS as MESSAGE_ATTEMPTS
-from retrysafe.jobs import Fence
+from retrysafe.jobs import QueueAdapter
 from retrysafe.jobs.task import MAX_ATTEMPTS as JOB_ATTEMPTS
 from retrysafe.mcp import Tools
 
@@ -24,7 +24,7 @@ WORDS = {"uncertain": "**uncertain**", "rerun": "**runs again**"}
 
 def defaults() -> dict[str, str]:
     safe = RetrySafe("memory://")
-    task = Fence(safe).fence(lambda n: n, name="t")
+    task = QueueAdapter(safe).fence(lambda n: n, name="t")
     return {
         "HTTP route, guard": Policy().abandoned,
         "function": Policy.preset("function").abandoned,
@@ -47,6 +47,6 @@ def test_and_how_often() -> None:
 
 def test_the_other_choice_is_one_that_works() -> None:
     safe = RetrySafe("memory://")
-    assert Fence(safe).fence(lambda n: n, name="t", repeatable=False).policy.abandoned == "uncertain"
+    assert QueueAdapter(safe).fence(lambda n: n, name="t", repeatable=False).policy.abandoned == "uncertain"
     assert Inbox(safe, "x", abandoned="uncertain").policy.abandoned == "uncertain"
     assert Policy.preset("function", abandoned="rerun").abandoned == "rerun"

@@ -35,7 +35,7 @@ from retrysafe.engine.aperform import AsyncPerformer
 from retrysafe.engine.perform import Performer
 from retrysafe.errors import RetrySafeError
 from retrysafe.operations import Undo, operation, perform
-from retrysafe.stores.wrappers import Around, AsyncAround
+from retrysafe.stores.wrappers import AsyncStoreWrapper, StoreWrapper
 from retrysafe.worker.completer import Completer
 
 LEASE = 3.0
@@ -71,7 +71,7 @@ boundary = Boundaries()
 # Where the boundaries are ------------------------------------------------------------------------
 
 
-class Bounded(Around):
+class Bounded(StoreWrapper):
     def execute(self, op: Op[Any]) -> Any:
         boundary(f"before {type(op).__name__}")
         reply = super().execute(op)
@@ -79,7 +79,7 @@ class Bounded(Around):
         return reply
 
 
-class AsyncBounded(AsyncAround):
+class AsyncBounded(AsyncStoreWrapper):
     async def execute(self, op: Op[Any]) -> Any:
         beat = isinstance(op, Renew) and asyncio.current_task() is not MAIN[0]
         if not beat:
@@ -94,14 +94,14 @@ MAIN: list[asyncio.Task[Any] | None] = [None]
 
 
 def instrument() -> None:
-    operation.ROOM = ROOM
-    look = perform.begin
+    operation.RENEWAL_MARGIN_SECONDS = ROOM
+    look = perform.begin_call
 
     def looked(lease: Any, call: Any) -> Any:
         boundary("before the last look")
         return look(lease, call)
 
-    perform.begin = looked
+    perform.begin_call = looked
     around(Performer, "_invoke", "Invoke")
     around(perform.OperationPerformer, "_transact", "Transact")
     around(AsyncPerformer, "_invoke", "Invoke")

@@ -105,8 +105,8 @@ def test_a_server_that_falls_silent_does_not_hold_its_caller(
     cut: Cutting, colour: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I27: connected, and not a word: unclear after a while, and the next connection is a fresh one."""
-    monkeypatch.setattr(aio, "SILENCE", 0.3)
-    monkeypatch.setattr(pool, "SILENCE", 0.3)
+    monkeypatch.setattr(aio, "READ_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(pool, "READ_TIMEOUT_SECONDS", 0.3)
     with cut.opened(colour) as do:
         warm(do)
         cut.proxy.raw("stall")

@@ -104,7 +104,7 @@ class Behind:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operation, "ROOM", frozen_story.ROOM)
+    monkeypatch.setattr(operation, "RENEWAL_MARGIN_SECONDS", frozen_story.ROOM)
 
 
 def messages(place: Place, story: Story) -> list[str]:
@@ -206,7 +206,7 @@ def test_every_message_after_its_resend(
 ) -> None:
     """The caller gives up before the lease is over, sends again and goes on; what was held comes in after its end."""
     seen = messages(place, story)
-    monkeypatch.setattr(deadline, "SECONDS", HASTE)
+    monkeypatch.setattr(deadline, "STATEMENT_TIMEOUT_SECONDS", HASTE)
     hold_at(place, story, range(1, len(seen) + 1), seen, hasty=True)
     assert place.late == set()
     report_held(place, story, len(seen), len(seen), capsys)

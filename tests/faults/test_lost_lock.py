@@ -26,8 +26,8 @@ from retrysafe.stores.base import BatchRefused
 from retrysafe.stores.postgres.aio import AsyncPostgresStore
 from retrysafe.stores.postgres.dialect import DIALECT
 from retrysafe.stores.postgres.sync import PostgresStore
-from retrysafe.stores.sql.names import names
-from retrysafe.stores.sql.plans import Plans
+from retrysafe.stores.sql.names import build_names
+from retrysafe.stores.sql.plans import SqlPlans
 from retrysafe.testing import Do
 from retrysafe.testing.builders import claim, complete, lookup, record_of, release, renew
 from tests.faults.story import CASES, check_truth
@@ -75,7 +75,7 @@ class Place:
 
     def insert(self, connection: psycopg.Connection[Any], op: Claim) -> None:
         """The row a claim makes, in somebody else's transaction."""
-        statement = next(Plans(DIALECT, names(self.table)).of(op))
+        statement = next(SqlPlans(DIALECT, build_names(self.table)).plan_operation(op))
         connection.execute(statement.sql, statement.values)
 
     def lock(self, connection: psycopg.Connection[Any], record_id: bytes) -> None:

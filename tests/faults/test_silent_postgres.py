@@ -30,7 +30,7 @@ def server() -> Iterator[PostgresServer]:
 def silence(server: PostgresServer) -> Iterator[None]:
     """Stopped, and given up on after a moment. Before and after it has the time it needs, on a slow machine too."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(deadline, "SECONDS", 0.5)
+        patched.setattr(deadline, "STATEMENT_TIMEOUT_SECONDS", 0.5)
         server.pause()
         try:
             yield

@@ -240,7 +240,7 @@ from retrysafe.testing.builders import claim
 if os.getuid() == 0:
     # Root may write anything, so become nobody; who may perhaps not read our sources, so read them all before.
     dialect._read = functools.cache(dialect._read)
-    migrations.load = functools.cache(migrations.load)
+    migrations.load_migrations = functools.cache(migrations.load_migrations)
     warm = open_store(f"sqlite:///{sys.argv[3]}")
     warm.execute(claim("k", now=None))
     warm.close()

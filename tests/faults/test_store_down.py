@@ -19,7 +19,7 @@ from retrysafe.core.ops import Claim
 from retrysafe.errors import StoreOutage, StoreUnavailable, StoreUnreachable
 from retrysafe.stores.postgres.sync import PostgresStore
 from retrysafe.stores.redis import RedisStore
-from retrysafe.stores.wrappers import Around, AsyncAround
+from retrysafe.stores.wrappers import AsyncStoreWrapper, StoreWrapper
 from retrysafe.testing import LoopThread
 from retrysafe.testing.builders import claim
 from tests.opening import COLOURS, unique, with_option
@@ -40,7 +40,7 @@ SERVERS: dict[str, tuple[Callable[[], Server], str]] = {
 pytestmark = pytest.mark.timeout(600)
 
 
-class Counted(Around):
+class Counted(StoreWrapper):
     claims = 0
 
     def execute(self, op: Any) -> Any:
@@ -48,7 +48,7 @@ class Counted(Around):
         return super().execute(op)
 
 
-class AsyncCounted(AsyncAround):
+class AsyncCounted(AsyncStoreWrapper):
     claims = 0
 
     async def execute(self, op: Any) -> Any:
@@ -95,8 +95,8 @@ class Down:
 @pytest.fixture(autouse=True)
 def only_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     """No claim goes to look for itself, and none that was given up is sent again: it is the probe that is tried."""
-    monkeypatch.setattr("retrysafe.engine.circuit.TRIAL", math.inf)
-    monkeypatch.setattr("retrysafe.engine.leftover.TRIES", 0)
+    monkeypatch.setattr("retrysafe.engine.circuit.TRIAL_CLAIM_SECONDS", math.inf)
+    monkeypatch.setattr("retrysafe.engine.orphaned_claims.MAX_ORPHAN_SENDS", 0)
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ async def test_a_task_that_probes_ends_with_its_loop(redis_url: str) -> None:
         with pytest.raises(StoreUnreachable):
             await safe.aexecute(claim("k", now=None))
     names = {task.get_coro().__qualname__ for task in asyncio.all_tasks()}  # type: ignore[union-attr]
-    assert "AsyncPerformer._ask" in names
+    assert "AsyncPerformer._probe_until_back" in names
     await safe.aclose()
 
 

@@ -24,7 +24,7 @@ import pytest
 from psycopg import sql
 
 from retrysafe.core.ops import ClaimReply
-from retrysafe.core.times import micros
+from retrysafe.core.times import duration_to_micros
 from retrysafe.stores.duckdb.sync import DuckdbStore
 from retrysafe.stores.mongo import settings as mongo_settings
 from retrysafe.stores.mysql import dialect as mysql_dialect
@@ -107,7 +107,7 @@ def test_no_owner_is_given_less_than_it_counts_on(
             if reply.granted:
                 assert record_of(reply).attempt == 2
                 # An owner counts from before it asked; what it was given reaches at least as far.
-                assert record_of(reply).lease_until >= asked + micros(LEASE)
+                assert record_of(reply).lease_until >= asked + duration_to_micros(LEASE)
                 assert reply.now >= asked
                 return
             assert reply.record is None
@@ -143,10 +143,10 @@ def test_duckdb_looks_at_the_clock_each_time_it_tries(tmp_path: Path, monkeypatc
             def pause(_low: float, _high: float) -> float:
                 if clock[0] == began:
                     mine.execute("ROLLBACK")
-                    clock[0] += micros(10)
+                    clock[0] += duration_to_micros(10)
                 return 0
 
             monkeypatch.setattr(random, "uniform", pause)
             taken = store.execute(claim("k", lease=2, on_lapse="rerun", now=None))
         assert (taken.granted, record_of(taken).attempt) == (True, 2)
-        assert record_of(taken).lease_until == began + micros(10) + micros(2)
+        assert record_of(taken).lease_until == began + duration_to_micros(10) + duration_to_micros(2)

@@ -35,14 +35,14 @@ from taskiq import InMemoryBroker
 
 from retrysafe import RetrySafe
 from retrysafe.core.ops import Release
-from retrysafe.jobs import Fence, Message
+from retrysafe.jobs import Message, QueueAdapter
 from retrysafe.jobs.bullmq import BullJobs
 from retrysafe.jobs.celery import CeleryJobs
 from retrysafe.jobs.dramatiq import DramatiqJobs
 from retrysafe.jobs.huey import HueyJobs
 from retrysafe.jobs.procrastinate import ProcrastinateJobs
 from retrysafe.jobs.rq import RqJobs
-from retrysafe.jobs.task import PAUSES
+from retrysafe.jobs.task import BUSY_PAUSES_SECONDS
 from retrysafe.jobs.taskiq import TaskiqJobs
 from tests.waiting import until
 
@@ -54,10 +54,10 @@ runs: dict[str, list[int]] = {}
 class Other:
     """Another worker that is at the job, until it lets go."""
 
-    def __init__(self, jobs: Fence, name: str, id: str = "job-1") -> None:
+    def __init__(self, jobs: QueueAdapter, name: str, id: str = "job-1") -> None:
         self._safe = jobs.safe
-        task = jobs.find("charge").prepared(id, (name,), {})
-        reply = self._safe.execute(task.claim())
+        task = jobs.find("charge").build_task(id, (name,), {})
+        reply = self._safe.execute(task.build_claim())
         assert reply.granted
         assert reply.record is not None
         self._release = Release(reply.record.id, reply.record.fence)
@@ -72,7 +72,7 @@ class Other:
 
     def came(self) -> None:
         # A delivery looks a few times before it gives up.
-        looks = len(PAUSES) + 1
+        looks = len(BUSY_PAUSES_SECONDS) + 1
         until(lambda: self._safe.counters.get("busy", 0) >= looks, PATIENCE, "a delivery that gave up")
 
 

@@ -18,7 +18,7 @@ from retrysafe import RetrySafe
 from retrysafe.core.ops import Release
 from retrysafe.jobs import Message
 from retrysafe.jobs.arq import ArqJobs
-from retrysafe.jobs.task import PAUSES
+from retrysafe.jobs.task import BUSY_PAUSES_SECONDS
 
 PATIENCE = 300.0
 
@@ -35,13 +35,13 @@ async def main(redis_url: str) -> dict[str, Any]:
         runs.append(ctx["job_try"])
         return 7
 
-    reply = safe.execute(jobs.find(charge).prepared(id, ("ada",), {}).claim())
+    reply = safe.execute(jobs.find(charge).build_task(id, ("ada",), {}).build_claim())
     assert reply.record is not None
     worker = Worker(jobs.functions, queue_name=queue, redis_settings=settings, handle_signals=False, poll_delay=0.05)
     working = asyncio.ensure_future(worker.async_run())
     await jobs.asend(Message(id, "charge", ("ada",), {}))
     # Three deliveries give up: more than the tries it has would allow, if they counted.
-    await condition(lambda: safe.counters.get("busy", 0) >= 3 * (len(PAUSES) + 1))
+    await condition(lambda: safe.counters.get("busy", 0) >= 3 * (len(BUSY_PAUSES_SECONDS) + 1))
     held = list(runs)
     assert safe.execute(Release(reply.record.id, reply.record.fence))
     result = await jobs.aresult(id, wait=PATIENCE)

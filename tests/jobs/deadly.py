@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import NoReturn
 
 from retrysafe import RetrySafe
-from retrysafe.jobs import JOB, Fence, FencedTask
+from retrysafe.jobs import JOB, FencedTask, QueueAdapter
 
 KEY = "charge-7"
 LEASE = 0.2
 
 
-def declared(database: str, limit: int | None, *, colour: str = "sync", dies: bool = True) -> tuple[Fence, FencedTask]:
-    jobs = Fence(RetrySafe(f"sqlite:///{database}"), max_attempts=limit, policy=JOB.but(lease=LEASE))
+def declared(
+    database: str, limit: int | None, *, colour: str = "sync", dies: bool = True
+) -> tuple[QueueAdapter, FencedTask]:
+    jobs = QueueAdapter(RetrySafe(f"sqlite:///{database}"), max_attempts=limit, policy=JOB.replace(lease=LEASE))
 
     def charge(order: str) -> str:
         with Path(f"{database}.runs").open("a") as runs:

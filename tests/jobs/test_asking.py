@@ -8,8 +8,8 @@ import pytest
 
 from retrysafe.core.keys import Template
 from retrysafe.errors import NotDone, UsageError
-from retrysafe.jobs import Fence, job_id
-from retrysafe.jobs.asking import MOST, meanings, readings
+from retrysafe.jobs import QueueAdapter, job_id
+from retrysafe.jobs.job_lookup import MAX_CANDIDATE_IDS, find_candidate_ids, iter_template_matches
 from tests.jobs.test_fence import Shop
 
 
@@ -18,7 +18,7 @@ def shop() -> Shop:
     return Shop()
 
 
-def receipts(jobs: Fence, key: str = "receipt-{order_id}", **options: Any) -> Any:
+def receipts(jobs: QueueAdapter, key: str = "receipt-{order_id}", **options: Any) -> Any:
     return jobs.fence(lambda order_id, part=0: f"receipt of {order_id!r}", name="receipt", key=key, **options)
 
 
@@ -83,15 +83,15 @@ def test_several_fields(shop: Shop) -> None:
     ],
 )
 def test_how_a_text_can_be_read(template: str, text: str, expected: list[dict[str, Any]]) -> None:
-    assert list(readings(Template.parse(template), text)) == expected
+    assert list(iter_template_matches(Template.parse(template), text)) == expected
 
 
 def test_not_every_reading_is_tried() -> None:
-    found = meanings("1" * 100, [Template.parse("{a}{b}{c}")])
+    found = find_candidate_ids("1" * 100, [Template.parse("{a}{b}{c}")])
     assert found[0] == job_id("1" * 100)
-    assert len(found) <= MOST + 1
+    assert len(found) <= MAX_CANDIDATE_IDS + 1
 
 
 def test_a_text_made_to_be_read_in_many_ways_costs_little() -> None:
     text = "-".join("1" * 5000)
-    assert len(meanings(text, [Template.parse("{a}-{b}-{c}-{d}-{e}!")])) == 1
+    assert len(find_candidate_ids(text, [Template.parse("{a}-{b}-{c}-{d}-{e}!")])) == 1

@@ -28,10 +28,10 @@ from taskiq_redis import ListQueueBroker
 from retrysafe import RetrySafe
 from retrysafe.core.jobs import Job
 from retrysafe.errors import UsageError
-from retrysafe.jobs import Fence, Message
+from retrysafe.jobs import Message, QueueAdapter
 from retrysafe.jobs.bullmq import BullJobs
 from retrysafe.jobs.celery import CeleryJobs
-from retrysafe.jobs.delivery import Delivery
+from retrysafe.jobs.delivery_options import DeliveryOptions
 from retrysafe.jobs.dramatiq import DramatiqJobs
 from retrysafe.jobs.huey import HueyJobs
 from retrysafe.jobs.procrastinate import ProcrastinateJobs
@@ -64,7 +64,7 @@ def store() -> RetrySafe:
 def test_a_sender_of_your_own_finds_it_in_the_message() -> None:
     shop = Shop()
     shop.enqueue(shop.task(), "o-7", key="k", countdown=5, queue="slow", priority=3)
-    assert shop.queue[-1].delivery == Delivery(5, "slow", 3)
+    assert shop.queue[-1].delivery == DeliveryOptions(5, "slow", 3)
 
 
 def test_it_is_no_part_of_what_the_job_is() -> None:
@@ -99,13 +99,13 @@ def test_what_cannot_be_meant_is_refused(wrong: dict[str, Any]) -> None:
 def test_the_outbox_passes_it_on() -> None:
     sent: list[Message] = []
 
-    class Listed(Fence):
+    class Listed(QueueAdapter):
         def send(self, message: Message) -> None:
             sent.append(message)
 
     jobs = Listed(store())
     jobs.publisher(jobs.fence(charge, name="charge"), queue="slow", priority=1)(Job("0" * 32, "paid", b'["o-7"]'))
-    assert sent[0].delivery == Delivery(None, "slow", 1)
+    assert sent[0].delivery == DeliveryOptions(None, "slow", 1)
 
 
 # Each queue -----------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def test_dramatiq() -> None:
     with pytest.raises(UsageError, match=r"Dramatiq cannot do that here.*max_priority"):
         jobs.enqueue(task, ("o-7",), key="c", priority=1)
     assert jobs.state("c") == "absent"
-    assert "priority" not in DramatiqJobs(store(), RabbitmqBroker(max_priority=9)).cannot()
+    assert "priority" not in DramatiqJobs(store(), RabbitmqBroker(max_priority=9)).unsupported_options()
     broker.close()
 
 
@@ -240,7 +240,7 @@ def rabbit(**options: Any) -> AioPikaBroker:
     ],
 )
 def test_what_brokers_of_taskiq_have_not(make: Callable[[], Any], expected: set[str]) -> None:
-    assert set(TaskiqJobs(store(), make()).cannot()) == expected
+    assert set(TaskiqJobs(store(), make()).unsupported_options()) == expected
 
 
 ARQ = """

@@ -21,7 +21,7 @@ from taskiq import InMemoryBroker
 
 from retrysafe import RetrySafe
 from retrysafe.cli.main import main
-from retrysafe.jobs import JOB, Fence
+from retrysafe.jobs import JOB, QueueAdapter
 from retrysafe.jobs.bullmq import BullJobs
 from retrysafe.jobs.celery import CeleryJobs
 from retrysafe.jobs.dramatiq import DramatiqJobs
@@ -36,7 +36,7 @@ def safe() -> RetrySafe:
     return RetrySafe("memory://")
 
 
-def verdicts(jobs: Fence) -> dict[str, bool]:
+def verdicts(jobs: QueueAdapter) -> dict[str, bool]:
     return {finding.setting: finding.fine for finding in jobs.diagnose().findings}
 
 
@@ -89,7 +89,7 @@ def test_the_others(safe: RetrySafe) -> None:
 def test_the_command(safe: RetrySafe, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     module: Any = types.ModuleType("doctored_shop")
     module.jobs = celery(safe)
-    module.short = CeleryJobs(safe, module.jobs.app, policy=JOB.but(retention=60))
+    module.short = CeleryJobs(safe, module.jobs.app, policy=JOB.replace(retention=60))
     module.other = 7
     monkeypatch.setitem(sys.modules, "doctored_shop", module)
     assert main(["doctor", "doctored_shop:jobs"]) == 0

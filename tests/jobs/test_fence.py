@@ -13,9 +13,9 @@ import pytest
 
 from retrysafe import RetrySafe
 from retrysafe.core.ops import Advance, Lookup
-from retrysafe.core.times import micros
+from retrysafe.core.times import duration_to_micros
 from retrysafe.engine.drive import run
-from retrysafe.engine.effects import Call, Effect, Pause
+from retrysafe.engine.effects import CallFunction, Effect, FlowPause
 from retrysafe.errors import (
     FingerprintMismatch,
     InProgress,
@@ -25,8 +25,8 @@ from retrysafe.errors import (
     StoredFailure,
     UsageError,
 )
-from retrysafe.jobs import JOB, Fence, FencedTask, Message, RunningJob, current_job
-from retrysafe.jobs.enqueueing import SENDING, Seen, standing
+from retrysafe.jobs import JOB, FencedTask, Message, QueueAdapter, RunningJob, current_job
+from retrysafe.jobs.enqueue_flow import SEND_LEASE_SECONDS, JobSnapshot, read_job_state
 
 
 class Shop:
@@ -34,7 +34,7 @@ class Shop:
 
     def __init__(self, url: str = "memory://") -> None:
         self.safe = RetrySafe(url)
-        self.jobs = Fence(self.safe)
+        self.jobs = QueueAdapter(self.safe)
         self.queue: list[Message] = []
         self.runs: list[Any] = []
 
@@ -103,7 +103,7 @@ def test_many_at_once_send_one_message(shop: Shop, tmp_path: Path) -> None:
     shop.safe.close()
 
 
-def overtaken(shop: Shop, task: FencedTask, stalled: float = 0.0) -> Seen:
+def overtaken(shop: Shop, task: FencedTask, stalled: float = 0.0) -> JobSnapshot:
     """An enqueue that is overtaken by another one between its look and its claim."""
     message = Message("charge-7", "charge", ("o-7",), {})
 
@@ -111,10 +111,10 @@ def overtaken(shop: Shop, task: FencedTask, stalled: float = 0.0) -> Seen:
         reply = shop.jobs._perform(effect)
         if isinstance(effect, Lookup):
             assert shop.enqueue(task, "o-7", key="charge-7").sent is True
-            return reply._replace(now=reply.now - micros(stalled))
+            return reply._replace(now=reply.now - duration_to_micros(stalled))
         return reply
 
-    return run(shop.jobs._enqueueing(task, message, shop.queue.append, None), perform)
+    return run(shop.jobs._enqueue_flow(task, message, shop.queue.append, None), perform)
 
 
 def test_who_is_overtaken_by_another_sender_does_not_send_it_again(shop: Shop) -> None:
@@ -138,7 +138,7 @@ def test_who_is_overtaken_by_another_resend_does_not_send_it_again(shop: Shop) -
 
 def test_after_a_stall_it_is_sent_again_rather_than_perhaps_never(shop: Shop) -> None:
     """Whoever claimed it meanwhile may have died before sending, and their lease would be over too."""
-    assert overtaken(shop, shop.task(), stalled=SENDING).sent is True
+    assert overtaken(shop, shop.task(), stalled=SEND_LEASE_SECONDS).sent is True
     assert len(shop.queue) == 2
 
 
@@ -227,7 +227,7 @@ def test_who_is_overtaken_by_a_sender_that_failed_sends_it(shop: Shop) -> None:
                 shop.jobs.enqueue(task, ("o-7",), key="charge-7", send=broken)
         return reply
 
-    assert run(shop.jobs._enqueueing(task, message, shop.queue.append, None), perform).sent
+    assert run(shop.jobs._enqueue_flow(task, message, shop.queue.append, None), perform).sent
     assert len(shop.queue) == 1
 
 
@@ -238,22 +238,22 @@ def test_while_another_is_sending_it_is_waited_for_and_sent_if_that_one_died(sho
 
     def dies(effect: Effect) -> Any:
         """A sender that is killed while it sends: nothing after the claim."""
-        if isinstance(effect, Call):
+        if isinstance(effect, CallFunction):
             raise Killed
         assert not isinstance(effect, Advance), "it is dead"
         return shop.jobs._perform(effect)
 
     def perform(effect: Effect) -> Any:
-        if isinstance(effect, Pause):
+        if isinstance(effect, FlowPause):
             waited.append(effect.seconds)
             lapse(shop, "charge-7")
             return 0.0
         return shop.jobs._perform(effect)
 
     with pytest.raises((Killed, AssertionError)):
-        run(shop.jobs._enqueueing(task, message, shop.queue.append, None), dies)
+        run(shop.jobs._enqueue_flow(task, message, shop.queue.append, None), dies)
     assert shop.jobs.state("charge-7") == "running"
-    assert run(shop.jobs._enqueueing(task, message, shop.queue.append, None), perform).sent
+    assert run(shop.jobs._enqueue_flow(task, message, shop.queue.append, None), perform).sent
     assert len(waited) == 1
 
 
@@ -355,7 +355,7 @@ def test_enqueueing_what_failed_sends_it_again_at_once(shop: Shop) -> None:
 
 
 def test_a_failure_may_be_the_result(shop: Shop) -> None:
-    task = shop.task(fails, policy=JOB.but(failures="store"))
+    task = shop.task(fails, policy=JOB.replace(failures="store"))
     shop.enqueue(task, "o-7", key="charge-7")
     with pytest.raises(RuntimeError):
         shop.work(task)
@@ -376,7 +376,7 @@ class Killed(BaseException):
 def killed_at_work(shop: Shop, task: FencedTask) -> RunningJob:
     """A worker that claims what was sent last, begins it, and is never heard of again."""
     message = shop.queue[-1]
-    claim = task.prepared(message.id, message.args, message.kwargs).claim()
+    claim = task.build_task(message.id, message.args, message.kwargs).build_claim()
     reply = shop.safe.execute(claim)
     assert reply.granted
     assert reply.record is not None
@@ -524,7 +524,7 @@ def test_there_is_no_result_of_what_nobody_enqueued(shop: Shop) -> None:
 def test_perform_enqueues_and_waits(shop: Shop) -> None:
     task = shop.task()
 
-    class Immediate(Fence):
+    class Immediate(QueueAdapter):
         def send(self, message: Message) -> None:
             Thread(target=task.run, args=(message.id, message.args, message.kwargs)).start()
 
@@ -565,4 +565,4 @@ def test_one_name_is_one_task(shop: Shop) -> None:
 
 
 def test_nothing_is_standing_where_there_is_nothing() -> None:
-    assert standing(None, 0) == "absent"
+    assert read_job_state(None, 0) == "absent"

@@ -19,12 +19,12 @@ from pydantic import BaseModel
 from retrysafe import RetrySafe
 from retrysafe.core.jobs import Job
 from retrysafe.errors import ArgumentError, InProgress, UsageError
-from retrysafe.jobs import Fence, Message, job_id, saga_step, step_key
-from retrysafe.jobs.bullmq import BullJobs, patient
-from retrysafe.jobs.calls import fingerprint_of, plain
-from retrysafe.jobs.later import LONGEST, SHORTEST, later
-from retrysafe.jobs.publishing import arguments
-from retrysafe.jobs.retention import Setting, diagnosis, judged, told
+from retrysafe.jobs import Message, QueueAdapter, job_id, saga_step, step_key
+from retrysafe.jobs.bullmq import BullJobs, with_read_timeout
+from retrysafe.jobs.busy_delay import MAX_DELAY_SECONDS, MIN_DELAY_SECONDS, compute_busy_delay
+from retrysafe.jobs.fingerprints import fingerprint_call, to_plain
+from retrysafe.jobs.publisher import read_arguments
+from retrysafe.jobs.retention import Setting, diagnose_queue, format_duration, judge_setting
 from retrysafe.policy import DAY
 
 EVERY_QUEUE = re.compile(r"[A-Za-z0-9_-]{1,120}")
@@ -92,19 +92,19 @@ class Model(BaseModel):
     ],
 )
 def test_a_serialiser_between_does_not_make_it_another_job(sent: Any, arrived: Any) -> None:
-    assert plain(sent) == plain(arrived) == arrived
+    assert to_plain(sent) == to_plain(arrived) == arrived
 
 
 @pytest.mark.parametrize(("one", "other"), [(1, 1.5), (1, "1"), (None, ""), (True, 1), ([1, 2], [2, 1])])
 def test_different_jobs_stay_different(one: Any, other: Any) -> None:
     signature = inspect.signature(lambda value: None)
-    first, second = (fingerprint_of("t", signature, (value,), {}, frozenset()) for value in (one, other))
+    first, second = (fingerprint_call("t", signature, (value,), {}, frozenset()) for value in (one, other))
     assert first != second
 
 
 def test_what_cannot_be_compared_is_named() -> None:
     with pytest.raises(ArgumentError, match="'value' of task t"):
-        fingerprint_of("t", inspect.signature(lambda value: None), (object(),), {}, frozenset())
+        fingerprint_call("t", inspect.signature(lambda value: None), (object(),), {}, frozenset())
 
 
 # The outbox -----------------------------------------------------------------------------------------------
@@ -115,20 +115,20 @@ def staged(payload: bytes) -> Job:
 
 
 def test_a_payload_is_the_arguments() -> None:
-    assert arguments(staged(b'{"order": 7}')) == ((), {"order": 7})
-    assert arguments(staged(b"[7, 8]")) == ((7, 8), {})
+    assert read_arguments(staged(b'{"order": 7}')) == ((), {"order": 7})
+    assert read_arguments(staged(b"[7, 8]")) == ((7, 8), {})
 
 
 @pytest.mark.parametrize("payload", [b"7", b"not json", b""])
 def test_a_payload_that_cannot_be_arguments_is_named(payload: bytes) -> None:
     with pytest.raises(UsageError, match=r"order\.paid"):
-        arguments(staged(payload))
+        read_arguments(staged(payload))
 
 
 def test_a_publisher_sends_with_the_staged_id_or_with_the_task_s_key() -> None:
     sent: list[Message] = []
 
-    class Listed(Fence):
+    class Listed(QueueAdapter):
         def send(self, message: Message) -> None:
             sent.append(message)
 
@@ -146,7 +146,7 @@ def test_a_publisher_sends_with_the_staged_id_or_with_the_task_s_key() -> None:
 
 @given(st.integers(0, 10**12))
 def test_nobody_stays_away_too_long_or_too_short(left: int) -> None:
-    assert SHORTEST / 2 <= later(InProgress("k", left)) <= LONGEST
+    assert MIN_DELAY_SECONDS / 2 <= compute_busy_delay(InProgress("k", left)) <= MAX_DELAY_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_nobody_stays_away_too_long_or_too_short(left: int) -> None:
     ],
 )
 def test_a_read_outlasts_what_a_bullmq_worker_blocks(connection: Any, told: Any) -> None:
-    assert patient(connection, 30.0) == told
+    assert with_read_timeout(connection, 30.0) == told
 
 
 @pytest.mark.parametrize(
@@ -190,26 +190,26 @@ async def test_a_bullmq_worker_s_connections_are_patient(opts: dict[str, Any], a
     ],
 )
 def test_what_a_setting_is_worth(setting: Setting, fine: bool, limit: str) -> None:
-    finding = judged(setting, kept=30 * DAY, lease=60.0)
+    finding = judge_setting(setting, kept=30 * DAY, lease=60.0)
     assert (finding.fine, finding.limit) == (fine, limit)
     assert finding.setting == setting.name
 
 
 def test_the_shortest_retention_counts() -> None:
-    class Remembering(Fence):
+    class Remembering(QueueAdapter):
         queue = "q"
 
         def settings(self) -> list[Setting]:
             return [Setting("visibility", "redelivers", 3600, "lower it")]
 
     jobs = Remembering(RetrySafe("memory://"))
-    assert diagnosis(jobs).label == "exactly-once-capable"
-    jobs.fence(lambda: None, name="short", policy=jobs.policy.but(retention=600.0))
-    assert diagnosis(jobs).label == "best-effort"
-    assert "Policy(retention=" in diagnosis(jobs).findings[0].fix
+    assert diagnose_queue(jobs).label == "exactly-once-capable"
+    jobs.fence(lambda: None, name="short", policy=jobs.policy.replace(retention=600.0))
+    assert diagnose_queue(jobs).label == "best-effort"
+    assert "Policy(retention=" in diagnose_queue(jobs).findings[0].fix
 
 
 def test_durations_are_told_to_people() -> None:
-    assert [told(each) for each in (30, 90, 600, 7200, 30 * DAY, float("inf"))] == [
+    assert [format_duration(each) for each in (30, 90, 600, 7200, 30 * DAY, float("inf"))] == [
         "30 s", "90 s", "10 min", "2 h", "30 d", "for ever",
     ]  # fmt: skip

@@ -13,7 +13,7 @@ import pytest
 
 from retrysafe.core.ops import Lookup, Resolve, Suspect
 from retrysafe.errors import InProgress, OutcomeUnknown, UsageError
-from retrysafe.jobs import JOB, Fence, FencedTask
+from retrysafe.jobs import JOB, FencedTask, QueueAdapter
 from tests.jobs.deadly import KEY, declared
 from tests.jobs.test_fence import Shop, fails, lapse
 from tests.servers.valkey import ValkeyServer
@@ -33,7 +33,7 @@ def runs(database: Path) -> int:
     return len(Path(f"{database}.runs").read_text().splitlines())
 
 
-def begun_again(jobs: Fence, colour: str, database: Path, limit: int) -> subprocess.CompletedProcess[str]:
+def begun_again(jobs: QueueAdapter, colour: str, database: Path, limit: int) -> subprocess.CompletedProcess[str]:
     """One more delivery, when the dead worker's lease is over."""
     until(lambda: jobs.state(KEY) not in ("running", "absent"), 60, "the lease of the dead")
     return worker(colour, database, limit)
@@ -110,7 +110,7 @@ def test_a_job_that_raises_is_tried_as_often_as_its_queue_likes() -> None:
 
 def test_nor_is_a_failure_that_is_the_result_confused_with_it() -> None:
     shop = Shop()
-    task = shop.task(policy=JOB.but(failures="store"), max_attempts=1)
+    task = shop.task(policy=JOB.replace(failures="store"), max_attempts=1)
     shop.enqueue(task, "o-7", key=KEY)
     assert shop.work(task) == "receipt of o-7"
 
@@ -137,7 +137,7 @@ def test_without_a_limit_it_is_begun_for_ever() -> None:
     task = shop.task(max_attempts=None)
     shop.enqueue(task, "o-7", key=KEY)
     for _ in range(15):
-        assert shop.safe.execute(task.prepared(KEY, ("o-7",), {}).claim()).granted
+        assert shop.safe.execute(task.build_task(KEY, ("o-7",), {}).build_claim()).granted
         lapse(shop, KEY)
     assert shop.work(task) == "receipt of o-7"
 

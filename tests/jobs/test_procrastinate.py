@@ -7,7 +7,7 @@ import pytest
 from procrastinate.testing import InMemoryConnector
 
 from retrysafe import RetrySafe
-from retrysafe.jobs.procrastinate import MARK, ProcrastinateJobs
+from retrysafe.jobs.procrastinate import LOCK_PREFIX, ProcrastinateJobs
 
 
 class Reports:
@@ -53,11 +53,11 @@ async def test_a_job_that_was_enqueued_is_known_by_its_key(declared: dict[str, o
         first = await reports.jobs.aenqueue(reports.report, ("may",), key="report-may")
         assert first.sent
         (job,) = await reports.app.job_manager.list_jobs_async()
-        assert job.queueing_lock == f"{MARK}report-may"
+        assert job.queueing_lock == f"{LOCK_PREFIX}report-may"
         await reports.work()
         again = await reports.jobs.aenqueue(reports.report, ("may",), key="report-may")
         assert (again.sent, again.result) == (False, "report of may")
         # A second message under the same key, whoever sent it, is the same job.
-        await reports.report.configure(queueing_lock=f"{MARK}report-may").defer_async(month="may")
+        await reports.report.configure(queueing_lock=f"{LOCK_PREFIX}report-may").defer_async(month="may")
         await reports.work()
     assert reports.runs == ["may"]

@@ -31,10 +31,10 @@ SEAM = (
     "stores.registry",
     "stores.threaded",
     "stores.batching",
-    "stores.waking",
+    "stores.notify",
     "stores.wrappers",
     "stores.tiered",
-    "stores.written",
+    "stores.json_records",
 )
 
 # Who may import what of ours. The longest matching prefix counts.
@@ -67,6 +67,8 @@ MAY: dict[str, tuple[str, ...]] = {
     "web.django": (*BASE, *SEAM, "engine", "transactions", *MIDDLE, "stores.sql", "stores.mysql"),
     # The ends may also use the public names, as any user does.
     **dict.fromkeys(TOP, (*BASE, "stores", "engine", "transactions", *MIDDLE, *TOP, "__version__", *retrysafe.__all__)),
+    # Adapters under the names that people try first.
+    **dict.fromkeys(("fastapi", "starlette", "flask", "litestar", "quart", "django"), ("web",)),
     # The reference store is the oracle of the tests.
     "testing": (*BASE, *SEAM, "engine", "stores.memory", "testing"),
     "": (*BASE, *SEAM, "engine", "operations", "transactions", *MIDDLE),

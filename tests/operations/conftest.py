@@ -26,4 +26,4 @@ def w(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pauses between tries are there for other systems to recover; here nobody has to."""
-    monkeypatch.setattr("retrysafe.operations.run.BACKOFF", (0.0, 0.0, 0.0))
+    monkeypatch.setattr("retrysafe.operations.run.BACKOFF_SECONDS", (0.0, 0.0, 0.0))

@@ -64,7 +64,7 @@ class Cursor(sqlite3.Cursor):
         return done
 
 
-class Connection(clock.Connection):
+class Connection(clock.ClockConnection):
     def execute(self, *args: Any) -> Any:
         boundary()
         done = super().execute(*args)

@@ -13,7 +13,7 @@ from retrysafe.core.states import State
 from retrysafe.errors import OperationChanged
 from retrysafe.operations import Stop, Undo
 from retrysafe.operations.announcing import START, UNNAMED, Habits, announce_in, announced_in, further
-from retrysafe.operations.journal import Journal, next_of
+from retrysafe.operations.journal import OperationJournal, describe_next_step
 from tests.operations.world import World
 
 Story = Callable[[dict[str, Any]], Any]
@@ -27,13 +27,22 @@ class Program:
     """The user's code, in a process of its own: steps by name, called in order. `dies`: killed after that one was sent.
     Names in capitals are local steps."""
 
-    def __init__(self, w: World, names: Sequence[str], dies: str = "", story: Story | None = None) -> None:
-        self.w, self.dies = w, dies
+    def __init__(
+        self,
+        w: World,
+        names: Sequence[str],
+        dies: str = "",
+        story: Story | None = None,
+        forms: str = "previous",
+        known: Sequence[str] = ("pick", "pack"),
+        **options: Any,
+    ) -> None:
+        self.w, self.dies, self.options = w, dies, options
         self.names = list(names)
-        self.safe = RetrySafe(w.url, tx=w.safe.tx)
+        self.safe = RetrySafe(w.url, tx=w.safe.tx, forms=forms)  # type: ignore[arg-type]
         self.op = self.safe.operation("shipping")
         self.died: tuple[str, bytes] | None = None
-        self.steps = {name: self.declare(name) for name in sorted({*names, "pick", "pack"})}
+        self.steps = {name: self.declare(name) for name in sorted({*names, *known})}
 
         def body() -> Any:
             if story is not None:
@@ -53,9 +62,17 @@ class Program:
             yield from self.w.insert(tx, name)
             return self.met(name)
 
+        def take_back_foreign(result: Any, *, key: str) -> None:
+            self.w.sent.append(f"undo {name} {result}:{key}")
+
+        def take_back_local(tx: Any, result: Any) -> None:
+            self.w.sent.append(f"undo {name} {result}:")
+
         step: Any = local if name.isupper() else foreign
         step.__name__ = name
-        return (self.op.local if name.isupper() else self.op.foreign)(self.w.coloured(step))
+        undo = self.w.coloured(take_back_local if name.isupper() else take_back_foreign)
+        declare: Any = self.op.local if name.isupper() else self.op.foreign
+        return declare(undo=undo, **({} if name.isupper() else self.options))(self.w.coloured(step))
 
     def met(self, name: str) -> str:
         if name == self.dies:
@@ -136,7 +153,7 @@ def test_the_step_after_a_local_one(w: World, other: list[str], busy: bool) -> N
     if busy:
         first.finish_one_before()
     first.die()
-    assert (w.journal().announced, next_of(w.journal(), "KEEP")) == ("pick", "pick (may have been sent)")
+    assert (w.journal().announced, describe_next_step(w.journal(), "KEEP")) == ("pick", "pick (may have been sent)")
     refuses(w, Program(w, other), "'pick' may have been sent as its step number 2")
     finishes(w, Program(w, ["KEEP", "pick"]))
     assert w.items() == ["KEEP"]
@@ -221,6 +238,6 @@ def test_a_runs_number_announces_its_first_step() -> None:
 
 
 def test_a_journal_keeps_what_is_announced_until_an_entry_follows() -> None:
-    journal = Journal(announced="charge")
-    assert Journal.decode(journal.encode()).announced == "charge"
-    assert b"announced" not in Journal().encode()
+    journal = OperationJournal(announced="charge")
+    assert OperationJournal.decode(journal.encode()).announced == "charge"
+    assert b"announced" not in OperationJournal().encode()

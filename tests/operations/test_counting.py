@@ -15,7 +15,7 @@ from retrysafe import Answer, RetrySafe, Stop, Undo
 from retrysafe.core.states import State
 from retrysafe.errors import NotFinished, OperationError, OutcomeUnknown
 from retrysafe.operations import StepFailed
-from retrysafe.operations.run import pauses
+from retrysafe.operations.run import retry_delays
 from retrysafe.worker.completer import Completer
 from tests.operations.world import Ordering, World, make_world
 
@@ -45,7 +45,7 @@ def test_a_transaction_that_cannot_be_opened_never_undoes_what_was_paid(w: World
         raise ConnectionError("the pool is not open yet")
 
     opened, w.safe.tx = w.safe.tx, closed
-    ordering.op._ground = None
+    ordering.op._tx_binding = None
     for _ in range(4):
         w.age(600)
         with pytest.raises(NotFinished, match="no transaction could be opened"):
@@ -63,9 +63,9 @@ def test_a_death_counts_and_a_shutdown_does_not(w: World) -> None:
         ordering()
     assert (w.state(), w.journal().failed) == (State.RELEASED, 0)
     for _ in range(2):
-        assert w.safe.execute(ordering.op._again(w.record())[1]).granted
+        assert w.safe.execute(ordering.op._build_resume_claim(w.record())[1]).granted
         w.lapse()
-    assert w.journal().failures(w.record().attempt) == 2
+    assert w.journal().count_failures(w.record().attempt) == 2
     ordering.fail["charge"] = [ConnectionError("down")] * 3
     with pytest.raises(OutcomeUnknown, match="gave up after 3 failed attempts"):
         ordering()
@@ -339,6 +339,6 @@ def test_after_its_deadline_a_step_is_not_sent_again(w: World) -> None:
 
 
 def test_the_pauses_are_as_declared() -> None:
-    assert pauses(1) == []
-    assert pauses(5, (0.1, 2.0)) == [0.1, 2.0, 2.0, 2.0]
-    assert len(pauses(8)) == 7
+    assert retry_delays(1) == []
+    assert retry_delays(5, (0.1, 2.0)) == [0.1, 2.0, 2.0, 2.0]
+    assert len(retry_delays(8)) == 7

@@ -10,7 +10,7 @@ from retrysafe import Answer, Undo
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.errors import NotUncertain, OutcomeUnknown, UsageError
-from retrysafe.operations.journal import next_of
+from retrysafe.operations.journal import describe_next_step
 from tests.operations.world import World
 
 
@@ -63,7 +63,7 @@ def stuck(w: World, find: Any = None) -> tuple[Print, Record]:
 def test_the_ledger_names_the_step_and_what_comes_next(w: World) -> None:
     _, record = stuck(w)
     journal = w.journal()
-    assert next_of(journal, record.point) == "label (may have been sent)"
+    assert describe_next_step(journal, record.point) == "label (may have been sent)"
     assert [(entry.step, entry.state, "down" in entry.error) for entry in journal.entries] == [
         ("charge", "done", False),
         ("label", "begun", True),

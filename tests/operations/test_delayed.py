@@ -26,7 +26,7 @@ LATER = range(5)
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resending, "PAUSES", (0.0, 0.0, 0.0, 0.0))
+    monkeypatch.setattr(resending, "RESEND_DELAYS_SECONDS", (0.0, 0.0, 0.0, 0.0))
 
 
 class Story:

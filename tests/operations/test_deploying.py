@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from retrysafe import Answer, Key, RetrySafe
-from retrysafe.core.fingerprint import of_request
+from retrysafe.core.fingerprint import fingerprint_http
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.errors import FingerprintMismatch, NotFinished, OperationChanged
-from retrysafe.operations.steps import hints
+from retrysafe.operations.steps import read_type_hints
 from tests.opening import COLOURS
 from tests.operations.world import World, make_world
 
@@ -309,20 +309,22 @@ class OtherDefault:
 def test_over_http_the_same_bytes_are_the_same_request(w: World, forms: str) -> None:
     """However this code reads them: here a default was changed, so the arguments are others."""
     shop = new_shop()
-    request = of_request("POST", "/orders", "", "application/json", [b'{"item":"tea","cents":5}'])
+    request = fingerprint_http("POST", "/orders", "", "application/json", [b'{"item":"tea","cents":5}'])
     key = Key("k", "account", request=request)
     first = Code(w, shop, "field added", forms)
     assert w.run(first.op(WithNote("tea", 5), key=key)).status == 201
     first.close()
     newer = Code(w, shop, "field added", forms)
     newer.op._body.__annotations__["o"] = OtherDefault  # type: ignore[union-attr]
-    hints.cache_clear()
+    read_type_hints.cache_clear()
     if forms == "current":
         assert w.run(newer.op(OtherDefault("tea", 5), key=key)).status == 201
     else:
         with pytest.raises(FingerprintMismatch):
             w.run(newer.op(OtherDefault("tea", 5), key=key))
-    other = Key("k", "account", request=of_request("POST", "/orders", "", "application/json", [b'{"item":"milk"}']))
+    other = Key(
+        "k", "account", request=fingerprint_http("POST", "/orders", "", "application/json", [b'{"item":"milk"}'])
+    )
     with pytest.raises(FingerprintMismatch):
         w.run(newer.op(OtherDefault("milk", 5), key=other))
     newer.close()
@@ -333,7 +335,7 @@ def test_over_http_the_same_bytes_are_the_same_request(w: World, forms: str) -> 
 def test_both_forms_of_a_request_are_accepted(w: World, forms: str) -> None:
     """What one setting wrote the other finds: the setting can be changed under a running shop."""
     shop = new_shop()
-    key = Key("k", "account", request=of_request("POST", "/orders", "", "application/json", [b"{}"]))
+    key = Key("k", "account", request=fingerprint_http("POST", "/orders", "", "application/json", [b"{}"]))
     first = Code(w, shop, "none", forms)
     assert w.run(first.op(OrderIn("tea", 5), key=key)).status == 201
     first.close()

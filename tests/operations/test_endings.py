@@ -547,9 +547,9 @@ class Lossy:
     """A source of transactions whose commits are carried out, and some of whose replies are lost."""
 
     def __init__(self, w: World, lost: list[bool]) -> None:
-        from retrysafe.transactions.sources import source
+        from retrysafe.transactions.sources import find_source
 
-        self._inner: Any = source(w.transactions(), w.colour)  # type: ignore[call-overload]
+        self._inner: Any = find_source(w.transactions(), w.colour)  # type: ignore[call-overload]
         self._lost = lost
         self._async = w.colour == "async"
 

@@ -136,6 +136,130 @@ def test_a_step_that_commits_and_then_meets_an_sql_error_is_not_run_again(w: Wor
     assert w.items() == ["kept"]
 
 
+@pytest.mark.parametrize("error", [TimeoutError("mail server"), FileNotFoundError(2, "template.html")])
+def test_a_step_that_commits_and_then_meets_an_error_of_another_system_is_not_run_again(
+    w: World, error: Exception
+) -> None:
+    """It looks like a lost connection, and is none of ours: the connection can be asked."""
+    op = w.safe.operation("split")
+
+    @w.local(op)
+    def splits(tx: Any) -> Answer:
+        yield from w.insert(tx, "kept")
+        if w.store == "postgres":
+            yield lambda: tx.execute("COMMIT")
+        else:
+            yield tx.commit
+        raise error
+
+    @w.body(op)
+    def body() -> Answer:
+        return (yield splits)
+
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown):
+            w.run(op(key="k"))
+        assert (w.state(), w.items()) == (State.UNCERTAIN, ["kept"])
+
+
+def test_a_step_that_meets_an_error_of_another_system_without_a_commit_is_tried_again(w: World) -> None:
+    op = w.safe.operation("tries")
+    ran: list[int] = []
+
+    @w.local(op)
+    def mails(tx: Any) -> Answer:
+        yield from w.insert(tx, "kept")
+        ran.append(1)
+        if len(ran) == 1:
+            raise TimeoutError("mail server")
+        return Answer(200, {})
+
+    @w.body(op)
+    def body() -> Answer:
+        return (yield mails)
+
+    assert w.run(op(key="k")).status == 200
+    assert (len(ran), w.items()) == (2, ["kept"])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_step_that_commits_and_closes_its_connection_is_not_run_again(w: World, fails: bool) -> None:
+    """Nobody can be asked then. A file has no connection that breaks by itself: the step has closed it."""
+    if w.store != "sqlite":
+        pytest.skip("a server's connection may be closed by others; what was committed on it is not known yet")
+    op = w.safe.operation("split")
+
+    @w.local(op)
+    def splits(tx: Any) -> Answer:
+        yield from w.insert(tx, "kept")
+        yield tx.commit
+        yield tx.close
+        if fails:
+            raise ValueError("after the commit")
+        return Answer(200, {})
+
+    @w.body(op)
+    def body() -> Answer:
+        return (yield splits)
+
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown):
+            w.run(op(key="k"))
+        assert (w.state(), w.items()) == (State.UNCERTAIN, ["kept"])
+
+
+def test_a_step_that_commits_and_then_finds_the_file_locked_is_not_run_again(w: World) -> None:
+    """Being busy undoes nothing on SQLite, so its transaction can be asked."""
+    if w.store != "sqlite":
+        pytest.skip("only SQLite has one lock for the whole file")
+    op = w.safe.operation("split")
+
+    @w.local(op)
+    def splits(tx: Any) -> Answer:
+        yield from w.insert(tx, "kept")
+        yield tx.commit
+        yield lambda: tx.execute("PRAGMA busy_timeout = 0")
+        w.sql("BEGIN IMMEDIATE")
+        try:
+            yield from w.insert(tx, "locked out")
+        finally:
+            w.sql("ROLLBACK")
+        return Answer(200, {})
+
+    @w.body(op)
+    def body() -> Answer:
+        return (yield splits)
+
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown):
+            w.run(op(key="k"))
+        assert (w.state(), w.items()) == (State.UNCERTAIN, ["kept"])
+
+
+def test_a_step_that_commits_and_returns_what_cannot_be_stored_is_not_run_again(w: World) -> None:
+    """ "It was rolled back, so nothing happened" would not be true."""
+    op = w.safe.operation("split")
+
+    @w.local(op)
+    def splits(tx: Any) -> Any:
+        yield from w.insert(tx, "kept")
+        if w.store == "postgres":
+            yield lambda: tx.execute("COMMIT")
+        else:
+            yield tx.commit
+        return object()
+
+    @w.body(op)
+    def body() -> Answer:
+        yield splits
+        return Answer(200, {})
+
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown):
+            w.run(op(key="k"))
+        assert (w.state(), w.items()) == (State.UNCERTAIN, ["kept"])
+
+
 def test_a_lease_that_lapsed_is_not_taken_while_its_owner_lives(w: World) -> None:
     """The heartbeat renews: the second caller is told to wait however long the first takes."""
     ordering = Ordering(w)

@@ -13,22 +13,30 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from retrysafe import Answer
 from retrysafe.operations import blocks
-from retrysafe.operations.journal import BY_CALL, BY_PLACE, TO_UNDO, Entry, EntryState, Journal, point_of
+from retrysafe.operations.journal import (
+    BY_CALL,
+    BY_PLACE,
+    TO_UNDO,
+    EntryState,
+    OperationJournal,
+    StepEntry,
+    format_recovery_point,
+)
 
-ENTRIES = (Entry("a", "done", at=3, given="0123"), Entry("b", "begun"), Entry("a", "done"))
+ENTRIES = (StepEntry("a", "done", at=3, given="0123"), StepEntry("b", "begun"), StepEntry("a", "done"))
 
 
 @pytest.mark.parametrize("rule", [BY_PLACE, BY_CALL])
 def test_it_comes_back_as_it_was(rule: int) -> None:
     counts = {"left": 2, "counted": 3, "failed": 1, "failed_at": 9}
-    journal = Journal(ENTRIES, Answer(409, b"\xff", {"x": "y"}), "why", 7, rule, **counts)
-    assert Journal.decode(journal.encode()) == journal
-    assert Journal.decode(Journal(rule=rule).encode()) == Journal(rule=rule)
+    journal = OperationJournal(ENTRIES, Answer(409, b"\xff", {"x": "y"}), "why", 7, rule, **counts)
+    assert OperationJournal.decode(journal.encode()) == journal
+    assert OperationJournal.decode(OperationJournal(rule=rule).encode()) == OperationJournal(rule=rule)
 
 
 def test_the_release_before_reads_what_it_knows() -> None:
     """Version 1, seven parts to an entry, and beside it only what it never looks at."""
-    whole = json.loads(Journal(ENTRIES, left=2, counted=2, failed=1).encode())
+    whole = json.loads(OperationJournal(ENTRIES, left=2, counted=2, failed=1).encode())
     assert whole["v"] == 1
     assert [len(entry) for entry in whole["entries"]] == [7, 7, 7]
     assert {"v", "entries", "undoing", "cause", "at"} <= whole.keys()
@@ -36,15 +44,19 @@ def test_the_release_before_reads_what_it_knows() -> None:
 
 def test_what_the_release_before_wrote_is_read() -> None:
     older = b'{"v":1,"entries":[["a","done","","1",3,"",0]],"undoing":null,"cause":"","at":5}'
-    journal = Journal.decode(older)
-    assert journal == Journal((Entry("a", "done", "", "1", 3),), at=5)
-    assert journal.failures(4) == 4, "it did not count failures: every attempt is one"
+    journal = OperationJournal.decode(older)
+    assert journal == OperationJournal((StepEntry("a", "done", "", "1", 3),), at=5)
+    assert journal.count_failures(4) == 4, "it did not count failures: every attempt is one"
 
 
 def test_calls_are_numbered_by_the_rule() -> None:
-    assert [Journal(ENTRIES).number(entry.step, place) for place, entry in enumerate(ENTRIES)] == [0, 1, 2]
-    by_call = Journal(ENTRIES, rule=BY_CALL)
-    assert [by_call.number(entry.step, place) for place, entry in enumerate(ENTRIES)] == [0, 0, 1]
+    assert [OperationJournal(ENTRIES).call_number(entry.step, place) for place, entry in enumerate(ENTRIES)] == [
+        0,
+        1,
+        2,
+    ]
+    by_call = OperationJournal(ENTRIES, rule=BY_CALL)
+    assert [by_call.call_number(entry.step, place) for place, entry in enumerate(ENTRIES)] == [0, 0, 1]
 
 
 def test_an_entry_is_put_into_words_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,31 +69,31 @@ def test_an_entry_is_put_into_words_once(monkeypatch: pytest.MonkeyPatch) -> Non
         return dumps(value, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr("retrysafe.operations.journal.json.dumps", counted)
-    journal, steps = Journal(), 200
+    journal, steps = OperationJournal(), 200
     for place in range(steps):
-        journal = journal.with_entry(place, Entry("a", "done", result=str(place)))
+        journal = journal.with_entry(place, StepEntry("a", "done", result=str(place)))
         journal.encode()
     assert len(written) == 2 * steps, "one entry and the rest of the journal for each commit"
-    assert Journal.decode(journal.encode()) == journal
+    assert OperationJournal.decode(journal.encode()) == journal
 
 
 def test_a_commit_costs_the_same_however_long_the_journal_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is done for each entry at each commit, counted: it must not grow with the journal. Forwards, an entry is
     begun and then done; backwards, each is marked twice."""
     asked: list[str] = []
-    text = Entry.text
+    text = StepEntry.encode
 
-    def counted(entry: Entry) -> str:
+    def counted(entry: StepEntry) -> str:
         asked.append(entry.step)
         return text(entry)
 
-    monkeypatch.setattr(Entry, "text", counted)
-    journal, cost = Journal(rule=BY_CALL), []
+    monkeypatch.setattr(StepEntry, "encode", counted)
+    journal, cost = OperationJournal(rule=BY_CALL), []
     for place in range(1_000):
         asked.clear()
-        journal = journal.with_entry(place, Entry("a", "begun", given="00"))
-        journal.number("a", place)
-        journal = journal.with_entry(place, journal.entries[place].but(state="done", result="1")).but(at=place)
+        journal = journal.with_entry(place, StepEntry("a", "begun", given="00"))
+        journal.call_number("a", place)
+        journal = journal.with_entry(place, journal.entries[place].replace(state="done", result="1")).but(at=place)
         journal.encode()
         cost.append(len(asked))
     assert max(cost) <= 2 * blocks.SIZE
@@ -90,14 +102,14 @@ def test_a_commit_costs_the_same_however_long_the_journal_is(monkeypatch: pytest
     for place in reversed(range(1_000)):
         asked.clear()
         for state in ("undoing", "undone"):
-            journal = journal.with_entry(place, journal.entries[place].but(state=state))
-            point_of(journal)
+            journal = journal.with_entry(place, journal.entries[place].replace(state=state))
+            format_recovery_point(journal)
             journal.encode()
         cost.append(len(asked))
     assert max(cost) <= 4 * blocks.SIZE
 
 
-def whole(journal: Journal) -> bytes:
+def whole(journal: OperationJournal) -> bytes:
     """How a journal reads, told at once and from the beginning: the definition."""
     parts = [[e.step, e.state, e.args, e.result, e.at, e.error, e.undo_at] for e in journal.entries]
     undoing = journal.undoing and [journal.undoing.status, journal.undoing.body.decode("latin-1"), []]
@@ -110,7 +122,13 @@ def whole(journal: Journal) -> bytes:
 
 TEXTS = st.text(max_size=3)
 SOME = st.builds(
-    Entry, st.sampled_from("abc"), st.sampled_from(get_args(EntryState)), TEXTS, TEXTS, st.integers(0, 9), given=TEXTS
+    StepEntry,
+    st.sampled_from("abc"),
+    st.sampled_from(get_args(EntryState)),
+    TEXTS,
+    TEXTS,
+    st.integers(0, 9),
+    given=TEXTS,
 )
 
 
@@ -121,23 +139,23 @@ class Writing(RuleBasedStateMachine):
         super().__init__()
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(blocks, "SIZE", 3)
-        self.journal = Journal(rule=BY_CALL)
+        self.journal = OperationJournal(rule=BY_CALL)
 
     def teardown(self) -> None:
         self.patch.undo()
 
     @rule(entries=st.lists(SOME, min_size=1, max_size=5))
-    def append(self, entries: list[Entry]) -> None:
+    def append(self, entries: list[StepEntry]) -> None:
         for entry in entries:
             self.journal = self.journal.with_entry(len(self.journal.entries), entry)
 
     @rule(entry=SOME, data=st.data())
-    def change(self, entry: Entry, data: st.DataObject) -> None:
+    def change(self, entry: StepEntry, data: st.DataObject) -> None:
         place = data.draw(st.integers(0, len(self.journal.entries)))
         self.journal = self.journal.with_entry(place, entry)
 
     @rule(entries=st.lists(SOME, max_size=8))
-    def replace_all(self, entries: list[Entry]) -> None:
+    def replace_all(self, entries: list[StepEntry]) -> None:
         self.journal = replace(self.journal, entries=tuple(entries))
 
     @rule(at=st.integers(0, 9), cause=TEXTS)
@@ -151,16 +169,20 @@ class Writing(RuleBasedStateMachine):
     @rule()
     def write(self) -> None:
         assert self.journal.encode() == whole(self.journal)
-        assert Journal.decode(self.journal.encode()) == self.journal
+        assert OperationJournal.decode(self.journal.encode()) == self.journal
 
     @rule(data=st.data(), step=st.sampled_from("abc"))
     def count(self, data: st.DataObject, step: str) -> None:
         place = data.draw(st.integers(0, len(self.journal.entries)))
         before = self.journal.entries[:place]
-        assert self.journal.number(step, place) == sum(entry.step == step for entry in before)
+        assert self.journal.call_number(step, place) == sum(entry.step == step for entry in before)
         undoing = replace(self.journal.but(), undoing=Answer(409))
         left = sum(entry.state in TO_UNDO for entry in self.journal.entries)
-        assert point_of(undoing) == point_of(self.journal.but(undoing=Answer(409))) == f"undoing: {left} left"
+        assert (
+            format_recovery_point(undoing)
+            == format_recovery_point(self.journal.but(undoing=Answer(409)))
+            == f"undoing: {left} left"
+        )
 
 
 TestWriting = Writing.TestCase

@@ -74,7 +74,7 @@ def test_a_renewal_that_takes_as_long_as_the_lease_begins_no_call(w: World, monk
         slow[0] += 1
         self.until = asked + 2.0  # of all that was asked for, this much is left
 
-    monkeypatch.setattr(Lease, "renewed", late)
+    monkeypatch.setattr(Lease, "record_renewal", late)
     with pytest.raises(NotFinished, match="too slowly"):
         w.run(op(key="k"))
     assert (w.sent, slow[0] >= 1) == ([], True)
@@ -82,7 +82,7 @@ def test_a_renewal_that_takes_as_long_as_the_lease_begins_no_call(w: World, monk
 
 def test_without_a_lease_a_call_is_nobody_s_business() -> None:
     """Jobs are sent that way."""
-    assert calls.begin(None, calls.Call(lambda: "sent", math.inf)) == "sent"
+    assert calls.begin_call(None, calls.CallFunction(lambda: "sent", math.inf)) == "sent"
 
 
 def test_all_modules_count_by_one_clock() -> None:

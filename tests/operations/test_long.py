@@ -12,7 +12,7 @@ from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.errors import StoreError
 from retrysafe.operations import Operation
-from retrysafe.operations.journal import Journal
+from retrysafe.operations.journal import OperationJournal
 from retrysafe.worker.completer import Completer
 from tests.opening import unique, with_option
 
@@ -62,7 +62,7 @@ def test_one_that_does_not_fit_says_what_to_change(request: pytest.FixtureReques
                 op(40, key="k")
             (record,) = safe.execute(List()).records
             assert (record.state, record.attempt) == (State.CLAIMED, attempt)
-            entries = Journal.decode(record.progress).entries
+            entries = OperationJournal.decode(record.progress).entries
             assert 2 < len(entries) < 40
             assert len(set(sent)) == len(entries) + 1
             assert len(sent) == len(entries) + attempt

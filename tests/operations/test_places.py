@@ -114,9 +114,9 @@ def outside(other: World, w: World) -> Any:
     """On PostgreSQL the two worlds share a database: another installation's tables there are no other database."""
     w.safe.tx = other.safe.tx
     w.sql(f"UPDATE {w.keys.removesuffix('_keys')}_meta SET value = 'somebody else' WHERE name = 'install'")
-    from retrysafe.transactions.place import place
+    from retrysafe.transactions.tx_context import build_tx_context
 
-    place(w.safe).known.install = "as it was"
+    build_tx_context(w.safe).install_id.value = "as it was"
     return pytest.raises(NotSameDatabase)
 
 
@@ -224,7 +224,7 @@ def test_the_store_may_lag_behind_the_receipts(elsewhere: Elsewhere, where: str,
 
     op = inserting(elsewhere.safe, meet)
     # A process that was killed writes nothing down on its way out.
-    monkeypatch.setattr("retrysafe.operations.flow.interrupted", lambda *args: iter(()))
+    monkeypatch.setattr("retrysafe.operations.flow.settle_interrupted", lambda *args: iter(()))
     with pytest.raises(Killed):
         op("a", key="k")
     lapse(elsewhere)
@@ -265,7 +265,7 @@ def test_a_local_step_before_the_others_does_not_run_them_again(elsewhere: Elsew
 
     op = declare(elsewhere.safe, False, True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("retrysafe.operations.flow.interrupted", lambda *args: iter(()))
+        patch.setattr("retrysafe.operations.flow.settle_interrupted", lambda *args: iter(()))
         with pytest.raises(Killed):
             op(key="k")
     lapse(elsewhere)
@@ -280,10 +280,51 @@ def test_a_local_step_before_the_others_does_not_run_them_again(elsewhere: Elsew
     assert elsewhere.items() == ["one", "two"]
 
 
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_person_undoes_a_step_that_the_store_was_not_told_of(elsewhere: Elsewhere, committed: bool) -> None:
+    """Its receipt is in the user's database, or its owner is still on the way to it: in either case nothing is left."""
+
+    def declare(safe: RetrySafe, dies: bool) -> Operation:
+        op = safe.operation("undone")
+
+        def remove(tx: sqlite3.Connection, item: str, result: str | None) -> None:
+            tx.execute("DELETE FROM items WHERE item = ?", (item,))
+
+        @op.local(undo=remove)
+        def insert(tx: sqlite3.Connection, item: str) -> str:
+            if dies and not committed:
+                raise Killed
+            tx.execute("INSERT INTO items VALUES (?)", (item,))
+            return item
+
+        @op.body
+        def body() -> Answer:
+            insert("a")
+            if dies:
+                raise Killed
+            return Answer(200, {})
+
+        return op
+
+    op = declare(elsewhere.safe, True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("retrysafe.operations.flow.settle_interrupted", lambda *args: iter(()))
+        with pytest.raises(Killed):
+            op(key="k")
+    assert elsewhere.items() == (["a"] if committed else [])
+    lapse(elsewhere)
+    (record,) = elsewhere.safe.execute(List()).records
+    other = elsewhere.open()
+    assert declare(other, False).undo_id(record.id, because="cancelled").answer.status == 409
+    other.close()
+    assert elsewhere.items() == []
+    receipts = [step for (step,) in elsewhere.sql("SELECT step FROM retrysafe_receipts")]
+    assert "0:insert" in receipts, "an owner that was taken over, and does not know it, finds it barred"
+
+
 def lapse(elsewhere: Elsewhere) -> None:
     """Nobody holds it any more: the dead owner's lease is given up in its name."""
-    (record,) = elsewhere.safe.execute(List()).records
-    assert record.state is State.CLAIMED
+    (record,) = elsewhere.safe.execute(List(state=State.CLAIMED)).records
     where = (record.advances + 1, record.point, record.progress)
     assert elsewhere.safe.execute(Advance(record.id, record.fence, *where, "resume", 0))
 
@@ -338,6 +379,34 @@ def test_after_an_undo_a_late_owner_cannot_run_its_next_step(elsewhere: Elsewher
         op("a", key="k")
     assert elsewhere.items() == []
     other.close()
+
+
+class Died(BaseException):
+    """The process ended here."""
+
+
+def test_an_undo_that_died_before_it_barred_the_late_owner(
+    elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I24: it is committed that the operation goes back, and the one that committed it is killed. The next one leaves the
+    empty receipt that a late owner of the next local step meets."""
+
+    def undoes(step: str) -> None:
+        if step == "call":
+            raise Undo(409, {})
+
+    def dies(run: Any, tx: Any) -> Any:
+        raise Died
+
+    undoer = inserting(elsewhere.safe, undoes, undo=lambda tx, item: None)
+    with monkeypatch.context() as patch:
+        patch.setattr("retrysafe.operations.undoing.block_late_steps", dies)
+        with pytest.raises(Died):
+            undoer("a", key="k")
+    lapse(elsewhere)
+    assert undoer("a", key="k").status == 409
+    barred = [step.partition(":")[2] for (step,) in elsewhere.sql("SELECT step FROM retrysafe_receipts")]
+    assert "finish" in barred
 
 
 def test_stage_is_refused_where_the_outbox_is_not_in_the_users_database(elsewhere: Elsewhere) -> None:

@@ -15,12 +15,12 @@ from retrysafe import Answer, RetrySafe
 from retrysafe.core.ops import List, Lookup, Suspect
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
-from retrysafe.core.times import micros
+from retrysafe.core.times import duration_to_micros
 from retrysafe.errors import LeaseLost, NotFinished
 from retrysafe.operations import Operation, Undo, receipts
 from retrysafe.operations.receipts import KEPT, LATEST, RECORD, START, is_orphan, list_named, may_go
 from retrysafe.stores.registry import open_store
-from retrysafe.stores.sql.names import names
+from retrysafe.stores.sql.names import build_names
 from retrysafe.transactions.base import SQLITE
 from retrysafe.worker import Worker
 from retrysafe.worker.receipts import Cleared, Clearer
@@ -108,7 +108,7 @@ def ended(shop: Shop) -> Record:
 
 def test_only_a_run_that_was_completed_long_ago_may_go(shop: Shop) -> None:
     record = ended(shop)
-    late = record.completed + micros(KEPT)
+    late = record.completed + duration_to_micros(KEPT)
     assert may_go(record, record.run, late)
     assert not may_go(record, record.run, late - 1)
     for state in State:
@@ -120,10 +120,10 @@ def test_only_a_run_that_was_completed_long_ago_may_go(shop: Shop) -> None:
 
 def test_an_owner_is_refused_long_before_its_receipts_go() -> None:
     """And both before a store may forget that the operation was completed."""
-    from retrysafe.core.moves import KEPT_AFTER_COMPLETION
+    from retrysafe.core.moves import KEPT_AFTER_COMPLETION_MICROS
 
     assert LATEST < KEPT
-    assert micros(KEPT) < KEPT_AFTER_COMPLETION
+    assert duration_to_micros(KEPT) < KEPT_AFTER_COMPLETION_MICROS
 
 
 # Going -----------------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def leave(shop: Shop, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     shop.meet = fails
     if how == "claimed":
-        monkeypatch.setattr("retrysafe.operations.flow.interrupted", lambda *args: iter(()))
+        monkeypatch.setattr("retrysafe.operations.flow.settle_interrupted", lambda *args: iter(()))
     with pytest.raises((Dies, NotFinished)):
         shop.op("a", key="k")
     shop.meet = lambda step: None
@@ -234,7 +234,7 @@ def test_what_this_code_cannot_read_is_left_alone(shop: Shop) -> None:
 
 
 def test_the_old_ones_are_found_by_an_index(shop: Shop) -> None:
-    statement = next(list_named(SQLITE, names(), START, 10))
+    statement = next(list_named(SQLITE, build_names(), START, 10))
     db = sqlite3.connect(shop.path)
     plan = db.execute(f"EXPLAIN QUERY PLAN {statement.sql}", {**statement.values, "now": 1}).fetchall()
     db.close()

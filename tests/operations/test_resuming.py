@@ -10,7 +10,7 @@ from retrysafe import Answer, Policy
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.errors import InProgress, NotFinished, RunOver, UsageError
-from retrysafe.worker.completer import Completed, Completer
+from retrysafe.worker.completer import Completer, CompleterCounts
 from tests.operations.world import Charge, Ordering, World
 
 WORKER = Policy(failures="release", start="worker")
@@ -146,5 +146,5 @@ def test_a_first_attempt_that_died_is_not_older_than_itself(w: World) -> None:
         *(died.point, died.progress),
     )
     w.age(600)
-    assert Completer(w.safe, grace=0).run_once() == Completed(1, 0, 0)
+    assert Completer(w.safe, grace=0).run_once() == CompleterCounts(1, 0, 0)
     assert (len(w.sent), len({*w.sent})) == (2, 1)

@@ -12,7 +12,7 @@ from retrysafe.core.ops import List, Resolve
 from retrysafe.core.states import State
 from retrysafe.errors import NotFinished, OutcomeUnknown
 from retrysafe.operations import Undo
-from retrysafe.operations.journal import Journal
+from retrysafe.operations.journal import OperationJournal
 from tests.operations.world import Charge, OrderIn, World
 
 
@@ -255,7 +255,7 @@ def test_five_steps_every_failing_step_with_every_set_of_failing_undos(how: str)
         except OutcomeUnknown:
             answer = None
         (record,) = [r for r in safe.execute(List(limit=1000)).records if r.target == op.target]
-        journal = Journal.decode(record.progress)
+        journal = OperationJournal.decode(record.progress)
         began = list(STEPS[: STEPS.index(step) + 1]) if step else list(STEPS)
         assert [entry.step for entry in journal.entries] == began
         if step is None:

@@ -8,7 +8,7 @@ from retrysafe import Answer, Policy
 from retrysafe.core.states import State
 from retrysafe.errors import FingerprintMismatch, NotFinished, OutcomeUnknown, UsageError
 from retrysafe.operations import Accepted
-from retrysafe.worker.completer import Completed, Completer
+from retrysafe.worker.completer import Completer, CompleterCounts
 from tests.operations.world import OrderIn, Ordering, World
 
 WORKER = Policy(failures="release", start="worker")
@@ -25,7 +25,7 @@ def test_it_is_accepted_and_the_worker_runs_it(w: World) -> None:
     assert (first.key, first.target, len(first.id)) == ("k", "create_order@1", 64)
     assert ordering().id == first.id
     assert (w.state(), w.record().attempt, w.items()) == (State.CLAIMED, 1, [])
-    assert Completer(w.safe).run_once() == Completed(1, 0, 0)
+    assert Completer(w.safe).run_once() == CompleterCounts(1, 0, 0)
     assert ordering() == Answer(201, {"order": 1, "charge": "ch_0"})
     assert (w.items(), len(w.sent)) == (["a"], 1)
 
@@ -45,7 +45,7 @@ def test_waiting_for_the_worker_does_not_age_its_keys(w: World) -> None:
     ordering = Ordering(w, policy=WORKER)
     ordering()
     w.age(2 * 86_400)
-    assert Completer(w.safe).run_once() == Completed(1, 0, 0)
+    assert Completer(w.safe).run_once() == CompleterCounts(1, 0, 0)
     assert len(w.sent) == 1
 
 
@@ -60,7 +60,7 @@ def test_who_asks_for_what_is_uncertain_is_told(w: World) -> None:
     ordering = Ordering(w, policy=WORKER, max_attempts=1)
     ordering.fail["charge"] = [ConnectionError("down")] * 3
     ordering()
-    assert Completer(w.safe).run_once() == Completed(0, 1, 0)
+    assert Completer(w.safe).run_once() == CompleterCounts(0, 0, 0, dead=1)
     with pytest.raises(OutcomeUnknown):
         ordering()
 
@@ -83,10 +83,10 @@ def test_the_completer_waits_for_the_client_then_goes_on(w: World) -> None:
     ordering = Ordering(w)
     _, claim = ordering.op.prepare((OrderIn("a", 5),), {}, "k")
     assert w.safe.execute(claim).granted
-    assert Completer(w.safe, grace=0).run_once() == Completed(0, 0, 0)
+    assert Completer(w.safe, grace=0).run_once() == CompleterCounts(0, 0, 0)
     w.sql(f"UPDATE {w.keys} SET lease_until = started + 1")
-    assert Completer(w.safe, grace=3600).run_once() == Completed(0, 0, 0)
-    assert Completer(w.safe, grace=0).run_once() == Completed(1, 0, 0)
+    assert Completer(w.safe, grace=3600).run_once() == CompleterCounts(0, 0, 0)
+    assert Completer(w.safe, grace=0).run_once() == CompleterCounts(1, 0, 0)
     assert w.items() == ["a"]
 
 
@@ -96,12 +96,13 @@ def test_the_completer_backs_off_and_ends(w: World) -> None:
     ordering.fail["charge"] = [ConnectionError("down")] * 99
     with pytest.raises(NotFinished):
         ordering()
-    assert Completer(w.safe).run_once() == Completed(0, 0, 0), "not before two seconds have passed"
+    assert Completer(w.safe).run_once() == CompleterCounts(0, 0, 0), "not before two seconds have passed"
     rounds = []
     for _ in range(5):
         w.age(600)
         rounds.append(Completer(w.safe, backoff=now_due).run_once())
-    assert rounds == [Completed(0, 1, 0)] * 3 + [Completed(0, 0, 0)] * 2
+    tried, dead, nothing = CompleterCounts(0, 1, 0), CompleterCounts(0, 0, 0, dead=1), CompleterCounts(0, 0, 0)
+    assert rounds == [tried, tried, dead, nothing, nothing]
     assert (w.state(), w.record().attempt, len(w.sent)) == (State.UNCERTAIN, 4, 12)
 
 
@@ -111,7 +112,7 @@ def test_an_operation_that_kills_every_process_is_given_to_a_person(w: World) ->
         _, claim = ordering.op.prepare((OrderIn("a", 5),), {}, "k")
         assert w.safe.execute(claim).granted
         w.lapse()
-    assert Completer(w.safe, grace=0).run_once() == Completed(0, 0, 0, 1)
+    assert Completer(w.safe, grace=0).run_once() == CompleterCounts(0, 0, 0, 1)
     assert w.state() is State.UNCERTAIN
     assert w.record().note == "dead letter: 3 attempts of create_order died at 'the start'"
-    assert Completer(w.safe, grace=0).run_once() == Completed(0, 0, 0, 0)
+    assert Completer(w.safe, grace=0).run_once() == CompleterCounts(0, 0, 0, 0)

@@ -20,8 +20,8 @@ from tests.operations.world import World, make_world
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resending, "PAUSES", (0.0, 0.0, 0.0, 0.0))
-    monkeypatch.setattr(resending, "AT_MOST", 0.2)
+    monkeypatch.setattr(resending, "RESEND_DELAYS_SECONDS", (0.0, 0.0, 0.0, 0.0))
+    monkeypatch.setattr(resending, "RESEND_LIMIT_SECONDS", 0.2)
 
 
 @pytest.fixture(params=COLOURS)

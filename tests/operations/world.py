@@ -23,9 +23,9 @@ from retrysafe.core.jobs import ListJobs, StagedJob
 from retrysafe.core.ops import List
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
-from retrysafe.core.times import micros
+from retrysafe.core.times import duration_to_micros
 from retrysafe.operations import Operation, stage
-from retrysafe.operations.journal import Journal
+from retrysafe.operations.journal import OperationJournal
 from retrysafe.testing.driver import LoopThread
 from tests.opening import patient, unique, with_option
 
@@ -151,10 +151,11 @@ class World:
 
     def age(self, seconds: float) -> None:
         """Time passes by the store's clock: everything that is written down happened so much earlier."""
-        record, past = self.record(), micros(seconds)
-        journal = Journal.decode(record.progress)
+        record, past = self.record(), duration_to_micros(seconds)
+        journal = OperationJournal.decode(record.progress)
         entries = tuple(
-            each.but(at=each.at - past, undo_at=each.undo_at - past if each.undo_at else 0) for each in journal.entries
+            each.replace(at=each.at - past, undo_at=each.undo_at - past if each.undo_at else 0)
+            for each in journal.entries
         )
         failed_at = max(journal.failed_at - past, 1) if journal.failed_at else 0
         older = replace(
@@ -176,8 +177,8 @@ class World:
     def state(self) -> State:
         return self.record().state
 
-    def journal(self) -> Journal:
-        return Journal.decode(self.record().progress)
+    def journal(self) -> OperationJournal:
+        return OperationJournal.decode(self.record().progress)
 
     def states(self) -> dict[str, str]:
         return {entry.step: entry.state for entry in self.journal().entries}

@@ -15,7 +15,7 @@ import pytest
 
 from retrysafe.core.ops import Claim, ClaimReply
 from retrysafe.core.states import State
-from retrysafe.stores.sql.plans import Plans
+from retrysafe.stores.sql.plans import SqlPlans
 from retrysafe.testing import Do
 from retrysafe.testing.builders import claim, complete, record_of, release, renew
 from tests.opening import COLOURS, open_do, open_migrated, store_url
@@ -39,9 +39,9 @@ class Between:
         self._patch = monkeypatch
 
     def claim(self, mine: Claim, move: Callable[[], object]) -> ClaimReply:
-        real, moved = Plans._insert_or_read, []
+        real, moved = SqlPlans._insert_or_read, []
 
-        def looked(plans: Plans, op: Claim, *rest: Any) -> Any:
+        def looked(plans: SqlPlans, op: Claim, *rest: Any) -> Any:
             found = yield from real(plans, op, *rest)
             if op == mine and not moved:
                 assert found is not None
@@ -50,7 +50,7 @@ class Between:
             return found
 
         with self._patch.context() as patched:
-            patched.setattr(Plans, "_insert_or_read", looked)
+            patched.setattr(SqlPlans, "_insert_or_read", looked)
             reply: ClaimReply = self.do(mine)
         assert moved, "the claim never looked"
         return reply

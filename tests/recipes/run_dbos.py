@@ -11,11 +11,11 @@ import sys
 
 from examples.recipes import durable_dbos
 
-from retrysafe.engine.events import Event
+from retrysafe.engine.events import RecordEvent
 
 
 def main(store: str, provider: str, dies: str, lease: str, port: str) -> None:
-    def on_event(event: Event) -> None:
+    def on_event(event: RecordEvent) -> None:
         if event.name == "completed" and event.target.endswith(f".{dies}"):
             os.kill(os.getpid(), signal.SIGKILL)
 

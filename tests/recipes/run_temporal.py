@@ -13,7 +13,7 @@ import sys
 
 from examples.recipes import durable_temporal
 
-from retrysafe.engine.events import Event
+from retrysafe.engine.events import RecordEvent
 
 LEASE = 2.0
 """Of a process that is to die: so long the next one has to wait for it."""
@@ -23,7 +23,7 @@ SILENCE = 4.0
 
 
 def worker(temporal: str, store: str, provider: str, dies: str, lease: str) -> None:
-    def on_event(event: Event) -> None:
+    def on_event(event: RecordEvent) -> None:
         if event.name == "completed" and event.target.endswith(f".{dies}"):
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -14,7 +14,7 @@ import pytest
 from examples.recipes import forwarded_key, one_table, reserve_charge_ship, three_ways, which_key
 
 from retrysafe import Answer, Key, Policy, RetrySafe
-from retrysafe.engine.arguments import fingerprint_of
+from retrysafe.engine.arguments import fingerprint_call
 from retrysafe.engine.guard import Task
 from retrysafe.errors import AnswerGone, FingerprintMismatch, NotFinished
 from retrysafe.worker import Worker
@@ -142,7 +142,7 @@ def test_key_by_request_and_key_by_operation() -> None:
 def test_keep_the_state_and_drop_the_body() -> None:
     with RetrySafe("memory://") as safe:
         runs: list[int] = []
-        task = Task(Key("k", "acct"), safe.namespace, "POST /tokens", fingerprint_of("t", {}, frozenset()), Policy())
+        task = Task(Key("k", "acct"), safe.namespace, "POST /tokens", fingerprint_call("t", {}, frozenset()), Policy())
 
         class Work:
             def call(self, record: Any) -> str:

@@ -178,14 +178,16 @@ class Shop:
         return {"status": answered.status, "body": answered.body}
 
     def _fence(self) -> tuple[Any, Any]:
-        from retrysafe.jobs import Fence
+        from retrysafe import jobs
+
+        adapter = getattr(jobs, "QueueAdapter", None) or jobs.Fence  # its name in the release before
 
         def charge(order: str, cents: int) -> dict[str, Any]:
             self.at("job:before")
             self.note("job", order, cents)
             return {"cents": cents, "receipt": order}
 
-        fence = Fence(self.safe)
+        fence = adapter(self.safe)
         return fence, fence.fence(charge, name="charge")
 
     def job(self, key: str, cents: int) -> Any:

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 from botocore.config import Config
 from botocore.session import get_session
 
-from retrysafe.stores.dynamodb.sdk import informed
+from retrysafe.stores.dynamodb.sdk import share_service_data
 from tests.servers import fetched
 from tests.servers.base import Server, ServerUnavailable
 
@@ -44,7 +44,7 @@ def endpoint_of(url: str) -> str:
 
 def client_of(url: str, *, attempts: int = 3, timeout: float = 30) -> Any:
     """A client of the SDK to where a store URL points."""
-    return informed(get_session()).create_client(
+    return share_service_data(get_session()).create_client(
         "dynamodb",
         endpoint_url=endpoint_of(url),
         region_name=urlsplit(url).hostname,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pymysql
 
-from retrysafe.stores.mysql.doctor import ask_who_is_there
+from retrysafe.stores.mysql.doctor import query_processlist
 from tests.servers.base import Server, ServerUnavailable, give_away, nobody
 from tests.servers.debian import PLACE, Prefix, alone, package
 
@@ -177,5 +177,5 @@ def mysql_version(url: str) -> str:
 
 def sessions(cursor: Any, where: str, values: Sequence[Any] | None = None) -> set[int]:
     """The connections of a server for which this holds, whatever other tests are saying to it meanwhile."""
-    ask_who_is_there(cursor, f"SELECT id FROM information_schema.processlist WHERE {where}", values)
+    query_processlist(cursor, f"SELECT id FROM information_schema.processlist WHERE {where}", values)
     return {int(number) for (number,) in cursor.fetchall()}

@@ -237,7 +237,7 @@ def redis_version(url: str) -> str:
 
 
 def cluster_version(url: str) -> str:
-    from retrysafe.stores.redis.urls import target
+    from retrysafe.stores.redis.urls import parse_url
 
-    at = target(url)
+    at = parse_url(url)
     return f"cluster of {redis_version(at.url)}"

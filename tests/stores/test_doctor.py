@@ -12,8 +12,8 @@ import pytest
 from retrysafe.cli.main import main
 from retrysafe.errors import StoreUnavailable, UsageError
 from retrysafe.stores import diagnosis, registry
-from retrysafe.stores.diagnosis import LABELS, Diagnosis, bad, diagnose, good, worst
-from retrysafe.stores.filesystems import kind_of
+from retrysafe.stores.diagnosis import LABELS, Diagnosis, bad, diagnose, good, worst_label
+from retrysafe.stores.filesystems import find_mount_kind
 from retrysafe.stores.mysql import doctor as mysql
 from retrysafe.stores.postgres import doctor as postgres
 from retrysafe.stores.redis import doctor as redis_doctor
@@ -53,11 +53,11 @@ def label(judge: Any, settings: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("judge", "settings"),
     [
-        (postgres.judge, PG),
-        (redis_doctor.judge, REDIS),
-        (sqlite.judge, SQLITE),
-        (mysql.judge, MYSQL),
-        (mysql.judge, MARIADB),
+        (postgres.check_settings, PG),
+        (redis_doctor.check_settings, REDIS),
+        (sqlite.check_settings, SQLITE),
+        (mysql.check_settings, MYSQL),
+        (mysql.check_settings, MARIADB),
     ],
 )
 def test_what_is_right_is_called_so(judge: Any, settings: dict[str, Any]) -> None:
@@ -67,49 +67,67 @@ def test_what_is_right_is_called_so(judge: Any, settings: dict[str, Any]) -> Non
 
 
 WRONG = [
-    (postgres.judge, PG, {"fsync": "off"}, "fsync", "best-effort"),
-    (postgres.judge, PG, {"full_page_writes": "off"}, "full_page_writes", "best-effort"),
-    (postgres.judge, PG, {"synchronous_commit": "off"}, "synchronous_commit", "best-effort"),
-    (postgres.judge, PG, {"version_number": 130010, "version": "13.10"}, "version", "best-effort"),
-    (postgres.judge, PG, {"standby": True}, "role", "best-effort"),
-    (postgres.judge, PG, {"read_only": "on"}, "role", "best-effort"),
-    (postgres.judge, PG, {"standbys": 1}, "standbys", "at-most-once-until-failover"),
+    (postgres.check_settings, PG, {"fsync": "off"}, "fsync", "best-effort"),
+    (postgres.check_settings, PG, {"full_page_writes": "off"}, "full_page_writes", "best-effort"),
+    (postgres.check_settings, PG, {"synchronous_commit": "off"}, "synchronous_commit", "best-effort"),
+    (postgres.check_settings, PG, {"version_number": 130010, "version": "13.10"}, "version", "best-effort"),
+    (postgres.check_settings, PG, {"standby": True}, "role", "best-effort"),
+    (postgres.check_settings, PG, {"read_only": "on"}, "role", "best-effort"),
+    (postgres.check_settings, PG, {"standbys": 1}, "standbys", "at-most-once-until-failover"),
     (
-        postgres.judge,
+        postgres.check_settings,
         PG,
         {"standbys": 1, "synchronous_standby_names": "*", "synchronous_commit": "local"},
         "standbys",
         "at-most-once-until-failover",
     ),
-    (postgres.judge, PG, {"persistence": None}, "table", "best-effort"),
-    (postgres.judge, PG, {"persistence": "u"}, "table", "best-effort"),
-    (mysql.judge, MYSQL, {"version": "5.7.44"}, "version", "best-effort"),
-    (mysql.judge, MARIADB, {"version": "10.5.1-MariaDB"}, "version", "best-effort"),
-    (mysql.judge, MYSQL, {"innodb_flush_log_at_trx_commit": "2"}, "innodb_flush_log_at_trx_commit", "best-effort"),
-    (mysql.judge, MARIADB, {"innodb_flush_log_at_trx_commit": "0"}, "innodb_flush_log_at_trx_commit", "best-effort"),
-    (mysql.judge, MYSQL, {"sync_binlog": "0"}, "sync_binlog", "at-most-once-until-failover"),
-    (mysql.judge, MYSQL, {"replicas": 1}, "replicas", "at-most-once-until-failover"),
-    (mysql.judge, MYSQL, {"innodb_doublewrite": "OFF"}, "innodb_doublewrite", "best-effort"),
-    (mysql.judge, MYSQL, {"super_read_only": "ON"}, "role", "best-effort"),
-    (mysql.judge, MARIADB, {"read_only": "ON"}, "role", "best-effort"),
-    (mysql.judge, MYSQL, {"engine": None, "collation": None}, "table", "best-effort"),
-    (mysql.judge, MYSQL, {"engine": "MyISAM"}, "table", "best-effort"),
-    (mysql.judge, MYSQL, {"collation": "utf8mb4_general_ci"}, "collation", "exactly-once-capable"),
-    (mysql.judge, MYSQL, {"max_allowed_packet": "1048576"}, "max_allowed_packet", "exactly-once-capable"),
-    (redis_doctor.judge, REDIS, {"appendonly": "no"}, "persistence", "best-effort"),
-    (redis_doctor.judge, REDIS, {"appendfsync": "everysec"}, "persistence", "best-effort"),
-    (redis_doctor.judge, REDIS, {"appendfsync": "unknown"}, "persistence", "best-effort"),
-    (redis_doctor.judge, REDIS, {"maxmemory-policy": "volatile-ttl"}, "maxmemory-policy", "best-effort"),
-    (redis_doctor.judge, REDIS, {"maxmemory-policy": "unknown"}, "maxmemory-policy", "best-effort"),
-    (redis_doctor.judge, REDIS, {"role": "slave"}, "role", "best-effort"),
-    (redis_doctor.judge, REDIS, {"connected_slaves": 1}, "replicas", "at-most-once-until-failover"),
-    (redis_doctor.judge, REDIS, {"connected_slaves": 2, "wait": 1}, "replicas", "at-most-once-until-failover"),
-    (redis_doctor.judge, REDIS, {"connected_slaves": 0, "wait": 1}, "replicas", "exactly-once-capable"),
-    (redis_doctor.judge, REDIS, {"cluster_enabled": 1, "cluster_state": "fail"}, "cluster", "exactly-once-capable"),
-    (sqlite.judge, SQLITE, {"journal_mode": "off"}, "journal_mode", "best-effort"),
-    (sqlite.judge, SQLITE, {"synchronous": 1}, "synchronous", "best-effort"),
-    (sqlite.judge, SQLITE, {"filesystem": "nfs4"}, "filesystem", "best-effort"),
-    (sqlite.judge, SQLITE, {"filesystem": "tmpfs"}, "filesystem", "best-effort"),
+    (postgres.check_settings, PG, {"persistence": None}, "table", "best-effort"),
+    (postgres.check_settings, PG, {"persistence": "u"}, "table", "best-effort"),
+    (mysql.check_settings, MYSQL, {"version": "5.7.44"}, "version", "best-effort"),
+    (mysql.check_settings, MARIADB, {"version": "10.5.1-MariaDB"}, "version", "best-effort"),
+    (
+        mysql.check_settings,
+        MYSQL,
+        {"innodb_flush_log_at_trx_commit": "2"},
+        "innodb_flush_log_at_trx_commit",
+        "best-effort",
+    ),
+    (
+        mysql.check_settings,
+        MARIADB,
+        {"innodb_flush_log_at_trx_commit": "0"},
+        "innodb_flush_log_at_trx_commit",
+        "best-effort",
+    ),
+    (mysql.check_settings, MYSQL, {"sync_binlog": "0"}, "sync_binlog", "at-most-once-until-failover"),
+    (mysql.check_settings, MYSQL, {"replicas": 1}, "replicas", "at-most-once-until-failover"),
+    (mysql.check_settings, MYSQL, {"innodb_doublewrite": "OFF"}, "innodb_doublewrite", "best-effort"),
+    (mysql.check_settings, MYSQL, {"super_read_only": "ON"}, "role", "best-effort"),
+    (mysql.check_settings, MARIADB, {"read_only": "ON"}, "role", "best-effort"),
+    (mysql.check_settings, MYSQL, {"engine": None, "collation": None}, "table", "best-effort"),
+    (mysql.check_settings, MYSQL, {"engine": "MyISAM"}, "table", "best-effort"),
+    (mysql.check_settings, MYSQL, {"collation": "utf8mb4_general_ci"}, "collation", "exactly-once-capable"),
+    (mysql.check_settings, MYSQL, {"max_allowed_packet": "1048576"}, "max_allowed_packet", "exactly-once-capable"),
+    (redis_doctor.check_settings, REDIS, {"appendonly": "no"}, "persistence", "best-effort"),
+    (redis_doctor.check_settings, REDIS, {"appendfsync": "everysec"}, "persistence", "best-effort"),
+    (redis_doctor.check_settings, REDIS, {"appendfsync": "unknown"}, "persistence", "best-effort"),
+    (redis_doctor.check_settings, REDIS, {"maxmemory-policy": "volatile-ttl"}, "maxmemory-policy", "best-effort"),
+    (redis_doctor.check_settings, REDIS, {"maxmemory-policy": "unknown"}, "maxmemory-policy", "best-effort"),
+    (redis_doctor.check_settings, REDIS, {"role": "slave"}, "role", "best-effort"),
+    (redis_doctor.check_settings, REDIS, {"connected_slaves": 1}, "replicas", "at-most-once-until-failover"),
+    (redis_doctor.check_settings, REDIS, {"connected_slaves": 2, "wait": 1}, "replicas", "at-most-once-until-failover"),
+    (redis_doctor.check_settings, REDIS, {"connected_slaves": 0, "wait": 1}, "replicas", "exactly-once-capable"),
+    (
+        redis_doctor.check_settings,
+        REDIS,
+        {"cluster_enabled": 1, "cluster_state": "fail"},
+        "cluster",
+        "exactly-once-capable",
+    ),
+    (sqlite.check_settings, SQLITE, {"journal_mode": "off"}, "journal_mode", "best-effort"),
+    (sqlite.check_settings, SQLITE, {"synchronous": 1}, "synchronous", "best-effort"),
+    (sqlite.check_settings, SQLITE, {"filesystem": "nfs4"}, "filesystem", "best-effort"),
+    (sqlite.check_settings, SQLITE, {"filesystem": "tmpfs"}, "filesystem", "best-effort"),
 ]
 
 
@@ -139,17 +157,19 @@ WAITED_FOR = {**PG, "synchronous_standby_names": "ANY 1 (*)"}
     ids=["all", "one of two", "not shown to this role", "another one is waited for"],
 )
 def test_a_standby_loses_nothing_if_it_is_a_synchronous_one(standbys: dict[str, int], limit: str) -> None:
-    assert label(postgres.judge, {**WAITED_FOR, **standbys}) == limit
+    assert label(postgres.check_settings, {**WAITED_FOR, **standbys}) == limit
 
 
 def test_replicas_that_are_all_waited_for_lose_nothing() -> None:
-    assert label(redis_doctor.judge, {**REDIS, "connected_slaves": 2, "wait": 2}) == "exactly-once-capable"
+    assert label(redis_doctor.check_settings, {**REDIS, "connected_slaves": 2, "wait": 2}) == "exactly-once-capable"
 
 
 def test_the_worst_node_of_a_cluster_counts_and_is_named() -> None:
     fine, bare = REDIS, {**REDIS, "appendonly": "no"}
-    verdicts = [(("h", port), tuple(redis_doctor.judge(each))) for port, each in enumerate((fine, bare, fine), 1)]
-    found = Diagnosis("x", tuple(redis_doctor._of_all(verdicts)))
+    verdicts = [
+        (("h", port), tuple(redis_doctor.check_settings(each))) for port, each in enumerate((fine, bare, fine), 1)
+    ]
+    found = Diagnosis("x", tuple(redis_doctor._merge_findings(verdicts)))
     assert found.label == "best-effort"
     assert {one.setting: one.value for one in found.findings if not one.fine} == {
         "persistence": "no append-only file (h:2)"
@@ -157,19 +177,19 @@ def test_the_worst_node_of_a_cluster_counts_and_is_named() -> None:
 
 
 def test_a_policy_that_never_evicts_for_want_of_a_limit_is_fine() -> None:
-    assert label(redis_doctor.judge, {**REDIS, "maxmemory": "0", "maxmemory-policy": "allkeys-lru"}) == (
+    assert label(redis_doctor.check_settings, {**REDIS, "maxmemory": "0", "maxmemory-policy": "allkeys-lru"}) == (
         "exactly-once-capable"
     )
 
 
 def test_a_cluster_is_told_how_its_keys_are_spread() -> None:
-    found = {one.setting: one for one in redis_doctor.judge({**REDIS, "cluster_enabled": 1, "buckets": 16})}
+    found = {one.setting: one for one in redis_doctor.check_settings({**REDIS, "cluster_enabled": 1, "buckets": 16})}
     assert found["cluster"].value == "16 buckets"
 
 
 def test_the_worst_counts() -> None:
-    assert worst(["exactly-once-capable", "best-effort", "at-most-once-until-failover"]) == "best-effort"
-    assert worst([]) == "exactly-once-capable"
+    assert worst_label(["exactly-once-capable", "best-effort", "at-most-once-until-failover"]) == "best-effort"
+    assert worst_label([]) == "exactly-once-capable"
     assert next(iter(LABELS)) == "exactly-once-capable"
 
 
@@ -186,11 +206,11 @@ MOUNTS = [
     [("/app.db", "ext4"), ("/srv/app.db", "nfs4"), ("/srv/local/app.db", "xfs"), ("/mnt/my share/app.db", "cifs")],
 )
 def test_the_deepest_mount_says_where_a_file_is(path: str, kind: str) -> None:
-    assert kind_of(Path(path), MOUNTS) == kind
+    assert find_mount_kind(Path(path), MOUNTS) == kind
 
 
 def test_without_mounts_nobody_knows() -> None:
-    assert kind_of(Path("/app.db"), []) == "unknown"
+    assert find_mount_kind(Path("/app.db"), []) == "unknown"
 
 
 # Real servers ------------------------------------------------------------------------------------

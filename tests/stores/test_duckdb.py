@@ -14,15 +14,15 @@ import pytest
 from retrysafe import Policy, RetrySafe, open_async_store, open_store
 from retrysafe.core.ops import Lookup
 from retrysafe.core.states import State
-from retrysafe.errors import SchemaMissing, StoreOutage, StoreUnavailable, StoreURLError, UsageError, WrongColour
+from retrysafe.errors import SchemaMissing, StoreOutage, StoreUnavailable, StoreURLError, SyncAsyncMismatch, UsageError
 from retrysafe.stores.base import BatchRefused
 from retrysafe.stores.diagnosis import diagnose
 from retrysafe.stores.duckdb.dialect import DIALECT, parse_url
-from retrysafe.stores.duckdb.doctor import judge
+from retrysafe.stores.duckdb.doctor import check_settings
 from retrysafe.stores.duckdb.sync import DuckdbStore
-from retrysafe.stores.sql.names import names
+from retrysafe.stores.sql.names import build_names
 from retrysafe.testing.builders import claim, complete, lookup, reap, record_of
-from retrysafe.transactions.base import dialect_named
+from retrysafe.transactions.base import dialect_for_vendor
 
 pytestmark = pytest.mark.store("duckdb")
 
@@ -101,7 +101,7 @@ def test_an_old_snapshot_does_not_keep_a_reaped_key(store: DuckdbStore, mine: An
     mine.execute("ROLLBACK")
 
 
-TEXTS = DIALECT.load(names())
+TEXTS = DIALECT.load(build_names())
 
 
 @pytest.mark.parametrize("name", sorted(name for name, text in TEXTS.items() if text.startswith("UPDATE")))
@@ -211,7 +211,7 @@ GOOD = {"version": "2.0.0", "fsync_mode": "STANDARD", "checkpoint_threshold": "1
     ],
 )
 def test_a_setting_that_takes_the_promise_away(changed: dict[str, Any], named: str, fix: str) -> None:
-    found = list(judge({**GOOD, "filesystem": "ext4", **changed}))
+    found = list(check_settings({**GOOD, "filesystem": "ext4", **changed}))
     assert [(finding.setting, finding.limit, finding.fix) for finding in found if not finding.fine] == [
         (named, "best-effort", fix)
     ]
@@ -264,8 +264,8 @@ def test_async_code_and_sqlalchemy_are_refused(path: Path) -> None:
             async with safe.transaction(mine, key="k", scope="s"):
                 raise AssertionError("never opened")
 
-        with pytest.raises(WrongColour, match="is sync, but it is used in async code"):
+        with pytest.raises(SyncAsyncMismatch, match="is sync, but it is used in async code"):
             asyncio.run(order())
         assert safe.execute(Lookup(claim("k").id)).record is None
     with pytest.raises(UsageError, match="'duckdb' cannot carry a receipt yet"):
-        dialect_named("duckdb")
+        dialect_for_vendor("duckdb")

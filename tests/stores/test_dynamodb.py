@@ -15,11 +15,11 @@ import pytest
 from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnectionError, ReadTimeoutError
 
 from retrysafe.core.jobs import Stage
-from retrysafe.core.moves import born
+from retrysafe.core.moves import build_new_record
 from retrysafe.core.ops import Op
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.states import State
-from retrysafe.core.times import FOREVER, SECOND, micros
+from retrysafe.core.times import FOREVER_MICROS, SECOND_MICROS, duration_to_micros
 from retrysafe.errors import (
     BadName,
     CorruptRecord,
@@ -34,11 +34,20 @@ from retrysafe.errors import (
 from retrysafe.stores.base import Store
 from retrysafe.stores.diagnosis import diagnose
 from retrysafe.stores.dynamodb import doctor
-from retrysafe.stores.dynamodb.catalogue import outcome
-from retrysafe.stores.dynamodb.errors import ServerFailed, meaning
-from retrysafe.stores.dynamodb.items import DEFLATED, LIMIT, RAW, from_item, packed, size_of, to_item, unpacked
-from retrysafe.stores.dynamodb.requests import Held, Refused
-from retrysafe.stores.dynamodb.table import definition
+from retrysafe.stores.dynamodb.dispatch import combine_results
+from retrysafe.stores.dynamodb.errors import ServerFailed, translate_error
+from retrysafe.stores.dynamodb.items import (
+    DEFLATED,
+    MAX_ITEM_BYTES,
+    RAW,
+    decode_packed,
+    encode_packed,
+    from_item,
+    size_of,
+    to_item,
+)
+from retrysafe.stores.dynamodb.requests import ConditionFailed, LockNotAvailable
+from retrysafe.stores.dynamodb.table import build_definition
 from retrysafe.stores.dynamodb.urls import parse_url
 from retrysafe.stores.registry import find_backend, open_store
 from retrysafe.testing.builders import (
@@ -85,14 +94,14 @@ def test_an_address_in_full() -> None:
         "&skew=0.5&attempts=7&timeout=2&ttl=off&backups=on"
     )
     assert (at.region, at.table, at.endpoint) == ("eu-west-1", "keys", "http://127.0.0.1:8000")
-    assert (at.access, at.skew, at.attempts, at.timeout) == (("AK/IA", "s/e"), SECOND // 2, 7, 2.0)
+    assert (at.access, at.skew, at.attempts, at.timeout) == (("AK/IA", "s/e"), SECOND_MICROS // 2, 7, 2.0)
     assert (at.ttl, at.backups) == (False, True)
     assert "s%2Fe" not in at.url
 
 
 def test_a_short_address() -> None:
     at = parse_url("dynamodb://eu-west-1")
-    assert (at.table, at.endpoint, at.access, at.skew, at.attempts) == ("retrysafe", None, None, SECOND, 3)
+    assert (at.table, at.endpoint, at.access, at.skew, at.attempts) == ("retrysafe", None, None, SECOND_MICROS, 3)
     assert (at.ttl, at.backups) == (True, False)
 
 
@@ -136,7 +145,7 @@ def said(code: str, status: int = 400, message: str = "said so", **more: Any) ->
         (said("InternalServerError", 500), [], StoreUnclear),
         (said("AccessDeniedException"), [], StoreUnavailable),
         (said("ResourceNotFoundException"), [], SchemaMissing),
-        (said("TransactionConflictException"), [], Held),
+        (said("TransactionConflictException"), [], LockNotAvailable),
         (said("ValidationException", message="Item size has exceeded the maximum allowed size"), [], StoreError),
         (said("SomethingNew"), [], StoreError),
         (EndpointConnectionError(endpoint_url="x"), [EndpointConnectionError(endpoint_url="x")], StoreUnreachable),
@@ -147,25 +156,27 @@ def said(code: str, status: int = 400, message: str = "said so", **more: Any) ->
     ids=lambda value: getattr(value, "__name__", None) or (str(value)[:40] if isinstance(value, Exception) else None),
 )
 def test_what_an_error_means(error: Exception, trail: list[BaseException], kind: type[Exception]) -> None:
-    assert type(meaning(error, trail, "dynamodb://eu-west-1/t")) is kind
+    assert type(translate_error(error, trail, "dynamodb://eu-west-1/t")) is kind
 
 
 def test_a_failed_condition_is_no_error_even_after_a_lost_answer() -> None:
     """It brings the record back, and that is the whole truth."""
     item = {"id": {"B": b"x"}}
-    found = meaning(said("ConditionalCheckFailedException", Item=item), [ServerFailed()], "dynamodb://eu-west-1/t")
-    assert found == Refused(item)
+    found = translate_error(
+        said("ConditionalCheckFailedException", Item=item), [ServerFailed()], "dynamodb://eu-west-1/t"
+    )
+    assert found == ConditionFailed(item)
 
 
 def test_a_batch_says_the_most_doubtful_thing() -> None:
-    assert outcome([1, 2]) == [1, 2]
+    assert combine_results([1, 2]) == [1, 2]
     with pytest.raises(StoreUnclear, match="a part of the batch"):
-        outcome([True, StoreUnavailable("busy")])
+        combine_results([True, StoreUnavailable("busy")])
     with pytest.raises(StoreUnavailable, match="busy") as told:
-        outcome([StoreUnavailable("busy"), StoreUnavailable("busy")])
+        combine_results([StoreUnavailable("busy"), StoreUnavailable("busy")])
     assert not isinstance(told.value, StoreUnclear)
     with pytest.raises(StoreUnclear, match="lost"):
-        outcome([StoreUnavailable("busy"), StoreUnclear("lost")])
+        combine_results([StoreUnavailable("busy"), StoreUnclear("lost")])
 
 
 # Items --------------------------------------------------------------------------------------------
@@ -173,25 +184,25 @@ def test_a_batch_says_the_most_doubtful_thing() -> None:
 
 def full() -> Record:
     """A record with something in every field."""
-    made = born(claim("k", input=b"in", now=5), 5 * SECOND)
+    made = build_new_record(claim("k", input=b"in", now=5), 5 * SECOND_MICROS)
     return made._replace(
         state=State.COMPLETED, point="p", progress=b"\x00", answer=answer(b"a"), note="n", completed=6, expires=7
     )
 
 
 def test_a_record_comes_back_as_it_was() -> None:
-    for record in (full(), born(claim("k", now=0), 0)):
+    for record in (full(), build_new_record(claim("k", now=0), 0)):
         assert from_item(to_item(record, 3)) == record
 
 
 def test_what_compresses_is_compressed_and_the_rest_is_not() -> None:
     text, noise = b"abc" * 1000, secrets.token_bytes(3000)
     for value, kind in ((text, DEFLATED), (noise, RAW), (b"small", RAW)):
-        attribute = packed(value)
+        attribute = encode_packed(value)
         assert attribute is not None
         assert attribute["B"][:1] == kind
-        assert unpacked(attribute["B"]) == value
-    assert packed(b"") is None
+        assert decode_packed(attribute["B"]) == value
+    assert encode_packed(b"") is None
 
 
 def test_the_size_of_an_item_is_that_of_names_and_values() -> None:
@@ -215,20 +226,20 @@ def test_an_answer_that_is_too_large_is_refused_before_it_is_sent(dynamodb_url: 
     held = store.execute(claim("k"))
     proxy.lose("")
     with pytest.raises(StoreError, match="max_answer") as told:
-        store.execute(complete(held, secrets.token_bytes(LIMIT)))
+        store.execute(complete(held, secrets.token_bytes(MAX_ITEM_BYTES)))
     with pytest.raises(StoreError, match="max_answer"):
-        store.execute(claim("other", input=secrets.token_bytes(LIMIT + 1)))
+        store.execute(claim("other", input=secrets.token_bytes(MAX_ITEM_BYTES + 1)))
     assert proxy.seen == []
     assert not isinstance(told.value, StoreUnavailable)
-    assert store.execute(complete(held, secrets.token_bytes(LIMIT - 2000))) is True
+    assert store.execute(complete(held, secrets.token_bytes(MAX_ITEM_BYTES - 2000))) is True
     store.close()
     proxy.close()
 
 
 def test_a_record_that_grows_too_large_is_refused_by_the_server_with_the_same_words(store: Store) -> None:
-    held = store.execute(claim("k", input=secrets.token_bytes(LIMIT // 2)))
+    held = store.execute(claim("k", input=secrets.token_bytes(MAX_ITEM_BYTES // 2)))
     with pytest.raises(StoreError, match="max_answer"):
-        store.execute(complete(held, secrets.token_bytes(LIMIT // 2)))
+        store.execute(complete(held, secrets.token_bytes(MAX_ITEM_BYTES // 2)))
     assert store.execute(complete(held, Answer(200, b"", gone="too_large"))) is True
 
 
@@ -270,7 +281,7 @@ def test_the_usual_operations_are_one_request_each(counted: tuple[Store, DynamoP
     assert cost(complete(done, b"x", now=2)) == ["UpdateItem"], "its own answer is recognised"
     lost = claim(unique(), lease=1, on_lapse="rerun", now=0)
     store.execute(lost)
-    assert cost(replace(lost, token=b"t" * 16, now=micros(5))) == ["PutItem", "UpdateItem"], "a takeover"
+    assert cost(replace(lost, token=b"t" * 16, now=duration_to_micros(5))) == ["PutItem", "UpdateItem"], "a takeover"
     doubted = held()
     store.execute(suspect(doubted, now=1))
     assert cost(resolve(doubted, b"yes", now=2)) == ["GetItem", "UpdateItem"]
@@ -332,7 +343,7 @@ def test_only_settled_records_have_a_time_to_live(store: Store, url: str) -> Non
     for_ever = store.execute(claim("e", retention=float("inf"), now=0))
     assert store.execute(complete(for_ever, b"x", now=1)) is True
     assert ttl("e") is None
-    assert record_of(store.execute(lookup("e"))).expires == FOREVER
+    assert record_of(store.execute(lookup("e"))).expires == FOREVER_MICROS
     withdrawn = store.execute(claim("w", now=0))
     assert store.execute(withdraw(withdrawn, now=7)) is True
     assert ttl("w") == str(7 + 3600), "for late copies to find"
@@ -383,7 +394,7 @@ def test_many_that_migrate_at_once_make_one_table(url: str) -> None:
 
 @pytest.mark.parametrize("wrong", ["key", "index"])
 def test_somebody_elses_table_is_left_alone(url: str, wrong: str) -> None:
-    made = definition(parse_url(url).table)
+    made = build_definition(parse_url(url).table)
     if wrong == "key":
         made["KeySchema"] = [{"AttributeName": "shelf", "KeyType": "HASH"}]
         made["AttributeDefinitions"] = made["AttributeDefinitions"][1:]
@@ -434,7 +445,7 @@ def test_reaping_asks_the_record_itself(store: Store) -> None:
 REAL: dict[str, Any] = {
     "at": parse_url("dynamodb://eu-west-1/keys"),
     "server": "",
-    "table": {**definition("keys"), "TableStatus": "ACTIVE"},
+    "table": {**build_definition("keys"), "TableStatus": "ACTIVE"},
     "ahead": 0.2,
     "ttl": "ttl",
     "backups": True,
@@ -442,7 +453,7 @@ REAL: dict[str, Any] = {
 
 
 def wrong(**changed: Any) -> dict[str, str]:
-    return {one.setting: one.limit for one in doctor.judge({**REAL, **changed}) if not one.fine}
+    return {one.setting: one.limit for one in doctor.check_settings({**REAL, **changed}) if not one.fine}
 
 
 def test_the_real_thing_as_we_make_it_is_fine() -> None:
@@ -474,10 +485,10 @@ def test_what_takes_something_off_the_promise(changed: dict[str, Any], found: di
 def test_how_far_the_clock_is_ahead() -> None:
     """The header has whole seconds: within the one it names nothing can be said."""
     date = "Thu, 01 Jan 1970 00:01:40 GMT"
-    assert doctor.ahead(date, 100.2, 100.3) == 0
-    assert doctor.ahead(date, 103.0, 103.1) == pytest.approx(2.0)
-    assert doctor.ahead(date, 90.0, 90.5) == pytest.approx(-9.5)
-    assert doctor.ahead(None, 1, 2) is None
+    assert doctor.clock_skew(date, 100.2, 100.3) == 0
+    assert doctor.clock_skew(date, 103.0, 103.1) == pytest.approx(2.0)
+    assert doctor.clock_skew(date, 90.0, 90.5) == pytest.approx(-9.5)
+    assert doctor.clock_skew(None, 1, 2) is None
 
 
 def test_the_doctor_on_a_running_server(store: Store, url: str) -> None:

@@ -14,7 +14,7 @@ from pymongo.monitoring import CommandListener, CommandStartedEvent
 
 from retrysafe.core.ops import ClaimReply, List, Lookup
 from retrysafe.core.states import State
-from retrysafe.core.times import HOUR, SECOND
+from retrysafe.core.times import HOUR_MICROS, SECOND_MICROS
 from retrysafe.errors import (
     BadName,
     CorruptRecord,
@@ -25,8 +25,8 @@ from retrysafe.errors import (
     StoreURLError,
 )
 from retrysafe.stores.mongo import batches, doctor, settings
-from retrysafe.stores.mongo.errors import in_reply, meaning
-from retrysafe.stores.mongo.plans import Held, Met
+from retrysafe.stores.mongo.errors import find_reply_error, translate_error
+from retrysafe.stores.mongo.plans import LockNotAvailable, WriteConflict
 from retrysafe.stores.mongo.settings import parse_url
 from retrysafe.stores.mongo.sync import MongoStore
 from retrysafe.stores.registry import find_backend, open_store
@@ -80,31 +80,32 @@ def test_a_password_is_not_shown() -> None:
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (11000, Met), (112, Met), (50, Held), (10107, StoreUnavailable), (11602, StoreUnclear), (91, StoreUnclear),
+        (11000, WriteConflict), (112, WriteConflict), (50, LockNotAvailable), (10107, StoreUnavailable),
+        (11602, StoreUnclear), (91, StoreUnclear),
         (189, StoreUnclear), (13, StoreError), (18, StoreError), (123, StoreError), (10334, StoreError),
     ],
 )  # fmt: skip
 def test_what_the_server_says(code: int, kind: type[Exception]) -> None:
-    assert type(meaning(errors.OperationFailure("why", code, {"code": code, "ok": 0}))) is kind
+    assert type(translate_error(errors.OperationFailure("why", code, {"code": code, "ok": 0}))) is kind
 
 
 def test_what_the_driver_says() -> None:
-    assert type(meaning(errors.ServerSelectionTimeoutError("nobody"))) is StoreUnreachable
-    assert type(meaning(errors.AutoReconnect("gone"))) is StoreUnclear
-    assert type(meaning(errors.NetworkTimeout("silent"))) is StoreUnclear
+    assert type(translate_error(errors.ServerSelectionTimeoutError("nobody"))) is StoreUnreachable
+    assert type(translate_error(errors.AutoReconnect("gone"))) is StoreUnclear
+    assert type(translate_error(errors.NetworkTimeout("silent"))) is StoreUnclear
     stepped_down = errors.NotPrimaryError("stepping down", {"code": 11602, "ok": 0})
-    assert type(meaning(stepped_down)) is StoreUnclear
-    assert type(meaning(errors.NotPrimaryError("a secondary", {"code": 10107, "ok": 0}))) is StoreUnavailable
-    assert type(meaning(errors.DocumentTooLarge("17 MB"))) is StoreError
-    assert meaning(fault := ZeroDivisionError()) is fault
+    assert type(translate_error(stepped_down)) is StoreUnclear
+    assert type(translate_error(errors.NotPrimaryError("a secondary", {"code": 10107, "ok": 0}))) is StoreUnavailable
+    assert type(translate_error(errors.DocumentTooLarge("17 MB"))) is StoreError
+    assert translate_error(fault := ZeroDivisionError()) is fault
 
 
 def test_a_majority_that_was_not_heard_of_is_unclear() -> None:
     """I10: done on the primary, and perhaps undone by a failover."""
     reply = {"ok": 1, "value": {}, "writeConcernError": {"code": 64, "errmsg": "waiting for replication timed out"}}
-    assert type(in_reply(reply)) is StoreUnclear
-    assert in_reply({"ok": 1}) is None
-    assert type(in_reply({"ok": 1, "writeErrors": [{"code": 11000, "errmsg": "E11000"}]})) is Met
+    assert type(find_reply_error(reply)) is StoreUnclear
+    assert find_reply_error({"ok": 1}) is None
+    assert type(find_reply_error({"ok": 1, "writeErrors": [{"code": 11000, "errmsg": "E11000"}]})) is WriteConflict
 
 
 # The doctor ---------------------------------------------------------------------------------------
@@ -119,7 +120,7 @@ JOURNAL = "writeConcernMajorityJournalDefault"
 
 def test_what_is_right_is_called_so() -> None:
     for settings_found in (RIGHT, {**RIGHT, "config": None, "defaults": None, "options": None}):
-        assert [one for one in doctor.judge(settings_found) if not one.fine] == []
+        assert [one for one in doctor.check_settings(settings_found) if not one.fine] == []
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ def test_what_is_right_is_called_so() -> None:
     ],
 )
 def test_one_wrong_setting_is_named_and_can_be_mended(change: dict[str, Any], setting: str, limit: str) -> None:
-    [wrong] = [one for one in doctor.judge({**RIGHT, **change}) if not one.fine]
+    [wrong] = [one for one in doctor.check_settings({**RIGHT, **change}) if not one.fine]
     assert (wrong.setting, wrong.limit) == (setting, limit)
     assert wrong.fix
     assert wrong.why
@@ -210,7 +211,7 @@ def test_every_write_asks_for_a_majority_and_its_journals(heard: tuple[MongoStor
     wrote = [one for one in listener.commands if {"findAndModify", "update", "delete", "insert"} & set(one)]
     assert len(wrote) == 5
     for command in wrote:
-        assert command["writeConcern"] == {"w": "majority", "j": True, "wtimeout": settings.WTIMEOUT}
+        assert command["writeConcern"] == {"w": "majority", "j": True, "wtimeout": settings.WRITE_CONCERN_TIMEOUT_MS}
         assert "txnNumber" not in command
     found = record_of(store.execute(claim("k2", now=None)))
     assert found.attempt == 1
@@ -250,7 +251,7 @@ def test_the_clock_is_the_servers(do: Do, keys: Any) -> None:
     record = record_of(reply := do(claim("k", lease=30, now=None)))
     after = server()
     assert after - before >= 0
-    assert record.lease_until - record.created == 30 * SECOND
+    assert record.lease_until - record.created == 30 * SECOND_MICROS
     assert reply.now == record.created == record.started
     assert do(lookup("absent", now=None)).now >= reply.now
 
@@ -298,7 +299,7 @@ def test_what_was_withdrawn_is_swept_like_anything_else(do: Do, keys: Any) -> No
     assert found.record is not None
     assert found.record.expired(found.now)
     swept = keys.find_one({"_id": found.record.id})["sweep"].replace(tzinfo=UTC)
-    assert swept.timestamp() * 1_000_000 >= found.record.completed + HOUR
+    assert swept.timestamp() * 1_000_000 >= found.record.completed + HOUR_MICROS
 
 
 def test_migrating_again_and_at_once_changes_nothing(url: str, keys: Any) -> None:
@@ -329,12 +330,12 @@ def test_it_works_without_being_migrated(mongodb_url: str) -> None:
 def test_what_goes_together() -> None:
     held = claim("a")
     ops: list[Any] = [held, lookup("x"), claim("b"), claim("c"), lookup("y")]
-    assert batches.lanes(ops) == [[0, 2, 3]]
-    assert batches.lanes(ops[:2]) == []
-    many = [claim(f"k{number}") for number in range(batches.AT_MOST + 2)]
-    assert [len(lane) for lane in batches.lanes(many)] == [batches.AT_MOST, 2]
+    assert batches.group_batches(ops) == [[0, 2, 3]]
+    assert batches.group_batches(ops[:2]) == []
+    many = [claim(f"k{number}") for number in range(batches.MAX_BATCH_STATEMENTS + 2)]
+    assert [len(lane) for lane in batches.group_batches(many)] == [batches.MAX_BATCH_STATEMENTS, 2]
     large = [replace(claim(f"k{number}"), input=b"x" * (5 << 20)) for number in range(4)]
-    assert batches.lanes(large) == [], "two of them are too much for one command"
+    assert batches.group_batches(large) == [], "two of them are too much for one command"
 
 
 def test_a_batch_with_one_held_key_goes_on_alone(url: str, do: Do, keys: Any) -> None:

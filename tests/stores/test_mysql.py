@@ -20,14 +20,21 @@ from retrysafe.errors import SchemaMissing, StoreError, StoreUnavailable, StoreU
 from retrysafe.stores.base import BatchRefused
 from retrysafe.stores.mysql.aio import AsyncMysqlStore
 from retrysafe.stores.mysql.dialect import DIALECT, parse_url
-from retrysafe.stores.mysql.errors import meaning
+from retrysafe.stores.mysql.errors import translate_error
+from retrysafe.stores.mysql.protocol import (
+    MAX_PACKET_CHARS,
+    PacketReply,
+    error_number,
+    merge_plans,
+    plan_packets,
+    split_steps,
+)
 from retrysafe.stores.mysql.sync import MysqlStore
-from retrysafe.stores.mysql.talking import PACKET, Heard, in_step, number_of, packets, steps
 from retrysafe.stores.registry import find_backend, open_store
-from retrysafe.stores.sql.attempts import Again
 from retrysafe.stores.sql.dialect import Statement
-from retrysafe.stores.sql.names import names
-from retrysafe.stores.sql.plans import Held
+from retrysafe.stores.sql.names import build_names
+from retrysafe.stores.sql.plans import LockNotAvailable
+from retrysafe.stores.sql.retrying import RetryNow
 from retrysafe.testing import Do
 from retrysafe.testing.builders import answer, claim, complete
 from tests.faults.story import resend
@@ -83,25 +90,25 @@ def test_a_password_is_not_shown() -> None:
 @pytest.mark.parametrize(
     ("number", "kind"),
     [
-        (1213, Again), (1205, Held), (1146, SchemaMissing), (2006, StoreUnclear), (2013, StoreUnclear),
+        (1213, RetryNow), (1205, LockNotAvailable), (1146, SchemaMissing), (2006, StoreUnclear), (2013, StoreUnclear),
         (1053, StoreUnclear), (1290, StoreUnavailable), (1040, StoreUnavailable), (1153, StoreError),
         (1406, StoreError), (0, StoreUnclear),
     ],
 )  # fmt: skip
 def test_what_an_error_means(number: int, kind: type[Exception]) -> None:
-    assert type(meaning(pymysql.OperationalError(number, "said so"), "mysql://h/d")) is kind
+    assert type(translate_error(pymysql.OperationalError(number, "said so"), "mysql://h/d")) is kind
 
 
 def test_a_held_row_refuses_a_batch() -> None:
-    assert type(meaning(pymysql.OperationalError(1205, "said so"), "mysql://h/d", batch=True)) is BatchRefused
+    assert type(translate_error(pymysql.OperationalError(1205, "said so"), "mysql://h/d", batch=True)) is BatchRefused
 
 
 def test_a_number_counts_only_from_a_driver() -> None:
     """A KeyError(1213) of the user's is no deadlock; an error that wraps the driver's is the driver's."""
-    assert number_of(KeyError(1213)) is None
+    assert error_number(KeyError(1213)) is None
     wrapped = RuntimeError("from above")
     wrapped.__cause__ = pymysql.OperationalError(1213, "deadlock")
-    assert number_of(wrapped) == 1213
+    assert error_number(wrapped) == 1213
 
 
 # Packets ------------------------------------------------------------------------------------------
@@ -111,7 +118,7 @@ def plain(sql: str, values: Any) -> str:
     return sql
 
 
-def heard(conversation: Any, *replies: Heard) -> tuple[list[str], Any]:
+def heard(conversation: Any, *replies: PacketReply) -> tuple[list[str], Any]:
     """What is sent, and what is read in the end."""
     sent = [next(conversation)]
     for reply in replies[:-1]:
@@ -127,29 +134,29 @@ DUPLICATE = pymysql.IntegrityError(1062, "there already")
 
 def test_all_steps_go_in_one_packet_and_each_statement_says_its_last() -> None:
     two, one = Statement("INSERT /* or nothing */ a; SELECT b", {}), Statement("UPDATE c", {})
-    sent, found = heard(packets([two, one], plain), Heard([[(1,)], [("b",)], [(1,), (1,)]], None))
+    sent, found = heard(plan_packets([two, one], plain), PacketReply([[(1,)], [("b",)], [(1,), (1,)]], None))
     assert sent == ["INSERT /* or nothing */ a;SELECT b;UPDATE c"]
     assert found == [[("b",)], [(1,), (1,)]]
 
 
 def test_what_is_there_already_is_passed_over_and_the_rest_is_sent() -> None:
     two, one = Statement("INSERT /* or nothing */ a; SELECT b", {}), Statement("UPDATE c", {})
-    sent, found = heard(packets([one, two], plain), Heard([[]], DUPLICATE), Heard([[("b",)]], None))
+    sent, found = heard(plan_packets([one, two], plain), PacketReply([[]], DUPLICATE), PacketReply([[("b",)]], None))
     assert sent == ["UPDATE c;INSERT /* or nothing */ a;SELECT b", "SELECT b"]
     assert found == [[], [("b",)]]
 
 
 def test_any_other_insert_that_meets_a_duplicate_fails() -> None:
-    conversation = packets([Statement("INSERT a", {})], plain)
+    conversation = plan_packets([Statement("INSERT a", {})], plain)
     next(conversation)
     with pytest.raises(pymysql.IntegrityError):
-        conversation.send(Heard([], DUPLICATE))
+        conversation.send(PacketReply([], DUPLICATE))
 
 
 def test_a_packet_has_a_limit() -> None:
-    large = [Statement("x" * (PACKET // 2 + 1), {}) for _ in range(3)]
-    sent, _ = heard(packets(large, plain), *[Heard([[]], None)] * 3)
-    assert [len(packet) for packet in sent] == [PACKET // 2 + 1] * 3
+    large = [Statement("x" * (MAX_PACKET_CHARS // 2 + 1), {}) for _ in range(3)]
+    sent, _ = heard(plan_packets(large, plain), *[PacketReply([[]], None)] * 3)
+    assert [len(packet) for packet in sent] == [MAX_PACKET_CHARS // 2 + 1] * 3
 
 
 def test_plans_go_in_step() -> None:
@@ -159,7 +166,7 @@ def test_plans_go_in_step() -> None:
             told.append((yield Statement(text, {})))
         return told
 
-    together = in_step([plan("a", "b"), plan(), plan("c")])
+    together = merge_plans([plan("a", "b"), plan(), plan("c")])
     assert [statement.sql for statement in next(together)] == ["a", "c"]
     assert [statement.sql for statement in together.send(["A", "C"])] == ["b"]
     with pytest.raises(StopIteration) as done:
@@ -169,8 +176,8 @@ def test_plans_go_in_step() -> None:
 
 def test_every_text_can_be_split() -> None:
     """A `;` inside a literal would be taken for the end of a statement."""
-    for name, text in DIALECT.load(names()).items():
-        for step in steps(text):
+    for name, text in DIALECT.load(build_names()).items():
+        for step in split_steps(text):
             assert step.count("'") % 2 == 0, name
             assert step.split()[0] in ("SELECT", "INSERT", "UPDATE", "DELETE", "SET"), name
             assert "ON CONFLICT" not in step or name == "insert", name  # insert_or_read stands in its place

@@ -18,7 +18,7 @@ from retrysafe.errors import StoreError, StoreUnavailable
 from retrysafe.stores.postgres import arrays, batches
 from retrysafe.stores.postgres.aio import AsyncPostgresStore
 from retrysafe.stores.postgres.dialect import parse_url
-from retrysafe.stores.postgres.pipeline import numbered
+from retrysafe.stores.postgres.pipeline import number_parameters
 from retrysafe.stores.postgres.sync import PostgresStore
 from retrysafe.stores.registry import open_store
 from retrysafe.testing.builders import claim, complete, lookup, release, renew
@@ -31,11 +31,11 @@ pytestmark = pytest.mark.store("postgres")
 @pytest.mark.parametrize(
     ("pack", "values", "typed"),
     [
-        (arrays.bytea, [b"", b"\x00\xff", b"abc"], bytes),
-        (arrays.text, ["", "ä€", "b", "b"], str),
-        (arrays.text, ["same", "same"], str),
-        (arrays.integer, [0, -1, 2**31 - 1], Int4),
-        (arrays.bigint, [0, -1, 2**63 - 1], Int8),
+        (arrays.pack_bytea, [b"", b"\x00\xff", b"abc"], bytes),
+        (arrays.pack_text, ["", "ä€", "b", "b"], str),
+        (arrays.pack_text, ["same", "same"], str),
+        (arrays.pack_integer, [0, -1, 2**31 - 1], Int4),
+        (arrays.pack_bigint, [0, -1, 2**63 - 1], Int8),
     ],
 )
 def test_arrays_are_written_as_the_driver_writes_them(
@@ -47,9 +47,9 @@ def test_arrays_are_written_as_the_driver_writes_them(
 
 
 def test_named_parameters_become_numbers() -> None:
-    text = numbered("SELECT %(b)s, %(a)s, %(b)s, 7 %% 2")
+    text = number_parameters("SELECT %(b)s, %(a)s, %(b)s, 7 %% 2")
     assert (text.sql, text.parameters) == (b"SELECT $1, $2, $1, 7 % 2", ("b", "a"))
-    assert numbered("SELECT 1").name != text.name
+    assert number_parameters("SELECT 1").name != text.name
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_births_and_refusals_must_add_up() -> None:
     read = batches.BATCHES[type(ops[0])].read
     assert [reply.granted for reply in read(ops, [(3, 5, None, *nothing)])] == [True] * 3
     for short in ([], [(2, 5, None, *nothing)], [(0, 5, None, *nothing)], [(1, 5, ops[0].id, *nothing)]):
-        assert read(ops, short) == [batches.UNSETTLED] * 3
+        assert read(ops, short) == [batches.SEND_UNBATCHED] * 3
 
 
 async def test_a_batch_that_is_cancelled_under_way_leaves_a_pool_that_works(

@@ -11,8 +11,8 @@ import pytest
 from retrysafe.core.jobs import TakeJobs
 from retrysafe.stores.postgres.dialect import DIALECT
 from retrysafe.stores.registry import open_store
-from retrysafe.stores.sql.names import names, split_options
-from retrysafe.stores.sql.plans import Plans
+from retrysafe.stores.sql.names import build_names, split_options
+from retrysafe.stores.sql.plans import SqlPlans
 from tests.opening import store_url
 
 WAITING, TAKEN = 20_000, 50
@@ -30,9 +30,9 @@ def test_a_take_from_a_long_order_reads_few_pages(request: pytest.FixtureRequest
     store.migrate()
     store.close()
     server, options = split_options(url, frozenset({"table"}))
-    tables = names(options["table"])
+    tables = build_names(options["table"])
     take = TakeJobs(TAKEN, b"token", 60_000_000, namespace="default", topics=("receipt",), others=False)
-    statement = next(Plans(DIALECT, tables)._take(take))
+    statement = next(SqlPlans(DIALECT, tables)._take(take))
     with psycopg.connect(server.partition("?")[0], autocommit=True) as db:
         db.execute(FILL.format(outbox=tables.outbox, waiting=WAITING).encode())
         db.execute(f"ANALYZE {tables.outbox}".encode())

@@ -15,7 +15,7 @@ import redis
 import redis.asyncio
 
 from retrysafe.core.states import State
-from retrysafe.core.times import HOUR
+from retrysafe.core.times import HOUR_MICROS
 from retrysafe.errors import (
     BadName,
     CorruptRecord,
@@ -27,7 +27,7 @@ from retrysafe.errors import (
     UsageError,
 )
 from retrysafe.stores.redis import AsyncRedisStore, RedisStore, backend
-from retrysafe.stores.redis.failures import refusal, unreachable
+from retrysafe.stores.redis.failures import refusal_error, unreachable_error
 from retrysafe.testing.builders import (
     advance,
     claim,
@@ -238,7 +238,7 @@ def test_what_was_withdrawn_stays_for_an_hour(store: RedisStore, raw: redis.Redi
     assert store.execute(withdraw(held, now=None))
     found = store.execute(lookup(held, now=None))
     assert found.record.expired(found.now)
-    assert raw.pexpiretime(key) == -(-(found.record.completed + HOUR) // 1000)
+    assert raw.pexpiretime(key) == -(-(found.record.completed + HOUR_MICROS) // 1000)
     assert store.execute(claim(body=b"another request", now=None)).granted
     assert raw.pttl(key) == -1
 
@@ -430,7 +430,7 @@ def test_damage_does_not_stop_the_reaper(store: RedisStore, raw: redis.Redis, pr
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 def test_every_refusal_says_what_it_is_and_what_to_do(error: Exception, words: str) -> None:
-    told = refusal(error, "Redis at here:1")
+    told = refusal_error(error, "Redis at here:1")
     assert isinstance(told, StoreUnavailable)
     assert not isinstance(told, StoreUnclear)
     with pytest.raises(StoreUnavailable, match=f"Redis at here:1.*{words}"):
@@ -438,7 +438,7 @@ def test_every_refusal_says_what_it_is_and_what_to_do(error: Exception, words: s
 
 
 def test_a_refused_log_in_is_a_refusal_too() -> None:
-    told = unreachable(redis.AuthenticationError("invalid username-password pair"), "Redis at here:1")
+    told = unreachable_error(redis.AuthenticationError("invalid username-password pair"), "Redis at here:1")
     assert "WRONGPASS" in str(told)
 
 

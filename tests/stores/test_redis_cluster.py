@@ -119,7 +119,7 @@ def test_what_goes_over_all_buckets_finds_everything(store: RedisClusterStore) -
 
 async def test_calls_of_one_turn_go_to_all_nodes(url: str) -> None:
     store = AsyncRedisClusterStore.open(url)
-    assert store.batches_itself
+    assert store.native_batching
     replies = await asyncio.gather(*(store.execute(claim(f"k{n}")) for n in range(100)))
     assert all(reply.granted for reply in replies)
     assert await asyncio.gather(*(store.execute(complete(each)) for each in replies)) == [True] * 100
@@ -223,7 +223,7 @@ def owners(cluster: ValkeyCluster, slot: int) -> set[int]:
             client.set_response_callback("CLUSTER SLOTS", lambda reply, **_: reply)
             view = Topology([])
             view.learn(client.execute_command("CLUSTER SLOTS"), ("127.0.0.1", node.port))
-            who = view.of(slot)
+            who = view.owner_of(slot)
             found.add(who[1] if who else 0)
     return found
 

@@ -90,19 +90,19 @@ async def test_a_store_that_is_closed_as_its_connection_breaks_makes_no_other(ur
     await store.execute(claim(now=None))
     pipe = store._pipe
     assert pipe is not None
-    assert pipe._ear is not None
+    assert pipe._protocol is not None
     sent = asyncio.ensure_future(store.execute(claim(now=None)))
     unsent = asyncio.ensure_future(store.execute(claim(now=None)))
     await asyncio.sleep(0)  # one was written, the other is for the end of the turn
     assert pipe._unsent
     closing = begin(store.aclose())
-    pipe._ear.fail(ConnectionError("in this test"))
+    pipe._protocol.fail(ConnectionError("in this test"))
     async with asyncio.timeout(60):
         await closing
         told = await asyncio.gather(sent, unsent, return_exceptions=True)
     assert [isinstance(each, StoreUnavailable | StoreUnclear) for each in told] == [True, True], told
     assert pipe._tasks == set()
-    assert pipe._ear is None
+    assert pipe._protocol is None
 
 
 async def test_a_store_closed_while_it_connects_leaves_the_client_s_other_connections_alone(

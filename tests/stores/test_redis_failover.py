@@ -144,7 +144,7 @@ def test_a_replay_is_not_given_before_the_replicas_have_it(pair: Pair) -> None:
 async def test_replicas_are_waited_for_async(pair: Pair) -> None:
     prefix = unique() + ":"
     store = AsyncRedisStore.open(address(pair.primary.url, prefix, **PATIENT))
-    assert not store.batches_itself  # WAIT holds up whatever is behind it on its connection
+    assert not store.native_batching  # WAIT holds up whatever is behind it on its connection
     held = await store.execute(claim(now=None))
     assert await store.execute(complete(held, now=None))
     assert await store.migrate() == ["0001_layout"]

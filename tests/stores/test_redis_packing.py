@@ -9,10 +9,10 @@ from hiredis import pack_command
 
 from retrysafe.core.ops import Claim, Complete, Release, Withdraw
 from retrysafe.core.records import Answer, Fence
-from retrysafe.stores.redis.commands import ASK, plan
+from retrysafe.stores.redis.commands import CALLS, plan_operation
 from retrysafe.stores.redis.layout import Layout
-from retrysafe.stores.redis.packing import PACK, run
-from retrysafe.stores.redis.wire import BYTES, stretches, together
+from retrysafe.stores.redis.packing import PACKERS, pack_script_run
+from retrysafe.stores.redis.wire import MAX_SCRIPT_BYTES, chunk_slices, merge_plans
 from retrysafe.testing.builders import claim
 
 ANSWERS = (
@@ -41,19 +41,19 @@ OPS = [
 @pytest.mark.parametrize("layout", [Layout(), Layout("a:", 256)], ids=["one bucket", "many"])
 @pytest.mark.parametrize("op", OPS, ids=lambda op: type(op).__name__)
 def test_the_bytes_are_the_same(op: Any, layout: Layout) -> None:
-    piece = PACK[type(op)](op, layout)
-    assert run(piece[0], [piece]) == pack_command(ASK[type(op)](op, layout).command())
+    piece = PACKERS[type(op)](op, layout)
+    assert pack_script_run(piece[0], [piece]) == pack_command(CALLS[type(op)](op, layout).build_command())
 
 
 def test_many_in_one_run_are_what_their_calls_make_together() -> None:
     """For both kinds of connection one run is put together; the same one."""
     layout = Layout()
     ops = [claim(f"k{number}", now=None) for number in range(130)]
-    pieces = [PACK[Claim](op, layout) for op in ops]
-    sent = next(together([plan(op, layout) for op in ops], "Redis"))
+    pieces = [PACKERS[Claim](op, layout) for op in ops]
+    sent = next(merge_plans([plan_operation(op, layout) for op in ops], "Redis"))
     assert [pack_command(command) for command in sent] == [
-        run(pieces[0][0], pieces[:128]),
-        run(pieces[0][0], pieces[128:]),
+        pack_script_run(pieces[0][0], pieces[:128]),
+        pack_script_run(pieces[0][0], pieces[128:]),
     ]
 
 
@@ -62,8 +62,8 @@ def test_what_cannot_be_one_run_is_none() -> None:
     ops = [claim(f"k{number}", now=now) for number in range(9) for now in (None, 1)]
     buckets = {op.id[0] % 2 for op in ops}
     assert len(buckets) == 2
-    assert len({PACK[Claim](op, layout)[0] for op in ops}) == 4
-    assert len(next(together([plan(op, layout) for op in ops], "Redis"))) == 4
+    assert len({PACKERS[Claim](op, layout)[0] for op in ops}) == 4
+    assert len(next(merge_plans([plan_operation(op, layout) for op in ops], "Redis"))) == 4
 
 
 @pytest.mark.parametrize(
@@ -72,16 +72,16 @@ def test_what_cannot_be_one_run_is_none() -> None:
         ([], []),
         ([5], [1]),
         ([10] * 300, [128, 128, 44]),
-        ([BYTES, 1, 1], [1, 2]),
-        ([2 * BYTES, 3 * BYTES], [1, 1]),
-        ([BYTES // 2] * 5, [2, 2, 1]),
+        ([MAX_SCRIPT_BYTES, 1, 1], [1, 2]),
+        ([2 * MAX_SCRIPT_BYTES, 3 * MAX_SCRIPT_BYTES], [1, 1]),
+        ([MAX_SCRIPT_BYTES // 2] * 5, [2, 2, 1]),
     ],
 )
 def test_a_run_is_bounded_in_number_and_in_bytes(sizes: list[int], runs: list[int]) -> None:
-    parts = [sizes[some] for some in stretches(sizes)]
+    parts = [sizes[some] for some in chunk_slices(sizes)]
     assert [len(part) for part in parts] == runs
     assert [size for part in parts for size in part] == sizes
 
 
 def test_all_are_tried_here() -> None:
-    assert set(PACK) == {type(op) for op in OPS}
+    assert set(PACKERS) == {type(op) for op in OPS}

@@ -13,7 +13,7 @@ import redis
 
 from retrysafe.core.ops import Complete
 from retrysafe.core.records import Answer, Fence
-from retrysafe.core.times import SECOND
+from retrysafe.core.times import SECOND_MICROS
 from retrysafe.errors import CorruptRecord, StoreUnavailable, StoreUnclear
 from retrysafe.stores.redis import AsyncRedisStore, pipe
 from retrysafe.testing.builders import claim, complete, lookup, record_of, release, stats, suspect
@@ -36,8 +36,8 @@ def piped(store: AsyncRedisStore) -> pipe.Pipe:
     return store._pipe
 
 
-def ear(store: AsyncRedisStore) -> pipe.Ear:
-    found = piped(store)._ear
+def ear(store: AsyncRedisStore) -> pipe.RespProtocol:
+    found = piped(store)._protocol
     assert found is not None, "it has not connected yet"
     return found
 
@@ -56,8 +56,8 @@ async def test_what_is_asked_in_one_turn_goes_out_together(
 ) -> None:
     await store.execute(claim("first", now=0))
     sizes = writes(store, monkeypatch)
-    replies = await asyncio.gather(*(store.execute(claim(f"k{number}", now=0)) for number in range(pipe.LEAST)))
-    assert [record_of(reply).key for reply in replies] == [f"k{number}" for number in range(pipe.LEAST)]
+    replies = await asyncio.gather(*(store.execute(claim(f"k{number}", now=0)) for number in range(pipe.MIN_WRITE_OPS)))
+    assert [record_of(reply).key for reply in replies] == [f"k{number}" for number in range(pipe.MIN_WRITE_OPS)]
     assert len(sizes) == 2, "the first at once, the others in one write"
 
 
@@ -67,14 +67,14 @@ async def test_among_many_a_part_goes_out_before_the_turn_ends(
     """Or server and client would take turns at being idle."""
     await store.execute(claim("first", now=0))
     sizes = writes(store, monkeypatch)
-    keys = [f"k{number}" for number in range(8 * pipe.LEAST)]
+    keys = [f"k{number}" for number in range(8 * pipe.MIN_WRITE_OPS)]
     asked = [asyncio.ensure_future(store.execute(claim(key, now=0))) for key in keys]
     asyncio.get_running_loop().call_soon(lambda: sizes.append(0))  # the turn in which all of them ask ends here
     replies = await asyncio.gather(*asked)
     assert [record_of(reply).key for reply in replies] == keys
     first, *parts = sizes[: sizes.index(0)]
-    assert len(parts) >= pipe.PARTS, "the first at once, then parts"
-    assert all(size > pipe.LEAST // 2 * first for size in parts), f"none of them small: {first}, then {parts}"
+    assert len(parts) >= pipe.WRITES_PER_TURN, "the first at once, then parts"
+    assert all(size > pipe.MIN_WRITE_OPS // 2 * first for size in parts), f"none of them small: {first}, then {parts}"
 
 
 async def test_one_run_serves_each_kind_of_claim_and_two_of_one_key(store: AsyncRedisStore) -> None:
@@ -103,8 +103,8 @@ async def test_one_run_serves_each_kind_of_settling(store: AsyncRedisStore) -> N
     stale = claim("a", now=0)
     await store.execute(suspect(d, now=1))
     ops = [complete(a, b"1", now=2), complete(a, b"2", now=2), complete(a, b"1", now=2), release(b, "why", now=2)]
-    ops += [complete(d, b"late", now=2), Complete(stale.id, Fence(1, stale.token), ANSWER, 2 * SECOND)]
-    ops += [Complete(claim("nobody").id, Fence(1, b"t" * 16), ANSWER, 2 * SECOND), complete(c, now=2)]
+    ops += [complete(d, b"late", now=2), Complete(stale.id, Fence(1, stale.token), ANSWER, 2 * SECOND_MICROS)]
+    ops += [Complete(claim("nobody").id, Fence(1, b"t" * 16), ANSWER, 2 * SECOND_MICROS), complete(c, now=2)]
     replies = await asyncio.gather(*(store.execute(op) for op in ops))
     assert replies == [True, False, True, True, True, False, False, True]
     seen = [record_of(await store.execute(lookup(key, now=2))) for key in "abcd"]
@@ -133,7 +133,7 @@ def test_a_loop_that_ends_without_closing_leaves_nothing_open(redis_url: str) ->
     """The warnings of the test run are errors: a transport that was left open would be one."""
     store = AsyncRedisStore.open(with_option(patient("redis", redis_url), "prefix", unique() + ":"))
     assert asyncio.run(store.execute(claim("k", now=0))).granted
-    assert piped(store)._ear is None
+    assert piped(store)._protocol is None
     gc.collect()
 
 
@@ -170,7 +170,7 @@ async def test_a_connection_closed_while_idle_is_noticed_before_it_is_used(store
     await store.execute(claim("a", now=0))
     first = ear(store)
     first.transport.abort()
-    while piped(store)._ear is first:
+    while piped(store)._protocol is first:
         await asyncio.sleep(0)
     assert (await store.execute(claim("b", now=0))).granted
 
@@ -208,7 +208,7 @@ async def test_what_an_old_connection_still_says_is_nobody_s(store: AsyncRedisSt
 
 async def test_the_number_of_those_who_wait_is_bounded(store: AsyncRedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
     await store.execute(claim("warm", now=0))
-    monkeypatch.setattr(pipe, "LIMIT", 5)
+    monkeypatch.setattr(pipe, "MAX_PENDING_OPS", 5)
     tasks = [asyncio.ensure_future(store.execute(claim(f"k{number}", now=0))) for number in range(9)]
     replies: list[Any] = await asyncio.gather(*tasks, return_exceptions=True)
     refused = [reply for reply in replies if isinstance(reply, StoreUnavailable)]
@@ -224,9 +224,9 @@ async def test_a_closed_store_says_so(store: AsyncRedisStore) -> None:
 
 
 async def test_without_hiredis_it_goes_the_drivers_way(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrysafe.stores.redis.anode.possible", lambda pool: False)
+    monkeypatch.setattr("retrysafe.stores.redis.anode.can_pipe", lambda pool: False)
     store = AsyncRedisStore.open(with_option(patient("redis", redis_url), "prefix", unique() + ":"))
-    assert not store.batches_itself
+    assert not store.native_batching
     replies = await asyncio.gather(*(store.execute(claim(f"k{number}", now=0)) for number in range(20)))
     assert all(reply.granted for reply in replies)
     await store.aclose()

@@ -108,7 +108,7 @@ def test_threads_over_tls(server: TLSServer) -> None:
 async def test_one_connection_for_all_over_tls(server: TLSServer) -> None:
     """Many calls in one turn, answers larger than any buffer, and back."""
     store = AsyncRedisStore.open(server.url)
-    assert store.batches_itself
+    assert store.native_batching
     held = await asyncio.gather(*(store.execute(claim(f"k{n}", now=None)) for n in range(200)))
     assert all(each.granted for each in held)
     done = await asyncio.gather(*(store.execute(complete(each, LARGE, now=None)) for each in held[:5]))

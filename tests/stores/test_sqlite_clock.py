@@ -15,7 +15,7 @@ import pytest
 
 from retrysafe.core.ops import Op
 from retrysafe.core.states import State
-from retrysafe.core.times import HOUR, micros
+from retrysafe.core.times import HOUR_MICROS, duration_to_micros
 from retrysafe.testing import Do
 from retrysafe.testing.builders import advance, claim, complete, lookup, record_of, renew
 from tests.opening import COLOURS, open_do, open_migrated
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.store("sqlite")
 each_colour = pytest.mark.parametrize("colour", COLOURS)
 
 ASKED = 1_700_000_000_000_000
-WAITED = micros(10)
+WAITED = duration_to_micros(10)
 LEASE = 2
 """Seconds. Less than the wait: by the time of asking, such a lease is over when it is granted."""
 SLACK = 60.0
@@ -90,7 +90,7 @@ def test_a_lease_is_counted_from_when_the_lock_was_got(file: Watched, colour: st
         reply = file.waited(lambda: do(claim("k", lease=LEASE, now=None)), "INSERT")
         assert reply.granted is True
         assert reply.now == ASKED + WAITED
-        assert record_of(reply).lease_until == ASKED + WAITED + micros(LEASE)
+        assert record_of(reply).lease_until == ASKED + WAITED + duration_to_micros(LEASE)
         # What it was told is what is stored, and a rival does not get it.
         assert do(lookup("k", now=None)).record == reply.record
         assert do(claim("k", lease=LEASE, on_lapse="rerun", now=None)).granted is False
@@ -103,7 +103,7 @@ def test_a_takeover_too(file: Watched, colour: str) -> None:
         taken = file.waited(lambda: do(claim("k", lease=LEASE, on_lapse="rerun", now=None)), "INSERT")
         assert taken.granted is True
         assert record_of(taken).attempt == 2
-        assert record_of(taken).lease_until == ASKED + WAITED + micros(LEASE)
+        assert record_of(taken).lease_until == ASKED + WAITED + duration_to_micros(LEASE)
 
 
 @each_colour
@@ -112,7 +112,7 @@ def test_what_keeps_a_lease_too(file: Watched, colour: str, act: Callable[..., O
     with file.store(colour) as do:
         held = do(claim("k", lease=1, now=None))
         assert file.waited(lambda: do(act(held, lease=LEASE, now=None)), "UPDATE") is True
-        assert record_of(do(lookup("k", now=None))).lease_until == ASKED + WAITED + micros(LEASE)
+        assert record_of(do(lookup("k", now=None))).lease_until == ASKED + WAITED + duration_to_micros(LEASE)
 
 
 @each_colour
@@ -122,7 +122,7 @@ def test_an_answer_is_kept_from_when_it_was_written(file: Watched, colour: str) 
         assert file.waited(lambda: do(complete(held, now=None)), "UPDATE") is True
         record = record_of(do(lookup("k", now=None)))
         assert (record.state, record.completed) == (State.COMPLETED, ASKED + WAITED)
-        assert record.expires == ASKED + WAITED + HOUR
+        assert record.expires == ASKED + WAITED + HOUR_MICROS
 
 
 @each_colour
@@ -130,11 +130,11 @@ def test_a_batch_too(file: Watched, colour: str) -> None:
     with file.store(colour) as do:
         batch = [claim(key, lease=LEASE, now=None) for key in "abc"]
         replies = file.waited(lambda: do.many(batch), "BEGIN IMMEDIATE")
-        assert [record_of(reply).lease_until for reply in replies] == [ASKED + WAITED + micros(LEASE)] * 3
+        assert [record_of(reply).lease_until for reply in replies] == [ASKED + WAITED + duration_to_micros(LEASE)] * 3
 
 
 @each_colour
 def test_the_time_that_an_operation_brings_is_taken(file: Watched, colour: str) -> None:
     with file.store(colour) as do:
         reply = file.waited(lambda: do(claim("k", lease=LEASE, now=7)), "INSERT")
-        assert record_of(reply).lease_until == reply.now + micros(LEASE) < ASKED
+        assert record_of(reply).lease_until == reply.now + duration_to_micros(LEASE) < ASKED

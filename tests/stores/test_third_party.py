@@ -22,8 +22,10 @@ from retrysafe.testing.contract.expiry import *  # noqa: F403
 from retrysafe.testing.contract.fence import *  # noqa: F403
 from retrysafe.testing.contract.forget import *  # noqa: F403
 from retrysafe.testing.contract.identity import *  # noqa: F403
+from retrysafe.testing.contract.late import *  # noqa: F403
 from retrysafe.testing.contract.listing import *  # noqa: F403
 from retrysafe.testing.contract.many import *  # noqa: F403
+from retrysafe.testing.contract.resume import *  # noqa: F403
 from retrysafe.testing.contract.settle import *  # noqa: F403
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,11 +10,11 @@ import redis
 
 from retrysafe.core.ops import Claim, Op
 from retrysafe.core.states import State
-from retrysafe.core.times import HOUR, SECOND
+from retrysafe.core.times import HOUR_MICROS, SECOND_MICROS
 from retrysafe.errors import UsageError
 from retrysafe.stores.memory import AsyncMemoryStore, MemoryStore
 from retrysafe.stores.redis.cache import AsyncRedisCache, RedisCache
-from retrysafe.stores.tiered import AsyncTiered, MemoryCache, Seen, Tiered, seconds_left
+from retrysafe.stores.tiered import AsyncTiered, CachedRecord, MemoryCache, Tiered, seconds_left
 from retrysafe.testing import Do
 from retrysafe.testing.builders import answer, claim, complete, forget
 from retrysafe.testing.contract.claim import *  # noqa: F403
@@ -56,7 +56,7 @@ class Counted(MemoryStore):
         return super().execute(op)
 
 
-def completed(do: Do, key: str = "k") -> Any:
+def arrange_completed(do: Do, key: str = "k") -> Any:
     held = do(claim(key, now=None))
     assert do(complete(held, answer(b"the answer", status=201), now=None))
     return held
@@ -65,7 +65,7 @@ def completed(do: Do, key: str = "k") -> Any:
 def test_a_replay_asks_the_store_once() -> None:
     store = Counted()
     do = Do.sync(Tiered(store, MemoryCache()))
-    completed(do)
+    arrange_completed(do)
     replies = [do(claim("k", now=None)) for _ in range(5)]
     assert store.asked == 2, "the claim itself, and the first replay"
     assert {reply.granted for reply in replies} == {False}
@@ -83,7 +83,7 @@ def test_whoever_may_run_is_decided_by_the_store_each_time() -> None:
 
 def test_i8_another_fingerprint_sees_that_it_is_another() -> None:
     do = Do.sync(Tiered(MemoryStore(), MemoryCache()))
-    completed(do)
+    arrange_completed(do)
     do(claim("k", now=None))
     other = claim("k", body=b"something else", now=None)
     reply = do(other)
@@ -93,7 +93,7 @@ def test_i8_another_fingerprint_sees_that_it_is_another() -> None:
 
 def test_what_is_forgotten_is_gone_from_the_cache_too() -> None:
     do = Do.sync(Tiered(MemoryStore(), MemoryCache()))
-    held = completed(do)
+    held = arrange_completed(do)
     do(claim("k", now=None))
     assert do(forget(held, now=None))
     reply = do(claim("k", now=None))
@@ -105,16 +105,16 @@ def test_what_is_forgotten_is_gone_from_the_cache_too() -> None:
 # How long, and how much ---------------------------------------------------------------------------
 
 
-def a_record(key: str = "k", body: bytes = b"x", *, expires: int = 10 * SECOND) -> Seen:
+def a_record(key: str = "k", body: bytes = b"x", *, expires: int = 10 * SECOND_MICROS) -> CachedRecord:
     store = Do.sync(MemoryStore())
     held = store(claim(key, now=0))
     assert store(complete(held, body, now=0))
-    return Seen(store.record(held)._replace(expires=expires), 0)
+    return CachedRecord(store.record(held)._replace(expires=expires), 0)
 
 
 def test_i12_it_is_kept_no_longer_than_the_record() -> None:
-    assert seconds_left(a_record(expires=5 * SECOND), 60) == 5
-    assert seconds_left(a_record(expires=HOUR), 60) == 60
+    assert seconds_left(a_record(expires=5 * SECOND_MICROS), 60) == 5
+    assert seconds_left(a_record(expires=HOUR_MICROS), 60) == 60
 
 
 def test_time_is_up() -> None:
@@ -168,7 +168,7 @@ def cache_url(redis_url: str, prefix: str) -> str:
 def test_processes_share_what_one_has_read(cache_url: str, prefix: str) -> None:
     store = Counted()
     here, there = (Do.sync(Tiered(store, RedisCache(cache_url, timeout=PATIENT))) for _ in range(2))
-    completed(here)
+    arrange_completed(here)
     assert [do(claim("k", now=None)).record for do in (here, there)]
     assert store.asked == 2, "the second process found what the first had read"
     left = redis.Redis.from_url(cache_url.partition("?")[0])
@@ -198,7 +198,7 @@ async def test_the_same_on_an_event_loop(cache_url: str) -> None:
 async def test_a_cache_that_is_down_is_no_cache() -> None:
     url = f"redis://127.0.0.1:{free_port()}/0"
     do = Do.sync(Tiered(MemoryStore(), RedisCache(url)))
-    completed(do)
+    arrange_completed(do)
     assert not do(claim("k", now=None)).granted
     cache = AsyncRedisCache(url)
     seen = a_record()

@@ -22,7 +22,7 @@ from retrysafe.core.records import Fingerprint
 from retrysafe.engine.guard import Task
 from retrysafe.stores.mysql.dialect import parse_url
 from retrysafe.stores.sql.dialect import Statement
-from retrysafe.transactions import Tx, run, source
+from retrysafe.transactions import Tx, find_source, run
 
 KEY = Key("pay-7", "acct-1")
 TASK = Task(KEY, "default", "", Fingerprint("test1", b"same", 4), Policy(failures="release"))
@@ -60,7 +60,7 @@ class PointedTx:
 
 class PointedSource:
     def __init__(self, given: Any, point: Points) -> None:
-        self._source = source(given, "sync")
+        self._source = find_source(given, "sync")
         self._point = point
 
     @contextmanager

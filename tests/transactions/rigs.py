@@ -31,7 +31,7 @@ from sqlalchemy.pool import NullPool
 
 from retrysafe import Answer, Policy, RetrySafe
 from retrysafe.core.keys import Key
-from retrysafe.engine.arguments import fingerprint_of
+from retrysafe.engine.arguments import fingerprint_call
 from retrysafe.engine.guard import Ended, Task
 from retrysafe.stores.mongo import settings as mongo
 from retrysafe.stores.mysql.dialect import parse_url
@@ -185,7 +185,7 @@ class AsyncCaller(Caller):
 
 def task(safe: RetrySafe, key: str, request: Any, policy: Policy) -> Task:
     """As `safe.transaction` makes it, so that both forms meet in one record."""
-    fingerprint = fingerprint_of("test", {"request": request, "target": ""}, frozenset())
+    fingerprint = fingerprint_call("test", {"request": request, "target": ""}, frozenset())
     return Task(Key(key, SCOPE), safe.namespace, "", fingerprint, policy)
 
 

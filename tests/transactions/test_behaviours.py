@@ -24,7 +24,7 @@ from retrysafe.errors import (
     StoreUnavailable,
     TransactionSplit,
 )
-from retrysafe.transactions.failures import Trouble, trouble
+from retrysafe.transactions.failures import ErrorClass, classify_error
 from tests.transactions.rigs import (
     COMMIT,
     RELEASE,
@@ -46,11 +46,15 @@ def stored(world: World, key: str) -> Record | None:
 
 
 def claim(world: World, key: str, **changes: Any) -> Claim:
-    return task(world.safe, key, 1, RELEASE.but(**changes)).claim()
+    return task(world.safe, key, 1, RELEASE.replace(**changes)).build_claim()
 
 
 class Boom(Exception):
     status_code = 418
+
+
+OperationalError = type("OperationalError", (Exception,), {})
+"""Called as the drivers call theirs, and not theirs: message brokers have one, too."""
 
 
 def explode() -> None:
@@ -131,7 +135,7 @@ def test_busy_while_another_holds_it(world: World, caller: Open) -> None:
 
 
 def test_waiting_callers_get_the_answer_of_the_first(world: World, caller: Open) -> None:
-    wait = RELEASE.but(busy="wait", wait=PATIENCE)
+    wait = RELEASE.replace(busy="wait", wait=PATIENCE)
     with Holding(caller(), "k", ["a"]) as first:
         # The first look of the second meets the first inside; its event is what lets the first go on.
         with pytest.raises(InProgress):
@@ -146,7 +150,7 @@ def test_waiting_callers_get_the_answer_of_the_first(world: World, caller: Open)
 def test_of_many_at_once_exactly_one_has_its_effect(world: World, caller: Open) -> None:
     rivals = [caller() for _ in range(4)]
     start = threading.Barrier(len(rivals))
-    wait = RELEASE.but(busy="wait", wait=PATIENCE)
+    wait = RELEASE.replace(busy="wait", wait=PATIENCE)
 
     def compete(number: int) -> Any:
         start.wait(PATIENCE)
@@ -242,7 +246,7 @@ def test_a_commit_in_the_middle_of_a_body_that_then_meets_an_sql_error_is_detect
     user = caller()
     with pytest.raises(TransactionSplit) as told:
         getattr(user, form)("k", ["a", COMMIT, "b", "b"])
-    assert trouble(told.value.__cause__ or told.value) is Trouble.TAKEN
+    assert classify_error(told.value.__cause__ or told.value) is ErrorClass.CONSTRAINT
     stays = ["a", "b"] if rig in COMMIT_EACH else ["a"]
     assert world.effects() == stays
     record = stored(world, "k")
@@ -254,17 +258,59 @@ def test_a_commit_in_the_middle_of_a_body_that_then_meets_an_sql_error_is_detect
 
 
 @pytest.mark.parametrize("form", ["block", "run"])
+@pytest.mark.parametrize(
+    "error", [TimeoutError("mail server"), ConnectionRefusedError(111, "smtp"), OperationalError("broker")]
+)
+def test_a_commit_before_an_error_that_looks_like_a_lost_connection_is_detected_too(
+    world: World, caller: Open, rig: str, form: str, error: Exception
+) -> None:
+    """It is the user's own call that failed: our connection is there, and can be asked."""
+    ran: list[int] = []
+
+    def call_away() -> None:
+        ran.append(1)
+        raise error
+
+    with pytest.raises(TransactionSplit) as told:
+        getattr(caller(), form)("k", ["a", COMMIT, call_away])
+    assert told.value.__cause__ is error
+    assert (ran, world.effects()) == ([1], ["a"])
+    record = stored(world, "k")
+    assert record is not None
+    assert record.state is State.UNCERTAIN
+    with pytest.raises(OutcomeUnknown):
+        getattr(caller(), form)("k", ["a2"])
+    assert world.effects() == ["a"]
+
+
+@pytest.mark.parametrize("form", ["block", "run"])
+def test_an_error_that_looks_like_a_lost_connection_without_a_commit_is_a_failure_like_any_other(
+    world: World, caller: Open, form: str
+) -> None:
+    user = caller()
+
+    def call_away() -> None:
+        raise TimeoutError("mail server")
+
+    with pytest.raises(TimeoutError, match="mail server"):
+        getattr(user, form)("k", ["a", call_away])
+    assert (world.effects(), stored(world, "k")) == ([], None)
+    assert getattr(user, form)("k", ["a"]).replayed is False
+    assert world.effects() == ["a"]
+
+
+@pytest.mark.parametrize("form", ["block", "run"])
 def test_an_sql_error_without_a_commit_is_a_failure_like_any_other(world: World, caller: Open, form: str) -> None:
     user = caller()
     for _ in range(2):  # also where the connection has seen a commit of ours before
         with pytest.raises(Exception, match=r".") as told:
             getattr(user, form)("k", ["b", "b"])
-        assert trouble(told.value) is Trouble.TAKEN
+        assert classify_error(told.value) is ErrorClass.CONSTRAINT
         assert world.effects() == []
     assert getattr(user, form)("k", ["b"]).replayed is False
     with pytest.raises(Exception, match=r".") as told:
         getattr(user, form)("other", ["c", "c"])
-    assert trouble(told.value) is Trouble.TAKEN
+    assert classify_error(told.value) is ErrorClass.CONSTRAINT
     assert world.effects() == ["b"]
 
 

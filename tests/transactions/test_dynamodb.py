@@ -15,7 +15,7 @@ from retrysafe.core.states import State
 from retrysafe.engine.guard import Ended
 from retrysafe.engine.sealing import KeyRing
 from retrysafe.errors import FingerprintMismatch, InProgress, OutcomeUnknown, StoreError, UsageError
-from retrysafe.stores.dynamodb.together import Transact, request_token
+from retrysafe.stores.dynamodb.transact import TransactOp, request_token
 from retrysafe.testing import LoopThread
 from retrysafe.testing.builders import advance, claim, complete, record_of, release
 from retrysafe.transactions.on_dynamodb import Writes, WritesRefused, atransact, transact
@@ -220,12 +220,12 @@ def test_a_lost_request_is_sent_again(make: Callable[..., Shop], dynamodb_url: s
 
 def test_the_receipt_is_recognised_when_dynamodb_has_forgotten_the_request(shop: Shop) -> None:
     """After ten minutes the ClientRequestToken is forgotten: then the receipt's own token tells."""
-    op = Transact(claim("k", now=None), Answer(201), (shop.put("o1"),), at=1_700_000_000_000_000)
+    op = TransactOp(claim("k", now=None), Answer(201), (shop.put("o1"),), at=1_700_000_000_000_000)
     assert shop.safe.store.execute(op).claim.granted
-    later = Transact(op.claim, op.answer, (shop.put("o2"),), at=op.at)
+    later = TransactOp(op.claim, op.answer, (shop.put("o2"),), at=op.at)
     with pytest.raises(StoreError, match="IdempotentParameterMismatch"):
         shop.safe.store.execute(later)  # within ten minutes: the same token, other writes
-    forgotten = Transact(op.claim, op.answer, op.writes, at=op.at)
+    forgotten = TransactOp(op.claim, op.answer, op.writes, at=op.at)
     sent: list[str] = []
     store = shop.safe.store._current()  # type: ignore[attr-defined]  # what ForkSafe opened
 

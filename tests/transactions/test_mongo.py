@@ -21,9 +21,9 @@ from retrysafe.core.ops import Lookup
 from retrysafe.core.states import State
 from retrysafe.errors import NotSameDatabase, StoreUnclear, TransactionSplit, UsageError
 from retrysafe.stores.mongo.receipts import MONGO
-from retrysafe.stores.sql.names import names
+from retrysafe.stores.sql.names import build_names
 from retrysafe.transactions import flow
-from retrysafe.transactions.failures import Trouble, code_of, meaning, trouble
+from retrysafe.transactions.failures import ErrorClass, classify_error, find_error_code, translate_error
 from tests.opening import unique, with_option
 from tests.servers import MongoServer
 from tests.transactions import mongo_crashing
@@ -156,7 +156,7 @@ def test_while_the_lost_one_may_still_commit_nobody_guesses(
     user: Caller, mongodb: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody holds the key's lock: as far as can be known, the transaction whose commit was lost."""
-    monkeypatch.setattr(flow, "FIND_OUT_AFTER", (0.0, 0.0))
+    monkeypatch.setattr(flow, "RECOVERY_DELAYS_SECONDS", (0.0, 0.0))
     with mongo_client(mongodb) as client, client.start_session() as holder:
 
         def broken(session: ClientSession) -> None:
@@ -267,14 +267,14 @@ def test_a_store_on_another_kind_of_database_is_told(user: Caller, mongodb: Worl
     with pytest.raises(UsageError, match="the store is on SQL and the transaction on MongoDB"):
         Caller(sqlite, user.given, mongo_write, mongo_write).run("k", [])
     with pytest.raises(UsageError, match="foreign step"):
-        MONGO.load(names())
+        MONGO.load(build_names())
 
 
 def test_errors_are_read_by_their_labels() -> None:
     transient = OperationFailure("conflict", 112, {"errorLabels": ["TransientTransactionError"]})
-    assert trouble(transient) is Trouble.AGAIN
-    assert trouble(lost("UnknownTransactionCommitResult")) is Trouble.LOST
-    assert trouble(AutoReconnect("gone")) is Trouble.LOST
-    assert trouble(OperationFailure("no", 13)) is Trouble.REFUSED
-    assert code_of(OperationFailure("no", 13)) == "MongoDB 13"
-    assert "MongoDB 13" in str(meaning(OperationFailure("no", 13)))
+    assert classify_error(transient) is ErrorClass.RETRYABLE
+    assert classify_error(lost("UnknownTransactionCommitResult")) is ErrorClass.CONNECTION_LOST
+    assert classify_error(AutoReconnect("gone")) is ErrorClass.CONNECTION_LOST
+    assert classify_error(OperationFailure("no", 13)) is ErrorClass.REFUSED
+    assert find_error_code(OperationFailure("no", 13)) == "MongoDB 13"
+    assert "MongoDB 13" in str(translate_error(OperationFailure("no", 13)))

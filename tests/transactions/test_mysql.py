@@ -199,7 +199,7 @@ def test_a_commit_that_was_cut_is_found_out(
     family: World, proxy: MysqlProxy, side: Any, ran: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Carried out and its reply lost: done, once. Never arrived: undone, and the body runs again."""
-    monkeypatch.setattr(flow, "FIND_OUT_AFTER", LOOKS)
+    monkeypatch.setattr(flow, "RECOVERY_DELAYS_SECONDS", LOOKS)
     at = commit_of(family, proxy)
     runs: list[str] = []
     proxy.cut_at(at, side)
@@ -231,6 +231,6 @@ def test_cut_at_every_request(family: World, proxy: MysqlProxy, side: Any) -> No
         assert (key in family.effects()) == (record is not None and record.state is State.COMPLETED)
         assert not told or key in family.effects()
         proxy.count()
-        patient = task(family.safe, key, 1, RELEASE.but(busy="wait"))
+        patient = task(family.safe, key, 1, RELEASE.replace(busy="wait"))
         run(family.safe, patient, through(proxy), written(key))
         assert family.effects().count(key) == 1

@@ -216,7 +216,7 @@ def test_a_transaction_held_open_does_not_delay_other_keys(postgres: World, pool
         with postgres.safe.transaction(pool, key="fast", scope=SCOPE) as fast:
             write(fast.handle, "fast")
             fast.answer = ANSWER
-        assert postgres.safe.execute(task(postgres.safe, "guarded", 1, RELEASE).claim()).granted
+        assert postgres.safe.execute(task(postgres.safe, "guarded", 1, RELEASE).build_claim()).granted
         assert postgres.effects() == ["fast"]
         slow.answer = ANSWER
     assert postgres.effects() == ["fast", "slow"]
@@ -279,12 +279,12 @@ def test_the_connection_is_cut_at_every_message(postgres: World, proxy: Postgres
 
 
 def patient(this: Task) -> Task:
-    return replace(this, policy=this.policy.but(busy="wait"))
+    return replace(this, policy=this.policy.replace(busy="wait"))
 
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow, "FIND_OUT_AFTER", LOOKS)
+    monkeypatch.setattr(flow, "RECOVERY_DELAYS_SECONDS", LOOKS)
 
 
 @pytest.mark.usefixtures("looks")
@@ -343,7 +343,7 @@ def test_a_block_on_one_connection_asks_the_store_what_became_of_its_commit(
     commit_at = max(place for place in range(last) if proxy.seen[place].startswith(">")) + 1
     proxy.cut_at(commit_at, "swallow")
     with monkeypatch.context() as patched:
-        patched.setattr(flow, "FIND_OUT_AFTER", LOOKS)
+        patched.setattr(flow, "RECOVERY_DELAYS_SECONDS", LOOKS)
         block("kept")
     assert proxy.was_cut()
     assert "kept" in postgres.effects()

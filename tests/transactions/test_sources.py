@@ -17,9 +17,9 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, scoped_sessio
 from sqlalchemy.pool import NullPool
 
 from retrysafe import Answer, Policy, RetrySafe
-from retrysafe.errors import NestedTransaction, NotSameDatabase, UsageError, WrongColour
-from retrysafe.transactions import arun, run, source
-from retrysafe.transactions.base import numbered
+from retrysafe.errors import NestedTransaction, NotSameDatabase, SyncAsyncMismatch, UsageError
+from retrysafe.transactions import arun, find_source, run
+from retrysafe.transactions.base import number_parameters
 from tests.transactions.rigs import SCOPE, World, sqlalchemy_write, sqlite_write, task
 
 RELEASE = Policy(failures="release")
@@ -203,9 +203,9 @@ def test_a_connection_in_a_transaction_is_refused(postgres: World) -> None:
 
 def test_what_is_not_known_is_named() -> None:
     with pytest.raises(UsageError, match=r"builtins\.int.*psycopg.*sessionmaker.*django"):
-        source(7, "sync")
+        find_source(7, "sync")
     with pytest.raises(UsageError, match="is a URL; make a pool"):
-        source("postgresql://host/db", "sync")
+        find_source("postgresql://host/db", "sync")
 
 
 def test_what_a_factory_made_is_named(sqlite: World) -> None:
@@ -215,14 +215,14 @@ def test_what_a_factory_made_is_named(sqlite: World) -> None:
 
 async def test_the_wrong_colour_is_refused(sqlite: World) -> None:
     connection = sqlite3.connect(sqlite.path)
-    with pytest.raises(WrongColour, match="is sync, but it is used in async code"):
-        source(connection, "async")
-    with pytest.raises(WrongColour):
-        source("django:default", "async")
+    with pytest.raises(SyncAsyncMismatch, match="is sync, but it is used in async code"):
+        find_source(connection, "async")
+    with pytest.raises(SyncAsyncMismatch):
+        find_source("django:default", "async")
     connection.close()
     async with aiosqlite.connect(sqlite.path) as other:
-        with pytest.raises(WrongColour):
-            source(other, "sync")
+        with pytest.raises(SyncAsyncMismatch):
+            find_source(other, "sync")
 
 
 def test_a_store_without_tables_is_refused() -> None:
@@ -232,4 +232,7 @@ def test_a_store_without_tables_is_refused() -> None:
 
 
 def test_names_become_numbers() -> None:
-    assert numbered("SELECT :a, :b::bigint, :a, 'x'::text") == ("SELECT $1, $2::bigint, $1, 'x'::text", ("a", "b"))
+    assert number_parameters("SELECT :a, :b::bigint, :a, 'x'::text") == (
+        "SELECT $1, $2::bigint, $1, 'x'::text",
+        ("a", "b"),
+    )

@@ -13,7 +13,7 @@ from retrysafe import Answer
 from retrysafe.core.ops import Lookup
 from retrysafe.core.states import State
 from retrysafe.errors import OutcomeUnknown, RolledBack, StoreError, TransactionSplit
-from retrysafe.transactions.failures import Trouble, trouble
+from retrysafe.transactions.failures import ErrorClass, classify_error
 from tests.transactions.conftest import marks
 from tests.transactions.rigs import COMMIT, DEADLOCK, POSTGRES, RELEASE, ROLLBACK, SCOPE, Caller, World, task
 
@@ -57,7 +57,7 @@ def test_a_deadlock_without_a_commit_runs_it_again(world: World, caller: Open) -
 def test_a_rollback_by_hand_before_the_error_is_no_split(world: World, caller: Open) -> None:
     with pytest.raises(Exception, match="duplicate") as told:
         caller().run("k", ["a", ROLLBACK, "b", "b"])
-    assert trouble(told.value) is Trouble.TAKEN
+    assert classify_error(told.value) is ErrorClass.CONSTRAINT
     assert caller().run("k", ["c"]).replayed is False
     assert "a" not in world.effects()
 
@@ -147,6 +147,26 @@ def test_a_flush_that_fails(postgres: World, engine: Engine, how: Callable[[Sess
         with pytest.raises(TransactionSplit):
             attempt()
         assert postgres.effects() == ["a"]
-        record = postgres.safe.execute(Lookup(task(postgres.safe, "k", 1, RELEASE).claim().id)).record
+        record = postgres.safe.execute(Lookup(task(postgres.safe, "k", 1, RELEASE).build_claim().id)).record
         assert record is not None
         assert record.state is State.UNCERTAIN
+
+
+@pytest.mark.store("postgres")
+@pytest.mark.parametrize("given", [sessionmaker, lambda engine: engine], ids=["sessionmaker", "engine"])
+def test_a_connection_that_is_lost_after_a_commit(postgres: World, engine: Engine, given: Any) -> None:
+    """Nobody can be asked on it any more, but its commit was seen."""
+
+    def attempt() -> None:
+        with postgres.safe.transaction(given(engine), key="k", scope=SCOPE, request=1) as tx:
+            tx.handle.execute(text("INSERT INTO effects (value) VALUES ('a')"))
+            tx.handle.commit()
+            own = tx.handle.execute(text("SELECT pg_backend_pid()")).scalar()
+            postgres.query(f"SELECT pg_terminate_backend({own}, 5000)")
+            tx.handle.execute(text("SELECT 1"))
+
+    with pytest.raises(TransactionSplit):
+        attempt()
+    assert postgres.effects() == ["a"]
+    with pytest.raises(OutcomeUnknown):
+        postgres.safe.transaction(given(engine), key="k", scope=SCOPE, request=1).__enter__()

@@ -88,9 +88,9 @@ def rung(safe: RetrySafe, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list
     def wake() -> None:
         heard.append(topics(safe))
 
-    safe.bell.attach(wake)
+    safe.worker_notifier.attach(wake)
     yield heard
-    safe.bell.detach(wake)
+    safe.worker_notifier.detach(wake)
 
 
 def test_the_commit_rings_the_bell(safe: RetrySafe, rung: list[list[str]]) -> None:
@@ -129,7 +129,7 @@ def test_a_worker_elsewhere_hears_it_through_the_store(request: pytest.FixtureRe
     with RetrySafe(url) as safe, RetrySafe(url) as elsewhere, psycopg.connect(url) as connection:
         safe.migrate()
         store: Any = elsewhere.store
-        listening = threading.Thread(target=store.wait, args=(safe.bell.id, 300.0), daemon=True)
+        listening = threading.Thread(target=store.wait, args=(safe.worker_notifier.id, 300.0), daemon=True)
         listening.start()
         for number in range(100):
             with safe.transaction(connection, key=f"k{number}", scope="t", request=1) as tx:

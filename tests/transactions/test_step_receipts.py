@@ -14,7 +14,7 @@ from retrysafe import Answer, RetrySafe
 from retrysafe.errors import UsageError
 from retrysafe.operations import Operation, receipts
 from retrysafe.stores.registry import open_store
-from retrysafe.transactions.sources import adapter_of
+from retrysafe.transactions.sources import find_adapter
 from retrysafe.worker.flows import arun, run
 from retrysafe.worker.receipts import Cleared, Clearer
 from tests.transactions.rigs import AsyncCaller, Caller, World
@@ -103,7 +103,7 @@ def test_with_every_adapter(there: World, caller: Callable[[], Caller]) -> None:
         assert sold(user, op, item) == Answer(200, {"item": item})
     assert counted(there, user) == before + 4
     done = cleared(user, safe)
-    adapter = adapter_of(user.given, "sync")
+    adapter = find_adapter(user.given, "sync")
     if adapter is not None and adapter.closes:
         assert done == Cleared(0), "one connection, which somebody else may be using"
         return

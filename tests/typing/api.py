@@ -70,7 +70,7 @@ Mailer().send(b"7")  # type: ignore[arg-type]
 # Policy ------------------------------------------------------------------------------------------
 
 policy = Policy(mode="observe", busy="wait", failures=lambda status, error: status < 500, retention=60)
-assert_type(policy.but(lease=3), Policy)
+assert_type(policy.replace(lease=3), Policy)
 assert_type(Policy.preset("ietf"), Policy)
 assert_type(policy.heartbeat, float)
 Policy(mode="sometimes")  # type: ignore[arg-type]

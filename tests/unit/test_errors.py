@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from retrysafe import errors
-from retrysafe.core.times import SECOND
+from retrysafe.core.times import SECOND_MICROS
 from retrysafe.core.urls import safe_url
 
 CLASSES = [
@@ -69,7 +69,7 @@ def test_the_statuses_of_the_http_contract() -> None:
     assert errors.StoreUnavailable.status == errors.StoreUnclear.status == 503
 
 
-MOMENT = 1_763_208_003 * SECOND
+MOMENT = 1_763_208_003 * SECOND_MICROS
 MESSAGES: list[tuple[errors.RetrySafeError, list[str]]] = [
     (errors.PolicyError("lease", -1, "give at least 0.05 s"), ["lease=-1", "give at least"]),
     (errors.MissingDriver("Redis", "redis", "redis"), ["'redis'", "pip install 'retrysafe[redis]'"]),
@@ -84,7 +84,7 @@ MESSAGES: list[tuple[errors.RetrySafeError, list[str]]] = [
     (errors.RolledBack("k-1", "deadlock"), ["'k-1'", "deadlock", "run it again with the same key"]),
     (errors.NotFinished("order@1", "k-1", "charged", "timeout"), ["order@1", "'k-1'", "'charged'", "timeout", "retry"]),
     (errors.NotDone("k-1", "failed", " (it broke)"), ["'k-1'", "is failed (it broke)", "enqueue it again"]),
-    (errors.OperationChanged("order@1", "no step 'pay'"), ["order@1", "no step 'pay'", "run it with the code"]),
+    (errors.OperationChanged("order@1", "no step 'pay'"), ["order@1", "no step 'pay'", "retry with the same key"]),
     (errors.MissingKey(), ["Idempotency-Key", "send one random key"]),
     (errors.MalformedKey("a b", "a space"), ["'a b'", "a space", "send 1 to 255"]),
     (errors.FingerprintMismatch("k-1", MOMENT), ["'k-1'", "2025-11-15T12:00:03Z", "send a new key"]),
@@ -101,7 +101,10 @@ MESSAGES: list[tuple[errors.RetrySafeError, list[str]]] = [
     (errors.LeaseLost("k-1", 3), ["'k-1'", "attempt 3", "stop"]),
     (errors.StoreUnreachable("nobody listens at 127.0.0.1:1", node="a"), ["127.0.0.1:1"]),
     (errors.SchemaMissing("no table", "sqlite:///x.db"), ["no table", "retrysafe migrate sqlite:///x.db"]),
-    (errors.CorruptRecord(b"\xab" * 32, "cut off"), ["abababab", "cut off", "restore it or forget it"]),
+    (
+        errors.CorruptRecord(b"\xab" * 32, "cut off"),
+        ["abababab", "cut off", "restore the record", "erased from Python"],
+    ),
 ]
 
 
@@ -151,6 +154,10 @@ def test_a_password_is_never_shown(url: str) -> None:
 )
 def test_a_url_without_a_password_is_shown_as_it_is(url: str) -> None:
     assert safe_url(url) == url
+
+
+def test_what_other_code_may_finish_is_worth_a_retry() -> None:
+    assert (errors.OperationChanged.status, errors.OperationChanged.retryable) == (503, True)
 
 
 def test_usage_errors_are_value_errors_and_a_missing_driver_an_import_error() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from retrysafe.core.times import FOREVER, SECOND
+from retrysafe.core.times import FOREVER_MICROS, SECOND_MICROS
 from retrysafe.errors import PolicyError
 from retrysafe.policy import DAY, PRESETS, Policy
 
@@ -65,14 +65,14 @@ def test_durations_may_be_timedeltas_or_whole_numbers() -> None:
     policy = Policy(wait=timedelta(milliseconds=1500), lease=timedelta(minutes=2), retention=3600)
     assert (policy.wait, policy.lease, policy.retention) == (1.5, 120.0, 3600.0)
     assert {type(value) for value in (policy.wait, policy.lease, policy.retention)} == {float}
-    assert policy.lease_micros == 120 * SECOND
+    assert policy.lease_micros == 120 * SECOND_MICROS
 
 
 def test_for_ever_and_longer() -> None:
-    assert Policy(retention=math.inf).retention_micros == FOREVER
-    assert Policy(retention=10**400).retention_micros == FOREVER
-    assert Policy(lease=10**400).lease_micros == FOREVER
-    assert Policy(retention=timedelta.max).retention_micros == FOREVER
+    assert Policy(retention=math.inf).retention_micros == FOREVER_MICROS
+    assert Policy(retention=10**400).retention_micros == FOREVER_MICROS
+    assert Policy(lease=10**400).lease_micros == FOREVER_MICROS
+    assert Policy(retention=timedelta.max).retention_micros == FOREVER_MICROS
 
 
 def test_it_cannot_be_changed() -> None:
@@ -83,15 +83,15 @@ def test_it_cannot_be_changed() -> None:
 
 
 def test_but_changes_some_fields_and_checks_them() -> None:
-    policy = Policy(lease=10).but(busy="wait")
+    policy = Policy(lease=10).replace(busy="wait")
     assert (policy.lease, policy.busy) == (10, "wait")
     with pytest.raises(PolicyError, match="lease"):
-        policy.but(lease=-1)
+        policy.replace(lease=-1)
 
 
 def test_but_with_an_unknown_name_lists_the_names() -> None:
     with pytest.raises(PolicyError) as refused:
-        Policy().but(leese=5)
+        Policy().replace(leese=5)
     assert "Policy(leese=5)" in str(refused.value)
     assert "lease" in str(refused.value)
 
@@ -100,7 +100,7 @@ def test_presets() -> None:
     assert Policy.preset("stripe_v1") == Policy(invalid="withdraw")
     assert [name for name, policy in PRESETS.items() if policy.invalid == "withdraw"] == ["stripe_v1", "stripe_v2"]
     assert Policy.preset("ietf").failures == "store"
-    assert Policy.preset("create_payment", lease=5).but(lease=60) == Policy(failures="release", retention=3 * DAY)
+    assert Policy.preset("create_payment", lease=5).replace(lease=60) == Policy(failures="release", retention=3 * DAY)
     assert (Policy.preset("function").retention, Policy.preset("function").busy) == (math.inf, "wait")
     assert set(PRESETS) == {"stripe_v1", "stripe_v2", "ietf", "create_payment", "function"}
 

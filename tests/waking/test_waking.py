@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from retrysafe import Answer, Key, Policy, RetrySafe
-from retrysafe.core.fingerprint import of_text
+from retrysafe.core.fingerprint import fingerprint_text
 from retrysafe.core.records import Record
 from retrysafe.engine import guard as guard_module
 from retrysafe.engine.guard import Task
@@ -53,12 +53,12 @@ class Blocked:
 
 def task(key: str, body: str = "a", **policy: Any) -> Task:
     chosen = Policy(busy="wait", wait=MINUTES, **policy)
-    return Task(Key(key, "tenant"), "default", "POST /x", of_text("raw1", body), chosen)
+    return Task(Key(key, "tenant"), "default", "POST /x", fingerprint_text("raw1", body), chosen)
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard_module, "PATIENCE", MINUTES)
+    monkeypatch.setattr(guard_module, "NOTIFY_POLL_SECONDS", MINUTES)
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_the_budget_ends_the_waiting(safe: RetrySafe) -> None:
     owner = threading.Thread(target=lambda: safe.guard(task("k"), work))
     owner.start()
     assert work.began.wait(60)
-    short = Task(Key("k", "tenant"), "default", "POST /x", of_text("raw1", "a"), Policy(busy="wait", wait=0.3))
+    short = Task(Key("k", "tenant"), "default", "POST /x", fingerprint_text("raw1", "a"), Policy(busy="wait", wait=0.3))
     with pytest.raises(InProgress):
         safe.guard(short, work)
     work.let.set()

@@ -14,7 +14,7 @@ import signal
 import sqlite3
 import sys
 
-from retrysafe.engine.events import Event as Happened
+from retrysafe.engine.events import RecordEvent as Happened
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.webhooks import Event, Receiver
 from tests.webhooks.senders import NOW, SENDERS

@@ -18,7 +18,7 @@ from retrysafe.engine.bridge import wait_for
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import OperationChanged, UsageError
 from retrysafe.webhooks import Event, Receiver
-from retrysafe.worker.completer import Completed, Completer
+from retrysafe.worker.completer import Completer, CompleterCounts
 from tests.opening import store_url
 from tests.webhooks.senders import NOW, SENDERS
 
@@ -39,7 +39,7 @@ def inbox(safe: RetrySafe, **options: Any) -> Receiver:
     return Receiver(safe, SLACK.scheme, inbox=True, clock=lambda: NOW, **options)
 
 
-def work(safe: RetrySafe) -> Completed:
+def work(safe: RetrySafe) -> CompleterCounts:
     return Completer(safe, backoff=lambda attempt: 0.0).run_once()
 
 
@@ -78,9 +78,9 @@ def test_the_sender_is_answered_at_once_and_the_worker_handles_it(safe: RetrySaf
 
     assert [take(), take()] == [200, 200], "it is stored, so a second arrival need not be refused"
     assert handled == []
-    assert work(safe) == Completed(1, 0, 0)
+    assert work(safe) == CompleterCounts(1, 0, 0)
     assert take() == 200
-    assert work(safe) == Completed(0, 0, 0)
+    assert work(safe) == CompleterCounts(0, 0, 0)
     assert len(handled) == 1
     event = handled[0]
     assert (event.id, event.body, event.timestamp) == ("Ev1", sent.body, int(NOW)), "as if it had come just now"
@@ -111,12 +111,14 @@ def test_what_fails_is_tried_again_by_the_worker(safe: RetrySafe) -> None:
 
 
 def test_what_keeps_failing_is_given_to_a_person(safe: RetrySafe, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrysafe.operations.run.SPACING", 0.0)  # every failure counts, however soon after the last
+    monkeypatch.setattr(
+        "retrysafe.operations.run.MAX_SPACING_SECONDS", 0.0
+    )  # every failure counts, however soon after the last
     receiver = inbox(safe, max_attempts=3)
     receiver.on()(lambda event: 1 / 0)
     receiver.receive(*SLACK.send("Ev1"))
-    for _ in range(5):
-        work(safe)
+    done = [work(safe) for _ in range(5)]
+    assert [(each.later, each.dead) for each in done] == [(1, 0), (1, 0), (0, 1), (0, 0), (0, 0)]
     assert [record.state for record in records(safe)] == [State.UNCERTAIN]
     assert "dead letter" in records(safe)[0].note
     assert receiver.receive(*SLACK.send("Ev1")).status == 500, "never 2xx for what nobody has done"
@@ -137,7 +139,7 @@ def test_a_handler_that_asks_for_tx_commits_with_the_mark(safe: RetrySafe) -> No
     while work(safe).finished == 0:
         assert effects(safe) == [], "what failed was rolled back"
     assert effects(safe) == ["Ev1"]
-    assert work(safe) == Completed(0, 0, 0)
+    assert work(safe) == CompleterCounts(0, 0, 0)
 
 
 class Killed(BaseException):
@@ -192,7 +194,7 @@ def test_an_event_begun_without_an_inbox_is_finished_as_it_was_begun(safe: Retry
     take = receiver.receive if via == "thread" else lambda *sent: asyncio.run(receiver.areceive(*sent))
     assert take(*sent).status == 200
     assert [event.id for event in handled] == ["Ev1"]
-    assert work(safe) == Completed(0, 0, 0)
+    assert work(safe) == CompleterCounts(0, 0, 0)
 
 
 def test_an_event_in_the_inbox_survives_a_release_without_one(safe: RetrySafe) -> None:
@@ -203,7 +205,7 @@ def test_an_event_in_the_inbox_survives_a_release_without_one(safe: RetrySafe) -
     direct = Receiver(RetrySafe(safe.store), SLACK.scheme, clock=lambda: NOW)
     direct.on()(handled.append)
     assert direct.receive(*sent).status == 200
-    assert work(safe) == Completed(0, 0, 0)
+    assert work(safe) == CompleterCounts(0, 0, 0)
     assert len(handled) == 1
 
 
@@ -238,12 +240,12 @@ def test_an_event_waits_for_a_worker_that_has_its_handler(safe: RetrySafe, colou
     older = RetrySafe(safe.store, async_store=safe.async_store, tx=safe.tx)
     inbox(older, max_attempts=2).on("other")(handled.append)
     for _ in range(4):
-        assert work(older) == Completed(0, 0, 0, waiting=1)
+        assert work(older) == CompleterCounts(0, 0, 0, waiting=1)
     (record,) = records(safe)
     with pytest.raises(OperationChanged, match="nobody here handles"):
         awaited_if_need_be(older.operations[record.target].resume_id(record.id))
     assert [record.state for record in records(safe)] == [State.RELEASED]
-    assert work(safe) == Completed(1, 0, 0)
+    assert work(safe) == CompleterCounts(1, 0, 0)
     assert handled == ["Ev1"]
 
 

@@ -200,8 +200,8 @@ def test_an_erased_answer_is_still_a_thank_you(safe: RetrySafe) -> None:
 def test_store_down_nothing_runs_and_the_sender_is_asked_to_come_again(
     point: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("retrysafe.engine.resending.PAUSES", (0.0,))
-    monkeypatch.setattr("retrysafe.engine.resending.AT_MOST", 0.0)
+    monkeypatch.setattr("retrysafe.engine.resending.RESEND_DELAYS_SECONDS", (0.0,))
+    monkeypatch.setattr("retrysafe.engine.resending.RESEND_LIMIT_SECONDS", 0.0)
     sendings = 2 if point == "applied" else 1  # an unclear one is sent once more
     script = Script([Fault(n, point) for n in range(1, 1 + sendings)])
     safe = RetrySafe(FaultStore(MemoryStore(), script))

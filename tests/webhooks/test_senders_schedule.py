@@ -19,7 +19,7 @@ from retrysafe.core.ops import Reap, Stats
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.stores.registry import open_store
-from retrysafe.stores.sql.names import names
+from retrysafe.stores.sql.names import build_names
 from retrysafe.testing.faults import Crashed
 from retrysafe.webhooks import Event, Receiver
 from tests.webhooks.senders import SENDERS, Sender
@@ -159,7 +159,7 @@ def test_with_tx_each_event_is_handled_once_wherever_the_process_dies(name: str,
     def connect() -> sqlite3.Connection:
         return sqlite3.connect(path, isolation_level=None, factory=Connection)
 
-    safe = RetrySafe(Timed(open_store(f"sqlite:///{path}"), world, names()), tx=connect)
+    safe = RetrySafe(Timed(open_store(f"sqlite:///{path}"), world, build_names()), tx=connect)
     safe.migrate()
     receiver = TimedReceiver(world, safe, sender.scheme)
     with connect() as db:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from retrysafe.core.ops import Claim, Complete, Op
-from retrysafe.core.times import SECOND
+from retrysafe.core.times import SECOND_MICROS
 from retrysafe.engine.guard import Task
 from retrysafe.stores.base import Capabilities, Store
-from retrysafe.stores.sql.names import Names
+from retrysafe.stores.sql.names import TableNames
 from retrysafe.testing.faults import Crashed
 from retrysafe.webhooks import Event, Receiver
 from retrysafe.webhooks.handlers import Handler
@@ -33,7 +33,7 @@ class World:
 
     @property
     def micros(self) -> int:
-        return round(self.now * SECOND)
+        return round(self.now * SECOND_MICROS)
 
     def clock(self) -> float:
         return self.now
@@ -52,7 +52,7 @@ class World:
 class Timed:
     """A store in the world's time. A process dies before its claim, after it, or after its completion."""
 
-    def __init__(self, inner: Store, world: World, names: Names | None = None) -> None:
+    def __init__(self, inner: Store, world: World, names: TableNames | None = None) -> None:
         self._inner = inner
         self._world = world
         self.names = names
@@ -89,7 +89,7 @@ class TimedTask(Task):
     world: World
 
     def claim(self) -> Claim:
-        return replace(super().claim(), now=self.world.micros)
+        return replace(super().build_claim(), now=self.world.micros)
 
 
 class TimedReceiver(Receiver):
@@ -100,7 +100,7 @@ class TimedReceiver(Receiver):
         self.world = world
 
     def task(self, event: Event, handler: Handler) -> Task:
-        made = super().task(event, handler)
+        made = super().build_task(event, handler)
         timed = TimedTask(made.key, made.namespace, made.target, made.fingerprint, made.policy)
         timed.world = self.world
         return timed

@@ -95,7 +95,7 @@ def test_how_long_an_abandoned_operation_waits(tmp_path: Path, capsys: pytest.Ca
 import json, os, signal, sys, time
 from tests.worker import app
 from retrysafe.core.ops import List, Stats
-from retrysafe.core.times import micros
+from retrysafe.core.times import duration_to_micros
 from retrysafe.worker.completer import Completer
 app.prepare()
 app.safe.close()
@@ -111,7 +111,7 @@ died = time.monotonic()
 (left,) = app.safe.execute(List()).records
 while not Completer(app.safe, grace=0).run_once().finished:
     time.sleep(0.01)
-late = (micros(time.time()) - left.lease_until) / 1e6
+late = (duration_to_micros(time.time()) - left.lease_until) / 1e6
 told = {"seconds": time.monotonic() - died, "after_lease": late, "completed": app.safe.execute(Stats()).completed}
 print(json.dumps({**told, "state": left.state.value}))
 """

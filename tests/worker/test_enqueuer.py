@@ -18,8 +18,8 @@ from retrysafe import RetrySafe
 from retrysafe.core.jobs import Job, ListJobs, ReviveJob, Stage
 from retrysafe.errors import UsageError
 from retrysafe.stores.registry import open_store
-from retrysafe.worker.enqueuer import Enqueuer, Published
-from retrysafe.worker.publishers import DeliveryFailed, HttpPublisher, RedisStreamPublisher, public
+from retrysafe.worker.enqueuer import Enqueuer, EnqueuerCounts
+from retrysafe.worker.publishers import DeliveryFailed, HttpPublisher, RedisStreamPublisher, is_public_address
 from tests.opening import patient, unique, with_option
 
 
@@ -41,7 +41,7 @@ def test_each_job_goes_to_its_topics_publisher(safe: RetrySafe) -> None:
         got.append(("rest", given.topic))
 
     sent = Enqueuer(safe, {"a": lambda given: got.append(("a", given.topic)), "*": rest}).run_once()
-    assert sent == Published(3, 0, 0)
+    assert sent == EnqueuerCounts(3, 0, 0)
     assert got == [("a", "a"), ("rest", "b"), ("rest", "c")]
     assert safe.execute(ListJobs()) == ()
 
@@ -52,11 +52,11 @@ def test_a_topic_nobody_here_knows_waits_and_never_dies_of_it(
     safe.execute(Stage((job(1),)))
     for _ in range(3):
         with caplog.at_level(logging.WARNING):
-            assert Enqueuer(safe, {}, max_attempts=1).run_once() == Published(0, 0, 0, waiting=1)
+            assert Enqueuer(safe, {}, max_attempts=1).run_once() == EnqueuerCounts(0, 0, 0, waiting=1)
     assert "no publisher for topic 't'" in caplog.text
     (left,) = safe.execute(ListJobs())
     assert (left.dead, left.attempts) == (False, 0), "a round without a publisher is no delivery"
-    assert Enqueuer(safe, {"t": lambda given: None}).run_once() == Published(1, 0, 0)
+    assert Enqueuer(safe, {"t": lambda given: None}).run_once() == EnqueuerCounts(1, 0, 0)
 
 
 def test_poison_goes_to_the_dead_letters_and_a_person_can_revive_it(safe: RetrySafe) -> None:
@@ -68,19 +68,19 @@ def test_poison_goes_to_the_dead_letters_and_a_person_can_revive_it(safe: RetryS
         if given.id == job(1).id:
             raise ValueError("poison")
 
-    assert Enqueuer(safe, {"t": refuses}, max_attempts=1).run_once() == Published(1, 0, 1)
+    assert Enqueuer(safe, {"t": refuses}, max_attempts=1).run_once() == EnqueuerCounts(1, 0, 1)
     (dead,) = safe.execute(ListJobs(dead=True))
     assert (dead.job.id, dead.error) == (job(1).id, "ValueError: poison")
     assert events == ["job_dead"]
     assert safe.execute(ReviveJob(job(1).id))
-    assert Enqueuer(safe, {"t": lambda given: None}).run_once() == Published(1, 0, 0)
+    assert Enqueuer(safe, {"t": lambda given: None}).run_once() == EnqueuerCounts(1, 0, 0)
 
 
 def test_stopping_between_batches(safe: RetrySafe) -> None:
     safe.execute(Stage(tuple(job(number) for number in range(10))))
     sent: list[str] = []
     enqueuer = Enqueuer(safe, {"t": lambda given: sent.append(given.id)}, batch=4)
-    assert enqueuer.run_once(lambda: len(sent) == 6) == Published(6, 0, 0)
+    assert enqueuer.run_once(lambda: len(sent) == 6) == EnqueuerCounts(6, 0, 0)
     assert [each.attempts for each in safe.execute(ListJobs())] == [0] * 4, "what was not tried is not counted"
 
 
@@ -103,9 +103,9 @@ def test_a_lower_number_that_commits_later_is_not_lost(postgres_url: str) -> Non
         assert first < second
         quick.commit()
         enqueuer = Enqueuer(safe, {"t": lambda given: got.append(given.id)})
-        assert enqueuer.run_once() == Published(1, 0, 0)
+        assert enqueuer.run_once() == EnqueuerCounts(1, 0, 0)
         slow.commit()
-        assert enqueuer.run_once() == Published(1, 0, 0)
+        assert enqueuer.run_once() == EnqueuerCounts(1, 0, 0)
     assert got == ["b" * 32, "a" * 32]
 
 
@@ -195,7 +195,7 @@ def test_a_name_that_points_at_one_public_and_one_private_address_is_refused(rec
     ],
 )
 def test_which_addresses_are_public(address: str, expected: bool) -> None:
-    assert public(address) is expected
+    assert is_public_address(address) is expected
 
 
 @pytest.mark.parametrize("url", ["ftp://x/", "http://", "http://user:pass@host/", "/path"])
@@ -210,7 +210,7 @@ def test_a_redis_stream(redis_url: str, safe: RetrySafe) -> None:
     with redis.Redis.from_url(redis_url) as client:
         safe.execute(Stage((job(1, order="o"), job(2))))
         sent = Enqueuer(safe, {"*": RedisStreamPublisher(client, stream, maxlen=100)}).run_once()
-        assert sent == Published(2, 0, 0)
+        assert sent == EnqueuerCounts(2, 0, 0)
         entries: Any = client.xrange(stream)
         client.delete(stream)
     assert [fields[b"id"].decode() for _, fields in entries] == [job(1).id, job(2).id]

@@ -10,8 +10,8 @@ import pytest
 
 from retrysafe import RetrySafe
 from retrysafe.core.jobs import Job, ListJobs, Stage
-from retrysafe.worker.enqueuer import Enqueuer, Published
-from retrysafe.worker.flows import Do, never
+from retrysafe.worker.enqueuer import Enqueuer, EnqueuerCounts
+from retrysafe.worker.flows import CallUserFunction, never_stop
 
 
 @pytest.fixture
@@ -33,16 +33,16 @@ def killed_at(safe: RetrySafe, enqueuer: Enqueuer, poison: str) -> bool:
     sent: list[str] = []
     publisher = enqueuer.publishers["t"]
     enqueuer.publishers = {**enqueuer.publishers, "t": lambda given: sent.append(given.id)}
-    story = enqueuer.round(never)
+    story = enqueuer.tick_flow(never_stop)
     reply: Any = None
     try:
         while True:
             effect = story.send(reply)
-            reply = effect.function() if isinstance(effect, Do) else safe.execute(effect)  # type: ignore[arg-type]
-            if isinstance(effect, Do) and sent[-1] == poison:
+            reply = effect.function() if isinstance(effect, CallUserFunction) else safe.execute(effect)  # type: ignore[arg-type]
+            if isinstance(effect, CallUserFunction) and sent[-1] == poison:
                 story.close()
                 return True
-            if isinstance(effect, Do):
+            if isinstance(effect, CallUserFunction):
                 publisher(job(int(sent[-1], 16)))
     except StopIteration:
         return False
@@ -108,7 +108,7 @@ def test_those_behind_one_that_failed_wait_in_their_order(safe: RetrySafe) -> No
 
     failed: list[int] = []
     staged(safe, job(1, order="o"), job(2, order="o"), job(3, order="o"), job(4))
-    assert Enqueuer(safe, {"t": picky}).run_once() == Published(2, 1, 0)
+    assert Enqueuer(safe, {"t": picky}).run_once() == EnqueuerCounts(2, 1, 0)
     assert sent == [1, 4]
     assert [(each.attempts, each.error) for each in safe.execute(ListJobs())] == [(1, "ValueError: not yet"), (0, "")]
 
@@ -121,7 +121,7 @@ def test_lanes_take_turns(safe: RetrySafe) -> None:
         sent.append(given.topic)
 
     staged(safe, *(job(number, "many") for number in range(50)), job(99, "few"), job(100, "other"))
-    assert Enqueuer(safe, {"many": note, "few": note, "*": note}, batch=10).run_once() == Published(52, 0, 0)
+    assert Enqueuer(safe, {"many": note, "few": note, "*": note}, batch=10).run_once() == EnqueuerCounts(52, 0, 0)
     assert sent.index("few") == 10
     assert sent.index("other") == 11
 

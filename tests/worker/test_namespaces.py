@@ -18,8 +18,8 @@ from retrysafe.core.states import State
 from retrysafe.operations import stage
 from retrysafe.testing.builders import claim, complete
 from retrysafe.worker import Worker
-from retrysafe.worker.completer import Completed
-from retrysafe.worker.enqueuer import Enqueuer, Published
+from retrysafe.worker.completer import CompleterCounts
+from retrysafe.worker.enqueuer import Enqueuer, EnqueuerCounts
 from tests.opening import store_url
 
 
@@ -67,7 +67,7 @@ def test_a_worker_runs_and_sends_only_what_is_its_own(shops: list[Shop]) -> None
     for number in range(3):
         a.order(f"a-{number}", key=f"k{number}")
         b.order(f"b-{number}", key=f"k{number}")
-    assert Worker(a.safe).run_once().counts["completer"] == Completed(3, 0, 0)
+    assert Worker(a.safe).run_once().counts["completer"] == CompleterCounts(3, 0, 0)
     assert all(each.removeprefix("receipt ").startswith("a-") for each in a.did)
     assert b.did == []
     assert [
@@ -76,7 +76,7 @@ def test_a_worker_runs_and_sends_only_what_is_its_own(shops: list[Shop]) -> None
         3,
         0,
     ]
-    assert Worker(b.safe).run_once().counts["enqueuer"] == Published(3, 0, 0)
+    assert Worker(b.safe).run_once().counts["enqueuer"] == EnqueuerCounts(3, 0, 0)
     assert sorted(b.did) == [f"b-{number}" for number in range(3)] + [f"receipt b-{number}" for number in range(3)]
     assert len(a.did) == 6
 
@@ -137,7 +137,7 @@ def test_a_job_without_a_namespace_goes_on_where_there_is_one_application(shops:
     staged_by_the_release_before(path, 7, order="all")
     a.safe.execute(Stage((Job("f" * 32, "receipt", b'{"number": "8"}', "all"),), namespace="shop-a"))
     taken_by_the_release_before(path, 100)
-    assert Enqueuer(a.safe, a.safe.publishers).run_once() == Published(2, 0, 0)
+    assert Enqueuer(a.safe, a.safe.publishers).run_once() == EnqueuerCounts(2, 0, 0)
     assert a.did[-2:] == ["receipt 7", "receipt 8"], "in their order, and its takings were no deliveries"
 
 
@@ -149,7 +149,7 @@ def test_otherwise_it_waits_and_the_doctor_says_how_to_assign_it(
     b.order("b-0", key="k")
     staged_by_the_release_before(path, 7)
     for shop in shops:
-        assert Enqueuer(shop.safe, shop.safe.publishers).run_once() == Published(0, 0, 0)
+        assert Enqueuer(shop.safe, shop.safe.publishers).run_once() == EnqueuerCounts(0, 0, 0)
     url = f"sqlite:///{path}"
     main(["doctor", url])
     told = capsys.readouterr().out
@@ -158,8 +158,8 @@ def test_otherwise_it_waits_and_the_doctor_says_how_to_assign_it(
     assert "shop-a" in told
     assert main(["outbox", "assign", url, "--namespace", "shop-b"]) == 0
     assert a.safe.execute(Namespaces()).unnamed == 0
-    assert Enqueuer(a.safe, a.safe.publishers).run_once() == Published(0, 0, 0)
-    assert Enqueuer(b.safe, b.safe.publishers).run_once() == Published(1, 0, 0)
+    assert Enqueuer(a.safe, a.safe.publishers).run_once() == EnqueuerCounts(0, 0, 0)
+    assert Enqueuer(b.safe, b.safe.publishers).run_once() == EnqueuerCounts(1, 0, 0)
 
 
 # The command line --------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def test_tools_change_only_the_namespace_they_are_told(
     for shop in shops:
         shop.safe.execute(Stage((Job(f"{len(shop.name):031x}{shop.name[-1]}", "t", b"{}"),), namespace=shop.name))
         fails = Enqueuer(shop.safe, {"t": lambda job: 1 / 0}, max_attempts=1)
-        assert fails.run_once() == Published(0, 0, 1)
+        assert fails.run_once() == EnqueuerCounts(0, 0, 1)
     assert main(["outbox", "list", url, "--dead", "--json"]) == 0
     listed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(each["namespace"], each["error"], each["deliveries"]) for each in listed] == [
@@ -188,6 +188,23 @@ def test_tools_change_only_the_namespace_they_are_told(
         main(["outbox", "revive", url, ids[1]])
 
 
+def test_a_dead_job_is_revived_by_the_first_digits_of_its_id(
+    shops: list[Shop], path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop, url = shops[0], f"sqlite:///{path}"
+    ids = [f"aaaaaaaa{number}{0:023x}" for number in (1, 2)] + [f"bbbbbbbb{0:024x}"]
+    shop.safe.execute(Stage(tuple(Job(each, "t", b"{}") for each in ids), namespace=shop.name))
+    Enqueuer(shop.safe, {"t": lambda job: 1 / 0}, max_attempts=1).run_once()
+    revive = ["outbox", "revive", url, "--namespace", shop.name]
+    assert main([*revive, "aaaaaaaa"]) == 1
+    told = capsys.readouterr().err
+    assert all(each in told for each in ids[:2]), "it may be either"
+    assert main([*revive, "bbbbbbb"]) == 1, "fewer than eight digits"
+    assert main([*revive, "BBBBBBBB"]) == 0
+    assert main([*revive, "aaaaaaaa2"]) == 0
+    assert [each.job.id for each in shop.safe.execute(ListJobs(dead=True))] == [ids[0]]
+
+
 def test_operations_shows_those_of_its_application(
     shops: list[Shop], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,10 +213,10 @@ def test_operations_shows_those_of_its_application(
     a, b = shops
     a.order("a-0", key="same")
     b.order("b-0", key="same")
-    assert operations.find(a.safe, "same").namespace == "shop-a"
-    theirs = operations.find(b.safe, "same").id.hex()
+    assert operations.find_run(a.safe, "same").namespace == "shop-a"
+    theirs = operations.find_run(b.safe, "same").id.hex()
     assert [each.namespace for each in operations.Runs(a.safe).of(None)] == ["shop-a"]
     from retrysafe.errors import UsageError
 
     with pytest.raises(UsageError, match="names 0 runs"):
-        operations.find(a.safe, theirs)
+        operations.find_run(a.safe, theirs)

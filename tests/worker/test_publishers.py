@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from retrysafe.errors import UsageError
+from retrysafe.worker.deadline import Deadline, run_within
 from retrysafe.worker.publishers import DeliveryFailed, HttpPublisher
-from retrysafe.worker.timed import Deadline, within
 from tests.worker.test_enqueuer import job
 
 TIMEOUT = 0.4
@@ -110,16 +110,16 @@ def test_a_deadline_counts_from_its_beginning() -> None:
     now = [100.0]
     deadline = Deadline(10, lambda: now[0])
     now[0] += 4
-    assert deadline.left() == 6
+    assert deadline.remaining() == 6
     now[0] += 6
     with pytest.raises(TimeoutError, match="longer than 10 s"):
-        deadline.left()
+        deadline.remaining()
 
 
 def test_what_is_raised_within_a_deadline_is_raised() -> None:
-    assert within(Deadline(60), lambda: 7) == 7
+    assert run_within(Deadline(60), lambda: 7) == 7
     with pytest.raises(socket.gaierror):
-        within(Deadline(60), lambda: (_ for _ in ()).throw(socket.gaierror("no such name")))
+        run_within(Deadline(60), lambda: (_ for _ in ()).throw(socket.gaierror("no such name")))
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), None, True])

@@ -16,8 +16,8 @@ from retrysafe import Answer, Policy, RetrySafe
 from retrysafe.core.jobs import Job, ListJobs, Stage
 from retrysafe.operations import stage
 from retrysafe.worker import Worker
-from retrysafe.worker.health import state
-from retrysafe.worker.rounds import Round
+from retrysafe.worker.health import read_health
+from retrysafe.worker.status import TickResult
 from tests.opening import unique, with_option
 
 PATIENCE = 30.0
@@ -40,11 +40,11 @@ class Running:
 
     def __init__(self, safe: RetrySafe, **options: Any) -> None:
         self.worker = Worker(safe, **{"tick": 600.0, **options})
-        self.reports: list[Round] = []
+        self.reports: list[TickResult] = []
         self.reported = threading.Event()
         self._thread = threading.Thread(target=self.worker.run, args=[self._report])
 
-    def _report(self, done: Round) -> None:
+    def _report(self, done: TickResult) -> None:
         self.reports.append(done)
         self.reported.set()
 
@@ -81,7 +81,7 @@ def test_one_slow_publisher_stops_nobody_else_and_is_shown_as_busy(safe: RetrySa
         assert sent.wait(PATIENCE)
         operation(key="k")
         assert ran.wait(PATIENCE), "an operation submitted meanwhile does not wait for it either"
-        told = state(running.worker, 0.0)[1]
+        told = read_health(running.worker, 0.0)[1]
         assert "enqueuer slow" in told["busy"]
         go_on.set()
     assert safe.execute(ListJobs()) == ()
@@ -130,13 +130,13 @@ def test_a_service_that_fails_is_shown_and_the_others_go_on(safe: RetrySafe) -> 
         raise RuntimeError("no such luck")
         yield
 
-    duty = running.worker.duties[1]
-    running.worker.duties[1] = type(duty)(duty.name, broken)
+    duty = running.worker.services[1]
+    running.worker.services[1] = type(duty)(duty.name, broken)
     with running:
         assert running.reported.wait(PATIENCE)
         assert isinstance(running.reports[0].counts["sweeper"], RuntimeError)
         assert not isinstance(running.reports[0].counts["completer"], Exception)
-        status, told = state(running.worker, 0.0)
+        status, told = read_health(running.worker, 0.0)
         assert (status, told["failing"]) == (503, ["sweeper"])
 
 

@@ -17,8 +17,8 @@ from retrysafe.core.states import State
 from retrysafe.engine.sealing import KeyRing
 from retrysafe.operations.operation import Operation
 from retrysafe.testing.builders import claim
-from retrysafe.worker.completer import Completed, Completer
-from retrysafe.worker.enqueuer import Enqueuer, Published
+from retrysafe.worker.completer import Completer, CompleterCounts
+from retrysafe.worker.enqueuer import Enqueuer, EnqueuerCounts
 from retrysafe.worker.sweeper import Sweeper
 
 OLD, NEW = secrets.token_bytes(32), secrets.token_bytes(32)
@@ -43,7 +43,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "app.db"
 
 
-def work(safe: RetrySafe) -> Completed:
+def work(safe: RetrySafe) -> CompleterCounts:
     return Completer(safe, backoff=lambda attempt: 0.0).run_once()
 
 
@@ -55,7 +55,7 @@ def test_a_record_sealed_with_a_key_that_is_gone(path: Path, caplog: pytest.LogC
         greet: Any = operation_of(after)
         greet("Bob", key="k2")
         with caplog.at_level(logging.ERROR):
-            assert work(after) == Completed(1, 0, 0, unreadable=1)
+            assert work(after) == CompleterCounts(1, 0, 0, unreadable=1)
         (lost,) = after.execute(List(state=State.CLAIMED)).unreadable
         assert lost.hex()[:16] in caplog.text
     with opened(path, old=OLD) as again:
@@ -73,7 +73,7 @@ def test_a_damaged_record(path: Path) -> None:
         db.execute("UPDATE retrysafe_keys SET fingerprint = 'nonsense' WHERE key = 'Bob'")
         db.commit()
         db.close()
-        assert work(safe) == Completed(2, 0, 0, unreadable=1)
+        assert work(safe) == CompleterCounts(2, 0, 0, unreadable=1)
 
 
 def test_a_guard_that_cannot_be_opened_is_still_swept(path: Path) -> None:
@@ -92,7 +92,9 @@ def test_a_job_that_cannot_be_opened_waits_and_holds_up_no_other(path: Path) -> 
     with opened(path, new=NEW) as after:
         after.execute(Stage((jobs[1],)))
         sent: list[str] = []
-        assert Enqueuer(after, {"t": lambda job: sent.append(job.id)}, max_attempts=1).run_once() == Published(1, 1, 0)
+        assert Enqueuer(after, {"t": lambda job: sent.append(job.id)}, max_attempts=1).run_once() == EnqueuerCounts(
+            1, 1, 0
+        )
         assert sent == [jobs[1].id]
         (left,) = after.execute(ListJobs())
         assert (left.dead, "not in the ring" in left.error) == (False, True)

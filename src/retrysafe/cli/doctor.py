@@ -6,14 +6,14 @@ import argparse
 import json
 from typing import Any
 
-from retrysafe.cli.load import load
+from retrysafe.cli.import_object import import_object
 from retrysafe.core.jobs import Namespaces
 from retrysafe.errors import StoreError, UsageError
-from retrysafe.stores.diagnosis import LABELS, Diagnosis, Finding, bad, diagnose, worst
+from retrysafe.stores.diagnosis import LABELS, Diagnosis, Finding, bad, diagnose, worst_label
 from retrysafe.stores.registry import find_backend, open_store, safe_url
-from retrysafe.worker.walls import OBSERVED
+from retrysafe.worker.namespaces import OBSERVED_PREFIX
 
-EXIT_LESS = 1
+EXIT_BELOW_REQUIRED = 1
 
 
 def add(commands: Any) -> None:
@@ -36,19 +36,19 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    found = with_outbox(given.url) if "://" in given.url else of_jobs(given.url)
-    print(as_json(found) if given.json else "\n".join(as_table(found, safe_url(given.url))))
-    return 0 if worst((found.label, given.require)) == given.require else EXIT_LESS
+    found = diagnose_store(given.url) if "://" in given.url else diagnose_jobs(given.url)
+    print(format_json(found) if given.json else "\n".join(format_table(found, safe_url(given.url))))
+    return 0 if worst_label((found.label, given.require)) == given.require else EXIT_BELOW_REQUIRED
 
 
-def with_outbox(url: str) -> Diagnosis:
+def diagnose_store(url: str) -> Diagnosis:
     """The store's settings, and whether all that waits in it is somebody's (rule 15)."""
     found = diagnose(url)
-    unnamed = nobodys(url)
+    unnamed = find_unnamed_jobs(url)
     return found if unnamed is None else found._replace(findings=(*found.findings, unnamed))
 
 
-def nobodys(url: str) -> Finding | None:
+def find_unnamed_jobs(url: str) -> Finding | None:
     """Jobs without a namespace, where several applications use the store; nothing where all is well, or not there."""
     if not find_backend(url).capabilities.outbox:
         return None
@@ -59,7 +59,7 @@ def nobodys(url: str) -> Finding | None:
         return None  # its tables are not there, which is not the doctor's to say
     finally:
         store.close()
-    applications = [name for name in seen.names if not name.startswith(OBSERVED)]
+    applications = [name for name in seen.names if not name.startswith(OBSERVED_PREFIX)]
     if not seen.unnamed or len(applications) < 2:
         return None
     jobs = "1 staged job belongs" if seen.unnamed == 1 else f"{seen.unnamed} staged jobs belong"
@@ -68,9 +68,9 @@ def nobodys(url: str) -> Finding | None:
     return bad("outbox", seen.unnamed, "exactly-once-capable", why, fix, invariant="I34")
 
 
-def of_jobs(where: str) -> Diagnosis:
+def diagnose_jobs(where: str) -> Diagnosis:
     """What the queue of an application remembers, beside what we do (retrysafe.jobs)."""
-    found = load(where)
+    found = import_object(where)
     if not hasattr(found, "diagnose"):
         raise UsageError(
             f"{where} is a {type(found).__name__}: name a store's URL, or the jobs of an application, such as the "
@@ -80,21 +80,21 @@ def of_jobs(where: str) -> Diagnosis:
     return diagnosed
 
 
-def as_json(found: Diagnosis) -> str:
+def format_json(found: Diagnosis) -> str:
     findings = [{**finding._asdict(), "fine": finding.fine} for finding in found.findings]
     return json.dumps({"store": found.store, "label": found.label, "findings": findings})
 
 
-def as_table(found: Diagnosis, where: str) -> list[str]:
+def format_table(found: Diagnosis, where: str) -> list[str]:
     lines = [f"{found.store} at {where}", f"{found.label}: {LABELS[found.label]}", ""]
     setting = max((len(one.setting) for one in found.findings), default=0)
     value = max((len(one.value) for one in found.findings), default=0)
     for one in found.findings:
-        lines += _lines(one, setting, value)
+        lines += _format_finding(one, setting, value)
     return lines
 
 
-def _lines(one: Finding, setting: int, value: int) -> list[str]:
+def _format_finding(one: Finding, setting: int, value: int) -> list[str]:
     mark = "ok   " if one.fine else "WRONG"
     line = f"  {mark}  {one.setting:{setting}}  {one.value:{value}}  {one.invariant:3}  {one.why}"
     return [line] if one.fine else [line, f"         mend: {one.fix}"]

@@ -106,10 +106,25 @@ def telling() -> Callable[[int], None]:
 
 
 class Finder:
-    """Finds what was asked for, the quickest way first. `search` is there once it came to a search."""
+    """Finds what was asked for, the quickest way first. `search` is there once it came to a search.
 
-    def __init__(self, store: Store, wanted: Wanted, most: int | None = None, after: str = "") -> None:
+    `to_act`: something will be done to what is found, so whatever else is meant by the same word must be found too: a
+    client may send a key that reads like digits of somebody else's id. `by_id`: the word is an id, and no key."""
+
+    def __init__(
+        self,
+        store: Store,
+        wanted: Wanted,
+        most: int | None = None,
+        after: str = "",
+        *,
+        to_act: bool = False,
+        by_id: bool = False,
+    ) -> None:
         self._store, self._wanted, self._after = store, wanted, after
+        self._to_act, self._by_id = to_act, by_id
+        if by_id and not wanted.digits:
+            raise UsageError(f"--id {wanted.key!r}: an id is {LEAST_DIGITS} to {ALL_DIGITS} digits, 0 to 9 and a to f")
         self._most = EXAMINED if most is None else most
         if self._most < 1:
             raise UsageError(f"--examine {self._most}: ask for at least one")
@@ -121,30 +136,36 @@ class Finder:
         return self.search.cursor if self.search is not None else ""
 
     def __iter__(self) -> Iterator[Record]:
-        found = False
-        for record in () if self._after else self._looked_up():
-            found = True
+        seen: set[bytes] = set()
+        for record in () if self._after else self._look_up():
+            seen.add(record.id)
             yield record
-        if found or self._wanted.scope is not None:
+        unambiguous = self._by_id or not self._to_act
+        if (seen and unambiguous) or (self._wanted.scope is not None and not self._by_id):
             return
         self.search = Search(self._store.execute, List(cursor=self._after), self._most, telling())
         for record in self.search:
-            named = record.key == self._wanted.key or self._begins(record)
-            if named and self._wanted.fits(record):
+            named = self._begins(record) or (record.key == self._wanted.key and not self._by_id)
+            if named and self._wanted.fits(record) and record.id not in seen:
                 yield record
 
-    def _looked_up(self) -> Iterator[Record]:
+    def _look_up(self) -> Iterator[Record]:
         digits = self._wanted.digits
-        ids = self._wanted.ids() + ([bytes.fromhex(digits)] if len(digits) == ALL_DIGITS else [])
-        if ids:
-            replies = self._store.execute_many([Lookup(each) for each in ids])
-            yield from (reply.record for reply in replies if reply.record is not None)
+        ids = [] if self._by_id else self._wanted.ids()
+        yield from self._read(ids)
+        if len(digits) == ALL_DIGITS and bytes.fromhex(digits) not in ids:
+            ids.append(bytes.fromhex(digits))
+            yield from (record for record in self._read(ids[-1:]) if self._wanted.fits(record))
         if digits and self._store.capabilities.lists_by_id:
             for record in Search(self._store.execute, List(cursor=cursor_before(digits)), self._most):
                 if not self._begins(record):
                     return
                 if self._wanted.fits(record) and record.id not in ids:
                     yield record
+
+    def _read(self, ids: list[bytes]) -> Iterator[Record]:
+        replies = self._store.execute_many([Lookup(each) for each in ids]) if ids else []
+        return (reply.record for reply in replies if reply.record is not None)
 
     def _begins(self, record: Record) -> bool:
         return bool(self._wanted.digits) and record.id.hex().startswith(self._wanted.digits)

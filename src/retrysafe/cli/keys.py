@@ -10,18 +10,19 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from retrysafe.cli.finding import DEFAULT_NAMESPACE, EXAMINED, Finder, Wanted
-from retrysafe.cli.listing import pages
+from retrysafe.cli.listing import iter_records
 from retrysafe.core.ops import List, Lookup, Op, Stats, StatsReply
 from retrysafe.core.records import Answer, Kind, Record
 from retrysafe.core.states import STATES
-from retrysafe.core.times import iso
+from retrysafe.core.times import format_time
 from retrysafe.engine.drive import run
-from retrysafe.engine.resolving import resolved
+from retrysafe.engine.resolving import resolve_uncertain
+from retrysafe.engine.sealing import is_sealed
 from retrysafe.errors import UsageError
 from retrysafe.stores.registry import open_store
 
-PAGE = 200
-SHOWN_BODY = 2000
+PAGE_ROWS = 200
+SHOWN_BODY_BYTES = 2000
 NOBODY = bytes(32)
 """The id of no record: looking for it tells the store's time."""
 
@@ -69,7 +70,9 @@ def add(commands: Any) -> None:
         "resolve",
         help="say how something ended that nobody knows of",
         description="For keys that are uncertain, and for lapsed ones that will be. Its owner, another person or a "
-        "worker may be quicker: then nothing is changed, and you are told. Where a key ring is set use safe.resolve().",
+        "worker may be quicker: then nothing is changed, and you are told. Where the application has a key ring, never "
+        "give --answer here: the application could not read it. Use safe.resolve() from Python. It is refused where "
+        "the record shows that it is sealed; many do not. Of an operation, --happened completes the whole of it.",
     )
     resolve.add_argument("url", metavar="URL")
     resolve.add_argument("key", metavar="KEY", help="the key, or the first 8 or more digits of its id")
@@ -77,12 +80,15 @@ def add(commands: Any) -> None:
     how.add_argument("--happened", action="store_true", help="it was done: a retry gets the answer and does not run")
     how.add_argument("--did-not-happen", action="store_true", help="it was not done: the next retry runs it")
     resolve.add_argument(
-        "--answer", metavar="FILE", help="with --happened: the body to replay ('-' for standard input)"
+        "--answer",
+        metavar="FILE",
+        help="with --happened: the body to replay ('-' for standard input); not where a key ring is set",
     )
     resolve.add_argument("--status", type=int, default=200, help="with --answer: its status (200)")
     resolve.add_argument("--content-type", default="application/json", help="with --answer (application/json)")
     resolve.add_argument("--because", default="", metavar="TEXT", help="what showed it; needed with --did-not-happen")
     resolve.add_argument("--attempt", type=int, help="only if it is still this attempt that you looked at")
+    resolve.add_argument("--id", action="store_true", help="KEY is an id, or its first 8 or more digits, and no key")
     resolve.add_argument("--scope", help="whose key, if several have it")
     resolve.add_argument("--namespace", default="default", help="of which application (default)")
     resolve.set_defaults(run=run_resolve)
@@ -99,16 +105,16 @@ def run_list(given: argparse.Namespace) -> int:
             kind=given.kind,
             scope=given.scope,
             lapsed=given.lapsed,
-            limit=PAGE,
+            limit=PAGE_ROWS,
         )
-        found = _take(pages(store.execute, wanted), given.limit)
+        found = _take_first(iter_records(store.execute, wanted), given.limit)
         now = store.execute(Lookup(NOBODY)).now
         counted = store.execute(Stats(namespace=given.namespace)) if given.count else None
     finally:
         store.close()
     newest_first = sorted(found, key=lambda record: record.created, reverse=True)
     for record in newest_first:
-        print(json.dumps(summary(record)) if given.json else line(record, now))
+        print(json.dumps(summarize_record(record)) if given.json else format_line(record, now))
     if not given.json or counted is not None:
         print(f"{len(found)} shown; {totals(counted)}", file=sys.stderr)
     return 0
@@ -132,7 +138,8 @@ def run_show(given: argparse.Namespace) -> int:
         shown = 0
         for record in finder:
             shown += 1
-            show(record, body=given.body, as_json=given.json)
+            now = store.execute(Lookup(NOBODY)).now
+            show(record, now, body=given.body, as_json=given.json)
     finally:
         store.close()
     if finder.unfinished:
@@ -142,10 +149,16 @@ def run_show(given: argparse.Namespace) -> int:
     return 0 if shown else 1
 
 
-def show(record: Record, *, body: bool, as_json: bool) -> None:
-    whole = summary(record) | {"run": record.run.hex(), "note": record.note, "fingerprint": str(record.fingerprint)}
+def show(record: Record, now: int, *, body: bool, as_json: bool) -> None:
+    state: dict[str, Any] = {"lapsed": record.lapsed(now)} if as_json else {"state": describe_state(record, now)}
+    whole = summarize_record(record) | state
+    whole |= {
+        "run": record.run.hex(),
+        "note": record.note,
+        "fingerprint": str(record.fingerprint),
+    }
     if body:
-        whole |= answer(record)
+        whole |= describe_answer(record)
     text = json.dumps(whole) if as_json else "\n".join(f"{name:12} {value}" for name, value in whole.items()) + "\n"
     print(text, flush=True)  # a search may go on for long
 
@@ -178,21 +191,28 @@ def run_resolve(given: argparse.Namespace) -> int:
         answer_ = Answer(given.status, body, {"content-type": given.content_type})
     store = open_store(given.url)
     try:
-        finder = Finder(store, Wanted(given.key, given.scope, given.namespace))
+        finder = Finder(store, Wanted(given.key, given.scope, given.namespace), to_act=True, by_id=given.id)
         found = [each for each in finder if each.namespace == given.namespace]
         if finder.unfinished:
             looked = finder.search.looked if finder.search is not None else 0
             raise UsageError(
                 f"{given.key!r} was searched for among {looked:,} records, and there are more: whether it is the only "
-                "one of that name is not known. Give --scope, or its id as `retrysafe keys show` finds it"
+                "one of that name is not known. Give --scope; or its id as `retrysafe keys show` finds it, and --id"
             )
         if len(found) != 1:
             which = "; ".join(f"{each.id.hex()[:16]} ({each.kind}, {each.scope})" for each in found[:10])
             raise UsageError(
                 f"{given.key!r} names {len(found)} keys of namespace {given.namespace!r}{': ' + which if which else ''}"
-                "; give --scope, --namespace or the id of one"
+                "; give --scope, --namespace, or the id of one and --id"
             )
-        said = resolved(
+        if answer_ is not None and is_sealed(found[0]):
+            raise UsageError(
+                f"{given.key!r} belongs to an application with a key ring, and the command line has none: the "
+                "application could not read this answer, and nobody could resolve it again. Nothing was changed. Say "
+                f'it from Python: safe.resolve("{found[0].id.hex()}", happened=True, answer=Answer(...), '
+                'because="..."); or leave --answer out, and a retry is told that the answer was not kept'
+            )
+        said = resolve_uncertain(
             found[0].id,
             happened=given.happened,
             answer=answer_,
@@ -207,11 +227,11 @@ def run_resolve(given: argparse.Namespace) -> int:
     return 0
 
 
-def _take(records: Iterator[Record], limit: int) -> list[Record]:
+def _take_first(records: Iterator[Record], limit: int) -> list[Record]:
     return [record for record, _ in zip(records, range(limit), strict=False)]
 
 
-def summary(record: Record) -> dict[str, Any]:
+def summarize_record(record: Record) -> dict[str, Any]:
     return {
         "id": record.id.hex(),
         "state": record.state.value,
@@ -221,30 +241,34 @@ def summary(record: Record) -> dict[str, Any]:
         "key": record.key,
         "target": record.target,
         "attempt": record.attempt,
-        "created": iso(record.created),
-        "last_run": iso(record.started),
-        "completed": iso(record.completed) if record.completed else None,
-        "lease_until": iso(record.lease_until),
+        "created": format_time(record.created),
+        "last_run": format_time(record.started),
+        "completed": format_time(record.completed) if record.completed else None,
+        "lease_until": format_time(record.lease_until),
         "on_lapse": record.on_lapse,
         "point": record.point or None,
-        "expires": iso(record.expires),
+        "expires": format_time(record.expires),
         "status": record.answer.status if record.answer else None,
     }
 
 
-def answer(record: Record) -> dict[str, Any]:
+def describe_answer(record: Record) -> dict[str, Any]:
     if record.answer is None:
         return {}
-    body = record.answer.body[:SHOWN_BODY].decode("utf-8", "backslashreplace")
+    body = record.answer.body[:SHOWN_BODY_BYTES].decode("utf-8", "backslashreplace")
     return {"headers": list(record.answer.headers), "body": body, "gone": record.answer.gone or None}
 
 
-def line(record: Record, now: int) -> str:
+def format_line(record: Record, now: int) -> str:
     state = "lapsed" if record.lapsed(now) else record.state.value
-    whose, key, began = _short(record.scope, 24), _short(record.key, 36), iso(record.created)
+    whose, key, began = _shorten(record.scope, 24), _shorten(record.key, 36), format_time(record.created)
     return f"{record.id.hex()[:12]}  {state:9}  {record.kind:9}  {whose:24}  {key:36}  #{record.attempt}  {began}"
 
 
-def _short(text: str, width: int) -> str:
+def describe_state(record: Record, now: int) -> str:
+    return f"{record.state.value} (lapsed)" if record.lapsed(now) else record.state.value
+
+
+def _shorten(text: str, width: int) -> str:
     printable = "".join(each if each.isprintable() else "?" for each in text)
     return printable if len(printable) <= width else printable[: width - 1] + "…"

@@ -11,16 +11,16 @@ from retrysafe.core.records import Record
 from retrysafe.core.states import State
 
 
-def pages(execute: Callable[[Any], Any], wanted: List) -> Iterator[Record]:
+def iter_records(execute: Callable[[Any], Any], wanted: List) -> Iterator[Record]:
     """Every record the list asks for, page by page. A guard whose lease lapsed is uncertain before the sweeper has said
     so, and can be resolved: whoever asks for what is uncertain sees it."""
-    yield from _pages(execute, wanted)
+    yield from _iter_pages(execute, wanted)
     if wanted.state is State.UNCERTAIN and not wanted.lapsed:
         lapsed = replace(wanted, state=State.CLAIMED, lapsed=True)
-        yield from (record for record in _pages(execute, lapsed) if record.on_lapse == "uncertain")
+        yield from (record for record in _iter_pages(execute, lapsed) if record.on_lapse == "uncertain")
 
 
-def _pages(execute: Callable[[Any], Any], wanted: List) -> Iterator[Record]:
+def _iter_pages(execute: Callable[[Any], Any], wanted: List) -> Iterator[Record]:
     cursor = ""
     while True:
         page = execute(replace(wanted, cursor=cursor))

@@ -10,23 +10,23 @@ from retrysafe import __version__
 from retrysafe.cli import demo, doctor, keys, migrate, operations, outbox, reconcile, worker
 from retrysafe.errors import RetrySafeError
 
-GROUPS = (demo, worker, migrate, doctor, keys, operations, outbox, reconcile)
+COMMAND_MODULES = (demo, worker, migrate, doctor, keys, operations, outbox, reconcile)
 
 EXIT_REFUSED = 1
 """The command was understood and could not be done. (argparse exits with 2 when it was not understood.)"""
 
 
-def parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(prog="retrysafe", description="Makes every write safe to retry.")
     root.add_argument("--version", action="version", version=f"retrysafe {__version__}")
     commands = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for group in GROUPS:
+    for group in COMMAND_MODULES:
         group.add(commands)
     return root
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = parser().parse_args(arguments)
+    given = build_parser().parse_args(arguments)
     try:
         return int(given.run(given) or 0)
     except RetrySafeError as error:

@@ -12,17 +12,18 @@ from typing import Any
 
 from retrysafe.cli import finding
 from retrysafe.cli.finding import ALL_DIGITS, EXAMINED, Search, Wanted, cursor_before, telling
-from retrysafe.cli.load import load_safe
+from retrysafe.cli.import_object import load_safe
+from retrysafe.cli.keys import NOBODY, describe_state
 from retrysafe.core.keys import Key
 from retrysafe.core.ops import List, Lookup
 from retrysafe.core.records import Record
 from retrysafe.core.states import STATES, State
-from retrysafe.core.times import iso
+from retrysafe.core.times import format_time
 from retrysafe.engine.bridge import wait_for
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import OperationChanged, UsageError
-from retrysafe.operations.diagram import diagram
-from retrysafe.operations.journal import Journal, ledger, next_of
+from retrysafe.operations.diagram import draw_diagram
+from retrysafe.operations.journal import OperationJournal, build_ledger, describe_next_step
 from retrysafe.operations.operation import Operation
 
 
@@ -45,6 +46,7 @@ def add(commands: Any) -> None:
         metavar="TEXT",
         help="with --undo, and with --resume of a run whose outcome is unknown: what showed that it did not happen",
     )
+    parser.add_argument("--id", action="store_true", help="what --show, --resume and --undo are given is an id, no key")
     parser.add_argument("--name", help="only the operation of this name")
     parser.add_argument("--state", choices=sorted(STATES), help="only runs in this state")
     parser.add_argument("--limit", type=int, default=50, help="how many runs at most (50)")
@@ -60,23 +62,25 @@ def run(given: argparse.Namespace) -> int:
     safe = load_safe(given.safe)
     try:
         if given.diagram:
-            return draw(declared(safe, given.name))
+            return print_diagrams(find_operations(safe, given.name))
         if given.list:
             return list_runs(safe, given)
         if given.show:
-            return show(find(safe, given.show), as_json=given.json)
+            return print_run(find_run(safe, given.show, by_id=given.id), read_time(safe), as_json=given.json)
         if given.resume:
-            record = find(safe, given.resume)
-            return ended(safe, record, lambda operation: operation.resume_id(record.id, given.because))
+            record = find_run(safe, given.resume, by_id=given.id, to_act=True)
+            return finish_run(safe, record, lambda operation: operation.resume_id(record.id, given.because))
         if given.undo:
-            record = find(safe, given.undo)
-            return ended(safe, record, lambda operation: operation.undo_id(record.id, given.because))
-        return describe(declared(safe, given.name))
+            if not given.because.strip():
+                raise UsageError("--undo needs --because TEXT: say why it is undone; it stands in its ledger")
+            record = find_run(safe, given.undo, by_id=given.id, to_act=True)
+            return finish_run(safe, record, lambda operation: operation.undo_id(record.id, given.because))
+        return print_operations(find_operations(safe, given.name))
     finally:
         safe.close()
 
 
-def declared(safe: RetrySafe, name: str | None) -> list[Operation]:
+def find_operations(safe: RetrySafe, name: str | None) -> list[Operation]:
     found = [each for each in safe.operations.values() if name in (None, each.name)]
     if name is not None and not found:
         known = ", ".join(sorted(safe.operations)) or "none"
@@ -84,7 +88,7 @@ def declared(safe: RetrySafe, name: str | None) -> list[Operation]:
     return found
 
 
-def describe(operations: list[Operation]) -> int:
+def print_operations(operations: list[Operation]) -> int:
     for operation in operations:
         print(operation.target)
         for step in operation.steps.values():
@@ -94,8 +98,8 @@ def describe(operations: list[Operation]) -> int:
     return 0
 
 
-def draw(operations: list[Operation]) -> int:
-    print("\n\n".join(diagram(operation) for operation in operations))
+def print_diagrams(operations: list[Operation]) -> int:
+    print("\n\n".join(draw_diagram(operation) for operation in operations))
     return 0
 
 
@@ -110,21 +114,20 @@ def list_runs(safe: RetrySafe, given: argparse.Namespace) -> int:
     if given.after and state is None:
         raise UsageError(f"--after {given.after}: it goes on within one state; give --state too")
     runs = Runs(safe, given.examine)
-    stream = runs.of(state, cursor=given.after) if state is not None else runs.unfinished_first()
+    stream = runs.in_state(state, given.after) if state is not None else runs.unfinished_first()
     wanted = (record for record in stream if given.name is None or record.target.partition("@")[0] == given.name)
     # No more is read than is shown: there may be millions behind it.
     found = sorted(islice(wanted, given.limit), key=lambda record: (record.state is State.COMPLETED, -record.created))
+    now = read_time(safe)
     for record in found:
-        print(json.dumps(summary(record)) if given.json else line(record))
+        print(json.dumps(summarize_run(record, now)) if given.json else format_line(record, now))
     if not given.json:
         more = "; there may be more, see --limit, --state and --name" if len(found) == given.limit else ""
         print(f"{len(found)} shown{more}", file=sys.stderr)
     for name, search in runs.ended:
-        print(
-            f"looked at {search.looked:,} {name} records; there are more: go on with --state {name} "
-            f"--after {search.cursor}",
-            file=sys.stderr,
-        )
+        cursor = f"go on with --state {name} --after {search.cursor}"
+        how = "look at more with --examine N" if name == "lapsed" else cursor  # no state of its own to go on in
+        print(f"looked at {search.looked:,} {name} records; there are more: {how}", file=sys.stderr)
     return 0
 
 
@@ -145,35 +148,55 @@ class Runs:
         yield from self.of(State.RELEASED, resting=True)
         yield from self.of(State.COMPLETED)
 
-    def of(self, state: State | None, *, cursor: str = "", resting: bool = False) -> Iterator[Record]:
-        wanted = List(self._safe.namespace, state, cursor=cursor, resting=resting)
+    def in_state(self, state: State, cursor: str = "") -> Iterator[Record]:
+        """As people mean it: what is uncertain includes what lapsed and will be called so (as in `keys list`)."""
+        yield from self.of(state, cursor=cursor)
+        if state is State.UNCERTAIN and not cursor:
+            lapsed = self.of(State.CLAIMED, lapsed=True)
+            yield from (record for record in lapsed if record.on_lapse == "uncertain")
+
+    def of(
+        self, state: State | None, *, cursor: str = "", resting: bool = False, lapsed: bool = False
+    ) -> Iterator[Record]:
+        wanted = List(self._safe.namespace, state, cursor=cursor, resting=resting, lapsed=lapsed)
         search = Search(self._safe.execute, wanted, self._most, telling())
         yield from (record for record in search if "@" in record.target)
         if search.cursor:
-            self.ended.append((state.value if state is not None else "", search))
+            name = state.value if state is not None else ""
+            self.ended.append(("lapsed" if lapsed else name, search))
 
 
-def find(safe: RetrySafe, wanted: str) -> Record:
+def read_time(safe: RetrySafe) -> int:
+    """The store's time: what lapsed is said by its clock."""
+    return int(safe.execute(Lookup(NOBODY)).now)
+
+
+def find_run(safe: RetrySafe, wanted: str, *, by_id: bool = False, to_act: bool = False) -> Record:
     """By id, by the first eight or more digits of it, or by key: that of a call of the operation at once, that of a
-    request by a search."""
-    found = list(_looked_up(safe, wanted))
-    if not found:
+    request by a search. Whoever acts on it must not take a call's run where a request has the same key."""
+    if by_id and not Wanted(wanted).digits:
+        raise UsageError(f"--id {wanted!r}: an id is 8 to 64 digits, 0 to 9 and a to f; --list shows them")
+    found = {each.id: each for each in _look_up(safe, wanted, by_id)}
+    if not found or (to_act and not by_id):
         runs = Runs(safe)
-        found = [each for each in runs.of(None) if each.key == wanted or _begins(each, wanted)]
+        named = (each for each in runs.of(None) if _begins(each, wanted) or (each.key == wanted and not by_id))
+        found |= {each.id: each for each in named}
         if runs.ended:
             raise UsageError(
                 f"{wanted!r} was searched for among {runs.ended[0][1].looked:,} records, and there are more: give its "
-                "id, as --list shows it"
+                "id, as --list shows it, and --id"
             )
     if len(found) != 1:
-        which = "; ".join(f"{each.id.hex()[:16]} ({each.target}, {each.scope})" for each in found[:10])
-        raise UsageError(f"{wanted!r} names {len(found)} runs{': ' + which if which else ''}; give the id of one")
-    return found[0]
+        which = "; ".join(f"{each.id.hex()[:16]} ({each.target}, {each.scope})" for each in list(found.values())[:10])
+        raise UsageError(
+            f"{wanted!r} names {len(found)} runs{': ' + which if which else ''}; give the id of one, and --id"
+        )
+    return next(iter(found.values()))
 
 
-def _looked_up(safe: RetrySafe, wanted: str) -> Iterator[Record]:
+def _look_up(safe: RetrySafe, wanted: str, by_id: bool) -> Iterator[Record]:
     digits = Wanted(wanted).digits
-    names = sorted({operation.name for operation in safe.operations.values()})
+    names = [] if by_id else sorted({operation.name for operation in safe.operations.values()})
     ids = [Key(wanted, name, "operation").id(safe.namespace) for name in names]
     for each in ids + ([bytes.fromhex(digits)] if len(digits) == ALL_DIGITS else []):
         record = safe.execute(Lookup(each)).record
@@ -191,50 +214,54 @@ def _begins(record: Record, wanted: str) -> bool:
     return bool(digits) and record.id.hex().startswith(digits)
 
 
-def summary(record: Record) -> dict[str, Any]:
+def summarize_run(record: Record, now: int) -> dict[str, Any]:
     return {
         "id": record.id.hex(),
         "operation": record.target,
         "key": record.key,
         "scope": record.scope,
         "state": record.state.value,
+        "lapsed": record.lapsed(now),
         "point": record.point,
         "attempt": record.attempt,
-        "created": iso(record.created),
+        "created": format_time(record.created),
         "note": record.note,
     }
 
 
-def line(record: Record) -> str:
+def format_line(record: Record, now: int) -> str:
+    state = "lapsed" if record.lapsed(now) else record.state.value
     note = f"  {record.note}" if record.note else ""
     at = f"at {record.point}" if record.point else "at the start"
-    what = f"{record.id.hex()[:16]}  {record.state.value:9}  {record.target}  {record.key}"
+    what = f"{record.id.hex()[:16]}  {state:9}  {record.target}  {record.key}"
     return f"{what}  {at}  attempt {record.attempt}{note}"
 
 
-def show(record: Record, *, as_json: bool) -> int:
-    journal = Journal.decode(record.progress)
+def print_run(record: Record, now: int, *, as_json: bool) -> int:
+    journal = OperationJournal.decode(record.progress)
     if as_json:
-        told = {"cause": journal.cause, "next": what_next(record, journal), "ledger": ledger(journal)}
-        print(json.dumps({**summary(record), **told}))
+        told = {"cause": journal.cause, "next": describe_next(record, journal), "ledger": build_ledger(journal)}
+        print(json.dumps({**summarize_run(record, now), **told}))
         return 0
-    for name, value in summary(record).items():
+    shown = summarize_run(record, now) | {"state": describe_state(record, now)}
+    del shown["lapsed"]
+    for name, value in shown.items():
         print(f"{name:10} {value}")
     if journal.cause:
         print(f"{'cause':10} {journal.cause}")
-    for number, entry in enumerate(ledger(journal), 1):
+    for number, entry in enumerate(build_ledger(journal), 1):
         error = f"  {entry['error']}" if entry["error"] else ""
         print(f"  {number:2}. {entry['step']:24} {entry['state']:8} {entry['result'][:80]}{error}")
-    if what_next(record, journal):
-        print(f"{'next':10} {what_next(record, journal)}")
+    if describe_next(record, journal):
+        print(f"{'next':10} {describe_next(record, journal)}")
     return 0
 
 
-def what_next(record: Record, journal: Journal) -> str:
-    return "" if record.state is State.COMPLETED else next_of(journal, record.point)
+def describe_next(record: Record, journal: OperationJournal) -> str:
+    return "" if record.state is State.COMPLETED else describe_next_step(journal, record.point)
 
 
-def ended(safe: RetrySafe, record: Record, go: Callable[[Operation], Any]) -> int:
+def finish_run(safe: RetrySafe, record: Record, go: Callable[[Operation], Any]) -> int:
     operation = safe.operations.get(record.target)
     if operation is None:
         raise OperationChanged(record.target, "this code does not know it")

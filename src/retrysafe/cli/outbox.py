@@ -7,11 +7,15 @@ import json
 import sys
 from typing import Any
 
+from retrysafe.cli.finding import LEAST_DIGITS
 from retrysafe.core.jobs import AssignJobs, ListJobs, ReviveJob, StagedJob
-from retrysafe.core.times import iso
+from retrysafe.core.times import format_time
 from retrysafe.errors import UsageError
 from retrysafe.stores.base import Store
 from retrysafe.stores.registry import open_store
+
+PAGE_ROWS = 1000
+JOB_DIGITS = 32
 
 
 def add(commands: Any) -> None:
@@ -28,7 +32,9 @@ def add(commands: Any) -> None:
 
     revive = verbs.add_parser("revive", help="let a dead letter be delivered again")
     revive.add_argument("url", metavar="URL")
-    revive.add_argument("id", metavar="ID", help="the job's id, as `outbox list` shows it")
+    revive.add_argument(
+        "id", metavar="ID", help="the job's id, as `outbox list` shows it, or its first 8 or more digits"
+    )
     revive.add_argument("--namespace", required=True, help="whose job it is")
     revive.set_defaults(run=run_revive)
 
@@ -43,7 +49,7 @@ def add(commands: Any) -> None:
     assign.set_defaults(run=run_assign)
 
 
-def opened(url: str) -> Store:
+def open_outbox_store(url: str) -> Store:
     store = open_store(url)
     if not store.capabilities.outbox:
         store.close()
@@ -54,22 +60,23 @@ def opened(url: str) -> Store:
 def run_list(given: argparse.Namespace) -> int:
     if given.limit < 1:
         raise UsageError(f"--limit {given.limit}: ask for at least one")
-    store = opened(given.url)
+    store = open_outbox_store(given.url)
     try:
         found = store.execute(ListJobs(given.dead, limit=given.limit, namespace=given.namespace))
     finally:
         store.close()
     for staged in found:
-        print(json.dumps(summary(staged)) if given.json else line(staged))
+        print(json.dumps(summarize_job(staged)) if given.json else format_line(staged))
     if not given.json:
         print(f"{len(found)} shown", file=sys.stderr)
     return 0
 
 
 def run_revive(given: argparse.Namespace) -> int:
-    store = opened(given.url)
+    store = open_outbox_store(given.url)
     try:
-        done = store.execute(ReviveJob(given.id, namespace=given.namespace))
+        job_id = find_dead_id(store, given.id, given.namespace)
+        done = store.execute(ReviveJob(job_id, namespace=given.namespace))
     finally:
         store.close()
     if not done:
@@ -79,10 +86,25 @@ def run_revive(given: argparse.Namespace) -> int:
     return 0
 
 
+def find_dead_id(store: Store, wanted: str, namespace: str) -> str:
+    """The whole id of the one dead job whose id begins so; `wanted` itself where there is none, or it is too short."""
+    low = wanted.lower()
+    if not LEAST_DIGITS <= len(low) < JOB_DIGITS:
+        return wanted
+    found: list[str] = []
+    after = 0
+    while page := store.execute(ListJobs(True, after=after, limit=PAGE_ROWS, namespace=namespace)):
+        found += [each.job.id for each in page if each.job.id.startswith(low)]
+        after = page[-1].sequence
+    if len(found) > 1:
+        raise UsageError(f"{wanted!r} names {len(found)} dead jobs: {', '.join(found[:10])}; give more digits of one")
+    return found[0] if found else wanted
+
+
 def run_assign(given: argparse.Namespace) -> int:
     if not given.namespace:
         raise UsageError("--namespace '': name the application they belong to")
-    store = opened(given.url)
+    store = open_outbox_store(given.url)
     try:
         done = store.execute(AssignJobs(given.namespace))
     finally:
@@ -91,7 +113,7 @@ def run_assign(given: argparse.Namespace) -> int:
     return 0
 
 
-def summary(staged: StagedJob) -> dict[str, Any]:
+def summarize_job(staged: StagedJob) -> dict[str, Any]:
     return {
         "id": staged.job.id,
         "namespace": staged.namespace,
@@ -99,14 +121,14 @@ def summary(staged: StagedJob) -> dict[str, Any]:
         "order": staged.job.order,
         "state": "dead" if staged.dead else "waiting",
         "deliveries": staged.attempts,
-        "created": iso(staged.created),
-        "due": iso(staged.due),
+        "created": format_time(staged.created),
+        "due": format_time(staged.due),
         "error": staged.error,
     }
 
 
-def line(staged: StagedJob) -> str:
-    told = summary(staged)
+def format_line(staged: StagedJob) -> str:
+    told = summarize_job(staged)
     order = f"  order {staged.job.order}" if staged.job.order else ""
     error = f"  {staged.error}" if staged.error else ""
     what = f"{told['id']}  {told['state']:7}  {staged.namespace or '(none)'}  {staged.job.topic}{order}"

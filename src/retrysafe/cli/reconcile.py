@@ -7,13 +7,13 @@ import json
 import sys
 from typing import Any
 
-from retrysafe.cli.load import load
+from retrysafe.cli.import_object import import_object
 from retrysafe.errors import UsageError
 from retrysafe.worker.reconciler import Differences, Reconciliation, reconcile
 
 EXIT_DIFFERENT = 1
 EXIT_FAILED = 2
-SHOWN = 100
+SHOWN_ITEMS = 100
 
 
 def add(commands: Any) -> None:
@@ -34,16 +34,16 @@ def add(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     try:
-        found = reconcile(wanted(given.object))
+        found = reconcile(load_reconciliation(given.object))
     except Exception as error:  # whatever the user's own code raises: cron wants a number, a person the reason
         print(f"retrysafe: could not reconcile: {error if str(error) else type(error).__name__}", file=sys.stderr)
         return EXIT_FAILED
-    print(as_json(found) if given.json else as_table(found))
+    print(format_json(found) if given.json else format_table(found))
     return 0 if found.clean else EXIT_DIFFERENT
 
 
-def wanted(text: str) -> Reconciliation:
-    found = load(text)
+def load_reconciliation(text: str) -> Reconciliation:
+    found = import_object(text)
     if not isinstance(found, Reconciliation) and callable(found):
         found = found()
     if not isinstance(found, Reconciliation):
@@ -51,7 +51,7 @@ def wanted(text: str) -> Reconciliation:
     return found
 
 
-KINDS = {
+DIFFERENCE_LABELS = {
     "missing_there": "ours, but not theirs",
     "missing_here": "theirs, but not ours",
     "doubled_there": "theirs twice",
@@ -61,17 +61,17 @@ KINDS = {
 }
 
 
-def as_json(found: Differences) -> str:
-    told = {name: [str(item) for item in getattr(found, name)] for name in KINDS}
+def format_json(found: Differences) -> str:
+    told = {name: [str(item) for item in getattr(found, name)] for name in DIFFERENCE_LABELS}
     return json.dumps({"clean": found.clean, "matched": found.matched, **told})
 
 
-def as_table(found: Differences) -> str:
+def format_table(found: Differences) -> str:
     lines = [f"{found.matched} match"]
-    for name, words in KINDS.items():
+    for name, words in DIFFERENCE_LABELS.items():
         items = getattr(found, name)
         lines.append(f"{len(items)} {words}")
-        lines += [f"  {item}" for item in items[:SHOWN]]
-        if len(items) > SHOWN:
-            lines.append(f"  … and {len(items) - SHOWN} more; --json shows them all")
+        lines += [f"  {item}" for item in items[:SHOWN_ITEMS]]
+        if len(items) > SHOWN_ITEMS:
+            lines.append(f"  … and {len(items) - SHOWN_ITEMS} more; --json shows them all")
     return "\n".join(lines)

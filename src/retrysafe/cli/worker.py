@@ -9,15 +9,15 @@ import sys
 import time
 from typing import Any
 
-from retrysafe.cli.load import load_safe
+from retrysafe.cli.import_object import load_safe
 from retrysafe.errors import UsageError
-from retrysafe.worker.completer import GRACE
-from retrysafe.worker.enqueuer import LEASE
-from retrysafe.worker.health import Health, count_of
-from retrysafe.worker.rounds import Round
-from retrysafe.worker.service import TICK, Worker
+from retrysafe.worker.completer import GRACE_SECONDS
+from retrysafe.worker.enqueuer import LEASE_SECONDS
+from retrysafe.worker.health import Health, plain_count
+from retrysafe.worker.service import TICK_SECONDS, Worker
+from retrysafe.worker.status import TickResult
 
-EXIT_UNWELL = 1
+EXIT_UNHEALTHY = 1
 
 
 def add(commands: Any) -> None:
@@ -31,18 +31,26 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("safe", metavar="MODULE:SAFE", help="your RetrySafe, with its operations and publishers")
     parser.add_argument(
-        "--tick", type=float, default=TICK, metavar="S", help=f"seconds between rounds that nothing wakes ({TICK:.0f})"
+        "--tick",
+        type=float,
+        default=TICK_SECONDS,
+        metavar="S",
+        help=f"seconds between rounds that nothing wakes ({TICK_SECONDS:.0f})",
     )
     parser.add_argument(
-        "--grace", type=float, default=GRACE, metavar="S", help=f"seconds left to a client's own retry ({GRACE:.0f})"
+        "--grace",
+        type=float,
+        default=GRACE_SECONDS,
+        metavar="S",
+        help=f"seconds left to a client's own retry ({GRACE_SECONDS:.0f})",
     )
     parser.add_argument(
         "--job-lease",
         type=float,
-        default=LEASE,
+        default=LEASE_SECONDS,
         metavar="S",
-        help=f"seconds until jobs that a dead worker had taken are taken by another ({LEASE:.0f}); longer than any "
-        "delivery takes",
+        help=f"seconds until jobs that a dead worker had taken are taken by another ({LEASE_SECONDS:.0f}); "
+        "longer than any delivery takes",
     )
     parser.add_argument("--once", action="store_true", help="one round of each service, then leave; for cron")
     parser.add_argument("--health", metavar="HOST:PORT", help="serve 200 or 503 and what was done lately as JSON")
@@ -60,14 +68,14 @@ def run(given: argparse.Namespace) -> int:
     worker = Worker(safe, tick=given.tick, grace=given.grace, job_lease=given.job_lease)
     health = Health(worker, given.health) if given.health else None
 
-    def report(done: Round) -> None:
-        print(line(done, as_json=given.json), flush=True)
+    def report(done: TickResult) -> None:
+        print(format_tick(done, as_json=given.json), flush=True)
 
     try:
         if given.once:
             done = worker.run_once()
             report(done)
-            return 0 if done.healthy else EXIT_UNWELL
+            return 0 if done.healthy else EXIT_UNHEALTHY
         stop_on_signals(worker)
         announce(safe.operations, safe.publishers, worker, health)
         worker.run(report)
@@ -100,19 +108,19 @@ def announce(operations: Any, publishers: Any, worker: Worker, health: Health | 
     print(f"operations: {known}; topics: {topics}", file=sys.stderr, flush=True)
 
 
-def line(done: Round, *, as_json: bool) -> str:
-    counts = {name: count_of(count) for name, count in done.counts.items()}
+def format_tick(done: TickResult, *, as_json: bool) -> str:
+    counts = {name: plain_count(count) for name, count in done.counts.items()}
     if as_json:
-        return json.dumps({"at": moment(), "seconds": round(done.seconds, 3), **counts})
-    parts = [f"{name} {written(count)}" for name, count in counts.items()]
-    return f"{moment()}  {'  ·  '.join(parts)}  ({done.seconds:.2f} s)"
+        return json.dumps({"at": format_now(), "seconds": round(done.seconds, 3), **counts})
+    parts = [f"{name} {format_count(count)}" for name, count in counts.items()]
+    return f"{format_now()}  {'  ·  '.join(parts)}  ({done.seconds:.2f} s)"
 
 
-def written(count: Any) -> str:
+def format_count(count: Any) -> str:
     if not isinstance(count, dict):
         return str(count)
     return " ".join(f"{name}={value}" for name, value in count.items())
 
 
-def moment() -> str:
+def format_now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

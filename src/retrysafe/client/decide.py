@@ -40,8 +40,8 @@ from retrysafe.client.settings import Retries
 Reach = Literal["unsent", "unclear", "hopeless"]
 """How far a failed attempt came: surely not to the server; nobody knows; it would fail the same way again."""
 
-PASSING = frozenset({408, 425, 429})
-PERMANENT = frozenset({501, 505, 511})
+TRANSIENT_STATUSES = frozenset({408, 425, 429})
+PERMANENT_STATUSES = frozenset({501, 505, 511})
 """Not implemented, HTTP version, log in to the network: the next attempt gets the same."""
 
 MAX_DOUBLINGS = 32
@@ -49,7 +49,7 @@ MAX_DOUBLINGS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class AnsweredAttempt:
     """An answer. `headers` are in lower case; `body` is decoded, and empty where nobody has to look into it."""
 
     status: int
@@ -59,18 +59,18 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedAttempt:
     """No answer."""
 
     error: Exception
     reach: Reach
 
 
-Seen = Answered | Failed
+AttemptResult = AnsweredAttempt | FailedAttempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class AttemptState:
     """Where a call stands after an attempt."""
 
     sends: int
@@ -80,7 +80,7 @@ class Standing:
     elapsed: float = 0.0
     now: float = 0.0
     """Seconds since 1970: only for a Retry-After that is a date, from a server that sends no Date."""
-    draw: float = 0.0
+    jitter: float = 0.0
     """Chance, from 0 up to but not including 1."""
     keyed: bool = True
     repeatable: bool = True
@@ -89,34 +89,34 @@ class Standing:
     """We made the key. A key that the caller gave is never exchanged."""
 
 
-class Again(NamedTuple):
+class RetryVerdict(NamedTuple):
     after: float
     why: str
     busy: bool = False
     """The server is working on it: not a failure, and no charge on the retry budget."""
 
 
-class Rotate(NamedTuple):
+class RotateVerdict(NamedTuple):
     after: float
     why: str
 
 
-class Finish(NamedTuple):
+class FinishVerdict(NamedTuple):
     why: str
     settled: bool = False
 
 
-Verdict = Again | Rotate | Finish
+AttemptVerdict = RetryVerdict | RotateVerdict | FinishVerdict
 
 
-class Reading(Enum):
+class AttemptClass(Enum):
     FINAL = "final"
     BUSY = "busy"
     RETRY = "retry"
     ROTATE = "rotate"
 
 
-class Problem(NamedTuple):
+class ServerProblem(NamedTuple):
     """What a server says about the key: the members that retrysafe's own answers carry, and anybody's may."""
 
     type: str
@@ -127,86 +127,86 @@ class Problem(NamedTuple):
 # The decision -----------------------------------------------------------------------------------
 
 
-def decide(seen: Seen, at: Standing, retries: Retries) -> Verdict:
-    reading, why = read_failure(seen) if isinstance(seen, Failed) else read_answer(seen, at)
-    if reading is Reading.FINAL:
-        return Finish(why, settled=isinstance(seen, Answered))
-    if reading is Reading.ROTATE and not (at.own_key and at.rotations < retries.new_keys):
-        return Finish(f"{why}, but this key may not be exchanged", settled=True)
-    if not at.repeatable and not (isinstance(seen, Failed) and seen.reach == "unsent"):
-        return Finish(f"{why}; it could be sent only once")
-    if reading is not Reading.BUSY and at.sends - at.busy >= retries.attempts:
-        return Finish(f"{why}; gave up after {at.sends} attempts")
-    after = pause(seen, at, retries)
+def decide(seen: AttemptResult, at: AttemptState, retries: Retries) -> AttemptVerdict:
+    reading, why = read_failure(seen) if isinstance(seen, FailedAttempt) else read_answer(seen, at)
+    if reading is AttemptClass.FINAL:
+        return FinishVerdict(why, settled=isinstance(seen, AnsweredAttempt))
+    if reading is AttemptClass.ROTATE and not (at.own_key and at.rotations < retries.new_keys):
+        return FinishVerdict(f"{why}, but this key may not be exchanged", settled=True)
+    if not at.repeatable and not (isinstance(seen, FailedAttempt) and seen.reach == "unsent"):
+        return FinishVerdict(f"{why}; it could be sent only once")
+    if reading is not AttemptClass.BUSY and at.sends - at.busy >= retries.attempts:
+        return FinishVerdict(f"{why}; gave up after {at.sends} attempts")
+    after = compute_delay(seen, at, retries)
     if at.elapsed + after > retries.deadline:
-        return Finish(f"{why}; the next attempt would be after the deadline of {retries.deadline:g} s")
-    if reading is Reading.ROTATE:
-        return Rotate(after, why)
-    return Again(after, why, busy=reading is Reading.BUSY)
+        return FinishVerdict(f"{why}; the next attempt would be after the deadline of {retries.deadline:g} s")
+    if reading is AttemptClass.ROTATE:
+        return RotateVerdict(after, why)
+    return RetryVerdict(after, why, busy=reading is AttemptClass.BUSY)
 
 
-def read_failure(seen: Failed) -> tuple[Reading, str]:
+def read_failure(seen: FailedAttempt) -> tuple[AttemptClass, str]:
     name = type(seen.error).__name__
     if seen.reach == "hopeless":
-        return Reading.FINAL, f"{name} would happen again"
+        return AttemptClass.FINAL, f"{name} would happen again"
     if seen.reach == "unsent":
-        return Reading.RETRY, f"{name}: nothing was sent"
-    return Reading.RETRY, f"{name}: it may have arrived"
+        return AttemptClass.RETRY, f"{name}: nothing was sent"
+    return AttemptClass.RETRY, f"{name}: it may have arrived"
 
 
-def read_answer(seen: Answered, at: Standing) -> tuple[Reading, str]:
+def read_answer(seen: AnsweredAttempt, at: AttemptState) -> tuple[AttemptClass, str]:
     status = seen.status
     if status < 400:
-        return Reading.FINAL, f"answered with {status}"
+        return AttemptClass.FINAL, f"answered with {status}"
     if not at.keyed:
-        return (Reading.RETRY if passing(status) else Reading.FINAL), f"answered with {status}"
+        return (AttemptClass.RETRY if is_transient(status) else AttemptClass.FINAL), f"answered with {status}"
     if seen.headers.get("idempotent-replayed", "").strip().lower() == "true":
-        return Reading.FINAL, f"{status} is the stored answer of this key"
-    problem = problem_of(seen)
+        return AttemptClass.FINAL, f"{status} is the stored answer of this key"
+    problem = parse_problem(seen)
     if problem is not None:
         return read_problem(status, problem)
     asked = seen.headers.get("stripe-should-retry", "").strip().lower()
     if asked in ("true", "false"):
-        reading = Reading.RETRY if asked == "true" else Reading.FINAL
+        reading = AttemptClass.RETRY if asked == "true" else AttemptClass.FINAL
         return reading, f"answered with {status}, and Stripe-Should-Retry is {asked}"
     if status == 409:
-        return (Reading.BUSY if busy(seen) else Reading.RETRY), "answered with 409"
-    return (Reading.RETRY if passing(status) else Reading.FINAL), f"answered with {status}"
+        return (AttemptClass.BUSY if is_busy(seen) else AttemptClass.RETRY), "answered with 409"
+    return (AttemptClass.RETRY if is_transient(status) else AttemptClass.FINAL), f"answered with {status}"
 
 
-def read_problem(status: int, problem: Problem) -> tuple[Reading, str]:
+def read_problem(status: int, problem: ServerProblem) -> tuple[AttemptClass, str]:
     why = f"answered with {status} ({problem.type or 'no type'})"
     if problem.retry_same_key:
-        return (Reading.BUSY if status == 409 else Reading.RETRY), why
+        return (AttemptClass.BUSY if status == 409 else AttemptClass.RETRY), why
     # A mismatch may say that a new key is safe, and is right; but it is the caller who has to see that one key was
     # used for two requests. And a 4xx stays what it is under any key.
     if problem.safe_new_key and status >= 500 and not problem.type.endswith("mismatch"):
-        return Reading.ROTATE, f"{why}: it surely did not happen"
-    return Reading.FINAL, f"{why}, and that is final"
+        return AttemptClass.ROTATE, f"{why}: it surely did not happen"
+    return AttemptClass.FINAL, f"{why}, and that is final"
 
 
-def passing(status: int) -> bool:
-    return status in PASSING or (status >= 500 and status not in PERMANENT)
+def is_transient(status: int) -> bool:
+    return status in TRANSIENT_STATUSES or (status >= 500 and status not in PERMANENT_STATUSES)
 
 
-def busy(seen: Answered) -> bool:
+def is_busy(seen: AnsweredAttempt) -> bool:
     if "retry-after" in seen.headers:
         return True
-    error = _json(seen.body).get("error")
+    error = _parse_object(seen.body).get("error")
     return isinstance(error, dict) and error.get("code") == "idempotency_key_in_use"
 
 
-def problem_of(seen: Answered) -> Problem | None:
+def parse_problem(seen: AnsweredAttempt) -> ServerProblem | None:
     """What the server says about the key; None if it says nothing of the kind."""
-    told = _json(seen.body)
+    told = _parse_object(seen.body)
     same, new = told.get("retry_same_key"), told.get("safe_new_key")
     if not isinstance(same, bool) and not isinstance(new, bool):
         return None
     kind = told.get("type")
-    return Problem(kind if isinstance(kind, str) else "", same is True, new is True)
+    return ServerProblem(kind if isinstance(kind, str) else "", same is True, new is True)
 
 
-def _json(body: bytes) -> dict[str, Any]:
+def _parse_object(body: bytes) -> dict[str, Any]:
     if body.lstrip()[:1] != b"{":
         return {}
     try:
@@ -219,33 +219,33 @@ def _json(body: bytes) -> dict[str, Any]:
 # How long to wait -------------------------------------------------------------------------------
 
 
-def pause(seen: Seen, at: Standing, retries: Retries) -> float:
+def compute_delay(seen: AttemptResult, at: AttemptState, retries: Retries) -> float:
     """Full jitter; or what the server asks for, with a little jitter, so that not all come back at that second."""
-    asked = retry_after(seen.headers, at.now) if isinstance(seen, Answered) else None
+    asked = parse_retry_after(seen.headers, at.now) if isinstance(seen, AnsweredAttempt) else None
     if asked is not None:
-        return min(asked, retries.max_retry_after) + at.draw * min(retries.base, retries.cap)
-    return at.draw * min(retries.cap, retries.base * float(1 << min(at.sends - 1, MAX_DOUBLINGS)))
+        return min(asked, retries.max_retry_after) + at.jitter * min(retries.base, retries.cap)
+    return at.jitter * min(retries.cap, retries.base * float(1 << min(at.sends - 1, MAX_DOUBLINGS)))
 
 
-_SECONDS = re.compile(r"\d{1,15}(\.\d{1,9})?")
+_SECONDS_PATTERN = re.compile(r"\d{1,15}(\.\d{1,9})?")
 
 
-def retry_after(headers: Mapping[str, str], now: float) -> float | None:
+def parse_retry_after(headers: Mapping[str, str], now: float) -> float | None:
     """Seconds from now, by a number or a date; None if there is none that can be read.
 
     A date is compared with the server's own Date where it sent one: then nobody's clock has to be right.
     """
     text = headers.get("retry-after", "").strip()
-    if _SECONDS.fullmatch(text):
+    if _SECONDS_PATTERN.fullmatch(text):
         return float(text)
-    until = _moment(text)
+    until = _parse_date(text)
     if until is None:
         return None
-    sent = _moment(headers.get("date", ""))
+    sent = _parse_date(headers.get("date", ""))
     return max(0.0, until - (now if sent is None else sent))
 
 
-def _moment(text: str) -> float | None:
+def _parse_date(text: str) -> float | None:
     if not text:
         return None
     try:

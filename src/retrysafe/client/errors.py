@@ -11,7 +11,7 @@ exception of httpx or requests, with a note that names the key.
 
 from __future__ import annotations
 
-from retrysafe.core.times import iso
+from retrysafe.core.times import format_time
 from retrysafe.errors import UsageError
 
 
@@ -41,8 +41,8 @@ class KeyTooOld(UsageError):
     ) -> None:
         known = f"was answered with {status}" if status is not None else "was never answered"
         super().__init__(
-            f"{call} of operation {operation!r} was first sent at {iso(first_sent)} with key {key!r} and {known}; "
-            f"that is more than {life:g} s ago, so the server may have forgotten the key and would do it again. Look "
-            "up what became of it, then use a new operation name; or raise Retries(key_life=…) if the server keeps "
-            "keys longer"
+            f"{call} of operation {operation!r} was first sent at {format_time(first_sent)} with key {key!r} "
+            f"and {known}; that is more than {life:g} s ago, so the server may have forgotten the key and would do "
+            "it again. Look up what became of it, then use a new operation name; or raise Retries(key_life=…) if the "
+            "server keeps keys longer"
         )

@@ -17,15 +17,25 @@ import anyio.to_thread
 import httpx
 
 from retrysafe.client.budget import Budget
-from retrysafe.client.decide import Answered, Failed, Reach, Seen
+from retrysafe.client.decide import AnsweredAttempt, AttemptResult, FailedAttempt, Reach
 from retrysafe.client.errors import UnrepeatableBody
-from retrysafe.client.failures import untrusted
+from retrysafe.client.exception_chain import is_untrusted_certificate
+from retrysafe.client.flow import (
+    CallResult,
+    ClientCall,
+    ClientState,
+    RequestInfo,
+    adrive,
+    annotate,
+    build_client_state,
+    call_flow,
+    drive,
+)
 from retrysafe.client.journal import Journal
-from retrysafe.client.pending import ByStream
-from retrysafe.client.settings import Ambient, Retries
-from retrysafe.client.story import Call, Ending, Kit, Request, adrive, annotate, drive, kit, tell
+from retrysafe.client.settings import Clock, Retries
+from retrysafe.client.unanswered import UnansweredByStream
 
-LIVE = ("text/event-stream", "application/x-ndjson", "application/jsonl", "multipart/x-mixed-replace")
+LIVE_MEDIA_TYPES = ("text/event-stream", "application/x-ndjson", "application/jsonl", "multipart/x-mixed-replace")
 """Answers that are read while they are written: waiting for their end would defeat them."""
 
 
@@ -43,25 +53,27 @@ class RetryTransport(httpx.BaseTransport):
         retries: Retries | None = None,
         journal: Journal | str | Path | None = None,
         budget: Budget | None = None,
-        ambient: Ambient | None = None,
+        ambient: Clock | None = None,
     ) -> None:
         self.inner = transport or httpx.HTTPTransport()
-        self.kit = kit(retries, journal, budget, ambient)
-        self._unanswered = ByStream()
+        self.state = build_client_state(retries, journal, budget, ambient)
+        self._unanswered = UnansweredByStream()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        if in_memory(request, self.kit.retries):
+        if can_buffer(request, self.state.retries):
             request.read()
-        call = Call(viewed(request, self.kit), self.kit, self._unanswered.find(request.stream))
+        call = ClientCall(describe_request(request, self.state), self.state, self._unanswered.find(request.stream))
         try:
-            ending = drive(tell(call), Sync(self, copied(request)), self.kit.ambient.sleep)
+            ending = drive(
+                call_flow(call), HttpxAttemptTransport(self, copy_request(request)), self.state.ambient.sleep
+            )
         finally:
-            self._unanswered.keep(request.stream, call.pending())
-        return told(ending, call.request)
+            self._unanswered.remember(request.stream, call.get_unanswered())
+        return return_or_raise(ending, call.request)
 
     def close(self) -> None:
         self.inner.close()
-        self.kit.close()
+        self.state.close()
 
 
 class AsyncRetryTransport(httpx.AsyncBaseTransport):
@@ -74,69 +86,69 @@ class AsyncRetryTransport(httpx.AsyncBaseTransport):
         retries: Retries | None = None,
         journal: Journal | str | Path | None = None,
         budget: Budget | None = None,
-        ambient: Ambient | None = None,
+        ambient: Clock | None = None,
     ) -> None:
         self.inner = transport or httpx.AsyncHTTPTransport()
-        self.kit = kit(retries, journal, budget, ambient)
-        self._unanswered = ByStream()
+        self.state = build_client_state(retries, journal, budget, ambient)
+        self._unanswered = UnansweredByStream()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        if in_memory(request, self.kit.retries):
+        if can_buffer(request, self.state.retries):
             await request.aread()
-        call = Call(viewed(request, self.kit), self.kit, self._unanswered.find(request.stream))
+        call = ClientCall(describe_request(request, self.state), self.state, self._unanswered.find(request.stream))
         try:
-            ending = await adrive(tell(call), Async(self, copied(request)))
+            ending = await adrive(call_flow(call), AsyncHttpxAttemptTransport(self, copy_request(request)))
         finally:
-            self._unanswered.keep(request.stream, call.pending())
-        return told(ending, call.request)
+            self._unanswered.remember(request.stream, call.get_unanswered())
+        return return_or_raise(ending, call.request)
 
     async def aclose(self) -> None:
         await self.inner.aclose()
-        self.kit.close()
+        self.state.close()
 
 
 # Requests ---------------------------------------------------------------------------------------
 
 
-def in_memory(request: httpx.Request, retries: Retries) -> bool:
+def can_buffer(request: httpx.Request, retries: Retries) -> bool:
     """Whether a stream is to be read, so that it can be sent again: its length is known, and not too much."""
-    if content(request) is not None or not retries.keyed(request.method):
+    if content_or_none(request) is not None or not retries.is_keyed(request.method):
         return False
     length = request.headers.get("content-length", "")
     return length.isdigit() and int(length) <= retries.max_body
 
 
-def content(request: httpx.Request) -> bytes | None:
+def content_or_none(request: httpx.Request) -> bytes | None:
     try:
         return request.content
     except httpx.RequestNotRead:
         return None
 
 
-def viewed(request: httpx.Request, kit: Kit) -> Request:
-    body, retries = content(request), kit.retries
+def describe_request(request: httpx.Request, kit: ClientState) -> RequestInfo:
+    body, retries = content_or_none(request), kit.retries
     method, url = request.method.upper(), request.url
     path = url.raw_path.partition(b"?")[0].decode("latin-1")  # as it is sent: `/a%2Fb` is not `/a/b`
-    if body is None and retries.keyed(method) and retries.streams == "refuse":
+    if body is None and retries.is_keyed(method) and retries.streams == "refuse":
         raise UnrepeatableBody(method, f"{url.host}{path}", retries.max_body)
-    given = request.headers.get(retries.header) if retries.keyed(method) else None
+    given = request.headers.get(retries.header) if retries.is_keyed(method) else None
     kind = request.headers.get("content-type", "")
     query = url.query.decode("latin-1")
-    return Request(method, url.host, path, query, kind, body, given, url.scheme, url.port)
+    return RequestInfo(method, url.host, path, query, kind, body, given, url.scheme, url.port)
 
 
-def copied(request: httpx.Request) -> httpx.Request:
+def copy_request(request: httpx.Request) -> httpx.Request:
     """What goes over the wire with our key. The caller's own request stays as it is, and may be sent again."""
     ours = httpx.Request(
         request.method, request.url, headers=request.headers, stream=request.stream, extensions=request.extensions
     )
-    if content(request) is not None:
+    if content_or_none(request) is not None:
         ours.read()
     return ours
 
 
-def told(ending: Ending, view: Request) -> httpx.Response:
-    if isinstance(ending.seen, Failed):
+def return_or_raise(ending: CallResult, view: RequestInfo) -> httpx.Response:
+    if isinstance(ending.seen, FailedAttempt):
         annotate(ending.seen.error, view, ending.trail)
         raise ending.seen.error
     response: httpx.Response = ending.seen.raw
@@ -144,8 +156,8 @@ def told(ending: Ending, view: Request) -> httpx.Response:
     return response
 
 
-def reach(error: httpx.TransportError) -> Reach:
-    if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError) or untrusted(error):
+def classify_error(error: httpx.TransportError) -> Reach:
+    if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError) or is_untrusted_certificate(error):
         return "hopeless"
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
         return "unsent"
@@ -155,21 +167,21 @@ def reach(error: httpx.TransportError) -> Reach:
 # Answers ----------------------------------------------------------------------------------------
 
 
-def worth_reading(response: httpx.Response, request: httpx.Request, retries: Retries) -> bool:
+def should_read(response: httpx.Response, request: httpx.Request, retries: Retries) -> bool:
     """Whether an answer is read here, so that a connection that breaks in the middle of it is retried too."""
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if response.is_stream_consumed:  # a transport inside of ours has read it: its wire has nothing more to give
         return False
-    return retries.keyed(request.method) and retries.max_answer > 0 and kind not in LIVE
+    return retries.is_keyed(request.method) and retries.max_answer > 0 and kind not in LIVE_MEDIA_TYPES
 
 
-def rebuilt(response: httpx.Response, stream: httpx.SyncByteStream | httpx.AsyncByteStream) -> httpx.Response:
+def rebuild_response(response: httpx.Response, stream: httpx.SyncByteStream | httpx.AsyncByteStream) -> httpx.Response:
     return httpx.Response(
         response.status_code, headers=response.headers, stream=stream, extensions=dict(response.extensions)
     )
 
 
-def answered(response: httpx.Response, body: bytes | None) -> Answered:
+def build_answered(response: httpx.Response, body: bytes | None) -> AnsweredAttempt:
     """`body` as it came over the wire; only what is an error may have to be looked into."""
     headers = {name.lower(): value for name, value in response.headers.items()}
     inside = response.content if response.is_stream_consumed else b""
@@ -178,10 +190,10 @@ def answered(response: httpx.Response, body: bytes | None) -> Answered:
             inside = httpx.Response(200, headers=response.headers, content=body).content
         except httpx.DecodingError:
             inside = b""  # the caller finds out when it reads it
-    return Answered(response.status_code, headers, inside, response)
+    return AnsweredAttempt(response.status_code, headers, inside, response)
 
 
-class Rest(httpx.SyncByteStream):
+class PrefetchedStream(httpx.SyncByteStream):
     """An answer that turned out to be large: what was read of it, then the rest of the wire."""
 
     def __init__(self, parts: list[bytes], rest: Iterator[bytes], whole: httpx.SyncByteStream) -> None:
@@ -195,7 +207,7 @@ class Rest(httpx.SyncByteStream):
         self._whole.close()
 
 
-class AsyncRest(httpx.AsyncByteStream):
+class AsyncPrefetchedStream(httpx.AsyncByteStream):
     def __init__(self, parts: list[bytes], rest: AsyncIterator[bytes], whole: httpx.AsyncByteStream) -> None:
         self._parts, self._rest, self._whole = parts, rest, whole
 
@@ -212,22 +224,22 @@ class AsyncRest(httpx.AsyncByteStream):
 # The hands --------------------------------------------------------------------------------------
 
 
-class Sync:
+class HttpxAttemptTransport:
     def __init__(self, owner: RetryTransport, request: httpx.Request) -> None:
-        self._inner, self._retries, self._request = owner.inner, owner.kit.retries, request
+        self._inner, self._retries, self._request = owner.inner, owner.state.retries, request
 
-    def send(self, key: str | None) -> Seen:
+    def send(self, key: str | None) -> AttemptResult:
         if key is not None:
             self._request.headers[self._retries.header] = key
         try:
             response = self._inner.handle_request(self._request)
-            if not worth_reading(response, self._request, self._retries):
-                return answered(response, None)
+            if not should_read(response, self._request, self._retries):
+                return build_answered(response, None)
             return self._read(response)
         except httpx.TransportError as error:
-            return Failed(error, reach(error))
+            return FailedAttempt(error, classify_error(error))
 
-    def _read(self, response: httpx.Response) -> Answered:
+    def _read(self, response: httpx.Response) -> AnsweredAttempt:
         whole = response.stream
         assert isinstance(whole, httpx.SyncByteStream)
         parts, size, wire = [], 0, iter(whole)
@@ -236,35 +248,35 @@ class Sync:
                 parts.append(part)
                 size += len(part)
                 if size > self._retries.max_answer:
-                    return answered(rebuilt(response, Rest(parts, wire, whole)), None)
+                    return build_answered(rebuild_response(response, PrefetchedStream(parts, wire, whole)), None)
         except BaseException:
             whole.close()
             raise
         whole.close()
         body = b"".join(parts)
-        return answered(rebuilt(response, httpx.ByteStream(body)), body)
+        return build_answered(rebuild_response(response, httpx.ByteStream(body)), body)
 
-    def discard(self, seen: Answered) -> None:
+    def discard(self, seen: AnsweredAttempt) -> None:
         seen.raw.close()
 
 
-class Async:
+class AsyncHttpxAttemptTransport:
     def __init__(self, owner: AsyncRetryTransport, request: httpx.Request) -> None:
-        self._inner, self._retries, self._request = owner.inner, owner.kit.retries, request
-        self._asleep = owner.kit.ambient.asleep or anyio.sleep
+        self._inner, self._retries, self._request = owner.inner, owner.state.retries, request
+        self._async_sleep = owner.state.ambient.asleep or anyio.sleep
 
-    async def send(self, key: str | None) -> Seen:
+    async def send(self, key: str | None) -> AttemptResult:
         if key is not None:
             self._request.headers[self._retries.header] = key
         try:
             response = await self._inner.handle_async_request(self._request)
-            if not worth_reading(response, self._request, self._retries):
-                return answered(response, None)
+            if not should_read(response, self._request, self._retries):
+                return build_answered(response, None)
             return await self._read(response)
         except httpx.TransportError as error:
-            return Failed(error, reach(error))
+            return FailedAttempt(error, classify_error(error))
 
-    async def _read(self, response: httpx.Response) -> Answered:
+    async def _read(self, response: httpx.Response) -> AnsweredAttempt:
         whole = response.stream
         assert isinstance(whole, httpx.AsyncByteStream)
         parts, size, wire = [], 0, whole.__aiter__()
@@ -273,20 +285,20 @@ class Async:
                 parts.append(part)
                 size += len(part)
                 if size > self._retries.max_answer:
-                    return answered(rebuilt(response, AsyncRest(parts, wire, whole)), None)
+                    return build_answered(rebuild_response(response, AsyncPrefetchedStream(parts, wire, whole)), None)
         except BaseException:
             await whole.aclose()
             raise
         await whole.aclose()
         body = b"".join(parts)
-        return answered(rebuilt(response, httpx.ByteStream(body)), body)
+        return build_answered(rebuild_response(response, httpx.ByteStream(body)), body)
 
-    async def discard(self, seen: Answered) -> None:
+    async def discard(self, seen: AnsweredAttempt) -> None:
         await seen.raw.aclose()
 
-    async def wait(self, seconds: float) -> None:
-        await self._asleep(seconds)
+    async def sleep(self, seconds: float) -> None:
+        await self._async_sleep(seconds)
 
-    async def keep(self, do: Callable[[], Any]) -> Any:
+    async def run_blocking(self, do: Callable[[], Any]) -> Any:
         # A commit waits for the disk, and the event loop must not.
         return await anyio.to_thread.run_sync(do)

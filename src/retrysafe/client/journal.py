@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from retrysafe.client.errors import KeyTooOld, RetriesError
-from retrysafe.core.times import micros
+from retrysafe.core.times import duration_to_micros
 from retrysafe.errors import FingerprintMismatch, StoreUnavailable
 
-State = Literal["planned", "sent", "answered"]
+CallState = Literal["planned", "sent", "answered"]
 
-SCHEMA = """
+TABLE_SQL = """
 CREATE TABLE IF NOT EXISTS calls (
     id TEXT PRIMARY KEY,
     operation TEXT NOT NULL,
@@ -42,14 +42,14 @@ CREATE TABLE IF NOT EXISTS calls (
     status INTEGER
 ) WITHOUT ROWID
 """
-INDEX = "CREATE INDEX IF NOT EXISTS calls_updated ON calls (updated)"
+INDEX_SQL = "CREATE INDEX IF NOT EXISTS calls_updated ON calls (updated)"
 COLUMNS = "id, operation, call, key, rotations, fingerprint, state, sends, first_sent, updated, status"
 
-PRUNE_EVERY = 1_000
-PRUNE_AT_MOST = 1_000
+PRUNE_EVERY_CALLS = 1_000
+MAX_PRUNE_ROWS = 1_000
 
 
-class Plan(NamedTuple):
+class PlannedCall(NamedTuple):
     """What is about to be sent."""
 
     id: str
@@ -69,7 +69,7 @@ class Entry(NamedTuple):
     key: str
     rotations: int
     fingerprint: bytes
-    state: State
+    state: CallState
     sends: int
     first_sent: int
     updated: int
@@ -84,7 +84,7 @@ class Journal:
 
     def __init__(self, path: str | Path, *, keep: float | timedelta = 30 * 24 * 3600.0, timeout: float = 30.0) -> None:
         self.path = Path(path)
-        self._keep = micros(keep)
+        self._keep = duration_to_micros(keep)
         if self._keep <= 0:
             raise RetriesError("keep", keep, "give seconds or a timedelta above zero")
         self._timeout = timeout
@@ -95,15 +95,15 @@ class Journal:
 
     # What a call does -----------------------------------------------------------------------------
 
-    def send(self, plan: Plan, now: int, key_life: float) -> Entry:
+    def record_send(self, plan: PlannedCall, now: int, key_life: float) -> Entry:
         """Note that this call is about to be sent. The entry says with which key; it is on disk when this returns."""
-        with self._writing() as db:
+        with self._transaction() as db:
             known = _find(db, plan.id)
             if known is None:
                 values = (plan.id, plan.operation, plan.call, plan.key, 0, plan.fingerprint, "sent", 1, now, now, None)
                 db.execute(f"INSERT INTO calls ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
                 self._planned += 1
-                if self._planned % PRUNE_EVERY == 1:
+                if self._planned % PRUNE_EVERY_CALLS == 1:
                     _prune(db, now - self._keep)
                 return Entry._make(values)
             if known.state == "planned":
@@ -113,49 +113,49 @@ class Journal:
                     (now, now, plan.fingerprint, plan.id),
                 )
             else:
-                _check(known, plan, now, key_life)
+                _check_resend(known, plan, now, key_life)
                 db.execute("UPDATE calls SET sends = sends + 1, updated = ? WHERE id = ?", (now, plan.id))
             found = _find(db, plan.id)
             assert found is not None
             return found
 
-    def unsent(self, id: str, now: int) -> None:
+    def record_unsent(self, id: str, now: int) -> None:
         """No connection was made. Only the sole sender may say so: another process may have sent it too."""
-        with self._writing() as db:
+        with self._transaction() as db:
             db.execute(
                 "UPDATE calls SET state = 'planned', sends = 0, updated = ?"
                 " WHERE id = ? AND state = 'sent' AND sends = 1",
                 (now, id),
             )
 
-    def rotate(self, id: str, key: str, rotations: int, now: int) -> None:
+    def record_rotation(self, id: str, key: str, rotations: int, now: int) -> None:
         """A new key: under the old one it surely did not happen. If another process was first, its key stays."""
-        with self._writing() as db:
+        with self._transaction() as db:
             db.execute(
                 "UPDATE calls SET key = ?, rotations = ?, state = 'planned', sends = 0, status = NULL, updated = ?"
                 " WHERE id = ? AND rotations < ?",
                 (key, rotations, now, id, rotations),
             )
 
-    def answered(self, id: str, status: int, now: int) -> None:
-        with self._writing() as db:
+    def record_answer(self, id: str, status: int, now: int) -> None:
+        with self._transaction() as db:
             db.execute("UPDATE calls SET state = 'answered', status = ?, updated = ? WHERE id = ?", (status, now, id))
 
     # What people do -------------------------------------------------------------------------------
 
     def unfinished(self) -> list[Entry]:
         """Calls that may have arrived and were never answered, oldest first."""
-        with self._writing() as db:
+        with self._transaction() as db:
             rows = db.execute(f"SELECT {COLUMNS} FROM calls WHERE state = 'sent' ORDER BY first_sent").fetchall()
         return [Entry._make(row) for row in rows]
 
     def find(self, id: str) -> Entry | None:
-        with self._writing() as db:
+        with self._transaction() as db:
             return _find(db, id)
 
     def entries(self, operation: str) -> list[Entry]:
         """All calls of an operation; nested names are written `outer / inner`."""
-        with self._writing() as db:
+        with self._transaction() as db:
             rows = db.execute(
                 f"SELECT {COLUMNS} FROM calls WHERE operation = ? ORDER BY first_sent, call", (operation,)
             ).fetchall()
@@ -163,12 +163,12 @@ class Journal:
 
     def forget(self, id: str) -> bool:
         """Remove one call, whatever its state: you have found out what became of it."""
-        with self._writing() as db:
+        with self._transaction() as db:
             return db.execute("DELETE FROM calls WHERE id = ?", (id,)).rowcount == 1
 
     def prune(self, now: int) -> int:
         """Remove what is older than `keep` and was answered or never sent; at most 1,000. Returns how many."""
-        with self._writing() as db:
+        with self._transaction() as db:
             return _prune(db, now - self._keep)
 
     def close(self) -> None:
@@ -186,7 +186,7 @@ class Journal:
     # The file -------------------------------------------------------------------------------------
 
     @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
         """One transaction. IMMEDIATE: a deferred one that becomes a writer fails at once, whatever the timeout."""
         try:
             with self._lock:
@@ -220,8 +220,8 @@ def _connect(path: Path, timeout: float) -> sqlite3.Connection:
     try:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")  # a commit is on the disk before the request is on the wire
-        db.execute(SCHEMA)
-        db.execute(INDEX)
+        db.execute(TABLE_SQL)
+        db.execute(INDEX_SQL)
     except sqlite3.Error:
         db.close()
         raise
@@ -233,11 +233,11 @@ def _find(db: sqlite3.Connection, id: str) -> Entry | None:
     return None if row is None else Entry._make(row)
 
 
-def _check(known: Entry, plan: Plan, now: int, key_life: float) -> None:
+def _check_resend(known: Entry, plan: PlannedCall, now: int, key_life: float) -> None:
     """Whether a call that may have arrived may be sent again."""
     if known.fingerprint and plan.fingerprint and known.fingerprint != plan.fingerprint:
         raise FingerprintMismatch(known.key, known.first_sent)
-    if now - known.first_sent >= micros(key_life):
+    if now - known.first_sent >= duration_to_micros(key_life):
         raise KeyTooOld(
             known.operation,
             known.call,
@@ -251,5 +251,5 @@ def _check(known: Entry, plan: Plan, now: int, key_life: float) -> None:
 def _prune(db: sqlite3.Connection, before: int) -> int:
     return db.execute(
         "DELETE FROM calls WHERE id IN (SELECT id FROM calls WHERE updated < ? AND state <> 'sent' LIMIT ?)",
-        (before, PRUNE_AT_MOST),
+        (before, MAX_PRUNE_ROWS),
     ).rowcount

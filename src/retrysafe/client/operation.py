@@ -19,13 +19,13 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import NamedTuple
 
-from retrysafe.core.keys import DERIVED_LENGTH, MAX_TEXT, derive, frame
+from retrysafe.core.keys import DERIVED_KEY_CHARS, MAX_TEXT_CHARS, derive, frame
 from retrysafe.errors import UsageError
 
 SERVICE = "retrysafe.client"
 
 
-class Frame:
+class OperationFrame:
     """One entered operation: its names from the outermost on, and how often each call was made in it."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -33,13 +33,13 @@ class Frame:
         self._made: Counter[tuple[str, str, str]] = Counter()
         self._lock = threading.Lock()  # a context may be copied into threads, which then share this frame
 
-    def number(self, method: str, host: str, path: str) -> int:
+    def next_number(self, method: str, host: str, path: str) -> int:
         with self._lock:
             self._made[method, host, path] += 1
             return self._made[method, host, path]
 
 
-_entered: ContextVar[tuple[Frame, ...]] = ContextVar("retrysafe_client_operations", default=())
+_entered: ContextVar[tuple[OperationFrame, ...]] = ContextVar("retrysafe_client_operations", default=())
 
 
 class Operation:
@@ -55,7 +55,7 @@ class Operation:
     def __enter__(self) -> Operation:
         outer = _entered.get()
         names = (*outer[-1].names, self.name) if outer else (self.name,)
-        _entered.set((*outer, Frame(names)))
+        _entered.set((*outer, OperationFrame(names)))
         return self
 
     def __exit__(
@@ -70,18 +70,18 @@ def operation(name: str | None = None) -> Operation:
     Without a name it gets a random one (`.name`), which holds for as long as you keep it.
     """
     if name is None:
-        return Operation(secrets.token_hex(DERIVED_LENGTH // 2))
-    if not isinstance(name, str) or not name or len(name) > MAX_TEXT:
-        raise UsageError(f"operation({name!r}): give 1 to {MAX_TEXT} characters that name this one operation")
+        return Operation(secrets.token_hex(DERIVED_KEY_CHARS // 2))
+    if not isinstance(name, str) or not name or len(name) > MAX_TEXT_CHARS:
+        raise UsageError(f"operation({name!r}): give 1 to {MAX_TEXT_CHARS} characters that name this one operation")
     return Operation(name)
 
 
-def entered() -> bool:
+def is_inside_operation() -> bool:
     """Whether we are inside of an operation."""
     return bool(_entered.get())
 
 
-def surrounding() -> tuple[str, ...]:
+def current_names() -> tuple[str, ...]:
     """The names of the operations we are inside of, from the outermost on."""
     around = _entered.get()
     return around[-1].names if around else ()
@@ -109,11 +109,11 @@ def identify(method: str, host: str, path: str, given: str | None, token: Callab
         key = token()
         return Identity(key, key, "", f"{method} {host}{path}", own=True)
     here = around[-1]
-    number = here.number(method, host, path)
+    number = here.next_number(method, host, path)
     key = derive(frame(SERVICE, *here.names), host, step, part=str(number))
     return Identity(key, key, " / ".join(here.names), f"{method} {host}{path} #{number}", own=True)
 
 
-def rotated(key: str, times: int) -> str:
+def rotate_key(key: str, times: int) -> str:
     """The key after it was exchanged some times: derived, so that a restart without a journal finds the way again."""
     return key if times == 0 else derive(key, SERVICE, "rotate", part=str(times))

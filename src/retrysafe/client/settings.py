@@ -1,4 +1,4 @@
-"""How often, how long and with which limits: `Retries`. And where time and chance come from: `Ambient`."""
+"""How often, how long and with which limits: `Retries`. And where time and chance come from: `Clock`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from retrysafe.client.errors import RetriesError
 
 Streams = Literal["refuse", "once"]
 
-UNSAFE = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+UNSAFE_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Retries:
     max_retry_after: float = 60.0
     key_life: float = 24 * 3600.0
     new_keys: int = 1
-    methods: frozenset[str] = UNSAFE
+    methods: frozenset[str] = UNSAFE_METHODS
     header: str = "Idempotency-Key"
     max_body: int = 1 << 20
     max_answer: int = 1 << 20
@@ -52,7 +52,7 @@ class Retries:
 
     def __post_init__(self) -> None:
         for name in ("deadline", "base", "cap", "max_retry_after", "key_life"):
-            object.__setattr__(self, name, _seconds(name, getattr(self, name)))
+            object.__setattr__(self, name, _check_seconds(name, getattr(self, name)))
         for name, least in (("attempts", 1), ("new_keys", 0), ("max_body", 0), ("max_answer", 0)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -61,11 +61,11 @@ class Retries:
             raise RetriesError("streams", self.streams, "choose 'refuse' or 'once'")
         object.__setattr__(self, "methods", frozenset(method.upper() for method in self.methods))
 
-    def keyed(self, method: str) -> bool:
+    def is_keyed(self, method: str) -> bool:
         return method.upper() in self.methods
 
 
-def _seconds(name: str, value: object) -> float:
+def _check_seconds(name: str, value: object) -> float:
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:  # not `<`: NaN is neither
@@ -73,12 +73,12 @@ def _seconds(name: str, value: object) -> float:
     return float(value)
 
 
-def _token() -> str:
+def _generate_token() -> str:
     return secrets.token_hex(24)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ambient:
+class Clock:
     """Everything that is not decided here: the clocks, waiting, chance. Tests pass their own and never sleep.
 
     `asleep` is None for the event loop's own sleep, whichever loop that is.
@@ -89,7 +89,7 @@ class Ambient:
     sleep: Callable[[float], None] = time.sleep
     asleep: Callable[[float], Awaitable[None]] | None = None
     draw: Callable[[], float] = random.random
-    token: Callable[[], str] = _token
+    token: Callable[[], str] = _generate_token
 
 
-REAL = Ambient()
+SYSTEM_CLOCK = Clock()

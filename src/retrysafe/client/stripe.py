@@ -18,13 +18,13 @@ import httpx
 import stripe
 
 from retrysafe.client.budget import Budget
+from retrysafe.client.flow import build_client_state
 from retrysafe.client.httpx import AsyncRetryTransport, RetryTransport
 from retrysafe.client.journal import Journal
-from retrysafe.client.operation import entered
-from retrysafe.client.settings import Ambient, Retries
-from retrysafe.client.story import kit
+from retrysafe.client.operation import is_inside_operation
+from retrysafe.client.settings import Clock, Retries
 
-MINTED = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+SDK_KEY_PATTERN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """What the SDK mints: 16 random bytes in the shape of a UUID, whose version bits are not always set."""
 
 HEADER = "Idempotency-Key"
@@ -41,13 +41,13 @@ class RetryHTTPClient(stripe.HTTPClient):
         retries: Retries | None = None,
         journal: Journal | str | Path | None = None,
         budget: Budget | None = None,
-        ambient: Ambient | None = None,
+        ambient: Clock | None = None,
         timeout: float = 80.0,
         transport: httpx.BaseTransport | None = None,
         async_transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         super().__init__()
-        self._kit = shared = kit(retries, journal, budget, ambient)
+        self._state = shared = build_client_state(retries, journal, budget, ambient)
         parts: dict[str, Any] = {
             "retries": shared.retries,
             "journal": shared.journal,
@@ -62,22 +62,24 @@ class RetryHTTPClient(stripe.HTTPClient):
     def request_with_retries(
         self, method: str, url: str, headers: Mapping[str, str], post_data: Any = None, *_: Any, **more: Any
     ) -> tuple[Any, int, Mapping[str, str]]:
-        return super().request_with_retries(method, url, headers, post_data, 0, **usage(more))
+        return super().request_with_retries(method, url, headers, post_data, 0, **usage_options(more))
 
     def request_stream_with_retries(
         self, method: str, url: str, headers: Mapping[str, str], post_data: Any = None, *_: Any, **more: Any
     ) -> tuple[Any, int, Mapping[str, str]]:
-        return super().request_stream_with_retries(method, url, headers, post_data, 0, **usage(more))
+        return super().request_stream_with_retries(method, url, headers, post_data, 0, **usage_options(more))
 
     async def request_with_retries_async(
         self, method: str, url: str, headers: Mapping[str, str], post_data: Any = None, *_: Any, **more: Any
     ) -> tuple[Any, int, Any]:
-        return await super().request_with_retries_async(method, url, headers, post_data, 0, **usage(more))
+        return await super().request_with_retries_async(method, url, headers, post_data, 0, **usage_options(more))
 
     async def request_stream_with_retries_async(
         self, method: str, url: str, headers: Mapping[str, str], post_data: Any = None, *_: Any, **more: Any
     ) -> tuple[AsyncIterable[bytes], int, Any]:
-        return await super().request_stream_with_retries_async(method, url, headers, post_data, 0, **usage(more))
+        return await super().request_stream_with_retries_async(
+            method, url, headers, post_data, 0, **usage_options(more)
+        )
 
     # One call ---------------------------------------------------------------------------------------
 
@@ -85,7 +87,7 @@ class RetryHTTPClient(stripe.HTTPClient):
         self, method: str, url: str, headers: Mapping[str, str] | None, post_data: Any = None, **_: Any
     ) -> tuple[Any, int, Mapping[str, str]]:
         try:
-            response = self._client.send(built(self._client, method, url, headers, post_data))
+            response = self._client.send(build_request(self._client, method, url, headers, post_data))
         except httpx.HTTPError as error:
             raise connection_error(error) from error
         return response.content, response.status_code, response.headers
@@ -94,7 +96,7 @@ class RetryHTTPClient(stripe.HTTPClient):
         self, method: str, url: str, headers: Mapping[str, str] | None, post_data: Any = None, **_: Any
     ) -> tuple[Iterable[bytes], int, Mapping[str, str]]:
         try:
-            response = self._client.send(built(self._client, method, url, headers, post_data), stream=True)
+            response = self._client.send(build_request(self._client, method, url, headers, post_data), stream=True)
         except httpx.HTTPError as error:
             raise connection_error(error) from error
         return response.iter_bytes(), response.status_code, response.headers
@@ -103,7 +105,7 @@ class RetryHTTPClient(stripe.HTTPClient):
         self, method: str, url: str, headers: Mapping[str, str], post_data: Any = None, **_: Any
     ) -> tuple[bytes, int, Mapping[str, str]]:
         try:
-            response = await self._async.send(built(self._async, method, url, headers, post_data))
+            response = await self._async.send(build_request(self._async, method, url, headers, post_data))
         except httpx.HTTPError as error:
             raise connection_error(error) from error
         return response.content, response.status_code, response.headers
@@ -112,32 +114,32 @@ class RetryHTTPClient(stripe.HTTPClient):
         self, method: str, url: str, headers: Mapping[str, str], post_data: Any = None, **_: Any
     ) -> tuple[AsyncIterable[bytes], int, Mapping[str, str]]:
         try:
-            response = await self._async.send(built(self._async, method, url, headers, post_data), stream=True)
+            response = await self._async.send(build_request(self._async, method, url, headers, post_data), stream=True)
         except httpx.HTTPError as error:
             raise connection_error(error) from error
         return response.aiter_bytes(), response.status_code, response.headers
 
     def close(self) -> None:
         self._client.close()
-        self._kit.close()
+        self._state.close()
 
     async def close_async(self) -> None:
         await self._async.aclose()
-        self._kit.close()
+        self._state.close()
 
 
-def usage(more: Mapping[str, Any]) -> dict[str, Any]:
+def usage_options(more: Mapping[str, Any]) -> dict[str, Any]:
     """What the SDK counts for its telemetry; older versions do not pass it."""
     return {name: value for name, value in more.items() if name == "_usage"}
 
 
-def built(
+def build_request(
     client: httpx.Client | httpx.AsyncClient, method: str, url: str, headers: Mapping[str, str] | None, data: Any
 ) -> httpx.Request:
     kept = {
         name: value
         for name, value in (headers or {}).items()
-        if not (name.lower() == HEADER.lower() and entered() and MINTED.fullmatch(value))
+        if not (name.lower() == HEADER.lower() and is_inside_operation() and SDK_KEY_PATTERN.fullmatch(value))
     }
     return client.build_request(method.upper(), url, headers=kept, content=data or None)
 

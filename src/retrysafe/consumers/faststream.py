@@ -23,22 +23,22 @@ from faststream.exceptions import AckMessage, NackMessage, RejectMessage
 from faststream.message import StreamMessage
 
 from retrysafe.consumers.inbox import Inbox
-from retrysafe.consumers.message import Message, headers_of
+from retrysafe.consumers.message import Message, normalize_headers
 from retrysafe.consumers.verdicts import Dead, Done
 from retrysafe.errors import UsageError
 from retrysafe.webhooks.handlers import Handler
 
 
-def once(inbox: Inbox) -> Callable[..., Middleware]:
+def once(inbox: Inbox) -> Callable[..., InboxMiddleware]:
     """The middleware for `Broker(…, middlewares=[once(inbox)])`."""
 
-    def make(msg: Any, /, *, context: Any) -> Middleware:
-        return Middleware(inbox, msg, context)
+    def make(msg: Any, /, *, context: Any) -> InboxMiddleware:
+        return InboxMiddleware(inbox, msg, context)
 
     return make
 
 
-class Middleware(BaseMiddleware[Any, Any]):
+class InboxMiddleware(BaseMiddleware[Any, Any]):
     """One message on its way to its handler."""
 
     __slots__ = ("_inbox",)
@@ -56,7 +56,7 @@ class Middleware(BaseMiddleware[Any, Any]):
 
         wants_tx = self._inbox.tx is not None
         handler = Handler("*", handle, is_async=True, wants_tx=wants_tx, tx_first=False)
-        verdict = await self._inbox.aprocess(message_of(msg), handler)
+        verdict = await self._inbox.aprocess(read_message(msg), handler)
         if isinstance(verdict, Done):
             if verdict.replayed:
                 raise AckMessage
@@ -67,24 +67,24 @@ class Middleware(BaseMiddleware[Any, Any]):
         raise NackMessage
 
 
-def message_of(msg: StreamMessage[Any]) -> Message:
+def read_message(msg: StreamMessage[Any]) -> Message:
     """Not FastStream's own `message_id`: where the producer sent none, it makes a new one for each delivery."""
     if not isinstance(msg.body, bytes):
         raise UsageError("a batch has many ids; use the middleware with subscribers that take one message at a time")
     raw = msg.raw_message
-    deliveries = deliveries_of(raw)
+    deliveries = count_deliveries(raw)
     return Message(
         body=msg.body,
         source=str(getattr(raw, "routing_key", "") or getattr(raw, "subject", "") or getattr(raw, "topic", "")),
         id=str(getattr(raw, "message_id", None) or ""),
-        headers=headers_of(msg.headers),
+        headers=normalize_headers(msg.headers),
         deliveries=deliveries,
         failures=deliveries - 1,
         raw=msg,
     )
 
 
-def deliveries_of(raw: Any) -> int:
+def count_deliveries(raw: Any) -> int:
     """As far as the broker counts: quorum queues and JetStream do, classic queues only tell whether it came before."""
     headers = getattr(raw, "headers", None)
     counted = headers.get("x-delivery-count") if isinstance(headers, dict) else None

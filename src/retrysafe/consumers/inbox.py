@@ -15,16 +15,24 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-from retrysafe.consumers.message import Choose, Message, Missing, chooser, payload_id, said
-from retrysafe.consumers.verdicts import Dead, Done, Later, Verdict, backoff, of_failure, of_refusal
+from retrysafe.consumers.message import Message, Missing, ReadId, build_id_reader, content_of, hash_payload
+from retrysafe.consumers.verdicts import (
+    Dead,
+    Done,
+    Later,
+    Verdict,
+    compute_backoff,
+    verdict_for_error,
+    verdict_for_failure,
+)
 from retrysafe.core.keys import Key
 from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.engine.bridge import wait_for
 from retrysafe.engine.guard import Ended, Task
 from retrysafe.errors import RetrySafeError, UsageError
 from retrysafe.policy import DAY, Abandoned, Policy
-from retrysafe.web.telling import described
-from retrysafe.webhooks.handlers import Handler, handler_of, named
+from retrysafe.web.error_text import describe_error
+from retrysafe.webhooks.handlers import Handler, build_handler, function_name
 
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
@@ -32,9 +40,9 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 Same = Literal["body", "id"]
 
-DONE = Answer(200)
+DONE_ANSWER = Answer(200)
 MAX_ATTEMPTS = 5
-RETENTION = 7 * DAY
+RETENTION_SECONDS = 7 * DAY
 SHOWN_DIGITS = 16
 NO_ID = (
     "it has no id, so nobody could tell it from a second one. Have the producer send one, name its header "
@@ -44,7 +52,7 @@ NO_ID = (
 _log = logging.getLogger("retrysafe.consumers")
 
 
-class TooOften(Exception):
+class TooManyAttempts(Exception):
     """It was begun too many times and never came to an end: whoever handles it dies of it."""
 
 
@@ -65,15 +73,15 @@ class Inbox:
         safe: RetrySafe,
         name: str,
         *,
-        id: str | Choose | None = None,
+        id: str | ReadId | None = None,
         missing: Missing = "dead",
         same: Same = "body",
         tx: Any = None,
         max_attempts: int = MAX_ATTEMPTS,
-        retention: float = RETENTION,
+        retention: float = RETENTION_SECONDS,
         lease: float = 60.0,
         abandoned: Abandoned = "rerun",
-        pause: Callable[[int], float] = backoff,
+        pause: Callable[[int], float] = compute_backoff,
     ) -> None:
         for given, value, choices in (("missing", missing, get_args(Missing)), ("same", same, get_args(Same))):
             if value not in choices:
@@ -81,11 +89,11 @@ class Inbox:
         if max_attempts < 1:
             raise UsageError(f"Inbox(max_attempts={max_attempts!r}): a message is tried at least once")
         self.safe = safe
-        self.name = checked_name(name)
+        self.name = check_name(name)
         self.tx = tx if tx is not None else safe.tx
         self.policy = Policy(failures="success_only", abandoned=abandoned, retention=retention, lease=lease)
         self.max_attempts = max_attempts
-        self._choose = chooser(id)
+        self._choose = build_id_reader(id)
         self._missing = missing
         self._same = same
         self._pause = pause
@@ -96,13 +104,13 @@ class Inbox:
         of `tx` if what it writes should commit with the mark."""
         if self._handler is not None:
             raise UsageError(
-                f"the inbox {self.name!r} has {named(self._handler.function)} as its handler already; one handler per "
-                "inbox: give another consumer an inbox of its own"
+                f"the inbox {self.name!r} has {function_name(self._handler.function)} as its handler already; "
+                "one handler per inbox: give another consumer an inbox of its own"
             )
-        made = handler_of("*", function, "message")
+        made = build_handler("*", function, "message")
         if made.wants_tx and self.tx is None:
             raise UsageError(
-                f"{named(function)} asks for `tx`, but nobody said how to open one: "
+                f"{function_name(function)} asks for `tx`, but nobody said how to open one: "
                 "Inbox(safe, …, tx=pool), or RetrySafe(url, tx=pool)"
             )
         self._handler = made
@@ -112,25 +120,25 @@ class Inbox:
 
     def process(self, message: Message, handler: Handler | None = None) -> Verdict:
         """Handle the message once, and say what to tell the broker. Raises only where the program is wrong."""
-        handling = self.handling(message, handler)
+        handling = self.prepare(message, handler)
         if isinstance(handling, Dead):
-            return self._told(message, handling)
+            return self._log_verdict(message, handling)
         try:
             return Done(self._run(handling).replayed)
         except Exception as error:
-            return self._told(handling.message, self._verdict(handling, error))
+            return self._log_verdict(handling.message, self._decide_verdict(handling, error))
 
     async def aprocess(self, message: Message, handler: Handler | None = None) -> Verdict:
         """The same for event loops; a handler that is a plain `def` runs in a thread."""
-        handling = self.handling(message, handler)
+        handling = self.prepare(message, handler)
         if isinstance(handling, Dead):
-            return self._told(message, handling)
+            return self._log_verdict(message, handling)
         try:
             return Done((await self._arun(handling)).replayed)
         except Exception as error:
-            return self._told(handling.message, self._verdict(handling, error))
+            return self._log_verdict(handling.message, self._decide_verdict(handling, error))
 
-    def handling(self, message: Message, handler: Handler | None = None) -> Handling | Dead:
+    def prepare(self, message: Message, handler: Handler | None = None) -> MessageWork | Dead:
         """The message with its id, ready to be handled."""
         chosen = handler or self._handler
         if chosen is None:
@@ -142,13 +150,13 @@ class Inbox:
             return Dead(f"its id cannot be read: {kind}: {error}", f"its id cannot be read: {kind}")
         if not found:
             return Dead(NO_ID, NO_ID)
-        return Handling(replace(message, id=found), chosen, self.max_attempts)
+        return MessageWork(replace(message, id=found), chosen, self.max_attempts)
 
     def _id_of(self, message: Message) -> str:
         """Empty where it has none."""
         found = self._choose(message)
         if not found and self._missing == "payload":
-            found = payload_id(message)
+            found = hash_payload(message)
         return str(found) if found else ""
 
     def logged_as(self, message: Message) -> str:
@@ -161,30 +169,30 @@ class Inbox:
     def _key(self, id: str) -> Key:
         return Key(id, self.name, "message")
 
-    def task(self, message: Message) -> Task:
+    def build_task(self, message: Message) -> Task:
         key = self._key(message.id)
-        content = said(message) if self._same == "body" else message.id.encode("utf-8", "surrogatepass")
+        content = content_of(message) if self._same == "body" else message.id.encode("utf-8", "surrogatepass")
         fingerprint = Fingerprint("message1", hashlib.sha256(content).digest(), len(content))
-        return self.safe.task(key, f"message {self.name}", fingerprint, self.policy)
+        return self.safe.build_task(key, f"message {self.name}", fingerprint, self.policy)
 
-    def _run(self, handling: Handling) -> Ended:
+    def _run(self, handling: MessageWork) -> Ended:
         if handling.handler.is_async:
             return wait_for(self._arun(handling))
-        task = self.task(handling.message)
+        task = self.build_task(handling.message)
         if handling.handler.wants_tx:
             from retrysafe.transactions.run import perform
 
             return perform(self.safe, task, self.tx, handling)
         return self.safe.guard(task, handling)
 
-    async def _arun(self, handling: Handling) -> Ended:
+    async def _arun(self, handling: MessageWork) -> Ended:
         handler = handling.handler
         if not handler.is_async and handler.wants_tx:
             import asyncio
 
             return await asyncio.to_thread(self._run, handling)  # a plain handler's transaction is a plain one
         handling.threaded = True
-        task = self.task(handling.message)
+        task = self.build_task(handling.message)
         if handler.wants_tx:
             from retrysafe.transactions.run import aperform
 
@@ -193,25 +201,25 @@ class Inbox:
 
     # What it meant --------------------------------------------------------------------------
 
-    def _verdict(self, handling: Handling, error: Exception) -> Verdict:
+    def _decide_verdict(self, handling: MessageWork, error: Exception) -> Verdict:
         verdict = self._judged(handling, error)
         if isinstance(verdict, Done):
             return verdict
-        words = str(error) if isinstance(error, TooOften) else described(error, handling.message.id)
+        words = str(error) if isinstance(error, TooManyAttempts) else describe_error(error, handling.message.id)
         return replace(verdict, logged=words)
 
-    def _judged(self, handling: Handling, error: Exception) -> Verdict:
-        if isinstance(error, TooOften):
+    def _judged(self, handling: MessageWork, error: Exception) -> Verdict:
+        if isinstance(error, TooManyAttempts):
             return Dead(str(error))
         if error is handling.failed:
             failures = handling.message.failures + 1
-            return of_failure(error, failures, self.max_attempts, self._pause(failures))
-        verdict = of_refusal(error) if isinstance(error, RetrySafeError) else None
+            return verdict_for_failure(error, failures, self.max_attempts, self._pause(failures))
+        verdict = verdict_for_error(error) if isinstance(error, RetrySafeError) else None
         if verdict is None:
             raise error
         return verdict
 
-    def _told(self, message: Message, verdict: Verdict) -> Verdict:
+    def _log_verdict(self, message: Message, verdict: Verdict) -> Verdict:
         if isinstance(verdict, Dead):
             _log.error("message %s of %s for %s goes to the dead letters: %s", self.logged_as(message), message.source,
                        self.name, verdict.logged)  # fmt: skip
@@ -224,7 +232,7 @@ class Inbox:
         return f"Inbox({self.name!r}, {self.safe!r})"
 
 
-class Handling:
+class MessageWork:
     """One message for one handler, as work for the guard or the transaction."""
 
     __slots__ = ("_limit", "failed", "handler", "message", "threaded")
@@ -241,35 +249,35 @@ class Handling:
     def call(self, given: Any) -> Any:
         """The guard gives its record, a transaction its handle."""
         if isinstance(given, Record):
-            self._refuse_deadly(given)
+            self._refuse_exhausted(given)
         if self.handler.is_async:
-            return self._awaited(given)
+            return self._await_handler(given)
         if self.threaded:
             import asyncio
 
-            return asyncio.to_thread(self._called, given)
-        return self._called(given)
+            return asyncio.to_thread(self._call_handler, given)
+        return self._call_handler(given)
 
     def answer(self, result: Any) -> Answer:
-        return DONE
+        return DONE_ANSWER
 
     def failure(self, error: Exception) -> Answer:
         raise AssertionError("a failure is never final here: the message comes again, or a person sees it") from error
 
-    def _refuse_deadly(self, record: Record) -> None:
+    def _refuse_exhausted(self, record: Record) -> None:
         """A message that kills its handler raises nothing; but its record counts. One sent anew by a person who has
         repaired the handler is delivered for the first time, and may."""
         if record.attempt > self._limit and self.message.deliveries > 1:
-            raise TooOften(f"it was begun {record.attempt - 1} times, and its handler never came to an end")
+            raise TooManyAttempts(f"it was begun {record.attempt - 1} times, and its handler never came to an end")
 
-    def _called(self, given: Any) -> None:
+    def _call_handler(self, given: Any) -> None:
         try:
             self.handler.call(self.message, given)
         except Exception as error:
             self.failed = error
             raise
 
-    async def _awaited(self, given: Any) -> None:
+    async def _await_handler(self, given: Any) -> None:
         try:
             await self.handler.call(self.message, given)
         except Exception as error:
@@ -277,7 +285,7 @@ class Handling:
             raise
 
 
-def checked_name(name: object) -> str:
+def check_name(name: object) -> str:
     if not isinstance(name, str) or not 1 <= len(name) <= 200 or not name.isprintable():
         raise UsageError(f"Inbox(safe, {name!r}): name the consumer with 1 to 200 printable characters")
     return name

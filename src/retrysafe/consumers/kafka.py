@@ -25,21 +25,21 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPa
 from aiokafka.errors import CommitFailedError, IllegalStateError  # type: ignore[import-untyped]  # it has no types
 
 from retrysafe.consumers.inbox import Inbox
-from retrysafe.consumers.looping import forever, some, together
-from retrysafe.consumers.message import Message, headers_of
+from retrysafe.consumers.loops import gather_all, run_forever, wait_for_any
+from retrysafe.consumers.message import Message, normalize_headers
 from retrysafe.consumers.verdicts import Dead, Done, Verdict
 from retrysafe.errors import UsageError
 
-REASON = "retrysafe-reason"
-REASON_LENGTH = 1000
+REASON_HEADER = "retrysafe-reason"
+MAX_REASON_CHARS = 1000
 
-LOOK = 1.0
+POLL_SECONDS = 1.0
 """Seconds after which a loop looks whether its partition is still ours, and the consumer whether it has new ones."""
 
-Rest = Callable[[TopicPartition, float], Awaitable[None]]
+WaitPaused = Callable[[TopicPartition, float], Awaitable[None]]
 
 
-class Lost(Exception):
+class PartitionLost(Exception):
     """The partition is no longer ours, or the consumer ends."""
 
 
@@ -74,8 +74,8 @@ class Consumer:
         try:
             while True:
                 for partition in self._consumer.assignment() - lanes.keys():
-                    lanes[partition] = asyncio.create_task(self._lane(partition))
-                await some(lanes.values(), LOOK)
+                    lanes[partition] = asyncio.create_task(self._consume_partition(partition))
+                await wait_for_any(lanes.values(), POLL_SECONDS)
                 for partition in [each for each, lane in lanes.items() if lane.done()]:
                     lanes.pop(partition).result()
         except asyncio.CancelledError:
@@ -89,21 +89,21 @@ class Consumer:
     async def run_once(self, wait: float = 1.0) -> int:
         """Fetch what is there, or wait a moment for it, and handle it to its end; how many messages it were."""
         found = await self._consumer.getmany(timeout_ms=int(wait * 1000), max_records=self._at_once)
-        await together([self._in_order(partition, records) for partition, records in found.items()])
+        await gather_all([self._handle_in_order(partition, records) for partition, records in found.items()])
         return sum(map(len, found.values()))
 
-    async def _lane(self, partition: TopicPartition) -> None:
+    async def _consume_partition(self, partition: TopicPartition) -> None:
         """One partition, for as long as it is ours."""
-        with suppress(Lost):
-            await forever(partial(self._step, partition))
+        with suppress(PartitionLost):
+            await run_forever(partial(self._consume_batch, partition))
 
-    async def _step(self, partition: TopicPartition) -> None:
-        self._ours(partition)
-        found = await self._consumer.getmany(partition, timeout_ms=int(LOOK * 1000), max_records=self._at_once)
-        await self._in_order(partition, found.get(partition, []), self._rest)
+    async def _consume_batch(self, partition: TopicPartition) -> None:
+        self._check_assigned(partition)
+        found = await self._consumer.getmany(partition, timeout_ms=int(POLL_SECONDS * 1000), max_records=self._at_once)
+        await self._handle_in_order(partition, found.get(partition, []), self._wait_paused)
 
-    async def _in_order(
-        self, partition: TopicPartition, records: list[ConsumerRecord], rest: Rest | None = None
+    async def _handle_in_order(
+        self, partition: TopicPartition, records: list[ConsumerRecord], rest: WaitPaused | None = None
     ) -> None:
         """One after the other."""
         for record in records:
@@ -115,15 +115,15 @@ class Consumer:
             if self._stopping:
                 return
 
-    async def handle(self, record: ConsumerRecord, rest: Rest | None = None) -> Verdict:
+    async def handle(self, record: ConsumerRecord, rest: WaitPaused | None = None) -> Verdict:
         """One record, to its end: done, or in the dead letters. `rest` is how to wait before it is tried again."""
-        message, partition = message_of(record), TopicPartition(record.topic, record.partition)
+        message, partition = read_message(record), TopicPartition(record.topic, record.partition)
         while True:
             verdict = await self.inbox.aprocess(message)
             if isinstance(verdict, Done):
                 return verdict
             if isinstance(verdict, Dead):
-                await self._bury(record, verdict)
+                await self._dead_letter(record, verdict)
                 return verdict
             if rest is None:
                 await asyncio.sleep(verdict.seconds)
@@ -133,37 +133,37 @@ class Consumer:
                 message, deliveries=message.deliveries + 1, failures=message.failures + int(verdict.failed)
             )
 
-    async def _rest(self, partition: TopicPartition, seconds: float) -> None:
+    async def _wait_paused(self, partition: TopicPartition, seconds: float) -> None:
         """Wait without holding anybody else. The partition is paused, so asking for its records takes the time we
         want and brings none; and whoever asks is a living member of its group."""
         until = asyncio.get_running_loop().time() + seconds
-        self._ours(partition)
+        self._check_assigned(partition)
         self._consumer.pause(partition)
         try:
             while (left := until - asyncio.get_running_loop().time()) > 0:
-                await self._consumer.getmany(partition, timeout_ms=max(1, int(min(left, LOOK) * 1000)))
-                self._ours(partition)
+                await self._consumer.getmany(partition, timeout_ms=max(1, int(min(left, POLL_SECONDS) * 1000)))
+                self._check_assigned(partition)
         finally:
             if partition in self._consumer.assignment():
                 self._consumer.resume(partition)
 
-    def _ours(self, partition: TopicPartition) -> None:
+    def _check_assigned(self, partition: TopicPartition) -> None:
         """A record of a partition that went to somebody else is left to them: its offset was not committed."""
         if self._stopping or partition not in self._consumer.assignment():
-            raise Lost
+            raise PartitionLost
 
-    async def _bury(self, record: ConsumerRecord, verdict: Dead) -> None:
-        headers = [*(record.headers or ()), (REASON, verdict.why[:REASON_LENGTH].encode())]
+    async def _dead_letter(self, record: ConsumerRecord, verdict: Dead) -> None:
+        headers = [*(record.headers or ()), (REASON_HEADER, verdict.why[:MAX_REASON_CHARS].encode())]
         await self._producer.send_and_wait(f"{record.topic}.dead", value=record.value, key=record.key, headers=headers)
 
 
-def message_of(record: ConsumerRecord) -> Message:
+def read_message(record: ConsumerRecord) -> Message:
     return Message(
-        body=as_bytes(record.value), source=record.topic, headers=headers_of(record.headers or ()), raw=record
+        body=read_body(record.value), source=record.topic, headers=normalize_headers(record.headers or ()), raw=record
     )
 
 
-def as_bytes(value: Any) -> bytes:
+def read_body(value: Any) -> bytes:
     """A tombstone has no value."""
     if value is None:
         return b""

@@ -18,7 +18,7 @@ from retrysafe.errors import UsageError
 Missing = Literal["dead", "payload"]
 """What becomes of a message without an id: dead letters, or an id made from what it says."""
 
-NAMES = ("message-id", "message_id", "x-message-id", "nats-msg-id", "idempotency-key")
+ID_HEADERS = ("message-id", "message_id", "x-message-id", "nats-msg-id", "idempotency-key")
 """Where producers put an id if the protocol has no place for it."""
 
 CLOUD_EVENTS = ("ce-{}", "ce_{}", "cloudevents:{}", "cloudevents_{}")
@@ -49,30 +49,30 @@ class Message:
         return self.headers.get(name.lower())
 
 
-Choose = Callable[[Message], str | None]
+ReadId = Callable[[Message], str | None]
 
 
-def headers_of(given: Mapping[Any, Any] | Iterable[tuple[Any, Any]] | None) -> dict[str, str]:
+def normalize_headers(given: Mapping[Any, Any] | Iterable[tuple[Any, Any]] | None) -> dict[str, str]:
     """Names in lower case, values as text. What is neither text nor bytes nor a number is left out."""
     pairs = given.items() if isinstance(given, Mapping) else given or ()
     return {
-        text(name).lower(): text(value)
+        to_text(name).lower(): to_text(value)
         for name, value in pairs
         if isinstance(value, str | bytes | int | float) and not isinstance(value, bool)
     }
 
 
-def text(value: Any) -> str:
+def to_text(value: Any) -> str:
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
 # Which id -------------------------------------------------------------------------------------------------------------
 
 
-def chooser(given: str | Choose | None) -> Choose:
+def build_id_reader(given: str | ReadId | None) -> ReadId:
     """How the id of a message is found: by the user's function, by the name of a header, or where it usually is."""
     if given is None:
-        return usual_id
+        return find_usual_id
     if isinstance(given, str) and given:
         return lambda message: message.header(given)
     if callable(given):
@@ -80,15 +80,15 @@ def chooser(given: str | Choose | None) -> Choose:
     raise UsageError(f"id={given!r}: give the name of a header, or a function from a Message to its id")
 
 
-def usual_id(message: Message) -> str | None:
+def find_usual_id(message: Message) -> str | None:
     """The protocol's own, then a header that is usual, then that of a CloudEvent."""
     if message.id:
         return message.id
-    named = next((message.headers[name] for name in NAMES if message.headers.get(name)), None)
-    return named or cloud_event_id(message.headers)
+    named = next((message.headers[name] for name in ID_HEADERS if message.headers.get(name)), None)
+    return named or read_cloud_event_id(message.headers)
 
 
-def cloud_event_id(headers: Mapping[str, str]) -> str | None:
+def read_cloud_event_id(headers: Mapping[str, str]) -> str | None:
     """CloudEvents are unique by source and id together, and by neither alone."""
     for spelling in CLOUD_EVENTS:
         id_, source = headers.get(spelling.format("id")), headers.get(spelling.format("source"))
@@ -97,10 +97,10 @@ def cloud_event_id(headers: Mapping[str, str]) -> str | None:
     return None
 
 
-def payload_id(message: Message) -> str:
+def hash_payload(message: Message) -> str:
     """An id made from what the message says: two messages that say the same are then one."""
-    return f"sha256:{hashlib.sha256(frame(message.source, said(message))).hexdigest()}"
+    return f"sha256:{hashlib.sha256(frame(message.source, content_of(message))).hexdigest()}"
 
 
-def said(message: Message) -> bytes:
+def content_of(message: Message) -> bytes:
     return message.content or message.body

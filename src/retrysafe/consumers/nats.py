@@ -23,18 +23,18 @@ from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
 
 from retrysafe.consumers.inbox import Inbox
-from retrysafe.consumers.looping import forever, together
-from retrysafe.consumers.message import Message, headers_of
+from retrysafe.consumers.loops import gather_all, run_forever
+from retrysafe.consumers.message import Message, normalize_headers
 from retrysafe.consumers.verdicts import Dead, Done, Verdict
 from retrysafe.errors import UsageError
 
-ID = "Nats-Msg-Id"
-REASON = "Retrysafe-Reason"
-FROM = "Retrysafe-Subject"
-ID_OF_DEAD = "Retrysafe-Message-Id"
-ACK_WAIT = 30.0
+ID_HEADER = "Nats-Msg-Id"
+REASON_HEADER = "Retrysafe-Reason"
+SUBJECT_HEADER = "Retrysafe-Subject"
+DEAD_ID_HEADER = "Retrysafe-Message-Id"
+ACK_WAIT_SECONDS = 30.0
 """JetStream's own default, where the consumer does not say."""
-REASON_LENGTH = 1000
+MAX_REASON_CHARS = 1000
 
 _log = logging.getLogger("retrysafe.consumers")
 
@@ -62,59 +62,64 @@ class Consumer:
         self._ack_wait = 0.0
 
     async def run(self) -> None:
-        await forever(self.run_once)
+        await run_forever(self.run_once)
 
     async def run_once(self, wait: float = 1.0) -> int:
         """Fetch what is there, or wait a moment for it; how many messages it were."""
         try:
-            self._ack_wait = self._ack_wait or await self._checked()
+            self._ack_wait = self._ack_wait or await self._check_subscription()
             messages = await self._subscription.fetch(self._at_once, timeout=wait)
         except TimeoutError:  # nothing came, or the server is slow: nats-py raises its own and Python's for either
             return 0
-        await together([self.handle(each) for each in messages])
+        await gather_all([self.handle(each) for each in messages])
         return len(messages)
 
     async def handle(self, msg: Msg) -> Verdict:
         """One message: handle it, then tell the server. If that fails, the server brings it again after `ack_wait`."""
-        message = message_of(msg)
-        async with self._working(msg):
+        message = read_message(msg)
+        async with self._keep_in_progress(msg):
             verdict = await self.inbox.aprocess(message)
         try:
-            await self._tell(msg, message, verdict)
+            await self._acknowledge(msg, message, verdict)
         except (NatsError, TimeoutError) as error:
             shown, kind = self.inbox.logged_as(message), type(error).__qualname__
             _log.warning("NATS was not told of message %s, and brings it again: %s", shown, kind)
         return verdict
 
-    async def _tell(self, msg: Msg, message: Message, verdict: Verdict) -> None:
+    async def _acknowledge(self, msg: Msg, message: Message, verdict: Verdict) -> None:
         if isinstance(verdict, Done):
             await msg.ack()
         elif isinstance(verdict, Dead):
-            await self._bury(msg, message, verdict)
+            await self._dead_letter(msg, message, verdict)
         else:
             await msg.nak(delay=verdict.seconds)
 
-    async def _bury(self, msg: Msg, message: Message, verdict: Dead) -> None:
-        kept = {name: value for name, value in (msg.headers or {}).items() if name.lower() != ID.lower()}
+    async def _dead_letter(self, msg: Msg, message: Message, verdict: Dead) -> None:
+        kept = {name: value for name, value in (msg.headers or {}).items() if name.lower() != ID_HEADER.lower()}
         # Under its own id the stream might take a copy for the message itself, and drop it.
-        headers = {**kept, REASON: one_line(verdict.why), FROM: msg.subject, ID_OF_DEAD: one_line(message.id)}
+        headers = {
+            **kept,
+            REASON_HEADER: one_line(verdict.why),
+            SUBJECT_HEADER: msg.subject,
+            DEAD_ID_HEADER: one_line(message.id),
+        }
         await self._js.publish(self._dead, msg.data, headers=headers)
         await msg.term()
 
     @asynccontextmanager
-    async def _working(self, msg: Msg) -> AsyncIterator[None]:
-        beating = asyncio.create_task(self._beat(msg))
+    async def _keep_in_progress(self, msg: Msg) -> AsyncIterator[None]:
+        beating = asyncio.create_task(self._send_in_progress(msg))
         try:
             yield
         finally:
             beating.cancel()
 
-    async def _beat(self, msg: Msg) -> None:
+    async def _send_in_progress(self, msg: Msg) -> None:
         while True:
-            await asyncio.sleep((self._ack_wait or ACK_WAIT) / 3)
+            await asyncio.sleep((self._ack_wait or ACK_WAIT_SECONDS) / 3)
             await msg.in_progress()
 
-    async def _checked(self) -> float:
+    async def _check_subscription(self) -> float:
         """The consumer's ack_wait; and a place for dead letters, before there are any."""
         info = await self._subscription.consumer_info()
         try:
@@ -124,16 +129,16 @@ class Consumer:
                 f"dead={self._dead!r}: no stream keeps this subject, so dead letters would be lost; add one: "
                 f"await js.add_stream(name='DEAD', subjects=[{self._dead!r}])"
             ) from None
-        return float(info.config.ack_wait or ACK_WAIT)
+        return float(info.config.ack_wait or ACK_WAIT_SECONDS)
 
 
-def message_of(msg: Msg) -> Message:
-    headers = headers_of(msg.headers)
+def read_message(msg: Msg) -> Message:
+    headers = normalize_headers(msg.headers)
     delivered = msg.metadata.num_delivered or 1
     return Message(
         body=msg.data,
         source=msg.subject,
-        id=headers.get(ID.lower(), ""),
+        id=headers.get(ID_HEADER.lower(), ""),
         headers=headers,
         deliveries=delivered,
         failures=delivered - 1,
@@ -143,4 +148,4 @@ def message_of(msg: Msg) -> Message:
 
 def one_line(text: Any) -> str:
     """Fit for a header."""
-    return " ".join(str(text).split())[:REASON_LENGTH].encode("ascii", "backslashreplace").decode()
+    return " ".join(str(text).split())[:MAX_REASON_CHARS].encode("ascii", "backslashreplace").decode()

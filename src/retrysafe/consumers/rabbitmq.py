@@ -23,18 +23,18 @@ from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractRobus
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS
 
 from retrysafe.consumers.inbox import Inbox
-from retrysafe.consumers.message import Message, headers_of
+from retrysafe.consumers.message import Message, normalize_headers
 from retrysafe.consumers.verdicts import Dead, Done, Verdict
 from retrysafe.errors import UsageError
 
-FAILURES = "x-retrysafe-failures"
+FAILURES_HEADER = "x-retrysafe-failures"
 """How often the handler of this message has failed so far."""
-NO_ID = "x-retrysafe-no-id"
+NO_ID_HEADER = "x-retrysafe-no-id"
 """On a copy of a message that had no id: aio-pika makes up one for whatever it publishes, and it means nothing."""
-REASON = "x-retrysafe-reason"
+REASON_HEADER = "x-retrysafe-reason"
 """Why a dead letter is one."""
-REASON_LENGTH = 1000
-USER_ID = "x-retrysafe-user-id"
+MAX_REASON_CHARS = 1000
+USER_ID_HEADER = "x-retrysafe-user-id"
 """Who sent it, on a copy of a message with the property `user_id`."""
 
 _log = logging.getLogger("retrysafe.consumers")
@@ -88,13 +88,13 @@ class Consumer:
         trouble: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         async def take(incoming: AbstractIncomingMessage) -> None:
-            task = asyncio.create_task(self._taken(incoming, trouble))
+            task = asyncio.create_task(self._process(incoming, trouble))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 
         tag = await queue.consume(take)
         try:
-            await self._ended(trouble)
+            await self._wait_for_end(trouble)
         finally:
             self._stopping.set()
             with suppress(*CONNECTION_EXCEPTIONS):  # if the connection is gone, nothing more comes anyway
@@ -102,7 +102,7 @@ class Consumer:
             if self._running:
                 await asyncio.wait(self._running)
 
-    async def _ended(self, trouble: asyncio.Future[None]) -> None:
+    async def _wait_for_end(self, trouble: asyncio.Future[None]) -> None:
         """A robust channel comes back by itself; any other is over when it is closed."""
         if isinstance(self._channel, AbstractRobustChannel):
             return await trouble
@@ -115,8 +115,8 @@ class Consumer:
             "with aio_pika.connect_robust"
         )
 
-    async def _taken(self, incoming: AbstractIncomingMessage, trouble: asyncio.Future[None]) -> None:
-        message = message_of(incoming, self._queue)
+    async def _process(self, incoming: AbstractIncomingMessage, trouble: asyncio.Future[None]) -> None:
+        message = read_message(incoming, self._queue)
         try:
             verdict = await self.inbox.aprocess(message)
         except Exception as error:  # the program is wrong, and not the message, which comes again
@@ -124,7 +124,7 @@ class Consumer:
                 trouble.set_exception(error)
             return
         try:
-            await self._tell(incoming, verdict)
+            await self._acknowledge(incoming, verdict)
         except CONNECTION_EXCEPTIONS as error:
             # Its kind and not its words: some of these errors quote the message.
             shown, kind = self.inbox.logged_as(message), type(error).__qualname__
@@ -132,19 +132,19 @@ class Consumer:
 
     async def handle(self, incoming: AbstractIncomingMessage) -> Verdict:
         """One message: handle it, then tell the broker. For consumers with a loop of their own."""
-        verdict = await self.inbox.aprocess(message_of(incoming, self._queue))
-        await self._tell(incoming, verdict)
+        verdict = await self.inbox.aprocess(read_message(incoming, self._queue))
+        await self._acknowledge(incoming, verdict)
         return verdict
 
-    async def _tell(self, incoming: AbstractIncomingMessage, verdict: Verdict) -> None:
+    async def _acknowledge(self, incoming: AbstractIncomingMessage, verdict: Verdict) -> None:
         if isinstance(verdict, Done):
             await incoming.ack()
         elif isinstance(verdict, Dead):
-            await self._bury(incoming, verdict)
+            await self._dead_letter(incoming, verdict)
         else:
             await self._pause(verdict.seconds)
             if verdict.failed:
-                await self._put(incoming, self._queue, {FAILURES: failures_of(incoming) + 1})
+                await self._publish_copy(incoming, self._queue, {FAILURES_HEADER: read_failures(incoming) + 1})
                 await incoming.ack()
             else:
                 await incoming.nack(requeue=True)
@@ -155,32 +155,32 @@ class Consumer:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
 
-    async def _bury(self, incoming: AbstractIncomingMessage, verdict: Dead) -> None:
+    async def _dead_letter(self, incoming: AbstractIncomingMessage, verdict: Dead) -> None:
         if not self.dead_queue:
             await incoming.reject(requeue=False)
             return
-        await self._put(incoming, self.dead_queue, {REASON: verdict.why[:REASON_LENGTH]})
+        await self._publish_copy(incoming, self.dead_queue, {REASON_HEADER: verdict.why[:MAX_REASON_CHARS]})
         await incoming.ack()
 
-    async def _put(self, incoming: AbstractIncomingMessage, queue: str, more: dict[str, Any]) -> None:
+    async def _publish_copy(self, incoming: AbstractIncomingMessage, queue: str, more: dict[str, Any]) -> None:
         """A copy to a queue, confirmed by the broker."""
-        copy = copy_of(incoming, more, expires=queue != self.dead_queue)
+        copy = copy_message(incoming, more, expires=queue != self.dead_queue)
         confirmed = await self._channel.default_exchange.publish(copy, routing_key=queue)
         if type(confirmed).__name__ != "Ack":
             raise ConnectionError(f"RabbitMQ did not take the message for queue {queue!r}; is the queue there?")
 
 
-OURS = frozenset({FAILURES, REASON, "x-delivery-count", "x-death"})
+DELIVERY_HEADERS = frozenset({FAILURES_HEADER, REASON_HEADER, "x-delivery-count", "x-death"})
 """Headers that belong to one delivery and are not carried over to a copy."""
 
 
-def copy_of(incoming: AbstractIncomingMessage, more: dict[str, Any], *, expires: bool) -> Outgoing:
+def copy_message(incoming: AbstractIncomingMessage, more: dict[str, Any], *, expires: bool) -> Outgoing:
     """The message once more, with all that its sender said of it. Two things it cannot say again: `user_id`, which the
     broker takes only from a connection of that user, so it is kept as a header; and that a dead letter expires, for it
     waits for a person. The time until it expires is that in a queue, and begins anew with each copy."""
-    kept = {name: value for name, value in incoming.headers.items() if name not in OURS}
-    nameless = {} if incoming.message_id and NO_ID not in kept else {NO_ID: True}
-    sender = {USER_ID: incoming.user_id} if incoming.user_id else {}
+    kept = {name: value for name, value in incoming.headers.items() if name not in DELIVERY_HEADERS}
+    nameless = {} if incoming.message_id and NO_ID_HEADER not in kept else {NO_ID_HEADER: True}
+    sender = {USER_ID_HEADER: incoming.user_id} if incoming.user_id else {}
     return Outgoing(
         incoming.body,
         headers={**kept, **nameless, **sender, **more},
@@ -198,23 +198,23 @@ def copy_of(incoming: AbstractIncomingMessage, more: dict[str, Any], *, expires:
     )
 
 
-def message_of(incoming: AbstractIncomingMessage, queue: str) -> Message:
-    failures = failures_of(incoming)
-    counted = whole(incoming.headers.get("x-delivery-count")) + 1  # quorum queues count, classic ones do not
+def read_message(incoming: AbstractIncomingMessage, queue: str) -> Message:
+    failures = read_failures(incoming)
+    counted = parse_count(incoming.headers.get("x-delivery-count")) + 1  # quorum queues count, classic ones do not
     return Message(
         body=incoming.body,
         source=queue,
-        id="" if NO_ID in incoming.headers else incoming.message_id or "",
-        headers=headers_of(incoming.headers),
+        id="" if NO_ID_HEADER in incoming.headers else incoming.message_id or "",
+        headers=normalize_headers(incoming.headers),
         deliveries=max(counted, failures + 1, 2 if incoming.redelivered else 1),
         failures=failures,
         raw=incoming,
     )
 
 
-def failures_of(incoming: AbstractIncomingMessage) -> int:
-    return whole(incoming.headers.get(FAILURES))
+def read_failures(incoming: AbstractIncomingMessage) -> int:
+    return parse_count(incoming.headers.get(FAILURES_HEADER))
 
 
-def whole(value: Any) -> int:
+def parse_count(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

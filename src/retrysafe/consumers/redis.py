@@ -19,19 +19,19 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from retrysafe.consumers.inbox import Inbox
-from retrysafe.consumers.looping import forever, together
-from retrysafe.consumers.message import Message, headers_of
+from retrysafe.consumers.loops import gather_all, run_forever
+from retrysafe.consumers.message import Message, normalize_headers
 from retrysafe.consumers.verdicts import Dead, Done, Verdict
 from retrysafe.core.keys import frame
 from retrysafe.errors import UsageError
 
-IDLE = 60.0
+IDLE_SECONDS = 60.0
 """Seconds an entry may be pending before it is taken over; longer than most handlers take."""
-REASON = "retrysafe-reason"
-REASON_LENGTH = 1000
-BODY = "payload"
+REASON_FIELD = "retrysafe-reason"
+MAX_REASON_CHARS = 1000
+BODY_FIELD = "payload"
 
-Entry = tuple[bytes, Mapping[bytes, bytes]]
+StreamEntry = tuple[bytes, Mapping[bytes, bytes]]
 
 
 async def consume(
@@ -41,9 +41,9 @@ async def consume(
     inbox: Inbox,
     *,
     name: str = "",
-    idle: float = IDLE,
+    idle: float = IDLE_SECONDS,
     at_once: int = 16,
-    body: str = BODY,
+    body: str = BODY_FIELD,
 ) -> None:
     """Feed the inbox from a stream until cancelled."""
     await Consumer(client, stream, group, inbox, name=name, idle=idle, at_once=at_once, body=body).run()
@@ -60,9 +60,9 @@ class Consumer:
         inbox: Inbox,
         *,
         name: str = "",
-        idle: float = IDLE,
+        idle: float = IDLE_SECONDS,
         at_once: int = 16,
-        body: str = BODY,
+        body: str = BODY_FIELD,
     ) -> None:
         if client.connection_pool.connection_kwargs.get("decode_responses"):
             raise UsageError("this client decodes what it reads, and a message is bytes; use decode_responses=False")
@@ -79,45 +79,45 @@ class Consumer:
         self._made = False
 
     async def run(self) -> None:
-        await forever(self.run_once)
+        await run_forever(self.run_once)
 
     async def run_once(self, wait: float = 1.0) -> int:
         """Take over what lies idle, else read what is new, or wait a moment for it; how many messages it were."""
         if not self._made:
             await self._make_group()
-        taken = await self._taken_over() or await self._read(wait)
-        await together([self.handle(*each) for each in taken])
+        taken = await self._claim_idle() or await self._read_new(wait)
+        await gather_all([self.handle(*each) for each in taken])
         return len(taken)
 
-    async def handle(self, entry: Entry, deliveries: int) -> Verdict:
+    async def handle(self, entry: StreamEntry, deliveries: int) -> Verdict:
         """One entry: handle it, then tell the group."""
         entry_id, fields = entry
-        verdict = await self.inbox.aprocess(message_of(entry, self._stream, self._body, deliveries))
+        verdict = await self.inbox.aprocess(read_message(entry, self._stream, self._body, deliveries))
         if isinstance(verdict, Dead):
-            buried: dict[Any, Any] = {**fields, REASON: verdict.why[:REASON_LENGTH]}
+            buried: dict[Any, Any] = {**fields, REASON_FIELD: verdict.why[:MAX_REASON_CHARS]}
             await self._client.xadd(self.dead_stream, buried)
         if isinstance(verdict, Dead | Done):
             await self._client.xack(self._stream, self._group, entry_id)
         return verdict
 
-    async def _read(self, wait: float) -> list[tuple[Entry, int]]:
+    async def _read_new(self, wait: float) -> list[tuple[StreamEntry, int]]:
         block = max(int(wait * 1000), 1)
         found: Any = await self._client.xreadgroup(
             self._group, self._name, {self._stream: ">"}, count=self._at_once, block=block
         )
         streams = found.items() if isinstance(found, dict) else found or ()
-        return [(entry, 1) for entry in _entries(streams)]
+        return [(entry, 1) for entry in _parse_entries(streams)]
 
-    async def _taken_over(self) -> list[tuple[Entry, int]]:
+    async def _claim_idle(self) -> list[tuple[StreamEntry, int]]:
         found: Any = await self._client.xautoclaim(
             self._stream, self._group, self._name, int(self._idle * 1000), self._cursor, count=self._at_once
         )
         self._cursor = found[0]
         # An entry that was trimmed away meanwhile has no fields, and nothing can be done about it.
         entries = [(entry_id, fields) for entry_id, fields in found[1] if fields]
-        return [(entry, await self._times(entry[0])) for entry in entries]
+        return [(entry, await self._count_deliveries(entry[0])) for entry in entries]
 
-    async def _times(self, entry_id: bytes) -> int:
+    async def _count_deliveries(self, entry_id: bytes) -> int:
         pending: Any = await self._client.xpending_range(self._stream, self._group, entry_id, entry_id, 1)
         return int(pending[0]["times_delivered"]) if pending else 1
 
@@ -131,7 +131,7 @@ class Consumer:
         self._made = True
 
 
-def _entries(streams: Any) -> list[Entry]:
+def _parse_entries(streams: Any) -> list[StreamEntry]:
     """Of one stream, in the shape of either protocol version."""
     return [
         (entry[0], entry[1])
@@ -140,9 +140,9 @@ def _entries(streams: Any) -> list[Entry]:
     ]
 
 
-def message_of(entry: Entry, stream: str, body: str, deliveries: int) -> Message:
+def read_message(entry: StreamEntry, stream: str, body: str, deliveries: int) -> Message:
     _, fields = entry
-    headers = headers_of(fields)
+    headers = normalize_headers(fields)
     return Message(
         body=fields.get(body.encode(), b""),
         source=stream,

@@ -52,38 +52,38 @@ class Reject(Exception):
     """Raised by a handler for a message that no retry will help: it goes to the dead letters at once."""
 
 
-BUSY_PAUSE = 2.0
+BUSY_PAUSE_SECONDS = 2.0
 """Seconds at most until a message that somebody else works on is looked at again: most are done by then."""
 
-STORE_PAUSE = 5.0
+STORE_PAUSE_SECONDS = 5.0
 """Seconds until a store that could not be reached is asked again. Nothing was handled, and nothing is counted."""
 
-FIRST_PAUSE, LAST_PAUSE = 0.5, 30.0
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 30.0
 """Seconds after the first failure of a handler; doubled each time, up to the last."""
 
 
-def backoff(failures: int) -> float:
-    return float(min(FIRST_PAUSE * 2 ** min(failures - 1, 16), LAST_PAUSE))
+def compute_backoff(failures: int) -> float:
+    return float(min(FIRST_PAUSE_SECONDS * 2 ** min(failures - 1, 16), MAX_PAUSE_SECONDS))
 
 
-def of_refusal(error: RetrySafeError) -> Verdict | None:
+def verdict_for_error(error: RetrySafeError) -> Verdict | None:
     """What an error of ours means for the message; None where the program is wrong and not the message."""
     if isinstance(error, AnswerGone):
         return Done(replayed=True)
     if isinstance(error, InProgress):
-        return Later(min(error.retry_after, BUSY_PAUSE), str(error))
+        return Later(min(error.retry_after, BUSY_PAUSE_SECONDS), str(error))
     if isinstance(error, NotNow | LeaseLost):
-        return Later(BUSY_PAUSE, str(error))
+        return Later(BUSY_PAUSE_SECONDS, str(error))
     if isinstance(error, FingerprintMismatch):
         return Dead(f"its id was used by a message that says something else; {error}")
     if isinstance(error, KeyProblem | OutcomeUnknown | CorruptRecord):
         return Dead(str(error))
     if isinstance(error, StoreError):
-        return Later(STORE_PAUSE, str(error))
+        return Later(STORE_PAUSE_SECONDS, str(error))
     return None
 
 
-def of_failure(error: Exception, failures: int, limit: int, pause: float) -> Verdict:
+def verdict_for_failure(error: Exception, failures: int, limit: int, pause: float) -> Verdict:
     """What it means that the handler failed for the `failures`th time."""
     told = f"{type(error).__qualname__}: {error}"
     if isinstance(error, Reject):

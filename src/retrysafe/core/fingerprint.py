@@ -17,25 +17,25 @@ from typing import Any, NoReturn
 from retrysafe.core.keys import frame
 from retrysafe.core.records import Fingerprint
 
-CANONICAL_LIMIT = 64 * 1024
+CANONICAL_LIMIT_BYTES = 64 * 1024
 """Above this a body is hashed raw: parsing blocks the event loop for milliseconds per megabyte."""
 
 MAX_FORM_FIELDS = 10_000
 
 
-def of_request(method: str, path: str, query: str, content_type: str, body: Iterable[bytes]) -> Fingerprint:
+def fingerprint_http(method: str, path: str, query: str, content_type: str, body: Iterable[bytes]) -> Fingerprint:
     """The fingerprint of an HTTP request. Headers are left out: authentication and tracing change on a retry."""
-    algorithm, digest, length = of_body(content_type, body if isinstance(body, list) else list(body))
-    head = frame(method.upper(), path, query, _media(content_type)[0], algorithm, digest)
+    algorithm, digest, length = fingerprint_body(content_type, body if isinstance(body, list) else list(body))
+    head = frame(method.upper(), path, query, _parse_media_type(content_type)[0], algorithm, digest)
     return Fingerprint(f"http-{algorithm}", hashlib.sha256(head).digest(), length)
 
 
-def of_body(content_type: str, chunks: list[bytes]) -> Fingerprint:
+def fingerprint_body(content_type: str, chunks: list[bytes]) -> Fingerprint:
     """The fingerprint of a body alone; canonical where its media type has a canonical form."""
     length = sum(map(len, chunks))
-    _, family = _media(content_type)
-    canonical = _CANONICAL.get(family)
-    if canonical is not None and 0 < length <= CANONICAL_LIMIT:
+    _, family = _parse_media_type(content_type)
+    canonical = _CANONICALIZERS.get(family)
+    if canonical is not None and 0 < length <= CANONICAL_LIMIT_BYTES:
         try:
             text = canonical(b"".join(chunks), content_type)
         except (ValueError, RecursionError, OverflowError):
@@ -48,7 +48,7 @@ def of_body(content_type: str, chunks: list[bytes]) -> Fingerprint:
     return Fingerprint("raw1", raw.digest(), length)
 
 
-def of_text(algorithm: str, text: str) -> Fingerprint:
+def fingerprint_text(algorithm: str, text: str) -> Fingerprint:
     data = text.encode("utf-8", "surrogatepass")
     return Fingerprint(algorithm, hashlib.sha256(data).digest(), len(data))
 
@@ -59,13 +59,13 @@ def media_type(content_type: str) -> str:
 
 
 @lru_cache(64)
-def _media(content_type: str) -> tuple[str, str]:
+def _parse_media_type(content_type: str) -> tuple[str, str]:
     """The media type and the family whose canonical form it has. Clients send the same few over and over."""
     media = media_type(content_type)
-    return media, _family(media)
+    return media, _canonical_family(media)
 
 
-def _family(media: str) -> str:
+def _canonical_family(media: str) -> str:
     if media == "application/json" or media.endswith("+json"):
         return "json"
     if media == "application/x-www-form-urlencoded":
@@ -73,7 +73,7 @@ def _family(media: str) -> str:
     return "multipart" if media == "multipart/form-data" else "raw"
 
 
-def canonical_json(body: bytes, content_type: str = "") -> bytes:
+def canonicalize_json(body: bytes, content_type: str = "") -> bytes:
     """One text for all spellings of the same JSON value; raises ValueError if it is not strict JSON in UTF-8.
 
     Numbers with a point or exponent keep their literal, objects with a repeated key keep all their pairs.
@@ -88,27 +88,27 @@ def canonical_json(body: bytes, content_type: str = "") -> bytes:
     return _write(found).encode()
 
 
-def _literal(text: str) -> dict[str, str]:
+def _wrap_literal(text: str) -> dict[str, str]:
     return {"\0n": text}
 
 
-def _integer(text: str) -> int | dict[str, str]:
-    return _literal(text) if text == "-0" else int(text)  # `int` would make it 0, which other readers tell apart
+def _parse_integer(text: str) -> int | dict[str, str]:
+    return _wrap_literal(text) if text == "-0" else int(text)  # `int` would make it 0, which other readers tell apart
 
 
-def _refuse(text: str) -> NoReturn:
+def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         return {"\0d": [[key, value] for key, value in sorted(pairs, key=lambda pair: pair[0])]}
     return found
 
 
-def _careful_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = _object(pairs)
+def _build_careful_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = _build_object(pairs)
     if len(found) == len(pairs) and any(key.startswith("\0") for key, _ in pairs):
         return {"\0" + key if key.startswith("\0") else key: value for key, value in pairs}
     return found
@@ -116,14 +116,19 @@ def _careful_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 # Made once: json.loads and json.dumps would make a reader and a writer for each request.
 _JSON_SPACE = " \t\n\r"
-_read = json.JSONDecoder(parse_float=_literal, parse_constant=_refuse, object_pairs_hook=_object).raw_decode
+_read = json.JSONDecoder(
+    parse_float=_wrap_literal, parse_constant=_refuse_constant, object_pairs_hook=_build_object
+).raw_decode
 _read_carefully = json.JSONDecoder(
-    parse_float=_literal, parse_int=_integer, parse_constant=_refuse, object_pairs_hook=_careful_object
+    parse_float=_wrap_literal,
+    parse_int=_parse_integer,
+    parse_constant=_refuse_constant,
+    object_pairs_hook=_build_careful_object,
 ).raw_decode
 _write = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
-def canonical_form(body: bytes, content_type: str = "") -> bytes:
+def canonicalize_form(body: bytes, content_type: str = "") -> bytes:
     """Fields sorted by name; the values of one name keep their order, for that order may mean something."""
     from urllib.parse import parse_qsl  # slow to import, and only forms need it
 
@@ -137,9 +142,9 @@ def canonical_form(body: bytes, content_type: str = "") -> bytes:
     return json.dumps(sorted(pairs, key=lambda pair: pair[0]), separators=(",", ":")).encode()
 
 
-def canonical_multipart(body: bytes, content_type: str) -> bytes:
+def canonicalize_multipart(body: bytes, content_type: str) -> bytes:
     """The parts in their order, without the boundary that a client draws anew for each try."""
-    boundary = _boundary(content_type)
+    boundary = _parse_boundary(content_type)
     delimiter = b"\r\n--" + boundary
     pieces = (b"\r\n" + body).split(delimiter)
     if len(pieces) < 2 or not pieces[-1].startswith(b"--"):
@@ -159,13 +164,13 @@ def canonical_multipart(body: bytes, content_type: str) -> bytes:
 def has_one_reading(content_type: str) -> bool:
     """Whether everybody reads a body of this content type alike. With two boundaries, one reader takes for an epilogue
     what is the content to another."""
-    if _media(content_type)[1] != "multipart":
+    if _parse_media_type(content_type)[1] != "multipart":
         return True
     names = [parameter.partition("=")[0].strip().lower() for parameter in content_type.split(";")[1:]]
     return sum(name == "boundary" or name.startswith("boundary*") for name in names) < 2
 
 
-def _boundary(content_type: str) -> bytes:
+def _parse_boundary(content_type: str) -> bytes:
     for parameter in content_type.split(";")[1:]:
         name, _, value = parameter.strip().partition("=")
         if name.lower() == "boundary" and value.strip('"'):
@@ -173,8 +178,8 @@ def _boundary(content_type: str) -> bytes:
     raise ValueError("the content type names no boundary")
 
 
-_CANONICAL: dict[str, Callable[[bytes, str], bytes]] = {
-    "json": canonical_json,
-    "form": canonical_form,
-    "multipart": canonical_multipart,
+_CANONICALIZERS: dict[str, Callable[[bytes, str], bytes]] = {
+    "json": canonicalize_json,
+    "form": canonicalize_form,
+    "multipart": canonicalize_multipart,
 }

@@ -11,7 +11,7 @@ import json
 from typing import Any, NamedTuple
 
 from retrysafe.core.ops import Op
-from retrysafe.core.value import value
+from retrysafe.core.value import value_class
 from retrysafe.errors import UsageError
 
 
@@ -61,7 +61,7 @@ class NamespacesReply(NamedTuple):
     """Whose records and jobs there are, in order. Left out where no job is unnamed, unless all were asked for."""
 
 
-@value
+@value_class
 class Stage(Op[int]):
     """Put jobs in; how many were new. The same job again is the same job."""
 
@@ -70,7 +70,7 @@ class Stage(Op[int]):
     namespace: str = ""
 
 
-@value
+@value_class
 class TakeJobs(Op[tuple[StagedJob, ...]]):
     """Lease at most `limit` jobs that are due, in their order: nobody else takes them until the lease is over.
 
@@ -93,7 +93,7 @@ class TakeJobs(Op[tuple[StagedJob, ...]]):
     unnamed: bool = False
 
 
-@value
+@value_class
 class FinishJobs(Op[int]):
     """Published: delete exactly these (I19), if we still hold them."""
 
@@ -102,7 +102,7 @@ class FinishJobs(Op[int]):
     now: int | None = None
 
 
-@value
+@value_class
 class FailJob(Op[bool]):
     """Not published: try again after `delay`, or with `dead` never, until a person says so."""
 
@@ -114,7 +114,7 @@ class FailJob(Op[bool]):
     now: int | None = None
 
 
-@value
+@value_class
 class ReturnJob(Op[bool]):
     """Taken and not tried: it is not counted, and due again after `delay`."""
 
@@ -125,7 +125,7 @@ class ReturnJob(Op[bool]):
     now: int | None = None
 
 
-@value
+@value_class
 class ReviveJob(Op[bool]):
     """A person says: try that dead one again."""
 
@@ -134,7 +134,7 @@ class ReviveJob(Op[bool]):
     namespace: str = ""
 
 
-@value
+@value_class
 class AssignJobs(Op[int]):
     """A person says: the jobs of no namespace are this application's."""
 
@@ -142,7 +142,7 @@ class AssignJobs(Op[int]):
     now: int | None = None
 
 
-@value
+@value_class
 class Namespaces(Op[NamespacesReply]):
     """Whether there are jobs of no namespace, and whose they could be."""
 
@@ -151,7 +151,7 @@ class Namespaces(Op[NamespacesReply]):
     now: int | None = None
 
 
-@value
+@value_class
 class ListJobs(Op[tuple[StagedJob, ...]]):
     """Jobs in their order, after `after`; only the dead ones if asked. Of one namespace, unless that is None."""
 

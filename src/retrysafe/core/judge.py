@@ -8,7 +8,7 @@ from retrysafe.core.ops import Claim, ClaimReply
 from retrysafe.core.outcomes import Busy, Execute, Mismatch, Outcome, Replay, Uncertain
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
-from retrysafe.core.times import SECOND
+from retrysafe.core.times import SECOND_MICROS
 from retrysafe.errors import CorruptRecord
 
 LAPSED_UNSEEN = "the lease lapsed: its owner stopped without saying how it ended"
@@ -18,7 +18,7 @@ def judge(op: Claim, reply: ClaimReply) -> Outcome:
     """What the caller does next."""
     record = reply.record
     if record is None:
-        return Busy(SECOND)  # held by a transaction that has not committed: nothing of it can be seen yet
+        return Busy(SECOND_MICROS)  # held by a transaction that has not committed: nothing of it can be seen yet
     if reply.granted:
         return Execute(record.fence, record, reply.now, reply.asked)
     # Before the state: a foreign body must get neither the answer nor a hint to wait for it (I8, I9).
@@ -29,7 +29,7 @@ def judge(op: Claim, reply: ClaimReply) -> Outcome:
         return Mismatch(record.created)
     if record.state is State.COMPLETED:
         return Replay(record)
-    return refused(record, reply.now)
+    return judge_refused(record, reply.now)
 
 
 def check_readable(op: Claim, record: Record) -> None:
@@ -42,7 +42,7 @@ def check_readable(op: Claim, record: Record) -> None:
         )
 
 
-def refused(record: Record, now: int) -> Outcome:
+def judge_refused(record: Record, now: int) -> Outcome:
     """Open or just released by somebody else: come back, or wait for a person."""
     if record.state is State.UNCERTAIN:
         return Uncertain(record.started, record.note)

@@ -21,14 +21,14 @@ from retrysafe.core.records import Fingerprint, Kind
 from retrysafe.errors import MalformedKey, ScopeRequired, TemplateError
 
 ID_VERSION = "1"
-MAX_KEY = 255
-MAX_TEXT = 1024
-DERIVED_LENGTH = 48
+MAX_KEY_CHARS = 255
+MAX_TEXT_CHARS = 1024
+DERIVED_KEY_CHARS = 48
 
 _BARE = re.compile(r"[\x21-\x2b\x2d-\x7e]+")  # visible ASCII without the comma, which joins two header lines
 _QUOTED = re.compile(r'"((?:[\x20-\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"')
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
-_KEY_FIX = f"give 1 to {MAX_TEXT} characters of text; shorten a long one to an id or a digest"
+_KEY_FIX = f"give 1 to {MAX_TEXT_CHARS} characters of text; shorten a long one to an id or a digest"
 _QUOTED_FIX = (
     'send 1 to 255 visible ASCII characters as one string with nothing behind it, like "8e03978e-40d5", or bare'
 )
@@ -57,8 +57,8 @@ def parse_key(header: str) -> str:
             raise MalformedKey(header, "a bare key is visible ASCII without a comma, in exactly one header line")
     if not key:
         raise MalformedKey(header, "the key is empty")
-    if len(key) > MAX_KEY:
-        raise MalformedKey(header, f"the key has {len(key)} characters; at most {MAX_KEY} are allowed")
+    if len(key) > MAX_KEY_CHARS:
+        raise MalformedKey(header, f"the key has {len(key)} characters; at most {MAX_KEY_CHARS} are allowed")
     return key
 
 
@@ -74,13 +74,13 @@ def frame(*parts: str | bytes) -> bytes:
 
 def record_id(kind: Kind, namespace: str, scope: str, key: str) -> bytes:
     """The 32 bytes a record is found by: a digest of its framed parts."""
-    digest = _begun_id(kind, namespace, scope).copy()
+    digest = _hash_id_prefix(kind, namespace, scope).copy()
     digest.update(frame(key))
     return digest.digest()
 
 
 @lru_cache(1024)
-def _begun_id(kind: Kind, namespace: str, scope: str) -> hashlib._Hash:
+def _hash_id_prefix(kind: Kind, namespace: str, scope: str) -> hashlib._Hash:
     """All but the key: many keys share it."""
     return hashlib.sha256(frame(ID_VERSION, kind, namespace, scope))
 
@@ -108,12 +108,12 @@ class Key:
 def _check_text(name: str, text: str) -> None:
     if not isinstance(text, str) or not text:
         raise MalformedKey(str(text), f"the {name} is empty or not text", _KEY_FIX)
-    if len(text) > MAX_TEXT or "\0" in text or not (text.isascii() or _encodable(text)):
-        why = f"the {name} has more than {MAX_TEXT} characters, a NUL or a lone surrogate"
+    if len(text) > MAX_TEXT_CHARS or "\0" in text or not (text.isascii() or _is_encodable(text)):
+        why = f"the {name} has more than {MAX_TEXT_CHARS} characters, a NUL or a lone surrogate"
         raise MalformedKey(text, why, _KEY_FIX)
 
 
-def _encodable(text: str) -> bool:
+def _is_encodable(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -128,7 +128,7 @@ def derive(key: str | bytes | Key, service: str, step: str, *, part: str = "", u
     """
     root = frame(key.kind, key.scope, key.value) if isinstance(key, Key) else key
     digest = hashlib.sha256(frame("derive", root, service, step, "undo" if undo else "do", part))
-    return digest.hexdigest()[:DERIVED_LENGTH]
+    return digest.hexdigest()[:DERIVED_KEY_CHARS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +163,11 @@ class Template:
         for literal, field, _, _ in Formatter().parse(self.text):
             filled.append(literal)
             if field is not None:
-                filled.append("{" + _written(field, arguments, self.text) + "}")
+                filled.append("{" + _format_field(field, arguments, self.text) + "}")
         return "".join(filled)
 
 
-def _written(field: str, arguments: Mapping[str, Any], text: str) -> str:
+def _format_field(field: str, arguments: Mapping[str, Any], text: str) -> str:
     value = arguments[field]
     if value is None or value == "":
         raise TemplateError(text, f"{field} is {value!r}: an empty value would make different calls one call")

@@ -25,9 +25,9 @@ from retrysafe.core.ops import (
 )
 from retrysafe.core.records import CLOSED, Answer, Fence, Record
 from retrysafe.core.states import OPEN, SETTLED, State
-from retrysafe.core.times import FOREVER, HOUR, later
+from retrysafe.core.times import FOREVER_MICROS, HOUR_MICROS, add_micros
 
-KEPT_AFTER_COMPLETION = HOUR
+KEPT_AFTER_COMPLETION_MICROS = HOUR_MICROS
 """An answer that took a whole retention to produce is still there for the client that is about to ask."""
 
 
@@ -41,7 +41,7 @@ class Grant(Enum):
     """It was granted before, and the reply got lost."""
 
 
-def grantable(found: Record | None, op: Claim, now: int) -> Grant | None:
+def decide_grant(found: Record | None, op: Claim, now: int) -> Grant | None:
     """Whether this claim may be granted, given what is stored. The whole of DESIGN's table, in ten lines.
 
     A token is granted once: a copy of a claim that arrives after its attempt ended would be granted to nobody (I32).
@@ -60,62 +60,62 @@ def grantable(found: Record | None, op: Claim, now: int) -> Grant | None:
     return Grant.TAKEOVER if found.state is State.RELEASED or abandoned else None
 
 
-def born(op: Claim, now: int, before: Record | None = None) -> Record:
+def build_new_record(op: Claim, now: int, before: Record | None = None) -> Record:
     """A record's first moment; `before` is the expired one whose row it takes. By position: every request makes one,
     and two dozen names cost four times as much."""
     return Record(
         *(op.id, op.namespace, op.kind, op.scope, op.key, op.target, op.fingerprint),
-        *(State.CLAIMED, 1, op.token, op.run, later(now, op.lease), op.on_lapse),
+        *(State.CLAIMED, 1, op.token, op.run, add_micros(now, op.lease), op.on_lapse),
         *("", b"", op.input, None, ""),  # point, progress, input, answer, note
-        *(now, now, 0, FOREVER, op.retention),  # created, started, completed, expires, retention
+        *(now, now, 0, FOREVER_MICROS, op.retention),  # created, started, completed, expires, retention
         *(0, () if before is None else before.ended_with_this),  # advances, ended
     )
 
 
-def taken_over(found: Record, op: Claim, now: int) -> Record:
+def take_over(found: Record, op: Claim, now: int) -> Record:
     """The next attempt of the same life: run, recovery point and input stay, the fence changes."""
     return found._replace(
         state=State.CLAIMED,
         attempt=found.attempt + 1,
         token=op.token,
-        lease_until=later(now, op.lease),
+        lease_until=add_micros(now, op.lease),
         on_lapse=op.on_lapse,
         note="",
         started=now,
         completed=0,
-        expires=FOREVER,
+        expires=FOREVER_MICROS,
         advances=0,
         ended=found.ended_with_this,
     )
 
 
-def granted_as(grant: Grant, found: Record | None, op: Claim, now: int) -> Record:
+def apply_grant(grant: Grant, found: Record | None, op: Claim, now: int) -> Record:
     """The record as a grant leaves it."""
     assert grant is not Grant.OWN, "it was granted before, and stays as it is"
     if found is not None and grant is Grant.TAKEOVER:
-        return taken_over(found, op, now)
-    return born(op, now, found)
+        return take_over(found, op, now)
+    return build_new_record(op, now, found)
 
 
 def claim(found: Record | None, op: Claim, now: int) -> tuple[Record | None, ClaimReply]:
-    grant = grantable(found, op, now)
+    grant = decide_grant(found, op, now)
     if grant is None or grant is Grant.OWN:
         return found, ClaimReply(grant is Grant.OWN, found, now)
-    after = granted_as(grant, found, op, now)
+    after = apply_grant(grant, found, op, now)
     return after, ClaimReply(True, after, now)
 
 
-def settled(record: Record, state: State, now: int, note: str, answer: Answer | None = None) -> Record:
+def settle(record: Record, state: State, now: int, note: str, answer: Answer | None = None) -> Record:
     """Into completed or released. Released at a recovery point is unfinished work, and that never expires."""
     unfinished = state is State.RELEASED and record.point != ""
-    kept = max(later(record.created, record.retention), later(now, KEPT_AFTER_COMPLETION))
+    kept = max(add_micros(record.created, record.retention), add_micros(now, KEPT_AFTER_COMPLETION_MICROS))
     return record._replace(
         state=state,
         lease_until=now,
         answer=answer,
         note=note,
         completed=now,
-        expires=FOREVER if unfinished else kept,
+        expires=FOREVER_MICROS if unfinished else kept,
     )
 
 
@@ -123,7 +123,7 @@ def renew(record: Record, op: Renew, now: int) -> Record | None:
     """A late copy neither shortens the lease nor takes back that the owner gave up (I32)."""
     if record.state is State.UNCERTAIN and record.advances == CLOSED:
         return None
-    lease_until = max(record.lease_until, later(now, op.lease))
+    lease_until = max(record.lease_until, add_micros(now, op.lease))
     return record._replace(state=State.CLAIMED, lease_until=lease_until, note="")
 
 
@@ -137,30 +137,30 @@ def advance(record: Record, op: Advance, now: int) -> Record | None:
         point=op.point,
         progress=op.progress,
         on_lapse=op.on_lapse,
-        lease_until=later(now, op.lease),
+        lease_until=add_micros(now, op.lease),
         note="",
     )
 
 
 def complete(record: Record, op: Complete, now: int) -> Record:
-    return settled(record, State.COMPLETED, now, "", op.answer)
+    return settle(record, State.COMPLETED, now, "", op.answer)
 
 
 def release(record: Record, op: Release, now: int) -> Record:
-    return settled(record, State.RELEASED, now, op.note)
+    return settle(record, State.RELEASED, now, op.note)
 
 
 def withdraw(record: Record, op: Withdraw, now: int) -> Record:
     """Released, and expired at once: the next claim is a new life, whatever it asks. The row stays for an hour
     (`reapable`), so that a late copy of the claim or of this finds what became of it."""
-    released = settled(record, State.RELEASED, now, op.note)
+    released = settle(record, State.RELEASED, now, op.note)
     untouched = record.attempt == 1 and record.point == ""
     return released._replace(expires=now) if untouched else released
 
 
 def reapable(record: Record, now: int) -> bool:
     """Expired, and an hour after its end. Only a withdrawn record expires sooner than that."""
-    kept = later(record.completed, KEPT_AFTER_COMPLETION)
+    kept = add_micros(record.completed, KEPT_AFTER_COMPLETION_MICROS)
     return record.state in SETTLED and record.expired(now) and kept <= now
 
 
@@ -177,13 +177,13 @@ def suspect(record: Record, op: Suspect, now: int) -> Record | None:
 
 def resolve(record: Record, op: Resolve, now: int) -> Record | None:
     """Also what the sweeper has not come to yet: a lapsed guard is as uncertain before as after."""
-    if not unknown(record, now):
+    if not is_outcome_unknown(record, now):
         return None
     state = State.RELEASED if op.answer is None else State.COMPLETED
-    return settled(record, state, now, op.note, op.answer)
+    return settle(record, state, now, op.note, op.answer)
 
 
-def unknown(record: Record, now: int) -> bool:
+def is_outcome_unknown(record: Record, now: int) -> bool:
     """Whether nobody knows how it ended."""
     return record.state is State.UNCERTAIN or (record.lapsed(now) and record.on_lapse == "uncertain")
 
@@ -216,14 +216,14 @@ def move(found: Record | None, op: Fenced, now: int) -> tuple[Record | None, boo
         after = change(found, op, now)
         if after is not None:
             return after, True
-    return found, recognised(found, op)
+    return found, is_recognised(found, op)
 
 
 def owns(record: Record, fence: Fence) -> bool:
     return record.attempt == fence.attempt and record.token == fence.token
 
 
-def recognised(found: Record | None, op: Fenced) -> bool:
+def is_recognised(found: Record | None, op: Fenced) -> bool:
     """Whether the record shows that this very operation succeeded before, and only its reply was lost.
 
     An answer is compared byte by byte: a second, different answer under the same fence is a refusal,

@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from retrysafe.core.records import Answer, Fence, Fingerprint, Record
 from retrysafe.core.states import OnLapse, State
-from retrysafe.core.value import value
+from retrysafe.core.value import value_class
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -30,14 +30,14 @@ class Op(Generic[R_co]):
 
     __slots__: tuple[str, ...] = ()
 
-    def _fields(self) -> tuple[Any, ...]:
+    def _field_values(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self.__slots__)
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and isinstance(other, Op) and other._fields() == self._fields()
+        return type(other) is type(self) and isinstance(other, Op) and other._field_values() == self._field_values()
 
     def __hash__(self) -> int:
-        return hash((type(self), self._fields()))
+        return hash((type(self), self._field_values()))
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
@@ -81,7 +81,7 @@ class StatsReply(NamedTuple):
     now: int
 
 
-@value
+@value_class
 class Claim(Op[ClaimReply]):
     """Ask to be the one who runs it. A refusal writes nothing; the token recognises an earlier grant of this claim."""
 
@@ -113,7 +113,7 @@ class Claim(Op[ClaimReply]):
         return fingerprint == self.fingerprint or fingerprint in self.alternatives
 
 
-@value
+@value_class
 class Renew(Op[bool]):
     """Keep the lease: the heartbeat. It never shortens a lease, and never takes back that its owner gave up."""
 
@@ -123,7 +123,7 @@ class Renew(Op[bool]):
     now: int | None = None
 
 
-@value
+@value_class
 class Advance(Op[bool]):
     """Commit a recovery point, and say what a lapsed lease means from here on.
 
@@ -141,7 +141,7 @@ class Advance(Op[bool]):
     now: int | None = None
 
 
-@value
+@value_class
 class Complete(Op[bool]):
     """Store the answer, once."""
 
@@ -151,7 +151,7 @@ class Complete(Op[bool]):
     now: int | None = None
 
 
-@value
+@value_class
 class Release(Op[bool]):
     """Nothing final happened: whoever asks next may try, at the recovery point if there is one."""
 
@@ -161,7 +161,7 @@ class Release(Op[bool]):
     now: int | None = None
 
 
-@value
+@value_class
 class Withdraw(Op[bool]):
     """The owner knows that nothing was entered: as if the claim had not been made. On the first attempt, and with no
     recovery point, whoever claims next begins a new life, with any request; otherwise it is an ordinary release."""
@@ -172,7 +172,7 @@ class Withdraw(Op[bool]):
     now: int | None = None
 
 
-@value
+@value_class
 class Suspect(Op[bool]):
     """Mark the outcome unknown. The sweeper sets `lapsed_only`: it must never accuse an owner that is alive."""
 
@@ -183,7 +183,7 @@ class Suspect(Op[bool]):
     now: int | None = None
 
 
-@value
+@value_class
 class Resolve(Op[bool]):
     """A person or a probe knows: it happened (the answer), or it did not (None). Only of what is uncertain, whether the
     sweeper has said so yet or not: a lapsed lease that makes it uncertain is enough."""
@@ -195,13 +195,13 @@ class Resolve(Op[bool]):
     now: int | None = None
 
 
-@value
+@value_class
 class Lookup(Op[LookupReply]):
     id: bytes
     now: int | None = None
 
 
-@value
+@value_class
 class Forget(Op[bool]):
     """Erase the bytes of a settled record (answer, input, progress) and keep the fact, so that nothing runs again."""
 
@@ -210,7 +210,7 @@ class Forget(Op[bool]):
     now: int | None = None
 
 
-@value
+@value_class
 class Reap(Op[int]):
     """Delete at most `limit` expired records; the reply is how many went."""
 
@@ -220,7 +220,7 @@ class Reap(Op[int]):
     """Only those of this application; None: of all."""
 
 
-@value
+@value_class
 class List(Op[Page]):
     """Page through records. A record that is there throughout is seen at least once; order is the store's own.
 
@@ -238,7 +238,7 @@ class List(Op[Page]):
     """Only what was released at a recovery point: unfinished work, which is rare among what was released."""
 
 
-@value
+@value_class
 class Stats(Op[StatsReply]):
     """How many stand where. It costs by what is in the store: SQL stores and MongoDB read every record or an index of
     all; Redis and DynamoDB read every record if it is for one application (for all together Redis asks its index, and
@@ -248,7 +248,7 @@ class Stats(Op[StatsReply]):
     namespace: str | None = None
 
 
-@value
+@value_class
 class Install(Op[str]):
     """Which installation this is: a name drawn when its tables were made. Two connections that read the same one
     are connections to the same database. Only the SQL stores answer it."""

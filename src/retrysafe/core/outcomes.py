@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from retrysafe.core.records import Fence, Record
-from retrysafe.core.times import SECOND
+from retrysafe.core.times import SECOND_MICROS
 
 
 class Execute(NamedTuple):
@@ -21,7 +21,7 @@ class Execute(NamedTuple):
     @property
     def until(self) -> float:
         """Where the lease ends on the asking process's clock, at the latest: the store read its own after we asked."""
-        return self.asked + (self.record.lease_until - self.now) / SECOND
+        return self.asked + (self.record.lease_until - self.now) / SECOND_MICROS
 
 
 class Replay(NamedTuple):

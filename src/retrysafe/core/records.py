@@ -20,7 +20,7 @@ Headers = tuple[tuple[str, str], ...]
 CLOSED = 2**31 - 1
 """In the place of a number of advances: the owner gave up. Neither an advance nor a renewal of it counts any more."""
 
-ENDED_KEPT = 8
+MAX_ENDED_TOKENS = 8
 """How many ended tokens a record keeps. A copy of a claim that arrives after more attempts than that is a stranger."""
 
 
@@ -130,7 +130,7 @@ class Record(NamedTuple):
     @property
     def ended_with_this(self) -> tuple[bytes, ...]:
         """What `ended` becomes when the next attempt begins."""
-        return (self.token, *self.ended)[:ENDED_KEPT]
+        return (self.token, *self.ended)[:MAX_ENDED_TOKENS]
 
     def expired(self, now: int) -> bool:
         """By comparison, never by presence. Open records carry FOREVER here, so they never are."""

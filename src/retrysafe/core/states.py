@@ -107,6 +107,6 @@ TRANSITIONS: tuple[Transition, ...] = (
 )
 
 
-def may(source: State | None, move: str) -> bool:
+def has_transition(source: State | None, move: str) -> bool:
     """Whether the table has an arrow for this move out of this state."""
     return any(t.source is source and t.move == move for t in TRANSITIONS)

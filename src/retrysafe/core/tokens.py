@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from retrysafe.core.records import ENDED_KEPT
+from retrysafe.core.records import MAX_ENDED_TOKENS
 
 
 def pack_tokens(tokens: Iterable[bytes]) -> bytes:
@@ -29,4 +29,4 @@ def unpack_tokens(data: bytes) -> tuple[bytes, ...]:
 
 def past_tokens(noted: Iterable[bytes], token: bytes) -> tuple[bytes, ...]:
     """Of what was noted, the tokens of attempts before the present one, which has `token`."""
-    return tuple([each for each in noted if each != token])[:ENDED_KEPT]
+    return tuple([each for each in noted if each != token])[:MAX_ENDED_TOKENS]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-HIDDEN = "***"
+REDACTED = "***"
 
-_SECRET = ("password", "passwd", "pwd", "secret", "token", "credential", "authmechanismproperties")
+_SECRET_WORDS = ("password", "passwd", "pwd", "secret", "token", "credential", "authmechanismproperties")
 """What the name of a secret option holds: of libpq, of MongoDB (whose AWS token is a property), of cloud SDKs."""
 
-_BETWEEN = re.compile(r"([?&;\s])")
+_SEPARATOR = re.compile(r"([?&;\s])")
 _QUOTED = re.compile(r"=\s*'[^']*'")
 
 
@@ -24,25 +24,25 @@ def safe_url(url: str) -> str:
     if not colons:
         front, user = "", account
     name, secret, _ = user.partition(":")
-    shown = f"{front}{colons}{name}:{HIDDEN}@{place}" if at and secret else url
-    return "".join(map(_masked, _BETWEEN.split(_QUOTED.sub(_unspaced, shown))))
+    shown = f"{front}{colons}{name}:{REDACTED}@{place}" if at and secret else url
+    return "".join(map(_mask_option, _SEPARATOR.split(_QUOTED.sub(_join_quoted, shown))))
 
 
-def hidden(text: str, url: str) -> str:
+def redact_secrets(text: str, url: str) -> str:
     """Somebody else's words about this URL, without what is secret in it. A parser that takes a password for a port
     says so, and quotes it."""
-    for secret in sorted(_secrets(url), key=len, reverse=True):
-        text = text.replace(secret, HIDDEN)
+    for secret in sorted(_find_secrets(url), key=len, reverse=True):
+        text = text.replace(secret, REDACTED)
     return safe_url(text)
 
 
-def _secrets(url: str) -> set[str]:
+def _find_secrets(url: str) -> set[str]:
     """The secrets of a URL, and the pieces a parser may take them apart into."""
     from urllib.parse import unquote  # slow to import, and only errors need it
 
     user = url.rpartition("@")[0].partition("://")[2]
     whole = [user.partition(":")[2]]
-    for piece in _BETWEEN.split(url):
+    for piece in _SEPARATOR.split(url):
         name, _, value = piece.partition("=")
         if _is_secret(name):
             whole.append(value)
@@ -51,9 +51,9 @@ def _secrets(url: str) -> set[str]:
     return found | {piece for secret in whole for piece in re.split(r"[/?#@:\[\]]+", secret) if len(piece) > 2}
 
 
-def _masked(piece: str) -> str:
+def _mask_option(piece: str) -> str:
     name, equals, value = piece.partition("=")
-    return f"{name}={HIDDEN}" if equals and value and _is_secret(name) else piece
+    return f"{name}={REDACTED}" if equals and value and _is_secret(name) else piece
 
 
 def _is_secret(name: str) -> bool:
@@ -61,9 +61,9 @@ def _is_secret(name: str) -> bool:
         from urllib.parse import unquote  # drivers read names so, too
 
         name = unquote(name)
-    return any(word in name.lower() for word in _SECRET)
+    return any(word in name.lower() for word in _SECRET_WORDS)
 
 
-def _unspaced(quoted: re.Match[str]) -> str:
+def _join_quoted(quoted: re.Match[str]) -> str:
     """A quoted value of `name='a b'` as one piece."""
     return re.sub(r"[?&;\s]+", "_", quoted.group())

@@ -31,7 +31,7 @@ class NotPlain(TypeError):
 def dumps(value: Any) -> str:
     """Canonical text of a value. Raises NotPlain where `loads(dumps(v)) == v` could not hold."""
     try:
-        plain = _plain(value, "")
+        plain = _to_plain(value, "")
         return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     except RecursionError:
         raise NotPlain(value, "", "nested too deeply, or inside itself") from None
@@ -40,66 +40,66 @@ def dumps(value: Any) -> str:
 
 
 def loads(text: str | bytes) -> Any:
-    return _rich(json.loads(text))
+    return _from_plain(json.loads(text))
 
 
-def _plain(value: Any, path: str) -> Any:
+def _to_plain(value: Any, path: str) -> Any:
     kind = type(value)
     if kind in (str, bool, int, type(None)):
         return value
     if kind is float:
         return value if math.isfinite(value) else {"$float": repr(value)}
     if kind is list:
-        return [_plain(item, f"{path}[{n}]") for n, item in enumerate(value)]
+        return [_to_plain(item, f"{path}[{n}]") for n, item in enumerate(value)]
     if kind is dict:
-        return _plain_dict(value, path)
+        return _dict_to_plain(value, path)
     if kind in (tuple, set, frozenset):
-        items = [_plain(item, f"{path}[{n}]") for n, item in enumerate(value)]
-        return {f"${kind.__name__}": items if kind is tuple else sorted(items, key=_order)}
+        items = [_to_plain(item, f"{path}[{n}]") for n, item in enumerate(value)]
+        return {f"${kind.__name__}": items if kind is tuple else sorted(items, key=_sort_key)}
     write = _WRITERS.get(kind) or _WRITERS_BY_NAME.get((kind.__module__, kind.__name__))
     if write is None:
         raise NotPlain(value, path)
     return {f"${kind.__name__}": write(value)}
 
 
-def _plain_dict(value: dict[Any, Any], path: str) -> Any:
+def _dict_to_plain(value: dict[Any, Any], path: str) -> Any:
     if all(type(key) is str for key in value):
         escaped = ((f"${key}" if key.startswith("$") else key, key) for key in value)
-        return {name: _plain(value[key], f"{path}.{key}") for name, key in escaped}
-    pairs = [[_plain(key, f"{path}(key)"), _plain(item, f"{path}[{key!r}]")] for key, item in value.items()]
-    return {"$dict": sorted(pairs, key=_order)}
+        return {name: _to_plain(value[key], f"{path}.{key}") for name, key in escaped}
+    pairs = [[_to_plain(key, f"{path}(key)"), _to_plain(item, f"{path}[{key!r}]")] for key, item in value.items()]
+    return {"$dict": sorted(pairs, key=_sort_key)}
 
 
-def _order(item: Any) -> str:
+def _sort_key(item: Any) -> str:
     return json.dumps(item, sort_keys=True)
 
 
-def _rich(value: Any) -> Any:
+def _from_plain(value: Any) -> Any:
     if isinstance(value, list):
-        return [_rich(item) for item in value]
+        return [_from_plain(item) for item in value]
     if not isinstance(value, dict):
         return value
     if len(value) == 1:
         ((name, inner),) = value.items()
         if name.startswith("$") and not name.startswith("$$"):
             return _READERS[name](inner)
-    return {name[1:] if name.startswith("$") else name: _rich(item) for name, item in value.items()}
+    return {name[1:] if name.startswith("$") else name: _from_plain(item) for name, item in value.items()}
 
 
-def _rich_all(items: Iterable[Any]) -> list[Any]:
-    return [_rich(item) for item in items]
+def _all_from_plain(items: Iterable[Any]) -> list[Any]:
+    return [_from_plain(item) for item in items]
 
 
 def _write_moment(moment: datetime | time) -> Any:
     """ISO text; with `fold` and the zone's name beside it where ISO cannot say them, so that a moment in the hour
     that clocks show twice, or in Europe/Berlin, is not quietly turned into another or into a bare offset."""
-    zone = _zone(moment.tzinfo)
+    zone = _zone_name(moment.tzinfo)
     if zone:
         return [moment.replace(tzinfo=None).isoformat(), moment.fold, zone]
     return [moment.isoformat(), moment.fold, ""] if moment.fold else moment.isoformat()
 
 
-def _zone(info: tzinfo | None) -> str:
+def _zone_name(info: tzinfo | None) -> str:
     if info is None or type(info) is timezone:
         return ""
     from zoneinfo import ZoneInfo  # slow to import, and seldom needed
@@ -131,7 +131,7 @@ _WRITERS: dict[type, Callable[[Any], Any]] = {
 _WRITERS_BY_NAME: dict[tuple[str, str], Callable[[Any], Any]] = {("decimal", "Decimal"): str, ("uuid", "UUID"): str}
 
 
-def _reader(module: str, name: str) -> Callable[[str], Any]:
+def _build_reader(module: str, name: str) -> Callable[[str], Any]:
     def read(text: str) -> Any:
         return getattr(import_module(module), name)(text)
 
@@ -140,15 +140,15 @@ def _reader(module: str, name: str) -> Callable[[str], Any]:
 
 _READERS: dict[str, Callable[[Any], Any]] = {
     "$float": float,
-    "$tuple": lambda v: tuple(_rich_all(v)),
-    "$set": lambda v: set(_rich_all(v)),
-    "$frozenset": lambda v: frozenset(_rich_all(v)),
-    "$dict": lambda v: {_rich(key): _rich(item) for key, item in v},
+    "$tuple": lambda v: tuple(_all_from_plain(v)),
+    "$set": lambda v: set(_all_from_plain(v)),
+    "$frozenset": lambda v: frozenset(_all_from_plain(v)),
+    "$dict": lambda v: {_from_plain(key): _from_plain(item) for key, item in v},
     "$bytes": base64.b64decode,
     "$datetime": lambda v: _read_moment(datetime, v),
     "$date": date.fromisoformat,
     "$time": lambda v: _read_moment(time, v),
     "$timedelta": lambda v: timedelta(*v),
-    "$Decimal": _reader("decimal", "Decimal"),
-    "$UUID": _reader("uuid", "UUID"),
+    "$Decimal": _build_reader("decimal", "Decimal"),
+    "$UUID": _build_reader("uuid", "UUID"),
 }

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from retrysafe.core.keys import Key
-from retrysafe.demo.checkout import Checkout, Wanted
+from retrysafe.demo.checkout import Checkout, CheckoutForm
 from retrysafe.demo.provider import Provider
 from retrysafe.engine.guard import Ended
 from retrysafe.errors import RetrySafeError
@@ -28,7 +28,7 @@ from retrysafe.web.exchange import EXCHANGE
 from retrysafe.worker import Worker
 
 JSON = "application/json"
-MAX_AMOUNT = 1_000_000_00
+MAX_AMOUNT_CENTS = 1_000_000_00
 
 
 class Reply(NamedTuple):
@@ -37,7 +37,7 @@ class Reply(NamedTuple):
     headers: tuple[tuple[str, str], ...] = (("content-type", JSON),)
 
 
-class Demo:
+class DemoApp:
     """Routes to three small handlers."""
 
     def __init__(self, folder: Path) -> None:
@@ -46,9 +46,9 @@ class Demo:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
+            await self._run_lifespan(receive, send)
         elif scope["type"] == "http":
-            reply = await self._route(scope, await _read(receive))
+            reply = await self._route(scope, await _read_body(receive))
             headers = [(name.encode(), value.encode()) for name, value in reply.headers]
             headers.append((b"content-length", str(len(reply.body)).encode()))
             await send({"type": "http.response.start", "status": reply.status, "headers": headers})
@@ -62,27 +62,27 @@ class Demo:
             page = files("retrysafe.demo").joinpath("page.html").read_bytes()
             return Reply(200, page, (("content-type", "text/html; charset=utf-8"),))
         if method == "GET" and path == "/provider/charges":
-            return _json(200, await asyncio.to_thread(self.provider.charges))
+            return _json_reply(200, await asyncio.to_thread(self.provider.list_charges))
         if method == "GET" and path.startswith("/payments/"):
-            found = await asyncio.to_thread(self.checkout.find, path.removeprefix("/payments/"), account(scope))
-            return _json(200, found) if found else _json(404, {"error": "no such payment"})
-        return _json(404, {"error": f"nothing answers to {method} {path}"})
+            found = await asyncio.to_thread(self.checkout.find, path.removeprefix("/payments/"), read_account(scope))
+            return _json_reply(200, found) if found else _json_reply(404, {"error": "no such payment"})
+        return _json_reply(404, {"error": f"nothing answers to {method} {path}"})
 
     async def _pay(self, scope: Any, body: bytes) -> Reply:
-        wanted = read_payment(body, account(scope))
+        wanted = read_payment(body, read_account(scope))
         if isinstance(wanted, Reply):
             return wanted
         exchange = scope[EXCHANGE]
-        task = await exchange.identify(account(scope), target="POST /payments")
+        task = await exchange.identify(read_account(scope), target="POST /payments")
         # Without a key each request is a new operation: the page shows what that costs.
-        key = task.key if task is not None else Key(secrets.token_hex(16), account(scope))
+        key = task.key if task is not None else Key(secrets.token_hex(16), read_account(scope))
         try:
             ended = await asyncio.to_thread(self.checkout.pay.start, wanted, key=key)
         except RetrySafeError as error:
-            raise exchange.refused(error) from error
-        return answered(ended)
+            raise exchange.refusal_error(error) from error
+        return build_reply(ended)
 
-    async def _lifespan(self, receive: Any, send: Any) -> None:
+    async def _run_lifespan(self, receive: Any, send: Any) -> None:
         """A worker beside the server: it finishes what a killed server left half done, and sends the receipts."""
         worker = Worker(self.checkout.safe, tick=1.0, grace=2.0)
         thread = threading.Thread(target=worker.run, name="demo-worker", daemon=True)
@@ -101,11 +101,11 @@ class Demo:
 
 def make_app(folder: Path) -> ASGIApp:
     """The demo behind the middleware; its data in `folder`."""
-    demo = Demo(folder)
+    demo = DemoApp(folder)
     return IdempotencyMiddleware(demo, safe=demo.checkout.safe, policy=Policy(mode="optional"))
 
 
-def account(scope: Any) -> str:
+def read_account(scope: Any) -> str:
     """A demo's idea of authentication: the bearer token is the account."""
     for name, value in scope["headers"]:
         if name == b"authorization":
@@ -115,27 +115,29 @@ def account(scope: Any) -> str:
     return "demo"
 
 
-def read_payment(body: bytes, whose: str) -> Wanted | Reply:
+def read_payment(body: bytes, whose: str) -> CheckoutForm | Reply:
     """What is wanted, or what is wrong with it."""
     try:
         given = json.loads(body)
     except ValueError:
-        return _json(400, {"error": 'send JSON like {"amount": 10000, "currency": "usd"}'})
+        return _json_reply(400, {"error": 'send JSON like {"amount": 10000, "currency": "usd"}'})
     amount = given.get("amount") if isinstance(given, dict) else None
     currency = given.get("currency") if isinstance(given, dict) else None
-    if not isinstance(amount, int) or isinstance(amount, bool) or not 0 < amount <= MAX_AMOUNT:
-        return _json(422, {"error": f"amount is {amount!r}: give cents, a whole number from 1 to {MAX_AMOUNT}"})
+    if not isinstance(amount, int) or isinstance(amount, bool) or not 0 < amount <= MAX_AMOUNT_CENTS:
+        return _json_reply(
+            422, {"error": f"amount is {amount!r}: give cents, a whole number from 1 to {MAX_AMOUNT_CENTS}"}
+        )
     if not isinstance(currency, str) or len(currency) != 3 or not currency.isalpha():
-        return _json(422, {"error": f"currency is {currency!r}: give three letters, like usd"})
-    return Wanted(whose, amount, currency.lower())
+        return _json_reply(422, {"error": f"currency is {currency!r}: give three letters, like usd"})
+    return CheckoutForm(whose, amount, currency.lower())
 
 
-def answered(ended: Ended) -> Reply:
+def build_reply(ended: Ended) -> Reply:
     marker = (("idempotent-replayed", "true"), ("cache-control", "no-store")) if ended.replayed else ()
     return Reply(ended.answer.status, ended.answer.body, (*ended.answer.headers, *marker))
 
 
-async def _read(receive: Any) -> bytes:
+async def _read_body(receive: Any) -> bytes:
     chunks = []
     while True:
         message = await receive()
@@ -144,5 +146,5 @@ async def _read(receive: Any) -> bytes:
             return b"".join(chunks)
 
 
-def _json(status: int, value: Any) -> Reply:
+def _json_reply(status: int, value: Any) -> Reply:
     return Reply(status, json.dumps(value).encode())

@@ -30,7 +30,7 @@ _FIELDS = ("id", "account", "amount", "currency", "charge")
 
 
 @dataclass
-class Wanted:
+class CheckoutForm:
     """What a client asks for. The principal is a declared field of it: the worker has no request to look at."""
 
     account: str
@@ -78,7 +78,7 @@ class Checkout:
         provider = self._provider
 
         @operation.local
-        def open_payment(tx: sqlite3.Connection, wanted: Wanted) -> Payment:
+        def open_payment(tx: sqlite3.Connection, wanted: CheckoutForm) -> Payment:
             number = tx.execute("SELECT count(*) FROM payments").fetchone()[0] + 1
             payment = Payment(f"pay_{number:06}", wanted.amount, wanted.currency)
             row = (payment.id, wanted.account, wanted.amount, wanted.currency, None)
@@ -98,7 +98,7 @@ class Checkout:
             return Answer(201, body)
 
         @operation.body
-        def pay(wanted: Wanted) -> Answer:
+        def pay(wanted: CheckoutForm) -> Answer:
             payment = open_payment(wanted)
             return finish(payment, charge(payment))
 

@@ -45,7 +45,7 @@ class Provider:
             found = db.execute("SELECT * FROM charges WHERE id = ? OR idempotency_key = ?", (new[0], key)).fetchone()
         return dict(zip(_FIELDS, found, strict=True))
 
-    def charges(self) -> list[dict[str, Any]]:
+    def list_charges(self) -> list[dict[str, Any]]:
         with closing(self._connect()) as db:
             rows = db.execute("SELECT * FROM charges ORDER BY created").fetchall()
         return [dict(zip(_FIELDS, row, strict=True)) for row in rows]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dbos import DBOS
 
-from retrysafe.durable.ids import key_of_step
+from retrysafe.durable.ids import derive_step_key
 from retrysafe.errors import UsageError
 
 __all__ = ["step_key"]
@@ -30,4 +30,4 @@ def step_key(service: str, *, part: str = "", undo: bool = False) -> str:
             f"step_key({service!r}) was called outside a DBOS step, where nothing has a stable number: call it in a "
             "function decorated with @DBOS.step() that a workflow has called"
         )
-    return key_of_step("dbos", (workflow, str(step)), service, part, undo)
+    return derive_step_key("dbos", (workflow, str(step)), service, part, undo)

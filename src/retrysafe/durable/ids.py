@@ -5,8 +5,8 @@ from __future__ import annotations
 from retrysafe.core.keys import Key, derive, frame
 from retrysafe.errors import UsageError
 
-LONGEST_NAME = 64
-SERVICE = "workflow"
+MAX_NAME_CHARS = 64
+WORKFLOW_SERVICE = "workflow"
 
 
 def workflow_id(key: Key, workflow: str) -> str:
@@ -20,11 +20,11 @@ def workflow_id(key: Key, workflow: str) -> str:
             f"workflow_id({key!r}, …) needs a Key, which says whose it is: Key(text, scope). A route gets one from "
             "idempotent(scope=…); for a webhook the scope is the provider"
         )
-    if not isinstance(workflow, str) or not workflow or len(workflow) > LONGEST_NAME or not workflow.isprintable():
-        raise UsageError(f"workflow={workflow!r}: give its name, 1 to {LONGEST_NAME} printable characters")
-    return f"{workflow}-{derive(key, SERVICE, workflow)}"
+    if not isinstance(workflow, str) or not workflow or len(workflow) > MAX_NAME_CHARS or not workflow.isprintable():
+        raise UsageError(f"workflow={workflow!r}: give its name, 1 to {MAX_NAME_CHARS} printable characters")
+    return f"{workflow}-{derive(key, WORKFLOW_SERVICE, workflow)}"
 
 
-def key_of_step(runtime: str, where: tuple[str, ...], service: str, part: str, undo: bool) -> str:
+def derive_step_key(runtime: str, where: tuple[str, ...], service: str, part: str, undo: bool) -> str:
     """The key for one place in one workflow. `where` names it, each name framed: ("1", "23") is not ("12", "3")."""
     return derive(frame("durable", runtime, *where), service, "step", part=part, undo=undo)

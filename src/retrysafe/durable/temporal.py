@@ -14,7 +14,7 @@ from typing import Literal
 
 from temporalio import activity
 
-from retrysafe.durable.ids import key_of_step
+from retrysafe.durable.ids import derive_step_key
 from retrysafe.errors import UsageError
 
 __all__ = ["activity_key"]
@@ -41,4 +41,4 @@ def activity_key(service: str, *, part: str = "", undo: bool = False, per: Per =
         where = ("", found.activity_run_id or "") if per == "run" else ("",)
     else:
         where = (found.workflow_id, found.workflow_run_id or "") if per == "run" else (found.workflow_id,)
-    return key_of_step("temporal", (found.namespace, per, *where, found.activity_id), service, part, undo)
+    return derive_step_key("temporal", (found.namespace, per, *where, found.activity_id), service, part, undo)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 
 from retrysafe.engine.clock import clock
-from retrysafe.engine.due import Due
-from retrysafe.engine.heartbeat import BEATS_PER_LEASE, Lease, OnBeat, Stop, first_beat, lose
+from retrysafe.engine.due_queue import DueQueue
+from retrysafe.engine.heartbeat import BEATS_PER_LEASE, Lease, OnBeat, StopCallback, first_beat_time, mark_lost
 from retrysafe.stores.base import AsyncStore
 
 
@@ -19,33 +19,33 @@ class AsyncHeartbeat:
     def __init__(self, store: AsyncStore, on_beat: OnBeat) -> None:
         self._store = store
         self._on_beat = on_beat
-        self._beats: _Beats | None = None
+        self._beats: _LoopBeats | None = None
         """Of the loop that asked last: nearly every process has one."""
-        self._others: dict[asyncio.AbstractEventLoop, _Beats] = {}
+        self._others: dict[asyncio.AbstractEventLoop, _LoopBeats] = {}
 
-    def start(self, lease: Lease, duration: float) -> Stop:
+    def start(self, lease: Lease, duration: float) -> StopCallback:
         beats = self._beats
         if beats is None or beats.loop is not asyncio.get_running_loop():
-            beats = self._beats = self._of(asyncio.get_running_loop())
+            beats = self._beats = self._beats_for(asyncio.get_running_loop())
         if lease.keep_for(duration):
-            beats.push(first_beat(lease), lease)
+            beats.push(first_beat_time(lease), lease)
         return lease.end
 
-    def _of(self, loop: asyncio.AbstractEventLoop) -> _Beats:
+    def _beats_for(self, loop: asyncio.AbstractEventLoop) -> _LoopBeats:
         if loop not in self._others:
             self._others = {known: beats for known, beats in self._others.items() if not known.is_closed()}
-            self._others[loop] = _Beats(loop, self._store, self._on_beat)
+            self._others[loop] = _LoopBeats(loop, self._store, self._on_beat)
         return self._others[loop]
 
 
-class _Beats:
+class _LoopBeats:
     """The leases of one event loop, by when they are due."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, store: AsyncStore, on_beat: OnBeat) -> None:
         self.loop = loop
         self._store = store
         self._on_beat = on_beat
-        self._due: Due[Lease] = Due()
+        self._due: DueQueue[Lease] = DueQueue()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -58,29 +58,29 @@ class _Beats:
             self._wake_at(due)
 
     def _wake_at(self, due: float) -> None:
-        self._timer = self.loop.call_later(due - clock(), self._fire)
+        self._timer = self.loop.call_later(due - clock(), self._start_due_beats)
 
-    def _fire(self) -> None:
+    def _start_due_beats(self) -> None:
         now, self._timer = clock(), None
-        while (lease := self._due.take(now)) is not None:
-            task = self.loop.create_task(self._beat(lease))
+        while (lease := self._due.pop_due(now)) is not None:
+            task = self.loop.create_task(self._renew_lease(lease))
             self._tasks.add(task)  # a task nobody holds may vanish
             task.add_done_callback(self._tasks.discard)
-        due = self._due.next()
+        due = self._due.next_due()
         if due is not None:
             self._wake_at(due)
 
-    async def _beat(self, lease: Lease) -> None:
+    async def _renew_lease(self, lease: Lease) -> None:
         asked, step = clock(), lease.duration / BEATS_PER_LEASE
         try:
-            renewed = await self._store.execute(lease.renewal())
+            renewed = await self._store.execute(lease.build_renewal())
         except Exception:
             self._on_beat("renew_failed", lease.id)
             step /= BEATS_PER_LEASE
         else:
             if renewed:
-                lease.renewed(asked)
+                lease.record_renewal(asked)
             else:
-                lose(lease, self._on_beat)
+                mark_lost(lease, self._on_beat)
         if not lease.done and not lease.lost:
             self.push(clock() + step, lease)

@@ -21,20 +21,20 @@ from retrysafe.core.records import Fingerprint
 from retrysafe.engine import models
 from retrysafe.errors import ArgumentError
 
-MARK = "\0"
+TAG_PREFIX = "\0"
 """Begins the keys we write; a user's key that begins with it gets another, so that no dict can pose as an enum."""
 
 
-def bound(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def bind_arguments(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Every argument by its name; TypeError as Python itself would raise it."""
     given = signature.bind(*args, **kwargs)
     given.apply_defaults()
     return dict(given.arguments)
 
 
-def fingerprint_of(function: str, arguments: Mapping[str, Any], ignore: frozenset[str]) -> Fingerprint:
+def fingerprint_call(function: str, arguments: Mapping[str, Any], ignore: frozenset[str]) -> Fingerprint:
     """What this call is. In the form that the release before this one writes, wherever that form leaves nothing out."""
-    telling = Telling()
+    telling = ArgumentDescriber()
     described = {}
     for name, value in arguments.items():
         if name in ignore:
@@ -48,116 +48,116 @@ def fingerprint_of(function: str, arguments: Mapping[str, Any], ignore: frozense
                 f"of the comparison with ignore=({name!r},)"
             ) from None
     form = "call1"
-    if telling.wordless or not _older_tells_all(telling.models):
+    if telling.beyond_legacy_form or not _is_legacy_form_complete(telling.models):
         form = "call2"
     elif telling.models:
-        described = {name: describe(arguments[name]) for name in described}
+        described = {name: describe_legacy(arguments[name]) for name in described}
     # With the function's name: two functions that share a scope and a key must not get each other's results.
-    return fingerprint.of_text(form, values.dumps([function, described]))
+    return fingerprint.fingerprint_text(form, values.dumps([function, described]))
 
 
-def _older_tells_all(met: list[Any]) -> bool:
+def _is_legacy_form_complete(met: list[Any]) -> bool:
     if not met:
         return True
-    from retrysafe.engine.covering import covers  # only who passes models pays for it
+    from retrysafe.engine.dump_coverage import is_dump_complete  # only who passes models pays for it
 
-    return all(map(covers, met))
+    return all(map(is_dump_complete, met))
 
 
-class Telling:
+class ArgumentDescriber:
     """Takes the values of one call apart. Remembers the models it met, outermost only: the older form, in which they
     showed themselves, may be another text."""
 
     def __init__(self) -> None:
         self.models: list[Any] = []
-        self.wordless = False
+        self.beyond_legacy_form = False
         """Whether something was met that the older form had no words for: a set of values with fields."""
-        self._within: set[int] = set()
+        self._open_ids: set[int] = set()
         self._models_within = 0
 
     def describe(self, value: Any) -> Any:
         """Plain data that differs whenever the values do. Types are named: two classes with the same fields differ."""
         if type(value) in _SCALARS:
             return value
-        if id(value) in self._within:
+        if id(value) in self._open_ids:
             raise values.NotPlain(value, "", "which contains itself: there is no end to what would be compared")
-        self._within.add(id(value))
+        self._open_ids.add(id(value))
         try:
-            return self._described(value)
+            return self._describe_composite(value)
         except RecursionError:
             raise values.NotPlain(value, "", "nested too deeply") from None
         finally:
-            self._within.discard(id(value))
+            self._open_ids.discard(id(value))
 
-    def _described(self, value: Any) -> Any:
+    def _describe_composite(self, value: Any) -> Any:
         kind = type(value)
         if kind in (list, tuple):
             return kind(self.describe(item) for item in value)
         if kind is dict:
-            return {_unmarked(key): self.describe(item) for key, item in value.items()}
+            return {_escape_key(key): self.describe(item) for key, item in value.items()}
         if kind in (set, frozenset):
-            return self._described_set(value)
+            return self._describe_set(value)
         if isinstance(value, Enum):
-            return _enum(value)
+            return _describe_enum(value)
         if models.is_model(kind) and not dataclasses.is_dataclass(kind):
-            return self._described_model(value)
-        told = _fields_of(value)
-        return value if told is None else self._named(value, told)
+            return self._describe_model(value)
+        told = _read_fields(value)
+        return value if told is None else self._describe_fields(value, told)
 
-    def _described_model(self, model: Any) -> Any:
+    def _describe_model(self, model: Any) -> Any:
         if not self._models_within:
             self.models.append(model)
         self._models_within += 1
         try:
-            return self._named(model, models.attributes(model))
+            return self._describe_fields(model, models.read_attributes(model))
         finally:
             self._models_within -= 1
 
-    def _described_set(self, value: Any) -> Any:
+    def _describe_set(self, value: Any) -> Any:
         items = [self.describe(item) for item in value]
         if all(told is item or told == item for told, item in zip(items, value, strict=True)):
             return value
-        self.wordless = True
-        return {f"{MARK}{type(value).__name__}": sorted(items, key=values.dumps)}
+        self.beyond_legacy_form = True
+        return {f"{TAG_PREFIX}{type(value).__name__}": sorted(items, key=values.dumps)}
 
-    def _named(self, value: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
-        return _with_type(value, {name: self.describe(item) for name, item in fields.items()})
+    def _describe_fields(self, value: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+        return _tag_type(value, {name: self.describe(item) for name, item in fields.items()})
 
 
 _SCALARS = frozenset({str, int, bool, float, bytes, type(None)})
 
 
-def describe(value: Any) -> Any:
+def describe_legacy(value: Any) -> Any:
     """The older form, in which models show themselves. Keys made of arguments are made of it for ever: another text
     would be another key, and what was done would be done again. Different values that share a key are told apart by
     their fingerprints."""
     if isinstance(value, Enum):
-        return _enum(value)
+        return _describe_enum(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _named(value, _fields_of(value) or {})
+        return _describe_fields_legacy(value, _read_fields(value) or {})
     if hasattr(type(value), "model_dump"):
-        return _named(value, value.model_dump())
-    told = _fields_of(value)
+        return _describe_fields_legacy(value, value.model_dump())
+    told = _read_fields(value)
     if told is not None:
-        return _named(value, told)
+        return _describe_fields_legacy(value, told)
     if type(value) is list:
-        return [describe(item) for item in value]
+        return [describe_legacy(item) for item in value]
     if type(value) is tuple:
-        return tuple(describe(item) for item in value)
+        return tuple(describe_legacy(item) for item in value)
     if type(value) is dict:
-        return {_unmarked(key): describe(item) for key, item in value.items()}
+        return {_escape_key(key): describe_legacy(item) for key, item in value.items()}
     return value
 
 
-def _fields_of(value: Any) -> Mapping[str, Any] | None:
+def _read_fields(value: Any) -> Mapping[str, Any] | None:
     """The fields of a dataclass, struct, attrs class or named tuple; None for anything else."""
     kind: Any = type(value)
     if dataclasses.is_dataclass(kind):
-        return _held(value, (field.name for field in dataclasses.fields(kind)))
+        return _read_attributes(value, (field.name for field in dataclasses.fields(kind)))
     if hasattr(kind, "__struct_fields__"):
-        return _held(value, kind.__struct_fields__)
+        return _read_attributes(value, kind.__struct_fields__)
     if hasattr(kind, "__attrs_attrs__"):
-        return _held(value, (field.name for field in kind.__attrs_attrs__))
+        return _read_attributes(value, (field.name for field in kind.__attrs_attrs__))
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         told: Mapping[str, Any] = value._asdict()
         return told
@@ -167,24 +167,24 @@ def _fields_of(value: Any) -> Mapping[str, Any] | None:
     return None
 
 
-def _held(value: Any, names: Iterable[str]) -> dict[str, Any]:
+def _read_attributes(value: Any, names: Iterable[str]) -> dict[str, Any]:
     try:
         return {name: getattr(value, name) for name in names}
     except AttributeError as error:
         raise values.NotPlain(value, "", f"of which a field is not set ({error})") from None
 
 
-def _enum(value: Enum) -> dict[str, Any]:
-    return {f"{MARK}enum": f"{type(value).__qualname__}.{value.name}"}
+def _describe_enum(value: Enum) -> dict[str, Any]:
+    return {f"{TAG_PREFIX}enum": f"{type(value).__qualname__}.{value.name}"}
 
 
-def _with_type(value: Any, described: dict[str, Any]) -> dict[str, Any]:
-    return {f"{MARK}type": type(value).__qualname__, f"{MARK}fields": described}
+def _tag_type(value: Any, described: dict[str, Any]) -> dict[str, Any]:
+    return {f"{TAG_PREFIX}type": type(value).__qualname__, f"{TAG_PREFIX}fields": described}
 
 
-def _named(value: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
-    return _with_type(value, {name: describe(item) for name, item in fields.items()})
+def _describe_fields_legacy(value: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+    return _tag_type(value, {name: describe_legacy(item) for name, item in fields.items()})
 
 
-def _unmarked(key: Any) -> Any:
-    return MARK + key if type(key) is str and key.startswith(MARK) else key
+def _escape_key(key: Any) -> Any:
+    return TAG_PREFIX + key if type(key) is str and key.startswith(TAG_PREFIX) else key

@@ -14,7 +14,7 @@ from typing import TypeVar
 R = TypeVar("R")
 
 
-class Background:
+class BackgroundLoop:
     """A loop in a daemon thread, started at first use and again after a fork."""
 
     def __init__(self) -> None:
@@ -23,9 +23,9 @@ class Background:
         self._pid = 0
 
     def run(self, work: Awaitable[R]) -> R:
-        return asyncio.run_coroutine_threadsafe(_awaited(work), self._running()).result()
+        return asyncio.run_coroutine_threadsafe(_await_work(work), self._ensure_loop()).result()
 
-    def _running(self) -> asyncio.AbstractEventLoop:
+    def _ensure_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None or self._pid != os.getpid():
                 self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
@@ -33,11 +33,11 @@ class Background:
             return self._loop
 
 
-async def _awaited(work: Awaitable[R]) -> R:
+async def _await_work(work: Awaitable[R]) -> R:
     return await work
 
 
-_background = Background()
+_background = BackgroundLoop()
 
 
 def wait_for(work: Awaitable[R]) -> R:

@@ -16,17 +16,17 @@ from typing import Any, NamedTuple
 from retrysafe.core.ops import Claim, Lookup, Op
 from retrysafe.errors import StoreError, StoreOutage, StoreUnreachable
 
-FIRST, LONGEST = 0.25, 2.0
+FIRST_PROBE_SECONDS, MAX_PROBE_SECONDS = 0.25, 2.0
 """Seconds between two probes: the first pause, and the longest."""
 
-TRIAL = 3.0
+TRIAL_CLAIM_SECONDS = 3.0
 """Seconds after which a claim is let through to see for itself."""
 
-EVERYWHERE = ""
+WHOLE_STORE = ""
 """The node of a store that has one, or all of them."""
 
 
-class Away(NamedTuple):
+class UnreachableNode(NamedTuple):
     """A node that could not be reached."""
 
     since: float
@@ -35,7 +35,7 @@ class Away(NamedTuple):
     """A record of its, for the probe."""
 
 
-class Circuit:
+class CircuitBreaker:
     """`away`: the nodes that claims are not sent to. `node` says which one has a record, where a store has several."""
 
     __slots__ = ("_node", "_tried", "away")
@@ -43,60 +43,60 @@ class Circuit:
     def __init__(self, node: Callable[[bytes], str] | None = None) -> None:
         self._node = node
         self._tried: dict[str, float] = {}
-        self.away: dict[str, Away] = {}
+        self.away: dict[str, UnreachableNode] = {}
 
-    def met(self, op: Op[Any], error: StoreError, now: float) -> None:
+    def record_failure(self, op: Op[Any], error: StoreError, now: float) -> None:
         """An operation failed. Contention (a row that is held, a pool that is exhausted) says nothing either way."""
-        if says_something(error):
-            self.answered(op)
-        elif isinstance(error, StoreUnreachable) and (error.node == EVERYWHERE or self._node is not None):
-            self.away.setdefault(error.node, Away(now, str(error), getattr(op, "id", b"") or bytes(32)))
+        if proves_contact(error):
+            self.record_answer(op)
+        elif isinstance(error, StoreUnreachable) and (error.node == WHOLE_STORE or self._node is not None):
+            self.away.setdefault(error.node, UnreachableNode(now, str(error), getattr(op, "id", b"") or bytes(32)))
 
-    def answered(self, op: Op[Any]) -> None:
+    def record_answer(self, op: Op[Any]) -> None:
         if self.away:
-            self.away.pop(EVERYWHERE, None)
-            self.away.pop(self._of(op), None)
+            self.away.pop(WHOLE_STORE, None)
+            self.away.pop(self._node_of(op), None)
 
-    def refusal(self, op: Op[Any], now: float) -> StoreUnreachable | None:
+    def refusal_error(self, op: Op[Any], now: float) -> StoreUnreachable | None:
         """What to tell a new claim; None: ask the store."""
         if not isinstance(op, Claim):
             return None
-        node = EVERYWHERE if EVERYWHERE in self.away else self._of(op)
+        node = WHOLE_STORE if WHOLE_STORE in self.away else self._node_of(op)
         found = self.away.get(node)
         if found is None or self._may_try(node, found, now):
             return None
         return StoreUnreachable(
             f"the store has not been reached for {max(now - found.since, 0.0):.1f} s, so new claims are refused at "
-            f"once; it is asked again every {LONGEST:g} s or sooner. The last error: {found.why}"
+            f"once; it is asked again every {MAX_PROBE_SECONDS:g} s or sooner. The last error: {found.why}"
         )
 
-    def _may_try(self, node: str, found: Away, now: float) -> bool:
+    def _may_try(self, node: str, found: UnreachableNode, now: float) -> bool:
         """One claim every few seconds goes through as its own probe: the probe in the background may have ended with
         its event loop."""
-        if now - self._tried.get(node, found.since) < TRIAL:
+        if now - self._tried.get(node, found.since) < TRIAL_CLAIM_SECONDS:
             return False
         self._tried[node] = now
         return True
 
-    def probes(self) -> list[tuple[str, Lookup]]:
+    def build_probes(self) -> list[tuple[str, Lookup]]:
         """One for each node that is away: they cost a round trip, and change nothing."""
         return [(node, Lookup(each.sample)) for node, each in list(self.away.items())]
 
-    def back(self, node: str) -> None:
+    def mark_back(self, node: str) -> None:
         """Its probe was answered: by itself, or by whoever has its records now."""
         self.away.pop(node, None)
         self._tried.pop(node, None)
 
-    def _of(self, op: Op[Any]) -> str:
+    def _node_of(self, op: Op[Any]) -> str:
         record_id = getattr(op, "id", None)
-        return EVERYWHERE if self._node is None or record_id is None else self._node(record_id)
+        return WHOLE_STORE if self._node is None or record_id is None else self._node(record_id)
 
 
-def says_something(error: Exception) -> bool:
+def proves_contact(error: Exception) -> bool:
     """Whether an error is proof that the store was reached. Others than its own are told to whoever claims next."""
     return not isinstance(error, StoreOutage)
 
 
 def next_pause(pause: float) -> float:
     """Twice as long each time."""
-    return min(pause * 2, LONGEST)
+    return min(pause * 2, MAX_PROBE_SECONDS)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 
-def _continuous() -> Callable[[], float]:
+def _pick_clock() -> Callable[[], float]:
     name = {"linux": "CLOCK_BOOTTIME", "darwin": "CLOCK_MONOTONIC"}.get(sys.platform, "")
     number = getattr(time, name, None)
     if number is None:  # Windows counts suspended time in `monotonic`
@@ -20,5 +20,5 @@ def _continuous() -> Callable[[], float]:
     return partial(time.clock_gettime, number)
 
 
-clock: Callable[[], float] = _continuous()
+clock: Callable[[], float] = _pick_clock()
 """Seconds, from a start of its own."""

@@ -11,8 +11,8 @@ from retrysafe.core import values
 from retrysafe.core.records import Answer
 from retrysafe.errors import CorruptRecord
 
-RETURNED = 200
-RAISED = 500
+RETURNED_STATUS = 200
+RAISED_STATUS = 500
 
 
 class Codec(Protocol):
@@ -63,8 +63,8 @@ class TypedCodec(JsonCodec):
         except values.NotPlain:
             from retrysafe.engine import typed  # only who needs it pays for it
 
-            text = typed.dump(value, typed.kept_if(self._sealed))
-            self._prove(value, text, typed.load(text, self.annotation))
+            text = typed.dump(value, typed.secrets_rule(self._sealed))
+            self._check_round_trip(value, text, typed.load(text, self.annotation))
             return _TYPED + text.encode("utf-8", "surrogatepass") + b"}"
 
     def decode(self, data: bytes) -> Any:
@@ -74,11 +74,11 @@ class TypedCodec(JsonCodec):
 
         return typed.load(data[len(_TYPED) : -1].decode("utf-8", "surrogatepass"), self.annotation)
 
-    def _prove(self, value: Any, text: str, back: Any) -> None:
+    def _check_round_trip(self, value: Any, text: str, back: Any) -> None:
         """Now, while the result is at hand: later it would be too late to say that it does not come back."""
         from retrysafe.engine import typed
 
-        if not typed.alike(value, back) or typed.dump(back, typed.kept_if(self._sealed)) != text:
+        if not typed.has_same_types(value, back) or typed.dump(back, typed.secrets_rule(self._sealed)) != text:
             raise TypeError(
                 f"this {type(value).__qualname__} would come back as something else: the annotation is "
                 f"{self.annotation!r}; annotate the function with what it returns"
@@ -101,25 +101,25 @@ class ResultCodec(TypedCodec):
             return None
 
 
-def returned(codec: Codec, value: Any, limit: int | None = None) -> Answer:
+def encode_result(codec: Codec, value: Any, limit: int | None = None) -> Answer:
     """A result as a stored answer. Above the limit it leaves a tombstone: whoever ran it has it, nobody else will."""
     body = codec.encode(value)
     if limit is not None and len(body) > limit:
-        return Answer(RETURNED, gone="too_large")
-    return Answer(RETURNED, body, [("content-type", codec.media_type)])
+        return Answer(RETURNED_STATUS, gone="too_large")
+    return Answer(RETURNED_STATUS, body, [("content-type", codec.media_type)])
 
 
-def raised(error: BaseException) -> Answer:
+def encode_exception(error: BaseException) -> Answer:
     """An exception as a stored answer: its name and words, never its object."""
     try:
         message = str(error)
     except Exception as broken:  # an exception that cannot say what it is was still raised
         message = f"(its text cannot be had: {type(broken).__qualname__})"
     told = {"type": type(error).__qualname__, "message": str.__str__(message)}
-    return Answer(RAISED, JsonCodec().encode(told), [("content-type", JsonCodec.media_type)])
+    return Answer(RAISED_STATUS, JsonCodec().encode(told), [("content-type", JsonCodec.media_type)])
 
 
-def read_back(codec: Codec, answer: Answer, record_id: bytes) -> Any:
+def decode_answer(codec: Codec, answer: Answer, record_id: bytes) -> Any:
     """The value a stored answer stands for."""
     stored = dict(answer.headers).get("content-type", "")
     if stored != codec.media_type:

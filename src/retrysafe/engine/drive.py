@@ -29,7 +29,7 @@ def run(flow: Flow[R], perform: Callable[[Effect], Any]) -> R:
         return done.value  # type: ignore[no-any-return]
 
 
-class Interrupted(BaseException):
+class CancelledDuringOp(BaseException):
     """The caller was cancelled during a storage operation, which was brought to its end all the same: to a reply, or
     to an error."""
 
@@ -40,7 +40,7 @@ class Interrupted(BaseException):
         self.error = error
 
 
-_STORED = (Op, Persist)
+_STORE_EFFECTS = (Op, Persist)
 
 
 async def arun(flow: Flow[R], perform: Callable[[Effect], Awaitable[Any]]) -> R:
@@ -53,12 +53,12 @@ async def arun(flow: Flow[R], perform: Callable[[Effect], Awaitable[Any]]) -> R:
     try:
         effect = next(flow)
         while True:
-            if held is not None and not isinstance(effect, _STORED):
+            if held is not None and not isinstance(effect, _STORE_EFFECTS):
                 effect = flow.throw(held)
                 continue
             try:
                 reply = None if effect is INTERRUPTIBLE else await perform(effect)
-            except Interrupted as stop:
+            except CancelledDuringOp as stop:
                 held = stop.cause
                 effect = flow.send(stop.reply) if stop.error is None else flow.throw(stop.error)
             except BaseException as error:

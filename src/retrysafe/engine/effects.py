@@ -31,7 +31,7 @@ class Invoke:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pause:
+class FlowPause:
     """Wait a little: `seconds`, or at most `patience` where the store wakes us when the record is settled.
 
     The reply is how long it was.
@@ -39,7 +39,7 @@ class Pause:
 
     id: bytes
     seconds: float
-    patience: float = 0.0
+    notify_timeout: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,19 +61,19 @@ INTERRUPTIBLE = Interruptible()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Announce:
+class NotifyWaiters:
     """Tell those who wait that the record was settled. A courtesy: if it fails they look again by themselves."""
 
     id: bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ring:
-    """Work for the worker was committed: wake it (engine/bell.py). A courtesy, like Announce."""
+class NotifyWorker:
+    """Work for the worker was committed: wake it (engine/worker_notify.py). A courtesy, like Announce."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Call:
+class CallFunction:
     """Call a function of the user's while the lease is kept by somebody further out; bounded on an event loop."""
 
     function: Callable[[], Any]
@@ -81,12 +81,22 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Transact:
+class RunTransaction:
     """One transaction on the user's database. `story` is told the open transaction and yields what to do in it (see
     operations/local.py); when it ends all is committed, and when it raises all is rolled back."""
 
-    story: Callable[[Any], Generator[Any, Any, Any]]
+    flow: Callable[[Any], Generator[Any, Any, Any]]
 
 
-Effect = Op[Any] | Persist | Invoke | Pause | Announce | Ring | Call | Transact | Interruptible
+Effect = (
+    Op[Any]
+    | Persist
+    | Invoke
+    | FlowPause
+    | NotifyWaiters
+    | NotifyWorker
+    | CallFunction
+    | RunTransaction
+    | Interruptible
+)
 Flow = Generator[Effect, Any, R]

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-Name = Literal[
+EventName = Literal[
     "new", "replayed", "busy", "mismatched", "uncertain", "completed", "released", "withdrawn", "suspected",
     "lease_lost", "renew_failed", "store_failed", "job_dead", "step_changed", "journal_large",
 ]  # fmt: skip
 
 
-class Event(NamedTuple):
+class RecordEvent(NamedTuple):
     """Something that happened to a record: `name`, what it was for, and its id in hex."""
 
     name: str
@@ -21,26 +21,26 @@ class Event(NamedTuple):
     id: str
 
 
-Hook = Callable[[Event], None]
+EventHook = Callable[[RecordEvent], None]
 
 
 class Events:
     """Counts by name, and tells whoever asked to be told. A hook that fails is logged and disturbs nobody."""
 
-    def __init__(self, hook: Hook | None = None) -> None:
+    def __init__(self, hook: EventHook | None = None) -> None:
         self._hooks = [hook] if hook is not None else []
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def emit(self, name: Name, record_id: bytes, target: str = "") -> None:
+    def emit(self, name: EventName, record_id: bytes, target: str = "") -> None:
         with self._lock:
             self._counts[name] += 1
         if self._hooks:
-            event = Event(name, target, record_id.hex())
+            event = RecordEvent(name, target, record_id.hex())
             for hook in self._hooks:
-                self._tell(hook, event)
+                self._call_hook(hook, event)
 
-    def subscribe(self, hook: Hook) -> None:
+    def subscribe(self, hook: EventHook) -> None:
         self._hooks.append(hook)
 
     def counts(self) -> dict[str, int]:
@@ -48,7 +48,7 @@ class Events:
             return dict(self._counts)
 
     @staticmethod
-    def _tell(hook: Hook, event: Event) -> None:
+    def _call_hook(hook: EventHook, event: RecordEvent) -> None:
         try:
             hook(event)
         except Exception:

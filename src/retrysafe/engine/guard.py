@@ -17,9 +17,9 @@ from retrysafe.core.ops import Claim, ClaimReply, Complete, Release, Renew, Susp
 from retrysafe.core.outcomes import Busy, Execute, Mismatch, Outcome, Replay, Uncertain
 from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.core.states import State
-from retrysafe.core.times import SECOND
-from retrysafe.core.value import value
-from retrysafe.engine.effects import Announce, Flow, Invoke, Pause, Persist
+from retrysafe.core.times import SECOND_MICROS
+from retrysafe.core.value import value_class
+from retrysafe.engine.effects import Flow, FlowPause, Invoke, NotifyWaiters, Persist
 from retrysafe.engine.events import Events
 from retrysafe.engine.heartbeat import Lease
 from retrysafe.errors import (
@@ -34,14 +34,14 @@ from retrysafe.errors import (
 )
 from retrysafe.policy import Policy
 
-PATIENCE = 2.0
+NOTIFY_POLL_SECONDS = 2.0
 """Seconds between two looks where the store wakes us: only what a lost message would cost."""
 
-POLL = (0.1, 0.2)
+POLL_SECONDS = (0.1, 0.2)
 """Seconds between two looks at a busy key; drawn anew each time, so that waiters do not march in step."""
 
 
-@value
+@value_class
 class Task:
     """What is being protected, apart from how it is run."""
 
@@ -55,11 +55,11 @@ class Task:
     """The same request in the forms of other releases or keys (`Claim.alternatives`)."""
 
     @property
-    def announced(self) -> bool:
+    def notifies_waiters(self) -> bool:
         """Whether those who wait are woken. Only on routes that wait: it is not free, and functions wait rarely."""
         return self.policy.busy == "wait" and self.key.kind == "http"
 
-    def claim(self) -> Claim:
+    def build_claim(self) -> Claim:
         drawn = os.urandom(32)  # for both: asking the system costs more than what it gives
         return Claim(
             id=self.key.id(self.namespace),
@@ -79,7 +79,7 @@ class Task:
         )
 
 
-class Work(Protocol):
+class GuardedWork(Protocol):
     """How it is run, and what its endings mean."""
 
     def call(self, record: Record) -> Any: ...
@@ -104,15 +104,15 @@ class Unstorable(Exception):
         self.problem = problem
 
 
-def guard(task: Task, work: Work, events: Events) -> Flow[Ended]:
+def guard(task: Task, work: GuardedWork, events: Events) -> Flow[Ended]:
     """Run it once, or give the stored answer."""
-    claim = task.claim()
-    outcome = yield from claimed(claim, task, events)
+    claim = task.build_claim()
+    outcome = yield from claim_or_wait(claim, task, events)
     if isinstance(outcome, Replay):
         events.emit("replayed", claim.id, task.target)
-        return replayed(task, outcome.record)
+        return build_replay(task, outcome.record)
     if not isinstance(outcome, Execute):
-        raise refusal(task, outcome)
+        raise refusal_error(task, outcome)
     events.emit("new", claim.id, task.target)
     record = outcome.record
     lease = Lease(claim.id, task.key.value, outcome.fence, outcome.until)
@@ -123,10 +123,10 @@ def guard(task: Task, work: Work, events: Events) -> Flow[Ended]:
         except GeneratorExit:
             raise  # nobody drives this flow any more (its loop is gone): it can ask for nothing; the lease will lapse
         except BaseException as error:
-            yield from failed(task, work, call, error, events)
+            yield from settle_failed(task, work, call, error, events)
             raise
-        answer, problem = stored_form(work, result)
-        yield from complete(task, lease, answer, events)
+        answer, problem = build_stored_answer(work, result)
+        yield from settle_complete(task, lease, answer, events)
     finally:
         lease.end()
     if problem is not None:
@@ -134,7 +134,7 @@ def guard(task: Task, work: Work, events: Events) -> Flow[Ended]:
     return Ended(answer, False, result, record)
 
 
-def claimed(claim: Claim, task: Task, events: Events) -> Flow[Outcome]:
+def claim_or_wait(claim: Claim, task: Task, events: Events) -> Flow[Outcome]:
     """Claim; while another is at it wait as the policy says. Each look compares the fingerprint anew."""
     waited = 0.0
     while True:
@@ -143,50 +143,50 @@ def claimed(claim: Claim, task: Task, events: Events) -> Flow[Outcome]:
         if isinstance(outcome, Execute) and outcome.record.lapsed(outcome.now):
             # Granted long ago: its reply was lost, and its lease is over by now. A new one first, or a new claim.
             if not (yield Renew(claim.id, outcome.fence, claim.lease)):
-                claim = anew(claim)
+                claim = build_fresh_claim(claim)
             continue
-        if isinstance(outcome, _DECIDED):
+        if isinstance(outcome, _FINAL_OUTCOMES):
             return outcome
         found = reply.record
-        if found is not None and swept(claim, found) and (yield Renew(claim.id, found.fence, claim.lease)):
+        if found is not None and was_swept(claim, found) and (yield Renew(claim.id, found.fence, claim.lease)):
             continue  # granted unheard, and given up by the sweeper: nothing ran, and it is ours again
-        if ended(claim, reply.record):
-            claim = anew(claim)
+        if has_attempt_ended(claim, reply.record):
+            claim = build_fresh_claim(claim)
             continue
         left = task.policy.wait - waited
         if not (isinstance(outcome, Busy) and task.policy.busy == "wait" and left > 0):
-            events.emit(REFUSED[type(outcome)], claim.id, task.target)
+            events.emit(REFUSED_EVENTS[type(outcome)], claim.id, task.target)
             return outcome
         import random  # only who waits needs it
 
-        pause = min(random.uniform(*POLL), left)
+        pause = min(random.uniform(*POLL_SECONDS), left)
         # The first pause is short even where we are woken: it was settled, perhaps, before anybody listened.
-        patience = min(PATIENCE if waited else pause, left) if task.announced else 0.0
-        slept = yield Pause(claim.id, pause, patience)
+        patience = min(NOTIFY_POLL_SECONDS if waited else pause, left) if task.notifies_waiters else 0.0
+        slept = yield FlowPause(claim.id, pause, patience)
         waited += pause if slept is None else slept
 
 
-def swept(claim: Claim, found: Record) -> bool:
+def was_swept(claim: Claim, found: Record) -> bool:
     """Whether it was granted unheard, and lapsed since: its owner is back, and knows that nothing ran."""
     return claim.token == found.token and found.state is State.UNCERTAIN
 
 
-def ended(claim: Claim, found: Record | None) -> bool:
+def has_attempt_ended(claim: Claim, found: Record | None) -> bool:
     """Whether a claim is refused because it was granted before, unheard, and somebody has ended that attempt since."""
     return found is not None and (claim.token == found.token or claim.token in found.ended)
 
 
-def anew(claim: Claim) -> Claim:
+def build_fresh_claim(claim: Claim) -> Claim:
     """The same claim as one that was never sent."""
     drawn = os.urandom(32)
     return replace(claim, token=drawn[:16], run=drawn[16:])
 
 
-_DECIDED = (Execute, Replay)
-REFUSED: dict[type[Outcome], Any] = {Busy: "busy", Mismatch: "mismatched", Uncertain: "uncertain"}
+_FINAL_OUTCOMES = (Execute, Replay)
+REFUSED_EVENTS: dict[type[Outcome], Any] = {Busy: "busy", Mismatch: "mismatched", Uncertain: "uncertain"}
 
 
-def refusal(task: Task, outcome: Outcome) -> RetrySafeError:
+def refusal_error(task: Task, outcome: Outcome) -> RetrySafeError:
     """The error for an outcome that neither runs nor replays."""
     key = task.key.value
     if isinstance(outcome, Mismatch):
@@ -194,10 +194,10 @@ def refusal(task: Task, outcome: Outcome) -> RetrySafeError:
     if isinstance(outcome, Uncertain):
         return OutcomeUnknown(key, outcome.since, outcome.note)
     assert isinstance(outcome, Busy)
-    return InProgress(key, max(outcome.retry_after, SECOND))
+    return InProgress(key, max(outcome.retry_after, SECOND_MICROS))
 
 
-def replayed(task: Task, record: Record) -> Ended:
+def build_replay(task: Task, record: Record) -> Ended:
     answer = record.answer
     assert answer is not None, "a completed record has an answer"
     if answer.gone:
@@ -205,7 +205,7 @@ def replayed(task: Task, record: Record) -> Ended:
     return Ended(answer, True, None, record)
 
 
-def stored_form(work: Work, result: Any) -> tuple[Answer, RetrySafeError | None]:
+def build_stored_answer(work: GuardedWork, result: Any) -> tuple[Answer, RetrySafeError | None]:
     """The answer to store. A result that cannot be stored leaves a tombstone: the work was done, and once is enough."""
     try:
         return work.answer(result), None
@@ -213,7 +213,7 @@ def stored_form(work: Work, result: Any) -> tuple[Answer, RetrySafeError | None]
         return Answer(500, gone="unstorable"), error.problem
 
 
-def complete(task: Task, lease: Lease, answer: Answer, events: Events) -> Flow[None]:
+def settle_complete(task: Task, lease: Lease, answer: Answer, events: Events) -> Flow[None]:
     lease.settling = True
     try:
         stored = yield Persist(Complete(lease.id, lease.fence, answer), lease.until)
@@ -224,22 +224,22 @@ def complete(task: Task, lease: Lease, answer: Answer, events: Events) -> Flow[N
         events.emit("lease_lost", lease.id, task.target)
         raise LeaseLost(task.key.value, lease.fence.attempt)
     events.emit("completed", lease.id, task.target)
-    if task.announced:
-        yield Announce(lease.id)
+    if task.notifies_waiters:
+        yield NotifyWaiters(lease.id)
 
 
-def failed(task: Task, work: Work, call: Invoke, error: BaseException, events: Events) -> Flow[None]:
+def settle_failed(task: Task, work: GuardedWork, call: Invoke, error: BaseException, events: Events) -> Flow[None]:
     """The call ended without a result: write down what that means. The error itself goes on to the caller."""
     lease = call.lease
     try:
         if not call.started:
-            yield from release(task, lease, "it was interrupted before it began", events)
+            yield from settle_released(task, lease, "it was interrupted before it began", events)
         elif not isinstance(error, Exception):
-            yield from abandoned(task, lease, error, events)
+            yield from settle_abandoned(task, lease, error, events)
         elif is_final(task.policy, error):
-            yield from complete(task, lease, work.failure(error), events)
+            yield from settle_complete(task, lease, work.failure(error), events)
         else:
-            yield from release(task, lease, f"it failed with {type(error).__qualname__}", events)
+            yield from settle_released(task, lease, f"it failed with {type(error).__qualname__}", events)
     except OutcomeUnrecorded as trouble:
         error.add_note(f"retrysafe could not write down how this ended: {trouble.__cause__}")
     except Exception as trouble:  # the store's, or the user's own `failures` callable or error text
@@ -256,28 +256,28 @@ def is_final(policy: Policy, error: Exception) -> bool:
         return True
 
 
-def release(task: Task, lease: Lease, note: str, events: Events) -> Flow[None]:
+def settle_released(task: Task, lease: Lease, note: str, events: Events) -> Flow[None]:
     lease.settling = True
     if (yield Persist(Release(lease.id, lease.fence, note), lease.until)):
         events.emit("released", lease.id, task.target)
-        if task.announced:
-            yield Announce(lease.id)
+        if task.notifies_waiters:
+            yield NotifyWaiters(lease.id)
 
 
-def withdraw(task: Task, lease: Lease, note: str, events: Events) -> Flow[None]:
+def settle_withdrawn(task: Task, lease: Lease, note: str, events: Events) -> Flow[None]:
     """Nothing was entered: as if it had never been asked."""
     lease.settling = True
     if (yield Persist(Withdraw(lease.id, lease.fence, note), lease.until)):
         events.emit("withdrawn", lease.id, task.target)
-        if task.announced:
-            yield Announce(lease.id)
+        if task.notifies_waiters:
+            yield NotifyWaiters(lease.id)
 
 
-def abandoned(task: Task, lease: Lease, error: BaseException, events: Events) -> Flow[None]:
+def settle_abandoned(task: Task, lease: Lease, error: BaseException, events: Events) -> Flow[None]:
     """Stopped half way (cancelled, interrupted): nobody knows what was done, unless the policy lets it run again."""
     lease.settling = True
     note = f"it was stopped half way by {type(error).__qualname__}"
     if task.policy.abandoned == "rerun":
-        yield from release(task, lease, note, events)
+        yield from settle_released(task, lease, note, events)
     elif (yield Persist(Suspect(lease.id, lease.fence, note), lease.until)):
         events.emit("suspected", lease.id, task.target)

@@ -16,23 +16,23 @@ from contextvars import ContextVar, Token
 
 from retrysafe.core.ops import Renew
 from retrysafe.core.records import Fence
-from retrysafe.core.times import micros
+from retrysafe.core.times import duration_to_micros
 from retrysafe.engine.clock import clock
-from retrysafe.engine.due import Due
+from retrysafe.engine.due_queue import DueQueue
 from retrysafe.errors import LeaseLost
 from retrysafe.stores.base import Store
 
 BEATS_PER_LEASE = 3
-IDLE = 5.0
-RETRY = 0.1
+IDLE_SECONDS = 5.0
+RETRY_SECONDS = 0.1
 """Seconds until a beat that found no thread is tried again."""
-BEATERS = 8
+MAX_BEAT_THREADS = 8
 """Threads that send beats at once, at most. Nearly always one is enough; the others are for beats that have to wait."""
 
 OnBeat = Callable[[str, bytes], None]
 """Called with `lease_lost` or `renew_failed`, and the record's id."""
 
-Stop = Callable[[], None]
+StopCallback = Callable[[], None]
 """Ends what was started."""
 
 
@@ -70,10 +70,10 @@ class Lease:
         """The work is over: no beat is needed any more."""
         self.done = True
 
-    def renewal(self) -> Renew:
-        return Renew(self.id, self.fence, micros(self.duration))
+    def build_renewal(self) -> Renew:
+        return Renew(self.id, self.fence, duration_to_micros(self.duration))
 
-    def renewed(self, asked: float) -> None:
+    def record_renewal(self, asked: float) -> None:
         """The store said yes to a renewal that was asked for at `asked`."""
         self.until = max(self.until, asked + self.duration)
 
@@ -88,9 +88,9 @@ class Lease:
         has had a chance to find out, and one that is cut off from the store never finds out at all.
         """
         if self.lost or clock() >= self.until:
-            raise self.lost_to_another()
+            raise self.lease_lost_error()
 
-    def lost_to_another(self) -> LeaseLost:
+    def lease_lost_error(self) -> LeaseLost:
         return LeaseLost(self._key, self._attempt)
 
 
@@ -103,7 +103,7 @@ def current_lease() -> Lease | None:
 
 
 @contextmanager
-def held_lease(lease: Lease) -> Iterator[None]:
+def hold_lease(lease: Lease) -> Iterator[None]:
     token = adopt_lease(lease)
     try:
         yield
@@ -124,7 +124,7 @@ def disown_lease(token: Token[Lease | None]) -> None:
 
 
 @contextmanager
-def until_over(stop: Stop) -> Iterator[None]:
+def stop_on_exit(stop: StopCallback) -> Iterator[None]:
     """For the time of a block: what was started is ended with it."""
     try:
         yield
@@ -142,18 +142,18 @@ class Heartbeat:
 
     def _reset(self) -> None:
         self._pid = os.getpid()
-        self._due: Due[Lease] = Due()
+        self._due: DueQueue[Lease] = DueQueue()
         self._changed = threading.Condition()
         self._wakes_at = 0.0
         self._thread: threading.Thread | None = None
         self._stopped = False
         self._ready: queue.SimpleQueue[Lease | None] = queue.SimpleQueue()
-        self._beaters: set[threading.Thread] = set()
-        self._free = 0
+        self._beat_threads: set[threading.Thread] = set()
+        self._idle_threads = 0
 
-    def start(self, lease: Lease, duration: float) -> Stop:
+    def start(self, lease: Lease, duration: float) -> StopCallback:
         if lease.keep_for(duration):
-            self._add(first_beat(lease), lease)
+            self._add(first_beat_time(lease), lease)
         return lease.end
 
     def stop(self) -> None:
@@ -163,12 +163,12 @@ class Heartbeat:
         with self._changed:
             self._stopped = True
             self._changed.notify()
-            thread, beaters = self._thread, list(self._beaters)
+            thread, beaters = self._thread, list(self._beat_threads)
         for _ in beaters:
             self._ready.put(None)
         for each in (thread, *beaters):
             if each is not None:
-                each.join(timeout=IDLE)
+                each.join(timeout=IDLE_SECONDS)
         self._reset()
 
     def _add(self, due: float, lease: Lease) -> None:
@@ -187,77 +187,77 @@ class Heartbeat:
         while True:
             with self._changed:
                 now = clock()
-                due = self._due.next()
-                self._wakes_at = min(now + IDLE if due is None else due, now + IDLE)
+                due = self._due.next_due()
+                self._wakes_at = min(now + IDLE_SECONDS if due is None else due, now + IDLE_SECONDS)
                 if self._stopped:
                     return
                 if self._wakes_at > now:
                     self._changed.wait(self._wakes_at - now)
                     continue
-                lease = self._due.take(now)
+                lease = self._due.pop_due(now)
                 if lease is not None:
-                    self._hand_out(lease)
+                    self._dispatch(lease)
 
-    def _hand_out(self, lease: Lease) -> None:
+    def _dispatch(self, lease: Lease) -> None:
         """To whoever is free; to a new thread if nobody is and there may be another."""
-        if self._free <= self._ready.qsize() and len(self._beaters) < BEATERS:
-            beater = threading.Thread(target=self._beat_on, name="retrysafe-beat", daemon=True)
+        if self._idle_threads <= self._ready.qsize() and len(self._beat_threads) < MAX_BEAT_THREADS:
+            beater = threading.Thread(target=self._run_beats, name="retrysafe-beat", daemon=True)
             try:
                 beater.start()
             except RuntimeError:  # no thread to be had just now: this one must not take the watcher with it
-                if not self._beaters:
-                    self._due.add(clock() + RETRY, lease)
+                if not self._beat_threads:
+                    self._due.add(clock() + RETRY_SECONDS, lease)
                     return
             else:
-                self._beaters.add(beater)
+                self._beat_threads.add(beater)
         self._ready.put(lease)
 
-    def _beat_on(self) -> None:
+    def _run_beats(self) -> None:
         while True:
             lease = self._next_ready()
             if lease is not None:
-                self._beat(lease)
+                self._renew_lease(lease)
                 continue
             with self._changed:
                 if self._ready.empty() or self._stopped:  # nobody counted on this thread between its waking and now
-                    self._beaters.discard(threading.current_thread())
+                    self._beat_threads.discard(threading.current_thread())
                     return
 
     def _next_ready(self) -> Lease | None:
         with self._changed:
-            self._free += 1
+            self._idle_threads += 1
         lease = None
         with suppress(queue.Empty):
-            lease = self._ready.get(timeout=IDLE)
+            lease = self._ready.get(timeout=IDLE_SECONDS)
         with self._changed:
-            self._free -= 1
+            self._idle_threads -= 1
         return lease
 
-    def _beat(self, lease: Lease) -> None:
+    def _renew_lease(self, lease: Lease) -> None:
         if lease.done:
             return None
         asked, step = clock(), lease.duration / BEATS_PER_LEASE
         try:
-            renewed = self._store().execute(lease.renewal())
+            renewed = self._store().execute(lease.build_renewal())
         except Exception:
             # Not only StoreError: this thread beats for every call of the process, and must survive a broken store.
             self._on_beat("renew_failed", lease.id)
             step /= BEATS_PER_LEASE  # there are two more chances: use them early
         else:
             if not renewed:
-                return lose(lease, self._on_beat)
-            lease.renewed(asked)
+                return mark_lost(lease, self._on_beat)
+            lease.record_renewal(asked)
         if not lease.done:
             self._add(clock() + step, lease)
         return None
 
 
-def first_beat(lease: Lease) -> float:
+def first_beat_time(lease: Lease) -> float:
     """A third of a lease after it was asked for."""
     return lease.until - lease.duration * (1 - 1 / BEATS_PER_LEASE)
 
 
-def lose(lease: Lease, on_beat: OnBeat) -> None:
+def mark_lost(lease: Lease, on_beat: OnBeat) -> None:
     if not lease.done and not lease.settling:
         lease.lost = True
         on_beat("lease_lost", lease.id)

@@ -15,48 +15,50 @@ def is_model(kind: Any) -> bool:
     return hasattr(kind, "model_dump") and hasattr(kind, "model_fields")
 
 
-def attributes(model: Any) -> dict[str, Any]:
+def read_attributes(model: Any) -> dict[str, Any]:
     """Every field and every extra of a model as it is. Private attributes and cached properties are no fields."""
     held = vars(model)
-    known = {name: held[name] for name in fields(type(model)) if name in held}
+    known = {name: held[name] for name in field_infos(type(model)) if name in held}
     return {**known, **(getattr(model, "__pydantic_extra__", None) or {})}
 
 
-def fields(kind: Any) -> Mapping[str, Any]:
+def field_infos(kind: Any) -> Mapping[str, Any]:
     """The field infos of a model or of a pydantic dataclass by name; empty for anything else."""
     return getattr(kind, "__pydantic_fields__", None) or {}
 
 
 @lru_cache(maxsize=512)
-def excluded(kind: Any) -> frozenset[str]:
+def excluded_fields(kind: Any) -> frozenset[str]:
     """The fields that the class keeps to itself when it is shown: often secrets."""
     return frozenset(
-        name for name, info in fields(kind).items() if info.exclude or getattr(info, "exclude_if", None) is not None
+        name
+        for name, info in field_infos(kind).items()
+        if info.exclude or getattr(info, "exclude_if", None) is not None
     )
 
 
 @lru_cache(maxsize=512)
-def reshaped(kind: Any) -> frozenset[str] | None:
+def serializer_fields(kind: Any) -> frozenset[str] | None:
     """The fields that a serializer of the user's own writes; None when one writes the whole model."""
     declared = getattr(kind, "__pydantic_decorators__", None)
     if declared is not None and declared.model_serializers:
         return None
     named = [each.info.fields for each in declared.field_serializers.values()] if declared is not None else []
     if any("*" in names for names in named):
-        return frozenset(fields(kind))
+        return frozenset(field_infos(kind))
     written = {name for names in named for name in names}
-    marked = {name for name, info in fields(kind).items() if any(hasattr(m, "when_used") for m in info.metadata)}
+    marked = {name for name, info in field_infos(kind).items() if any(hasattr(m, "when_used") for m in info.metadata)}
     return frozenset(written | marked)
 
 
-def shown_as(kind: Any, name: str) -> str:
+def dump_name(kind: Any, name: str) -> str:
     """The name under which `model_dump(by_alias=True)` writes a field."""
-    info = fields(kind).get(name)
+    info = field_infos(kind).get(name)
     return name if info is None else info.serialization_alias or info.alias or name
 
 
-def read_as(kind: Any, name: str) -> str:
+def validation_name(kind: Any, name: str) -> str:
     """The name under which validation asks for a field."""
-    info = fields(kind).get(name)
+    info = field_infos(kind).get(name)
     asked = None if info is None else info.validation_alias
-    return asked if isinstance(asked, str) else shown_as(kind, name)
+    return asked if isinstance(asked, str) else dump_name(kind, name)

@@ -43,9 +43,9 @@ class Once:
         self.function = function
         self.template = Template.parse(template)
         self.name = f"{function.__module__}.{function.__qualname__}"
-        self.signature = without(inspect.signature(function), hidden, self.name)
-        self.ignore = checked_names("ignore", ignore, self.signature, self.name)
-        checked_names("the template", self.template.fields, self.signature, self.name)
+        self.signature = drop_parameter(inspect.signature(function), hidden, self.name)
+        self.ignore = check_names("ignore", ignore, self.signature, self.name)
+        check_names("the template", self.template.fields, self.signature, self.name)
         overlap = self.ignore & set(self.template.fields)
         if overlap:
             raise TemplateError(template, f"{sorted(overlap)} cannot be part of the key and ignored")
@@ -53,23 +53,23 @@ class Once:
         self.policy = policy
         self.codec = codec
 
-    def task(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task:
-        given = arguments.bound(self.signature, args, kwargs)
-        described = {name: arguments.describe(given[name]) for name in self.template.fields}
+    def build_task(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task:
+        given = arguments.bind_arguments(self.signature, args, kwargs)
+        described = {name: arguments.describe_legacy(given[name]) for name in self.template.fields}
         key = Key(self.template.fill(described), self.scope, "function")
-        fingerprint = arguments.fingerprint_of(self.name, given, self.ignore)
-        return self.safe.task(key, self.name, fingerprint, self.policy)
+        fingerprint = arguments.fingerprint_call(self.name, given, self.ignore)
+        return self.safe.build_task(key, self.name, fingerprint, self.policy)
 
-    def result(self, ended: Ended) -> Any:
+    def read_result(self, ended: Ended) -> Any:
         if not ended.replayed:
             return ended.result
-        if ended.answer.status == codecs.RAISED:
-            told = codecs.read_back(codecs.JsonCodec(), ended.answer, ended.record.id)
+        if ended.answer.status == codecs.RAISED_STATUS:
+            told = codecs.decode_answer(codecs.JsonCodec(), ended.answer, ended.record.id)
             raise StoredFailure(self.name, told["type"], told["message"])
-        return codecs.read_back(self.codec, ended.answer, ended.record.id)
+        return codecs.decode_answer(self.codec, ended.answer, ended.record.id)
 
 
-class Call:
+class OnceCall:
     """One call, as the guard's Work."""
 
     __slots__ = ("_args", "_kwargs", "_once")
@@ -84,12 +84,12 @@ class Call:
 
     def answer(self, result: Any) -> Answer:
         try:
-            return codecs.returned(self._once.codec, result, self._once.policy.max_answer)
+            return codecs.encode_result(self._once.codec, result, self._once.policy.max_answer)
         except Exception as error:  # whatever a codec raises: the work is done and must not be done again
             raise Unstorable(ResultNotStorable(self._once.name, str(error))) from error
 
     def failure(self, error: Exception) -> Answer:
-        return codecs.raised(error)
+        return codecs.encode_exception(error)
 
 
 def wrap(once: Once) -> Callable[..., Any]:
@@ -97,21 +97,21 @@ def wrap(once: Once) -> Callable[..., Any]:
     if inspect.iscoroutinefunction(once.function):
 
         @functools.wraps(once.function)
-        async def awaited(*args: Any, **kwargs: Any) -> Any:
-            task = once.task(args, kwargs)
-            return once.result(await once.safe.aguard(task, Call(once, args, kwargs)))
+        async def call_async(*args: Any, **kwargs: Any) -> Any:
+            task = once.build_task(args, kwargs)
+            return once.read_result(await once.safe.aguard(task, OnceCall(once, args, kwargs)))
 
-        return awaited
+        return call_async
 
     @functools.wraps(once.function)
-    def called(*args: Any, **kwargs: Any) -> Any:
-        task = once.task(args, kwargs)
-        return once.result(once.safe.guard(task, Call(once, args, kwargs)))
+    def call_sync(*args: Any, **kwargs: Any) -> Any:
+        task = once.build_task(args, kwargs)
+        return once.read_result(once.safe.guard(task, OnceCall(once, args, kwargs)))
 
-    return called
+    return call_sync
 
 
-def decorator(make: Callable[[Callable[..., Any]], Once]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def build_decorator(make: Callable[[Callable[..., Any]], Once]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         return cast("Callable[P, R]", wrap(make(function)))
 
@@ -132,15 +132,15 @@ def refuse_generators(function: Callable[..., Any]) -> None:
         )
 
 
-def without(signature: inspect.Signature, hidden: str, function: str) -> inspect.Signature:
+def drop_parameter(signature: inspect.Signature, hidden: str, function: str) -> inspect.Signature:
     """The signature as callers see it."""
     if hidden:
-        checked_names("the decorator", hidden, signature, function)
+        check_names("the decorator", hidden, signature, function)
     shown = [parameter for name, parameter in signature.parameters.items() if name != hidden]
     return signature.replace(parameters=shown)
 
 
-def checked_names(where: str, wanted: Iterable[str], signature: inspect.Signature, function: str) -> frozenset[str]:
+def check_names(where: str, wanted: Iterable[str], signature: inspect.Signature, function: str) -> frozenset[str]:
     names = (wanted,) if isinstance(wanted, str) else tuple(wanted)
     for name in names:
         if name not in signature.parameters:

@@ -11,13 +11,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from retrysafe.core.ops import Claim, ClaimReply, Op
-from retrysafe.engine.circuit import Circuit
+from retrysafe.engine.circuit import CircuitBreaker
 from retrysafe.engine.clock import clock
-from retrysafe.engine.effects import Announce, Effect, Invoke, Pause, Persist
-from retrysafe.engine.heartbeat import Heartbeat, Lease, held_lease
-from retrysafe.engine.leftover import Leftovers
+from retrysafe.engine.effects import Effect, FlowPause, Invoke, NotifyWaiters, Persist
+from retrysafe.engine.heartbeat import Heartbeat, Lease, hold_lease
+from retrysafe.engine.orphaned_claims import OrphanedClaims
 from retrysafe.engine.probe import Probe
-from retrysafe.engine.resending import Resending
+from retrysafe.engine.resending import ResendState
 from retrysafe.engine.sealing import Sealer
 from retrysafe.errors import StoreError, StoreUnclear
 from retrysafe.stores.base import Store, node_of
@@ -34,9 +34,9 @@ class Performer:
         self._heartbeat = heartbeat
         self._sealer = sealer
         self._caches = getattr(store, "caches", False)
-        self._circuit = Circuit(partial(node_of, store))
+        self._circuit = CircuitBreaker(partial(node_of, store))
         self._probe = Probe(store, self._circuit)
-        self._leftovers = Leftovers(store.execute)
+        self._orphaned_claims = OrphanedClaims(store.execute)
 
     def __call__(self, effect: Effect) -> Any:
         if isinstance(effect, Op):
@@ -45,20 +45,20 @@ class Performer:
             return self.execute(effect.op, effect.until)
         if isinstance(effect, Invoke):
             return self._invoke(effect)
-        if isinstance(effect, Pause):
+        if isinstance(effect, FlowPause):
             return self._pause(effect)
-        assert isinstance(effect, Announce), f"only operations ask for {type(effect).__name__}"
-        return self._announce(effect)
+        assert isinstance(effect, NotifyWaiters), f"only operations ask for {type(effect).__name__}"
+        return self._notify_waiters(effect)
 
-    def _pause(self, pause: Pause) -> float:
+    def _pause(self, pause: FlowPause) -> float:
         began = time.monotonic()
-        if self._store.capabilities.wakes and pause.patience:
-            self._store.wait(pause.id, pause.patience)  # type: ignore[attr-defined]  # says capabilities.wakes
+        if self._store.capabilities.wakes and pause.notify_timeout:
+            self._store.wait(pause.id, pause.notify_timeout)  # type: ignore[attr-defined]  # says capabilities.wakes
         else:
             time.sleep(pause.seconds)
         return time.monotonic() - began
 
-    def _announce(self, effect: Announce) -> None:
+    def _notify_waiters(self, effect: NotifyWaiters) -> None:
         if self._store.capabilities.wakes:
             with suppress(StoreError):
                 self._store.announce(effect.id)  # type: ignore[attr-defined]  # says capabilities.wakes
@@ -72,26 +72,30 @@ class Performer:
         sealed = self._sealer.seal(op)
         asked = clock()
         if self._circuit.away and not self._caches:
-            self._refuse(op, asked)
-        resending: Resending | None = None
+            self._refuse_if_away(op, asked)
+        resending: ResendState | None = None
         while True:
             try:
-                reply = self._interruptible(sealed)
+                reply = self._execute_interruptible(sealed)
             except StoreError as error:
-                self._circuit.met(op, error, clock())
-                resending = resending or Resending(op, asked, until)
-                pause = self._decided(sealed, partial(resending.after, error))
+                self._circuit.record_failure(op, error, clock())
+                resending = resending or ResendState(op, asked, until)
+                pause = self._decide_delay(sealed, partial(resending.delay_after_error, error))
             else:
                 if self._circuit.away:
-                    self._circuit.answered(op)
-                doubt = None if resending is None else self._decided(sealed, partial(resending.unbelieved, reply))
+                    self._circuit.record_answer(op)
+                doubt = (
+                    None
+                    if resending is None
+                    else self._decide_delay(sealed, partial(resending.delay_after_reply, reply))
+                )
                 if doubt is None:
-                    return self._sealer.unseal(stamped(reply, asked))
+                    return self._sealer.unseal(stamp_asked(reply, asked))
                 pause = doubt
             time.sleep(pause)
             asked = clock()
 
-    def _interruptible(self, op: Op[R]) -> R:
+    def _execute_interruptible(self, op: Op[R]) -> R:
         """A thread may be interrupted anywhere (Ctrl-C, a time limit by signal). A claim that was under way then is
         given back: nobody heard what became of it."""
         try:
@@ -100,52 +104,52 @@ class Performer:
             raise
         except (Exception, KeyboardInterrupt, SystemExit):
             if isinstance(op, Claim) and op.lease > 0:
-                self._leftovers.add(op)
+                self._orphaned_claims.add(op)
             raise
 
-    def _decided(self, op: Op[Any], decide: Callable[[float], P]) -> P:
+    def _decide_delay(self, op: Op[Any], decide: Callable[[float], P]) -> P:
         """What resending.py says. A claim that is given up unheard is looked after (leftover.py)."""
         try:
             return decide(clock())
         except StoreUnclear:
             if isinstance(op, Claim) and op.lease > 0:
-                self._leftovers.add(op)
+                self._orphaned_claims.add(op)
             raise
 
-    def _refuse(self, op: Op[Any], now: float) -> None:
+    def _refuse_if_away(self, op: Op[Any], now: float) -> None:
         """A new claim, while the store is away. Others are sent all the same: they have an owner."""
-        refusal = self._circuit.refusal(op, now)
+        refusal = self._circuit.refusal_error(op, now)
         if refusal is not None:
             self._probe.start()
             raise refusal
 
     def close(self) -> None:
         self._probe.stop()
-        self._leftovers.close()
+        self._orphaned_claims.close()
 
     def renew(self, lease: Lease) -> bool:
         """Ask for a new lease now, not when the next beat is due."""
         asked = clock()
-        if not self.execute(lease.renewal(), lease.until):
+        if not self.execute(lease.build_renewal(), lease.until):
             return False
-        lease.renewed(asked)
+        lease.record_renewal(asked)
         return True
 
-    def kept(self, lease: Lease) -> bool:
+    def ensure_lease(self, lease: Lease) -> bool:
         """Whether it still stands, just before the work begins. A process that was stopped since it was granted asks
         for another; somebody else may have it by now (I33)."""
         return lease.fits(0.0) or (not lease.lost and self.renew(lease))
 
     def _invoke(self, call: Invoke) -> Any:
         self._heartbeat.start(call.lease, call.duration)
-        if not self.kept(call.lease):
-            raise call.lease.lost_to_another()
-        with held_lease(call.lease):
+        if not self.ensure_lease(call.lease):
+            raise call.lease.lease_lost_error()
+        with hold_lease(call.lease):
             call.started = True
             return call.function()
 
 
-def stamped(reply: R, asked: float) -> R:
+def stamp_asked(reply: R, asked: float) -> R:
     """A claim's reply says when it was asked for: from then on its owner counts the lease (I33)."""
     if isinstance(reply, ClaimReply):
         return ClaimReply(reply.granted, reply.record, reply.now, asked)  # type: ignore[return-value]  # R is one

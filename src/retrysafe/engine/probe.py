@@ -8,14 +8,14 @@ import threading
 from contextlib import suppress
 
 from retrysafe.core.ops import Lookup
-from retrysafe.engine.circuit import FIRST, Circuit, next_pause, says_something
+from retrysafe.engine.circuit import FIRST_PROBE_SECONDS, CircuitBreaker, next_pause, proves_contact
 from retrysafe.stores.base import Store
 
 
 class Probe:
     """Begun by the first claim that is refused; over when no node is away any more, or `stop` is called."""
 
-    def __init__(self, store: Store, circuit: Circuit) -> None:
+    def __init__(self, store: Store, circuit: CircuitBreaker) -> None:
         self._store = store
         self._circuit = circuit
         self._reset()
@@ -31,7 +31,9 @@ class Probe:
             self._reset()  # the thread did not come along through the fork
         with self._lock:
             if self._thread is None:
-                thread = threading.Thread(target=self._ask, args=(self._stopped,), name="retrysafe-probe", daemon=True)
+                thread = threading.Thread(
+                    target=self._probe_until_back, args=(self._stopped,), name="retrysafe-probe", daemon=True
+                )
                 with suppress(RuntimeError):  # no thread to be had: the next refused claim tries again
                     thread.start()
                     self._thread = thread
@@ -41,20 +43,20 @@ class Probe:
             self._stopped.set()
         self._reset()
 
-    def _ask(self, stopped: threading.Event) -> None:
-        pause = FIRST
+    def _probe_until_back(self, stopped: threading.Event) -> None:
+        pause = FIRST_PROBE_SECONDS
         while self._circuit.away and not stopped.wait(pause):
             pause = next_pause(pause)
-            for node, op in self._circuit.probes():
-                if self._answered(op):
-                    self._circuit.back(node)
+            for node, op in self._circuit.build_probes():
+                if self._has_answered(op):
+                    self._circuit.mark_back(node)
         if not stopped.is_set():
             with self._lock:
                 self._thread = None
 
-    def _answered(self, op: Lookup) -> bool:
+    def _has_answered(self, op: Lookup) -> bool:
         try:
             self._store.execute(op)
         except Exception as error:
-            return says_something(error)
+            return proves_contact(error)
         return True

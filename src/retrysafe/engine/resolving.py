@@ -7,10 +7,11 @@ person, a worker that got there first: one wins, and the others are told.
 from __future__ import annotations
 
 from retrysafe.core.keys import Key
-from retrysafe.core.moves import unknown
+from retrysafe.core.moves import is_outcome_unknown
 from retrysafe.core.ops import Lookup, Resolve
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.states import State
+from retrysafe.core.times import format_time
 from retrysafe.engine.effects import Flow
 from retrysafe.errors import NotUncertain, UsageError
 
@@ -18,7 +19,7 @@ WITHOUT_ANSWER = Answer(200, b"", gone="forgotten")
 """It happened, and nobody has the answer: a retry is told so, and does not run."""
 
 
-def id_of(which: Key | str | bytes, namespace: str) -> bytes:
+def parse_record_id(which: Key | str | bytes, namespace: str) -> bytes:
     """The record's id: of a Key, or as it is (32 bytes, or 64 hex digits)."""
     if isinstance(which, Key):
         return which.id(namespace)
@@ -33,7 +34,27 @@ def id_of(which: Key | str | bytes, namespace: str) -> bytes:
     return found
 
 
-def resolved(
+def advise_on_settled(record: Record, now: int, attempt: int | None) -> str:
+    """Why there is nothing to resolve, and what fits instead. Only what the record shows is said."""
+    if attempt not in (None, record.attempt):
+        return f"attempt {attempt} was asked for. Look at it again before you decide"
+    go_on = f"`retrysafe operations MODULE:SAFE --resume {record.id.hex()[:16]}`"
+    undo = "--undo with --because TEXT undoes it"
+    versioned = record.kind == "operation" or "@" in record.target
+    if record.state is State.COMPLETED:
+        return "it is finished, and a retry gets its answer"
+    if record.state is State.RELEASED:
+        return (
+            f"{go_on} goes on with it now, {undo}" if versioned else "its outcome is known, and the next retry runs it"
+        )
+    if not record.lapsed(now):
+        return f"its owner is at work, and its lease lasts until {format_time(record.lease_until)}. Look again then"
+    if versioned:
+        return f"its owner went silent, and it goes on where it stopped: {go_on} does so now, {undo}"
+    return "its owner went silent, and the next retry runs it"
+
+
+def resolve_uncertain(
     record_id: bytes,
     *,
     happened: bool,
@@ -52,8 +73,9 @@ def resolved(
     if record is None or (namespace is not None and record.namespace != namespace):
         where = "" if namespace is None else f" in namespace {namespace!r}"
         raise UsageError(f"there is no record {record_id.hex()!r}{where}; `retrysafe keys list` shows what there is")
-    if not unknown(record, seen.now) or attempt not in (None, record.attempt):
-        raise NotUncertain(record.key, record.state.value, record.attempt, record.note)
+    if not is_outcome_unknown(record, seen.now) or attempt not in (None, record.attempt):
+        told = advise_on_settled(record, seen.now, attempt)
+        raise NotUncertain(record.key, record.state.value, record.attempt, record.note, told)
     said = (answer or WITHOUT_ANSWER) if happened else None
     if not (yield Resolve(record.id, record.fence, said, because)):
         found = (yield Lookup(record_id)).record

@@ -11,16 +11,16 @@ from retrysafe.core.keys import Key
 from retrysafe.core.ops import Op
 from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.engine import once as once_module
-from retrysafe.engine.bell import Bell
 from retrysafe.engine.codecs import Codec, ResultCodec
 from retrysafe.engine.drive import arun, run
 from retrysafe.engine.effects import Flow
-from retrysafe.engine.events import Events, Hook
-from retrysafe.engine.guard import Ended, Task, Work, guard
-from retrysafe.engine.heartbeat import Heartbeat, Lease, Stop
+from retrysafe.engine.events import EventHook, Events
+from retrysafe.engine.guard import Ended, GuardedWork, Task, guard
+from retrysafe.engine.heartbeat import Heartbeat, Lease, StopCallback
 from retrysafe.engine.perform import Performer
 from retrysafe.engine.sealing import KeyRing, Sealer
-from retrysafe.errors import StoreURLError, UsageError, WrongColour
+from retrysafe.engine.worker_notify import WorkerNotifier
+from retrysafe.errors import StoreURLError, SyncAsyncMismatch, UsageError
 from retrysafe.policy import Policy
 from retrysafe.stores.base import AsyncStore, Store
 from retrysafe.stores.registry import find_backend, open_async_store, open_store, safe_url
@@ -51,7 +51,7 @@ class RetrySafe:
         namespace: str = "default",
         policy: Policy | None = None,
         keyring: KeyRing | None = None,
-        on_event: Hook | None = None,
+        on_event: EventHook | None = None,
         tx: Any = None,
         batching: bool = True,
         forms: Literal["previous", "current"] = "previous",
@@ -69,17 +69,17 @@ class RetrySafe:
         self.operations: dict[str, Operation] = {}
         self.publishers: dict[str, Callable[..., Any]] = {}
         self.providers: set[str] = set()
-        self.bell = Bell(namespace)
+        self.worker_notifier = WorkerNotifier(namespace)
         self.events = Events(on_event)
         self._sealer = Sealer(keyring)
         self._url = ""
         self._batching = batching
-        self._sync, self._async = self._stores(store, async_store)
+        self._sync, self._async = self._open_stores(store, async_store)
         self._heartbeat = Heartbeat(lambda: self.store, self.events.emit)  # type: ignore[arg-type]
         self._performer: Performer | None = None
         self._async_performer: AsyncPerformer | None = None
 
-    def _stores(
+    def _open_stores(
         self, store: str | Store | None, async_store: AsyncStore | None
     ) -> tuple[Store | None, AsyncStore | None]:
         if isinstance(store, str):
@@ -106,14 +106,18 @@ class RetrySafe:
     def store(self) -> Store:
         """The sync store."""
         if self._sync is None:
-            raise WrongColour("this RetrySafe has only an async store; call it from async code, or also pass store=")
+            raise SyncAsyncMismatch(
+                "this RetrySafe has only an async store; call it from async code, or also pass store="
+            )
         return self._sync
 
     @property
     def async_store(self) -> AsyncStore:
         """The async store."""
         if self._async is None:
-            raise WrongColour("this RetrySafe has only a sync store; call it from sync code, or also pass async_store=")
+            raise SyncAsyncMismatch(
+                "this RetrySafe has only a sync store; call it from sync code, or also pass async_store="
+            )
         return self._async
 
     @property
@@ -131,7 +135,7 @@ class RetrySafe:
         """Whether what is stored is encrypted."""
         return self._sealer.active
 
-    def task(
+    def build_task(
         self,
         key: Key,
         target: str,
@@ -143,7 +147,7 @@ class RetrySafe:
     ) -> Task:
         """What is to be protected. `alternatives` are the same request in the forms of older releases; the key ring
         adds its own (S12)."""
-        first, *others = self._sealer.forms((fingerprint, *alternatives))
+        first, *others = self._sealer.fingerprint_forms((fingerprint, *alternatives))
         return Task(key, self.namespace, target, first, policy, input, tuple(others))
 
     # Functions ------------------------------------------------------------------------------
@@ -175,7 +179,7 @@ class RetrySafe:
                 codec=codec or ResultCodec(function, sealed=self.sealed),
             )
 
-        return once_module.decorator(make)
+        return once_module.build_decorator(make)
 
     # Transactions ---------------------------------------------------------------------------
 
@@ -194,9 +198,9 @@ class RetrySafe:
         What the block writes through `tx.handle` and the answer it sets commit together, once. `request` is what the
         key stands for, in plain data: the same key with another request is an error.
         """
-        from retrysafe.transactions.block import Block, block_task
+        from retrysafe.transactions.block import Block, build_block_task
 
-        return Block(self, tx, block_task(self, key, scope, request=request, target=target, policy=policy))
+        return Block(self, tx, build_block_task(self, key, scope, request=request, target=target, policy=policy))
 
     def transactional(
         self,
@@ -223,7 +227,7 @@ class RetrySafe:
                 scope=scope,
                 policy=chosen,
                 codec=codec or ResultCodec(function, sealed=self.sealed),
-                hidden=transactional.HANDLE,
+                hidden=transactional.HANDLE_PARAMETER,
             )
             return transactional.wrap(once, tx)
 
@@ -266,7 +270,7 @@ class RetrySafe:
         """Say how something ended that nobody knows of: a key, or a record's id. It happened (with this answer, or one
         that nobody has), or it did not, and then whoever asks next runs it. Raises NotUncertain if its owner or
         somebody else was quicker; `attempt` insists on the one that was looked at."""
-        return self.run(self._resolved(which, happened, answer, because, attempt))
+        return self.run(self._resolve_flow(which, happened, answer, because, attempt))
 
     async def aresolve(
         self,
@@ -277,24 +281,24 @@ class RetrySafe:
         because: str = "",
         attempt: int | None = None,
     ) -> Record:
-        return await self.arun(self._resolved(which, happened, answer, because, attempt))
+        return await self.arun(self._resolve_flow(which, happened, answer, because, attempt))
 
-    def _resolved(
+    def _resolve_flow(
         self, which: Key | str | bytes, happened: bool, answer: Answer | None, because: str, attempt: int | None
     ) -> Flow[Record]:
-        from retrysafe.engine.resolving import id_of, resolved  # only who decides needs it
+        from retrysafe.engine.resolving import parse_record_id, resolve_uncertain  # only who decides needs it
 
-        found = id_of(which, self.namespace)
+        found = parse_record_id(which, self.namespace)
         said = {"happened": happened, "answer": answer, "because": because}
-        return resolved(found, **said, namespace=self.namespace, attempt=attempt)  # type: ignore[arg-type]
+        return resolve_uncertain(found, **said, namespace=self.namespace, attempt=attempt)  # type: ignore[arg-type]
 
     # Flows ----------------------------------------------------------------------------------
 
-    def guard(self, task: Task, work: Work) -> Ended:
+    def guard(self, task: Task, work: GuardedWork) -> Ended:
         """Run `work` once for `task`, or give the stored answer."""
         return self.run(guard(task, work, self.events))
 
-    async def aguard(self, task: Task, work: Work) -> Ended:
+    async def aguard(self, task: Task, work: GuardedWork) -> Ended:
         return await self.arun(guard(task, work, self.events))
 
     def run(self, flow: Flow[R]) -> R:
@@ -317,11 +321,11 @@ class RetrySafe:
             self._async_performer = AsyncPerformer(self.async_store, beats, self._sealer)
         return self._async_performer
 
-    def keep(self, lease: Lease, duration: float) -> Stop:
+    def keep(self, lease: Lease, duration: float) -> StopCallback:
         """Keep a lease alive until the returned function is called, for callers that cannot be an `Invoke`."""
         return self._heartbeat.start(lease, duration)
 
-    def akeep(self, lease: Lease, duration: float) -> Stop:
+    def akeep(self, lease: Lease, duration: float) -> StopCallback:
         """The same on the running event loop."""
         return self.async_performer().heartbeat.start(lease, duration)
 

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 MAGIC = b"rs1"
-SEALED = (("retrysafe-sealed", "1"),)
+SEALED_HEADERS = (("retrysafe-sealed", "1"),)
 """Stands in the place of a sealed answer's headers, so that nobody without the ring takes it for a body."""
-NONCE = 12
-KEY = 32
+NONCE_BYTES = 12
+KEY_BYTES = 32
 
 
 class KeyRing:
@@ -58,10 +58,11 @@ class KeyRing:
         if not keys:
             raise UsageError("KeyRing({}) has no key: give at least one, made with secrets.token_bytes(32)")
         for name, key in keys.items():
-            if not isinstance(key, bytes) or len(key) != KEY:
+            if not isinstance(key, bytes) or len(key) != KEY_BYTES:
                 size = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
                 raise UsageError(
-                    f"key {name!r} of the key ring is {size}; give {KEY} random bytes: secrets.token_bytes({KEY})"
+                    f"key {name!r} of the key ring is {size}; give {KEY_BYTES} random bytes: "
+                    f"secrets.token_bytes({KEY_BYTES})"
                 )
             if not name or len(name.encode()) > 255:
                 raise UsageError(f"key name {name!r} must have 1 to 255 bytes")
@@ -73,22 +74,22 @@ class KeyRing:
         except ImportError as error:
             raise MissingDriver("encryption", "cryptography", "encryption") from error
         self._ciphers = {name: AESGCM(key) for name, key in keys.items()}
-        self._hashing = {name: _derived(key) for name, key in keys.items()}
+        self._hash_keys = {name: _derive_hash_key(key) for name, key in keys.items()}
 
-    def fingerprint(self, name: str, plain: Fingerprint) -> Fingerprint:
+    def key_fingerprint(self, name: str, plain: Fingerprint) -> Fingerprint:
         """A request's fingerprint under one key of the ring."""
         told = frame(plain.algorithm, plain.digest, str(plain.length))
-        keyed = hmac.digest(self._hashing[name], told, "sha256")
+        keyed = hmac.digest(self._hash_keys[name], told, "sha256")
         return Fingerprint(f"{plain.algorithm}+{quote(name, safe='')}", keyed, plain.length)
 
-    def forms(self, plain: Sequence[Fingerprint]) -> tuple[Fingerprint, ...]:
+    def fingerprint_forms(self, plain: Sequence[Fingerprint]) -> tuple[Fingerprint, ...]:
         """Every form in which a request may be stored, the one to write first. `plain` are its forms without a key."""
-        names = sorted(self._hashing, key=lambda name: name != self.active)
-        keyed = tuple(self.fingerprint(name, form) for form in plain for name in names)
+        names = sorted(self._hash_keys, key=lambda name: name != self.active)
+        keyed = tuple(self.key_fingerprint(name, form) for form in plain for name in names)
         return (*keyed, *plain) if self.keyed_fingerprints else (*plain, *keyed)
 
     def encrypt(self, data: bytes, bound_to: bytes) -> bytes:
-        nonce = os.urandom(NONCE)
+        nonce = os.urandom(NONCE_BYTES)
         name = self.active.encode()
         sealed = self._ciphers[self.active].encrypt(nonce, data, bound_to)
         return MAGIC + bytes([len(name)]) + name + nonce + sealed
@@ -110,12 +111,12 @@ class KeyRing:
         from cryptography.exceptions import InvalidTag
 
         try:
-            return cipher.decrypt(data[start : start + NONCE], data[start + NONCE :], bound_to)
+            return cipher.decrypt(data[start : start + NONCE_BYTES], data[start + NONCE_BYTES :], bound_to)
         except InvalidTag:
             raise ValueError(f"key {name!r} does not open it: it was changed or moved") from None
 
 
-def _derived(key: bytes) -> bytes:
+def _derive_hash_key(key: bytes) -> bytes:
     """Another key for another purpose: what encrypts must not hash."""
     return hmac.digest(key, b"retrysafe fingerprints", "sha256")
 
@@ -126,22 +127,22 @@ class Sealer:
     def __init__(self, ring: KeyRing | None) -> None:
         self._ring = ring
 
-    def forms(self, plain: Sequence[Fingerprint]) -> tuple[Fingerprint, ...]:
+    def fingerprint_forms(self, plain: Sequence[Fingerprint]) -> tuple[Fingerprint, ...]:
         """Every form in which a request's fingerprint may be stored, the one to write first."""
-        return tuple(plain) if self._ring is None else self._ring.forms(plain)
+        return tuple(plain) if self._ring is None else self._ring.fingerprint_forms(plain)
 
     def seal(self, op: Op[R]) -> Op[R]:
         if self._ring is None:
             return op
-        sealed: Any = self._sealed(self._ring, op)
+        sealed: Any = self._seal_op(self._ring, op)
         return sealed  # type: ignore[no-any-return]  # an operation is sealed into one of its own type
 
     @staticmethod
-    def _sealed(ring: KeyRing, op: Op[Any]) -> Op[Any]:
+    def _seal_op(ring: KeyRing, op: Op[Any]) -> Op[Any]:
         if isinstance(op, Claim) and op.input:
-            return replace(op, input=ring.encrypt(op.input, _bound(op.id, "input")))
+            return replace(op, input=ring.encrypt(op.input, _associated_data(op.id, "input")))
         if isinstance(op, Advance) and op.progress:
-            return replace(op, progress=ring.encrypt(op.progress, _bound(op.id, "progress")))
+            return replace(op, progress=ring.encrypt(op.progress, _associated_data(op.id, "progress")))
         from retrysafe.core.jobs import Stage  # not above: only an encrypted outbox needs it
 
         if isinstance(op, Stage):
@@ -169,7 +170,7 @@ class Sealer:
 
     def unseal(self, reply: R) -> R:
         if self._ring is None:
-            return _readable(reply)
+            return _check_unsealed(reply)
         from retrysafe.core.jobs import StagedJob
 
         opened: Any = reply
@@ -185,15 +186,23 @@ class Sealer:
 _WITH_RECORD = (ClaimReply, LookupReply)  # a tuple, not a union: this is looked at for every operation
 
 
-def _readable(reply: R) -> R:
+def _check_unsealed(reply: R) -> R:
     """Without a ring nothing has to be opened; but a sealed answer must not be given to anybody as it is."""
     record = reply.record if isinstance(reply, _WITH_RECORD) else None
-    if record is not None and record.answer is not None and record.answer.headers == SEALED:
+    if record is not None and record.answer is not None and record.answer.headers == SEALED_HEADERS:
         raise CorruptRecord(record.id, "it is encrypted, and no key ring is set; pass keyring= to RetrySafe")
     return reply
 
 
-def _bound(record_id: bytes, field: str, status: int = 0) -> bytes:
+def is_sealed(record: Record) -> bool:
+    """Whether a record, as it is stored, shows that its application has a key ring. One without input, progress and
+    answer shows nothing unless fingerprints are keyed."""
+    answer = record.answer is not None and record.answer.headers == SEALED_HEADERS
+    held = any(each.startswith(MAGIC) for each in (record.input, record.progress))
+    return answer or held or bool(record.fingerprint.key)
+
+
+def _associated_data(record_id: bytes, field: str, status: int = 0) -> bytes:
     return frame(record_id, field, str(status))
 
 
@@ -213,7 +222,9 @@ def _open_job(ring: KeyRing, staged: StagedJob) -> StagedJob:
 def _seal_answer(ring: KeyRing, record_id: bytes, answer: Answer) -> Answer:
     """Headers go inside too: a Location can be a secret."""
     plain = frame(json.dumps(answer.headers).encode(), answer.body)
-    return Answer(answer.status, ring.encrypt(plain, _bound(record_id, "answer", answer.status)), SEALED)
+    return Answer(
+        answer.status, ring.encrypt(plain, _associated_data(record_id, "answer", answer.status)), SEALED_HEADERS
+    )
 
 
 def _open_page(ring: KeyRing, page: Page) -> Page:
@@ -230,8 +241,8 @@ def _open_page(ring: KeyRing, page: Page) -> Page:
 def _open_record(ring: KeyRing, record: Record) -> Record:
     try:
         return record._replace(
-            input=ring.decrypt(record.input, _bound(record.id, "input")) if record.input else b"",
-            progress=ring.decrypt(record.progress, _bound(record.id, "progress")) if record.progress else b"",
+            input=ring.decrypt(record.input, _associated_data(record.id, "input")) if record.input else b"",
+            progress=ring.decrypt(record.progress, _associated_data(record.id, "progress")) if record.progress else b"",
             answer=_open_answer(ring, record.id, record.answer) if record.answer is not None else None,
         )
     except ValueError as error:
@@ -239,9 +250,9 @@ def _open_record(ring: KeyRing, record: Record) -> Record:
 
 
 def _open_answer(ring: KeyRing, record_id: bytes, answer: Answer) -> Answer:
-    if answer.gone or (ring.accept_plain and answer.headers != SEALED):
+    if answer.gone or (ring.accept_plain and answer.headers != SEALED_HEADERS):
         return answer
-    plain = ring.decrypt(answer.body, _bound(record_id, "answer", answer.status))
+    plain = ring.decrypt(answer.body, _associated_data(record_id, "answer", answer.status))
     size = int.from_bytes(plain[:4], "big")
     headers = json.loads(plain[4 : 4 + size])
     return Answer(answer.status, plain[8 + size :], [(name, value) for name, value in headers])

@@ -23,7 +23,7 @@ from retrysafe.core.records import Answer
 from retrysafe.engine import models
 from retrysafe.errors import UsageError
 
-Secrets = Literal["refuse", "keep", "leave out"]
+SecretsRule = Literal["refuse", "keep", "leave out"]
 """What becomes of a field marked `exclude=True`, which often marks a secret: `keep` where what is stored is encrypted,
 `refuse` where it is not, `leave out` where the text is meant to be shown, as the class itself would show it."""
 
@@ -39,11 +39,11 @@ class SecretField(TypeError):
         )
 
 
-def kept_if(sealed: bool) -> Secrets:
+def secrets_rule(sealed: bool) -> SecretsRule:
     return "keep" if sealed else "refuse"
 
 
-def dump(value: Any, secrets: Secrets = "refuse") -> str:
+def dump(value: Any, secrets: SecretsRule = "refuse") -> str:
     """A typed value as text. Raises values.NotPlain where it has no faithful form, SecretField where it may not."""
     return values.dumps(to_plain(value, secrets))
 
@@ -53,7 +53,7 @@ def load(text: str, annotation: Any) -> Any:
     return from_plain(values.loads(text), annotation)
 
 
-def to_plain(value: Any, secrets: Secrets = "refuse") -> Any:
+def to_plain(value: Any, secrets: SecretsRule = "refuse") -> Any:
     if isinstance(value, Answer):
         return {"status": value.status, "body": value.body, "headers": value.headers}
     if isinstance(value, Enum):
@@ -61,9 +61,9 @@ def to_plain(value: Any, secrets: Secrets = "refuse") -> Any:
     kind: Any = type(value)
     if models.is_model(kind):
         return _model_to_plain(value, secrets)
-    fields = _fields(kind)
+    fields = _field_names(kind)
     if fields is not None:
-        hidden = models.excluded(kind)
+        hidden = models.excluded_fields(kind)
         if secrets == "refuse" and hidden:
             raise SecretField(kind, hidden)
         told = [name for name in fields if secrets == "keep" or name not in hidden]
@@ -75,23 +75,23 @@ def to_plain(value: Any, secrets: Secrets = "refuse") -> Any:
     return value
 
 
-def _model_to_plain(model: Any, secrets: Secrets) -> Any:
+def _model_to_plain(model: Any, secrets: SecretsRule) -> Any:
     """What a model shows of itself, under the names that validation asks for; and what it does not show: excluded
     fields, and the fields of a subclass where the base was declared."""
     kind: Any = type(model)
     shown = model.model_dump(by_alias=True)
-    reshaped = models.reshaped(kind)
+    reshaped = models.serializer_fields(kind)
     if secrets == "leave out" or reshaped is None:
         return to_plain(shown, secrets)
-    if secrets == "refuse" and models.excluded(kind):
-        raise SecretField(kind, models.excluded(kind))
+    if secrets == "refuse" and models.excluded_fields(kind):
+        raise SecretField(kind, models.excluded_fields(kind))
     if getattr(kind, "__pydantic_root_model__", False):
         return to_plain(model.root, secrets)
     told = {}
-    for name, item in models.attributes(model).items():
-        written = shown.pop(models.shown_as(kind, name), _ABSENT)
+    for name, item in models.read_attributes(model).items():
+        written = shown.pop(models.dump_name(kind, name), _ABSENT)
         own = written is _ABSENT or (name not in reshaped and _has_fields(item))
-        told[models.read_as(kind, name)] = to_plain(item if own else written, secrets)
+        told[models.validation_name(kind, name)] = to_plain(item if own else written, secrets)
     return {**told, **to_plain(shown, secrets)}
 
 
@@ -102,9 +102,9 @@ def _has_fields(value: Any) -> bool:
     """Whether a part of a model has parts itself, which the model might not show. pydantic's own dataclasses go by what
     it shows, unless that leaves something out: their fields may have other names there."""
     kind: Any = type(value)
-    if models.is_model(kind) or models.excluded(kind):
+    if models.is_model(kind) or models.excluded_fields(kind):
         return True
-    if models.fields(kind):
+    if models.field_infos(kind):
         return False
     if kind in (list, tuple, set, frozenset):
         return any(map(_has_fields, value))
@@ -126,26 +126,26 @@ def from_plain(data: Any, annotation: Any) -> Any:
     if annotation is Answer:
         return Answer(data["status"], data["body"], data["headers"])
     if isinstance(annotation, type):
-        build = _builder(annotation)
+        build = _find_builder(annotation)
         if build is not None:
             return build(data)
     return data
 
 
-def alike(value: Any, back: Any) -> bool:
+def has_same_types(value: Any, back: Any) -> bool:
     """Whether what came back is of the same types as what went in, all the way down; values are not compared."""
     kind: Any = type(value)
     if type(back) is not kind:
         return False
     if kind in (list, tuple):
-        return len(value) == len(back) and all(map(alike, value, back))
+        return len(value) == len(back) and all(map(has_same_types, value, back))
     if kind is dict:
-        return value.keys() == back.keys() and all(alike(item, back[key]) for key, item in value.items())
+        return value.keys() == back.keys() and all(has_same_types(item, back[key]) for key, item in value.items())
     if kind in (set, frozenset):
         return bool(value == back)
     model = getattr(kind, "model_fields", None)
-    names = tuple(model) if model is not None else _fields(typing.cast(Any, kind)) or ()
-    return all(alike(getattr(value, name), getattr(back, name)) for name in names)
+    names = tuple(model) if model is not None else _field_names(typing.cast(Any, kind)) or ()
+    return all(has_same_types(getattr(value, name), getattr(back, name)) for name in names)
 
 
 def _from_union(data: Any, options: tuple[Any, ...]) -> Any:
@@ -154,7 +154,7 @@ def _from_union(data: Any, options: tuple[Any, ...]) -> Any:
     rich = [option for option in options if option is not type(None)]
     if len(rich) == 1:
         return from_plain(data, rich[0])
-    if any(isinstance(option, type) and _builder(option) is not None for option in rich):
+    if any(isinstance(option, type) and _find_builder(option) is not None for option in rich):
         raise UsageError(f"a value annotated as one of {rich} cannot be told apart when it is read back; use one type")
     return data
 
@@ -182,7 +182,7 @@ def _from_container(data: Any, inner: tuple[Any, ...]) -> Any:
 
 
 @lru_cache(maxsize=512)
-def _fields(kind: Any) -> tuple[str, ...] | None:
+def _field_names(kind: Any) -> tuple[str, ...] | None:
     """The field names of a structured type; None for anything else."""
     if dataclasses.is_dataclass(kind):
         return tuple(field.name for field in dataclasses.fields(kind))
@@ -196,10 +196,10 @@ def _fields(kind: Any) -> tuple[str, ...] | None:
 
 
 @lru_cache(maxsize=512)
-def _builder(kind: Any) -> Callable[[Any], Any] | None:
+def _find_builder(kind: Any) -> Callable[[Any], Any] | None:
     """How to make one from plain data; None for types that are plain already."""
     validating: Callable[[Any], Any] | None = kind if issubclass(kind, Enum) else getattr(kind, "model_validate", None)
-    if validating is not None or _fields(kind) is None:
+    if validating is not None or _field_names(kind) is None:
         return validating
     hints = typing.get_type_hints(kind)
     later = _not_in_init(kind)

@@ -23,21 +23,21 @@ from arq.connections import ArqRedis, RedisSettings
 from arq.constants import result_key_prefix, retry_key_prefix
 
 from retrysafe.errors import InProgress
-from retrysafe.jobs.enqueueing import Message
-from retrysafe.jobs.fence import Fence
-from retrysafe.jobs.later import later
-from retrysafe.jobs.loops import PerLoop
+from retrysafe.jobs.busy_delay import compute_busy_delay
+from retrysafe.jobs.enqueue_flow import Message
+from retrysafe.jobs.per_loop import ClientPerLoop
+from retrysafe.jobs.queue_adapter import QueueAdapter
 from retrysafe.jobs.retention import Setting
 from retrysafe.jobs.task import FencedTask
 
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
 
-KEEP_RESULT = 3600.0
-JOB_TIMEOUT = 300.0
+KEEP_RESULT_SECONDS = 3600.0
+JOB_TIMEOUT_SECONDS = 300.0
 
 
-class ArqJobs(Fence):
+class ArqJobs(QueueAdapter):
     queue = "arq"
     control: ClassVar[tuple[type[BaseException], ...]] = (Retry,)
 
@@ -47,8 +47,8 @@ class ArqJobs(Fence):
         redis: RedisSettings | ArqRedis,
         *,
         queue_name: str | None = None,
-        keep_result: float = KEEP_RESULT,
-        job_timeout: float = JOB_TIMEOUT,
+        keep_result: float = KEEP_RESULT_SECONDS,
+        job_timeout: float = JOB_TIMEOUT_SECONDS,
         **options: Any,
     ) -> None:
         """`redis`: settings, from which each event loop gets a pool of its own; or a pool of yours, for one loop."""
@@ -58,11 +58,15 @@ class ArqJobs(Fence):
         self.job_timeout = job_timeout
         self.functions: list[Any] = []
         """For `WorkerSettings.functions`."""
-        self._redis = PerLoop(lambda: create_pool(redis)) if isinstance(redis, RedisSettings) else PerLoop(given(redis))
+        self._redis = (
+            ClientPerLoop(lambda: create_pool(redis))
+            if isinstance(redis, RedisSettings)
+            else ClientPerLoop(wrap_pool(redis))
+        )
 
     def register(self, fenced: FencedTask, options: dict[str, Any]) -> Any:
         timing = {"keep_result": self.keep_result, "timeout": self.job_timeout, **options}
-        made = func(body(fenced), name=fenced.name, **timing)
+        made = func(wrap_task(fenced), name=fenced.name, **timing)
         self.functions.append(made)
         return made
 
@@ -81,7 +85,7 @@ class ArqJobs(Fence):
             **message.kwargs,
         )
 
-    def cannot(self) -> dict[str, str]:
+    def unsupported_options(self) -> dict[str, str]:
         return {"priority": "it takes jobs in the order of their time; use queue= with workers of its own"}
 
     def settings(self) -> list[Setting]:
@@ -91,21 +95,21 @@ class ArqJobs(Fence):
         ]
 
 
-def given(redis: ArqRedis) -> Callable[[], Awaitable[ArqRedis]]:
+def wrap_pool(redis: ArqRedis) -> Callable[[], Awaitable[ArqRedis]]:
     async def same() -> ArqRedis:
         return redis
 
     return same
 
 
-def body(fenced: FencedTask) -> Callable[..., Awaitable[Any]]:
+def wrap_task(fenced: FencedTask) -> Callable[..., Awaitable[Any]]:
     async def run(ctx: dict[Any, Any], *args: Any, **kwargs: Any) -> Any:
         try:
             return await fenced.arun(ctx["job_id"], args, kwargs, ctx)
         except InProgress as busy:
             # arq has counted this try already; waiting for another worker is none of them.
             await ctx["redis"].decr(retry_key_prefix + ctx["job_id"])
-            raise Retry(defer=later(busy)) from busy
+            raise Retry(defer=compute_busy_delay(busy)) from busy
 
     run.__name__, run.__qualname__ = fenced.function.__name__, fenced.function.__qualname__
     run.__module__, run.__doc__ = fenced.function.__module__, fenced.function.__doc__

@@ -22,25 +22,25 @@ from bullmq import Job, Queue, Worker
 from bullmq.custom_errors import DelayedError, WaitingChildrenError
 
 from retrysafe.errors import InProgress, UsageError
-from retrysafe.jobs.enqueueing import Message
-from retrysafe.jobs.fence import Fence
-from retrysafe.jobs.later import later
-from retrysafe.jobs.loops import PerLoop
+from retrysafe.jobs.busy_delay import compute_busy_delay
+from retrysafe.jobs.enqueue_flow import Message
+from retrysafe.jobs.per_loop import ClientPerLoop
+from retrysafe.jobs.queue_adapter import QueueAdapter
 from retrysafe.jobs.retention import Setting
 
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
 
-STALLED_INTERVAL = 30.0
-OVER = ("failed", "completed", "unknown")
+STALLED_INTERVAL_SECONDS = 30.0
+ENDED_STATES = ("failed", "completed", "unknown")
 
-DRAIN_DELAY, LONGEST_BLOCK = 5.0, 10.0
+DRAIN_DELAY_SECONDS, MAX_BLOCK_SECONDS = 5.0, 10.0
 """Seconds BullMQ's worker blocks: on an empty queue (`drainDelay`), and at most until a delayed job is due."""
-GRACE = 20.0
+READ_GRACE_SECONDS = 20.0
 """Seconds more until a read is given up: a reply may be late on a machine that stands still."""
 
 
-class BullJobs(Fence):
+class BullJobs(QueueAdapter):
     queue = "BullMQ"
     control: ClassVar[tuple[type[BaseException], ...]] = (DelayedError, WaitingChildrenError)
 
@@ -58,9 +58,9 @@ class BullJobs(Fence):
         self.name = name
         self.opts = dict(opts or {})
         self.job_opts = dict(job_opts or {})
-        self._queues = PerLoop(self._opened)
+        self._queues = ClientPerLoop(self._open_queue)
 
-    async def _opened(self) -> Any:
+    async def _open_queue(self) -> Any:
         return Queue(self.name, self.opts)
 
     def worker(self, **opts: Any) -> Any:
@@ -70,8 +70,8 @@ class BullJobs(Fence):
         """
         chosen = {**self.opts, **opts}
         if chosen.get("backend") != "postgres":
-            blocks = max(float(chosen.get("drainDelay", DRAIN_DELAY)), LONGEST_BLOCK)
-            chosen["connection"] = patient(chosen.get("connection", {}), blocks + GRACE)
+            blocks = max(float(chosen.get("drainDelay", DRAIN_DELAY_SECONDS)), MAX_BLOCK_SECONDS)
+            chosen["connection"] = with_read_timeout(chosen.get("connection", {}), blocks + READ_GRACE_SECONDS)
         return Worker(self.name, self.process, chosen)
 
     async def process(self, job: Any, token: str) -> Any:
@@ -83,7 +83,7 @@ class BullJobs(Fence):
             args, kwargs = tuple(data.get("args", ())), dict(data.get("kwargs", {}))
             return await self.find(job.name).arun(str(job.id), args, kwargs, job)
         except InProgress as busy:
-            await job.moveToDelayed(round((time.time() + later(busy)) * 1000), token)
+            await job.moveToDelayed(round((time.time() + compute_busy_delay(busy)) * 1000), token)
             raise DelayedError from busy
 
     async def asend(self, message: Message) -> Any:
@@ -91,7 +91,7 @@ class BullJobs(Fence):
         if message.again:
             # BullMQ takes an id it still knows for the same job, and the last attempt's failure is still known.
             found = await Job.fromId(queue, message.id)
-            if found is not None and await found.getState() in OVER:
+            if found is not None and await found.getState() in ENDED_STATES:
                 await found.remove()
         data = {"args": list(message.args), "kwargs": message.kwargs}
         countdown, _, priority = message.delivery
@@ -102,17 +102,17 @@ class BullJobs(Fence):
             chosen["priority"] = priority
         return await queue.add(message.task, data, chosen)
 
-    def cannot(self) -> dict[str, str]:
+    def unsupported_options(self) -> dict[str, str]:
         return {"queue": f"this BullJobs is the queue {self.name!r}; make another one for another queue"}
 
     async def aclose(self) -> None:
         """Close the running loop's connection to the queue."""
-        queue = self._queues.here()
+        queue = self._queues.get_existing()
         if queue is not None:
             await queue.close()
 
     def settings(self) -> list[Setting]:
-        interval = float(self.opts.get("stalledInterval", STALLED_INTERVAL * 1000)) / 1000
+        interval = float(self.opts.get("stalledInterval", STALLED_INTERVAL_SECONDS * 1000)) / 1000
         removed = self.job_opts.get("removeOnComplete", self.opts.get("removeOnComplete", False))
         kept = float("inf")
         if removed:
@@ -123,7 +123,7 @@ class BullJobs(Fence):
         ]
 
 
-def patient(connection: Any, seconds: float) -> Any:
+def with_read_timeout(connection: Any, seconds: float) -> Any:
     """BullMQ's option `connection`, with a read timeout of at least this.
 
     redis-py 8 gives up a read after 5 s unless it is told otherwise, and BullMQ's worker blocks for 5 s and longer. The

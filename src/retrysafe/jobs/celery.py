@@ -23,19 +23,19 @@ from celery import Celery, Task
 from celery.exceptions import Ignore, Reject, Retry
 
 from retrysafe.errors import InProgress
-from retrysafe.jobs.enqueueing import Message
-from retrysafe.jobs.fence import Fence
-from retrysafe.jobs.later import later
+from retrysafe.jobs.busy_delay import compute_busy_delay
+from retrysafe.jobs.enqueue_flow import Message
+from retrysafe.jobs.queue_adapter import QueueAdapter
 from retrysafe.jobs.retention import Setting
 from retrysafe.jobs.task import FencedTask
 
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
 
-DEFAULT_VISIBILITY = 3600.0
+DEFAULT_VISIBILITY_TIMEOUT_SECONDS = 3600.0
 
 
-class CeleryJobs(Fence):
+class CeleryJobs(QueueAdapter):
     queue = "Celery"
     control: ClassVar[tuple[type[BaseException], ...]] = (Retry, Ignore, Reject)
 
@@ -46,19 +46,21 @@ class CeleryJobs(Fence):
     def register(self, fenced: FencedTask, options: dict[str, Any]) -> Any:
         # Not shared: another Celery app of this process with a task of the same name must not get ours.
         chosen = {"acks_late": True, "reject_on_worker_lost": True, "shared": False, **options}
-        return self.app.task(bind=True, name=fenced.name, **chosen)(body(fenced))
+        return self.app.task(bind=True, name=fenced.name, **chosen)(wrap_task(fenced))
 
     def send(self, message: Message) -> Any:
         task = self.app.tasks[message.task]
-        return task.apply_async(message.args, message.kwargs, task_id=message.id, **message.delivery.given())
+        return task.apply_async(message.args, message.kwargs, task_id=message.id, **message.delivery.given_options())
 
     def settings(self) -> list[Setting]:
         conf = self.app.conf
-        visibility = float((conf.broker_transport_options or {}).get("visibility_timeout", DEFAULT_VISIBILITY))
+        visibility = float(
+            (conf.broker_transport_options or {}).get("visibility_timeout", DEFAULT_VISIBILITY_TIMEOUT_SECONDS)
+        )
         eager = any(not self.app.tasks[name].acks_late for name in self.tasks)
         found = [
             Setting("acks_late off", "loses", float(eager), "declare the task with acks_late=True"),
-            Setting("result_expires", "keeps", expiry(conf.result_expires), "app.conf.result_expires = …"),
+            Setting("result_expires", "keeps", parse_expiry(conf.result_expires), "app.conf.result_expires = …"),
         ]
         if str(conf.broker_url or "").startswith(("redis", "sqs", "sentinel")):
             fix = "app.conf.broker_transport_options = {'visibility_timeout': 600}"
@@ -69,7 +71,7 @@ class CeleryJobs(Fence):
         return found
 
 
-def body(fenced: FencedTask) -> Callable[..., Any]:
+def wrap_task(fenced: FencedTask) -> Callable[..., Any]:
     """What Celery calls: in a worker the fence, called directly the function itself."""
 
     @functools.wraps(fenced.function)
@@ -84,7 +86,7 @@ def body(fenced: FencedTask) -> Callable[..., Any]:
                 raise
             # Not `task.retry`: waiting for another worker must not use up the tries the task has for its failures.
             again = task.signature_from_request(
-                request, args, kwargs, countdown=later(busy), retries=request.retries or 0
+                request, args, kwargs, countdown=compute_busy_delay(busy), retries=request.retries or 0
             )
             again.apply_async()
             raise Ignore from busy
@@ -97,7 +99,7 @@ def body(fenced: FencedTask) -> Callable[..., Any]:
     return run
 
 
-def expiry(value: Any) -> float:
+def parse_expiry(value: Any) -> float:
     """`result_expires` in seconds; None and 0 keep results for ever."""
     if isinstance(value, timedelta):
         return value.total_seconds()

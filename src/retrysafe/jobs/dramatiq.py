@@ -22,9 +22,9 @@ from dramatiq.middleware import CurrentMessage, Middleware
 from dramatiq.results import Results
 
 from retrysafe.errors import InProgress
-from retrysafe.jobs.enqueueing import Message
-from retrysafe.jobs.fence import Fence
-from retrysafe.jobs.later import later
+from retrysafe.jobs.busy_delay import compute_busy_delay
+from retrysafe.jobs.enqueue_flow import Message
+from retrysafe.jobs.queue_adapter import QueueAdapter
 from retrysafe.jobs.retention import Setting
 from retrysafe.jobs.task import FencedTask
 
@@ -32,34 +32,34 @@ if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
 
 
-class Later(Retry):
+class RetryLater(Retry):
     """Another worker is at it: come back, without counting it as a failure."""
 
 
-class Uncounted(Middleware):
+class UncountWaits(Middleware):
     """Takes a wait off the count of retries before Dramatiq's own middleware adds it: hooks that run after a message
     run in reverse, and this one is added last."""
 
     def after_process_message(
         self, broker: Any, message: Any, *, result: Any = None, exception: BaseException | None = None
     ) -> None:
-        if isinstance(exception, Later):
+        if isinstance(exception, RetryLater):
             message.options["retries"] = message.options.get("retries", 0) - 1
 
 
-class DramatiqJobs(Fence):
+class DramatiqJobs(QueueAdapter):
     queue = "Dramatiq"
     control: ClassVar[tuple[type[BaseException], ...]] = (Retry, RateLimitExceeded)
 
     def __init__(self, safe: RetrySafe, broker: dramatiq.Broker, **options: Any) -> None:
         super().__init__(safe, **options)
         self.broker = broker
-        for wanted in (CurrentMessage, Uncounted):
+        for wanted in (CurrentMessage, UncountWaits):
             if not any(isinstance(each, wanted) for each in broker.middleware):
                 broker.add_middleware(wanted())
 
     def register(self, fenced: FencedTask, options: dict[str, Any]) -> Any:
-        return dramatiq.actor(actor_name=fenced.name, broker=self.broker, **options)(body(fenced))
+        return dramatiq.actor(actor_name=fenced.name, broker=self.broker, **options)(wrap_task(fenced))
 
     def default_name(self, function: Callable[..., Any]) -> str:
         return function.__name__
@@ -77,7 +77,7 @@ class DramatiqJobs(Fence):
         named = made.copy(message_id=message.id, queue_name=queue or made.queue_name)
         return self.broker.enqueue(named, delay=None if countdown is None else round(countdown * 1000))
 
-    def cannot(self) -> dict[str, str]:
+    def unsupported_options(self) -> dict[str, str]:
         if getattr(self.broker, "max_priority", None):
             return {}
         why = "only RabbitmqBroker(max_priority=…) has priorities of messages; actors have theirs: task(priority=…)"
@@ -97,7 +97,7 @@ class DramatiqJobs(Fence):
         return found
 
 
-def body(fenced: FencedTask) -> Callable[..., Any]:
+def wrap_task(fenced: FencedTask) -> Callable[..., Any]:
     """What Dramatiq calls: in a worker the fence, called directly the function itself."""
 
     @functools.wraps(fenced.function)
@@ -110,7 +110,7 @@ def body(fenced: FencedTask) -> Callable[..., Any]:
         try:
             return fenced.run(message.message_id, args, kwargs, message)
         except InProgress as busy:
-            raise Later(str(busy), delay=round(later(busy) * 1000)) from busy
+            raise RetryLater(str(busy), delay=round(compute_busy_delay(busy) * 1000)) from busy
 
     del run.__wrapped__  # or Dramatiq would take an async function's wrapper for async
     return run

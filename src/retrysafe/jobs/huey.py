@@ -22,9 +22,9 @@ from huey.exceptions import CancelExecution, RetryTask
 from huey.utils import normalize_time
 
 from retrysafe.errors import InProgress
-from retrysafe.jobs.enqueueing import Message
-from retrysafe.jobs.fence import Fence
-from retrysafe.jobs.later import later
+from retrysafe.jobs.busy_delay import compute_busy_delay
+from retrysafe.jobs.enqueue_flow import Message
+from retrysafe.jobs.queue_adapter import QueueAdapter
 from retrysafe.jobs.retention import Setting
 from retrysafe.jobs.task import FencedTask
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
 
 
-class HueyJobs(Fence):
+class HueyJobs(QueueAdapter):
     queue = "Huey"
     control: ClassVar[tuple[type[BaseException], ...]] = (RetryTask, CancelExecution)
 
@@ -42,7 +42,7 @@ class HueyJobs(Fence):
         self._wrappers: dict[str, Any] = {}
 
     def register(self, fenced: FencedTask, options: dict[str, Any]) -> Any:
-        made = self.huey.task(context=True, name=fenced.name, **options)(body(fenced))
+        made = self.huey.task(context=True, name=fenced.name, **options)(wrap_task(fenced))
         self._wrappers[fenced.name] = made
         return made
 
@@ -57,7 +57,7 @@ class HueyJobs(Fence):
         made = self._wrappers[message.task].task_class(message.args, message.kwargs, id=message.id, **chosen)
         return self.huey.enqueue(made)
 
-    def cannot(self) -> dict[str, str]:
+    def unsupported_options(self) -> dict[str, str]:
         found = {"queue": "a Huey is one queue; make another Huey, and a HueyJobs for it"}
         if not self.huey.storage.priority:
             found["priority"] = f"{type(self.huey.storage).__name__} has none; use PriorityRedisHuey or SqliteHuey"
@@ -67,7 +67,7 @@ class HueyJobs(Fence):
         return [Setting("takes jobs off the queue first", "loses", 1.0, "enqueue again with the same key until done")]
 
 
-def body(fenced: FencedTask) -> Callable[..., Any]:
+def wrap_task(fenced: FencedTask) -> Callable[..., Any]:
     @functools.wraps(fenced.function)
     def run(*args: Any, task: Any = None, **kwargs: Any) -> Any:
         if task is None and fenced.template is None:
@@ -77,7 +77,7 @@ def body(fenced: FencedTask) -> Callable[..., Any]:
         except InProgress as busy:
             if task is None:
                 raise
-            raise RetryTask(str(busy), delay=later(busy)) from busy
+            raise RetryTask(str(busy), delay=compute_busy_delay(busy)) from busy
 
     del run.__wrapped__  # or Huey would refuse an async function's wrapper
     return run

@@ -12,9 +12,9 @@ import re
 from retrysafe.core.keys import frame
 from retrysafe.errors import UsageError
 
-LONGEST = 120
-SHOWN = 60
-DIGEST = 24
+MAX_ID_CHARS = 120
+SHOWN_KEY_CHARS = 60
+DIGEST_CHARS = 24
 
 # RQ takes letters, digits, `_` and `-` and nothing else; BullMQ takes neither a colon nor a bare number.
 _PLAIN = re.compile(r"(?=.*[A-Za-z_-])[A-Za-z0-9_-]+")
@@ -29,10 +29,10 @@ def job_id(key: str) -> str:
     """
     if not isinstance(key, str) or not key:
         raise UsageError(f"key={key!r}: a job's key is text, for example 'charge-order-7'")
-    if len(key) <= LONGEST and _PLAIN.fullmatch(key):
+    if len(key) <= MAX_ID_CHARS and _PLAIN.fullmatch(key):
         return key
-    shown = _OTHER.sub("-", key)[:SHOWN].strip("-") or "job"
-    return f"{shown}-{hashlib.sha256(frame('job', key)).hexdigest()[:DIGEST]}"
+    shown = _OTHER.sub("-", key)[:SHOWN_KEY_CHARS].strip("-") or "job"
+    return f"{shown}-{hashlib.sha256(frame('job', key)).hexdigest()[:DIGEST_CHARS]}"
 
 
 def step_key(saga: str, step: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good
 
 if TYPE_CHECKING:
-    from retrysafe.jobs.fence import Fence
+    from retrysafe.jobs.queue_adapter import QueueAdapter
 
 Kind = Literal["redelivers", "keeps", "notices", "loses"]
 
@@ -31,14 +31,14 @@ class Setting(NamedTuple):
     fix: str
 
 
-def diagnosis(fence: Fence) -> Diagnosis:
+def diagnose_queue(fence: QueueAdapter) -> Diagnosis:
     kept = min((task.policy.retention for task in fence.tasks.values()), default=fence.policy.retention)
     lease = max((task.policy.lease for task in fence.tasks.values()), default=fence.policy.lease)
-    findings = tuple(judged(setting, kept, lease) for setting in fence.settings())
+    findings = tuple(judge_setting(setting, kept, lease) for setting in fence.settings())
     return Diagnosis(fence.queue, findings)
 
 
-def judged(setting: Setting, kept: float, lease: float) -> Finding:
+def judge_setting(setting: Setting, kept: float, lease: float) -> Finding:
     """`kept`: our shortest retention; `lease`: our longest lease."""
     name, kind, seconds, fix = setting
     if kind == "loses":
@@ -48,21 +48,31 @@ def judged(setting: Setting, kept: float, lease: float) -> Finding:
         return bad(name, "yes", "exactly-once-capable", why, fix)
     if kind == "redelivers":
         if seconds < kept:
-            return good(name, told(seconds), f"over before we forget the job ({told(kept)})")
-        why = f"the queue may deliver a job again after we forgot it ({told(kept)}), and then it runs again"
-        return bad(name, told(seconds), "best-effort", why, f"{fix}, or keep more: Policy(retention=…)")
+            return good(name, format_duration(seconds), f"over before we forget the job ({format_duration(kept)})")
+        why = f"the queue may deliver a job again after we forgot it ({format_duration(kept)}), and then it runs again"
+        return bad(name, format_duration(seconds), "best-effort", why, f"{fix}, or keep more: Policy(retention=…)")
     if kind == "notices":
         if seconds <= max(10 * lease, 600.0):
-            return good(name, told(seconds), "a dead worker's job comes back soon after its lease has lapsed")
-        why = f"a dead worker's job waits this long, although its lease lapses after {told(lease)}"
-        return bad(name, told(seconds), "exactly-once-capable", why, fix)
+            return good(
+                name, format_duration(seconds), "a dead worker's job comes back soon after its lease has lapsed"
+            )
+        why = f"a dead worker's job waits this long, although its lease lapses after {format_duration(lease)}"
+        return bad(name, format_duration(seconds), "exactly-once-capable", why, fix)
     if seconds >= kept:
-        return good(name, told(seconds), f"the queue keeps results as long as we do ({told(kept)})")
-    why = f"the queue forgets results before we do ({told(kept)}): who asks the queue later is told there is none"
-    return bad(name, told(seconds), "exactly-once-capable", why, f"ask jobs.result(key) instead of the queue, or {fix}")
+        return good(
+            name, format_duration(seconds), f"the queue keeps results as long as we do ({format_duration(kept)})"
+        )
+    why = f"the queue forgets results before we do ({format_duration(kept)}): it then answers that there is none"
+    return bad(
+        name,
+        format_duration(seconds),
+        "exactly-once-capable",
+        why,
+        f"ask jobs.result(key) instead of the queue, or {fix}",
+    )
 
 
-def told(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A duration for people."""
     if seconds == float("inf"):
         return "for ever"

@@ -22,26 +22,26 @@ from rq import Queue, Retry, get_current_job
 from rq.job import JobStatus
 
 from retrysafe.errors import InProgress
-from retrysafe.jobs.enqueueing import Message
-from retrysafe.jobs.fence import Fence
+from retrysafe.jobs.enqueue_flow import Message
+from retrysafe.jobs.queue_adapter import QueueAdapter
 from retrysafe.jobs.retention import Setting
 from retrysafe.jobs.task import FencedTask
 
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
 
-HOLD = 0.5
+BUSY_HOLD_SECONDS = 0.5
 """Seconds a busy job stays with its worker before it goes back to the queue. RQ delays jobs only where a scheduler
 runs, and without a pause they would go round as fast as they can."""
 
-ENDLESS = 1_000_000
-ONLY_NOW = ("at_front", "pipeline", "unique")
+UNLIMITED_RETRIES = 1_000_000
+IMMEDIATE_ONLY_OPTIONS = ("at_front", "pipeline", "unique")
 """What a job is enqueued with that is not scheduled."""
-RESULT_TTL = 500.0
-STARTED_GRACE = 60.0
+RESULT_TTL_SECONDS = 500.0
+STARTED_GRACE_SECONDS = 60.0
 
 
-class RqJobs(Fence):
+class RqJobs(QueueAdapter):
     queue = "RQ"
 
     def __init__(
@@ -55,20 +55,20 @@ class RqJobs(Fence):
 
     def register(self, fenced: FencedTask, options: dict[str, Any]) -> Any:
         super().register(fenced, options)
-        self._functions[fenced.name] = made = body(fenced)
+        self._functions[fenced.name] = made = wrap_task(fenced)
         return made
 
     def send(self, message: Message) -> Any:
         function, (countdown, name, _) = self._functions[message.task], message.delivery
-        queue = self.rq if name is None else self._named(name)
+        queue = self.rq if name is None else self._open_queue(name)
         call: dict[str, Any] = {"args": message.args, "kwargs": message.kwargs, "job_id": message.id}
         if countdown is None:
             return queue.enqueue_call(function, **call, **self.enqueue_options)
-        options = {name: value for name, value in self.enqueue_options.items() if name not in ONLY_NOW}
+        options = {name: value for name, value in self.enqueue_options.items() if name not in IMMEDIATE_ONLY_OPTIONS}
         job = queue.create_job(function, status=JobStatus.SCHEDULED, **call, **options)
         return queue.schedule_job(job, datetime.now(UTC) + timedelta(seconds=countdown))
 
-    def _named(self, name: str) -> Queue:
+    def _open_queue(self, name: str) -> Queue:
         """Another queue like ours."""
         queue = self.rq
         return Queue(
@@ -80,22 +80,24 @@ class RqJobs(Fence):
             serializer=queue.serializer,
         )
 
-    def cannot(self) -> dict[str, str]:
+    def unsupported_options(self) -> dict[str, str]:
         return {"priority": "a worker takes its queues in the order you name them, so use queue="}
 
     def settings(self) -> list[Setting]:
         kept = self.enqueue_options.get("result_ttl")
-        seconds = RESULT_TTL if kept is None else float("inf") if kept < 0 else float(kept)
+        seconds = RESULT_TTL_SECONDS if kept is None else float("inf") if kept < 0 else float(kept)
         lost = float(self.enqueue_options.get("retry") is None)
         fix = "enqueue_options={'retry': Retry(max=3)}"
         return [
             Setting("result_ttl", "keeps", seconds, "enqueue_options={'result_ttl': …}"),
             Setting("no retry=", "loses", lost, fix),
-            Setting("abandoned jobs", "notices", STARTED_GRACE, "run a worker: it looks for them every few minutes"),
+            Setting(
+                "abandoned jobs", "notices", STARTED_GRACE_SECONDS, "run a worker: it looks for them every few minutes"
+            ),
         ]
 
 
-def body(fenced: FencedTask) -> Callable[..., Any]:
+def wrap_task(fenced: FencedTask) -> Callable[..., Any]:
     """What RQ calls: in a worker the fence, called directly the function itself."""
 
     @functools.wraps(fenced.function)
@@ -108,8 +110,8 @@ def body(fenced: FencedTask) -> Callable[..., Any]:
         try:
             return fenced.run(job.id, args, kwargs, job)
         except InProgress:
-            time.sleep(HOLD)
-            return Retry(max=ENDLESS)
+            time.sleep(BUSY_HOLD_SECONDS)
+            return Retry(max=UNLIMITED_RETRIES)
 
     run.fenced = fenced  # type: ignore[attr-defined]  # how enqueue finds it again
     del run.__wrapped__  # an async function's wrapper is not async

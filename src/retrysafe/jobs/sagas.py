@@ -13,7 +13,7 @@ from retrysafe.errors import UsageError
 from retrysafe.jobs.ids import job_id, step_key
 from retrysafe.operations.run import current
 
-RUN = 20
+RUN_CHARS = 20
 """Hex digits of the saga's run that are part of the id: enough that no two sagas ever share one."""
 
 
@@ -26,7 +26,7 @@ def saga_id() -> str:
             "saga_id() was called outside an operation: call it in a step. An undo has a key of its own already, so "
             "give its job that"
         )
-    return f"{run.name.partition('@')[0]}-{run.record.run.hex()[:RUN]}"
+    return f"{run.name.partition('@')[0]}-{run.record.run.hex()[:RUN_CHARS]}"
 
 
 def saga_step(step: str) -> str:

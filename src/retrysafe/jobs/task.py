@@ -20,12 +20,12 @@ from retrysafe.engine import arguments, codecs
 from retrysafe.engine.bridge import wait_for
 from retrysafe.engine.codecs import Codec, JsonCodec
 from retrysafe.engine.guard import Ended, Task, Unstorable
-from retrysafe.engine.once import checked_names, without
+from retrysafe.engine.once import check_names, drop_parameter
 from retrysafe.errors import InProgress, OutcomeUnknown, ResultNotStorable, StoredFailure, UsageError
-from retrysafe.jobs.calls import fingerprint_of
-from retrysafe.jobs.enqueueing import stepping_aside
+from retrysafe.jobs.enqueue_flow import release_for_own_sender
+from retrysafe.jobs.fingerprints import fingerprint_call
 from retrysafe.jobs.ids import job_id
-from retrysafe.jobs.running import RunningJob, running
+from retrysafe.jobs.job_context import RunningJob, set_current_job
 from retrysafe.policy import DAY, Policy
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 JOB = Policy(failures="release", abandoned="rerun", busy="conflict", retention=30 * DAY)
 """30 days: longer than any queue here redelivers, retries or keeps a result by default, and than people take to ask."""
 
-PAUSES = (0.01, 0.02, 0.05, 0.1, 0.2)
+BUSY_PAUSES_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2)
 """Seconds between looks at a busy job before the queue is asked to come back later: whoever enqueued it may just be
 noting that it is sent."""
 
@@ -42,16 +42,16 @@ MAX_ATTEMPTS = 10
 """After so many attempts a job that dies with its worker is not begun again. A worker that was killed by a deployment,
 or ran out of memory, is not the job's fault, and that happens a few times; ten workers in a row are."""
 
-TX = "tx"
+TX_ARGUMENT = "tx"
 
 
-class Deadly(Exception):
+class AttemptsExhausted(Exception):
     """It was begun so often that whoever comes next must not leave it to be begun again."""
 
 
 @dataclass(frozen=True)
 class FencedTask:
-    """One task function. Made by `Fence.fence` or an adapter's `task`."""
+    """One task function. Made by `QueueAdapter.fence` or an adapter's `task`."""
 
     safe: RetrySafe
     scope: str
@@ -81,16 +81,16 @@ class FencedTask:
                     "enqueue(task, args, key='charge-order-7'), or declare the task with key='charge-{order_id}'"
                 )
             return job_id(key)
-        given = arguments.bound(self.signature, args, kwargs)
-        filled = self.template.fill({name: arguments.describe(given[name]) for name in self.template.fields})
+        given = arguments.bind_arguments(self.signature, args, kwargs)
+        filled = self.template.fill({name: arguments.describe_legacy(given[name]) for name in self.template.fields})
         if key and job_id(key) not in (job_id(filled), filled):
             raise UsageError(f"key={key!r}: {self.name} makes its keys by {self.template.text!r}; leave key= out")
         return job_id(filled)
 
-    def prepared(self, id: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task:
+    def build_task(self, id: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task:
         key = Key(id, self.scope, "job")
-        fingerprint = fingerprint_of(self.name, self.signature, args, kwargs, self.ignore)
-        return self.safe.task(key, self.name, fingerprint, self.policy)
+        fingerprint = fingerprint_call(self.name, self.signature, args, kwargs, self.ignore)
+        return self.safe.build_task(key, self.name, fingerprint, self.policy)
 
     # Running it -----------------------------------------------------------------------------
 
@@ -99,16 +99,16 @@ class FencedTask:
         on the background loop. Raises InProgress while another worker is at it."""
         if self.is_async:
             return wait_for(self.arun(delivery, args, kwargs, context))
-        task, work = self._call(delivery, args, kwargs, context)
-        aside = stepping_aside(task.key.id(task.namespace))
+        task, work = self._prepare_call(delivery, args, kwargs, context)
+        aside = release_for_own_sender(task.key.id(task.namespace))
         if aside is not None:
             self.safe.execute(aside)
-        for pause in PAUSES:
+        for pause in BUSY_PAUSES_SECONDS:
             try:
-                return self.result(self._guarded(task, work))
+                return self.result(self._run_guarded(task, work))
             except InProgress:
                 time.sleep(pause)
-        return self.result(self._guarded(task, work))
+        return self.result(self._run_guarded(task, work))
 
     async def arun(self, delivery: str, args: tuple[Any, ...], kwargs: dict[str, Any], context: Any = None) -> Any:
         """The same on an event loop; a plain function runs in a thread."""
@@ -116,53 +116,53 @@ class FencedTask:
 
         if not self.is_async:
             return await asyncio.to_thread(self.run, delivery, args, kwargs, context)
-        task, work = self._call(delivery, args, kwargs, context)
-        aside = stepping_aside(task.key.id(task.namespace))
+        task, work = self._prepare_call(delivery, args, kwargs, context)
+        aside = release_for_own_sender(task.key.id(task.namespace))
         if aside is not None:
             await self.safe.aexecute(aside)
-        for pause in PAUSES:
+        for pause in BUSY_PAUSES_SECONDS:
             try:
-                return self.result(await self._aguarded(task, work))
+                return self.result(await self._arun_guarded(task, work))
             except InProgress:
                 await asyncio.sleep(pause)
-        return self.result(await self._aguarded(task, work))
+        return self.result(await self._arun_guarded(task, work))
 
     @property
     def is_async(self) -> bool:
         return inspect.iscoroutinefunction(self.function)
 
-    def _call(
+    def _prepare_call(
         self, delivery: str, args: tuple[Any, ...], kwargs: dict[str, Any], context: Any
     ) -> tuple[Task, GuardedCall]:
         id = self.key_of(args, kwargs) if self.template is not None else job_id(delivery)
-        given = arguments.bound(self.signature, args, kwargs)
-        return self.prepared(id, args, kwargs), GuardedCall(self, id, given, context)
+        given = arguments.bind_arguments(self.signature, args, kwargs)
+        return self.build_task(id, args, kwargs), GuardedCall(self, id, given, context)
 
-    def _guarded(self, task: Task, work: GuardedCall) -> Ended:
+    def _run_guarded(self, task: Task, work: GuardedCall) -> Ended:
         if self.tx is None:
             try:
                 return self.safe.guard(task, work)
-            except Deadly:
-                return self.safe.guard(last(task), work.last())
+            except AttemptsExhausted:
+                return self.safe.guard(without_rerun(task), work.without_limit())
             except OutcomeUnknown as unknown:
-                raise self._explained(unknown) from None
+                raise self._explain_unknown(unknown) from None
         from retrysafe.transactions.run import perform
 
         return perform(self.safe, task, self.tx, work)
 
-    async def _aguarded(self, task: Task, work: GuardedCall) -> Ended:
+    async def _arun_guarded(self, task: Task, work: GuardedCall) -> Ended:
         if self.tx is None:
             try:
                 return await self.safe.aguard(task, work)
-            except Deadly:
-                return await self.safe.aguard(last(task), work.last())
+            except AttemptsExhausted:
+                return await self.safe.aguard(without_rerun(task), work.without_limit())
             except OutcomeUnknown as unknown:
-                raise self._explained(unknown) from None
+                raise self._explain_unknown(unknown) from None
         from retrysafe.transactions.run import aperform
 
         return await aperform(self.safe, task, self.tx, work)
 
-    def _explained(self, unknown: OutcomeUnknown) -> OutcomeUnknown:
+    def _explain_unknown(self, unknown: OutcomeUnknown) -> OutcomeUnknown:
         if self.policy.abandoned == "rerun":
             unknown.add_note(
                 f"retrysafe: {self.name} is begun again when its worker dies, but not for ever: after max_attempts="
@@ -172,19 +172,19 @@ class FencedTask:
         return unknown
 
     def result(self, ended: Ended) -> Any:
-        return self.read(ended.answer, ended.record.id) if ended.replayed else ended.result
+        return self.decode_answer(ended.answer, ended.record.id) if ended.replayed else ended.result
 
-    def read(self, answer: Answer, record_id: bytes) -> Any:
+    def decode_answer(self, answer: Answer, record_id: bytes) -> Any:
         """The result a stored answer stands for. Raises StoredFailure where the failure was the result."""
-        if answer.status == codecs.RAISED:
-            told = codecs.read_back(JsonCodec(), answer, record_id)
+        if answer.status == codecs.RAISED_STATUS:
+            told = codecs.decode_answer(JsonCodec(), answer, record_id)
             raise StoredFailure(self.name, told["type"], told["message"])
-        return codecs.read_back(self.codec, answer, record_id)
+        return codecs.decode_answer(self.codec, answer, record_id)
 
 
-def last(task: Task) -> Task:
+def without_rerun(task: Task) -> Task:
     """The same job, claimed so that it is not begun again if this worker dies too."""
-    return replace(task, policy=task.policy.but(abandoned="uncertain"))
+    return replace(task, policy=task.policy.replace(abandoned="uncertain"))
 
 
 class GuardedCall:
@@ -199,7 +199,7 @@ class GuardedCall:
         self._context = context
         self._limit = task.max_attempts if task.policy.abandoned == "rerun" else None
 
-    def last(self) -> GuardedCall:
+    def without_limit(self) -> GuardedCall:
         """Without a limit: it was seen to."""
         same = GuardedCall(self._task, self._id, self._given, self._context)
         same._limit = None
@@ -209,43 +209,43 @@ class GuardedCall:
         """The guard gives its record, a transaction its handle."""
         record = given if isinstance(given, Record) else None
         if record is not None and self._limit is not None and record.attempt > self._limit:
-            raise Deadly(f"this is attempt {record.attempt} of {self._id}")
+            raise AttemptsExhausted(f"this is attempt {record.attempt} of {self._id}")
         job = RunningJob(self._id, self._task.name, record.attempt if record else 0, record.run if record else b"")
-        call = self._placed(given)
+        call = self._bind_arguments(given)
         if self._task.is_async:
-            return self._awaited(job, call)
-        with running(job):
+            return self._await_function(job, call)
+        with set_current_job(job):
             return self._task.function(*call.args, **call.kwargs)
 
-    async def _awaited(self, job: RunningJob, call: inspect.BoundArguments) -> Any:
-        with running(job):
+    async def _await_function(self, job: RunningJob, call: inspect.BoundArguments) -> Any:
+        with set_current_job(job):
             return await self._task.function(*call.args, **call.kwargs)
 
-    def _placed(self, handle: Any) -> inspect.BoundArguments:
+    def _bind_arguments(self, handle: Any) -> inspect.BoundArguments:
         """The job's arguments with the queue's context and the transaction in their places."""
         full = inspect.signature(self._task.function)
         given = dict(self._given)
         if self._task.context:
             given[next(iter(full.parameters))] = self._context
         if self._task.tx is not None:
-            given[TX] = handle
+            given[TX_ARGUMENT] = handle
         return inspect.BoundArguments(full, {name: given[name] for name in full.parameters if name in given})
 
     def answer(self, result: Any) -> Answer:
         try:
-            return codecs.returned(self._task.codec, result)
+            return codecs.encode_result(self._task.codec, result)
         except Exception as error:  # whatever a codec raises: the work is done and must not be done again
             lost = self._task.tx is not None
             raise Unstorable(ResultNotStorable(self._task.name, str(error), rolled_back=lost)) from error
 
     def failure(self, error: Exception) -> Answer:
-        return codecs.raised(error)
+        return codecs.encode_exception(error)
 
 
 # Declaring one ------------------------------------------------------------------------------------
 
 
-def declare(
+def declare_task(
     safe: RetrySafe,
     scope: str,
     function: Callable[..., Any],
@@ -265,26 +265,28 @@ def declare(
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise UsageError(f"{function.__qualname__} is a generator, which no queue can run once: return a list")
     shown = signature_of(function, context=context, tx=tx is not None, task=name)
-    ignored = checked_names("ignore", ignore, shown, name)
+    ignored = check_names("ignore", ignore, shown, name)
     template = Template.parse(key) if key else None
     if template is not None:
-        checked_names("key", template.fields, shown, name)
-    limit = checked_limit(max_attempts, name)
-    chosen = policy if repeatable else policy.but(abandoned="uncertain")
+        check_names("key", template.fields, shown, name)
+    limit = check_limit(max_attempts, name)
+    chosen = policy if repeatable else policy.replace(abandoned="uncertain")
     if chosen.failures != "release":
-        chosen = chosen.but(failures=functools.partial(_final, chosen, (*control, Deadly)))
+        chosen = chosen.replace(failures=functools.partial(_is_final, chosen, (*control, AttemptsExhausted)))
     return FencedTask(
         safe, scope, name, function, shown, chosen, codec or JsonCodec(), template, ignored, tx, context, limit
     )
 
 
-def checked_limit(limit: object, task: str) -> int | None:
+def check_limit(limit: object, task: str) -> int | None:
     if limit is None or (isinstance(limit, int) and not isinstance(limit, bool) and limit >= 1):
         return limit
     raise UsageError(f"{task}: max_attempts={limit!r}: give a whole number, 1 or more, or None for no limit")
 
 
-def _final(policy: Policy, control: tuple[type[BaseException], ...], status: int, error: BaseException | None) -> bool:
+def _is_final(
+    policy: Policy, control: tuple[type[BaseException], ...], status: int, error: BaseException | None
+) -> bool:
     return not isinstance(error, control) and policy.final(status, error)
 
 
@@ -298,6 +300,6 @@ def signature_of(function: Callable[..., Any], *, context: bool, tx: bool, task:
         full = full.replace(parameters=parameters[1:])
     if not tx:
         return full
-    if TX not in full.parameters or full.parameters[TX].kind is inspect.Parameter.POSITIONAL_ONLY:
+    if TX_ARGUMENT not in full.parameters or full.parameters[TX_ARGUMENT].kind is inspect.Parameter.POSITIONAL_ONLY:
         raise UsageError(f"{task} was declared with tx=, but its function has no argument named 'tx'")
-    return without(full, TX, task)
+    return drop_parameter(full, TX_ARGUMENT, task)

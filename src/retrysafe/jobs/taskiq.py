@@ -30,61 +30,61 @@ from taskiq_dependencies.dependency import Dependency
 
 from retrysafe.engine.bridge import wait_for
 from retrysafe.errors import InProgress, UsageError
-from retrysafe.jobs.enqueueing import Message
-from retrysafe.jobs.fence import Fence
-from retrysafe.jobs.later import later
+from retrysafe.jobs.busy_delay import compute_busy_delay
+from retrysafe.jobs.enqueue_flow import Message
+from retrysafe.jobs.queue_adapter import QueueAdapter
 from retrysafe.jobs.retention import Setting
 from retrysafe.jobs.task import FencedTask
 
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
 
-LONGEST_HOLD = 2.0
+MAX_BUSY_HOLD_SECONDS = 2.0
 """Seconds a busy job stays with its worker before it goes back to the queue: brokers here have no delays."""
 
-LABELS = {"countdown": "delay", "queue": "queue_name", "priority": "priority"}
+OPTION_LABELS = {"countdown": "delay", "queue": "queue_name", "priority": "priority"}
 """What brokers call it."""
 
-_delivered: ContextVar[TaskiqMessage | None] = ContextVar("retrysafe_taskiq_message", default=None)
+_current_message: ContextVar[TaskiqMessage | None] = ContextVar("retrysafe_taskiq_message", default=None)
 
 
-class Deliveries(TaskiqMiddleware):
+class DeliveryTracker(TaskiqMiddleware):
     """Notes which message is being executed, for the task's body to find, and on which loop the broker was started."""
 
-    _home: tuple[int, asyncio.AbstractEventLoop] | None = None
+    _started_on: tuple[int, asyncio.AbstractEventLoop] | None = None
 
     def startup(self) -> None:
-        self._home = (os.getpid(), asyncio.get_running_loop())
+        self._started_on = (os.getpid(), asyncio.get_running_loop())
 
     def shutdown(self) -> None:
-        self._home = None
+        self._started_on = None
 
-    def loop(self) -> asyncio.AbstractEventLoop | None:
+    def broker_loop(self) -> asyncio.AbstractEventLoop | None:
         """The broker's loop, while it runs. A fork leaves it behind in the parent."""
-        if self._home is None or self._home[0] != os.getpid() or not self._home[1].is_running():
+        if self._started_on is None or self._started_on[0] != os.getpid() or not self._started_on[1].is_running():
             return None
-        return self._home[1]
+        return self._started_on[1]
 
     def pre_execute(self, message: TaskiqMessage) -> TaskiqMessage:
-        _delivered.set(message)
+        _current_message.set(message)
         return message
 
 
-class TaskiqJobs(Fence):
+class TaskiqJobs(QueueAdapter):
     queue = "Taskiq"
     control: ClassVar[tuple[type[BaseException], ...]] = (NoResultError, TaskRejectedError)
 
     def __init__(self, safe: RetrySafe, broker: AsyncBroker, **options: Any) -> None:
         super().__init__(safe, **options)
         self.broker = broker
-        self._deliveries = Deliveries()
+        self._deliveries = DeliveryTracker()
         self._starting = threading.Lock()
         broker.add_middlewares(self._deliveries)
 
     def register(self, fenced: FencedTask, options: dict[str, Any]) -> Any:
-        return self.broker.task(task_name=fenced.name, **options)(self._body(fenced))
+        return self.broker.task(task_name=fenced.name, **options)(self._wrap_task(fenced))
 
-    def injected(self, function: Callable[..., Any]) -> tuple[str, ...]:
+    def injected_arguments(self, function: Callable[..., Any]) -> tuple[str, ...]:
         parameters = inspect.signature(function).parameters.values()
         return tuple(each.name for each in parameters if isinstance(each.default, Dependency))
 
@@ -92,18 +92,18 @@ class TaskiqJobs(Fence):
         return str(getattr(task, "task_name", "")) or super().name_of(task)
 
     def send(self, message: Message) -> Any:
-        loop = self._home()
+        loop = self._find_broker_loop()
         if loop is running_loop():
             raise UsageError("enqueue() blocks the event loop that the broker would send on: await aenqueue() instead")
         return asyncio.run_coroutine_threadsafe(self.asend(message), loop).result()
 
-    def _home(self) -> asyncio.AbstractEventLoop:
+    def _find_broker_loop(self) -> asyncio.AbstractEventLoop:
         """The loop the broker was started on. Brokers of RabbitMQ refuse to send before they are started."""
         with self._starting:
-            loop = self._deliveries.loop()
-            return loop if loop is not None else wait_for(self._started())
+            loop = self._deliveries.broker_loop()
+            return loop if loop is not None else wait_for(self._start_broker())
 
-    async def _started(self) -> asyncio.AbstractEventLoop:
+    async def _start_broker(self) -> asyncio.AbstractEventLoop:
         try:
             await self.broker.startup()
         except BaseException:
@@ -115,17 +115,17 @@ class TaskiqJobs(Fence):
         task = self.broker.find_task(message.task)
         assert task is not None, "declared with this broker"
         names = labels_of(self.broker)
-        labels = {names[option]: value for option, value in message.delivery.given().items()}
+        labels = {names[option]: value for option, value in message.delivery.given_options().items()}
         return await task.kicker().with_labels(**labels).with_task_id(message.id).kiq(*message.args, **message.kwargs)
 
-    def cannot(self) -> dict[str, str]:
+    def unsupported_options(self) -> dict[str, str]:
         """Brokers read the labels they know, and say nothing of the others."""
         broker, kind = self.broker, type(self.broker)
         if kind.__module__.startswith("taskiq_redis"):
             return dict.fromkeys(("countdown", "priority"), f"{kind.__name__} has none; use AioPikaBroker")
         if not kind.__module__.startswith("taskiq_aio_pika"):
             why = f"nothing is known of {kind.__name__}; give the task labels that it reads: task(label=…)"
-            return dict.fromkeys(LABELS, why)
+            return dict.fromkeys(OPTION_LABELS, why)
         found, queues = {}, getattr(broker, "_task_queues", [])
         if not (getattr(broker, "_delay_queue", None) or getattr(broker, "_delayed_message_exchange_plugin", False)):
             found["countdown"] = "give AioPikaBroker a delay_queue, or the plugin for delays"
@@ -149,12 +149,12 @@ class TaskiqJobs(Fence):
             found.append(Setting("result_ex_time", "keeps", float(kept), "RedisAsyncResultBackend(result_ex_time=…)"))
         return found
 
-    def _body(self, fenced: FencedTask) -> Callable[..., Any]:
+    def _wrap_task(self, fenced: FencedTask) -> Callable[..., Any]:
         """What Taskiq calls: in a worker the fence, called directly the function itself."""
 
         @functools.wraps(fenced.function)
         async def run(*args: Any, **kwargs: Any) -> Any:
-            message = _delivered.get()
+            message = _current_message.get()
             if message is None:
                 if fenced.template is not None:
                     return await fenced.arun("", args, kwargs)
@@ -163,7 +163,7 @@ class TaskiqJobs(Fence):
             try:
                 return await fenced.arun(message.task_id, args, kwargs, message)
             except InProgress as busy:
-                await asyncio.sleep(min(later(busy), LONGEST_HOLD))
+                await asyncio.sleep(min(compute_busy_delay(busy), MAX_BUSY_HOLD_SECONDS))
                 return await Context(message, self.broker).requeue()
 
         run.__signature__ = fenced.signature  # type: ignore[attr-defined]  # what Taskiq parses arguments by
@@ -176,7 +176,10 @@ class TaskiqJobs(Fence):
 def labels_of(broker: AsyncBroker) -> dict[str, str]:
     """What a broker calls them: AioPikaBroker lets one choose."""
     chosen = {"queue": "_label_for_routing", "priority": "_label_for_priority"}
-    return {**LABELS, **{option: getattr(broker, name, LABELS[option]) for option, name in chosen.items()}}
+    return {
+        **OPTION_LABELS,
+        **{option: getattr(broker, name, OPTION_LABELS[option]) for option, name in chosen.items()},
+    }
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from retrysafe.operations.accepting import Accepted
 from retrysafe.operations.endings import Stop, Undo
 from retrysafe.operations.failures import StepFailed
 from retrysafe.operations.operation import Operation
+from retrysafe.operations.submission import Accepted
 from retrysafe.transactions.staging import stage
 
 __all__ = ["Accepted", "Operation", "StepFailed", "Stop", "Undo", "stage"]

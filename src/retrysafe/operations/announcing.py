@@ -9,8 +9,9 @@ call under another key. So that commit names the step it is the intent of:
   process so far. A step that was not foreseen is announced by a commit of its own before it is sent: so it is in the
   first run of a process, and where a body does not always go the same way.
 
-Other code that finds an announcement comes to that step at that place, or refuses. Processes of the release before do
-not know it: they leave it out when they write the journal, and do not see it in a run's number.
+Other code that finds an announcement comes to that step, or refuses (open_steps.py): at that place, or, where each
+step's own calls are numbered, at any later one. Processes of the release before do not know it: they leave it out when
+they write the journal, and do not see it in a run's number.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ SIZE = 64
 """Entries to a block: a commit puts up to so many texts together anew, and joins one text for each block before."""
 
 
-class Entry(Protocol):
+class BlockEntry(Protocol):
     """What is needed of an entry of the journal."""
 
     @property
@@ -25,7 +25,7 @@ class Entry(Protocol):
     def state(self) -> str: ...
     @property
     def given(self) -> str: ...
-    def text(self) -> str: ...
+    def encode(self) -> str: ...
 
 
 class Words(NamedTuple):
@@ -51,15 +51,15 @@ Blocks = tuple[Block | None, ...]
 """One for each full block, None where it was not made yet or where an entry has changed since."""
 
 
-def put_into_words(entries: Sequence[Entry]) -> Words:
+def put_into_words(entries: Sequence[BlockEntry]) -> Words:
     givens = [entry.given for entry in entries]
-    texts = ",".join([entry.text() for entry in entries])
+    texts = ",".join([entry.encode() for entry in entries])
     if not any(givens):
         return Words(texts, ",".join(['""'] * len(givens)), False)
     return Words(texts, json.dumps(givens, separators=(",", ":"))[1:-1], True)
 
 
-def fill(blocks: Blocks, entries: Sequence[Entry]) -> Blocks:
+def fill(blocks: Blocks, entries: Sequence[BlockEntry]) -> Blocks:
     """The same with every full block made."""
     full = len(entries) // SIZE
     if len(blocks) == full and None not in blocks:
@@ -68,7 +68,7 @@ def fill(blocks: Blocks, entries: Sequence[Entry]) -> Blocks:
     return tuple(block or _make(entries[at * SIZE : (at + 1) * SIZE]) for at, block in enumerate(known))
 
 
-def _make(entries: Sequence[Entry]) -> Block:
+def _make(entries: Sequence[BlockEntry]) -> Block:
     calls, states = Counter(entry.step for entry in entries), Counter(entry.state for entry in entries)
     return Block(put_into_words(entries), calls, states)
 
@@ -79,7 +79,7 @@ def forget(blocks: Blocks, place: int) -> Blocks:
     return blocks if at >= len(blocks) else (*blocks[:at], None, *blocks[at + 1 :])
 
 
-def write(blocks: Blocks, entries: Sequence[Entry]) -> Words:
+def write(blocks: Blocks, entries: Sequence[BlockEntry]) -> Words:
     """All entries. Every full block is there."""
     rest = entries[len(blocks) * SIZE :]
     parts = [block.words for block in blocks if block is not None]
@@ -88,14 +88,14 @@ def write(blocks: Blocks, entries: Sequence[Entry]) -> Words:
     return Words(texts, givens, any(part.given for part in parts))
 
 
-def count_calls(blocks: Blocks, entries: Sequence[Entry], step: str, place: int) -> int:
+def count_calls(blocks: Blocks, entries: Sequence[BlockEntry], step: str, place: int) -> int:
     """How many of the entries before this place are of this step. Every full block is there."""
     at = min(place // SIZE, len(blocks))
     before = sum(block.calls.get(step, 0) for block in blocks[:at] if block is not None)
     return before + sum(entry.step == step for entry in entries[at * SIZE : place])
 
 
-def count_states(blocks: Blocks, entries: Sequence[Entry], states: Collection[str]) -> int:
+def count_states(blocks: Blocks, entries: Sequence[BlockEntry], states: Collection[str]) -> int:
     """How many entries are in one of these states. Every full block is there."""
     before = sum(block.states.get(state, 0) for block in blocks if block is not None for state in states)
     return before + sum(entry.state in states for entry in entries[len(blocks) * SIZE :])

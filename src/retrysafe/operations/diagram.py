@@ -11,25 +11,25 @@ from typing import Protocol
 from retrysafe.operations.steps import DAY, Step
 
 
-class Drawn(Protocol):
+class Diagrammable(Protocol):
     @property
     def target(self) -> str: ...
     @property
     def steps(self) -> dict[str, Step]: ...
 
 
-def diagram(operation: Drawn) -> str:
+def draw_diagram(operation: Diagrammable) -> str:
     """Boxes are local steps (one transaction each), rounded ones are calls to other systems."""
-    lines = ["flowchart TD", f'    start(["{text(operation.target)}"])']
+    lines = ["flowchart TD", f'    start(["{escape_text(operation.target)}"])']
     before = "start"
     for number, step in enumerate(operation.steps.values(), 1):
         name = f"s{number}"
-        lines.append(f"    {name}{shape(step)}")
+        lines.append(f"    {name}{format_node(step)}")
         lines.append(f"    {before} --> {name}")
         if step.undo is not None:
-            lines.append(f'    {name} -. "undo" .-> u{number}["{text(step.undo.__name__)}"]')
+            lines.append(f'    {name} -. "undo" .-> u{number}["{escape_text(step.undo.__name__)}"]')
         if step.find is not None:
-            lines.append(f'    {name} -. "ask" .-> f{number}(["{text(step.find.__name__)}"])')
+            lines.append(f'    {name} -. "ask" .-> f{number}(["{escape_text(step.find.__name__)}"])')
         before = name
     lines += ['    done(["answer"])', f"    {before} --> done"]
     once = [f"s{number}" for number, step in enumerate(operation.steps.values(), 1) if not step.repeatable]
@@ -38,12 +38,12 @@ def diagram(operation: Drawn) -> str:
     return "\n".join(lines)
 
 
-def shape(step: Step) -> str:
-    words = f"{text(step.name)}<br/>{describe(step)}"
+def format_node(step: Step) -> str:
+    words = f"{escape_text(step.name)}<br/>{describe_step(step)}"
     return f'["{words}"]' if step.kind == "local" else f'("{words}")'
 
 
-def describe(step: Step) -> str:
+def describe_step(step: Step) -> str:
     if step.kind == "local":
         return "local: one transaction"
     if not step.repeatable:
@@ -52,6 +52,6 @@ def describe(step: Step) -> str:
     return f"foreign: {step.timeout:g} s, key lives {life}"
 
 
-def text(name: str) -> str:
+def escape_text(name: str) -> str:
     """A name that cannot break out of its quotes."""
     return re.sub(r"[^\w .@:-]", lambda match: f"#{ord(match.group())};", name)

@@ -7,7 +7,7 @@ from typing import Any
 from retrysafe.core.records import Answer
 
 
-class Ending(Exception):
+class OperationEnding(Exception):
     """Raised by the user, inside a step or the body."""
 
     def __init__(self, status: int, body: Any = b"", **headers: str) -> None:
@@ -15,9 +15,9 @@ class Ending(Exception):
         super().__init__(f"{type(self).__name__}({status})")
 
 
-class Stop(Ending):
+class Stop(OperationEnding):
     """This is the answer, and what was done stays done: a declined card is an answer."""
 
 
-class Undo(Ending):
+class Undo(OperationEnding):
     """Undo every step that began, in reverse, and then give this answer."""

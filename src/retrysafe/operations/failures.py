@@ -19,7 +19,7 @@ class StepFailed(RetrySafeError):
         super().__init__(f"step {step!r} failed: {why}; catch it only to go on without this step")
 
 
-class Unknown(RetrySafeError):
+class StepOutcomeUnknown(RetrySafeError):
     """A step has no known outcome, and may not be sent again to find out. `undoable` where its undo may answer that."""
 
     anchor = "outcome-unknown"
@@ -30,10 +30,18 @@ class Unknown(RetrySafeError):
         super().__init__(f"step {step!r} is not sent again: {why}")
 
 
-class Unopened(Exception):
+class StepReached(Exception):
+    """The body came to a step while it is only asked which one comes next (retracing.py). Nothing was sent."""
+
+    def __init__(self, step: str) -> None:
+        self.step = step
+        super().__init__(f"step {step!r} was reached")
+
+
+class TransactionNotOpened(Exception):
     """No transaction of the user's could be opened: the step was not even called."""
 
 
-def told(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """An error in one line, for the journal."""
     return f"{type(error).__name__}: {error}"[:500]

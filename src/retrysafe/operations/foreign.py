@@ -4,123 +4,127 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from retrysafe.core.times import micros
+from retrysafe.core.times import duration_to_micros
 from retrysafe.engine import typed
-from retrysafe.engine.effects import Call, Flow, Pause
+from retrysafe.engine.effects import CallFunction, Flow, FlowPause
 from retrysafe.errors import LeaseLost, ResultNotStorable, UsageError
-from retrysafe.operations.endings import Ending
-from retrysafe.operations.failures import StepFailed, Unknown, told
-from retrysafe.operations.journal import Entry
-from retrysafe.operations.run import KEY_MARGIN, Run, announce, commit, pauses
+from retrysafe.operations.endings import OperationEnding
+from retrysafe.operations.failures import StepFailed, StepOutcomeUnknown, format_error
+from retrysafe.operations.journal import StepEntry
+from retrysafe.operations.run import KEY_MARGIN_SECONDS, OperationRun, announce, commit_journal, retry_delays
 from retrysafe.operations.steps import Step
 
 
-def foreign(run: Run, step: Step, place: int, known: Entry | None, given: dict[str, Any]) -> Flow[Any]:
+def run_foreign_step(
+    run: OperationRun, step: Step, place: int, known: StepEntry | None, given: dict[str, Any]
+) -> Flow[Any]:
     if known is not None and known.state == "done":
-        return run.read_back(step, known)
+        return run.read_result(step, known)
     yield from announce(run, step)
-    args = step.dump_args(given, sealed=run.ground.sealer.active)
-    begun = Entry(step.name, "begun", args, "", run.sent_since(place, known), given=run.given)
+    args = step.dump_args(given, sealed=run.tx_binding.sealer.active)
+    begun = StepEntry(step.name, "begun", args, "", run.first_sent_time(step, place, known), given=run.given)
     if step.repeatable:
         run.journal = run.journal.with_entry(place, begun)
         result = yield from send_repeatably(run, step, place, given, begun.at)
     else:
         result = yield from send_once(run, step, place, given, begun, asked_before=known is not None)
-    text, result = stored(run, step, result)
-    done = begun.but(state="done", result=text)
+    text, result = dump_result(run, step, result)
+    done = begun.replace(state="done", result=text)
     run.journal, run.dirty = run.journal.with_entry(place, done), True
     if not step.repeatable:
-        yield from commit(run, run.journal)  # it cannot be asked for again: keep it at once
+        yield from commit_journal(run, run.journal)  # it cannot be asked for again: keep it at once
     return result
 
 
-def stored(run: Run, step: Step, result: Any) -> tuple[str, Any]:
+def dump_result(run: OperationRun, step: Step, result: Any) -> tuple[str, Any]:
     """A result as text, and as it is read back: what a later attempt gets, this one gets too."""
     try:
-        text = typed.dump(result, typed.kept_if(run.ground.sealer.active))
+        text = typed.dump(result, typed.secrets_rule(run.tx_binding.sealer.active))
         return text, typed.load(text, step.returns)
     except Exception as error:  # whatever the type's own constructor raises, among others
         raise ResultNotStorable(f"step {step.name!r}", str(error)) from error
 
 
-def send_repeatably(run: Run, step: Step, place: int, given: dict[str, Any], since: int) -> Flow[Any]:
+def send_repeatably(run: OperationRun, step: Step, place: int, given: dict[str, Any], since: int) -> Flow[Any]:
     """The same key again, a bounded number of times, and only while the other system still knows it (I17)."""
-    key = run.key(step, place)
+    key = run.derive_key(step, place)
     failure: BaseException = TimeoutError(f"its key may be older than key_life={step.key_life:.0f} s")
     final = False
-    for pause in (*pauses(step.tries, step.backoff), None):
-        if not usable(run, step, since):
+    for pause in (*retry_delays(step.tries, step.backoff), None):
+        if not is_key_usable(run, step, since):
             break
-        if step.deadline is not None and run.latest() - since >= micros(step.deadline):
+        if step.deadline is not None and run.latest_time() - since >= duration_to_micros(step.deadline):
             failure, final = TimeoutError(f"its deadline of {step.deadline:g} s is over"), True
             break
         try:
-            return (yield Call(lambda: step.function(**given, key=key), step.timeout))
-        except (Ending, LeaseLost, UsageError):
+            return (yield CallFunction(lambda: step.function(**given, key=key), step.timeout))
+        except (OperationEnding, LeaseLost, UsageError):
             raise
         except Exception as error:
             failure, final = error, isinstance(error, step.final)
         if final:
             break
         if pause is not None:
-            yield Pause(run.record.id, pause)
-    found = yield from ask(step, given, key)
-    if found is not None and not isinstance(found, NotTold):
+            yield FlowPause(run.record.id, pause)
+    found = yield from find_outcome(step, given, key)
+    if found is not None and not isinstance(found, FindFailed):
         return found
-    if not usable(run, step, since):
-        raise Unknown(step.name, told(failure), undoable=True) from failure
-    raise StepFailed(step.name, told(failure), final=final) from failure
+    if not is_key_usable(run, step, since):
+        raise StepOutcomeUnknown(step.name, format_error(failure), undoable=True) from failure
+    raise StepFailed(step.name, format_error(failure), final=final) from failure
 
 
 def send_once(
-    run: Run, step: Step, place: int, given: dict[str, Any], begun: Entry, *, asked_before: bool
+    run: OperationRun, step: Step, place: int, given: dict[str, Any], begun: StepEntry, *, asked_before: bool
 ) -> Flow[Any]:
     """A call that must not be repeated: the intent is committed first, and afterwards only `find` can tell (I18).
 
     A record with such an intent is only ever given out again by a person who says that it did not happen: a lapse
     makes it uncertain, and so does every failure. So an intent found here is leave to send, once more and once.
     """
-    key = run.key(step, place)
+    key = run.derive_key(step, place)
     if asked_before:
-        found = yield from ask(step, given, key)
-        if isinstance(found, NotTold):
-            why = f"it may have been sent before, and `find` failed with {told(found.error)}"
-            raise Unknown(step.name, why, undoable=False) from found.error
+        found = yield from find_outcome(step, given, key)
+        if isinstance(found, FindFailed):
+            why = f"it may have been sent before, and `find` failed with {format_error(found.error)}"
+            raise StepOutcomeUnknown(step.name, why, undoable=False) from found.error
         if found is not None:
             return found
-    yield from commit(run, run.journal.with_entry(place, begun), on_lapse="uncertain")
+    yield from commit_journal(run, run.journal.with_entry(place, begun), on_lapse="uncertain")
     try:
-        return (yield Call(lambda: step.function(**given, key=key), step.timeout))
-    except (Ending, LeaseLost):
+        return (yield CallFunction(lambda: step.function(**given, key=key), step.timeout))
+    except (OperationEnding, LeaseLost):
         raise
     except Exception as error:
         failure = error
-    found = yield from ask(step, given, key)
-    if found is not None and not isinstance(found, NotTold):
+    found = yield from find_outcome(step, given, key)
+    if found is not None and not isinstance(found, FindFailed):
         return found
-    raise Unknown(step.name, f"it may not be repeated, and failed with {told(failure)}", undoable=False) from failure
+    raise StepOutcomeUnknown(
+        step.name, f"it may not be repeated, and failed with {format_error(failure)}", undoable=False
+    ) from failure
 
 
-class NotTold(NamedTuple):
+class FindFailed(NamedTuple):
     """`find` failed: whether it happened is as unknown as before."""
 
     error: Exception
 
 
-def ask(step: Step, given: dict[str, Any], key: str) -> Flow[Any]:
+def find_outcome(step: Step, given: dict[str, Any], key: str) -> Flow[Any]:
     """Ask the other system whether it happened; None when it did not, or when nobody can be asked."""
     if step.find is None:
         return None
     find = step.find
     try:
-        return (yield Call(lambda: find(**given, key=key), step.timeout))
-    except (Ending, LeaseLost):
+        return (yield CallFunction(lambda: find(**given, key=key), step.timeout))
+    except (OperationEnding, LeaseLost):
         raise
     except Exception as error:
-        return NotTold(error)
+        return FindFailed(error)
 
 
-def usable(run: Run, step: Step, since: int) -> bool:
+def is_key_usable(run: OperationRun, step: Step, since: int) -> bool:
     """Whether the other system surely still knows our key: it may have seen it first at `since`."""
-    margin = min(KEY_MARGIN, step.key_life / 10)
-    return run.latest() - since < micros(step.key_life - margin)
+    margin = min(KEY_MARGIN_SECONDS, step.key_life / 10)
+    return run.latest_time() - since < duration_to_micros(step.key_life - margin)

@@ -33,7 +33,7 @@ refuses the journal: another key would be another charge."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StepEntry:
     """One call of one step. `args` and `result` are typed.dump texts."""
 
     step: str
@@ -49,23 +49,23 @@ class Entry:
     """A digest of what it was called with (essence.py); empty where that is not known."""
     _text: str = field(default="", compare=False, repr=False)
 
-    def text(self) -> str:
+    def encode(self) -> str:
         """Its form in the journal. Made once: with every commit all entries are written."""
         if not self._text:
             parts = [self.step, self.state, self.args, self.result, self.at, self.error, self.undo_at]
             object.__setattr__(self, "_text", json.dumps(parts, separators=(",", ":")))
         return self._text
 
-    def but(self, **changes: Any) -> Entry:
+    def replace(self, **changes: Any) -> StepEntry:
         """The same entry, changed."""
         return replace(self, _text="", **changes)
 
 
 @dataclass(frozen=True, slots=True)
-class Journal:
+class OperationJournal:
     """All entries, and the answer that waits at the end of the undoing if there is any."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[StepEntry, ...] = ()
     undoing: Answer | None = None
     cause: str = ""
     """Why it was undone or given up, in the words of the error: here, where a key ring covers it."""
@@ -82,15 +82,17 @@ class Journal:
     announced: str = ""
     """The one step that may have happened after the entries without a trace (announcing.py). Empty: none, or nobody
     says."""
+    unmet: tuple[str, ...] = ()
+    """Steps that attempts before may have sent, and no later one has come to (open_steps.py). Only by BY_CALL."""
     _blocks: Blocks = field(default=(), init=False, compare=False, repr=False)
     """Kept words of the entries (blocks.py). `replace` does not take them over; `but` and `with_entry` do."""
 
-    def but(self, **changes: Any) -> Journal:
+    def but(self, **changes: Any) -> OperationJournal:
         """The same journal with the same entries, and something else changed."""
         assert "entries" not in changes, "entries are changed by with_entry, or by replace"
         return replace(self, **changes)._knowing(self._blocks)
 
-    def _knowing(self, kept: Blocks) -> Journal:
+    def _knowing(self, kept: Blocks) -> OperationJournal:
         object.__setattr__(self, "_blocks", kept)
         return self
 
@@ -99,21 +101,21 @@ class Journal:
         self._knowing(blocks.fill(self._blocks, self.entries))
         return self._blocks
 
-    def all_told(self, attempt: int) -> bool:
+    def is_fully_recorded(self, attempt: int) -> bool:
         """Whether this attempt, and with it every one before, left nothing untold."""
         return 0 < attempt == self.left
 
-    def failures(self, attempts: int) -> int:
+    def count_failures(self, attempts: int) -> int:
         """How many of so many attempts failed: those that said so, and those that died."""
         return self.failed + max(0, attempts - self.counted)
 
-    def number(self, step: str, place: int) -> int:
+    def call_number(self, step: str, place: int) -> int:
         """What the keys, receipts and jobs of a call are told apart by."""
         if self.rule == BY_PLACE:
             return place
         return blocks.count_calls(self.filled(), self.entries, step, place)
 
-    def with_entry(self, place: int, entry: Entry) -> Journal:
+    def with_entry(self, place: int, entry: StepEntry) -> OperationJournal:
         """The entry at its place: replaced if it is there, appended if it is the next."""
         assert place <= len(self.entries), "a step's place is the number of steps before it"
         announced = self.announced if place < len(self.entries) else ""
@@ -131,13 +133,15 @@ class Journal:
         whole |= {name: getattr(self, name) for name in _COUNTS if getattr(self, name)}
         if self.announced:
             whole["announced"] = self.announced
+        if self.unmet:
+            whole["unmet"] = self.unmet
         entries = blocks.write(self.filled(), self.entries)
         rest = json.dumps(whole, separators=(",", ":"))[1:-1]
         given = f',"given":[{entries.givens}]' if entries.given else ""
         return f'{{"v":{self.rule},"entries":[{entries.texts}],{rest}{given}}}'.encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> Journal:
+    def decode(cls, data: bytes) -> OperationJournal:
         """Raises ValueError for anything this version cannot have written."""
         if not data:
             return cls()
@@ -151,16 +155,18 @@ class Journal:
             undoing = Answer(status, body.encode("latin-1"), [(name, value) for name, value in headers])
         given = whole.get("given", [])
         given += [""] * (len(whole["entries"]) - len(given))
-        entries = tuple(Entry(*(*each, digest)) for each, digest in zip(whole["entries"], given, strict=True))
+        entries = tuple(StepEntry(*(*each, digest)) for each, digest in zip(whole["entries"], given, strict=True))
         counts = {name: whole.get(name, 0) for name in _COUNTS}
-        announced = whole.get("announced", "")
-        return cls(entries, undoing, whole["cause"], whole["at"], whole["v"], **counts, announced=announced)
+        announced, unmet = whole.get("announced", ""), tuple(whole.get("unmet", ()))
+        return cls(
+            entries, undoing, whole["cause"], whole["at"], whole["v"], **counts, announced=announced, unmet=unmet
+        )
 
 
 _COUNTS = ("left", "counted", "failed", "failed_at")
 
 
-def point_of(journal: Journal) -> str:
+def format_recovery_point(journal: OperationJournal) -> str:
     """The recovery point: the last thing that is known, in words for people. Never empty: it is unfinished work."""
     if journal.undoing is not None:
         left = blocks.count_states(journal.filled(), journal.entries, TO_UNDO)
@@ -168,7 +174,7 @@ def point_of(journal: Journal) -> str:
     return journal.entries[-1].step if journal.entries else "started"
 
 
-def ledger(journal: Journal) -> list[dict[str, Any]]:
+def build_ledger(journal: OperationJournal) -> list[dict[str, Any]]:
     """The journal for people and tools: one line per step."""
     return [
         {"step": e.step, "state": e.state, "result": e.result, "error": e.error, "at": e.at, "undo_at": e.undo_at}
@@ -176,15 +182,19 @@ def ledger(journal: Journal) -> list[dict[str, Any]]:
     ]
 
 
-def next_of(journal: Journal, point: str) -> str:
+def list_sent(journal: OperationJournal) -> list[str]:
+    """The steps that may have been sent, and that nobody knows the end of."""
+    begun = [entry.step for entry in journal.entries if entry.state == "begun"]
+    return begun[-1:] or [*journal.unmet, *({journal.announced} - {"", *journal.unmet})]
+
+
+def describe_next_step(journal: OperationJournal, point: str) -> str:
     """What comes next, in words for the person who decides. Empty where nothing does."""
     if journal.undoing is not None:
         left = [entry.step for entry in reversed(journal.entries) if entry.state in TO_UNDO]
         return f"undo of {left[0]} (may have happened)" if left else ""
-    begun = [entry.step for entry in journal.entries if entry.state == "begun"]
-    if begun:
-        return f"{begun[-1]} (may have been sent)"
-    if journal.announced:
-        return f"{journal.announced} (may have been sent)"
-    done = f"after {journal.entries[-1].step}" if journal.entries else "the first"
+    may_be_out = list_sent(journal)
+    if may_be_out:
+        return f"{', '.join(may_be_out)} (may have been sent)"
+    done = f"after {journal.entries[-1].step}" if journal.entries else "at the start"
     return f"the step {done} (not written down; it may have been sent)" if point or not journal.entries else ""

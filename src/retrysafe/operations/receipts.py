@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
-from retrysafe.core.times import micros
+from retrysafe.core.times import duration_to_micros
 from retrysafe.engine.clock import clock
 from retrysafe.errors import SchemaMissing
 from retrysafe.stores.sql.dialect import Dialect, Statement
-from retrysafe.stores.sql.names import Names
-from retrysafe.transactions.failures import Trouble, trouble
+from retrysafe.stores.sql.names import TableNames
+from retrysafe.transactions.failures import ErrorClass, classify_error
 
 if TYPE_CHECKING:
-    from retrysafe.operations.run import Run
+    from retrysafe.operations.run import OperationRun
 
 Inside = Generator[Any, Any, Any]
 
@@ -44,7 +44,7 @@ LATEST = 900.0
 
 
 @lru_cache(maxsize=16)
-def texts(dialect: Dialect, names: Names) -> dict[str, str]:
+def texts(dialect: Dialect, names: TableNames) -> dict[str, str]:
     return dialect.load(names)
 
 
@@ -53,7 +53,7 @@ def asked(statements: dict[str, str], name: str, values: dict[str, Any]) -> Insi
     try:
         return (yield Statement(statements[name], values))
     except Exception as error:
-        if trouble(error) is Trouble.MISSING:
+        if classify_error(error) is ErrorClass.SCHEMA_MISSING:
             raise SchemaMissing("the database of `tx` has no retrysafe tables for receipts", "URL") from error
         raise
 
@@ -61,10 +61,10 @@ def asked(statements: dict[str, str], name: str, values: dict[str, Any]) -> Insi
 # Written by the steps -------------------------------------------------------------------------------------------------
 
 
-def name_record(run: Run, statements: dict[str, str]) -> Inside:
+def name_record(run: OperationRun, statements: dict[str, str]) -> Inside:
     """Beside the first receipt of a run: which record it belongs to. Only in the current forms, for the release before
     this one knows no LATEST."""
-    if run.ground.forms == "previous" or run.named:
+    if run.tx_binding.forms == "previous" or run.named:
         return
     whose = {"run": run.record.run, "step": RECORD}
     if not (yield from asked(statements, "receipt_step_find", whose)):
@@ -72,10 +72,10 @@ def name_record(run: Run, statements: dict[str, str]) -> Inside:
         yield from asked(statements, "receipt_step_put", {**whose, "result": told, "now": None})
 
 
-def check_not_late(run: Run) -> None:
+def check_not_late(run: OperationRun) -> None:
     """The last look before a receipt is written: an owner that was paused for very long may find none any more."""
     if clock() > run.lease.until + LATEST:
-        raise run.lost()
+        raise run.lease_lost_error()
 
 
 # Deleted by the worker ------------------------------------------------------------------------------------------------
@@ -98,14 +98,14 @@ def read_named(row: Sequence[Any]) -> Named:
     return Named(bytes(run), bytes.fromhex(record) if version == VERSION else b"", int(created))
 
 
-def list_named(dialect: Dialect, names: Names, after: Named, limit: int) -> Generator[Any, Any, list[Named]]:
+def list_named(dialect: Dialect, names: TableNames, after: Named, limit: int) -> Generator[Any, Any, list[Named]]:
     """Runs whose first receipt is old enough that their end may be: the oldest first, from `after` on."""
-    values = {"age": micros(KEPT), "after": after.created, "last": after.run, "limit": limit}
+    values = {"age": duration_to_micros(KEPT), "after": after.created, "last": after.run, "limit": limit}
     rows = yield from asked(texts(dialect, names), "receipt_runs", {**values, "now": None})
     return [read_named(row) for row in rows]
 
 
-def delete_runs(dialect: Dialect, names: Names, runs: Sequence[bytes]) -> Inside:
+def delete_runs(dialect: Dialect, names: TableNames, runs: Sequence[bytes]) -> Inside:
     """All receipts of each of them, in one statement: who is interrupted leaves a run whole or nothing of it. In an
     order, so that two who do the same wait for each other in a line."""
     for run in sorted(runs):
@@ -116,7 +116,7 @@ def may_go(record: Record | None, run: bytes, now: int) -> bool:
     """Whether nobody will ask for the receipts of this run again."""
     if record is None or record.run != run:
         return False
-    return record.state is State.COMPLETED and now - record.completed >= micros(KEPT)
+    return record.state is State.COMPLETED and now - record.completed >= duration_to_micros(KEPT)
 
 
 def is_orphan(record: Record | None, run: bytes) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from retrysafe.engine import typed
 from retrysafe.errors import OperationError
 
-Kind = Literal["local", "foreign"]
+StepKind = Literal["local", "foreign"]
 DAY = 86_400.0
 
 
@@ -21,7 +21,7 @@ class Step:
     """A function of the operation, and what may be done with it when things go wrong."""
 
     name: str
-    kind: Kind
+    kind: StepKind
     function: Callable[..., Any]
     undo: Callable[..., Any] | None = None
     find: Callable[..., Any] | None = None
@@ -76,13 +76,13 @@ class Step:
 
     @property
     def returns(self) -> Any:
-        return hints(self.function).get("return")
+        return read_type_hints(self.function).get("return")
 
     @property
     def is_async(self) -> bool:
         return inspect.iscoroutinefunction(self.function)
 
-    def bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def bind_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The caller's arguments by name; what we pass ourselves (`tx`, `key`) is not among them."""
         signature = inspect.signature(self.function)
         ours = "key" if self.kind == "foreign" else next(iter(signature.parameters), "")
@@ -93,16 +93,16 @@ class Step:
 
     def dump_args(self, args: dict[str, Any], *, sealed: bool) -> str:
         """Kept only for steps that can be undone: an undo may run in another process, long after."""
-        return typed.dump(args, typed.kept_if(sealed)) if self.undo else ""
+        return typed.dump(args, typed.secrets_rule(sealed)) if self.undo else ""
 
     def load_args(self, text: str) -> dict[str, Any]:
-        known = hints(self.function)
+        known = read_type_hints(self.function)
         plain = typed.load(text, None) if text else {}
         return {name: typed.from_plain(value, known.get(name)) for name, value in plain.items()}
 
 
 @lru_cache(maxsize=512)
-def hints(function: Callable[..., Any]) -> dict[str, Any]:
+def read_type_hints(function: Callable[..., Any]) -> dict[str, Any]:
     """A function's annotations as types. Resolved late: a class may be declared after the function that names it."""
     try:
         return typing.get_type_hints(function)

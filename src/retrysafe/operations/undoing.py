@@ -14,34 +14,40 @@ from typing import Any
 
 from retrysafe.core.records import Answer
 from retrysafe.engine import typed
-from retrysafe.engine.effects import Call, Flow, Pause, Transact
+from retrysafe.engine.effects import CallFunction, Flow, FlowPause, RunTransaction
 from retrysafe.errors import LeaseLost, UsageError
-from retrysafe.operations.endings import Ending
-from retrysafe.operations.failures import StepFailed, Unknown, told
-from retrysafe.operations.foreign import usable
-from retrysafe.operations.journal import TO_UNDO, Entry, Journal
-from retrysafe.operations.local import Change, barred, persistently
-from retrysafe.operations.run import Run, commit, complete, pauses
+from retrysafe.operations.endings import OperationEnding
+from retrysafe.operations.failures import StepFailed, StepOutcomeUnknown, format_error
+from retrysafe.operations.foreign import is_key_usable
+from retrysafe.operations.journal import TO_UNDO, OperationJournal, StepEntry
+from retrysafe.operations.local import StepChange, block_late_steps, retry_transaction
+from retrysafe.operations.run import OperationRun, commit_journal, retry_delays, store_answer
 from retrysafe.operations.steps import Step
 
 UNDO_TRIES = 4
 
 
-def begin(run: Run, answer: Answer, cause: str) -> Flow[None]:
+def begin_undoing(run: OperationRun, answer: Answer, cause: str) -> Flow[None]:
     """From here on this operation only goes back. Committed first, so that a crash does not start it forward again."""
-    entries = tuple(entry if undoable(run, entry) else entry.but(state="kept") for entry in run.journal.entries)
-    yield from commit(run, replace(run.journal, entries=entries, undoing=answer, cause=cause[:500]))
-    if run.ground.kind == "elsewhere":
-        yield Transact(lambda tx: barred(run, tx))
+    entries = tuple(entry if can_undo(run, entry) else entry.replace(state="kept") for entry in run.journal.entries)
+    yield from commit_journal(run, replace(run.journal, entries=entries, undoing=answer, cause=cause[:500]))
+    yield from bar_late_owner(run)
 
 
-def undoable(run: Run, entry: Entry) -> bool:
+def bar_late_owner(run: OperationRun) -> Flow[None]:
+    """In the user's own database, where the fence of the record does not reach. Each attempt that goes back does it: the
+    one that began may have died before."""
+    if run.tx_binding.kind == "elsewhere":
+        yield RunTransaction(lambda tx: block_late_steps(run, tx))
+
+
+def can_undo(run: OperationRun, entry: StepEntry) -> bool:
     """Whether there is something to undo. A local step that failed was rolled back: it surely did not happen."""
     step = run.steps[entry.step]
     return step.undo is not None and not (step.kind == "local" and entry.state == "failed")
 
 
-def undo_all(run: Run) -> Flow[Answer | None]:
+def undo_all(run: OperationRun) -> Flow[Answer | None]:
     """Undo what is left. The answer to give, or None when a person must look. What is stuck is tried again: it is
     only ever met here after a person said so, or after a crash."""
     for place in reversed(range(len(run.journal.entries))):
@@ -50,66 +56,72 @@ def undo_all(run: Run) -> Flow[Answer | None]:
             yield from undo_one(run, run.steps[entry.step], place, entry)
     answer = run.journal.undoing
     assert answer is not None, "undoing was begun with an answer"
-    if stuck(run.journal):
+    if stuck_steps(run.journal):
         return None
-    yield from complete(run, answer)
+    yield from store_answer(run, answer)
     return answer
 
 
-def stuck(journal: Journal) -> list[str]:
+def stuck_steps(journal: OperationJournal) -> list[str]:
     return [entry.step for entry in journal.entries if entry.state == "stuck"]
 
 
-def undo_one(run: Run, step: Step, place: int, entry: Entry) -> Flow[None]:
+def undo_one(run: OperationRun, step: Step, place: int, entry: StepEntry) -> Flow[None]:
     """One undo, bounded. Its intent first: the next attempt must know that it may have happened. Its key ages from the
     first time it may have been sent: one that is stuck was sent."""
-    since = entry.undo_at or run.earliest()
-    begun = entry.but(state="undoing", undo_at=since)
+    since = entry.undo_at or run.earliest_time()
+    begun = entry.replace(state="undoing", undo_at=since)
     if step.kind == "local":
         yield from undo_local(run, step, place, begun)
         return
     if begun != entry:
-        yield from mark(run, place, begun)
+        yield from commit_entry(run, place, begun)
     failure: BaseException = TimeoutError(f"the key of its undo may be older than key_life={step.key_life:.0f} s")
-    key = run.key(step, place, undo=True)
-    for pause in (*pauses(UNDO_TRIES), None):
-        if not usable(run, step, since):
+    key = run.derive_key(step, place, undo=True)
+    for pause in (*retry_delays(UNDO_TRIES), None):
+        if not is_key_usable(run, step, since):
             break
         try:
-            yield Call(lambda: call_undo(step, entry, {"key": key}), step.timeout)
+            yield CallFunction(lambda: call_undo(step, entry, {"key": key}), step.timeout)
         except LeaseLost:
             raise
         except Exception as error:
             failure = error
         else:
-            yield from mark(run, place, begun.but(state="undone", error=""))
+            yield from commit_entry(run, place, begun.replace(state="undone", error=""))
             return
         if pause is not None:
-            yield Pause(run.record.id, pause)
-    yield from mark(run, place, begun.but(state="stuck", error=told(failure)))
+            yield FlowPause(run.record.id, pause)
+    yield from commit_entry(run, place, begun.replace(state="stuck", error=format_error(failure)))
 
 
-def undo_local(run: Run, step: Step, place: int, entry: Entry) -> Flow[None]:
+def undo_local(run: OperationRun, step: Step, place: int, entry: StepEntry) -> Flow[None]:
     """With the mark in the same commit, so that it happens once; so it needs no intent of its own."""
 
-    def settled(_: Any, __: str) -> tuple[Journal, None]:
-        return run.journal.with_entry(place, entry.but(state="undone", error="")), None
+    def update_journal(_: Any, __: str) -> tuple[OperationJournal, None]:
+        return run.journal.with_entry(place, entry.replace(state="undone", error="")), None
 
-    def work(handle: Any) -> Any:
+    def call_step_undo(handle: Any) -> Any:
         return call_undo(step, entry, {}, handle)
 
-    change = Change(step.name, f"{run.journal.number(step.name, place)}:{step.name}:undo", work, settled, keeps=False)
+    change = StepChange(
+        step.name,
+        f"{run.journal.call_number(step.name, place)}:{step.name}:undo",
+        call_step_undo,
+        update_journal,
+        keeps_result=False,
+    )
     try:
-        yield from persistently(run, change, UNDO_TRIES)
-    except (StepFailed, Ending, Unknown, UsageError) as failure:
-        why = failure.why if isinstance(failure, StepFailed) else told(failure)
-        yield from mark(run, place, entry.but(state="stuck", error=why))
+        yield from retry_transaction(run, change, UNDO_TRIES)
+    except (StepFailed, OperationEnding, StepOutcomeUnknown, UsageError) as failure:
+        why = failure.why if isinstance(failure, StepFailed) else format_error(failure)
+        yield from commit_entry(run, place, entry.replace(state="stuck", error=why))
         return
     if run.dirty:
-        yield from commit(run, run.journal)
+        yield from commit_journal(run, run.journal)
 
 
-def call_undo(step: Step, entry: Entry, ours: dict[str, Any], *handle: Any) -> Any:
+def call_undo(step: Step, entry: StepEntry, ours: dict[str, Any], *handle: Any) -> Any:
     """`undo(tx?, **step's arguments, result=…, key=…)`; an undo may leave out what it does not need."""
     undo: Callable[..., Any] | None = step.undo
     assert undo is not None
@@ -121,5 +133,5 @@ def call_undo(step: Step, entry: Entry, ours: dict[str, Any], *handle: Any) -> A
     return undo(*handle, **offered)
 
 
-def mark(run: Run, place: int, entry: Entry) -> Flow[None]:
-    yield from commit(run, run.journal.with_entry(place, entry))
+def commit_entry(run: OperationRun, place: int, entry: StepEntry) -> Flow[None]:
+    yield from commit_journal(run, run.journal.with_entry(place, entry))

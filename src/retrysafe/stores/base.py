@@ -48,7 +48,7 @@ class Capabilities:
     lists_by_id: bool = False
     """Whether its lists go by id and their cursors are ids as digits: then they can begin anywhere, by index."""
     wakes: bool = False
-    """Whether it can wake who waits for a key: it has `announce(id)` and `wait(id, seconds)` (stores/waking.py)."""
+    """Whether it can wake who waits for a key: it has `announce(id)` and `wait(id, seconds)` (stores/notify.py)."""
 
 
 @runtime_checkable
@@ -82,7 +82,7 @@ def node_of(store: object, record_id: bytes) -> str:
     return "" if find is None else find(record_id)
 
 
-def in_order(store: AsyncStore) -> bool:
+def is_in_order(store: AsyncStore) -> bool:
     """Whether what was sent first is carried out first, also if its caller was cancelled meanwhile. A store says so
     itself (`in_order`): a queue of its own does that, a pool of connections does not."""
     return bool(getattr(store, "in_order", False))
@@ -112,7 +112,7 @@ def read_id_cursor(cursor: str) -> bytes:
         ) from None
 
 
-def readable(
+def read_page(
     rows: Iterable[Row], read: Callable[[Row], Record], id_of: Callable[[Row], bytes]
 ) -> tuple[tuple[Record, ...], tuple[bytes, ...]]:
     """The records of a page, and the ids of those that cannot be read: they hide none of the others."""

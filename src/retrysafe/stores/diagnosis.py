@@ -47,7 +47,7 @@ class Diagnosis(NamedTuple):
 
     @property
     def label(self) -> Label:
-        return worst(finding.limit for finding in self.findings)
+        return worst_label(finding.limit for finding in self.findings)
 
 
 @runtime_checkable
@@ -67,7 +67,7 @@ def diagnose(url: str) -> Diagnosis:
     return backend.diagnose(url)
 
 
-def worst(labels: Iterable[Label]) -> Label:
+def worst_label(labels: Iterable[Label]) -> Label:
     order = list(LABELS)
     return max(labels, key=order.index, default="exactly-once-capable")
 

@@ -6,32 +6,45 @@ from pathlib import Path
 
 from retrysafe.stores.diagnosis import Finding, bad, good
 
-NETWORKED = ("nfs", "nfs4", "cifs", "smb", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs")
-IN_MEMORY = ("tmpfs", "ramfs")
+NETWORK_FILESYSTEMS = (
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb",
+    "smb3",
+    "smbfs",
+    "9p",
+    "afs",
+    "ceph",
+    "glusterfs",
+    "lustre",
+    "fuse.sshfs",
+)
+MEMORY_FILESYSTEMS = ("tmpfs", "ramfs")
 
-MOUNTS = Path("/proc/self/mounts")
+MOUNTS_FILE = Path("/proc/self/mounts")
 
 
-def judge_place(kind: str, risk: str) -> Finding:
+def check_filesystem(kind: str, risk: str) -> Finding:
     """`risk`: what happens to this store when two machines believe that they have the lock."""
-    if kind in NETWORKED:
+    if kind in NETWORK_FILESYSTEMS:
         fix = "move the file to a local disk; for several machines use PostgreSQL"
         return bad("filesystem", kind, "best-effort", f"locks over a network do not hold: {risk}", fix, invariant="I1")
-    if kind in IN_MEMORY:
+    if kind in MEMORY_FILESYSTEMS:
         return bad("filesystem", kind, "best-effort", "it is memory: a restart empties it", "move the file to a disk")
     return good("filesystem", kind, "a local disk, as far as the system says")
 
 
-def filesystem(path: Path) -> str:
+def read_filesystem_kind(path: Path) -> str:
     """The kind of file system the file is on, where the system tells (Linux); `unknown` elsewhere."""
     try:
-        mounts = MOUNTS.read_text().splitlines()
+        mounts = MOUNTS_FILE.read_text().splitlines()
     except OSError:
         return "unknown"
-    return kind_of(path.resolve(), mounts)
+    return find_mount_kind(path.resolve(), mounts)
 
 
-def kind_of(path: Path, mounts: list[str]) -> str:
+def find_mount_kind(path: Path, mounts: list[str]) -> str:
     """Of the mounts that hold the path the deepest counts, and of several in one place the last."""
     found, depth = "unknown", -1
     for line in mounts:

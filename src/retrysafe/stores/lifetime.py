@@ -16,7 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrysafe.core.ops import Op
-from retrysafe.stores.base import AsyncStore, Capabilities, Store, in_order, node_of
+from retrysafe.stores.base import AsyncStore, Capabilities, Store, is_in_order, node_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,7 +26,7 @@ R = TypeVar("R")
 _inherited: list[object] = []
 
 
-class ForkSafe:
+class ForkSafeStore:
     """A sync store that opens at first use, once per process."""
 
     def __init__(self, capabilities: Capabilities, open_one: Callable[[], Store]) -> None:
@@ -79,7 +79,7 @@ class ForkSafe:
             return self._store
 
 
-class PerLoop:
+class PerLoopStore:
     """An async store that opens at first use, once per process and event loop."""
 
     def __init__(self, capabilities: Capabilities, open_one: Callable[[], AsyncStore]) -> None:
@@ -111,7 +111,7 @@ class PerLoop:
 
     @property
     def in_order(self) -> bool:
-        return in_order(self._current())
+        return is_in_order(self._current())
 
     async def aclose(self) -> None:
         """Close what belongs to the running loop. Another loop's connections can only be closed by that loop."""
@@ -135,16 +135,16 @@ class PerLoop:
         store = self._stores.get(loop)
         if store is None:
             store = self._stores[loop] = self._open()
-        self._last = _running(), weakref.ref(loop), store
+        self._last = _load_get_running_loop(), weakref.ref(loop), store
         return store
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:
-    return _running()()
+    return _load_get_running_loop()()
 
 
 @cache
-def _running() -> Callable[[], asyncio.AbstractEventLoop]:
+def _load_get_running_loop() -> Callable[[], asyncio.AbstractEventLoop]:
     from asyncio import get_running_loop  # here, not above: sync programs need not load asyncio
 
     return get_running_loop

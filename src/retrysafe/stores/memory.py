@@ -95,7 +95,7 @@ class MemoryStore:
 
     def _list(self, op: List, now: int) -> Page:
         after = read_id_cursor(op.cursor)
-        found = [r for r in self._records.values() if r.id > after and listed(r, op, now)]
+        found = [r for r in self._records.values() if r.id > after and matches_list(r, op, now)]
         page = sorted(found, key=lambda record: record.id)[: op.limit]
         more = len(found) > len(page)
         return Page(tuple(page), page[-1].id.hex() if more else "")
@@ -114,7 +114,7 @@ class MemoryStore:
         )
 
 
-def listed(record: Record, op: List, now: int) -> bool:
+def matches_list(record: Record, op: List, now: int) -> bool:
     """Whether a record is among those a List asks for."""
     return (
         op.namespace in (None, record.namespace)

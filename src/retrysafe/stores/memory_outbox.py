@@ -43,13 +43,13 @@ class MemoryOutbox:
     def _take(self, op: TakeJobs, now: int) -> tuple[StagedJob, ...]:
         taken: list[StagedJob] = []
         held_up: set[str] = set()
-        for job in self._ordered():
+        for job in self._jobs_in_order():
             if len(taken) == op.limit:
                 break
-            if job.dead or not whose(job, op):
+            if job.dead or not is_in_namespace(job, op):
                 continue
             order = job.job.order
-            if order in held_up or not self._takeable(job, op, now):
+            if order in held_up or not self._is_takeable(job, op, now):
                 held_up |= {order} - {""}  # those behind it in its order wait for it
                 continue
             leased = job._replace(due=now + op.lease, attempts=job.attempts + 1)
@@ -57,31 +57,31 @@ class MemoryOutbox:
             taken.append(leased)
         return tuple(taken)
 
-    def _takeable(self, job: StagedJob, op: TakeJobs, now: int) -> bool:
+    def _is_takeable(self, job: StagedJob, op: TakeJobs, now: int) -> bool:
         left = job.job.id in self._tokens
         return job.due <= now and left == op.left and (job.job.topic in op.topics) != op.others
 
-    def _ordered(self) -> list[StagedJob]:
+    def _jobs_in_order(self) -> list[StagedJob]:
         return sorted(self._jobs.values(), key=lambda each: each.sequence)
 
-    def _held(self, job_id: str, token: bytes) -> bool:
+    def _has_lease(self, job_id: str, token: bytes) -> bool:
         return job_id in self._jobs and self._tokens.get(job_id) == token
 
     def _finish(self, op: FinishJobs, now: int) -> int:
-        held = [job_id for job_id in dict.fromkeys(op.ids) if self._held(job_id, op.token)]
+        held = [job_id for job_id in dict.fromkeys(op.ids) if self._has_lease(job_id, op.token)]
         for job_id in held:
             del self._jobs[job_id], self._tokens[job_id]
         return len(held)
 
     def _fail(self, op: FailJob, now: int) -> bool:
-        if not self._held(op.id, op.token):
+        if not self._has_lease(op.id, op.token):
             return False
         self._jobs[op.id] = self._jobs[op.id]._replace(due=now + op.delay, dead=op.dead, error=op.error)
         del self._tokens[op.id]
         return True
 
     def _return(self, op: ReturnJob, now: int) -> bool:
-        if not self._held(op.id, op.token):
+        if not self._has_lease(op.id, op.token):
             return False
         job = self._jobs[op.id]
         self._jobs[op.id] = job._replace(due=now + op.delay, error=op.error, attempts=job.attempts - 1)
@@ -101,7 +101,7 @@ class MemoryOutbox:
             self._jobs[job.job.id] = job._replace(namespace=op.namespace)
         return len(unnamed)
 
-    def _namespaces(self, op: Namespaces, now: int) -> NamespacesReply:
+    def _list_namespaces(self, op: Namespaces, now: int) -> NamespacesReply:
         of_jobs = [job.namespace for job in self._jobs.values()]
         unnamed = of_jobs.count("")
         names = {*of_jobs, *self._records()} - {""} if unnamed or op.every else set()
@@ -110,13 +110,13 @@ class MemoryOutbox:
     def _list(self, op: ListJobs, now: int) -> tuple[StagedJob, ...]:
         found = [
             job
-            for job in self._ordered()
+            for job in self._jobs_in_order()
             if job.sequence > op.after and (job.dead or not op.dead) and op.namespace in (None, job.namespace)
         ]
         return tuple(found[: op.limit])
 
 
-def whose(job: StagedJob, op: TakeJobs) -> bool:
+def is_in_namespace(job: StagedJob, op: TakeJobs) -> bool:
     return job.namespace == op.namespace or (op.unnamed and not job.namespace)
 
 
@@ -128,6 +128,6 @@ _APPLY: dict[type[Any], Callable[[MemoryOutbox, Any, int], Any]] = {
     ReturnJob: MemoryOutbox._return,
     ReviveJob: MemoryOutbox._revive,
     AssignJobs: MemoryOutbox._assign,
-    Namespaces: MemoryOutbox._namespaces,
+    Namespaces: MemoryOutbox._list_namespaces,
     ListJobs: MemoryOutbox._list,
 }

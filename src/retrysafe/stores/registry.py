@@ -7,7 +7,7 @@ from importlib import import_module
 from retrysafe.core.urls import safe_url
 from retrysafe.errors import StoreURLError
 from retrysafe.stores.base import AsyncStore, Backend, Store
-from retrysafe.stores.lifetime import ForkSafe, PerLoop
+from retrysafe.stores.lifetime import ForkSafeStore, PerLoopStore
 
 _OURS = {
     "memory": "retrysafe.stores.memory",
@@ -41,26 +41,28 @@ def open_store(url: str, *, batching: bool = False) -> Store:
     With `batching`, calls of many threads that have to wait anyway go together (stores/batching).
     """
     backend = find_backend(url)
-    return ForkSafe(backend.capabilities, lambda: _batched(backend.open(url)) if batching else backend.open(url))
+    return ForkSafeStore(
+        backend.capabilities, lambda: _wrap_batching(backend.open(url)) if batching else backend.open(url)
+    )
 
 
 def open_async_store(url: str, *, batching: bool = False) -> AsyncStore:
     """A store, async. It connects when it is first used, once per event loop."""
     backend = find_backend(url)
-    return PerLoop(
+    return PerLoopStore(
         backend.capabilities,
-        lambda: _async_batched(backend.open_async(url)) if batching else backend.open_async(url),
+        lambda: _wrap_async_batching(backend.open_async(url)) if batching else backend.open_async(url),
     )
 
 
-def _batched(store: Store) -> Store:
+def _wrap_batching(store: Store) -> Store:
     from retrysafe.stores.batching.sync import Batching
 
     return Batching(store)
 
 
-def _async_batched(store: AsyncStore) -> AsyncStore:
-    if getattr(store, "batches_itself", False):
+def _wrap_async_batching(store: AsyncStore) -> AsyncStore:
+    if getattr(store, "native_batching", False):
         return store
     from retrysafe.stores.batching.aio import AsyncBatching  # it loads asyncio, which sync programs need not
 
@@ -93,9 +95,9 @@ def backends() -> dict[str, Backend]:
     return {scheme: import_module(module).backend for module, scheme in sorted(first.items())}
 
 
-def schemes(scheme: str) -> list[str]:
+def sibling_schemes(scheme: str) -> list[str]:
     """Every scheme that names the same kind of store as this one of ours."""
     return [each for each, module in _OURS.items() if module == _OURS[scheme]]
 
 
-__all__ = ["backends", "find_backend", "open_async_store", "open_store", "safe_url", "schemes"]
+__all__ = ["backends", "find_backend", "open_async_store", "open_store", "safe_url", "sibling_schemes"]

@@ -18,7 +18,7 @@ from retrysafe.stores.base import Capabilities, Store
 R = TypeVar("R")
 
 
-class Threaded:
+class ThreadedStore:
     """At most `threads` operations at once; the others wait for a thread."""
 
     def __init__(self, store: Store, *, threads: int, name: str) -> None:

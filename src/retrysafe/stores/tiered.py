@@ -21,17 +21,17 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from retrysafe.core.ops import Claim, ClaimReply, Forget, Op
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
-from retrysafe.core.times import SECOND
+from retrysafe.core.times import SECOND_MICROS
 from retrysafe.errors import UsageError
 from retrysafe.stores.base import AsyncStore, Store
-from retrysafe.stores.wrappers import Around, AsyncAround
+from retrysafe.stores.wrappers import AsyncStoreWrapper, StoreWrapper
 
 R = TypeVar("R")
 
-TTL = 60.0
+DEFAULT_TTL_SECONDS = 60.0
 
 
-class Seen(NamedTuple):
+class CachedRecord(NamedTuple):
     """A completed record, and what the store's clock said when it was read."""
 
     record: Record
@@ -43,8 +43,8 @@ class Cache(Protocol):
 
     ttl: float
 
-    def get(self, record_id: bytes) -> Seen | None: ...
-    def put(self, seen: Seen, seconds: float) -> None: ...
+    def get(self, record_id: bytes) -> CachedRecord | None: ...
+    def put(self, seen: CachedRecord, seconds: float) -> None: ...
     def drop(self, record_id: bytes) -> None: ...
 
 
@@ -53,38 +53,38 @@ class AsyncCache(Protocol):
 
     ttl: float
 
-    async def get(self, record_id: bytes) -> Seen | None: ...
-    async def put(self, seen: Seen, seconds: float) -> None: ...
+    async def get(self, record_id: bytes) -> CachedRecord | None: ...
+    async def put(self, seen: CachedRecord, seconds: float) -> None: ...
     async def drop(self, record_id: bytes) -> None: ...
 
 
 # What both colours decide -------------------------------------------------------------------------
 
 
-def replay(op: Claim, seen: Seen | None) -> ClaimReply | None:
+def replay_from_cache(op: Claim, seen: CachedRecord | None) -> ClaimReply | None:
     """What the cache may answer a claim with: never a grant, and nothing that is over by the claim's own clock."""
     if seen is None or seen.record.id != op.id or (op.now is not None and seen.record.expired(op.now)):
         return None
     return ClaimReply(False, seen.record, seen.now if op.now is None else op.now)
 
 
-def cacheable(op: Op[Any], reply: Any) -> Seen | None:
+def build_cache_entry(op: Op[Any], reply: Any) -> CachedRecord | None:
     """What may be kept of a reply."""
     if not isinstance(op, Claim) or reply.granted or reply.record is None:
         return None
     record: Record = reply.record
     over = record.state is State.COMPLETED and not record.expired(reply.now)
-    return Seen(record, reply.now) if over and record.answer is not None and not record.answer.gone else None
+    return CachedRecord(record, reply.now) if over and record.answer is not None and not record.answer.gone else None
 
 
-def seconds_left(seen: Seen, ttl: float) -> float:
-    return min(ttl, (seen.record.expires - seen.now) / SECOND)
+def seconds_left(seen: CachedRecord, ttl: float) -> float:
+    return min(ttl, (seen.record.expires - seen.now) / SECOND_MICROS)
 
 
 # The stores ---------------------------------------------------------------------------------------
 
 
-class Tiered(Around):
+class Tiered(StoreWrapper):
     """A sync store behind a cache."""
 
     caches = True
@@ -99,44 +99,44 @@ class Tiered(Around):
         return reply  # type: ignore[no-any-return]  # the reply to this very operation
 
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
-        replies = [replay(op, self._cache.get(op.id)) if isinstance(op, Claim) else None for op in ops]
+        replies = [replay_from_cache(op, self._cache.get(op.id)) if isinstance(op, Claim) else None for op in ops]
         missed = [place for place, reply in enumerate(replies) if reply is None]
         asked = [ops[place] for place in missed]
         found = [self._store.execute(asked[0])] if len(asked) == 1 else self._store.execute_many(asked) if asked else []
         for place, op, reply in zip(missed, asked, found, strict=True):
             replies[place] = reply
-            self._noted(op, reply)
+            self._update_cache(op, reply)
         return replies
 
-    def _noted(self, op: Op[Any], reply: Any) -> None:
+    def _update_cache(self, op: Op[Any], reply: Any) -> None:
         if isinstance(op, Forget):
             self._cache.drop(op.id)
-        seen = cacheable(op, reply)
+        seen = build_cache_entry(op, reply)
         if seen is not None:
             self._cache.put(seen, seconds_left(seen, self._cache.ttl))
 
 
-class AsyncTiered(AsyncAround):
+class AsyncTiered(AsyncStoreWrapper):
     """An async store behind a cache; one in this process's memory serves both colours."""
 
     caches = True
 
     def __init__(self, store: AsyncStore, cache: AsyncCache | MemoryCache) -> None:
         super().__init__(store)
-        self._cache: AsyncCache = Awaited(cache) if isinstance(cache, MemoryCache) else cache
+        self._cache: AsyncCache = AsyncMemoryCache(cache) if isinstance(cache, MemoryCache) else cache
 
     async def execute(self, op: Op[R]) -> R:
         [reply] = await self.execute_many([op])
         return reply  # type: ignore[no-any-return]  # the reply to this very operation
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
-        replies = [replay(op, await self._cache.get(op.id)) if isinstance(op, Claim) else None for op in ops]
+        replies = [replay_from_cache(op, await self._cache.get(op.id)) if isinstance(op, Claim) else None for op in ops]
         missed = [place for place, reply in enumerate(replies) if reply is None]
         asked = [ops[place] for place in missed]
         found = await self._ask(asked)
         for place, op, reply in zip(missed, asked, found, strict=True):
             replies[place] = reply
-            await self._noted(op, reply)
+            await self._update_cache(op, reply)
         return replies
 
     async def _ask(self, ops: list[Op[Any]]) -> list[Any]:
@@ -144,10 +144,10 @@ class AsyncTiered(AsyncAround):
             return [await self._store.execute(ops[0])]
         return await self._store.execute_many(ops) if ops else []
 
-    async def _noted(self, op: Op[Any], reply: Any) -> None:
+    async def _update_cache(self, op: Op[Any], reply: Any) -> None:
         if isinstance(op, Forget):
             await self._cache.drop(op.id)
-        seen = cacheable(op, reply)
+        seen = build_cache_entry(op, reply)
         if seen is not None:
             await self._cache.put(seen, seconds_left(seen, self._cache.ttl))
 
@@ -164,7 +164,7 @@ class MemoryCache:
         *,
         entries: int = 10_000,
         size: int = 64 << 20,
-        ttl: float = TTL,
+        ttl: float = DEFAULT_TTL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if entries < 1 or size < 1 or ttl <= 0:
@@ -172,10 +172,10 @@ class MemoryCache:
         self.ttl = ttl
         self._entries, self._limit, self._clock = entries, size, clock
         self._size = 0
-        self._kept: OrderedDict[bytes, tuple[Seen, float]] = OrderedDict()
+        self._kept: OrderedDict[bytes, tuple[CachedRecord, float]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, record_id: bytes) -> Seen | None:
+    def get(self, record_id: bytes) -> CachedRecord | None:
         with self._lock:
             found = self._kept.get(record_id)
             if found is None:
@@ -186,8 +186,8 @@ class MemoryCache:
             self._kept.move_to_end(record_id)
             return found[0]
 
-    def put(self, seen: Seen, seconds: float) -> None:
-        size = _size(seen)
+    def put(self, seen: CachedRecord, seconds: float) -> None:
+        size = _body_bytes(seen)
         with self._lock:
             self._remove(seen.record.id)
             if seconds <= 0 or size > self._limit:
@@ -204,26 +204,26 @@ class MemoryCache:
     def _remove(self, record_id: bytes) -> None:
         found = self._kept.pop(record_id, None)
         if found is not None:
-            self._size -= _size(found[0])
+            self._size -= _body_bytes(found[0])
 
 
-class Awaited:
+class AsyncMemoryCache:
     """A memory cache for event loops: nothing in it waits."""
 
     def __init__(self, cache: MemoryCache) -> None:
         self._cache = cache
         self.ttl = cache.ttl
 
-    async def get(self, record_id: bytes) -> Seen | None:
+    async def get(self, record_id: bytes) -> CachedRecord | None:
         return self._cache.get(record_id)
 
-    async def put(self, seen: Seen, seconds: float) -> None:
+    async def put(self, seen: CachedRecord, seconds: float) -> None:
         self._cache.put(seen, seconds)
 
     async def drop(self, record_id: bytes) -> None:
         self._cache.drop(record_id)
 
 
-def _size(seen: Seen) -> int:
+def _body_bytes(seen: CachedRecord) -> int:
     answer = seen.record.answer
     return len(answer.body) if answer is not None else 0

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from retrysafe.core.ops import Op
-from retrysafe.stores.base import AsyncStore, Capabilities, Store, in_order, node_of
+from retrysafe.stores.base import AsyncStore, Capabilities, Store, is_in_order, node_of
 
 R = TypeVar("R")
 
 
-class Around:
+class StoreWrapper:
     """The sync colour."""
 
     def __init__(self, store: Store) -> None:
@@ -43,7 +43,7 @@ class Around:
         self._store.close()
 
 
-class AsyncAround:
+class AsyncStoreWrapper:
     """The async colour."""
 
     def __init__(self, store: AsyncStore) -> None:
@@ -55,7 +55,7 @@ class AsyncAround:
 
     @property
     def in_order(self) -> bool:
-        return in_order(self._store)
+        return is_in_order(self._store)
 
     async def execute(self, op: Op[R]) -> R:
         return await self._store.execute(op)

@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from retrysafe.core.fingerprint import of_body
+from retrysafe.core.fingerprint import fingerprint_body
 from retrysafe.core.keys import record_id
 from retrysafe.core.ops import (
     Advance,
@@ -35,7 +35,7 @@ from retrysafe.core.ops import (
 )
 from retrysafe.core.records import CLOSED, Answer, Fingerprint, Gone, Kind, Record
 from retrysafe.core.states import OnLapse, State
-from retrysafe.core.times import micros
+from retrysafe.core.times import duration_to_micros
 
 TICK = 1e-6
 """The smallest step of time there is. Exact in sums up to a few thousand years of seconds."""
@@ -44,22 +44,22 @@ DAY = 86_400.0
 NAMESPACE = "default"
 SCOPE = "t1"
 
-Held = ClaimReply | LookupReply | Record
+KeyHolder = ClaimReply | LookupReply | Record
 
 
-def record_of(held: Held) -> Record:
+def record_of(held: KeyHolder) -> Record:
     """The record in whatever shows one."""
     record = held if isinstance(held, Record) else held.record
     assert record is not None, f"{held} shows no record"
     return record
 
 
-def moment(now: float | None) -> int | None:
-    return None if now is None else micros(now)
+def to_micros(now: float | None) -> int | None:
+    return None if now is None else duration_to_micros(now)
 
 
 def fingerprint(body: bytes) -> Fingerprint:
-    return of_body("application/octet-stream", [body])
+    return fingerprint_body("application/octet-stream", [body])
 
 
 def claim(
@@ -88,25 +88,25 @@ def claim(
         scope=scope,
         key=key,
         target=target,
-        fingerprint=fingerprint or of_body("application/octet-stream", [body]),
+        fingerprint=fingerprint or fingerprint_body("application/octet-stream", [body]),
         token=secrets.token_bytes(16) if token is None else token,
         run=secrets.token_bytes(16) if run is None else run,
-        lease=micros(lease),
-        retention=micros(retention),
+        lease=duration_to_micros(lease),
+        retention=duration_to_micros(retention),
         on_lapse=on_lapse,
         input=input,
-        now=moment(now),
+        now=to_micros(now),
         resumes=resumes,
     )
 
 
-def renew(held: Held, *, lease: float = 30, now: float | None = 0) -> Renew:
+def renew(held: KeyHolder, *, lease: float = 30, now: float | None = 0) -> Renew:
     record = record_of(held)
-    return Renew(record.id, record.fence, micros(lease), moment(now))
+    return Renew(record.id, record.fence, duration_to_micros(lease), to_micros(now))
 
 
 def advance(
-    held: Held,
+    held: KeyHolder,
     point: str = "charged",
     progress: bytes = b"progress",
     *,
@@ -118,7 +118,9 @@ def advance(
     """The next advance after those that the record shows; `number` where the record is older than that."""
     record = record_of(held)
     counted = min(record.advances + 1, CLOSED) if number is None else number
-    return Advance(record.id, record.fence, counted, point, progress, on_lapse, micros(lease), moment(now))
+    return Advance(
+        record.id, record.fence, counted, point, progress, on_lapse, duration_to_micros(lease), to_micros(now)
+    )
 
 
 def answer(
@@ -131,50 +133,50 @@ def answer(
     return Answer(status, body, headers, gone)
 
 
-def complete(held: Held, body: Answer | Any = b"done", *, now: float | None = 0) -> Complete:
+def complete(held: KeyHolder, body: Answer | Any = b"done", *, now: float | None = 0) -> Complete:
     """Settle with an answer: a whole `Answer`, or only its body."""
     record = record_of(held)
-    return Complete(record.id, record.fence, body if isinstance(body, Answer) else answer(body), moment(now))
+    return Complete(record.id, record.fence, body if isinstance(body, Answer) else answer(body), to_micros(now))
 
 
-def release(held: Held, note: str = "", *, now: float | None = 0) -> Release:
+def release(held: KeyHolder, note: str = "", *, now: float | None = 0) -> Release:
     record = record_of(held)
-    return Release(record.id, record.fence, note, moment(now))
+    return Release(record.id, record.fence, note, to_micros(now))
 
 
-def withdraw(held: Held, note: str = "", *, now: float | None = 0) -> Withdraw:
+def withdraw(held: KeyHolder, note: str = "", *, now: float | None = 0) -> Withdraw:
     record = record_of(held)
-    return Withdraw(record.id, record.fence, note, moment(now))
+    return Withdraw(record.id, record.fence, note, to_micros(now))
 
 
-def suspect(held: Held, note: str = "who knows", *, lapsed_only: bool = False, now: float | None = 0) -> Suspect:
+def suspect(held: KeyHolder, note: str = "who knows", *, lapsed_only: bool = False, now: float | None = 0) -> Suspect:
     record = record_of(held)
-    return Suspect(record.id, record.fence, note, lapsed_only, moment(now))
+    return Suspect(record.id, record.fence, note, lapsed_only, to_micros(now))
 
 
 def resolve(
-    held: Held, body: Answer | bytes | None, note: str = "asked the provider", *, now: float | None = 0
+    held: KeyHolder, body: Answer | bytes | None, note: str = "asked the provider", *, now: float | None = 0
 ) -> Resolve:
     """A person knows: it happened and this is the answer, or (None) it did not happen."""
     record = record_of(held)
     found = answer(body) if isinstance(body, bytes) else body
-    return Resolve(record.id, record.fence, found, note, moment(now))
+    return Resolve(record.id, record.fence, found, note, to_micros(now))
 
 
-def forget(held: Held, *, now: float | None = 0) -> Forget:
+def forget(held: KeyHolder, *, now: float | None = 0) -> Forget:
     record = record_of(held)
-    return Forget(record.id, record.fence, moment(now))
+    return Forget(record.id, record.fence, to_micros(now))
 
 
-def lookup(held: Held | str | Claim, *, now: float | None = 0) -> Lookup:
+def lookup(held: KeyHolder | str | Claim, *, now: float | None = 0) -> Lookup:
     """Look at a key: by its name in the default scope, by the claim that asked for it, or by who holds it."""
     if isinstance(held, str):
-        return Lookup(record_id("http", NAMESPACE, SCOPE, held), moment(now))
-    return Lookup(held.id if isinstance(held, Claim) else record_of(held).id, moment(now))
+        return Lookup(record_id("http", NAMESPACE, SCOPE, held), to_micros(now))
+    return Lookup(held.id if isinstance(held, Claim) else record_of(held).id, to_micros(now))
 
 
 def reap(limit: int = 1000, *, namespace: str | None = None, now: float | None = 0) -> Reap:
-    return Reap(limit, moment(now), namespace)
+    return Reap(limit, to_micros(now), namespace)
 
 
 def listing(
@@ -189,8 +191,8 @@ def listing(
     now: float | None = 0,
     resting: bool = False,
 ) -> List:
-    return List(namespace, state, kind, scope, lapsed, cursor, limit, moment(now), resting)
+    return List(namespace, state, kind, scope, lapsed, cursor, limit, to_micros(now), resting)
 
 
 def stats(*, namespace: str | None = None, now: float | None = 0) -> Stats:
-    return Stats(moment(now), namespace)
+    return Stats(to_micros(now), namespace)

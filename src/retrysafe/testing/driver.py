@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 from retrysafe.core.ops import List, Op
 from retrysafe.core.records import Record
 from retrysafe.stores.base import AsyncStore, Capabilities, Store
-from retrysafe.testing.builders import Held, lookup
+from retrysafe.testing.builders import KeyHolder, lookup
 
 R = TypeVar("R")
 
-DEADLINE = 120.0
+OPERATION_TIMEOUT_SECONDS = 120.0
 """No operation of a test takes this long; one that does is reported instead of hanging the run."""
 
 
@@ -71,7 +71,7 @@ class Do:
     def many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         return self._execute_many(ops)
 
-    def record(self, held: Held | str | Any, *, now: float | None = 0) -> Record:
+    def record(self, held: KeyHolder | str | Any, *, now: float | None = 0) -> Record:
         """The record as it stands; there must be one."""
         found = self(lookup(held, now=now)).record
         assert found is not None, f"there is no record for {held}"
@@ -108,14 +108,14 @@ class LoopThread:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(DEADLINE)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(OPERATION_TIMEOUT_SECONDS)
 
     def close(self) -> None:
         self.run(_finish_others())
         self.run(self._loop.shutdown_asyncgens())
         self.run(self._loop.shutdown_default_executor())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(DEADLINE)
+        self._thread.join(OPERATION_TIMEOUT_SECONDS)
         self._loop.close()
 
 

@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeVar
 from retrysafe.core.ops import Op
 from retrysafe.errors import StoreError, StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import AsyncStore, Store
-from retrysafe.stores.wrappers import Around, AsyncAround
+from retrysafe.stores.wrappers import AsyncStoreWrapper, StoreWrapper
 
 R = TypeVar("R")
 
@@ -57,7 +57,7 @@ class Fault:
 
 
 @dataclass(slots=True)
-class _Held:
+class _DelayedMessage:
     """A message on its way."""
 
     ops: Sequence[Op[Any]]
@@ -74,10 +74,10 @@ class Script:
         self._matching: dict[int, int] = {}
         self._down = False
         self._dead = False
-        self._held: list[_Held] = []
+        self._held: list[_DelayedMessage] = []
         self._lock = threading.Lock()
 
-    def next(self, ops: Sequence[Op[Any]]) -> Fault | None:
+    def count_call(self, ops: Sequence[Op[Any]]) -> Fault | None:
         """Count this call and say how it fails, if it does."""
         with self._lock:
             self.calls += 1
@@ -93,14 +93,14 @@ class Script:
                     if self._matching[number] == fault.call:
                         hit = hit or fault
             if hit is not None:
-                self._down, self._dead = hit.lasting, hit.lasting and self.kills(hit)
+                self._down, self._dead = hit.lasting, hit.lasting and self.is_fatal(hit)
             return hit
 
-    def hold(self, ops: Sequence[Op[Any]], later: int) -> None:
+    def hold_back(self, ops: Sequence[Op[Any]], later: int) -> None:
         with self._lock:
-            self._held.append(_Held(ops, later))
+            self._held.append(_DelayedMessage(ops, later))
 
-    def passed(self) -> list[Sequence[Op[Any]]]:
+    def pop_due(self) -> list[Sequence[Op[Any]]]:
         """Another call passes: what comes in behind it."""
         with self._lock:
             due = [held for held in self._held if held.later == 0]
@@ -109,7 +109,7 @@ class Script:
                 held.later -= 1
             return [held.ops for held in due]
 
-    def on_its_way(self) -> list[Sequence[Op[Any]]]:
+    def pop_all_held(self) -> list[Sequence[Op[Any]]]:
         """All that was held back; it is no longer."""
         with self._lock:
             held, self._held = self._held, []
@@ -121,14 +121,14 @@ class Script:
             self._down = self._dead = False
 
     @staticmethod
-    def kills(fault: Fault) -> bool:
+    def is_fatal(fault: Fault) -> bool:
         return fault.crash or fault.point == "after"
 
-    def strike(self, fault: Fault | None, point: Point) -> None:
+    def raise_at(self, fault: Fault | None, point: Point) -> None:
         """Raise if the fault is at this point."""
         if fault is None or fault.point != point:
             return
-        if self.kills(fault):
+        if self.is_fatal(fault):
             raise Crashed(f"call {fault.call} at the point {point!r}")
         if point == "before":
             raise StoreUnavailable(f"call {fault.call} was not sent (injected)")
@@ -137,7 +137,7 @@ class Script:
         raise StoreUnclear(f"call {fault.call} was applied and its reply was lost (injected)")
 
 
-class _Scripted:
+class _ScriptedFaults:
     """What both colours share: the script, and the points every call passes."""
 
     script: Script
@@ -147,20 +147,20 @@ class _Scripted:
         return self.script.calls
 
     @contextmanager
-    def _faulty(self, ops: Sequence[Op[Any]], late: list[Sequence[Op[Any]]]) -> Iterator[None]:
+    def _inject_fault(self, ops: Sequence[Op[Any]], late: list[Sequence[Op[Any]]]) -> Iterator[None]:
         """`late` is filled with what comes in behind this call, however it ends."""
-        fault = self.script.next(ops)
-        late += self.script.passed()
-        self.script.strike(fault, "before")
+        fault = self.script.count_call(ops)
+        late += self.script.pop_due()
+        self.script.raise_at(fault, "before")
         if fault is not None and fault.point == "delayed":
-            self.script.hold(ops, fault.later)
-            self.script.strike(fault, "delayed")
+            self.script.hold_back(ops, fault.later)
+            self.script.raise_at(fault, "delayed")
         yield
-        self.script.strike(fault, "applied")
-        self.script.strike(fault, "after")
+        self.script.raise_at(fault, "applied")
+        self.script.raise_at(fault, "after")
 
 
-class FaultStore(_Scripted, Around):
+class FaultStore(_ScriptedFaults, StoreWrapper):
     """A sync store that follows a script."""
 
     def __init__(self, store: Store, script: Script | Iterable[Fault] = ()) -> None:
@@ -171,7 +171,7 @@ class FaultStore(_Scripted, Around):
     def execute(self, op: Op[R]) -> R:
         late: list[Sequence[Op[Any]]] = []
         try:
-            with self._faulty([op], late):
+            with self._inject_fault([op], late):
                 return self.inner.execute(op)
         finally:
             self._deliver(late)
@@ -179,14 +179,14 @@ class FaultStore(_Scripted, Around):
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         late: list[Sequence[Op[Any]]] = []
         try:
-            with self._faulty(ops, late):
+            with self._inject_fault(ops, late):
                 return self.inner.execute_many(ops)
         finally:
             self._deliver(late)
 
     def arrive(self) -> None:
         """Whatever is still on its way arrives now."""
-        self._deliver(self.script.on_its_way())
+        self._deliver(self.script.pop_all_held())
 
     def _deliver(self, late: Iterable[Sequence[Op[Any]]]) -> None:
         for ops in late:
@@ -194,7 +194,7 @@ class FaultStore(_Scripted, Around):
                 self.inner.execute_many(ops)
 
 
-class AsyncFaultStore(_Scripted, AsyncAround):
+class AsyncFaultStore(_ScriptedFaults, AsyncStoreWrapper):
     """Its async twin."""
 
     in_order = False  # it may hold back what was sent first
@@ -207,7 +207,7 @@ class AsyncFaultStore(_Scripted, AsyncAround):
     async def execute(self, op: Op[R]) -> R:
         late: list[Sequence[Op[Any]]] = []
         try:
-            with self._faulty([op], late):
+            with self._inject_fault([op], late):
                 return await self.inner.execute(op)
         finally:
             await self._deliver(late)
@@ -215,13 +215,13 @@ class AsyncFaultStore(_Scripted, AsyncAround):
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         late: list[Sequence[Op[Any]]] = []
         try:
-            with self._faulty(ops, late):
+            with self._inject_fault(ops, late):
                 return await self.inner.execute_many(ops)
         finally:
             await self._deliver(late)
 
     async def arrive(self) -> None:
-        await self._deliver(self.script.on_its_way())
+        await self._deliver(self.script.pop_all_held())
 
     async def _deliver(self, late: Iterable[Sequence[Op[Any]]]) -> None:
         for ops in late:

@@ -29,26 +29,26 @@ from retrysafe.core.ops import (
 from retrysafe.core.records import Record
 from retrysafe.testing.driver import Do
 
-REMEMBERED = 5
+MAX_REMEMBERED_OPS = 5
 """Of each key: the newest writes. Each later operation is followed by a copy of every one of them."""
 
-COPIED = (Claim, Renew, Advance, Complete, Release, Withdraw, Suspect, Resolve, Forget)
-assert {*COPIED} == {Claim, *FENCED}
+COPIED_OPS = (Claim, Renew, Advance, Complete, Release, Withdraw, Suspect, Resolve, Forget)
+assert {*COPIED_OPS} == {Claim, *FENCED}
 
 
-def succeeded(reply: Any) -> bool:
+def has_succeeded(reply: Any) -> bool:
     """Only of what was done a second copy must change nothing. A claim that was refused may be granted later: its owner
     has to see to that (engine/aperform.py)."""
     return reply.granted if isinstance(reply, ClaimReply) else reply is True
 
 
-def judges_anew(op: Op[Any]) -> bool:
+def may_change_again(op: Op[Any]) -> bool:
     """Those that may change something when they arrive once more: the sweeper judges by what is there then, and a
     renewal makes a lease longer (never shorter: contract/late.py)."""
     return isinstance(op, Renew) or (isinstance(op, Suspect) and op.lapsed_only)
 
 
-class Late:
+class LateCopies:
     """What was sent so far, by key."""
 
     def __init__(self, do: Do) -> None:
@@ -57,35 +57,35 @@ class Late:
 
     def execute(self, op: Op[Any]) -> Any:
         reply = self._do(op)
-        self._after([op], [reply])
+        self._resend_copies([op], [reply])
         return reply
 
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         replies = self._do.many(ops)
-        self._after(ops, replies)
+        self._resend_copies(ops, replies)
         return replies
 
-    def _after(self, ops: Sequence[Op[Any]], replies: Sequence[Any]) -> None:
+    def _resend_copies(self, ops: Sequence[Op[Any]], replies: Sequence[Any]) -> None:
         if any(isinstance(op, Reap) for op in ops):
             self._sent.clear()  # what is gone knows nobody: an hour after its end, at the least, a copy is born again
         for op, reply in zip(ops, replies, strict=True):
-            if isinstance(op, COPIED):
+            if isinstance(op, COPIED_OPS):
                 for earlier in self._sent.get(op.id, ()):
-                    self._arrives(earlier, op.now)
-                if succeeded(reply) and not judges_anew(op):
-                    self._sent[op.id] = [op, *self._sent.get(op.id, ())][:REMEMBERED]
+                    self._check_copy_changes_nothing(earlier, op.now)
+                if has_succeeded(reply) and not may_change_again(op):
+                    self._sent[op.id] = [op, *self._sent.get(op.id, ())][:MAX_REMEMBERED_OPS]
 
-    def _arrives(self, copy: Any, now: int | None) -> None:
+    def _check_copy_changes_nothing(self, copy: Any, now: int | None) -> None:
         """By the store's clock it arrives now, whenever it was sent."""
-        before = self._record(copy, now)
+        before = self._read_record(copy, now)
         self._do(replace(copy, now=now))
-        after = self._record(copy, now)
+        after = self._read_record(copy, now)
         assert after == before, f"a late copy of {copy} changed {before} into {after}"
 
-    def _record(self, op: Any, now: int | None) -> Record | None:
+    def _read_record(self, op: Any, now: int | None) -> Record | None:
         return self._do(Lookup(op.id, now)).record
 
 
 def resending(do: Do) -> Do:
-    late = Late(do)
+    late = LateCopies(do)
     return do.through(late.execute, late.execute_many)

@@ -35,10 +35,10 @@ from retrysafe.core.ops import (
 )
 from retrysafe.core.records import Answer, Fence, Fingerprint
 from retrysafe.core.states import State
-from retrysafe.core.times import FOREVER, HOUR
+from retrysafe.core.times import FOREVER_MICROS, HOUR_MICROS
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing.driver import Do
-from retrysafe.testing.late import COPIED, judges_anew, succeeded
+from retrysafe.testing.late import COPIED_OPS, has_succeeded, may_change_again
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class Name:
 
 NAMES = (Name("http", "n1", "a", "k1"), Name("job", "n1", "b", "k2"), Name("http", "n2", "a", "k3"))
 FINGERPRINTS = (Fingerprint("raw1", b"\x00" * 32, 1), Fingerprint("raw1", b"\xff" * 32, 1))
-LEASES = (1, 2, 5, HOUR, FOREVER)
-RETENTIONS = (1, 3, HOUR, HOUR + 2, FOREVER)
+LEASES = (1, 2, 5, HOUR_MICROS, FOREVER_MICROS)
+RETENTIONS = (1, 3, HOUR_MICROS, HOUR_MICROS + 2, FOREVER_MICROS)
 ON_LAPSE = ("resume", "uncertain", "rerun")
 ANSWERS = (
     Answer(200, b"", ()),
@@ -69,7 +69,7 @@ LIMITS = (1, 2, 7)
 
 # Leases are a few ticks, expiry comes an hour after the end: these two scales meet every boundary.
 moments = st.builds(
-    lambda hours, ticks: hours * HOUR + ticks,
+    lambda hours, ticks: hours * HOUR_MICROS + ticks,
     st.sampled_from([0, 0, 0, 1, 1, 2, 3]),
     st.integers(min_value=0, max_value=8),
 )
@@ -142,11 +142,11 @@ class Comparison(RuleBasedStateMachine):
     # One operation --------------------------------------------------------------------------------
 
     @rule(choice=choices)
-    def one(self, choice: Choice) -> None:
+    def run_one(self, choice: Choice) -> None:
         self.agree(self.build(choice))
 
     @rule(choice=choices)
-    def sent_twice(self, choice: Choice) -> None:
+    def send_twice(self, choice: Choice) -> None:
         """I11: after a lost reply."""
         op = self.build(choice)
         self.agree(op)
@@ -154,13 +154,13 @@ class Comparison(RuleBasedStateMachine):
 
     @precondition(lambda self: self.claims)
     @rule(pick=st.integers(min_value=0, max_value=11), now=moments)
-    def an_earlier_claim_again(self, pick: int, now: int) -> None:
+    def resend_earlier_claim(self, pick: int, now: int) -> None:
         """A claim of long ago arrives once more: same token, later or earlier time."""
         self.agree(replace(self.claims[pick % len(self.claims)], now=now))
 
     @precondition(lambda self: self.done)
     @rule(pick=st.integers(min_value=0, max_value=11), now=moments)
-    def a_late_copy(self, pick: int, now: int) -> None:
+    def send_late_copy(self, pick: int, now: int) -> None:
         """I32: something that was done long ago arrives once more, and changes nothing."""
         copy = replace(self.done[pick % len(self.done)], now=now)
         before = self.oracle(Lookup(copy.id, now)).record
@@ -170,7 +170,7 @@ class Comparison(RuleBasedStateMachine):
             assert after == before, f"a late copy of {copy} changed {before} into {after}"
 
     @rule(batch=st.lists(choices, max_size=3, unique_by=lambda choice: choice.name))
-    def together(self, batch: list[Choice]) -> None:
+    def run_batch(self, batch: list[Choice]) -> None:
         ops = [self.build(choice) for choice in batch]
         expected = [self.oracle(op) for op in ops]
         replies = self.tested.many(ops)
@@ -181,7 +181,7 @@ class Comparison(RuleBasedStateMachine):
     # Over all keys --------------------------------------------------------------------------------
 
     @rule(limit=st.sampled_from(LIMITS), now=moments)
-    def reap(self, limit: int, now: int) -> None:
+    def compare_reap(self, limit: int, now: int) -> None:
         """Which records go first is the store's own choice; how many is not. So reap to the end."""
         for _ in range(len(NAMES) + 1):
             self.agree(Reap(limit, now))
@@ -196,7 +196,7 @@ class Comparison(RuleBasedStateMachine):
         limit=st.sampled_from(LIMITS),
         now=moments,
     )
-    def listing(self, **filters: Any) -> None:
+    def compare_listing(self, **filters: Any) -> None:
         op = List(**filters)
         pages = self.tested.pages(op)
         assert all(len(page) <= op.limit for page in pages)
@@ -204,7 +204,7 @@ class Comparison(RuleBasedStateMachine):
         assert seen == self.oracle.listed(op), f"{op} shows {seen}"
 
     @rule(now=moments)
-    def stats(self, now: int) -> None:
+    def compare_stats(self, now: int) -> None:
         self.agree(Stats(now))
 
     @invariant()
@@ -224,14 +224,14 @@ class Comparison(RuleBasedStateMachine):
     def remember(self, op: Op[Any], reply: Any) -> None:
         """Fences that were right once are the ones worth trying again."""
         self.now = getattr(op, "now", 0) or 0
-        if isinstance(op, COPIED) and succeeded(reply) and not judges_anew(op):
+        if isinstance(op, COPIED_OPS) and has_succeeded(reply) and not may_change_again(op):
             self.done = [op, *self.done][:12]
         if isinstance(op, Claim):
             self.claims.append(op)
             if isinstance(reply, ClaimReply) and reply.granted and reply.record is not None:
                 self.fences[op.id].append(reply.record.fence)
 
-    def fence(self, choice: Choice) -> Fence:
+    def choose_fence(self, choice: Choice) -> Fence:
         """Mostly the newest, often an older one, sometimes a wrong one."""
         known = self.fences[choice.name.id]
         if not known or choice.pick == 11:
@@ -244,7 +244,7 @@ class Comparison(RuleBasedStateMachine):
     def build(self, choice: Choice) -> Op[Any]:
         return BUILD[choice.verb](self, choice)
 
-    def claim(self, choice: Choice) -> Claim:
+    def build_claim(self, choice: Choice) -> Claim:
         self.grants += 1
         return Claim(
             id=choice.name.id,
@@ -263,25 +263,25 @@ class Comparison(RuleBasedStateMachine):
             now=choice.now,
         )
 
-    def resume(self, choice: Choice) -> Claim:
+    def build_resume(self, choice: Choice) -> Claim:
         """A claim of one run: mostly the one that is there, sometimes one that was."""
-        op, record = self.claim(choice), self.oracle(Lookup(choice.name.id, choice.now)).record
+        op, record = self.build_claim(choice), self.oracle(Lookup(choice.name.id, choice.now)).record
         there = b"another run....." if record is None else record.run
         wanted = there if choice.pick < 9 else self.claims[-1].run if self.claims else there
         return replace(op, resumes=wanted)
 
 
 BUILD: dict[str, Callable[[Comparison, Choice], Op[Any]]] = {
-    "claim": Comparison.claim,
-    "resume": Comparison.resume,
-    "renew": lambda m, c: Renew(c.name.id, m.fence(c), c.lease, c.now),
-    "advance": lambda m, c: Advance(c.name.id, m.fence(c), c.number, c.text, c.blob, c.on_lapse, c.lease, c.now),
-    "complete": lambda m, c: Complete(c.name.id, m.fence(c), c.answer or ANSWERS[0], c.now),
-    "release": lambda m, c: Release(c.name.id, m.fence(c), c.text, c.now),
-    "withdraw": lambda m, c: Withdraw(c.name.id, m.fence(c), c.text, c.now),
-    "suspect": lambda m, c: Suspect(c.name.id, m.fence(c), c.text, c.flag, c.now),
-    "resolve": lambda m, c: Resolve(c.name.id, m.fence(c), c.answer, c.text, c.now),
-    "forget": lambda m, c: Forget(c.name.id, m.fence(c), c.now),
+    "claim": Comparison.build_claim,
+    "resume": Comparison.build_resume,
+    "renew": lambda m, c: Renew(c.name.id, m.choose_fence(c), c.lease, c.now),
+    "advance": lambda m, c: Advance(c.name.id, m.choose_fence(c), c.number, c.text, c.blob, c.on_lapse, c.lease, c.now),
+    "complete": lambda m, c: Complete(c.name.id, m.choose_fence(c), c.answer or ANSWERS[0], c.now),
+    "release": lambda m, c: Release(c.name.id, m.choose_fence(c), c.text, c.now),
+    "withdraw": lambda m, c: Withdraw(c.name.id, m.choose_fence(c), c.text, c.now),
+    "suspect": lambda m, c: Suspect(c.name.id, m.choose_fence(c), c.text, c.flag, c.now),
+    "resolve": lambda m, c: Resolve(c.name.id, m.choose_fence(c), c.answer, c.text, c.now),
+    "forget": lambda m, c: Forget(c.name.id, m.choose_fence(c), c.now),
     "lookup": lambda m, c: Lookup(c.name.id, c.now),
 }
 

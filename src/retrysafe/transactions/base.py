@@ -27,11 +27,11 @@ from retrysafe.stores.postgres import dialect as postgres
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sqlite import file as sqlite
 
-Colour = Literal["sync", "async"]
+SyncMode = Literal["sync", "async"]
 DialectName = Literal["postgres", "sqlite", "mysql", "duckdb", "mssql", "mongodb"]
 Rows = list[Sequence[Any]]
 
-PATIENCE = 2.0
+LOCK_TIMEOUT_SECONDS = 2.0
 """Seconds a transaction waits for SQLite's one write lock before its caller is told to come back; a connection
 whose own busy timeout is shorter waits only for that."""
 
@@ -47,7 +47,7 @@ SQLITE_FORMAT = replace(SQLITE, parameter="%({})s")
 """For Django, whose cursor wants the same style on every database."""
 
 
-class AfterCommit(Exception):
+class AfterCommitError(Exception):
     """The commit took place; what failed came after it: a hook of the user's that waits for the commit."""
 
     def __init__(self, error: Exception) -> None:
@@ -100,11 +100,11 @@ class AsyncTxSource(Protocol):
     def begin(self) -> AbstractAsyncContextManager[AsyncTx]: ...
 
 
-class Held(Exception):
+class LockNotAvailable(Exception):
     """The write lock of the file was not to be had in time."""
 
 
-def timed(values: Mapping[str, Any]) -> dict[str, Any]:
+def fill_now(values: Mapping[str, Any]) -> dict[str, Any]:
     """SQLite has no clock that counts microseconds: the host's is read when the statement is sent, lock in hand."""
     filled = dict(values)
     if values.get("now", 0) is None:
@@ -116,7 +116,7 @@ _NAMED = re.compile(r"(?<!:):([a-z_]+)")
 
 
 @lru_cache(maxsize=256)
-def numbered(sql: str) -> tuple[str, tuple[str, ...]]:
+def number_parameters(sql: str) -> tuple[str, tuple[str, ...]]:
     """`:name` as `$1`, and the names in the order of their numbers."""
     names: dict[str, int] = {}
 
@@ -134,7 +134,7 @@ DIALECT_NAMES: dict[str, DialectName] = {
 }
 
 
-def dialect_named(vendor: str) -> DialectName:
+def dialect_for_vendor(vendor: str) -> DialectName:
     """What SQLAlchemy and Django call a database, in our words."""
     name = DIALECT_NAMES.get(vendor)
     if name is None:

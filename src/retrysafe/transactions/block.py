@@ -8,34 +8,34 @@ from typing import TYPE_CHECKING, Any, Self
 
 from retrysafe.core.keys import Key
 from retrysafe.core.records import Answer, Record
-from retrysafe.engine.arguments import fingerprint_of
-from retrysafe.engine.codecs import raised
+from retrysafe.engine.arguments import fingerprint_call
+from retrysafe.engine.codecs import encode_exception
 from retrysafe.engine.guard import Ended, Task
 from retrysafe.errors import NoAnswer, UsageError
 from retrysafe.policy import Policy
-from retrysafe.transactions.drive import AsyncStage, Stage, aadvance, advance
-from retrysafe.transactions.effects import Body, TxEffect, TxFlow
-from retrysafe.transactions.flow import transaction
-from retrysafe.transactions.place import place
-from retrysafe.transactions.sources import source
+from retrysafe.transactions.drive import AsyncTxDriver, TxDriver, aadvance, advance
+from retrysafe.transactions.effects import TxBody, TxEffect, TxFlow
+from retrysafe.transactions.flow import transaction_flow
+from retrysafe.transactions.sources import find_source
+from retrysafe.transactions.tx_context import build_tx_context
 
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
 
 
-RELEASE = Policy(failures="release")
+RELEASE_POLICY = Policy(failures="release")
 """Unless told otherwise an exception is no answer: all was rolled back, so trying again does no harm."""
 
 
-def block_task(
+def build_block_task(
     safe: RetrySafe, key: str | Key, scope: str | None, *, request: Any, target: str, policy: Policy | None
 ) -> Task:
     if not isinstance(key, Key):
         key = Key(key, scope or "")
     elif scope is not None and scope != key.scope:
         raise UsageError(f"scope={scope!r} is not the scope of {key!r}; give a Key, or a text and its scope")
-    fingerprint = fingerprint_of("safe.transaction", {"request": request, "target": target}, frozenset())
-    return safe.task(key, target, fingerprint, policy or safe.policy or RELEASE)
+    fingerprint = fingerprint_call("safe.transaction", {"request": request, "target": target}, frozenset())
+    return safe.build_task(key, target, fingerprint, policy or safe.policy or RELEASE_POLICY)
 
 
 class Block:
@@ -46,7 +46,7 @@ class Block:
         self._given = given
         self._task = task
         self._flow: TxFlow[Ended] | None = None
-        self._stage: Stage | AsyncStage | None = None
+        self._driver: TxDriver | AsyncTxDriver | None = None
         self._ended: Ended | None = None
         self._answer: Answer | None = None
         self._staging = ExitStack()
@@ -66,9 +66,9 @@ class Block:
                 f"idempotency key {self._task.key.value!r} was done before, so no transaction is open; "
                 "begin the block with: if tx.replayed: return tx.answer"
             )
-        if self._stage is None or self._stage.tx is None:
+        if self._driver is None or self._driver.tx is None:
             raise UsageError("the transaction is open only inside its with block")
-        return self._stage.tx.handle
+        return self._driver.tx.handle
 
     @property
     def answer(self) -> Answer:
@@ -97,15 +97,15 @@ class Block:
     def _begin(self) -> TxFlow[Ended]:
         if self._flow is not None:
             raise UsageError("a transaction block is used once; call safe.transaction(...) again")
-        self._flow = transaction(self._task, Given(), place(self._safe, reruns=0))
+        self._flow = transaction_flow(self._task, BlockWork(), build_tx_context(self._safe, max_reruns=0))
         return self._flow
 
-    def _entered(self, at: Ended | Body) -> None:
+    def _on_body_reached(self, at: Ended | TxBody) -> None:
         if isinstance(at, Ended):
             self._ended, self._answer = at, at.answer
             return
         at.staging.block = self
-        self._staging.enter_context(at.staging.on(self.handle))
+        self._staging.enter_context(at.staging.collect_on(self.handle))
 
     def _resume(self, error: BaseException | None) -> TxEffect:
         assert self._flow is not None
@@ -115,7 +115,7 @@ class Block:
             return self._flow.throw(NoAnswer(self._task.key.value))
         return self._flow.send(self._answer)
 
-    def _left(self, at: Ended | Body) -> None:
+    def _on_flow_ended(self, at: Ended | TxBody) -> None:
         assert isinstance(at, Ended), "a block is not run again"
         self._ended = at
 
@@ -123,9 +123,9 @@ class Block:
 
     def __enter__(self) -> Self:
         flow = self._begin()
-        stage = self._stage = Stage(self._safe, source(self._given, "sync"))
+        stage = self._driver = TxDriver(self._safe, find_source(self._given, "sync"))
         try:
-            self._entered(advance(flow, stage, lambda: next(flow), bodies=False))
+            self._on_body_reached(advance(flow, stage, lambda: next(flow), bodies=False))
         except BaseException:
             stage.close()
             raise
@@ -133,12 +133,12 @@ class Block:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._staging.close()
-        flow, stage = self._flow, self._stage
+        flow, stage = self._flow, self._driver
         assert flow is not None
-        assert isinstance(stage, Stage)
+        assert isinstance(stage, TxDriver)
         try:
             if not self.replayed and (error is None or isinstance(error, Exception)):
-                self._left(advance(flow, stage, lambda: self._resume(error), bodies=False))
+                self._on_flow_ended(advance(flow, stage, lambda: self._resume(error), bodies=False))
         except Exception as told:
             if told is not error:
                 raise
@@ -147,9 +147,9 @@ class Block:
 
     async def __aenter__(self) -> Self:
         flow = self._begin()
-        stage = self._stage = AsyncStage(self._safe, source(self._given, "async"))
+        stage = self._driver = AsyncTxDriver(self._safe, find_source(self._given, "async"))
         try:
-            self._entered(await aadvance(flow, stage, lambda: next(flow), bodies=False))
+            self._on_body_reached(await aadvance(flow, stage, lambda: next(flow), bodies=False))
         except BaseException:
             await stage.close()
             raise
@@ -159,12 +159,12 @@ class Block:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         self._staging.close()
-        flow, stage = self._flow, self._stage
+        flow, stage = self._flow, self._driver
         assert flow is not None
-        assert isinstance(stage, AsyncStage)
+        assert isinstance(stage, AsyncTxDriver)
         try:
             if not self.replayed and (error is None or isinstance(error, Exception)):
-                self._left(await aadvance(flow, stage, lambda: self._resume(error), bodies=False))
+                self._on_flow_ended(await aadvance(flow, stage, lambda: self._resume(error), bodies=False))
         except Exception as told:
             if told is not error:
                 raise
@@ -172,7 +172,7 @@ class Block:
             await stage.close()
 
 
-class Given:
+class BlockWork:
     """The block as the flow's work: its result is the answer that was set."""
 
     def call(self, handle: Any) -> Any:
@@ -182,4 +182,4 @@ class Given:
         return result
 
     def failure(self, error: Exception) -> Answer:
-        return raised(error)
+        return encode_exception(error)

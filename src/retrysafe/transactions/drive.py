@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from retrysafe.engine.effects import Announce, Pause, Ring
-from retrysafe.engine.resending import SETTLE_LIMIT
+from retrysafe.engine.effects import FlowPause, NotifyWaiters, NotifyWorker
+from retrysafe.engine.resending import CANCEL_TIMEOUT_SECONDS
 from retrysafe.stores.mongo.plans import Command
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import AsyncTx, AsyncTxSource, Tx, TxSource
-from retrysafe.transactions.effects import Begin, Body, Committed, End, Flush, Plainly, TxEffect, TxFlow
+from retrysafe.transactions.effects import AskCommitted, Begin, End, Flush, Plainly, TxBody, TxEffect, TxFlow
 
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
@@ -23,11 +23,11 @@ R = TypeVar("R")
 _log = logging.getLogger("retrysafe")
 
 
-class RollBack(Exception):
+class RollbackSignal(Exception):
     """Thrown into a transaction's block to undo it."""
 
 
-class Stage:
+class TxDriver:
     """Threads. `tx` is the open transaction, if there is one."""
 
     def __init__(self, safe: RetrySafe, source: TxSource) -> None:
@@ -38,25 +38,25 @@ class Stage:
 
     def perform(self, effect: TxEffect) -> Any:
         if isinstance(effect, Statement | Command):
-            return self._open().send(effect)
-        if isinstance(effect, Body):
-            with effect.staging.on(self._open().handle):
-                return effect.function(self._open().handle)
+            return self._require_tx().send(effect)
+        if isinstance(effect, TxBody):
+            with effect.staging.collect_on(self._require_tx().handle):
+                return effect.function(self._require_tx().handle)
         if isinstance(effect, Begin):
             return self._begin()
         if isinstance(effect, End):
             return self._commit() if effect.how == "commit" else self.close()
         if isinstance(effect, Flush):
-            return self._open().flush()
-        if isinstance(effect, Pause):
+            return self._require_tx().flush()
+        if isinstance(effect, FlowPause):
             return time.sleep(effect.seconds)
-        if isinstance(effect, Committed):
+        if isinstance(effect, AskCommitted):
             return getattr(self.tx, "committed", None)
         if isinstance(effect, Plainly):
-            return send_plainly(self._open())(effect.statement)
-        if isinstance(effect, Ring):
-            bell = self._safe.bell
-            return self._safe.performer()(Announce(bell.id)) if bell.ring() else None
+            return send_plainly(self._require_tx())(effect.statement)
+        if isinstance(effect, NotifyWorker):
+            bell = self._safe.worker_notifier
+            return self._safe.performer()(NotifyWaiters(bell.id)) if bell.wake_local() else None
         return self._safe.execute(effect)
 
     def close(self) -> None:
@@ -64,14 +64,14 @@ class Stage:
         block, self._block, self.tx = self._block, None, None
         if block is None:
             return
-        undo = RollBack()
+        undo = RollbackSignal()
         try:
-            block.__exit__(RollBack, undo, None)
+            block.__exit__(RollbackSignal, undo, None)
         except Exception as error:
             if error is not undo:
                 _log.debug("rolling back failed: %s", error)
 
-    def _open(self) -> Tx:
+    def _require_tx(self) -> Tx:
         assert self.tx is not None, "a transaction is open"
         return self.tx
 
@@ -87,7 +87,7 @@ class Stage:
         block.__exit__(None, None, None)
 
 
-class AsyncStage:
+class AsyncTxDriver:
     """Event loops. An end is carried through a cancellation: no commit is left half way."""
 
     def __init__(self, safe: RetrySafe, source: AsyncTxSource) -> None:
@@ -98,40 +98,40 @@ class AsyncStage:
 
     async def perform(self, effect: TxEffect) -> Any:
         if isinstance(effect, Statement | Command):
-            return await self._open().send(effect)
-        if isinstance(effect, Body):
-            with effect.staging.on(self._open().handle):
-                result = effect.function(self._open().handle)
+            return await self._require_tx().send(effect)
+        if isinstance(effect, TxBody):
+            with effect.staging.collect_on(self._require_tx().handle):
+                result = effect.function(self._require_tx().handle)
                 return await result if inspect.isawaitable(result) else result
         if isinstance(effect, Begin):
             return await self._begin()
         if isinstance(effect, End):
             return await (self._commit() if effect.how == "commit" else self.close())
         if isinstance(effect, Flush):
-            return await self._open().flush()
-        if isinstance(effect, Pause):
+            return await self._require_tx().flush()
+        if isinstance(effect, FlowPause):
             return await _sleep(effect.seconds)
-        if isinstance(effect, Committed):
+        if isinstance(effect, AskCommitted):
             return getattr(self.tx, "committed", None)
         if isinstance(effect, Plainly):
-            return await send_plainly(self._open())(effect.statement)
-        if isinstance(effect, Ring):
-            bell = self._safe.bell
-            return await self._safe.async_performer()(Announce(bell.id)) if bell.ring() else None
+            return await send_plainly(self._require_tx())(effect.statement)
+        if isinstance(effect, NotifyWorker):
+            bell = self._safe.worker_notifier
+            return await self._safe.async_performer()(NotifyWaiters(bell.id)) if bell.wake_local() else None
         return await self._safe.aexecute(effect)
 
     async def close(self) -> None:
         block, self._block, self.tx = self._block, None, None
         if block is None:
             return
-        undo = RollBack()
+        undo = RollbackSignal()
         try:
-            await through_cancels(block.__aexit__(RollBack, undo, None))
+            await wait_through_cancels(block.__aexit__(RollbackSignal, undo, None))
         except Exception as error:
             if error is not undo:
                 _log.debug("rolling back failed: %s", error)
 
-    def _open(self) -> AsyncTx:
+    def _require_tx(self) -> AsyncTx:
         assert self.tx is not None, "a transaction is open"
         return self.tx
 
@@ -144,7 +144,7 @@ class AsyncStage:
     async def _commit(self) -> None:
         block, self._block, self.tx = self._block, None, None
         assert block is not None, "a transaction is open"
-        await through_cancels(block.__aexit__(None, None, None))
+        await wait_through_cancels(block.__aexit__(None, None, None))
 
 
 def send_plainly(tx: Tx | AsyncTx) -> Callable[[Statement], Any]:
@@ -152,13 +152,13 @@ def send_plainly(tx: Tx | AsyncTx) -> Callable[[Statement], Any]:
     return getattr(tx, "send_plainly", tx.send)
 
 
-def advance(flow: TxFlow[R], stage: Stage, move: Callable[[], TxEffect], *, bodies: bool = True) -> R | Body:
+def advance(flow: TxFlow[R], driver: TxDriver, move: Callable[[], TxEffect], *, bodies: bool = True) -> R | TxBody:
     """Resume the flow by `move` and drive it to its end, or, without `bodies`, to the user's body."""
     try:
         effect = move()
-        while bodies or not isinstance(effect, Body):
+        while bodies or not isinstance(effect, TxBody):
             try:
-                reply = stage.perform(effect)
+                reply = driver.perform(effect)
             except Exception as error:
                 effect = flow.throw(error)
             else:
@@ -170,13 +170,13 @@ def advance(flow: TxFlow[R], stage: Stage, move: Callable[[], TxEffect], *, bodi
 
 
 async def aadvance(
-    flow: TxFlow[R], stage: AsyncStage, move: Callable[[], TxEffect], *, bodies: bool = True
-) -> R | Body:
+    flow: TxFlow[R], driver: AsyncTxDriver, move: Callable[[], TxEffect], *, bodies: bool = True
+) -> R | TxBody:
     try:
         effect = move()
-        while bodies or not isinstance(effect, Body):
+        while bodies or not isinstance(effect, TxBody):
             try:
-                reply = await stage.perform(effect)
+                reply = await driver.perform(effect)
             except Exception as error:
                 effect = flow.throw(error)
             else:
@@ -193,7 +193,7 @@ async def _sleep(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
-async def through_cancels(work: Awaitable[R]) -> R:
+async def wait_through_cancels(work: Awaitable[R]) -> R:
     """Await to the end, and only then let a cancellation through; but not for ever."""
     import asyncio
 
@@ -206,7 +206,7 @@ async def through_cancels(work: Awaitable[R]) -> R:
             await asyncio.wait({task}, timeout=None if limit is None else max(limit - loop.time(), 0))
         except asyncio.CancelledError as cancelled:
             held = held or cancelled
-            limit = limit or loop.time() + SETTLE_LIMIT
+            limit = limit or loop.time() + CANCEL_TIMEOUT_SECONDS
         if limit is not None and loop.time() >= limit:
             task.cancel()
             limit = None

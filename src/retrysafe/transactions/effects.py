@@ -8,17 +8,17 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from retrysafe.core.ops import Op
 from retrysafe.core.records import Answer
-from retrysafe.engine.effects import Pause, Ring
+from retrysafe.engine.effects import FlowPause, NotifyWorker
 from retrysafe.engine.events import Events
 from retrysafe.engine.sealing import Sealer
-from retrysafe.stores.mongo.settings import Home
+from retrysafe.stores.mongo.settings import Collections
 from retrysafe.stores.sql.dialect import Statement
-from retrysafe.stores.sql.names import Names
+from retrysafe.stores.sql.names import TableNames
 from retrysafe.transactions.staging import Staging
 
 R = TypeVar("R")
 
-RERUNS = 8
+MAX_RERUNS = 8
 """How often a body is run again after the database undid it. Each time somebody else got on."""
 
 
@@ -40,7 +40,7 @@ class Flush:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class TxBody:
     """Run the user's code on the open transaction's handle; what it stages is collected."""
 
     function: Callable[[Any], Any]
@@ -48,7 +48,7 @@ class Body:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class AskCommitted:
     """Whether the user's code committed the transaction itself: True, False, or None where the handle does not tell."""
 
 
@@ -59,10 +59,10 @@ class Plainly:
     statement: Statement
 
 
-TxEffect = Begin | End | Flush | Body | Committed | Plainly | Ring | Statement | Pause | Op[Any]
+TxEffect = Begin | End | Flush | TxBody | AskCommitted | Plainly | NotifyWorker | Statement | FlowPause | Op[Any]
 TxFlow = Generator[TxEffect, Any, R]
 
-BEGIN, FLUSH, COMMIT, ROLLBACK, COMMITTED = Begin(), Flush(), End("commit"), End("rollback"), Committed()
+BEGIN, FLUSH, COMMIT, ROLLBACK, ASK_COMMITTED = Begin(), Flush(), End("commit"), End("rollback"), AskCommitted()
 
 
 class TxWork(Protocol):
@@ -74,18 +74,18 @@ class TxWork(Protocol):
 
 
 @dataclass(slots=True)
-class Known:
+class InstallId:
     """What is remembered of a store: which installation it is. Empty until somebody has asked."""
 
-    install: str = ""
+    value: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TxContext:
     """Where receipts go, and how. `reruns` is 0 where the body cannot be run again (a `with` block)."""
 
-    names: Names | Home
-    known: Known
+    names: TableNames | Collections
+    install_id: InstallId
     sealer: Sealer
     events: Events
-    reruns: int = RERUNS
+    max_reruns: int = MAX_RERUNS

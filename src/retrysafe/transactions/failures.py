@@ -14,19 +14,19 @@ from typing import Any
 from retrysafe.errors import RetrySafeError, SchemaMissing, StoreError, StoreUnavailable
 from retrysafe.stores.duckdb import errors as duckdb
 from retrysafe.stores.mssql import errors as mssql
-from retrysafe.stores.mssql import talking as tds
+from retrysafe.stores.mssql import protocol as tds
 from retrysafe.stores.mysql import errors as mysql
-from retrysafe.stores.mysql.talking import number_of
+from retrysafe.stores.mysql.protocol import error_number
 
 
-class Trouble(Enum):
-    AGAIN = "again"
+class ErrorClass(Enum):
+    RETRYABLE = "again"
     """The database undid it because of others, and the same may work now: serialization failure, deadlock, lock."""
-    LOST = "lost"
+    CONNECTION_LOST = "lost"
     """The connection went: whether the last thing sent was carried out is not known."""
-    MISSING = "missing"
+    SCHEMA_MISSING = "missing"
     """Tables are not there."""
-    TAKEN = "taken"
+    CONSTRAINT = "taken"
     """A constraint was violated."""
     REFUSED = "refused"
     """The database said no."""
@@ -34,123 +34,144 @@ class Trouble(Enum):
     """Not the database's word at all."""
 
 
-_AGAIN = frozenset({"40001", "40P01"})
-_MISSING = frozenset({"42P01", "3F000", "42703"})
-_SHUTDOWN = frozenset({"57P01", "57P02", "57P03", "57P05"})
-_SILENT = frozenset({"OperationalError", "InterfaceError", "InternalClientError"})
-_DEPTH = 8
+_RETRYABLE_CODES = frozenset({"40001", "40P01"})
+_MISSING_CODES = frozenset({"42P01", "3F000", "42703"})
+_SHUTDOWN_CODES = frozenset({"57P01", "57P02", "57P03", "57P05"})
+_CONNECTION_ERROR_NAMES = frozenset({"OperationalError", "InterfaceError", "InternalClientError"})
+_DRIVER_MODULES = frozenset(
+    {
+        *("psycopg", "psycopg2", "psycopg_pool", "asyncpg", "pg8000", "sqlite3", "aiosqlite", "sqlalchemy", "django"),
+        *("pymysql", "asyncmy", "aiomysql", "MySQLdb", "mysql", "pymssql", "pyodbc", "duckdb", "_duckdb"),
+    }
+)
+_MAX_CHAIN_DEPTH = 8
 
 
-def trouble(error: BaseException) -> Trouble:
+def classify_error(error: BaseException) -> ErrorClass:
     if isinstance(error, RetrySafeError):
-        return Trouble.OTHER  # somebody has read it already, and it may come from another database
-    told = next((each for each in chain(error) if _of_pymongo(each)), None)
+        return ErrorClass.OTHER  # somebody has read it already, and it may come from another database
+    told = next((each for each in walk_causes(error) if _is_pymongo_error(each)), None)
     if told is not None:
-        return _mongo(told)
-    number = number_of(error)
+        return _classify_mongo(told)
+    number = error_number(error)
     if number is not None:
-        return _mysql(number)
-    number = tds.number_of(error)
+        return _classify_mysql(number)
+    number = tds.error_number(error)
     if number is not None:
-        return _mssql(number)
-    code = code_of(error)
+        return _classify_mssql(number)
+    code = find_error_code(error)
     if code is not None and code.startswith("DUCKDB"):
-        return _duckdb(code, error)
+        return _classify_duckdb(code, error)
     if code is None:
-        silent = any(isinstance(each, OSError) or type(each).__name__ in _SILENT for each in chain(error))
-        return Trouble.LOST if silent else Trouble.OTHER
+        silent = any(isinstance(each, OSError) or _is_connection_error(each) for each in walk_causes(error))
+        return ErrorClass.CONNECTION_LOST if silent else ErrorClass.OTHER
     if code.startswith("SQLITE"):
-        return _sqlite(code, error)
-    if code in _AGAIN:
-        return Trouble.AGAIN
-    if code in _MISSING:
-        return Trouble.MISSING
-    if code in _SHUTDOWN or code.startswith("08"):
-        return Trouble.LOST
-    return Trouble.TAKEN if code.startswith("23") else Trouble.REFUSED
+        return _classify_sqlite(code, error)
+    if code in _RETRYABLE_CODES:
+        return ErrorClass.RETRYABLE
+    if code in _MISSING_CODES:
+        return ErrorClass.SCHEMA_MISSING
+    if code in _SHUTDOWN_CODES or code.startswith("08"):
+        return ErrorClass.CONNECTION_LOST
+    return ErrorClass.CONSTRAINT if code.startswith("23") else ErrorClass.REFUSED
 
 
-def _sqlite(code: str, error: BaseException) -> Trouble:
+def undoes_transaction(error: BaseException) -> bool:
+    """Whether the database undid the whole transaction with this, and whatever it could be recognised by. SQLite only
+    says that it is busy, and MongoDB is asked outside of the transaction."""
+    if classify_error(error) is not ErrorClass.RETRYABLE or any(map(_is_pymongo_error, walk_causes(error))):
+        return False
+    return not (find_error_code(error) or "").startswith("SQLITE")
+
+
+def _is_connection_error(error: BaseException) -> bool:
+    """A driver's own: message brokers and others have an OperationalError, too."""
+    return type(error).__name__ in _CONNECTION_ERROR_NAMES and any(
+        base.__module__.partition(".")[0] in _DRIVER_MODULES for base in type(error).__mro__
+    )
+
+
+def _classify_sqlite(code: str, error: BaseException) -> ErrorClass:
     if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return Trouble.AGAIN
+        return ErrorClass.RETRYABLE
     if code.startswith("SQLITE_CONSTRAINT"):
-        return Trouble.TAKEN
+        return ErrorClass.CONSTRAINT
     if code.startswith("SQLITE_IOERR"):
-        return Trouble.LOST
-    return Trouble.MISSING if "no such table" in str(error) else Trouble.REFUSED
+        return ErrorClass.CONNECTION_LOST
+    return ErrorClass.SCHEMA_MISSING if "no such table" in str(error) else ErrorClass.REFUSED
 
 
-def _duckdb(code: str, error: BaseException) -> Trouble:
+def _classify_duckdb(code: str, error: BaseException) -> ErrorClass:
     named = code.partition(" ")[2]
     if named == "TransactionException":
-        return Trouble.AGAIN if any(map(duckdb.conflicted, chain(error))) else Trouble.REFUSED
-    return _DUCKDB.get(named, Trouble.REFUSED)
+        return ErrorClass.RETRYABLE if any(map(duckdb.is_conflict, walk_causes(error))) else ErrorClass.REFUSED
+    return _DUCKDB_CLASSES.get(named, ErrorClass.REFUSED)
 
 
-_DUCKDB = {
-    "ConstraintException": Trouble.TAKEN,
-    "CatalogException": Trouble.MISSING,
-    "IOException": Trouble.LOST,
-    "FatalException": Trouble.LOST,
-    "InternalException": Trouble.LOST,
-    "ConnectionException": Trouble.LOST,
+_DUCKDB_CLASSES = {
+    "ConstraintException": ErrorClass.CONSTRAINT,
+    "CatalogException": ErrorClass.SCHEMA_MISSING,
+    "IOException": ErrorClass.CONNECTION_LOST,
+    "FatalException": ErrorClass.CONNECTION_LOST,
+    "InternalException": ErrorClass.CONNECTION_LOST,
+    "ConnectionException": ErrorClass.CONNECTION_LOST,
 }
 
 
-def _of_pymongo(error: BaseException) -> bool:
+def _is_pymongo_error(error: BaseException) -> bool:
     return any(base.__module__.partition(".")[0] == "pymongo" for base in type(error).__mro__)
 
 
-def _mongo(error: BaseException) -> Trouble:
+def _classify_mongo(error: BaseException) -> ErrorClass:
     """By its labels first: they say what may be done about it."""
     has: Any = getattr(error, "has_error_label", None)
     if has is not None and has("UnknownTransactionCommitResult"):
-        return Trouble.LOST
+        return ErrorClass.CONNECTION_LOST
     if has is not None and has("TransientTransactionError"):
-        return Trouble.AGAIN
+        return ErrorClass.RETRYABLE
     names = {base.__name__ for base in type(error).__mro__}
     if "ConnectionFailure" in names:
-        return Trouble.LOST
-    return Trouble.TAKEN if "DuplicateKeyError" in names else Trouble.REFUSED
+        return ErrorClass.CONNECTION_LOST
+    return ErrorClass.CONSTRAINT if "DuplicateKeyError" in names else ErrorClass.REFUSED
 
 
-_MYSQL_TAKEN = frozenset({1048, 1062, 1169, 1216, 1217, 1451, 1452, 1557, 1586, 3819, 4025})
+_MYSQL_CONSTRAINT_CODES = frozenset({1048, 1062, 1169, 1216, 1217, 1451, 1452, 1557, 1586, 3819, 4025})
 """Duplicate, foreign key, not null, check."""
 
 
-def _mysql(number: int) -> Trouble:
-    if number in mysql.AGAIN or number in mysql.LOCK_WAIT:
-        return Trouble.AGAIN
-    if number in mysql.MISSING:
-        return Trouble.MISSING
-    if mysql.silent(number):
-        return Trouble.LOST
-    return Trouble.TAKEN if number in _MYSQL_TAKEN else Trouble.REFUSED
+def _classify_mysql(number: int) -> ErrorClass:
+    if number in mysql.RETRYABLE_CODES or number in mysql.LOCK_TIMEOUT_CODES:
+        return ErrorClass.RETRYABLE
+    if number in mysql.SCHEMA_MISSING_CODES:
+        return ErrorClass.SCHEMA_MISSING
+    if mysql.is_connection_lost(number):
+        return ErrorClass.CONNECTION_LOST
+    return ErrorClass.CONSTRAINT if number in _MYSQL_CONSTRAINT_CODES else ErrorClass.REFUSED
 
 
-_MSSQL_TAKEN = frozenset({515, 547, 2601, 2627})
+_MSSQL_CONSTRAINT_CODES = frozenset({515, 547, 2601, 2627})
 """Not null, foreign key or check, duplicate."""
 
 
-def _mssql(number: int) -> Trouble:
-    if number in mssql.AGAIN or number in mssql.LOCK_WAIT:
-        return Trouble.AGAIN
-    if number in mssql.MISSING:
-        return Trouble.MISSING
-    if mssql.silent(number):
-        return Trouble.LOST
-    return Trouble.TAKEN if number in _MSSQL_TAKEN else Trouble.REFUSED
+def _classify_mssql(number: int) -> ErrorClass:
+    if number in mssql.RETRYABLE_CODES or number in mssql.LOCK_TIMEOUT_CODES:
+        return ErrorClass.RETRYABLE
+    if number in mssql.SCHEMA_MISSING_CODES:
+        return ErrorClass.SCHEMA_MISSING
+    if mssql.is_connection_lost(number):
+        return ErrorClass.CONNECTION_LOST
+    return ErrorClass.CONSTRAINT if number in _MSSQL_CONSTRAINT_CODES else ErrorClass.REFUSED
 
 
-def code_of(error: BaseException) -> str | None:
+def find_error_code(error: BaseException) -> str | None:
     """The database's own code, wherever in the chain it stands."""
-    number = number_of(error) or tds.number_of(error)
+    number = error_number(error) or tds.error_number(error)
     if number is not None:
         return str(number)
-    for each in chain(error):
-        if duckdb.kind_of(each) is not None:
-            return f"DUCKDB {duckdb.kind_of(each)}"
-        if _of_pymongo(each) and isinstance(getattr(each, "code", None), int):
+    for each in walk_causes(error):
+        if duckdb.error_kind(each) is not None:
+            return f"DUCKDB {duckdb.error_kind(each)}"
+        if _is_pymongo_error(each) and isinstance(getattr(each, "code", None), int):
             return f"MongoDB {each.code}"  # type: ignore[attr-defined]  # it has, in this case
         for name in ("sqlstate", "pgcode", "sqlite_errorname"):
             code = getattr(each, name, None)
@@ -159,10 +180,10 @@ def code_of(error: BaseException) -> str | None:
     return None
 
 
-def chain(error: BaseException) -> Iterator[BaseException]:
+def walk_causes(error: BaseException) -> Iterator[BaseException]:
     """The error, and what it was made from. Only what was raised *from* it: a mere context proves nothing."""
     at: BaseException | None = error
-    for _ in range(_DEPTH):
+    for _ in range(_MAX_CHAIN_DEPTH):
         if at is None:
             return
         yield at
@@ -170,24 +191,24 @@ def chain(error: BaseException) -> Iterator[BaseException]:
         at = orig if isinstance(orig, BaseException) and orig is not at else at.__cause__
 
 
-def meaning(error: Exception) -> Exception:
+def translate_error(error: Exception) -> Exception:
     """What an error of one of our own statements means to the caller, before anything was committed."""
     if isinstance(error, RetrySafeError):
         return error
-    kind, said = trouble(error), _line(error)
-    if kind is Trouble.OTHER:
+    kind, said = classify_error(error), _first_line(error)
+    if kind is ErrorClass.OTHER:
         return error
-    if kind is Trouble.LOST:
+    if kind is ErrorClass.CONNECTION_LOST:
         return StoreUnavailable(f"the connection broke before the commit, so nothing happened: {said}")
-    if kind is Trouble.MISSING:
+    if kind is ErrorClass.SCHEMA_MISSING:
         return SchemaMissing(f"the transaction's database has no retrysafe tables ({said})", "URL")
-    if code_of(error) == "25P02":
+    if find_error_code(error) == "25P02":
         return StoreError(
             "an SQL error inside the transaction was caught and passed over, and PostgreSQL refuses everything after "
             "it; all was rolled back. Let the error out, or put the statement that may fail into a savepoint"
         )
-    return StoreError(f"the database refused ({code_of(error)}): {said}")
+    return StoreError(f"the database refused ({find_error_code(error)}): {said}")
 
 
-def _line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

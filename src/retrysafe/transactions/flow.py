@@ -22,14 +22,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from retrysafe.core.judge import judge
-from retrysafe.core.moves import Grant, grantable
+from retrysafe.core.moves import Grant, decide_grant
 from retrysafe.core.ops import Claim, ClaimReply, Complete, Install, Lookup, LookupReply, Suspect
 from retrysafe.core.outcomes import Busy, Mismatch, Outcome, Replay, Uncertain
 from retrysafe.core.records import Answer, Record
-from retrysafe.core.times import SECOND
-from retrysafe.engine.effects import Pause, Ring
-from retrysafe.engine.events import Name
-from retrysafe.engine.guard import POLL, Ended, Task, Unstorable, is_final, refusal, replayed
+from retrysafe.core.times import SECOND_MICROS
+from retrysafe.engine.effects import FlowPause, NotifyWorker
+from retrysafe.engine.events import EventName
+from retrysafe.engine.guard import POLL_SECONDS, Ended, Task, Unstorable, build_replay, is_final, refusal_error
 from retrysafe.errors import (
     NotSameDatabase,
     RetrySafeError,
@@ -40,141 +40,144 @@ from retrysafe.errors import (
 )
 from retrysafe.stores.base import Plan
 from retrysafe.stores.sql.dialect import Dialect, Statement
-from retrysafe.stores.sql.names import Names
-from retrysafe.stores.sql.receipts import Look, Mark, Split
+from retrysafe.stores.sql.names import TableNames
+from retrysafe.stores.sql.receipts import CommittedEarly, LockedRead, TxMarker
 from retrysafe.transactions import parting
-from retrysafe.transactions.base import AfterCommit, Held
-from retrysafe.transactions.effects import BEGIN, COMMIT, FLUSH, ROLLBACK, Body, Place, TxFlow, TxWork
-from retrysafe.transactions.failures import Trouble, meaning, trouble
-from retrysafe.transactions.receipting import Receipts, receipts
+from retrysafe.transactions.base import AfterCommitError, LockNotAvailable
+from retrysafe.transactions.effects import BEGIN, COMMIT, FLUSH, ROLLBACK, TxBody, TxContext, TxFlow, TxWork
+from retrysafe.transactions.failures import ErrorClass, classify_error, translate_error
 from retrysafe.transactions.staging import Staging
+from retrysafe.transactions.tx_receipts import TxReceipts, load_receipts
 
 R = TypeVar("R")
 
-RERUN_AFTER = 0.02
+RERUN_DELAY_SECONDS = 0.02
 """Seconds before the first rerun, at most; doubled each time, drawn at random, so that rivals part."""
 
-FIND_OUT_AFTER = (0.0, 0.02, 0.1, 0.3, 1.0, 2.0)
+RECOVERY_DELAYS_SECONDS = (0.0, 0.02, 0.1, 0.3, 1.0, 2.0)
 """Seconds before each look for a commit whose reply was lost."""
 
 
 NO_OUTBOX = "a transaction on MongoDB does not carry an outbox yet"
 
 
-class Undone(Exception):
+class RerunNeeded(Exception):
     """All of it was rolled back, for a reason that may be gone next time."""
 
 
-class Opened(NamedTuple):
+class OpenTx(NamedTuple):
     """A transaction that may run its body: the lock is held, and the record lets it."""
 
-    statements: Receipts
-    look: Look
+    statements: TxReceipts
+    look: LockedRead
     grant: Grant
 
 
-class Entered(NamedTuple):
+class MarkedTx(NamedTuple):
     """The same, with the mark by which the open transaction is recognised when the body has run."""
 
-    opened: Opened
-    mark: Mark
+    opened: OpenTx
+    mark: TxMarker
 
 
 # The story ------------------------------------------------------------------------------------------------------------
 
 
-def transaction(task: Task, work: TxWork, place: Place) -> TxFlow[Ended]:
+def transaction_flow(task: Task, work: TxWork, context: TxContext) -> TxFlow[Ended]:
     """Run the body once, or give the stored answer."""
-    claim = replace(task.claim(), on_lapse="rerun")
-    if not place.known.install:
-        place.known.install = yield Install()  # before a transaction is open: an embedded store makes its tables now
-    for rerun in range(place.reruns + 1):
+    claim = replace(task.build_claim(), on_lapse="rerun")
+    if not context.install_id.value:
+        # Before a transaction is open: an embedded store creates its tables now.
+        context.install_id.value = yield Install()
+    for rerun in range(context.max_reruns + 1):
         try:
-            return (yield from attempt(claim, task, work, place))
-        except Undone as undone:
-            if rerun == place.reruns:
+            return (yield from run_attempt(claim, task, work, context))
+        except RerunNeeded as undone:
+            if rerun == context.max_reruns:
                 raise RolledBack(task.key.value, str(undone)) from undone.__cause__
-        yield Pause(claim.id, random.uniform(0, RERUN_AFTER * 2**rerun))
+        yield FlowPause(claim.id, random.uniform(0, RERUN_DELAY_SECONDS * 2**rerun))
     raise AssertionError("the last rerun returns or raises")
 
 
-def attempt(claim: Claim, task: Task, work: TxWork, place: Place) -> TxFlow[Ended]:
-    opened = yield from admitted(claim, task, place)
+def run_attempt(claim: Claim, task: Task, work: TxWork, context: TxContext) -> TxFlow[Ended]:
+    opened = yield from open_or_wait(claim, task, context)
     if isinstance(opened, Replay):
-        return given_back(task, opened.record, place)
-    place.events.emit("new", claim.id, task.target)
-    mark = yield from ours(opened.statements.mark(opened.look))
-    staging = Staging(claim.run, "tx", "" if isinstance(place.names, Names) else NO_OUTBOX, local=False)
+        return replay(task, opened.record, context)
+    context.events.emit("new", claim.id, task.target)
+    mark = yield from run_plan(opened.statements.mark_transaction(opened.look))
+    staging = Staging(claim.run, "tx", "" if isinstance(context.names, TableNames) else NO_OUTBOX, local=False)
     try:
-        result = yield Body(work.call, staging)
+        result = yield TxBody(work.call, staging)
         answer = work.answer(result)
         keep = task.policy.final(answer.status, None)
         if keep:
             yield FLUSH
     except Exception as error:
-        was_parted = yield from parted(claim, Entered(opened, mark), error)
+        was_parted = yield from was_split(claim, MarkedTx(opened, mark), error)
         yield ROLLBACK
         if was_parted:
-            raise (yield from split(claim, task, place)) from error
-        return (yield from failed(claim, task, work, place, error))
+            raise (yield from mark_split(claim, task, context)) from error
+        return (yield from settle_failed(claim, task, work, context, error))
     if not keep:
-        was_parted = yield from parted(claim, Entered(opened, mark))
+        was_parted = yield from was_split(claim, MarkedTx(opened, mark))
         yield ROLLBACK
         if was_parted:
-            raise (yield from split(claim, task, place))
-        place.events.emit("released", claim.id, task.target)
-        return Ended(answer, False, result, opened.statements.begun(claim, opened.look, opened.grant))
-    if staging.jobs:
-        yield from ours(opened.statements.plans.of(place.sealer.seal(staging.op(claim.namespace))))
-    record = yield from receipted(claim, task, place, Entered(opened, mark), answer)
+            raise (yield from mark_split(claim, task, context))
+        context.events.emit("released", claim.id, task.target)
+        return Ended(answer, False, result, opened.statements.build_claimed_record(claim, opened.look, opened.grant))
+    record = yield from write_receipt(claim, task, context, MarkedTx(opened, mark), answer, staging=staging)
     try:
-        hook_failed = yield from committed(claim, place)
-    except (Undone, RetrySafeError):
+        hook_failed = yield from commit(claim, context)
+    except (RerunNeeded, RetrySafeError):
         raise
     except Exception as error:  # the database said no at the last moment: a deferred constraint, for one
-        return (yield from failed(claim, task, work, place, error))
-    place.events.emit("completed", claim.id, task.target)
+        return (yield from settle_failed(claim, task, work, context, error))
+    context.events.emit("completed", claim.id, task.target)
     if staging.jobs:
-        yield Ring()
+        yield NotifyWorker()
     if hook_failed is not None:
         raise hook_failed
     return Ended(answer, False, result, record._replace(answer=answer))
 
 
-def receipted(claim: Claim, task: Task, place: Place, entered: Entered, answer: Answer) -> TxFlow[Record]:
-    """The receipt, last. What is left to do is the commit."""
+def write_receipt(
+    claim: Claim, task: Task, context: TxContext, entered: MarkedTx, answer: Answer, *, staging: Staging | None = None
+) -> TxFlow[Record]:
+    """The jobs, and the receipt, last. What is left to do is the commit."""
     (statements, look, grant), mark = entered
     try:
-        record = yield from statements.write(claim, look, grant, sealed_answer(place, claim, answer), mark)
-    except Split:
+        if staging is not None and staging.jobs:
+            yield from statements.plans.plan_operation(context.sealer.seal(staging.build_op(claim.namespace)))
+        record = yield from statements.write_receipt(claim, look, grant, seal_answer(context, claim, answer), mark)
+    except CommittedEarly:
         yield ROLLBACK
-        raise (yield from split(claim, task, place)) from None
+        raise (yield from mark_split(claim, task, context)) from None
     except Exception as error:
         # The body may have passed over an error of its own, after which PostgreSQL refuses ours.
-        was_parted = yield from parted(claim, entered, error)
+        was_parted = yield from was_split(claim, entered, error)
         yield ROLLBACK
         if was_parted:
-            raise (yield from split(claim, task, place)) from error
+            raise (yield from mark_split(claim, task, context)) from error
         raise read(error) from error
     if record is None:
         yield ROLLBACK
-        raise Undone("another caller settled the key first")
+        raise RerunNeeded("another caller settled the key first")
     return record
 
 
-def parted(claim: Claim, entered: Entered, error: Exception | None = None) -> TxFlow[bool]:
+def was_split(claim: Claim, entered: MarkedTx, error: Exception | None = None) -> TxFlow[bool]:
     """Whether a body that is about to be rolled back has committed something before."""
     statements, mark = entered.opened.statements, entered.mark
-    return (yield from parting.parted(statements, mark, statements.parted(claim, mark), error))
+    return (yield from parting.parted(statements, mark, statements.is_other_transaction(claim, mark), error))
 
 
-def given_back(task: Task, record: Record, place: Place) -> Ended:
-    place.events.emit("replayed", record.id, task.target)
-    return replayed(task, record)
+def replay(task: Task, record: Record, context: TxContext) -> Ended:
+    context.events.emit("replayed", record.id, task.target)
+    return build_replay(task, record)
 
 
-def sealed_answer(place: Place, claim: Claim, answer: Answer) -> Answer:
-    sealed = place.sealer.seal(Complete(claim.id, _NO_FENCE, answer))
+def seal_answer(context: TxContext, claim: Claim, answer: Answer) -> Answer:
+    sealed = context.sealer.seal(Complete(claim.id, _NO_FENCE, answer))
     assert isinstance(sealed, Complete)
     return sealed.answer
 
@@ -185,84 +188,84 @@ _NO_FENCE: Any = (0, b"")
 # Getting in -----------------------------------------------------------------------------------------------------------
 
 
-def admitted(claim: Claim, task: Task, place: Place) -> TxFlow[Opened | Replay]:
+def open_or_wait(claim: Claim, task: Task, context: TxContext) -> TxFlow[OpenTx | Replay]:
     """An open transaction that may run, or the stored answer. While another is at it wait as the policy says,
     with no transaction open."""
     waited = 0.0
     while True:
-        found = yield from looked(claim, place)
-        if isinstance(found, Opened | Replay):
+        found = yield from begin_and_read(claim, context)
+        if isinstance(found, OpenTx | Replay):
             return found
         left = task.policy.wait - waited
         if not (isinstance(found, Busy) and task.policy.busy == "wait" and left > 0):
-            place.events.emit(_REFUSED[type(found)], claim.id, task.target)
-            raise refusal(task, found)
-        pause = min(random.uniform(*POLL), left)
-        yield Pause(claim.id, pause)
+            context.events.emit(_REFUSED_EVENTS[type(found)], claim.id, task.target)
+            raise refusal_error(task, found)
+        pause = min(random.uniform(*POLL_SECONDS), left)
+        yield FlowPause(claim.id, pause)
         waited += pause
 
 
-_REFUSED: dict[type[Outcome], Name] = {Busy: "busy", Mismatch: "mismatched", Uncertain: "uncertain"}
+_REFUSED_EVENTS: dict[type[Outcome], EventName] = {Busy: "busy", Mismatch: "mismatched", Uncertain: "uncertain"}
 
 
-def looked(claim: Claim, place: Place) -> TxFlow[Opened | Outcome]:
+def begin_and_read(claim: Claim, context: TxContext) -> TxFlow[OpenTx | Outcome]:
     """Begin, lock, read, judge. Whatever does not run leaves no transaction open."""
     try:
-        statements, look = yield from begun(claim, place)
-    except Held:
-        return (yield from peeked(claim))
-    outcome = judged(claim, look)
+        statements, look = yield from begin(claim, context)
+    except LockNotAvailable:
+        return (yield from read_unlocked(claim))
+    outcome = decide(claim, look)
     if isinstance(outcome, Grant):
-        return Opened(statements, look, outcome)
+        return OpenTx(statements, look, outcome)
     yield ROLLBACK
     return outcome
 
 
-def begun(claim: Claim, place: Place) -> TxFlow[tuple[Receipts, Look]]:
+def begin(claim: Claim, context: TxContext) -> TxFlow[tuple[TxReceipts, LockedRead]]:
     try:
         dialect: Dialect = yield BEGIN
-    except Held:
+    except LockNotAvailable:
         raise
     except Exception as error:
-        raise meaning(error) from error
-    statements = receipts(dialect, place.names)
-    look = yield from ours(statements.look(claim))
-    if look.install != place.known.install:
+        raise translate_error(error) from error
+    statements = load_receipts(dialect, context.names)
+    look = yield from run_plan(statements.lock_and_read(claim))
+    if look.install != context.install_id.value:
         yield ROLLBACK
-        place.known.install = yield Install()  # the store's tables may have been made anew since we asked
-        if look.install != place.known.install:
-            raise NotSameDatabase(place.known.install, look.install)
-        raise Undone("the store's tables were made anew")
-    opened = place.sealer.unseal(LookupReply(look.record, look.now))
+        context.install_id.value = yield Install()  # the store's tables may have been made anew since we asked
+        if look.install != context.install_id.value:
+            raise NotSameDatabase(context.install_id.value, look.install)
+        raise RerunNeeded("the store's tables were made anew")
+    opened = context.sealer.unseal(LookupReply(look.record, look.now))
     return statements, look._replace(record=opened.record)
 
 
-def judged(claim: Claim, look: Look) -> Grant | Outcome:
+def decide(claim: Claim, look: LockedRead) -> Grant | Outcome:
     """How the body may run, or why it does not. What is committed comes before the lock: a completed record does not
     change, so two callers who only want its answer do not wait for each other."""
-    grant = grantable(look.record, claim, look.now)
+    grant = decide_grant(look.record, claim, look.now)
     if grant is None:
         return judge(claim, ClaimReply(False, look.record, look.now))
     if not look.locked:
-        return Busy(SECOND)
+        return Busy(SECOND_MICROS)
     if look.record is not None and look.record.point and grant is not Grant.REBIRTH:
         return Uncertain(look.record.started, f"an operation stopped at {look.record.point!r}; let it finish")
     return grant
 
 
-def peeked(claim: Claim) -> TxFlow[Outcome]:
+def read_unlocked(claim: Claim) -> TxFlow[Outcome]:
     """Another writer has the file. Reading needs no lock, so a stored answer can still be given."""
     seen: LookupReply = yield Lookup(claim.id, claim.now)
-    if seen.record is None or grantable(seen.record, claim, seen.now) is not None:
-        return Busy(SECOND)
+    if seen.record is None or decide_grant(seen.record, claim, seen.now) is not None:
+        return Busy(SECOND_MICROS)
     return judge(claim, ClaimReply(False, seen.record, seen.now))
 
 
-def ours(plan: Plan[Statement, R]) -> TxFlow[R]:
+def run_plan(plan: Plan[Statement, R]) -> TxFlow[R]:
     """Run one of our own plans; what the database says to it is read, and the transaction is over."""
     try:
         return (yield from plan)
-    except Split:
+    except CommittedEarly:
         raise
     except Exception as error:
         yield ROLLBACK
@@ -271,43 +274,43 @@ def ours(plan: Plan[Statement, R]) -> TxFlow[R]:
 
 def read(error: Exception) -> Exception:
     """What the database's word to one of our own statements means; the transaction is over."""
-    if trouble(error) is Trouble.AGAIN:
-        return Undone(f"the database undid it because of others ({error})")
-    return meaning(error)
+    if classify_error(error) is ErrorClass.RETRYABLE:
+        return RerunNeeded(f"the database undid it because of others ({error})")
+    return translate_error(error)
 
 
 # Getting out ----------------------------------------------------------------------------------------------------------
 
 
-def committed(claim: Claim, place: Place) -> TxFlow[Exception | None]:
+def commit(claim: Claim, context: TxContext) -> TxFlow[Exception | None]:
     """Commit, for certain. What a hook of the user's raised after it is given back: it must not vanish, and it does
     not change that all is done."""
     try:
         yield COMMIT
-    except AfterCommit as after:
+    except AfterCommitError as after:
         after.error.add_note("retrysafe: this was raised after the commit, so the work and its answer are stored")
         return after.error
     except Exception as error:
-        kind = trouble(error)
-        if kind is Trouble.AGAIN:
-            raise Undone(f"the database undid it because of others ({error})") from error
-        if kind in (Trouble.REFUSED, Trouble.TAKEN):
+        kind = classify_error(error)
+        if kind is ErrorClass.RETRYABLE:
+            raise RerunNeeded(f"the database undid it because of others ({error})") from error
+        if kind in (ErrorClass.REFUSED, ErrorClass.CONSTRAINT):
             raise  # it said no, so nothing happened
-        if not (yield from found_out(claim, place, error)):
-            raise Undone(f"the connection broke at the commit ({error})") from error
+        if not (yield from recover_lost_commit(claim, context, error)):
+            raise RerunNeeded(f"the connection broke at the commit ({error})") from error
     return None
 
 
-def found_out(claim: Claim, place: Place, cause: Exception) -> TxFlow[bool]:
+def recover_lost_commit(claim: Claim, context: TxContext, cause: Exception) -> TxFlow[bool]:
     """Whether a commit whose reply was lost took place."""
     over = False
-    for pause in FIND_OUT_AFTER:
-        yield Pause(claim.id, pause)
+    for pause in RECOVERY_DELAYS_SECONDS:
+        yield FlowPause(claim.id, pause)
         try:
-            _, look = yield from begun(claim, place)
+            _, look = yield from begin(claim, context)
             yield ROLLBACK
-        except (Held, StoreError, Undone):
-            look = yield from peek_for(claim)
+        except (LockNotAvailable, StoreError, RerunNeeded):
+            look = yield from look_up_commit(claim)
         if look.record is not None and look.record.token == claim.token:
             return True
         if look.locked and over:
@@ -320,79 +323,79 @@ def found_out(claim: Claim, place: Place, cause: Exception) -> TxFlow[bool]:
     ) from cause
 
 
-def peek_for(claim: Claim) -> TxFlow[Look]:
+def look_up_commit(claim: Claim) -> TxFlow[LockedRead]:
     """No transaction to be had (a single connection, and it broke): the store itself may still be asked."""
     try:
         seen: LookupReply = yield Lookup(claim.id, claim.now)
     except StoreError:
-        return Look(False, 0, "", 0, None)
-    return Look(False, 0, "", seen.now, seen.record)
+        return LockedRead(False, 0, "", 0, None)
+    return LockedRead(False, 0, "", seen.now, seen.record)
 
 
-def failed(claim: Claim, task: Task, work: TxWork, place: Place, error: Exception) -> TxFlow[Ended]:
+def settle_failed(claim: Claim, task: Task, work: TxWork, context: TxContext, error: Exception) -> TxFlow[Ended]:
     """The body raised and was rolled back. Raises what the caller is told, unless somebody else has the answer."""
     if isinstance(error, Unstorable):
         raise error.problem from error.__cause__
-    if trouble(error) is Trouble.AGAIN:
-        raise Undone(f"the database undid it because of others ({error})") from error
+    if classify_error(error) is ErrorClass.RETRYABLE:
+        raise RerunNeeded(f"the database undid it because of others ({error})") from error
     if is_final(task.policy, error):
-        return (yield from stored_failure(claim, task, work, place, error))
-    place.events.emit("released", claim.id, task.target)
-    if trouble(error) is Trouble.TAKEN and place.reruns:
+        return (yield from store_failure(claim, task, work, context, error))
+    context.events.emit("released", claim.id, task.target)
+    if classify_error(error) is ErrorClass.CONSTRAINT and context.max_reruns:
         # It may have run into the work of a twin whose receipt was committed just after our look.
-        found = yield from looked(claim, place)
-        if isinstance(found, Opened):
+        found = yield from begin_and_read(claim, context)
+        if isinstance(found, OpenTx):
             yield ROLLBACK
         elif isinstance(found, Replay):
-            return given_back(task, found.record, place)
+            return replay(task, found.record, context)
     raise error
 
 
-def stored_failure(claim: Claim, task: Task, work: TxWork, place: Place, error: Exception) -> TxFlow[Ended]:
+def store_failure(claim: Claim, task: Task, work: TxWork, context: TxContext, error: Exception) -> TxFlow[Ended]:
     """The failure is the answer: a receipt of its own, since the work's transaction is gone."""
     try:
-        instead = yield from written_down(claim, place, work.failure(error))
+        instead = yield from store_answer(claim, context, work.failure(error))
     except Exception as problem:  # the database's, or the user's own `failure`
-        place.events.emit("store_failed", claim.id, task.target)
+        context.events.emit("store_failed", claim.id, task.target)
         error.add_note(f"retrysafe could not write down how this ended: {problem}")
         raise error from error.__cause__
     if instead is None:
-        place.events.emit("completed", claim.id, task.target)
+        context.events.emit("completed", claim.id, task.target)
         raise error
-    if isinstance(instead, Replay) and place.reruns:
-        return given_back(task, instead.record, place)
+    if isinstance(instead, Replay) and context.max_reruns:
+        return replay(task, instead.record, context)
     # Somebody else has the key now, and its answer will be the one: this caller must not be told another.
-    raise refusal(task, Busy(SECOND) if isinstance(instead, Replay) else instead) from error
+    raise refusal_error(task, Busy(SECOND_MICROS) if isinstance(instead, Replay) else instead) from error
 
 
-def written_down(claim: Claim, place: Place, answer: Answer) -> TxFlow[Outcome | None]:
+def store_answer(claim: Claim, context: TxContext, answer: Answer) -> TxFlow[Outcome | None]:
     """Store an answer in a transaction of its own; None when it is stored, else who has the key instead."""
-    found = yield from looked(claim, place)
-    if not isinstance(found, Opened):
+    found = yield from begin_and_read(claim, context)
+    if not isinstance(found, OpenTx):
         return found
-    mark = yield from ours(found.statements.mark(found.look))
-    write = found.statements.write(claim, found.look, found.grant, sealed_answer(place, claim, answer), mark)
-    if (yield from ours(write)) is None:
+    mark = yield from run_plan(found.statements.mark_transaction(found.look))
+    write = found.statements.write_receipt(claim, found.look, found.grant, seal_answer(context, claim, answer), mark)
+    if (yield from run_plan(write)) is None:
         yield ROLLBACK
-        return Busy(SECOND)
-    yield from committed(claim, place)
+        return Busy(SECOND_MICROS)
+    yield from commit(claim, context)
     return None
 
 
-def split(claim: Claim, task: Task, place: Place) -> TxFlow[TransactionSplit]:
+def mark_split(claim: Claim, task: Task, context: TxContext) -> TxFlow[TransactionSplit]:
     """Part of the work is committed and has no receipt: nothing runs again before somebody has looked."""
     problem = TransactionSplit(task.key.value)
     try:
         dialect: Dialect = yield BEGIN
-        plans = receipts(dialect, place.names).plans
-        reply = yield from plans.of(claim)
+        plans = load_receipts(dialect, context.names).plans
+        reply = yield from plans.plan_operation(claim)
         if reply.granted and reply.record is not None:
             note = "its body committed or rolled back in the middle of its transaction"
-            yield from plans.of(Suspect(claim.id, reply.record.fence, note))
+            yield from plans.plan_operation(Suspect(claim.id, reply.record.fence, note))
         yield COMMIT
     except Exception as error:
-        place.events.emit("store_failed", claim.id, task.target)
+        context.events.emit("store_failed", claim.id, task.target)
         problem.add_note(f"retrysafe could not mark the key uncertain: {error}")
     else:
-        place.events.emit("suspected", claim.id, task.target)
+        context.events.emit("suspected", claim.id, task.target)
     return problem

@@ -8,17 +8,17 @@ from collections.abc import Callable
 from typing import Any
 
 from retrysafe.core.records import Answer
-from retrysafe.engine.codecs import raised, returned
+from retrysafe.engine.codecs import encode_exception, encode_result
 from retrysafe.engine.guard import Unstorable
 from retrysafe.engine.once import Once
 from retrysafe.errors import ResultNotStorable
 from retrysafe.transactions.run import aperform, perform
 
-HANDLE = "tx"
+HANDLE_PARAMETER = "tx"
 """The argument that gets the connection or session. Callers do not pass it, and it is no part of the fingerprint."""
 
 
-class Call:
+class TransactionalCall:
     """One call, as the transaction's work."""
 
     __slots__ = ("_args", "_kwargs", "_once")
@@ -29,24 +29,28 @@ class Call:
         self._kwargs = kwargs
 
     def call(self, handle: Any) -> Any:
-        args, kwargs = placed(self._once, self._args, self._kwargs, handle)
+        args, kwargs = insert_handle(self._once, self._args, self._kwargs, handle)
         return self._once.function(*args, **kwargs)
 
     def answer(self, result: Any) -> Answer:
         try:
-            return returned(self._once.codec, result, self._once.policy.max_answer)
+            return encode_result(self._once.codec, result, self._once.policy.max_answer)
         except (TypeError, ValueError) as error:
             raise Unstorable(ResultNotStorable(self._once.name, str(error), rolled_back=True)) from error
 
     def failure(self, error: Exception) -> Answer:
-        return raised(error)
+        return encode_exception(error)
 
 
-def placed(once: Once, args: tuple[Any, ...], kwargs: dict[str, Any], handle: Any) -> tuple[Any, Any]:
+def insert_handle(once: Once, args: tuple[Any, ...], kwargs: dict[str, Any], handle: Any) -> tuple[Any, Any]:
     """The caller's arguments with the handle in its place, wherever in the signature that is."""
     given = once.signature.bind(*args, **kwargs).arguments
     full = inspect.signature(once.function)
-    ordered = {name: handle if name == HANDLE else given[name] for name in full.parameters if name in {*given, HANDLE}}
+    ordered = {
+        name: handle if name == HANDLE_PARAMETER else given[name]
+        for name in full.parameters
+        if name in {*given, HANDLE_PARAMETER}
+    }
     bound = inspect.BoundArguments(full, ordered)
     return bound.args, bound.kwargs
 
@@ -57,19 +61,19 @@ def wrap(once: Once, given: Any) -> Callable[..., Any]:
     if inspect.iscoroutinefunction(once.function):
 
         @functools.wraps(once.function)
-        async def awaited(*args: Any, **kwargs: Any) -> Any:
-            task = once.task(args, kwargs)
-            return once.result(await aperform(once.safe, task, given, Call(once, args, kwargs)))
+        async def call_async(*args: Any, **kwargs: Any) -> Any:
+            task = once.build_task(args, kwargs)
+            return once.read_result(await aperform(once.safe, task, given, TransactionalCall(once, args, kwargs)))
 
-        wrapped = awaited
+        wrapped = call_async
     else:
 
         @functools.wraps(once.function)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            task = once.task(args, kwargs)
-            return once.result(perform(once.safe, task, given, Call(once, args, kwargs)))
+        def call_sync(*args: Any, **kwargs: Any) -> Any:
+            task = once.build_task(args, kwargs)
+            return once.read_result(perform(once.safe, task, given, TransactionalCall(once, args, kwargs)))
 
-        wrapped = called
+        wrapped = call_sync
     wrapped.__signature__ = once.signature
     result: Callable[..., Any] = wrapped
     return result

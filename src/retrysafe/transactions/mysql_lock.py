@@ -1,7 +1,7 @@
 """MySQL's advisory lock belongs to the session, not to the transaction: it must be given back, and only when the
 transaction is over. Until then it is how others know that a commit whose reply was lost may still be under way.
 
-A text of MySQL may be several statements (stores/mysql/talking.py); here they go one by one, because packets of many
+A text of MySQL may be several statements (stores/mysql/protocol.py); here they go one by one, because packets of many
 are something a connection has to be opened for.
 """
 
@@ -11,25 +11,25 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from retrysafe.stores.base import Plan
-from retrysafe.stores.mysql import talking
+from retrysafe.stores.mysql import protocol
 from retrysafe.stores.mysql.dialect import RELEASE_LOCK
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import Rows
 
-LOCK = "lock"
+LOCK_PARAMETER = "lock"
 """The parameter that carries a lock's number: who sends it may hold the lock from then on."""
 
 
-def said(statement: Statement) -> Plan[str, Rows]:
+def plan_steps(statement: Statement) -> Plan[str, Rows]:
     """The statement, step by step; what it says in the end."""
-    found = yield from talking.one_by_one(statement)
+    found = yield from protocol.plan_steps(statement)
     return list(found)
 
 
-def rows(found: Iterable[Sequence[Any]] | None, changed: int) -> Rows:
-    return list(talking.read(found, changed))
+def read_rows(found: Iterable[Sequence[Any]] | None, changed: int) -> Rows:
+    return list(protocol.read_rows(found, changed))
 
 
-def release(lock: int) -> str:
+def build_release_sql(lock: int) -> str:
     """Harmless where the lock was not got."""
     return RELEASE_LOCK.format(int(lock))

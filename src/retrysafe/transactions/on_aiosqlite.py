@@ -11,9 +11,9 @@ import aiosqlite
 from retrysafe.errors import NestedTransaction
 from retrysafe.stores.base import afollow
 from retrysafe.stores.sql.dialect import Statement
-from retrysafe.transactions.base import SQLITE, DialectName, Rows, timed
+from retrysafe.transactions.base import SQLITE, DialectName, Rows, fill_now
 from retrysafe.transactions.on_sqlite3 import FIX
-from retrysafe.transactions.write_lock import locked
+from retrysafe.transactions.write_lock import take_write_lock
 
 
 class AiosqliteTx:
@@ -23,10 +23,15 @@ class AiosqliteTx:
     def __init__(self, connection: aiosqlite.Connection) -> None:
         self.handle = connection
 
+    @property
+    def committed(self) -> bool | None:
+        """The twin of Sqlite3Tx's."""
+        return None if is_open(self.handle) else True
+
     async def send(self, statement: Statement) -> Rows:
         async with self.handle.cursor() as cursor:
             cursor.row_factory = None
-            await cursor.execute(statement.sql, timed(statement.values))
+            await cursor.execute(statement.sql, fill_now(statement.values))
             return [tuple(row) for row in await cursor.fetchall()]
 
     async def flush(self) -> None:
@@ -38,18 +43,23 @@ async def connection(given: aiosqlite.Connection) -> AsyncIterator[AiosqliteTx]:
     if given.in_transaction:
         raise NestedTransaction("the aiosqlite Connection", FIX)
     tx = AiosqliteTx(given)
-    await afollow(locked(begun=False), tx.send)
+    await afollow(take_write_lock(begun=False), tx.send)
     try:
         yield tx
         await given.execute("COMMIT")
     except BaseException:
-        await undo(given)
+        await roll_back(given)
         raise
 
 
-async def undo(given: aiosqlite.Connection) -> None:
-    if given.in_transaction:
+async def roll_back(given: aiosqlite.Connection) -> None:
+    if is_open(given) and given.in_transaction:
         await given.execute("ROLLBACK")
+
+
+def is_open(given: aiosqlite.Connection) -> bool:
+    """Whether its user has left it open."""
+    return given._connection is not None
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from retrysafe.errors import NestedTransaction
 from retrysafe.stores.base import afollow
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import MYSQL, DialectName, Rows
-from retrysafe.transactions.mysql_lock import LOCK, release, rows, said
+from retrysafe.transactions.mysql_lock import LOCK_PARAMETER, build_release_sql, plan_steps, read_rows
 
 FIX = "commit or roll back first (with autocommit off a mere query begins a transaction), or pass a pool"
 
@@ -30,27 +30,27 @@ class AsyncmyTx:
         self._lock: int | None = None
 
     async def send(self, statement: Statement) -> Rows:
-        self._lock = statement.values.get(LOCK, self._lock)
-        return await afollow(said(statement), lambda step: self._step(step, statement.values))
+        self._lock = statement.values.get(LOCK_PARAMETER, self._lock)
+        return await afollow(plan_steps(statement), lambda step: self._execute_step(step, statement.values))
 
-    async def _step(self, step: str, values: Mapping[str, Any]) -> Rows:
+    async def _execute_step(self, step: str, values: Mapping[str, Any]) -> Rows:
         async with self.handle.cursor(Cursor) as cursor:
             await cursor.execute(step, dict(values) or None)
-            return rows(await cursor.fetchall() if cursor.description else None, cursor.rowcount)
+            return read_rows(await cursor.fetchall() if cursor.description else None, cursor.rowcount)
 
     async def flush(self) -> None:
         """A connection holds nothing back."""
 
     async def unlock(self) -> None:
-        if self._lock is not None and usable(self.handle):
+        if self._lock is not None and is_usable(self.handle):
             with suppress(MySQLError, OSError):
                 async with self.handle.cursor(Cursor) as cursor:
-                    await cursor.execute(release(self._lock))
+                    await cursor.execute(build_release_sql(self._lock))
 
 
 @asynccontextmanager
 async def connection(given: Any) -> AsyncIterator[AsyncmyTx]:
-    if usable(given) and given.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS:
+    if is_usable(given) and given.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS:
         raise NestedTransaction("the asyncmy Connection", FIX)
     await given.begin()
     tx = AsyncmyTx(given)
@@ -58,7 +58,7 @@ async def connection(given: Any) -> AsyncIterator[AsyncmyTx]:
         yield tx
         await given.commit()
     except BaseException:
-        if usable(given):
+        if is_usable(given):
             with suppress(MySQLError, OSError):  # it is broken: then there is nothing left to roll back
                 await given.rollback()
         raise
@@ -72,5 +72,5 @@ async def pool(given: Any) -> AsyncIterator[AsyncmyTx]:
         yield tx
 
 
-def usable(given: Any) -> bool:
+def is_usable(given: Any) -> bool:
     return bool(given.connected) and not given._stream_broken

@@ -8,7 +8,7 @@ from typing import Any
 
 from retrysafe.errors import NestedTransaction
 from retrysafe.stores.sql.dialect import Statement
-from retrysafe.transactions.base import POSTGRES, DialectName, Rows, numbered
+from retrysafe.transactions.base import POSTGRES, DialectName, Rows, number_parameters
 
 
 class AsyncpgTx:
@@ -21,7 +21,7 @@ class AsyncpgTx:
         self.handle = connection
 
     async def send(self, statement: Statement) -> Rows:
-        sql, names = numbered(statement.sql)
+        sql, names = number_parameters(statement.sql)
         found = await self.handle.fetch(sql, *(statement.values[name] for name in names))
         return [tuple(record) for record in found]
 

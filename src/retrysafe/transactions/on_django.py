@@ -15,9 +15,17 @@ from django.db import connections, transaction  # type: ignore[import-untyped]  
 from retrysafe.errors import NestedTransaction
 from retrysafe.stores.base import follow
 from retrysafe.stores.sql.dialect import Dialect, Statement
-from retrysafe.transactions.base import MYSQL, PSYCOPG, SQLITE_FORMAT, AfterCommit, Rows, dialect_named, timed
-from retrysafe.transactions.mysql_lock import LOCK, release, rows, said
-from retrysafe.transactions.write_lock import locked
+from retrysafe.transactions.base import (
+    MYSQL,
+    PSYCOPG,
+    SQLITE_FORMAT,
+    AfterCommitError,
+    Rows,
+    dialect_for_vendor,
+    fill_now,
+)
+from retrysafe.transactions.mysql_lock import LOCK_PARAMETER, build_release_sql, plan_steps, read_rows
+from retrysafe.transactions.write_lock import take_write_lock
 
 DIALECTS: dict[str, Dialect] = {"postgres": PSYCOPG, "sqlite": SQLITE_FORMAT, "mysql": MYSQL}
 
@@ -27,15 +35,15 @@ class DjangoTx:
 
     def __init__(self, alias: str) -> None:
         self.handle: Any = connections[alias]
-        self.dialect_name = dialect_named(self.handle.vendor)
+        self.dialect_name = dialect_for_vendor(self.handle.vendor)
         self.dialect: Dialect = DIALECTS[self.dialect_name]
         self._lock: int | None = None
 
     def send(self, statement: Statement) -> Rows:
         if self.dialect_name == "mysql":
-            self._lock = statement.values.get(LOCK, self._lock)
-            return follow(said(statement), lambda step: self._step(step, statement.values))
-        values = timed(statement.values) if self.dialect_name == "sqlite" else statement.values
+            self._lock = statement.values.get(LOCK_PARAMETER, self._lock)
+            return follow(plan_steps(statement), lambda step: self._execute_step(step, statement.values))
+        values = fill_now(statement.values) if self.dialect_name == "sqlite" else statement.values
         with self.handle.cursor() as cursor:
             cursor.execute(statement.sql, values or None)
             return [tuple(row) for row in cursor.fetchall()] if cursor.description is not None else []
@@ -46,16 +54,16 @@ class DjangoTx:
             cursor.execute(statement.sql, statement.values or None)
             return [tuple(row) for row in cursor.fetchall()] if cursor.description is not None else []
 
-    def _step(self, step: str, values: Mapping[str, Any]) -> Rows:
+    def _execute_step(self, step: str, values: Mapping[str, Any]) -> Rows:
         with self.handle.cursor() as cursor:
             cursor.execute(step, values or None)
-            return rows(cursor.fetchall() if cursor.description else None, cursor.rowcount)
+            return read_rows(cursor.fetchall() if cursor.description else None, cursor.rowcount)
 
     def unlock(self) -> None:
         """A connection that broke has nothing to give back: the server did it."""
         if self._lock is not None and self.handle.connection is not None:
             with suppress(Exception), self.handle.cursor() as cursor:
-                cursor.execute(release(self._lock))
+                cursor.execute(build_release_sql(self._lock))
 
     def flush(self) -> None:
         """The ORM holds nothing back."""
@@ -63,7 +71,7 @@ class DjangoTx:
     def lock(self) -> None:
         outermost = not self.handle.savepoint_ids
         if self.dialect_name == "sqlite" and outermost:
-            follow(locked(begun=True), self.send)
+            follow(take_write_lock(begun=True), self.send)
 
 
 @contextmanager
@@ -93,7 +101,7 @@ def alias(given: str) -> Iterator[DjangoTx]:
             block.__exit__(type(raised) if raised else None, raised, raised.__traceback__ if raised else None)
         except Exception as error:
             if raised is None and committed:
-                raise AfterCommit(error) from error
+                raise AfterCommitError(error) from error
             raise
         finally:
             if tx is not None:

@@ -14,15 +14,15 @@ import duckdb
 
 from retrysafe.errors import NestedTransaction
 from retrysafe.stores.duckdb import locks
-from retrysafe.stores.duckdb.dialect import DIALECT, bound
-from retrysafe.stores.duckdb.errors import duplicate
+from retrysafe.stores.duckdb.dialect import DIALECT, bind_values
+from retrysafe.stores.duckdb.errors import is_duplicate
 from retrysafe.stores.sql.dialect import Statement
-from retrysafe.transactions.base import DialectName, Rows, timed
+from retrysafe.transactions.base import DialectName, Rows, fill_now
 
 FIX = "commit or roll back first, or pass a factory: tx=connection.cursor makes one for each call"
 
-LOCK = "lock"
-WHERE = "SELECT path FROM duckdb_databases() WHERE database_name = current_database()"
+LOCK_PARAMETER = "lock"
+DATABASE_PATH_QUERY = "SELECT path FROM duckdb_databases() WHERE database_name = current_database()"
 
 
 class DuckdbTx:
@@ -34,20 +34,20 @@ class DuckdbTx:
         self._file = ""
 
     def send(self, statement: Statement) -> Rows:
-        values = timed(bound(statement.sql, statement.values))
-        if LOCK in values:
-            values[LOCK] = int(locks.take((self._path(), values[LOCK]), self))
+        values = fill_now(bind_values(statement.sql, statement.values))
+        if LOCK_PARAMETER in values:
+            values[LOCK_PARAMETER] = int(locks.try_lock((self._read_database_path(), values[LOCK_PARAMETER]), self))
         try:
             return list(self.handle.execute(statement.sql, values or None).fetchall())
         except duckdb.ConstraintException as error:
-            if "ON CONFLICT" not in statement.sql or not duplicate(error):
+            if "ON CONFLICT" not in statement.sql or not is_duplicate(error):
                 raise
             raise duckdb.TransactionException("Conflict on the key: it was committed meanwhile") from error
 
-    def _path(self) -> str:
+    def _read_database_path(self) -> str:
         """Of the file, which is part of a lock's name: a process may have several open."""
         if not self._file:
-            self._file = str(self.handle.execute(WHERE).fetchall()[0][0])
+            self._file = str(self.handle.execute(DATABASE_PATH_QUERY).fetchall()[0][0])
         return self._file
 
     def flush(self) -> None:
@@ -66,7 +66,7 @@ def connection(given: duckdb.DuckDBPyConnection) -> Iterator[DuckdbTx]:
             given.execute("ROLLBACK")
         raise
     finally:
-        locks.give_back(tx)
+        locks.release_locks(tx)
 
 
 def begin(given: duckdb.DuckDBPyConnection) -> None:

@@ -22,29 +22,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from retrysafe.core.judge import judge
 from retrysafe.core.keys import Key
-from retrysafe.core.moves import Grant, grantable
+from retrysafe.core.moves import Grant, decide_grant
 from retrysafe.core.ops import Claim, ClaimReply, Complete, Lookup
 from retrysafe.core.outcomes import Busy, Mismatch, Outcome, Replay, Uncertain
 from retrysafe.core.records import Answer, Fence
 from retrysafe.engine.drive import arun, run
-from retrysafe.engine.effects import Call, Flow, Pause
-from retrysafe.engine.events import Name
-from retrysafe.engine.guard import POLL, Ended, Task, refusal, replayed
+from retrysafe.engine.effects import CallFunction, Flow, FlowPause
+from retrysafe.engine.events import EventName
+from retrysafe.engine.guard import POLL_SECONDS, Ended, Task, build_replay, refusal_error
 from retrysafe.errors import RetrySafeError, RolledBack, UsageError
 from retrysafe.policy import Policy
-from retrysafe.stores.dynamodb.together import CONFLICT, MOST, Reason, Transact, TransactReply
-from retrysafe.transactions.block import block_task
+from retrysafe.stores.dynamodb.transact import CONFLICT_CODE, MAX_USER_WRITES, Reason, TransactOp, TransactReply
+from retrysafe.transactions.block import build_block_task
 
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
 
-RERUNS = 8
+MAX_RERUNS = 8
 """How often it is tried when other transactions are in the way."""
 
-RERUN_AFTER = 0.02
+RERUN_DELAY_SECONDS = 0.02
 """Seconds before the next try, at most; doubled each time, drawn at random, so that rivals part."""
 
-_REFUSED: dict[type[Outcome], Name] = {Busy: "busy", Mismatch: "mismatched", Uncertain: "uncertain"}
+_REFUSED_EVENTS: dict[type[Outcome], EventName] = {Busy: "busy", Mismatch: "mismatched", Uncertain: "uncertain"}
 
 
 class Writes(NamedTuple):
@@ -54,8 +54,8 @@ class Writes(NamedTuple):
     answer: Answer
 
 
-Work = Callable[[], Writes] | Writes
-AsyncWork = Callable[[], Writes | Awaitable[Writes]] | Writes
+WritesWork = Callable[[], Writes] | Writes
+AsyncWritesWork = Callable[[], Writes | Awaitable[Writes]] | Writes
 
 
 class WritesRefused(RetrySafeError):
@@ -76,7 +76,7 @@ class WritesRefused(RetrySafeError):
 
 def transact(
     safe: RetrySafe,
-    work: Work,
+    work: WritesWork,
     *,
     key: str | Key,
     scope: str | None = None,
@@ -85,18 +85,18 @@ def transact(
     policy: Policy | None = None,
 ) -> Ended:
     """Carry the writes out with their receipt, once; or give the stored answer (`.replayed`)."""
-    task = block_task(safe, key, scope, request=request, target=target, policy=policy)
+    task = build_block_task(safe, key, scope, request=request, target=target, policy=policy)
     performer = safe.performer()
 
     def perform(effect: Any) -> Any:
-        return effect.function() if isinstance(effect, Call) else performer(effect)
+        return effect.function() if isinstance(effect, CallFunction) else performer(effect)
 
-    return run(together(safe, task, work), perform)
+    return run(transact_flow(safe, task, work), perform)
 
 
 async def atransact(
     safe: RetrySafe,
-    work: AsyncWork,
+    work: AsyncWritesWork,
     *,
     key: str | Key,
     scope: str | None = None,
@@ -105,63 +105,63 @@ async def atransact(
     policy: Policy | None = None,
 ) -> Ended:
     """The same on an event loop; `work` may be `async def`."""
-    task = block_task(safe, key, scope, request=request, target=target, policy=policy)
+    task = build_block_task(safe, key, scope, request=request, target=target, policy=policy)
     performer = safe.async_performer()
 
     async def perform(effect: Any) -> Any:
-        if not isinstance(effect, Call):
+        if not isinstance(effect, CallFunction):
             return await performer(effect)
         found = effect.function()
         return await found if inspect.isawaitable(found) else found
 
-    return await arun(together(safe, task, work), perform)
+    return await arun(transact_flow(safe, task, work), perform)
 
 
 # The story ------------------------------------------------------------------------------------------------------------
 
 
-def together(safe: RetrySafe, task: Task, work: AsyncWork) -> Flow[Ended]:
+def transact_flow(safe: RetrySafe, task: Task, work: AsyncWritesWork) -> Flow[Ended]:
     name = (safe._sync or safe._async).capabilities.name  # type: ignore[union-attr]  # one of them is there
     if name != "dynamodb":
         raise UsageError(f"transact is for a store on dynamodb://, and this one is {name}; use safe.transaction")
-    claim = replace(task.claim(), on_lapse="rerun")
-    for rerun in range(RERUNS):
-        found = yield from admitted(safe, task, claim)
+    claim = replace(task.build_claim(), on_lapse="rerun")
+    for rerun in range(MAX_RERUNS):
+        found = yield from replay_or_wait(safe, task, claim)
         if found is not None:
             return found
         if not rerun:
             safe.events.emit("new", claim.id, task.target)
-        writes = checked((yield Call(work)) if callable(work) else work)
-        reply = yield from sent(safe, claim, writes)
-        ended = settled(safe, task, claim, writes, reply)
+        writes = check_writes((yield CallFunction(work)) if callable(work) else work)
+        reply = yield from send_writes(safe, claim, writes)
+        ended = read_reply(safe, task, claim, writes, reply)
         if ended is not None:
             return ended
-        yield Pause(claim.id, random.uniform(0, RERUN_AFTER * 2**rerun))
+        yield FlowPause(claim.id, random.uniform(0, RERUN_DELAY_SECONDS * 2**rerun))
     raise RolledBack(task.key.value, "other transactions were in the way each time")
 
 
-def admitted(safe: RetrySafe, task: Task, claim: Claim) -> Flow[Ended | None]:
+def replay_or_wait(safe: RetrySafe, task: Task, claim: Claim) -> Flow[Ended | None]:
     """None: it may run. Else the stored answer; while another is at it, wait as the policy says."""
     waited = 0.0
     while True:
         seen = yield Lookup(claim.id, claim.now)
-        outcome = judged(claim, ClaimReply(False, seen.record, seen.now))
+        outcome = decide(claim, ClaimReply(False, seen.record, seen.now))
         if outcome is None:
             return None
         if isinstance(outcome, Replay):
             safe.events.emit("replayed", claim.id, task.target)
-            return replayed(task, outcome.record)
+            return build_replay(task, outcome.record)
         left = task.policy.wait - waited
         if not (isinstance(outcome, Busy) and task.policy.busy == "wait" and left > 0):
-            safe.events.emit(_REFUSED[type(outcome)], claim.id, task.target)
-            raise refusal(task, outcome)
-        waited += yield Pause(claim.id, min(random.uniform(*POLL), left))
+            safe.events.emit(_REFUSED_EVENTS[type(outcome)], claim.id, task.target)
+            raise refusal_error(task, outcome)
+        waited += yield FlowPause(claim.id, min(random.uniform(*POLL_SECONDS), left))
 
 
-def judged(claim: Claim, seen: ClaimReply) -> Outcome | None:
+def decide(claim: Claim, seen: ClaimReply) -> Outcome | None:
     """What stands in the way; None if nothing does."""
     record = seen.record
-    grant = grantable(record, claim, seen.now)
+    grant = decide_grant(record, claim, seen.now)
     if grant is None:
         return judge(claim, seen)
     if record is not None and record.point and grant is not Grant.REBIRTH:
@@ -169,22 +169,24 @@ def judged(claim: Claim, seen: ClaimReply) -> Outcome | None:
     return None
 
 
-def checked(writes: Any) -> Writes:
+def check_writes(writes: Any) -> Writes:
     if not isinstance(writes, Writes) or not isinstance(writes.answer, Answer):
         raise UsageError(f"the work gave {writes!r}: give Writes([entries of TransactWriteItems], Answer(201, …))")
-    if len(writes.entries) > MOST:
-        raise UsageError(f"{len(writes.entries)} writes are too many: a transaction has room for {MOST} and a receipt")
+    if len(writes.entries) > MAX_USER_WRITES:
+        raise UsageError(
+            f"{len(writes.entries)} writes are too many: a transaction has room for {MAX_USER_WRITES} and a receipt"
+        )
     return writes
 
 
-def sent(safe: RetrySafe, claim: Claim, writes: Writes) -> Flow[TransactReply]:
+def send_writes(safe: RetrySafe, claim: Claim, writes: Writes) -> Flow[TransactReply]:
     sealed = safe._sealer.seal(Complete(claim.id, Fence(1, claim.token), writes.answer))
     assert isinstance(sealed, Complete)
-    reply = yield Transact(claim, sealed.answer, tuple(writes.entries), time.time_ns() // 1000)
+    reply = yield TransactOp(claim, sealed.answer, tuple(writes.entries), time.time_ns() // 1000)
     return TransactReply(safe._sealer.unseal(reply.claim), reply.reasons)
 
 
-def settled(safe: RetrySafe, task: Task, claim: Claim, writes: Writes, reply: TransactReply) -> Ended | None:
+def read_reply(safe: RetrySafe, task: Task, claim: Claim, writes: Writes, reply: TransactReply) -> Ended | None:
     """How it ended for this caller; None: something was in the way that may be gone next time."""
     record = reply.claim.record
     if reply.claim.granted:
@@ -193,7 +195,7 @@ def settled(safe: RetrySafe, task: Task, claim: Claim, writes: Writes, reply: Tr
         return Ended(writes.answer, False, writes, record)
     if record is not None:
         return None  # somebody got there first: the next look judges what it left
-    refused = tuple(reason for reason in reply.reasons if reason.code != CONFLICT)
+    refused = tuple(reason for reason in reply.reasons if reason.code != CONFLICT_CODE)
     if refused:
         safe.events.emit("released", claim.id, task.target)
         raise WritesRefused(task.key.value, refused)

@@ -13,18 +13,18 @@ from pymongo.read_concern import ReadConcern
 
 from retrysafe.errors import NestedTransaction
 from retrysafe.stores.mongo.client import CODEC
-from retrysafe.stores.mongo.errors import in_reply
+from retrysafe.stores.mongo.errors import find_reply_error
 from retrysafe.stores.mongo.plans import Command
 from retrysafe.stores.mongo.receipts import MONGO
-from retrysafe.stores.mongo.settings import WTIMEOUT
-from retrysafe.stores.sql.receipts import Split
+from retrysafe.stores.mongo.settings import WRITE_CONCERN_TIMEOUT_MS
+from retrysafe.stores.sql.receipts import CommittedEarly
 from retrysafe.transactions.base import DialectName
 
 FIX = "commit or abort first, or pass the client"
 
 OPTIONS: dict[str, Any] = {
     "read_concern": ReadConcern("snapshot"),
-    "write_concern": WriteConcern("majority", wtimeout=WTIMEOUT, j=True),
+    "write_concern": WriteConcern("majority", wtimeout=WRITE_CONCERN_TIMEOUT_MS, j=True),
     "read_preference": ReadPreference.PRIMARY,
 }
 """A receipt is as durable as a claim (I10), and what it stands for with it."""
@@ -39,8 +39,8 @@ class PymongoTx:
 
     def send(self, command: Command) -> Mapping[str, Any]:
         database = self.handle.client.get_database(command.database, codec_options=CODEC)
-        session = None if command.outside else inside(self.handle)
-        return read(database.command(said(command), codec_options=CODEC, session=session))
+        session = None if command.outside else require_open(self.handle)
+        return check_reply(database.command(build_command_body(command), codec_options=CODEC, session=session))
 
     def flush(self) -> None:
         """A session holds nothing back."""
@@ -55,27 +55,27 @@ class AsyncPymongoTx:
 
     async def send(self, command: Command) -> Mapping[str, Any]:
         database = self.handle.client.get_database(command.database, codec_options=CODEC)
-        session = None if command.outside else inside(self.handle)
-        return read(await database.command(said(command), codec_options=CODEC, session=session))
+        session = None if command.outside else require_open(self.handle)
+        return check_reply(await database.command(build_command_body(command), codec_options=CODEC, session=session))
 
     async def flush(self) -> None:
         """A session holds nothing back."""
 
 
-def inside(session: Any) -> Any:
+def require_open(session: Any) -> Any:
     """The session, if its transaction is still open: otherwise our command would be one of its own."""
     if not session.in_transaction:
-        raise Split
+        raise CommittedEarly
     return session
 
 
-def said(command: Command) -> dict[str, Any]:
+def build_command_body(command: Command) -> dict[str, Any]:
     """In a transaction only the commit has a write concern."""
     return {name: value for name, value in command.body.items() if name != "writeConcern"}
 
 
-def read(reply: Mapping[str, Any]) -> Mapping[str, Any]:
-    problem = in_reply(reply)
+def check_reply(reply: Mapping[str, Any]) -> Mapping[str, Any]:
+    problem = find_reply_error(reply)
     if problem is not None:
         raise problem
     return reply

@@ -15,7 +15,7 @@ import pymssql
 from retrysafe.errors import NestedTransaction
 from retrysafe.stores.base import follow
 from retrysafe.stores.mssql.dialect import DIALECT
-from retrysafe.stores.mssql.talking import BEGIN, COMMIT, ROLLBACK, bound, heard, spoken
+from retrysafe.stores.mssql.protocol import BEGIN, COMMIT, ROLLBACK, bind_values, plan_batches, read_last_rows
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import DialectName, Rows
 
@@ -33,12 +33,12 @@ class PymssqlTx:
         self.handle = connection
 
     def send(self, statement: Statement) -> Rows:
-        return list(follow(spoken(statement), lambda text: self._hear(text, statement.values)))
+        return list(follow(plan_batches(statement), lambda text: self._execute_text(text, statement.values)))
 
-    def _hear(self, text: str, values: Mapping[str, Any]) -> Rows:
+    def _execute_text(self, text: str, values: Mapping[str, Any]) -> Rows:
         with self.handle.cursor(as_dict=False) as cursor:  # plain rows, whichever its owner has chosen
-            cursor.execute(text, bound(values)) if values else cursor.execute(text)
-            return list(heard(cursor))
+            cursor.execute(text, bind_values(values)) if values else cursor.execute(text)
+            return list(read_last_rows(cursor))
 
     def flush(self) -> None:
         """A connection holds nothing back."""

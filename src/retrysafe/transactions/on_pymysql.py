@@ -14,7 +14,7 @@ from retrysafe.errors import NestedTransaction
 from retrysafe.stores.base import follow
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import MYSQL, DialectName, Rows
-from retrysafe.transactions.mysql_lock import LOCK, release, rows, said
+from retrysafe.transactions.mysql_lock import LOCK_PARAMETER, build_release_sql, plan_steps, read_rows
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 
@@ -30,13 +30,13 @@ class PymysqlTx:
         self._lock: int | None = None
 
     def send(self, statement: Statement) -> Rows:
-        self._lock = statement.values.get(LOCK, self._lock)
-        return follow(said(statement), lambda step: self._step(step, statement.values))
+        self._lock = statement.values.get(LOCK_PARAMETER, self._lock)
+        return follow(plan_steps(statement), lambda step: self._execute_step(step, statement.values))
 
-    def _step(self, step: str, values: Mapping[str, Any]) -> Rows:
+    def _execute_step(self, step: str, values: Mapping[str, Any]) -> Rows:
         with self.handle.cursor(Cursor) as cursor:  # a plain one, whichever its owner has chosen
             cursor.execute(step, values or None)
-            return rows(cursor.fetchall() if cursor.description else None, cursor.rowcount)
+            return read_rows(cursor.fetchall() if cursor.description else None, cursor.rowcount)
 
     def flush(self) -> None:
         """A connection holds nothing back."""
@@ -45,7 +45,7 @@ class PymysqlTx:
         """A connection that broke has nothing to give back: the server did it."""
         if self._lock is not None and self.handle.open:
             with suppress(pymysql.MySQLError), self.handle.cursor(Cursor) as cursor:
-                cursor.execute(release(self._lock))
+                cursor.execute(build_release_sql(self._lock))
 
 
 @contextmanager

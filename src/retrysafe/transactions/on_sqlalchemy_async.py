@@ -10,10 +10,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from retrysafe.errors import NestedTransaction
 from retrysafe.stores.base import afollow
 from retrysafe.stores.sql.dialect import Dialect, Statement
-from retrysafe.transactions.base import Rows, dialect_named
-from retrysafe.transactions.mysql_lock import said
-from retrysafe.transactions.on_sqlalchemy import DIALECTS, FIX, Commits, Locked, begun, clause, step_rows, timed_for
-from retrysafe.transactions.write_lock import locked
+from retrysafe.transactions.base import Rows, dialect_for_vendor
+from retrysafe.transactions.mysql_lock import plan_steps
+from retrysafe.transactions.on_sqlalchemy import (
+    DIALECTS,
+    FIX,
+    CommitWatcher,
+    MysqlLock,
+    build_clause,
+    fill_now_for,
+    is_begun,
+    read_step_rows,
+)
+from retrysafe.transactions.write_lock import take_write_lock
 
 
 class AsyncSqlalchemyTx:
@@ -22,11 +31,13 @@ class AsyncSqlalchemyTx:
     def __init__(self, handle: AsyncSession | AsyncConnection, first: AsyncConnection) -> None:
         self.handle = handle
         self._first = first
-        self.dialect_name = dialect_named(first.dialect.name)
+        self.dialect_name = dialect_for_vendor(first.dialect.name)
         self.dialect: Dialect = DIALECTS[self.dialect_name]
-        self._locked = Locked()
+        self._mysql_lock = MysqlLock()
         self._on: AsyncConnection | None = None
-        self._commits = Commits(handle.sync_session if isinstance(handle, AsyncSession) else None)
+        watched = handle.sync_session if isinstance(handle, AsyncSession) else first.sync_connection
+        assert watched is not None
+        self._commits = CommitWatcher(watched)
 
     @property
     def committed(self) -> bool | None:
@@ -34,29 +45,29 @@ class AsyncSqlalchemyTx:
 
     async def send_plainly(self, statement: Statement) -> Rows:
         """The twin of SqlalchemyTx's."""
-        result = await self._first.execute(clause(statement.sql), dict(statement.values))
+        result = await self._first.execute(build_clause(statement.sql), dict(statement.values))
         return [tuple(row) for row in result] if result.returns_rows else []
 
     async def send(self, statement: Statement) -> Rows:
-        connected = await connection_of(self.handle)
+        connected = await get_connection(self.handle)
         if self.dialect_name == "mysql":
-            return await self._said(connected, statement)
-        result = await connected.execute(clause(statement.sql), timed_for(self.dialect_name, statement))
+            return await self._send_steps(connected, statement)
+        result = await connected.execute(build_clause(statement.sql), fill_now_for(self.dialect_name, statement))
         return [tuple(row) for row in result] if result.returns_rows else []
 
-    async def _said(self, connected: AsyncConnection, statement: Statement) -> Rows:
-        async def step(text: str) -> Rows:
-            return step_rows(await connected.execute(clause(text), dict(statement.values)))
+    async def _send_steps(self, connected: AsyncConnection, statement: Statement) -> Rows:
+        async def execute_step(text: str) -> Rows:
+            return read_step_rows(await connected.execute(build_clause(text), dict(statement.values)))
 
         assert connected.sync_connection is not None
-        self._locked.note(connected.sync_connection, statement)
+        self._mysql_lock.record_lock(connected.sync_connection, statement)
         self._on = connected
-        return await afollow(said(statement), step)
+        return await afollow(plan_steps(statement), execute_step)
 
     async def unlock(self) -> None:
         self._commits.unwatch()
         if self._on is not None and not self._on.closed:
-            await self._on.run_sync(lambda _: self._locked.give_back())
+            await self._on.run_sync(lambda _: self._mysql_lock.release())
 
     async def flush(self) -> None:
         if isinstance(self.handle, AsyncSession):
@@ -64,35 +75,35 @@ class AsyncSqlalchemyTx:
 
     async def lock(self) -> None:
         if self.dialect_name == "sqlite":
-            connected = await connection_of(self.handle)
+            connected = await get_connection(self.handle)
             assert connected.sync_connection is not None
-            await afollow(locked(begun=begun(connected.sync_connection)), self.send)
+            await afollow(take_write_lock(begun=is_begun(connected.sync_connection)), self.send)
 
 
-async def connection_of(handle: AsyncSession | AsyncConnection) -> AsyncConnection:
+async def get_connection(handle: AsyncSession | AsyncConnection) -> AsyncConnection:
     return handle if isinstance(handle, AsyncConnection) else await handle.connection()
 
 
 @asynccontextmanager
 async def session(given: AsyncSession) -> AsyncIterator[AsyncSqlalchemyTx]:
-    async with _begun(given, "the SQLAlchemy AsyncSession") as tx:
+    async with _begin_tx(given, "the SQLAlchemy AsyncSession") as tx:
         yield tx
 
 
 @asynccontextmanager
 async def connection(given: AsyncConnection) -> AsyncIterator[AsyncSqlalchemyTx]:
-    async with _begun(given, "the SQLAlchemy AsyncConnection") as tx:
+    async with _begin_tx(given, "the SQLAlchemy AsyncConnection") as tx:
         yield tx
 
 
 @asynccontextmanager
-async def _begun(given: AsyncSession | AsyncConnection, name: str) -> AsyncIterator[AsyncSqlalchemyTx]:
+async def _begin_tx(given: AsyncSession | AsyncConnection, name: str) -> AsyncIterator[AsyncSqlalchemyTx]:
     if given.in_transaction():
         raise NestedTransaction(name, FIX)
     await given.begin()
     tx = None
     try:
-        tx = AsyncSqlalchemyTx(given, await connection_of(given))
+        tx = AsyncSqlalchemyTx(given, await get_connection(given))
         await tx.lock()
         yield tx
         await given.commit()

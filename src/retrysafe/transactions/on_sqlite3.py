@@ -10,8 +10,8 @@ from pathlib import Path
 from retrysafe.errors import NestedTransaction
 from retrysafe.stores.base import follow
 from retrysafe.stores.sql.dialect import Statement
-from retrysafe.transactions.base import SQLITE, DialectName, Rows, timed
-from retrysafe.transactions.write_lock import locked
+from retrysafe.transactions.base import SQLITE, DialectName, Rows, fill_now
+from retrysafe.transactions.write_lock import take_write_lock
 
 FIX = (
     "commit or roll back first, or pass the path of the file. A connection made with autocommit=False is in a "
@@ -26,11 +26,16 @@ class Sqlite3Tx:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.handle = connection
 
+    @property
+    def committed(self) -> bool | None:
+        """A file's connection does not break by itself: who closed it may have committed before."""
+        return None if is_open(self.handle) else True
+
     def send(self, statement: Statement) -> Rows:
         cursor = self.handle.cursor()
         cursor.row_factory = None
         try:
-            return cursor.execute(statement.sql, timed(statement.values)).fetchall()
+            return cursor.execute(statement.sql, fill_now(statement.values)).fetchall()
         finally:
             cursor.close()
 
@@ -43,19 +48,28 @@ def connection(given: sqlite3.Connection) -> Iterator[Sqlite3Tx]:
     if given.in_transaction:
         raise NestedTransaction("the sqlite3 Connection", FIX)
     tx = Sqlite3Tx(given)
-    follow(locked(begun=False), tx.send)
+    follow(take_write_lock(begun=False), tx.send)
     try:
         yield tx
         given.execute("COMMIT")
     except BaseException:
-        undo(given)
+        roll_back(given)
         raise
 
 
-def undo(given: sqlite3.Connection) -> None:
+def roll_back(given: sqlite3.Connection) -> None:
     # Not rollback(): under autocommit=True that does nothing, although our BEGIN opened a transaction.
-    if given.in_transaction:
+    if is_open(given) and given.in_transaction:
         given.execute("ROLLBACK")
+
+
+def is_open(given: sqlite3.Connection) -> bool:
+    """Whether its user has left it open."""
+    try:
+        given.in_transaction  # noqa: B018  # a closed one refuses to tell
+    except sqlite3.ProgrammingError:
+        return False
+    return True
 
 
 @contextmanager

@@ -8,9 +8,9 @@ from typing import Any, Protocol, TypeVar
 
 from retrysafe.stores.base import Plan
 from retrysafe.stores.sql.dialect import Statement
-from retrysafe.stores.sql.receipts import Mark
-from retrysafe.transactions.effects import COMMITTED, Plainly
-from retrysafe.transactions.failures import Trouble, trouble
+from retrysafe.stores.sql.receipts import TxMarker
+from retrysafe.transactions.effects import ASK_COMMITTED, Plainly
+from retrysafe.transactions.failures import undoes_transaction
 
 R = TypeVar("R")
 _log = logging.getLogger("retrysafe")
@@ -20,27 +20,27 @@ ROLL_BACK = Statement("ROLLBACK", {})
 class Tells(Protocol):
     """Statements about a marked transaction."""
 
-    def committed(self, mark: Mark) -> Plan[Any, bool | None]: ...
+    def committed(self, mark: TxMarker) -> Plan[Any, bool | None]: ...
 
 
 def parted(
-    statements: Tells, mark: Mark, other: Plan[Any, bool], error: Exception | None = None
+    statements: Tells, mark: TxMarker, other: Plan[Any, bool], error: Exception | None = None
 ) -> Generator[Any, Any, bool]:
     """`other` asks whether the open transaction is another one than the marked one. After an error PostgreSQL answers
     nothing before a rollback, and then tells whether the marked transaction was committed. On other databases nobody
-    can ask after a deadlock: it took the whole transaction with it."""
-    kind = None if error is None else trouble(error)
-    if kind is Trouble.LOST:
-        return False
-    if kind is not Trouble.AGAIN:
+    can ask after a deadlock: it took the whole transaction with it.
+
+    An error that looks like a lost connection is no reason not to ask: it may come from another system that the body
+    called. A connection that is really lost does not answer, and then only the handle may have seen a commit."""
+    if error is None or not undoes_transaction(error):
         try:
             if not (yield from other):
                 return False
-        except Exception as aborted:
-            _log.debug("the transaction does not answer: %s", aborted)
+        except Exception as silent:
+            _log.debug("the transaction does not answer: %s", silent)
         else:
-            return (yield COMMITTED) is not False
-    seen: bool | None = yield COMMITTED
+            return (yield ASK_COMMITTED) is not False
+    seen: bool | None = yield ASK_COMMITTED
     try:
         told = yield from plainly(statements.committed(mark))
     except Exception as unheard:

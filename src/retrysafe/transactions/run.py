@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from retrysafe.core.records import Answer
-from retrysafe.engine.codecs import raised
+from retrysafe.engine.codecs import encode_exception
 from retrysafe.engine.guard import Ended, Task
 from retrysafe.errors import UsageError
-from retrysafe.transactions.drive import AsyncStage, Stage, aadvance, advance
+from retrysafe.transactions.drive import AsyncTxDriver, TxDriver, aadvance, advance
 from retrysafe.transactions.effects import TxWork
-from retrysafe.transactions.flow import transaction
-from retrysafe.transactions.place import place
-from retrysafe.transactions.sources import source
+from retrysafe.transactions.flow import transaction_flow
+from retrysafe.transactions.sources import find_source
+from retrysafe.transactions.tx_context import build_tx_context
 
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 def perform(safe: RetrySafe, task: Task, given: Any, work: TxWork) -> Ended:
     """Run `work` in a transaction of `given`'s, once for `task`; or give the stored answer."""
-    stage = Stage(safe, source(given, "sync"))
-    flow = transaction(task, work, place(safe))
+    stage = TxDriver(safe, find_source(given, "sync"))
+    flow = transaction_flow(task, work, build_tx_context(safe))
     try:
         ended = advance(flow, stage, lambda: next(flow))
     finally:
@@ -32,8 +32,8 @@ def perform(safe: RetrySafe, task: Task, given: Any, work: TxWork) -> Ended:
 
 
 async def aperform(safe: RetrySafe, task: Task, given: Any, work: TxWork) -> Ended:
-    stage = AsyncStage(safe, source(given, "async"))
-    flow = transaction(task, work, place(safe))
+    stage = AsyncTxDriver(safe, find_source(given, "async"))
+    flow = transaction_flow(task, work, build_tx_context(safe))
     try:
         ended = await aadvance(flow, stage, lambda: next(flow))
     finally:
@@ -47,11 +47,11 @@ def run(
     task: Task,
     given: Any,
     body: Callable[[Any], Answer],
-    failure: Callable[[Exception], Answer] = raised,
+    failure: Callable[[Exception], Answer] = encode_exception,
 ) -> Ended:
     """For routes: `body(handle)` gives the Answer that commits with what it wrote; `failure` makes one of an
     exception that the policy calls final."""
-    return perform(safe, task, given, Route(body, failure))
+    return perform(safe, task, given, RouteWork(body, failure))
 
 
 async def arun(
@@ -59,12 +59,12 @@ async def arun(
     task: Task,
     given: Any,
     body: Callable[[Any], Awaitable[Answer]],
-    failure: Callable[[Exception], Answer] = raised,
+    failure: Callable[[Exception], Answer] = encode_exception,
 ) -> Ended:
-    return await aperform(safe, task, given, Route(body, failure))
+    return await aperform(safe, task, given, RouteWork(body, failure))
 
 
-class Route:
+class RouteWork:
     """A callable that gives an Answer, as work."""
 
     __slots__ = ("_body", "_failure")

@@ -17,15 +17,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, overload
 
-from retrysafe.errors import UsageError, WrongColour
+from retrysafe.errors import SyncAsyncMismatch, UsageError
 from retrysafe.stores.sqlite.file import parse_url
-from retrysafe.transactions.base import AsyncTx, AsyncTxSource, Colour, Tx, TxSource
+from retrysafe.transactions.base import AsyncTx, AsyncTxSource, SyncMode, Tx, TxSource
 
 
 class Adapter(NamedTuple):
     """How one class of objects opens a transaction. `closes`: one that a factory made is closed after use."""
 
-    colour: Colour
+    sync_mode: SyncMode
     module: str
     opener: str
     closes: bool = False
@@ -41,7 +41,7 @@ class Adapter(NamedTuple):
             raise UsageError(f"a transaction on this needs a module that is not there ({error}); install it") from error
 
 
-KNOWN: dict[tuple[str, str], Adapter] = {
+ADAPTERS: dict[tuple[str, str], Adapter] = {
     ("psycopg", "Connection"): Adapter("sync", "on_psycopg", "connection", closes=True),
     ("psycopg", "AsyncConnection"): Adapter("async", "on_psycopg", "async_connection", closes=True),
     ("psycopg_pool", "ConnectionPool"): Adapter("sync", "on_psycopg", "pool"),
@@ -74,7 +74,7 @@ KNOWN: dict[tuple[str, str], Adapter] = {
 }
 
 DJANGO = Adapter("sync", "on_django", "alias")
-FILES: dict[Colour, Adapter] = {
+FILES: dict[SyncMode, Adapter] = {
     "sync": Adapter("sync", "on_sqlite3", "path"),
     "async": Adapter("async", "on_aiosqlite", "path"),
 }
@@ -89,50 +89,50 @@ ACCEPTED = (
 
 
 @overload
-def source(given: Any, colour: Literal["sync"]) -> TxSource: ...
+def find_source(given: Any, colour: Literal["sync"]) -> TxSource: ...
 @overload
-def source(given: Any, colour: Literal["async"]) -> AsyncTxSource: ...
-def source(given: Any, colour: Colour) -> TxSource | AsyncTxSource:
+def find_source(given: Any, colour: Literal["async"]) -> AsyncTxSource: ...
+def find_source(given: Any, colour: SyncMode) -> TxSource | AsyncTxSource:
     """Where transactions of this colour come from."""
-    adapter = adapter_of(given, colour)
+    adapter = find_adapter(given, colour)
     if adapter is not None:
-        right_colour(given, adapter, colour)
-        return Opening(given, adapter)
+        check_sync_mode(given, adapter, colour)
+        return AdaptedSource(given, adapter)
     if isinstance(given, TxSource):
         return given
     if callable(given):
-        return Factory(given) if colour == "sync" else AsyncFactory(given)
-    raise UsageError(f"tx={given!r} is a {kind(given)}, which cannot open a transaction; give {ACCEPTED}")
+        return FactorySource(given) if colour == "sync" else AsyncFactorySource(given)
+    raise UsageError(f"tx={given!r} is a {type_name(given)}, which cannot open a transaction; give {ACCEPTED}")
 
 
-def adapter_of(given: Any, colour: Colour) -> Adapter | None:
+def find_adapter(given: Any, sync_mode: SyncMode) -> Adapter | None:
     if isinstance(given, str | Path):
-        return _for_text(str(given), colour)
+        return _find_text_adapter(str(given), sync_mode)
     for base in type(given).__mro__:
-        adapter = KNOWN.get((base.__module__.partition(".")[0], base.__name__))
+        adapter = ADAPTERS.get((base.__module__.partition(".")[0], base.__name__))
         if adapter is not None:
             return adapter
     return None
 
 
-def _for_text(given: str, colour: Colour) -> Adapter:
+def _find_text_adapter(given: str, sync_mode: SyncMode) -> Adapter:
     if given.startswith("django:"):
         return DJANGO
     if "://" in given and not given.startswith("sqlite://"):
         raise UsageError(f"tx={given!r} is a URL; make a pool or an engine from it once, and pass that")
-    return FILES[colour]
+    return FILES[sync_mode]
 
 
-def right_colour(given: Any, adapter: Adapter, colour: Colour) -> None:
-    if adapter.colour != colour:
-        other = "async" if colour == "sync" else "sync"
-        raise WrongColour(
-            f"tx={given!r} is {adapter.colour}, but it is used in {colour} code; pass its {colour} twin, "
+def check_sync_mode(given: Any, adapter: Adapter, sync_mode: SyncMode) -> None:
+    if adapter.sync_mode != sync_mode:
+        other = "async" if sync_mode == "sync" else "sync"
+        raise SyncAsyncMismatch(
+            f"tx={given!r} is {adapter.sync_mode}, but it is used in {sync_mode} code; pass its {sync_mode} twin, "
             f"or call it from {other} code"
         )
 
 
-class Opening:
+class AdaptedSource:
     """A known object with its adapter, as a source of either colour."""
 
     def __init__(self, given: Any, adapter: Adapter) -> None:
@@ -143,7 +143,7 @@ class Opening:
         return self._adapter.open(self._given)
 
 
-class Factory:
+class FactorySource:
     """A callable that makes a connection or session (closed by us), or a context manager that gives one."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -155,12 +155,12 @@ class Factory:
     @contextmanager
     def _begin(self) -> Iterator[Tx]:
         made = self._make()
-        adapter = adapter_of(made, "sync")
+        adapter = find_adapter(made, "sync")
         if adapter is None and hasattr(made, "__enter__"):
-            with made as inner, source_of_made(inner, "sync").begin() as tx:
+            with made as inner, find_made_source(inner, "sync").begin() as tx:
                 yield tx
             return
-        made_source = source_of_made(made, "sync")
+        made_source = find_made_source(made, "sync")
         try:
             with made_source.begin() as tx:
                 yield tx
@@ -169,7 +169,7 @@ class Factory:
                 made.close()
 
 
-class AsyncFactory:
+class AsyncFactorySource:
     """The same for async code; the callable may be async."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -181,17 +181,17 @@ class AsyncFactory:
     @asynccontextmanager
     async def _begin(self) -> AsyncIterator[AsyncTx]:
         made = self._make()
-        adapter = adapter_of(made, "async")
+        adapter = find_adapter(made, "async")
         if adapter is None and hasattr(made, "__aenter__"):
-            async with made as inner, source_of_made(inner, "async").begin() as tx:
+            async with made as inner, find_made_source(inner, "async").begin() as tx:
                 yield tx
             return
         if adapter is None and inspect.isawaitable(made):
             made = await made
-            adapter = adapter_of(made, "async")
+            adapter = find_adapter(made, "async")
         if adapter is not None and adapter.module == "on_aiosqlite":
             made = await adapter.load().started(made)
-        made_source = source_of_made(made, "async")
+        made_source = find_made_source(made, "async")
         try:
             async with made_source.begin() as tx:
                 yield tx
@@ -203,17 +203,19 @@ class AsyncFactory:
 
 
 @overload
-def source_of_made(made: Any, colour: Literal["sync"]) -> TxSource: ...
+def find_made_source(made: Any, colour: Literal["sync"]) -> TxSource: ...
 @overload
-def source_of_made(made: Any, colour: Literal["async"]) -> AsyncTxSource: ...
-def source_of_made(made: Any, colour: Colour) -> TxSource | AsyncTxSource:
+def find_made_source(made: Any, colour: Literal["async"]) -> AsyncTxSource: ...
+def find_made_source(made: Any, colour: SyncMode) -> TxSource | AsyncTxSource:
     """What a factory made must be known itself: a factory of factories is a mistake."""
-    adapter = adapter_of(made, colour)
+    adapter = find_adapter(made, colour)
     if adapter is None or isinstance(made, str | Path):
-        raise UsageError(f"the callable given as tx made {made!r}, a {kind(made)}; it must make one of: {ACCEPTED}")
-    right_colour(made, adapter, colour)
-    return Opening(made, adapter)
+        raise UsageError(
+            f"the callable given as tx made {made!r}, a {type_name(made)}; it must make one of: {ACCEPTED}"
+        )
+    check_sync_mode(made, adapter, colour)
+    return AdaptedSource(made, adapter)
 
 
-def kind(given: Any) -> str:
+def type_name(given: Any) -> str:
     return f"{type(given).__module__}.{type(given).__qualname__}"

@@ -18,7 +18,7 @@ from retrysafe.core.jobs import Job, Stage
 from retrysafe.core.keys import frame
 from retrysafe.errors import UsageError
 
-JOB_ID = 32
+JOB_ID_HEX_DIGITS = 32
 
 
 class Staging:
@@ -49,14 +49,14 @@ class Staging:
         except (TypeError, ValueError) as error:
             raise UsageError(f"stage(tx, {topic!r}, …): the payload is neither bytes nor JSON: {error}") from None
         name = frame(self._run, self._step, str(len(self.jobs)), topic)
-        self.jobs.append(Job(hashlib.sha256(name).hexdigest()[:JOB_ID], topic, data, order))
+        self.jobs.append(Job(hashlib.sha256(name).hexdigest()[:JOB_ID_HEX_DIGITS], topic, data, order))
 
-    def op(self, namespace: str) -> Stage:
+    def build_op(self, namespace: str) -> Stage:
         """What puts them into the outbox of this application."""
         return Stage(tuple(self.jobs), namespace=namespace)
 
     @contextmanager
-    def on(self, handle: object) -> Iterator[None]:
+    def collect_on(self, handle: object) -> Iterator[None]:
         """While the user's code runs on this handle."""
         self.handle = handle
         token = current.set(self)

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 from retrysafe.stores.base import Plan
 from retrysafe.stores.sql.dialect import Statement
-from retrysafe.transactions.base import PATIENCE, Held
-from retrysafe.transactions.failures import Trouble, trouble
+from retrysafe.transactions.base import LOCK_TIMEOUT_SECONDS, LockNotAvailable
+from retrysafe.transactions.failures import ErrorClass, classify_error
 
 
-def locked(*, begun: bool) -> Plan[Statement, None]:
+def take_write_lock(*, begun: bool) -> Plan[Statement, None]:
     """Hold the write lock, or raise Held. The connection's own busy timeout is put back."""
     told = yield Statement("PRAGMA busy_timeout", {})
     own = int(told[0][0])
-    yield Statement(f"PRAGMA busy_timeout = {min(own, round(PATIENCE * 1000))}", {})
+    yield Statement(f"PRAGMA busy_timeout = {min(own, round(LOCK_TIMEOUT_SECONDS * 1000))}", {})
     if begun:
         yield Statement("ROLLBACK", {})
     try:
         yield Statement("BEGIN IMMEDIATE", {})
     except Exception as error:
-        if trouble(error) is not Trouble.AGAIN:
+        if classify_error(error) is not ErrorClass.RETRYABLE:
             raise
         yield Statement(f"PRAGMA busy_timeout = {own}", {})
-        raise Held(str(error)) from error
+        raise LockNotAvailable(str(error)) from error
     yield Statement(f"PRAGMA busy_timeout = {own}", {})

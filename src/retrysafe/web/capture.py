@@ -14,7 +14,7 @@ from typing import NamedTuple
 from retrysafe.core.records import Answer, Record
 from retrysafe.errors import CorruptRecord, UsageError
 
-Pairs = Sequence[tuple[str, str]]
+HeaderPairs = Sequence[tuple[str, str]]
 
 DROPPED = (
     "set-cookie", "set-cookie2", "clear-site-data",
@@ -35,7 +35,7 @@ BODILESS = frozenset({204, 304})
 REPLAYED = ("idempotent-replayed", "true")
 NO_STORE = ("cache-control", "no-store")
 
-REMEMBERED = 1_000
+MAX_REMEMBERED_NAMES = 1_000
 """Header names; so many that no application has more, and so few that nobody fills the memory with them."""
 
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -48,18 +48,18 @@ class Response(NamedTuple):
     """A whole answer, ready to be sent: header names and values as latin-1 text."""
 
     status: int
-    headers: Pairs
+    headers: HeaderPairs
     body: bytes
 
     @classmethod
-    def own(cls, status: int, headers: Pairs, body: bytes) -> Response:
+    def build(cls, status: int, headers: HeaderPairs, body: bytes) -> Response:
         return cls(status, (*headers, ("content-length", str(len(body)))), body)
 
-    def plus(self, *headers: tuple[str, str]) -> Response:
+    def with_headers(self, *headers: tuple[str, str]) -> Response:
         return self._replace(headers=(*self.headers, *headers))
 
 
-class Dropped:
+class DroppedHeaders:
     """The list of headers that are not kept."""
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -77,15 +77,15 @@ class Dropped:
         if known is None:
             lowered = name.lower()
             known = lowered in self._names or lowered.startswith(self._beginnings)
-            if len(self._known) < REMEMBERED:
+            if len(self._known) < MAX_REMEMBERED_NAMES:
                 self._known[name] = known
         return known
 
-    def keep(self, headers: Pairs) -> list[tuple[str, str]]:
+    def filter_headers(self, headers: HeaderPairs) -> list[tuple[str, str]]:
         return [(name, value) for name, value in headers if name not in self]
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(MAX_REMEMBERED_NAMES)
 def _is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
@@ -94,7 +94,7 @@ class BadHeader(ValueError):
     """The application set a header that would let one answer become two."""
 
 
-def checked(headers: Pairs) -> Pairs:
+def check_headers(headers: HeaderPairs) -> HeaderPairs:
     """Refuse a header the wire could not carry, before it is stored."""
     for name, value in headers:
         if _BAD_VALUE.search(value) or not _is_name(name):
@@ -104,11 +104,11 @@ def checked(headers: Pairs) -> Pairs:
     return headers
 
 
-def to_store(status: int, headers: Pairs, body: bytes, dropped: Dropped) -> Answer:
-    return Answer(status, body, dropped.keep(headers))
+def build_stored_answer(status: int, headers: HeaderPairs, body: bytes, dropped: DroppedHeaders) -> Answer:
+    return Answer(status, body, dropped.filter_headers(headers))
 
 
-def to_replay(record: Record, *, at_its_own_address: bool = True) -> Response:
+def build_replay(record: Record, *, at_original_url: bool = True) -> Response:
     """The stored answer as it goes out again. What could not have been stored by us is refused, not sent."""
     answer = record.answer
     assert answer is not None, "a completed record has an answer"
@@ -117,20 +117,22 @@ def to_replay(record: Record, *, at_its_own_address: bool = True) -> Response:
     for name, value in answer.headers:
         if not isinstance(value, str) or not _is_name(name) or _BAD_VALUE.search(value):
             raise CorruptRecord(record.id, "a header of its answer holds a line break or a bad name")
-        if not (value.isascii() or _latin(value)):
+        if not (value.isascii() or _is_latin1(value)):
             raise CorruptRecord(record.id, "a header of its answer cannot be sent")
-    kept = [(name, value) for name, value in uncached(answer.headers) if name.lower() not in _REPLACED]
-    if not at_its_own_address:
+    kept = [
+        (name, value) for name, value in without_shared_caching(answer.headers) if name.lower() not in _REPLACED_HEADERS
+    ]
+    if not at_original_url:
         kept = [pair for pair in kept if pair[0].lower() != "cache-control"] + [NO_STORE]
     if answer.status not in BODILESS:
         kept.append(("content-length", str(len(answer.body))))
     return Response(answer.status, (*kept, REPLAYED), answer.body)
 
 
-_REPLACED = frozenset({"content-length", "transfer-encoding", "idempotent-replayed"})
+_REPLACED_HEADERS = frozenset({"content-length", "transfer-encoding", "idempotent-replayed"})
 
 
-def uncached(headers: Pairs) -> list[tuple[str, str]]:
+def without_shared_caching(headers: HeaderPairs) -> list[tuple[str, str]]:
     """The headers of a replay, which no shared cache may keep for others. What the application said about caching
     stays where it forbids that itself (docs/decisions/0060-caching-of-replays.md)."""
     said = [value for name, value in headers if name.lower() == "cache-control"]
@@ -153,7 +155,7 @@ def _is_private(lines: Iterable[str]) -> bool:
     return "private" in said or ("no-store" in said and "must-understand" not in said)
 
 
-def _latin(value: str) -> bool:
+def _is_latin1(value: str) -> bool:
     try:
         value.encode("latin-1")
     except UnicodeEncodeError:
@@ -161,12 +163,12 @@ def _latin(value: str) -> bool:
     return True
 
 
-def is_stream(headers: Pairs) -> bool:
+def is_stream(headers: HeaderPairs) -> bool:
     """Server-sent events have no end to wait for."""
     return any(_EVENTS.match(value) for name, value in headers if name.lower() == "content-type")
 
 
-class Buffer:
+class AnswerBuffer:
     """The pieces of an answer, as they came, up to a limit."""
 
     __slots__ = ("_limit", "chunks", "size")
@@ -183,5 +185,5 @@ class Buffer:
             self.size += len(chunk)
         return self.size <= self._limit
 
-    def joined(self) -> bytes:
+    def join(self) -> bytes:
         return self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)

@@ -26,39 +26,46 @@ from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
 from retrysafe.web import asgi, openapi, starlette
-from retrysafe.web.adapting import Answered, checked_strength
 from retrysafe.web.asgi import ASGIScope, Receive
+from retrysafe.web.asgi_adapter import OperationAnswer, check_strength
 from retrysafe.web.asgi_answer import Send
-from retrysafe.web.entered import ENTERED, REFUSED, UNKNOWN, Entry, Witness, notes, noting
+from retrysafe.web.endpoint_entry import ENTERED, REFUSED, UNKNOWN, EndpointEntry, EntryProbe, is_marked, mark_endpoint
 from retrysafe.web.exchange import EXCHANGE
-from retrysafe.web.joined import checked_tx
-from retrysafe.web.keyheader import HEADER
-from retrysafe.web.openapi import EXTENSION, Documented, Json, Strength
+from retrysafe.web.key_header import HEADER
+from retrysafe.web.openapi import EXTENSION, Json, ProtectionSpec, Strength
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Options, Scope
-from retrysafe.web.starlette import Before, add_problem_handlers, answered, claim, join, respond
+from retrysafe.web.starlette import (
+    OuterRoute,
+    add_problem_handlers,
+    claim,
+    claim_in_transaction,
+    respond,
+    respond_if_answer,
+)
+from retrysafe.web.transaction_io import check_tx
 
 
 class Refusal(starlette.Refusal, HTTPException):
     """FastAPI's own kind: what a dependency with `yield` looks out for."""
 
 
-class Idempotent:
+class IdempotentDependency:
     """The dependency. Its value is the `Key`, or None where the mode lets a request run without one."""
 
     def __init__(self, scope: Any, policy: Policy | None, strength: Strength, header: str) -> None:
-        checked_strength(strength)
+        check_strength(strength)
         if not callable(scope) and not isinstance(scope, params.Depends):
             raise UsageError(f"scope={scope!r}: give the dependency that yields the authenticated account or tenant")
         self.policy = policy
         self.strength = strength
-        self.__signature__ = _signature(scope, header, _told(policy, strength))
+        self.__signature__ = _build_signature(scope, header, _build_mark(policy, strength))
 
     async def __call__(self, request: Request, principal: Any, idempotency_key: str | None = None) -> Key | None:
         return await claim(request, principal, self.policy, strength=self.strength, refusal=Refusal)
 
 
-class Transactional(Idempotent):
+class TransactionalDependency(IdempotentDependency):
     """The same for `strength="transaction"`. Its value is your connection or session, in an open transaction."""
 
     def __init__(self, scope: Any, policy: Policy | None, tx: Any, header: str) -> None:
@@ -68,11 +75,11 @@ class Transactional(Idempotent):
     async def __call__(  # type: ignore[override]  # FastAPI tells the two kinds of dependency apart by this
         self, request: Request, principal: Any, idempotency_key: str | None = None
     ) -> AsyncIterator[Any]:
-        joined = await join(request, principal, self.policy, tx=self.tx, refusal=Refusal)
+        joined = await claim_in_transaction(request, principal, self.policy, tx=self.tx, refusal=Refusal)
         if joined is None:
             yield None
             return
-        async with joined.handing_over(lambda: Refusal(request.scope[EXCHANGE])) as handle:
+        async with joined.hand_over_handle(lambda: Refusal(request.scope[EXCHANGE])) as handle:
             yield handle
 
 
@@ -83,7 +90,7 @@ def idempotent(
     strength: Strength = "guard",
     tx: Any = None,
     header: str = HEADER,
-) -> Idempotent:
+) -> IdempotentDependency:
     """A dependency that claims the request's key: `key: Key = Depends(idempotent(scope=current_account))`.
 
     scope     your dependency (or a `Depends`/`Security`) for the authenticated account or tenant: str, int or UUID
@@ -94,13 +101,13 @@ def idempotent(
     tx        where that transaction comes from (a sessionmaker, a pool), unless `RetrySafe(tx=…)` says so
     header    its name in the OpenAPI document, if the middleware reads another one
     """
-    checked_tx(strength, tx)
+    check_tx(strength, tx)
     if strength == "transaction":
-        return Transactional(scope, policy, tx, header)
-    return Idempotent(scope, policy, strength, header)
+        return TransactionalDependency(scope, policy, tx, header)
+    return IdempotentDependency(scope, policy, strength, header)
 
 
-def _signature(scope: Any, header: str, told: Json) -> Signature:
+def _build_signature(scope: Any, header: str, told: Json) -> Signature:
     """What FastAPI reads: the request, the user's dependency, and the header, which is here for the document only.
     That a key is missing or wrong is for us to say: any text will do for FastAPI, and none. Its type is no union, as
     FastAPI would look at each member of one for each request."""
@@ -132,38 +139,38 @@ class IdempotencyMiddleware(starlette.IdempotencyMiddleware):
             app = scope.get("app")
             if isinstance(app, FastAPI):
                 document(app)
-                watch(app.routes)
+                mark_endpoints(app.routes)
         await super().__call__(scope, receive, send)
 
-    def witness(self, scope: ASGIScope) -> Witness | None:
-        return functools.partial(entry_of, Before.of(scope), scope)
+    def make_entry_probe(self, scope: ASGIScope) -> EntryProbe | None:
+        return functools.partial(entry_of, OuterRoute.from_scope(scope), scope)
 
 
-def watch(routes: Iterable[Any]) -> None:
+def mark_endpoints(routes: Iterable[Any]) -> None:
     """Put the mark on every endpoint below these routes."""
     for route in routes:
         contexts = getattr(route, "effective_route_contexts", None)  # of a router that was included, in newer versions
         for one in [route, *(contexts() if contexts is not None else ())]:
-            _watch(one)
-        watch(getattr(route, "routes", None) or ())
+            _mark_route(one)
+        mark_endpoints(getattr(route, "routes", None) or ())
 
 
-def _watch(route: Any) -> bool:
+def _mark_route(route: Any) -> bool:
     """Whether the mark was on it already."""
     dependant = getattr(route, "dependant", None)
     if dependant is None or dependant.call is None:
         return False
-    marked = notes(dependant.call)
-    dependant.call = noting(dependant.call)
+    marked = is_marked(dependant.call)
+    dependant.call = mark_endpoint(dependant.call)
     return marked
 
 
-def entry_of(before: Before, scope: ASGIScope, code: int) -> Entry:
+def entry_of(before: OuterRoute, scope: ASGIScope, code: int) -> EndpointEntry:
     """Asked only where the mark has not been passed. A route that was added later gets its own now, and is unknown."""
     entry, route = starlette.entry_of(before, scope, code), scope.get("route")
     if entry is not ENTERED or not isinstance(route, APIRoute) or route is before.route:
         return entry
-    marked = _watch(scope.get("fastapi", {}).get("effective_route_context") or route)
+    marked = _mark_route(scope.get("fastapi", {}).get("effective_route_context") or route)
     return REFUSED if marked else UNKNOWN
 
 
@@ -179,11 +186,11 @@ def install(app: FastAPI, *, safe: RetrySafe, scope: Scope | None = None, **opti
 
 def document(app: FastAPI) -> None:
     """Complete whatever `app.openapi` makes, now and whenever it is made anew. Call it again after replacing it."""
-    if not isinstance(app.openapi, _Completed):
-        app.openapi = _Completed(app, app.openapi)  # type: ignore[method-assign]  # the way FastAPI documents
+    if not isinstance(app.openapi, _OpenApiCompleter):
+        app.openapi = _OpenApiCompleter(app, app.openapi)  # type: ignore[method-assign]  # the way FastAPI documents
 
 
-class _Completed:
+class _OpenApiCompleter:
     def __init__(self, app: FastAPI, make: Callable[[], Json]) -> None:
         self._app = app
         self._make = make
@@ -199,14 +206,14 @@ class _Completed:
 def documented(schema: Json, app: FastAPI) -> Json:
     """Complete one OpenAPI document: the operations whose header parameter carries our mark."""
     options = _middleware_options(app)
-    for method, path, operation in openapi.operations(schema):
-        told = _mark(operation)
+    for method, path, operation in openapi.list_operations(schema):
+        told = _find_mark(operation)
         if told is not None:
-            problem = openapi.referred_problem(schema)
-            openapi.describe(operation, _how(told, options, f"{method} {path}"), problem)
+            problem = openapi.reference_problem(schema)
+            openapi.describe_operation(operation, _build_protection_spec(told, options, f"{method} {path}"), problem)
             _add_own_400(operation)
     for item in schema.get("paths", {}).values():
-        _without_mark(item.get("get", {}))
+        _remove_mark(item.get("get", {}))
     return schema
 
 
@@ -218,32 +225,32 @@ def _add_own_400(operation: Json) -> None:
         told["content"].setdefault("application/json", {"schema": detail})
 
 
-def _told(policy: Policy | None, strength: Strength) -> Json:
+def _build_mark(policy: Policy | None, strength: Strength) -> Json:
     """The mark: what is known when the route is made. The rest is known when the document is."""
-    return openapi.extension(Documented(policy, strength)) if policy is not None else {"strength": strength}
+    return openapi.build_extension(ProtectionSpec(policy, strength)) if policy is not None else {"strength": strength}
 
 
-def _marked(parameter: Json) -> Any:
+def _read_mark(parameter: Json) -> Any:
     return parameter.get("schema", {}).get(EXTENSION) if parameter.get("in") == "header" else None
 
 
-def _mark(operation: Json) -> Json | None:
-    return next((told for told in map(_marked, operation.get("parameters", ())) if told is not None), None)
+def _find_mark(operation: Json) -> Json | None:
+    return next((told for told in map(_read_mark, operation.get("parameters", ())) if told is not None), None)
 
 
-def _without_mark(operation: Json) -> None:
+def _remove_mark(operation: Json) -> None:
     """A router's dependency stands on its GET routes too, where there is nothing to claim."""
     if "parameters" in operation:
-        operation["parameters"] = [one for one in operation["parameters"] if _marked(one) is None]
+        operation["parameters"] = [one for one in operation["parameters"] if _read_mark(one) is None]
 
 
-def _how(told: Json, options: Json, name: str) -> Documented:
-    policy = _told_policy(told) if "mode" in told else _default_policy(options, name)
+def _build_protection_spec(told: Json, options: Json, name: str) -> ProtectionSpec:
+    policy = _policy_from_mark(told) if "mode" in told else _default_policy(options, name)
     common = {key: options[key] for key in ("codes", "header", "key_rule") if key in options}
-    return Documented(policy, told["strength"], quota=options.get("quota") is not None, **common)
+    return ProtectionSpec(policy, told["strength"], quota=options.get("quota") is not None, **common)
 
 
-def _told_policy(told: Json) -> Policy:
+def _policy_from_mark(told: Json) -> Policy:
     seconds = told.get("retention_seconds")  # FastAPI leaves out what is None
     failures = (lambda status, exception: True) if told["failures"] == "custom" else told["failures"]
     retention = float("inf") if seconds is None else seconds
@@ -273,29 +280,29 @@ class AnswerRoute(APIRoute):
     """A route whose handler may return an operation's `Answer` as it is: `APIRouter(route_class=AnswerRoute)`."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        if _gives_answers(inspect.signature(endpoint, eval_str=True).return_annotation):
+        if _returns_answers(inspect.signature(endpoint, eval_str=True).return_annotation):
             options["response_model"] = None  # the stored bytes go out: there is nothing to validate or filter
-        super().__init__(path, _answering(endpoint), **options)
+        super().__init__(path, _wrap_endpoint(endpoint), **options)
 
 
-def _gives_answers(annotation: Any) -> bool:
+def _returns_answers(annotation: Any) -> bool:
     """Whether it is one of what operations give, or a union of some of them."""
-    return set(get_args(annotation) or (annotation,)) <= set(get_args(Answered))
+    return set(get_args(annotation) or (annotation,)) <= set(get_args(OperationAnswer))
 
 
-def _answering(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_endpoint(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     if hasattr(endpoint, "_retrysafe_answers"):
         return endpoint  # a router was included: its routes are made again
     if inspect.iscoroutinefunction(endpoint):
 
         @functools.wraps(endpoint)
         async def made(*args: Any, **kwargs: Any) -> Any:
-            return answered(await endpoint(*args, **kwargs))
+            return respond_if_answer(await endpoint(*args, **kwargs))
     else:
 
         @functools.wraps(endpoint)
         def made(*args: Any, **kwargs: Any) -> Any:
-            return answered(endpoint(*args, **kwargs))
+            return respond_if_answer(endpoint(*args, **kwargs))
 
     made._retrysafe_answers = True  # type: ignore[attr-defined]
     return made

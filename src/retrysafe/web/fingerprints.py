@@ -10,35 +10,35 @@ from __future__ import annotations
 
 import hashlib
 
-from retrysafe.core.fingerprint import has_one_reading, media_type, of_body, of_request
+from retrysafe.core.fingerprint import fingerprint_body, fingerprint_http, has_one_reading, media_type
 from retrysafe.core.keys import frame
 from retrysafe.core.records import Fingerprint
-from retrysafe.web.paths import exact, spelled
+from retrysafe.web.paths import find_exact_path, normalize_path
 from retrysafe.web.routes import Route
 from retrysafe.web.view import RequestView
 
-RAW = "application/octet-stream"
+RAW_MEDIA_TYPE = "application/octet-stream"
 
 
-def of_http(view: RequestView, route: Route, chunks: list[bytes]) -> Fingerprint:
+def fingerprint_request(view: RequestView, route: Route, chunks: list[bytes]) -> Fingerprint:
     """What a request is, boiled down."""
     if route.fingerprint is not None:
-        return _of_own(view, route.fingerprint(view, b"".join(chunks)))
+        return _fingerprint_custom(view, route.fingerprint(view, b"".join(chunks)))
     content_type = view.headers.get("content-type", "")
-    first = of_request(view.method, view.path, view.query, content_type, chunks)
-    path, readable = exact(view.raw, view.path), has_one_reading(content_type)
+    first = fingerprint_http(view.method, view.path, view.query, content_type, chunks)
+    path, readable = find_exact_path(view.raw, view.path), has_one_reading(content_type)
     if readable and path is None:
         return first
-    media, body = (media_type(content_type), content_type) if readable else (content_type, RAW)
-    algorithm, digest, length = of_body(body, chunks)
-    head = frame("http2", view.method, path or spelled(view.path), view.query, media, algorithm, digest)
+    media, body = (media_type(content_type), content_type) if readable else (content_type, RAW_MEDIA_TYPE)
+    algorithm, digest, length = fingerprint_body(body, chunks)
+    head = frame("http2", view.method, path or normalize_path(view.path), view.query, media, algorithm, digest)
     return Fingerprint(f"http2-{algorithm}", hashlib.sha256(head).digest(), length)
 
 
-def _of_own(view: RequestView, value: bytes | str) -> Fingerprint:
+def _fingerprint_custom(view: RequestView, value: bytes | str) -> Fingerprint:
     """By what the route says is the same; method and path are always compared besides."""
     first = Fingerprint("http-own1", hashlib.sha256(frame(view.method, view.path, value)).digest(), len(value))
-    path = exact(view.raw, view.path)
+    path = find_exact_path(view.raw, view.path)
     if path is None:
         return first
     framed = frame("http2", view.method, path, value)

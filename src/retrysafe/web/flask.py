@@ -34,18 +34,18 @@ from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import RetrySafeError, UsageError
 from retrysafe.policy import Policy
 from retrysafe.web import wsgi
-from retrysafe.web.adapting import Answered, checked_strength, of_answer, of_error
+from retrysafe.web.asgi_adapter import OperationAnswer, check_strength, response_for_answer, response_for_error
 from retrysafe.web.capture import Response as Captured
-from retrysafe.web.colours import SyncExchange
-from retrysafe.web.entered import ENTERED, REDIRECTED, REFUSED, UNKNOWN, Entry
+from retrysafe.web.endpoint_entry import ENTERED, REDIRECTED, REFUSED, UNKNOWN, EndpointEntry
 from retrysafe.web.exchange import EXCHANGE
-from retrysafe.web.joined import Wanted, checked_tx, handed, join
 from retrysafe.web.openapi import Strength
-from retrysafe.web.paths import spelled
+from retrysafe.web.paths import normalize_path
+from retrysafe.web.response_ready import ResponseReady
 from retrysafe.web.routes import SAFE_METHODS
 from retrysafe.web.settings import Options
 from retrysafe.web.settings import Scope as MiddlewareScope
-from retrysafe.web.shortcut import Shortcut
+from retrysafe.web.sync_async import SyncExchange
+from retrysafe.web.transaction_io import TransactionRequest, add_handle, check_tx, claim_in_transaction
 from retrysafe.web.wsgi_answer import Environ, StartResponse, WSGIApp
 
 R = TypeVar("R")
@@ -53,7 +53,7 @@ R = TypeVar("R")
 Scope = Callable[[], Any]
 """Who asks: the authenticated account or tenant, found through Flask's request context."""
 
-NAME = "retrysafe"
+EXTENSION_NAME = "retrysafe"
 
 
 class IdempotencyMiddleware(wsgi.IdempotencyMiddleware):
@@ -63,10 +63,10 @@ class IdempotencyMiddleware(wsgi.IdempotencyMiddleware):
     def __init__(
         self, app: WSGIApp, *, safe: RetrySafe, scope: MiddlewareScope | None = None, **options: Unpack[Options]
     ) -> None:
-        super().__init__(_noting(app), safe=safe, scope=scope, **options)
+        super().__init__(_record_routing(app), safe=safe, scope=scope, **options)
 
 
-def _noting(app: WSGIApp) -> WSGIApp:
+def _record_routing(app: WSGIApp) -> WSGIApp:
     """Note what the router said when the answer begins: afterwards Flask forgets the request."""
 
     def noted(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
@@ -75,7 +75,7 @@ def _noting(app: WSGIApp) -> WSGIApp:
             return app(environ, start_response)
 
         def started(line: str, headers: Any, exc_info: Any = None) -> Any:
-            exchange.seen = entry_of(environ, int(line[:3]))
+            exchange.endpoint_entry = entry_of(environ, int(line[:3]))
             return start_response(line, headers, exc_info)
 
         return app(environ, started)
@@ -83,7 +83,7 @@ def _noting(app: WSGIApp) -> WSGIApp:
     return noted
 
 
-def entry_of(environ: Environ, code: int) -> Entry:
+def entry_of(environ: Environ, code: int) -> EndpointEntry:
     """What the router said, if it is what is answered: a hook before the view, or an error page, may say otherwise."""
     seen = environ.get("werkzeug.request")
     if seen is None or not hasattr(seen, "routing_exception"):
@@ -121,17 +121,17 @@ class Idempotency:
 
     def init_app(self, app: Flask) -> None:
         """Capture around this application. Other WSGI middleware that changes answers goes on before."""
-        if NAME in app.extensions:
+        if EXTENSION_NAME in app.extensions:
             raise UsageError(f"{app.name} has an Idempotency already; call init_app once for each application")
-        middleware = IdempotencyMiddleware(app.wsgi_app, safe=self._safe or _safe_of(app), **self._options)
-        app.extensions[NAME] = middleware
+        middleware = IdempotencyMiddleware(app.wsgi_app, safe=self._safe or _safe_from_config(app), **self._options)
+        app.extensions[EXTENSION_NAME] = middleware
         app.wsgi_app = middleware  # type: ignore[method-assign]  # Flask's documented seam
-        got_request_exception.connect(_failed, app)
+        got_request_exception.connect(_settle_failure, app)
 
     @property
     def safe(self) -> RetrySafe:
         """The RetrySafe object of the current application."""
-        return _middleware().settings.safe
+        return _current_middleware().settings.safe
 
     def protect(
         self,
@@ -151,8 +151,8 @@ class Idempotency:
         `strength="transaction"`: the view's argument `tx` is the connection or session of a transaction that commits
         with the answer; `tx=` says where it comes from, unless `RetrySafe(tx=…)` does.
         """
-        checked_strength(strength)
-        checked_tx(strength, tx)
+        check_strength(strength)
+        check_tx(strength, tx)
         chosen = scope or self._scope
         if chosen is None:
             raise UsageError(
@@ -162,17 +162,17 @@ class Idempotency:
 
         def decorate(view: Callable[..., R]) -> Callable[..., R | Response]:
             if strength == "transaction":
-                return _in_transaction(view, chosen, policy, target, tx)
+                return _protect_in_transaction(view, chosen, policy, target, tx)
 
             @wraps(view)
             def protected(*args: Any, **kwargs: Any) -> R | Response:
                 try:
                     claim(chosen, policy, target, strength)
-                except Shortcut:
-                    return _own_answer()
+                except ResponseReady:
+                    return _build_own_response()
                 # Here and not around: the claim belongs to the request's own thread, an async view to its loop.
                 run: Callable[..., R] = current_app.ensure_sync(view)
-                return run(*args, **kwargs) if strength == "guard" else _operated(run, *args, **kwargs)
+                return run(*args, **kwargs) if strength == "guard" else _call_operation_view(run, *args, **kwargs)
 
             return protected
 
@@ -181,7 +181,7 @@ class Idempotency:
 
 def current_key() -> Key | None:
     """The key of the request that is being handled; derive the keys for other systems from it."""
-    exchange = _exchange()
+    exchange = _current_exchange()
     return exchange.key if exchange is not None else None
 
 
@@ -189,18 +189,18 @@ def claim(
     scope: Scope, policy: Policy | None = None, target: str | None = None, strength: Strength = "guard"
 ) -> Key | None:
     """Claim the current request's key, for those who cannot use the decorator. None: it runs unprotected, as its mode
-    or method allows. Raises Shortcut when the view must not run: return anything then, the stored answer is sent."""
-    exchange = _exchange()
+    or method allows. Raises ResponseReady when the view must not run: return anything, the stored answer is sent."""
+    exchange = _current_exchange()
     if exchange is None:
         return None
-    target = target or _target()
+    target = target or _current_target()
     if strength == "guard":
         return exchange.claim(scope(), policy, target=target)
     task = exchange.identify(scope(), policy, target=target)
     return None if task is None else task.key
 
 
-def _in_transaction(
+def _protect_in_transaction(
     view: Callable[..., R], scope: Scope, policy: Policy | None, target: str | None, tx: Any
 ) -> Callable[..., R | Response]:
     """The view in a transaction of its own."""
@@ -208,31 +208,33 @@ def _in_transaction(
     @wraps(view)
     def protected(*args: Any, **kwargs: Any) -> R | Response:
         run: Callable[..., R] = current_app.ensure_sync(view)
-        exchange = _exchange()
+        exchange = _current_exchange()
         if exchange is None:
-            return run(*args, **handed(view, kwargs, None))
+            return run(*args, **add_handle(view, kwargs, None))
         try:
-            joined = join(exchange, scope(), Wanted(policy, target or _target(), tx))
-            return joined.run(lambda handle: run(*args, **handed(view, kwargs, handle)))
-        except Shortcut:
-            return _own_answer()
+            joined = claim_in_transaction(
+                exchange, scope(), TransactionRequest(policy, target or _current_target(), tx)
+            )
+            return joined.run_handler(lambda handle: run(*args, **add_handle(view, kwargs, handle)))
+        except ResponseReady:
+            return _build_own_response()
 
     return protected
 
 
-def _target() -> str:
-    return f"{request.method} {request.url_rule or spelled(request.path)}"
+def _current_target() -> str:
+    return f"{request.method} {request.url_rule or normalize_path(request.path)}"
 
 
-def _exchange() -> SyncExchange | None:
+def _current_exchange() -> SyncExchange | None:
     found: SyncExchange | None = request.environ.get(EXCHANGE)
     if found is None and request.method not in SAFE_METHODS:
-        _middleware()  # or it says what is missing
+        _current_middleware()  # or it says what is missing
     return found
 
 
-def _middleware() -> IdempotencyMiddleware:
-    found: IdempotencyMiddleware | None = current_app.extensions.get(NAME)
+def _current_middleware() -> IdempotencyMiddleware:
+    found: IdempotencyMiddleware | None = current_app.extensions.get(EXTENSION_NAME)
     if found is None:
         raise UsageError(
             f"{current_app.name} has protected views, but no Idempotency: call idempotency.init_app(app) where the "
@@ -241,35 +243,35 @@ def _middleware() -> IdempotencyMiddleware:
     return found
 
 
-def _own_answer() -> Response:
+def _build_own_response() -> Response:
     """What the exchange has to say instead of the view. The middleware sends it in any case."""
-    exchange = _exchange()
+    exchange = _current_exchange()
     assert exchange is not None, "only a claim is refused"
     assert exchange.response is not None, "a refusal leaves its answer"
-    return _exact(exchange.response)
+    return _to_flask_response(exchange.response)
 
 
-def _operated(view: Callable[..., R], *args: Any, **kwargs: Any) -> R | Response:
+def _call_operation_view(view: Callable[..., R], *args: Any, **kwargs: Any) -> R | Response:
     """Run a view that calls an operation: its answer goes out as it is stored, its errors as our problems."""
     try:
         answer = view(*args, **kwargs)
     except RetrySafeError as error:
-        return _exact(of_error(error, _exchange()))
-    return _exact(of_answer(answer)) if isinstance(answer, Answered) else answer
+        return _to_flask_response(response_for_error(error, _current_exchange()))
+    return _to_flask_response(response_for_answer(answer)) if isinstance(answer, OperationAnswer) else answer
 
 
-def _exact(response: Captured) -> Response:
+def _to_flask_response(response: Captured) -> Response:
     answer = Response(response.body, response.status)
     answer.headers.clear()
     answer.headers.extend(list(response.headers))
     return answer
 
 
-def _failed(sender: Flask, exception: BaseException, **_: Any) -> None:
+def _settle_failure(sender: Flask, exception: BaseException, **_: Any) -> None:
     """Flask met an exception nobody handles. The work ends here: after this it only makes an error page."""
-    exchange = _exchange() if has_request_context() else None
+    exchange = _current_exchange() if has_request_context() else None
     if exchange is not None and exchange.claimed and not _has_own_page(sender):
-        exchange.response = exchange.settle(exchange.raised(exception))
+        exchange.response = exchange.settle(exchange.settle_raised(exception))
 
 
 def _has_own_page(app: Flask) -> bool:
@@ -281,7 +283,7 @@ def _has_own_page(app: Flask) -> bool:
     return False
 
 
-def _safe_of(app: Flask) -> RetrySafe:
+def _safe_from_config(app: Flask) -> RetrySafe:
     url = app.config.get("RETRYSAFE_URL")
     if not url:
         raise UsageError(

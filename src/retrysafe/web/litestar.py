@@ -30,23 +30,34 @@ from retrysafe.core.keys import Key
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import RetrySafeError, UsageError
 from retrysafe.policy import Policy
-from retrysafe.web import adapting, asgi, openapi
-from retrysafe.web.adapting import Answered, ask, checked_strength, find_exchange, resolved
+from retrysafe.web import asgi, asgi_adapter, openapi
 from retrysafe.web.asgi import ASGIScope
-from retrysafe.web.colours import AsyncExchange
-from retrysafe.web.entered import REFUSED, UNKNOWN, Entry, Witness, notes, noting
+from retrysafe.web.asgi_adapter import (
+    OperationAnswer,
+    await_if_needed,
+    check_strength,
+    claim_or_identify,
+    find_exchange,
+)
+from retrysafe.web.endpoint_entry import REFUSED, UNKNOWN, EndpointEntry, EntryProbe, is_marked, mark_endpoint
 from retrysafe.web.exchange import EXCHANGE
-from retrysafe.web.joined import AsyncJoinedBase, Wanted, ajoin, checked_tx
-from retrysafe.web.openapi import PROBLEM_SCHEMA, Documented, Json, Strength
+from retrysafe.web.openapi import PROBLEM_SCHEMA, Json, ProtectionSpec, Strength
+from retrysafe.web.response_ready import ResponseReady
 from retrysafe.web.settings import Options, Scope, Settings
-from retrysafe.web.shortcut import Shortcut
+from retrysafe.web.sync_async import AsyncExchange
+from retrysafe.web.transaction_io import (
+    AsyncRequestTransactionBase,
+    TransactionRequest,
+    aclaim_in_transaction,
+    check_tx,
+)
 
 Connection = ASGIConnection[Any, Any, Any, Any]
 AnyRequest = Request[Any, Any, Any]
 FIX = "call retrysafe.web.litestar.install(app, safe=safe) after making the application"
 
 
-class Refusal(Shortcut, HTTPException):
+class Refusal(ResponseReady, HTTPException):
     """The handler must not run; the middleware sends the answer. An HTTPException, so that nobody reports an error."""
 
     def __init__(self, exchange: AsyncExchange) -> None:
@@ -55,12 +66,12 @@ class Refusal(Shortcut, HTTPException):
         HTTPException.__init__(self, detail=told, status_code=exchange.response.status)
 
 
-class Idempotent:
+class IdempotentGuard:
     """The guard. It lets a request through whose key it has claimed."""
 
     def __init__(self, scope: Callable[[Any], Any], policy: Policy | None, strength: Strength, tx: Any = None) -> None:
-        checked_strength(strength)
-        checked_tx(strength, tx)
+        check_strength(strength)
+        check_tx(strength, tx)
         if not callable(scope):
             raise UsageError(f"scope={scope!r}: give a callable that takes the request and returns whose it is")
         self.scope = scope
@@ -72,20 +83,22 @@ class Idempotent:
         exchange = find_exchange(connection.scope, FIX)
         if exchange is None:
             return
-        principal = await resolved(self.scope(connection))
+        principal = await await_if_needed(self.scope(connection))
         target = f"{connection.scope['method']} {connection.scope['path_template']}"  # type: ignore[typeddict-item]
         try:
             if self.strength == "transaction":
-                await ajoin(exchange, principal, Wanted(self.policy, target, self.tx), route_handler.fn)
+                await aclaim_in_transaction(
+                    exchange, principal, TransactionRequest(self.policy, target, self.tx), route_handler.fn
+                )
             else:
-                await ask(exchange, principal, self.policy, target, self.strength)
-        except Shortcut as stop:
+                await claim_or_identify(exchange, principal, self.policy, target, self.strength)
+        except ResponseReady as stop:
             raise Refusal(exchange) from stop
 
 
 def idempotent(
     scope: Callable[[Any], Any], policy: Policy | None = None, *, strength: Strength = "guard", tx: Any = None
-) -> Idempotent:
+) -> IdempotentGuard:
     """A guard that claims the request's key. Put it last among the guards.
 
     scope     `callable(request)`, may be `async`: the authenticated account or tenant, str, int or UUID
@@ -94,7 +107,7 @@ def idempotent(
               handler's own transaction, which it gets by `dependencies={"tx": provide_tx}`
     tx        where that transaction comes from, unless `RetrySafe(tx=…)` says so
     """
-    return Idempotent(scope, policy, strength, tx)
+    return IdempotentGuard(scope, policy, strength, tx)
 
 
 def current_key(request: AnyRequest) -> Any:
@@ -110,11 +123,11 @@ provide_key = Provide(current_key, sync_to_thread=False)
 async def current_tx(request: AnyRequest) -> AsyncGenerator[Any, None]:
     """The connection or session of this request's transaction. A handler that raises is rolled back here."""
     exchange: AsyncExchange | None = request.scope.get(EXCHANGE)  # type: ignore[assignment]  # a key of our own
-    joined = exchange.joint if exchange is not None else None
-    if exchange is None or not isinstance(joined, AsyncJoinedBase):
+    joined = exchange.transaction if exchange is not None else None
+    if exchange is None or not isinstance(joined, AsyncRequestTransactionBase):
         yield None
         return
-    async with joined.handing_over(lambda: Refusal(exchange)) as handle:
+    async with joined.hand_over_handle(lambda: Refusal(exchange)) as handle:
         yield handle
 
 
@@ -125,19 +138,19 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
     """The ASGI middleware, which besides knows where Litestar keeps what it made of a request: the parsed body, that an
     answer has begun. A request that runs again begins without."""
 
-    forgotten = (CONNECTION_STATE_KEY,)
+    state_keys_to_drop = (CONNECTION_STATE_KEY,)
 
-    def witness(self, scope: ASGIScope) -> Witness | None:
+    def make_entry_probe(self, scope: ASGIScope) -> EntryProbe | None:
         return None if "path_params" in scope else functools.partial(entry_of, scope)
 
 
-def entry_of(scope: ASGIScope, code: int) -> Entry:
+def entry_of(scope: ASGIScope, code: int) -> EndpointEntry:
     """Asked only where the mark on the handler has not been passed. The router begins by making room for parameters: if
     it has, it was given this very scope."""
     handler = scope.get("route_handler")
     if handler is None:
         return REFUSED if "path_params" in scope else UNKNOWN
-    if not isinstance(handler, HTTPRouteHandler) or not notes(handler.fn):
+    if not isinstance(handler, HTTPRouteHandler) or not is_marked(handler.fn):
         return UNKNOWN
     # These answer in the handler's place, and may have done its work.
     return UNKNOWN if handler.resolve_before_request() is not None or handler.cache else REFUSED
@@ -154,12 +167,12 @@ def install(app: Litestar, *, safe: RetrySafe, scope: Scope | None = None, **opt
         outer.app = made
     else:
         app.asgi_handler = made  # type: ignore[assignment]  # ASGI in Litestar's own types
-    app.exception_handlers.setdefault(RetrySafeError, _problem)
+    app.exception_handlers.setdefault(RetrySafeError, _respond_problem)
     for route in app.routes:
         for handler in getattr(route, "route_handlers", ()):
-            _document(handler, made.settings)
+            _document_handler(handler, made.settings)
             if isinstance(handler, HTTPRouteHandler) and handler.http_methods & made.settings.methods:
-                handler._fn = noting(handler.fn)
+                handler._fn = mark_endpoint(handler.fn)
 
 
 # Answers ----------------------------------------------------------------------------------------
@@ -176,38 +189,38 @@ class AnswerResponse(Response[bytes]):
         return ASGIResponse(body=self.told.body, status_code=self.told.status, headers=self.told.headers)
 
 
-def respond(answer: Answered) -> AnswerResponse:
+def respond(answer: OperationAnswer) -> AnswerResponse:
     """An operation's answer as a response: its status, headers and bytes. An `Ended` also says if it is a replay,
     and `Accepted` is a 202."""
-    return AnswerResponse(adapting.of_answer(answer))
+    return AnswerResponse(asgi_adapter.response_for_answer(answer))
 
 
-def _problem(request: AnyRequest, error: RetrySafeError) -> Response[bytes]:
+def _respond_problem(request: AnyRequest, error: RetrySafeError) -> Response[bytes]:
     exchange: Any = request.scope.get(EXCHANGE)
-    return AnswerResponse(adapting.of_error(error, exchange))
+    return AnswerResponse(asgi_adapter.response_for_error(error, exchange))
 
 
 # OpenAPI ----------------------------------------------------------------------------------------
 
 
-def _document(handler: HTTPRouteHandler, settings: Settings) -> None:
-    guard = next((one for one in handler.resolve_guards() if isinstance(one, Idempotent)), None)
+def _document_handler(handler: HTTPRouteHandler, settings: Settings) -> None:
+    guard = next((one for one in handler.resolve_guards() if isinstance(one, IdempotentGuard)), None)
     if guard is None or not handler.http_methods & settings.methods:
         return
-    how = Documented(
+    how = ProtectionSpec(
         guard.policy or settings.policy,
         guard.strength,
         settings.codes,
         settings.header,
         settings.key_rule,
     )
-    handler.operation_class = _operation(handler.operation_class, how)
+    handler.operation_class = _build_operation_class(handler.operation_class, how)
 
 
-def _operation(base: type[Operation], how: Documented) -> type[Operation]:
+def _build_operation_class(base: type[Operation], how: ProtectionSpec) -> type[Operation]:
     def to_schema(self: Operation) -> Json:
         told = base.to_schema(self)
-        openapi.describe(told, how, PROBLEM_SCHEMA)
+        openapi.describe_operation(told, how, PROBLEM_SCHEMA)
         return told
 
     return type("ProtectedOperation", (base,), {"to_schema": to_schema})

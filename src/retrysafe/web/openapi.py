@@ -1,6 +1,6 @@
 """What an OpenAPI document says about a protected route, as plain dictionaries.
 
-A framework only has to say which of its operations are protected, and how (`Documented`). `describe` then adds the
+A framework only has to say which of its operations are protected, and how (`ProtectionSpec`). `describe` then adds the
 key's header, our problem answers, the replay header and the policy. Doing it twice changes nothing.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from retrysafe.policy import DAY, HOUR, MINUTE, Policy
 from retrysafe.web import problems
-from retrysafe.web.keyheader import HEADER, KeyRule
+from retrysafe.web.key_header import HEADER, KeyRule
 from retrysafe.web.problems import Codes, Problem
 
 Strength = Literal["guard", "operation", "transaction"]
@@ -25,15 +25,15 @@ EXAMPLE = "8e03978e-40d5-43dd-bc93-6894a57f9324"
 KEY_PATTERN = r'^(?:[!#-+\--~][!-+\--~]{0,254}|"(?:[!#-\[\]-~]|\\["\\]){1,255}")$'
 """What core/keys.py takes: bare without a comma, or an RFC 8941 string; both without spaces."""
 
-_ALWAYS = (problems.MALFORMED, problems.MISMATCH, problems.IN_PROGRESS, problems.TOO_LARGE, problems.GONE)
-_FAILING = (problems.UNKNOWN, problems.FAILED, problems.UNAVAILABLE)
+_ALWAYS_PROBLEMS = (problems.MALFORMED, problems.MISMATCH, problems.IN_PROGRESS, problems.TOO_LARGE, problems.GONE)
+_FAILURE_PROBLEMS = (problems.UNKNOWN, problems.FAILED, problems.UNAVAILABLE)
 _WITH_RETRY_AFTER = frozenset({"in_progress", "unavailable", "quota"})
 
 _METHODS = ("post", "put", "patch", "delete")
 
 
 @dataclass(frozen=True, slots=True)
-class Documented:
+class ProtectionSpec:
     """How one operation is protected."""
 
     policy: Policy
@@ -44,25 +44,25 @@ class Documented:
     quota: bool = False
 
 
-def describe(operation: Json, how: Documented, problem: Json) -> None:
+def describe_operation(operation: Json, how: ProtectionSpec, problem: Json) -> None:
     """Add everything to one operation object. `problem` is the schema of our problems, or a reference to it."""
     parameters = operation.setdefault("parameters", [])
     parameters[:] = [one for one in parameters if not _is_header(one, how.header)]
-    parameters.append(key_parameter(how))
+    parameters.append(build_key_parameter(how))
     responses = operation.setdefault("responses", {})
     for status, kinds in problem_statuses(how).items():
         _add_problem(responses.setdefault(str(status), {}), kinds, problem)
     for status, response in responses.items():
         if status.startswith("2"):
-            response.setdefault("headers", {}).update(success_headers(how))
-    operation[EXTENSION] = extension(how)
-    text = sentence(how)
+            response.setdefault("headers", {}).update(build_success_headers(how))
+    operation[EXTENSION] = build_extension(how)
+    text = describe_policy(how)
     told = operation.get("description", "")
     if text not in told:
         operation["description"] = f"{told}\n\n{text}".strip()
 
 
-def operations(schema: Json) -> list[tuple[str, str, Json]]:
+def list_operations(schema: Json) -> list[tuple[str, str, Json]]:
     """Every operation of a document that may be protected: method, path, operation object."""
     return [
         (method.upper(), path, item[method])
@@ -72,7 +72,7 @@ def operations(schema: Json) -> list[tuple[str, str, Json]]:
     ]
 
 
-def key_parameter(how: Documented) -> Json:
+def build_key_parameter(how: ProtectionSpec) -> Json:
     return {
         "name": how.header,
         "in": "header",
@@ -91,12 +91,12 @@ def _key_schema(rule: KeyRule) -> Json:
     return schema | ({"minLength": rule.min_length} if rule.min_length > 1 else {})
 
 
-def problem_statuses(how: Documented) -> dict[int, list[Problem]]:
+def problem_statuses(how: ProtectionSpec) -> dict[int, list[Problem]]:
     """Which of our answers a client may get, by status."""
     if how.policy.mode == "observe":
         return {}
     kinds = [problems.MISSING] if how.policy.mode == "required" else []
-    kinds += [*_ALWAYS, *([problems.QUOTA] if how.quota else []), *_FAILING]
+    kinds += [*_ALWAYS_PROBLEMS, *([problems.QUOTA] if how.quota else []), *_FAILURE_PROBLEMS]
     found: dict[int, list[Problem]] = {}
     for kind in kinds:
         found.setdefault(getattr(how.codes, kind.code), []).append(kind)
@@ -115,7 +115,7 @@ def _add_problem(response: Json, kinds: list[Problem], problem: Json) -> None:
         headers["Retry-After"] = {"description": "Seconds until a retry is worth it", "schema": {"type": "integer"}}
 
 
-def success_headers(how: Documented) -> Json:
+def build_success_headers(how: ProtectionSpec) -> Json:
     headers: Json = {
         "Idempotent-Replayed": {
             "description": "`true` when this is the stored answer of an earlier request with the same key",
@@ -127,7 +127,7 @@ def success_headers(how: Documented) -> Json:
     return headers
 
 
-def extension(how: Documented) -> Json:
+def build_extension(how: ProtectionSpec) -> Json:
     """The policy for machines: what a client library or a gateway may want to know."""
     policy = how.policy
     return {
@@ -141,7 +141,7 @@ def extension(how: Documented) -> Json:
     }
 
 
-def sentence(how: Documented) -> str:
+def describe_policy(how: ProtectionSpec) -> str:
     """The policy for people."""
     policy = how.policy
     if policy.mode == "observe":
@@ -149,11 +149,11 @@ def sentence(how: Documented) -> str:
     must = {"required": "Send", "optional": "You may send", "generate": "Send"}[policy.mode]
     return (
         f"**Idempotency**: {must} a new `{how.header}` with each new request, and the same one with each retry. "
-        f"A retry gets the first answer again, {duration(policy.retention)}, with `Idempotent-Replayed: true`."
+        f"A retry gets the first answer again, {format_duration(policy.retention)}, with `Idempotent-Replayed: true`."
     )
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     if math.isinf(seconds):
         return "for ever"
     for name, unit in (("days", DAY), ("hours", HOUR), ("minutes", MINUTE)):
@@ -178,7 +178,7 @@ PROBLEM_SCHEMA: Json = {
 }
 
 
-def referred_problem(schema: Json) -> Json:
+def reference_problem(schema: Json) -> Json:
     """Put our problem among a document's components, as `Problem` unless that name is taken; a reference to it."""
     schemas = schema.setdefault("components", {}).setdefault("schemas", {})
     name = "Problem" if schemas.get("Problem", PROBLEM_SCHEMA) == PROBLEM_SCHEMA else "IdempotencyProblem"

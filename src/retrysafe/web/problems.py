@@ -188,7 +188,7 @@ ROLLED_BACK = Problem(
     True, True,
 )  # fmt: skip
 
-_OF_ERROR: tuple[tuple[type[RetrySafeError], Problem], ...] = (
+_PROBLEM_BY_ERROR: tuple[tuple[type[RetrySafeError], Problem], ...] = (
     (MissingKey, MISSING),
     (FingerprintMismatch, MISMATCH),
     (InProgress, IN_PROGRESS),
@@ -208,17 +208,17 @@ _OF_ERROR: tuple[tuple[type[RetrySafeError], Problem], ...] = (
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, Problem))
 
 
-def of_error(error: RetrySafeError) -> Problem:
+def problem_for_error(error: RetrySafeError) -> Problem:
     if isinstance(error, MalformedKey):
         # Our own words, which name the rule that was broken; what the client sent is not among them.
         return MALFORMED._replace(detail=f"The key was not used, and nothing was done: {error.why}; {error.fix}.")
-    for kind, problem in _OF_ERROR:
+    for kind, problem in _PROBLEM_BY_ERROR:
         if isinstance(error, kind):
             return problem
     return FAILED_FOR_NOW
 
 
-def respond(
+def build_problem_response(
     problem: Problem, codes: Codes, docs: str = DOCS, *, status: int | None = None, retry_after: int | None = None
 ) -> Response:
     """The answer for a problem. `retry_after` is whole seconds."""
@@ -238,4 +238,4 @@ def respond(
     ]
     if retry_after is not None:
         headers.append(("retry-after", str(retry_after)))
-    return Response.own(code, headers, json.dumps(body).encode())
+    return Response.build(code, headers, json.dumps(body).encode())

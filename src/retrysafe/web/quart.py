@@ -25,23 +25,29 @@ from retrysafe.core.keys import Key
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import RetrySafeError
 from retrysafe.policy import Policy
-from retrysafe.web import adapting
-from retrysafe.web.adapting import Answered, ask, checked_strength, find_exchange, resolved
+from retrysafe.web import asgi_adapter
 from retrysafe.web.asgi import IdempotencyMiddleware
-from retrysafe.web.colours import AsyncExchange
-from retrysafe.web.entered import ENTERED, REDIRECTED, REFUSED, Entry
+from retrysafe.web.asgi_adapter import (
+    OperationAnswer,
+    await_if_needed,
+    check_strength,
+    claim_or_identify,
+    find_exchange,
+)
+from retrysafe.web.endpoint_entry import ENTERED, REDIRECTED, REFUSED, EndpointEntry
 from retrysafe.web.exchange import EXCHANGE
-from retrysafe.web.joined import Wanted, ajoin, checked_tx, handed
 from retrysafe.web.openapi import Strength
-from retrysafe.web.paths import spelled
+from retrysafe.web.paths import normalize_path
+from retrysafe.web.response_ready import ResponseReady
 from retrysafe.web.settings import Options, Scope
-from retrysafe.web.shortcut import Shortcut
+from retrysafe.web.sync_async import AsyncExchange
+from retrysafe.web.transaction_io import TransactionRequest, aclaim_in_transaction, add_handle, check_tx
 
 View = Callable[..., Any]
 FIX = "call retrysafe.web.quart.install(app, safe=safe)"
 
 
-class Refusal(Shortcut, HTTPException):
+class Refusal(ResponseReady, HTTPException):
     """The view must not run; the middleware sends the answer. An HTTPException, so that nobody reports an error."""
 
     def __init__(self, exchange: AsyncExchange) -> None:
@@ -56,24 +62,24 @@ def install(app: Quart, *, safe: RetrySafe, scope: Scope | None = None, **option
     app.asgi_app = IdempotencyMiddleware(  # type: ignore[method-assign, assignment]  # as Quart documents
         inner, safe=safe, scope=scope, **options
     )
-    app.register_error_handler(RetrySafeError, _problem)
-    app.dispatch_request = _noting(app.dispatch_request)  # type: ignore[method-assign]
+    app.register_error_handler(RetrySafeError, _respond_problem)
+    app.dispatch_request = _record_routing(app.dispatch_request)  # type: ignore[method-assign]
 
 
-def _noting(dispatch: Callable[..., Any]) -> Callable[..., Any]:
+def _record_routing(dispatch: Callable[..., Any]) -> Callable[..., Any]:
     """Quart has matched the address by then, or knows what the router says instead."""
 
     @functools.wraps(dispatch)
     async def dispatched(*args: Any, **kwargs: Any) -> Any:
         exchange: Any = request.scope.get(EXCHANGE)
         if exchange is not None:
-            exchange.seen = entry_of(request.routing_exception)
+            exchange.endpoint_entry = entry_of(request.routing_exception)
         return await dispatch(*args, **kwargs)
 
     return dispatched
 
 
-def entry_of(said: BaseException | None) -> Entry:
+def entry_of(said: BaseException | None) -> EndpointEntry:
     if said is None:
         return ENTERED
     return REDIRECTED if isinstance(said, RequestRedirect) else REFUSED
@@ -90,43 +96,45 @@ def idempotent(
               answer commits with the view's own transaction, whose connection or session is its argument `tx`
     tx        where that transaction comes from, unless `RetrySafe(tx=…)` says so
     """
-    checked_strength(strength)
-    checked_tx(strength, tx)
+    check_strength(strength)
+    check_tx(strength, tx)
 
     def decorate(view: View) -> View:
         @functools.wraps(view)
         async def protected(*args: Any, **kwargs: Any) -> Any:
             if strength == "transaction":
-                return await _in_transaction(view, await resolved(scope()), policy, tx)(*args, **kwargs)
-            await claim(await resolved(scope()), policy, strength=strength)
+                return await _protect_in_transaction(view, await await_if_needed(scope()), policy, tx)(*args, **kwargs)
+            await claim(await await_if_needed(scope()), policy, strength=strength)
             result = await current_app.ensure_async(view)(*args, **kwargs)
-            return respond(result) if isinstance(result, Answered) else result
+            return respond(result) if isinstance(result, OperationAnswer) else result
 
         return protected
 
     return decorate
 
 
-def _in_transaction(view: View, principal: Any, policy: Policy | None, tx: Any) -> View:
+def _protect_in_transaction(view: View, principal: Any, policy: Policy | None, tx: Any) -> View:
     """The view in a transaction of its own."""
 
     async def protected(*args: Any, **kwargs: Any) -> Any:
         run = current_app.ensure_async(view)
         exchange = find_exchange(request.scope, FIX)
         if exchange is None:
-            return await run(*args, **handed(view, kwargs, None))
+            return await run(*args, **add_handle(view, kwargs, None))
         await request.get_data(cache=True, parse_form_data=False)
         try:
-            joined = await ajoin(exchange, principal, Wanted(policy, _target(), tx), view)
-            return await joined.run(lambda handle: run(*args, **handed(view, kwargs, handle)))
-        except Shortcut as stop:
+            joined = await aclaim_in_transaction(
+                exchange, principal, TransactionRequest(policy, _current_target(), tx), view
+            )
+            return await joined.run_handler(lambda handle: run(*args, **add_handle(view, kwargs, handle)))
+        except ResponseReady as stop:
             raise Refusal(exchange) from stop
 
     return protected
 
 
-def _target() -> str:
-    return f"{request.method} {request.url_rule.rule if request.url_rule else spelled(request.path)}"
+def _current_target() -> str:
+    return f"{request.method} {request.url_rule.rule if request.url_rule else normalize_path(request.path)}"
 
 
 async def claim(principal: Any, policy: Policy | None = None, *, strength: Strength = "guard") -> Key | None:
@@ -138,8 +146,8 @@ async def claim(principal: Any, policy: Policy | None = None, *, strength: Stren
         # Quart reads the body in a task of its own. Wait for it: two readers at once would tear it apart.
         await request.get_data(cache=True, parse_form_data=False)
     try:
-        return await ask(exchange, principal, policy, _target(), strength)
-    except Shortcut as stop:
+        return await claim_or_identify(exchange, principal, policy, _current_target(), strength)
+    except ResponseReady as stop:
         raise Refusal(exchange) from stop
 
 
@@ -149,18 +157,18 @@ def current_key() -> Key | None:
     return exchange.key if exchange is not None else None
 
 
-def respond(answer: Answered) -> Response:
+def respond(answer: OperationAnswer) -> Response:
     """An operation's answer as a response: its status, headers and bytes. An `Ended` also says if it is a replay,
     and `Accepted` is a 202."""
-    return _response(adapting.of_answer(answer))
+    return _to_quart_response(asgi_adapter.response_for_answer(answer))
 
 
-async def _problem(error: RetrySafeError) -> Response:
+async def _respond_problem(error: RetrySafeError) -> Response:
     exchange: Any = request.scope.get(EXCHANGE)
-    return _response(adapting.of_error(error, exchange))
+    return _to_quart_response(asgi_adapter.response_for_error(error, exchange))
 
 
-def _response(told: Any) -> Response:
+def _to_quart_response(told: Any) -> Response:
     response = Response(told.body, told.status)
     response.headers.clear()
     for name, value in told.headers:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from retrysafe.core.value import value
+from retrysafe.core.value import value_class
 from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
-from retrysafe.web.paths import named, target_of
+from retrysafe.web.paths import sanitize_target, target_of
 from retrysafe.web.view import RequestView
 
 METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
@@ -20,7 +20,7 @@ RouteFingerprint = Callable[[RequestView, bytes], bytes | str]
 _FIELD = re.compile(r"\{([A-Za-z_]\w*)(:path)?\}")
 
 
-@value
+@value_class
 class Route:
     """How one route is protected. `policy=None` in `routes` (instead of a Route) leaves it alone."""
 
@@ -34,7 +34,7 @@ class Route:
 RouteOption = Policy | Route | None
 
 
-class Routes:
+class RouteTable:
     """The table of listed routes, and what everything else gets."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Routes:
             return None
         return Route(self._default, self._fingerprint, target_of(method, path))
 
-    def policies(self) -> list[Policy]:
+    def list_policies(self) -> list[Policy]:
         routes = [*self._exact.values(), *(route for _, _, route in self._patterns)]
         return [self._default, *(route.policy for route in routes if route is not None)]
 
@@ -79,28 +79,31 @@ class Routes:
             raise UsageError(f"route {name!r} is not like 'POST /orders/{{id}}/pay': a method, a space, a path")
         if method in SAFE_METHODS:
             raise UsageError(f"route {name!r}: {method} changes nothing, and passes through untouched; leave it out")
-        route = self._route(name, method, path, option)
+        route = self._build_route(name, method, path, option)
         if _FIELD.search(path):
-            self._patterns.append((method, _compiled(path), route))
+            self._patterns.append((method, _compile_path(path), route))
         elif "{" in path or "}" in path:
             raise UsageError(f"route {name!r}: a field is written {{name}}, or {{name:path}} for the rest of the path")
         else:
             self._exact[method, path] = route
 
-    def _route(self, name: str, method: str, path: str, option: RouteOption) -> Route | None:
+    def _build_route(self, name: str, method: str, path: str, option: RouteOption) -> Route | None:
         if option is None:
             return None
-        target = named(f"{method} {path}")
+        target = sanitize_target(f"{method} {path}")
         if isinstance(option, Policy):
             return Route(option, self._fingerprint, target, listed=True)
         if isinstance(option, Route):
             return Route(
-                option.policy, option.fingerprint or self._fingerprint, named(option.target or target), listed=True
+                option.policy,
+                option.fingerprint or self._fingerprint,
+                sanitize_target(option.target or target),
+                listed=True,
             )
         raise UsageError(f"route {name!r} is given {option!r}; give a Policy, a Route, or None to leave it alone")
 
 
-def _compiled(path: str) -> re.Pattern[str]:
+def _compile_path(path: str) -> re.Pattern[str]:
     pattern, end = "", 0
     for field in _FIELD.finditer(path):
         pattern += re.escape(path[end : field.start()]) + (".+" if field.group(2) else "[^/]+")

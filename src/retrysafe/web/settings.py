@@ -8,12 +8,12 @@ from typing import TypedDict
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
-from retrysafe.web.capture import DROPPED, NEVER_STORED, Dropped
-from retrysafe.web.census import Census
-from retrysafe.web.keyheader import HEADER, KeyRule
-from retrysafe.web.load import Durations, Quota, Quotas, Waiters
+from retrysafe.web.capture import DROPPED, NEVER_STORED, DroppedHeaders
+from retrysafe.web.key_header import HEADER, KeyRule
+from retrysafe.web.key_usage import KeyUsageStats
 from retrysafe.web.problems import DOCS, Codes
-from retrysafe.web.routes import METHODS, RouteFingerprint, RouteOption, Routes
+from retrysafe.web.routes import METHODS, RouteFingerprint, RouteOption, RouteTable
+from retrysafe.web.traffic import Quota, Quotas, RouteDurations, Waiters
 from retrysafe.web.view import RequestView
 
 Scope = Callable[[RequestView], str | Awaitable[str | None] | None]
@@ -78,26 +78,26 @@ class Settings:
         self.scope = scope
         self.policy = options.get("policy") or safe.policy or Policy()
         methods = frozenset(method.upper() for method in options.get("methods", METHODS))
-        self.routes = Routes(self.policy, options.get("routes", {}), methods, options.get("fingerprint"))
+        self.routes = RouteTable(self.policy, options.get("routes", {}), methods, options.get("fingerprint"))
         self.methods = self.routes.methods
         self.header = options.get("header", HEADER)
         self.header_bytes = self.header.lower().encode("ascii")
         self.header_environ = "HTTP_" + self.header.upper().replace("-", "_")
         self.key_rule = options.get("key_rule", KeyRule())
         self.codes = options.get("codes", Codes())
-        self.dropped = Dropped(options.get("dropped", DROPPED))
+        self.dropped = DroppedHeaders(options.get("dropped", DROPPED))
         self.never_stored = frozenset(options.get("never_stored", NEVER_STORED))
-        self.read_timeout = _positive("read_timeout", options.get("read_timeout", 30.0))
-        self.grace = _positive("grace", options.get("grace", 10.0))
+        self.read_timeout = _check_positive("read_timeout", options.get("read_timeout", 30.0))
+        self.grace = _check_positive("grace", options.get("grace", 10.0))
         self.status_path = options.get("status_path", STATUS_PATH).rstrip("/")
         self.status_scope = options.get("status_scope") or scope
         self.docs = options.get("docs", DOCS)
-        self.max_body = max(policy.max_body for policy in self.routes.policies())
-        self.durations = Durations()
+        self.max_body = max(policy.max_body for policy in self.routes.list_policies())
+        self.durations = RouteDurations()
         self.waiters = Waiters(options.get("waiters", 100))
         self.quotas = Quotas(options.get("quota"))
-        self.census = Census()
-        accepted = any(policy.busy == "accepted" for policy in self.routes.policies())
+        self.census = KeyUsageStats()
+        accepted = any(policy.busy == "accepted" for policy in self.routes.list_policies())
         self.serves_status = accepted or "status_scope" in options or "status_path" in options
         if self.serves_status and self.status_scope is None:
             raise UsageError(
@@ -105,7 +105,7 @@ class Settings:
             )
 
 
-def _positive(name: str, value: float) -> float:
+def _check_positive(name: str, value: float) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
         raise UsageError(f"{name}={value!r}: give seconds, more than zero")
     return float(value)

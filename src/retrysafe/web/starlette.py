@@ -26,16 +26,28 @@ from starlette.routing import Route, Router
 from retrysafe.core.keys import Key
 from retrysafe.errors import RetrySafeError
 from retrysafe.policy import Policy
-from retrysafe.web import adapting, asgi
-from retrysafe.web.adapting import Answered, ask, checked_strength, find_exchange, resolved
+from retrysafe.web import asgi, asgi_adapter
 from retrysafe.web.asgi import ASGIScope
-from retrysafe.web.asgi_answer import raw
-from retrysafe.web.colours import AsyncExchange
-from retrysafe.web.entered import ENTERED, REDIRECTED, REFUSED, UNKNOWN, Entry, Witness
+from retrysafe.web.asgi_adapter import (
+    OperationAnswer,
+    await_if_needed,
+    check_strength,
+    claim_or_identify,
+    find_exchange,
+)
+from retrysafe.web.asgi_answer import encode_headers
+from retrysafe.web.endpoint_entry import ENTERED, REDIRECTED, REFUSED, UNKNOWN, EndpointEntry, EntryProbe
 from retrysafe.web.exchange import EXCHANGE
-from retrysafe.web.joined import AsyncJoinedBase, Wanted, ajoin, checked_tx, handed
 from retrysafe.web.openapi import Strength
-from retrysafe.web.shortcut import Shortcut
+from retrysafe.web.response_ready import ResponseReady
+from retrysafe.web.sync_async import AsyncExchange
+from retrysafe.web.transaction_io import (
+    AsyncRequestTransactionBase,
+    TransactionRequest,
+    aclaim_in_transaction,
+    add_handle,
+    check_tx,
+)
 
 Handler = Callable[..., Any]
 FIX = "app.add_middleware(IdempotencyMiddleware, safe=safe)"
@@ -44,11 +56,11 @@ FIX = "app.add_middleware(IdempotencyMiddleware, safe=safe)"
 class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
     """The ASGI middleware, which besides sees what the router made of a request."""
 
-    def witness(self, scope: ASGIScope) -> Witness | None:
-        return functools.partial(entry_of, Before.of(scope), scope)
+    def make_entry_probe(self, scope: ASGIScope) -> EntryProbe | None:
+        return functools.partial(entry_of, OuterRoute.from_scope(scope), scope)
 
 
-class Before(NamedTuple):
+class OuterRoute(NamedTuple):
     """What a router further out had written into the scope before: an application may be mounted in another."""
 
     router: Any
@@ -56,11 +68,11 @@ class Before(NamedTuple):
     route: Any
 
     @classmethod
-    def of(cls, scope: ASGIScope) -> Before:
+    def from_scope(cls, scope: ASGIScope) -> OuterRoute:
         return cls(scope.get("router"), scope.get("endpoint"), scope.get("route"))
 
 
-def entry_of(before: Before, scope: ASGIScope, code: int) -> Entry:
+def entry_of(before: OuterRoute, scope: ASGIScope, code: int) -> EndpointEntry:
     """What the router wrote into this very scope. Nothing, where middleware answered before it or gave it a copy: then
     nobody knows."""
     endpoint, route = scope.get("endpoint"), scope.get("route")
@@ -84,7 +96,7 @@ def _router_of(endpoint: Any) -> Router | None:
     return None
 
 
-class Refusal(Shortcut, HTTPException):
+class Refusal(ResponseReady, HTTPException):
     """The handler must not run; the middleware sends the answer. An HTTPException, so that nobody reports an error."""
 
     def __init__(self, exchange: AsyncExchange) -> None:
@@ -105,12 +117,12 @@ async def claim(
     if exchange is None:
         return None
     try:
-        return await ask(exchange, principal, policy, target(request), strength)
-    except Shortcut as stop:
+        return await claim_or_identify(exchange, principal, policy, target_of(request), strength)
+    except ResponseReady as stop:
         raise refusal(exchange) from stop
 
 
-async def join(
+async def claim_in_transaction(
     request: Request,
     principal: Any,
     policy: Policy | None = None,
@@ -118,33 +130,35 @@ async def join(
     tx: Any = None,
     handler: Any = None,
     refusal: type[Refusal] = Refusal,
-) -> AsyncJoinedBase | None:
+) -> AsyncRequestTransactionBase | None:
     """Claim this request's key by opening a transaction, which commits with the answer. None: it is a GET."""
     exchange = find_exchange(request.scope, FIX)
     if exchange is None:
         return None
     try:
-        return await ajoin(exchange, principal, Wanted(policy, target(request), tx), handler or _endpoint_of(request))
-    except Shortcut as stop:
+        return await aclaim_in_transaction(
+            exchange, principal, TransactionRequest(policy, target_of(request), tx), handler or _handler_of(request)
+        )
+    except ResponseReady as stop:
         raise refusal(exchange) from stop
 
 
-def _endpoint_of(request: Request) -> Any:
+def _handler_of(request: Request) -> Any:
     """What will use the transaction; where nobody says, something `async`, as this is."""
-    return request.scope.get("endpoint") or join
+    return request.scope.get("endpoint") or claim_in_transaction
 
 
-def target(request: Request) -> str:
+def target_of(request: Request) -> str:
     """`POST /orders/{id}`: the route and not the address, so that there are few of them."""
     scope = request.scope
     # FastAPI keeps the path with the prefixes of included routers beside the route; older ones put it into the route.
     route = scope.get("fastapi", {}).get("effective_route_context") or scope.get("route")
     mounted = scope.get("root_path", "").removeprefix(scope.get("app_root_path", ""))
-    path = getattr(route, "path", None) or _endpoint(scope)
+    path = getattr(route, "path", None) or _endpoint_name(scope)
     return f"{request.method.upper()} {mounted}{path}"
 
 
-def _endpoint(scope: Any) -> str:
+def _endpoint_name(scope: Any) -> str:
     """Older Starlettes do not tell the route; the handler's name is as good."""
     endpoint = scope.get("endpoint")
     return f"[{getattr(endpoint, '__qualname__', type(endpoint).__name__)}]"
@@ -158,41 +172,45 @@ def idempotent(
     `strength="transaction"`: the handler's argument `tx` is the connection or session of a transaction that commits
     with the answer; `tx=` says where it comes from, unless `RetrySafe(tx=…)` does.
     """
-    checked_strength(strength)
-    checked_tx(strength, tx)
+    check_strength(strength)
+    check_tx(strength, tx)
 
     def decorate(handler: Handler) -> Handler:
         @functools.wraps(handler)
         async def protected(*args: Any, **kwargs: Any) -> Any:
             request = next(one for one in (*args, *kwargs.values()) if isinstance(one, Request))
-            principal = await resolved(scope(request))
+            principal = await await_if_needed(scope(request))
             if strength == "transaction":
-                joined = await join(request, principal, policy, tx=tx, handler=handler)
-                request.state.key = joined.joint.task.key if joined is not None else None
-                return answered(await _joined(joined, request, handler, args, kwargs))
+                joined = await claim_in_transaction(request, principal, policy, tx=tx, handler=handler)
+                request.state.key = joined.flows.task.key if joined is not None else None
+                return respond_if_answer(await _call_in_transaction(joined, request, handler, args, kwargs))
             request.state.key = await claim(request, principal, policy, strength=strength)
-            return answered(await _called(handler, args, kwargs))
+            return respond_if_answer(await _call_handler(handler, args, kwargs))
 
         return protected
 
     return decorate
 
 
-async def _called(handler: Handler, args: Any, kwargs: Any) -> Any:
+async def _call_handler(handler: Handler, args: Any, kwargs: Any) -> Any:
     if inspect.iscoroutinefunction(handler):
         return await handler(*args, **kwargs)
     return await run_in_threadpool(handler, *args, **kwargs)
 
 
-async def _joined(joined: AsyncJoinedBase | None, request: Request, handler: Handler, args: Any, kwargs: Any) -> Any:
+async def _call_in_transaction(
+    joined: AsyncRequestTransactionBase | None, request: Request, handler: Handler, args: Any, kwargs: Any
+) -> Any:
     """Call a handler in its transaction."""
     if joined is None:
-        return await _called(handler, args, handed(handler, kwargs, None))
+        return await _call_handler(handler, args, add_handle(handler, kwargs, None))
     if not inspect.iscoroutinefunction(handler):
         await request.body()  # a plain handler cannot
     try:
-        return await joined.run(lambda handle: _called(handler, args, handed(handler, kwargs, handle)))
-    except Shortcut as stop:
+        return await joined.run_handler(
+            lambda handle: _call_handler(handler, args, add_handle(handler, kwargs, handle))
+        )
+    except ResponseReady as stop:
         exchange = find_exchange(request.scope, FIX)
         assert exchange is not None, "it was joined"
         raise Refusal(exchange) from stop
@@ -201,35 +219,37 @@ async def _joined(joined: AsyncJoinedBase | None, request: Request, handler: Han
 # Answers ----------------------------------------------------------------------------------------
 
 
-def respond(answer: Answered) -> Response:
+def respond(answer: OperationAnswer) -> Response:
     """An operation's answer as a response: its status, headers and bytes. An `Ended` also says if it is a replay,
     and `Accepted` is a 202."""
-    return _response(adapting.of_answer(answer))
+    return _to_starlette_response(asgi_adapter.response_for_answer(answer))
 
 
-def answered(result: Any) -> Any:
-    return respond(result) if isinstance(result, Answered) else result
+def respond_if_answer(result: Any) -> Any:
+    return respond(result) if isinstance(result, OperationAnswer) else result
 
 
 def add_problem_handlers(app: Starlette) -> None:
     """Answer our errors (in progress, mismatch, not finished …) with their problems, where a handler raises them."""
-    app.add_exception_handler(RetrySafeError, _problem)
-    app.add_exception_handler(Refusal, _discarded)
+    app.add_exception_handler(RetrySafeError, _respond_problem)
+    app.add_exception_handler(Refusal, _respond_status_only)
 
 
-async def _problem(request: Request, error: Exception) -> Response:
+async def _respond_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, RetrySafeError), "registered for these"
-    return _response(adapting.of_error(error, request.scope.get(EXCHANGE)))
+    return _to_starlette_response(asgi_adapter.response_for_error(error, request.scope.get(EXCHANGE)))
 
 
-async def _discarded(request: Request, error: Exception) -> Response:
+async def _respond_status_only(request: Request, error: Exception) -> Response:
     """What the framework sees of a replay or refusal: its status. The bytes are the middleware's."""
     return Response(status_code=getattr(error, "status_code", 500))
 
 
-def _response(told: Any) -> Response:
+def _to_starlette_response(told: Any) -> Response:
     response = Response(told.body, told.status)
-    response.raw_headers = raw(told.headers)  # ours exactly: several of one name, and no content type of Starlette's
+    response.raw_headers = encode_headers(
+        told.headers
+    )  # ours exactly: several of one name, and no content type of Starlette's
     return response
 
 

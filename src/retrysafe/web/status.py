@@ -18,14 +18,14 @@ from retrysafe.core.states import State
 from retrysafe.engine.effects import Flow
 from retrysafe.errors import CorruptRecord, StoreError
 from retrysafe.web import problems
-from retrysafe.web.capture import NO_STORE, Response, to_replay
+from retrysafe.web.capture import NO_STORE, Response, build_replay
 from retrysafe.web.settings import Settings
 
-ID = 32
-RUN = 16
+ID_BYTES = 32
+RUN_BYTES = 16
 
 
-class Token(NamedTuple):
+class StatusToken(NamedTuple):
     id: bytes
     run: bytes
 
@@ -33,61 +33,61 @@ class Token(NamedTuple):
         return base64.urlsafe_b64encode(self.id + self.run).decode()
 
     @classmethod
-    def parse(cls, text: str) -> Token | None:
+    def parse(cls, text: str) -> StatusToken | None:
         try:
             raw = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             return None
-        return cls(raw[:ID], raw[ID:]) if len(raw) == ID + RUN else None
+        return cls(raw[:ID_BYTES], raw[ID_BYTES:]) if len(raw) == ID_BYTES + RUN_BYTES else None
 
 
-def accepted(settings: Settings, mount: str, record: Record, target: str) -> Response:
+def accepted_response(settings: Settings, mount: str, record: Record, target: str) -> Response:
     """202: somebody is at it, or will be, and this is where its answer will be."""
-    address = f"{mount}{settings.status_path}/{Token(record.id, record.run)}" if settings.serves_status else ""
-    return in_progress(address, settings.durations.retry_after(target, settings.policy.lease))
+    address = f"{mount}{settings.status_path}/{StatusToken(record.id, record.run)}" if settings.serves_status else ""
+    return in_progress_response(address, settings.durations.retry_after(target, settings.policy.lease))
 
 
-def in_progress(address: str = "", wait: int = 1) -> Response:
+def in_progress_response(address: str = "", wait: int = 1) -> Response:
     """202. Where no address is served, sending the same key again is how to ask."""
     body: dict[str, object] = {"state": "in_progress", "retry_same_key": True}
     headers = [("content-type", "application/json"), ("retry-after", str(wait)), NO_STORE]
     if address:
         body["status_url"] = address
         headers.append(("location", address))
-    return Response.own(202, headers, json.dumps(body).encode())
+    return Response.build(202, headers, json.dumps(body).encode())
 
 
-def looked_up(settings: Settings, mount: str, text: str, principal: str) -> Flow[Response]:
+def status_flow(settings: Settings, mount: str, text: str, principal: str) -> Flow[Response]:
     """What the status URL answers: 202 while it runs, then the stored answer itself."""
-    token = Token.parse(text)
+    token = StatusToken.parse(text)
     try:
-        found: LookupReply = yield Lookup(token.id if token else bytes(ID))
+        found: LookupReply = yield Lookup(token.id if token else bytes(ID_BYTES))
     except StoreError:
-        return problems.respond(problems.UNAVAILABLE, settings.codes, settings.docs, retry_after=1)
+        return problems.build_problem_response(problems.UNAVAILABLE, settings.codes, settings.docs, retry_after=1)
     record = found.record
-    if token is None or record is None or not _theirs(record, token, principal) or record.expired(found.now):
-        return problems.respond(problems.NOT_FOUND, settings.codes, settings.docs, status=404)
+    if token is None or record is None or not _is_owner(record, token, principal) or record.expired(found.now):
+        return problems.build_problem_response(problems.NOT_FOUND, settings.codes, settings.docs, status=404)
     try:
-        return _shown(settings, mount, record, found.now)
+        return _build_status_response(settings, mount, record, found.now)
     except CorruptRecord:
-        return problems.respond(problems.CORRUPT, settings.codes, settings.docs)
+        return problems.build_problem_response(problems.CORRUPT, settings.codes, settings.docs)
 
 
-def _theirs(record: Record, token: Token, principal: str) -> bool:
+def _is_owner(record: Record, token: StatusToken, principal: str) -> bool:
     return hmac.compare_digest(record.run, token.run) and hmac.compare_digest(
         record.scope.encode(), principal.encode("utf-8", "replace")
     )
 
 
-def _shown(settings: Settings, mount: str, record: Record, now: int) -> Response:
+def _build_status_response(settings: Settings, mount: str, record: Record, now: int) -> Response:
     if record.state is State.COMPLETED and record.answer is not None:
         if record.answer.gone:
-            return problems.respond(problems.GONE, settings.codes, settings.docs)
-        return to_replay(record, at_its_own_address=False)
+            return problems.build_problem_response(problems.GONE, settings.codes, settings.docs)
+        return build_replay(record, at_original_url=False)
     if record.state is State.UNCERTAIN or (record.lapsed(now) and record.on_lapse == "uncertain"):
-        return problems.respond(problems.UNKNOWN, settings.codes, settings.docs)
+        return problems.build_problem_response(problems.UNKNOWN, settings.codes, settings.docs)
     # An operation that nobody is at is not over: it waits for the worker, which goes on where it stopped.
     if record.on_lapse == "resume" or (record.state is State.CLAIMED and not record.lapsed(now)):
-        return accepted(settings, mount, record, record.target)
+        return accepted_response(settings, mount, record, record.target)
     body = json.dumps({"state": "released", "retry_same_key": True}).encode()
-    return Response.own(200, [("content-type", "application/json"), NO_STORE], body)
+    return Response.build(200, [("content-type", "application/json"), NO_STORE], body)

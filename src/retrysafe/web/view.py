@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from retrysafe.core.value import value
-from retrysafe.web.paths import spelled
+from retrysafe.core.value import value_class
+from retrysafe.web.paths import normalize_path
 
 
 class HeaderView(Mapping[str, str]):
@@ -39,7 +39,7 @@ class HeaderView(Mapping[str, str]):
         return f"HeaderView({', '.join(self._values)})"  # names only: values are secrets as often as not
 
 
-@value
+@value_class
 class RequestView:
     """A request as the user's callables see it. `raw` is the ASGI scope or the WSGI environ."""
 
@@ -51,10 +51,12 @@ class RequestView:
     raw: Mapping[str, Any]
 
     def __repr__(self) -> str:
-        return f"RequestView({self.method} {spelled(self.path)})"  # not the rest: it holds what clients keep secret
+        return (
+            f"RequestView({self.method} {normalize_path(self.path)})"  # not the rest: it holds what clients keep secret
+        )
 
 
-def of_scope(scope: Mapping[str, Any]) -> RequestView:
+def view_from_scope(scope: Mapping[str, Any]) -> RequestView:
     client = scope.get("client")
     return RequestView(
         scope["method"].upper(),
@@ -66,7 +68,7 @@ def of_scope(scope: Mapping[str, Any]) -> RequestView:
     )
 
 
-def of_environ(environ: Mapping[str, Any]) -> RequestView:
+def view_from_environ(environ: Mapping[str, Any]) -> RequestView:
     return RequestView(
         environ["REQUEST_METHOD"].upper(),
         environ_path(environ),

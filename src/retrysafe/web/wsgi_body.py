@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from retrysafe.web import problems
-from retrysafe.web.exchange import LINGER, BodyRefused
+from retrysafe.web.exchange import DRAIN_LIMIT_BYTES, BodyRefused
 from retrysafe.web.problems import Problem
 
-PIECE = 64 * 1024
+PIECE_BYTES = 64 * 1024
 
 
-class Body:
+class WsgiBody:
     """What the application finds as `wsgi.input`. Nothing is read before somebody wants it."""
 
     def __init__(self, environ: dict[str, Any], limit: int) -> None:
@@ -32,7 +32,7 @@ class Body:
         self._refused: Problem | None = None
         self._file: Any = None
 
-    def drain(self, limit: int, seconds: float, *, keep: bool = False) -> list[bytes]:
+    def read_all(self, limit: int, seconds: float, *, keep: bool = False) -> list[bytes]:
         """The whole body, before anything is claimed; the application will get it again, and with `keep` once more
         after each `rewind`."""
         self._load(min(limit, self._limit), seconds)
@@ -49,12 +49,12 @@ class Body:
         """From the beginning again. Only what was drained is claimed, so nothing is left behind it."""
         self._file.seek(0)
 
-    def linger(self, seconds: float) -> None:
+    def drain_refused(self, seconds: float) -> None:
         """Read on for a while what was refused as too large."""
-        known = int(self._declared) if self._declared.isdecimal() else LINGER if self._terminated else 0
-        left, deadline = 0 if self._expects else min(known, LINGER), time.monotonic() + seconds
+        known = int(self._declared) if self._declared.isdecimal() else DRAIN_LIMIT_BYTES if self._terminated else 0
+        left, deadline = 0 if self._expects else min(known, DRAIN_LIMIT_BYTES), time.monotonic() + seconds
         while self._refused is problems.TOO_LARGE and left > 0 and time.monotonic() < deadline:
-            piece = self._input.read(min(left, PIECE))
+            piece = self._input.read(min(left, PIECE_BYTES))
             if not piece:
                 return
             left -= len(piece)
@@ -62,15 +62,15 @@ class Body:
     # What applications call -----------------------------------------------------------------------
 
     def read(self, size: int | None = -1) -> bytes:
-        data: bytes = self._opened().read(-1 if size is None else size)
+        data: bytes = self._open_file().read(-1 if size is None else size)
         return data
 
     def readline(self, size: int | None = -1) -> bytes:
-        line: bytes = self._opened().readline(-1 if size is None else size)
+        line: bytes = self._open_file().readline(-1 if size is None else size)
         return line
 
     def readlines(self, hint: int = -1) -> list[bytes]:
-        lines: list[bytes] = self._opened().readlines(hint)
+        lines: list[bytes] = self._open_file().readlines(hint)
         return lines
 
     def readinto(self, target: Any) -> int:
@@ -81,7 +81,7 @@ class Body:
     def __iter__(self) -> Iterator[bytes]:
         return iter(self.readline, b"")
 
-    def _opened(self) -> Any:
+    def _open_file(self) -> Any:
         self._load(self._limit, float("inf"))
         return self._file
 
@@ -104,14 +104,14 @@ class Body:
             whole = b"".join(self._read)
             self._file = io.BytesIO(whole)
             if len(whole) > limit:
-                self._refused, self._file = problems.TOO_LARGE, _Joined(whole, self._input)
+                self._refused, self._file = problems.TOO_LARGE, _ChainedStream(whole, self._input)
         else:
             self._file = io.BytesIO()  # no length and no end: there is no body
 
     def _fill(self, wanted: int, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while wanted > 0:
-            piece = self._input.read(min(wanted, PIECE))
+            piece = self._input.read(min(wanted, PIECE_BYTES))
             if not piece:
                 return
             self._read.append(piece)
@@ -121,7 +121,7 @@ class Body:
                 return
 
 
-class _Joined:
+class _ChainedStream:
     """What was read already, then the rest as it comes."""
 
     def __init__(self, head: bytes, rest: Any) -> None:

@@ -13,13 +13,13 @@ from retrysafe.web.exchange import BodyRefused
 from retrysafe.webhooks import replies
 from retrysafe.webhooks.receiver import Receiver
 
-BODY_WITHIN = 30.0
+BODY_TIMEOUT_SECONDS = 30.0
 """Seconds for the whole body (S23). Nothing is claimed before it is there."""
 
 Receive = Callable[[], Awaitable[Message]]
 
 
-class Endpoint:
+class WebhookEndpoint:
     """`Route("/webhooks/stripe", endpoint(receiver))`. Mounting it under a prefix works too, but some routers then
     redirect an address without a slash at its end, and no sender follows a redirect."""
 
@@ -28,26 +28,26 @@ class Endpoint:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            return await _lifespan(receive, send)
+            return await _run_lifespan(receive, send)
         if scope["type"] != "http":
             raise RuntimeError(f"a webhook endpoint speaks HTTP, not {scope['type']!r}")
-        return await AnswerSender.transmit(send, await self._answer(scope, receive))
+        return await AnswerSender.transmit(send, await self._respond(scope, receive))
 
-    async def _answer(self, scope: MutableMapping[str, Any], receive: Receive) -> Response:
+    async def _respond(self, scope: MutableMapping[str, Any], receive: Receive) -> Response:
         if scope["method"] != "POST":
-            return replies.wrong_method()
+            return replies.wrong_method_response()
         try:
-            async with asyncio.timeout(BODY_WITHIN):
+            async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
                 body = await read_body(receive, self.receiver.policy.max_body)
         except BodyRefused as refused:
-            return replies.refused(refused.problem)
+            return replies.refused_body_response(refused.problem)
         except TimeoutError:
-            return replies.refused(problems.TOO_SLOW)
+            return replies.refused_body_response(problems.TOO_SLOW)
         return await self.receiver.areceive(scope["headers"], body)
 
 
-def endpoint(receiver: Receiver) -> Endpoint:
-    return Endpoint(receiver)
+def endpoint(receiver: Receiver) -> WebhookEndpoint:
+    return WebhookEndpoint(receiver)
 
 
 async def read_body(receive: Receive, limit: int) -> bytes:
@@ -66,7 +66,7 @@ async def read_body(receive: Receive, limit: int) -> bytes:
             return b"".join(pieces)
 
 
-async def _lifespan(receive: Receive, send: Send) -> None:
+async def _run_lifespan(receive: Receive, send: Send) -> None:
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})

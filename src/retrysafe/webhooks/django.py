@@ -24,44 +24,44 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def endpoint(receiver: Receiver) -> Callable[[HttpRequest], HttpResponse]:
     def webhook(request: HttpRequest) -> HttpResponse:
-        early, body = _body(request, receiver)
-        return _sent(early or receiver.receive(request.headers, body))
+        early, body = _read_body(request, receiver)
+        return _to_http_response(early or receiver.receive(request.headers, body))
 
-    return _exempt(webhook)
+    return _exempt_view(webhook)
 
 
 def async_endpoint(receiver: Receiver) -> Callable[[HttpRequest], Awaitable[HttpResponse]]:
     """The same as an async view, for async handlers under ASGI."""
 
     async def webhook(request: HttpRequest) -> HttpResponse:
-        early, body = _body(request, receiver)
-        return _sent(early or await receiver.areceive(request.headers, body))
+        early, body = _read_body(request, receiver)
+        return _to_http_response(early or await receiver.areceive(request.headers, body))
 
-    return _exempt(webhook)
+    return _exempt_view(webhook)
 
 
-def _exempt(view: F) -> F:
+def _exempt_view(view: F) -> F:
     view.csrf_exempt = True  # type: ignore[attr-defined]  # what Django's decorator does; before 5.0 that broke async views
     made: F = transaction.non_atomic_requests(view)
     return made
 
 
-def _body(request: HttpRequest, receiver: Receiver) -> tuple[Response | None, bytes]:
+def _read_body(request: HttpRequest, receiver: Receiver) -> tuple[Response | None, bytes]:
     """The raw body, or what to say instead. Django's DATA_UPLOAD_MAX_MEMORY_SIZE counts too."""
     if request.method != "POST":
-        return replies.wrong_method(), b""
+        return replies.wrong_method_response(), b""
     try:
         body = request.body
     except RequestDataTooBig:
-        return replies.refused(problems.TOO_LARGE), b""
+        return replies.refused_body_response(problems.TOO_LARGE), b""
     except UnreadablePostError:
-        return replies.refused(problems.UNREADABLE), b""
+        return replies.refused_body_response(problems.UNREADABLE), b""
     if len(body) > receiver.policy.max_body:
-        return replies.refused(problems.TOO_LARGE), b""
+        return replies.refused_body_response(problems.TOO_LARGE), b""
     return None, body
 
 
-def _sent(told: Response) -> HttpResponse:
+def _to_http_response(told: Response) -> HttpResponse:
     answer = HttpResponse(told.body, status=told.status)
     del answer.headers["Content-Type"]
     for name, value in told.headers:

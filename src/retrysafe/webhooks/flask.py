@@ -17,7 +17,7 @@ from retrysafe.webhooks.receiver import Receiver
 
 def endpoint(receiver: Receiver) -> Callable[[], Response]:
     def webhook() -> Response:
-        told = _answer(receiver)
+        told = _receive(receiver)
         answer = Response(told.body, told.status)
         answer.headers.clear()
         answer.headers.extend(list(told.headers))
@@ -27,9 +27,9 @@ def endpoint(receiver: Receiver) -> Callable[[], Response]:
     return webhook
 
 
-def _answer(receiver: Receiver) -> Captured:
+def _receive(receiver: Receiver) -> Captured:
     if request.content_length is None:
-        return wsgi.answer(receiver, dict(request.environ))  # a body without a length is read up to the limit
+        return wsgi.receive_request(receiver, dict(request.environ))  # a body without a length is read up to the limit
     if request.content_length > receiver.policy.max_body:
-        return replies.refused(problems.TOO_LARGE)
+        return replies.refused_body_response(problems.TOO_LARGE)
     return receiver.receive(request.headers, request.get_data())

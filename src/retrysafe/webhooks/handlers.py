@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from retrysafe.errors import UsageError
 
-HANDLE = "tx"
+TX_ARGUMENT = "tx"
 """The argument that asks for the transaction: what the handler writes there commits with the event's own record."""
 
 
@@ -33,11 +33,12 @@ class Handlers:
         self._beginnings: dict[str, Handler] = {}
 
     def add(self, pattern: str, function: Callable[..., Any]) -> Handler:
-        made = handler_of(pattern, function)
+        made = build_handler(pattern, function)
         where, name = (self._beginnings, pattern[:-1]) if pattern.endswith("*") else (self._exact, pattern)
         if name in where:
             raise UsageError(
-                f"on({pattern!r}) is {named(where[name].function)} already; one handler per pattern: call both from one"
+                f"on({pattern!r}) is {function_name(where[name].function)} already; "
+                "one handler per pattern: call both from one"
             )
         where[name] = made
         return made
@@ -54,21 +55,25 @@ class Handlers:
         return len(self._exact) + len(self._beginnings)
 
 
-def handler_of(pattern: str, function: Callable[..., Any], what: str = "event") -> Handler:
+def build_handler(pattern: str, function: Callable[..., Any], what: str = "event") -> Handler:
     if not isinstance(pattern, str) or not pattern or "*" in pattern[:-1] or len(pattern) > 200:
         raise UsageError(f"on({pattern!r}): give an event type, a beginning with * behind it ('invoice.*'), or '*'")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise UsageError(f"{named(function)} is a generator: nobody would run it. Handlers are def or async def")
-    parameters = inspect.signature(function).parameters.values()
-    names = [each.name for each in parameters if each.default is each.empty or each.name == HANDLE]
-    if len([name for name in names if name != HANDLE]) != 1:
         raise UsageError(
-            f"{named(function)}({', '.join(names)}) cannot handle {pattern!r}: a handler takes the {what}, and "
+            f"{function_name(function)} is a generator: nobody would run it. Handlers are def or async def"
+        )
+    parameters = inspect.signature(function).parameters.values()
+    names = [each.name for each in parameters if each.default is each.empty or each.name == TX_ARGUMENT]
+    if len([name for name in names if name != TX_ARGUMENT]) != 1:
+        raise UsageError(
+            f"{function_name(function)}({', '.join(names)}) cannot handle {pattern!r}: a handler takes the {what}, and "
             "`tx` if it wants to commit with it"
         )
-    return Handler(pattern, function, inspect.iscoroutinefunction(function), HANDLE in names, names[0] == HANDLE)
+    return Handler(
+        pattern, function, inspect.iscoroutinefunction(function), TX_ARGUMENT in names, names[0] == TX_ARGUMENT
+    )
 
 
-def named(function: Callable[..., Any]) -> str:
+def function_name(function: Callable[..., Any]) -> str:
     """A function's name; a partial has none."""
     return getattr(function, "__qualname__", None) or repr(function)

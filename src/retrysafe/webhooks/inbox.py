@@ -20,12 +20,12 @@ from retrysafe.engine.effects import Flow
 from retrysafe.engine.guard import Ended
 from retrysafe.errors import OperationChanged, UsageError
 from retrysafe.operations import perform
-from retrysafe.operations.accepting import Accepted, accept
 from retrysafe.operations.operation import Operation
+from retrysafe.operations.submission import Accepted, accept
 from retrysafe.policy import Policy
-from retrysafe.webhooks.delivery import finished
 from retrysafe.webhooks.event import Event
-from retrysafe.webhooks.handlers import Handler, Handlers, named
+from retrysafe.webhooks.event_work import answer_from_result
+from retrysafe.webhooks.handlers import Handler, Handlers, function_name
 
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
@@ -34,28 +34,32 @@ MAX_ATTEMPTS = 20
 """About an hour with the worker's pauses. The sender will not come again, so it is more than for other operations."""
 
 
-class Inbox:
+class WebhookInbox:
     def __init__(self, safe: RetrySafe, provider: str, handlers: Handlers, policy: Policy, attempts: int) -> None:
         self._safe = safe
         self._handlers = handlers
         name = f"webhook-{provider}"
-        chosen = policy.but(failures="release", start="worker")
-        self._plain = declared(safe.operation(name, policy=chosen, max_attempts=attempts), handlers)
-        self._async = adeclared(safe.operation(f"{name}-async", policy=chosen, max_attempts=attempts), handlers)
+        chosen = policy.replace(failures="release", start="worker")
+        self._plain = declare_operation(safe.operation(name, policy=chosen, max_attempts=attempts), handlers)
+        self._async = adeclare_operation(
+            safe.operation(f"{name}-async", policy=chosen, max_attempts=attempts), handlers
+        )
 
     def put(self, event: Event, key: Key, fingerprint: Fingerprint, handler: Handler) -> Ended | Accepted:
         """Commit it, or learn that it was."""
-        return perform.run_sync(self._safe, self._accepted(event, key, fingerprint, handler))
+        return perform.run_sync(self._safe, self._accept_flow(event, key, fingerprint, handler))
 
     async def aput(self, event: Event, key: Key, fingerprint: Fingerprint, handler: Handler) -> Ended | Accepted:
-        return await perform.run_async(self._safe, self._accepted(event, key, fingerprint, handler))
+        return await perform.run_async(self._safe, self._accept_flow(event, key, fingerprint, handler))
 
-    def holds(self, found: Ended | Accepted) -> bool:
+    def has_accepted(self, found: Ended | Accepted) -> bool:
         """Whether it is done, or the worker will do it. A record begun before there was an inbox is nobody's but the
         sender's: to thank for it would be to lose it."""
         return isinstance(found, Ended) or found.record.target in (self._plain.target, self._async.target)
 
-    def _accepted(self, event: Event, key: Key, fingerprint: Fingerprint, handler: Handler) -> Flow[Ended | Accepted]:
+    def _accept_flow(
+        self, event: Event, key: Key, fingerprint: Fingerprint, handler: Handler
+    ) -> Flow[Ended | Accepted]:
         operation = self._async if handler.is_async else self._plain
         task, claim = operation.prepare((event,), {}, key)
         # By its key and not by its arguments: a retry is stamped with another time, and some senders change counters.
@@ -63,69 +67,69 @@ class Inbox:
         return (yield from accept(*known, self._safe.events))
 
 
-def missing(handlers: Handlers, event: Event) -> str:
+def explain_missing_handler(handlers: Handlers, event: Event) -> str:
     """Why an event of the inbox cannot be handled here; empty if it can."""
     if handlers.find(event.type) is not None:
         return ""
     return f"nobody here handles {event.type!r}, and there was a handler when event {event.id!r} was taken in"
 
 
-def needed(operation: Operation, handlers: Handlers, event: Event) -> Handler:
+def require_handler(operation: Operation, handlers: Handlers, event: Event) -> Handler:
     handler = handlers.find(event.type)
     if handler is None:
-        raise OperationChanged(operation.target, missing(handlers, event))
+        raise OperationChanged(operation.target, explain_missing_handler(handlers, event))
     return handler
 
 
-def declared(operation: Operation, handlers: Handlers) -> Operation:
+def declare_operation(operation: Operation, handlers: Handlers) -> Operation:
     """For plain handlers."""
-    operation.unable = lambda event: missing(handlers, event)
+    operation.unable = lambda event: explain_missing_handler(handlers, event)
 
     @operation.local
     def handle(tx: Any, event: Event) -> Answer:
-        return finished(the_handler(handlers, event, is_async=False).call(event, tx))
+        return answer_from_result(require_step_handler(handlers, event, is_async=False).call(event, tx))
 
     @operation.body
     def process(event: Event) -> Answer:
-        handler = needed(operation, handlers, event)
+        handler = require_handler(operation, handlers, event)
         if handler.wants_tx:
             return handle(event)
         result = handler.call(event)
-        return finished(wait_for(result) if handler.is_async else result)
+        return answer_from_result(wait_for(result) if handler.is_async else result)
 
     return operation
 
 
-def adeclared(operation: Operation, handlers: Handlers) -> Operation:
+def adeclare_operation(operation: Operation, handlers: Handlers) -> Operation:
     """For async handlers."""
-    operation.unable = lambda event: missing(handlers, event)
+    operation.unable = lambda event: explain_missing_handler(handlers, event)
 
     @operation.local
     async def handle(tx: Any, event: Event) -> Answer:
-        return finished(await the_handler(handlers, event, is_async=True).call(event, tx))
+        return answer_from_result(await require_step_handler(handlers, event, is_async=True).call(event, tx))
 
     @operation.body
     async def process(event: Event) -> Answer:
-        handler = needed(operation, handlers, event)
+        handler = require_handler(operation, handlers, event)
         if handler.wants_tx:
             return await handle(event)
         if handler.is_async:
-            return finished(await handler.call(event))
+            return answer_from_result(await handler.call(event))
         import asyncio
 
-        return finished(await asyncio.to_thread(handler.call, event))
+        return answer_from_result(await asyncio.to_thread(handler.call, event))
 
     return operation
 
 
-def the_handler(handlers: Handlers, event: Event, *, is_async: bool) -> Handler:
+def require_step_handler(handlers: Handlers, event: Event, *, is_async: bool) -> Handler:
     """The handler of a local step. Its transaction is open already, so a handler that changed its colour cannot run."""
     handler = handlers.find(event.type)
     assert handler is not None, "looked up just before"
     if handler.is_async != is_async:
         was, now = ("async def", "def") if is_async else ("def", "async def")
         raise UsageError(
-            f"event {event.id!r} was taken in for a handler that was `{was}`, and {named(handler.function)} is "
+            f"event {event.id!r} was taken in for a handler that was `{was}`, and {function_name(handler.function)} is "
             f"`{now}`; keep the old one until the inbox is empty"
         )
     return handler

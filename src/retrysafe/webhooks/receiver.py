@@ -19,14 +19,14 @@ from retrysafe.engine.bridge import wait_for
 from retrysafe.engine.guard import Ended, Task
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import UsageError
-from retrysafe.operations.accepting import Accepted
+from retrysafe.operations.submission import Accepted
 from retrysafe.policy import Policy
 from retrysafe.web.capture import Response
 from retrysafe.webhooks import replies
-from retrysafe.webhooks.delivery import Delivery
 from retrysafe.webhooks.event import Event
-from retrysafe.webhooks.handlers import Handler, Handlers, named
-from retrysafe.webhooks.inbox import MAX_ATTEMPTS, Inbox
+from retrysafe.webhooks.event_work import EventWork
+from retrysafe.webhooks.handlers import Handler, Handlers, function_name
+from retrysafe.webhooks.inbox import MAX_ATTEMPTS, WebhookInbox
 from retrysafe.webhooks.schemes.base import Scheme
 from retrysafe.webhooks.schemes.headers import Given, Headers
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-UNKEPT = frozenset({"authorization", "proxy-authorization", "cookie"})
+HIDDEN_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie"})
 """Headers no handler gets to see and nobody stores."""
 
 
-class Wanted(NamedTuple):
+class MatchedEvent(NamedTuple):
     """A verified event that somebody handles."""
 
     event: Event
@@ -77,8 +77,8 @@ class Receiver:
             raise UsageError("Receiver(inbox=True, tx=…): the worker opens transactions; give tx= to RetrySafe instead")
         self.safe = safe
         self.scheme = scheme
-        self.provider = checked_provider(provider or scheme.name)
-        self._refuse_a_second()
+        self.provider = check_provider(provider or scheme.name)
+        self._refuse_duplicate()
         self.policy = Policy(
             # Only 2xx is final: whatever else is answered, the sender comes again, and then it must run.
             failures="success_only",
@@ -88,12 +88,12 @@ class Receiver:
             max_body=scheme.max_body,
         )
         self.handlers = Handlers()
-        self.inbox = Inbox(safe, self.provider, self.handlers, self.policy, max_attempts) if inbox else None
+        self.inbox = WebhookInbox(safe, self.provider, self.handlers, self.policy, max_attempts) if inbox else None
         self._tx = tx if tx is not None else safe.tx
         self._clock = clock
         self._running: set[asyncio.Task[Response]] = set()
 
-    def _refuse_a_second(self) -> None:
+    def _refuse_duplicate(self) -> None:
         """Two receivers of one provider share the ids of its events: what one handles, the other would never see."""
         if self.provider in self.safe.providers:
             raise UsageError(
@@ -114,7 +114,7 @@ class Receiver:
                 handler = self.handlers.add(pattern, function)
                 if handler.wants_tx and self._tx is None:
                     raise UsageError(
-                        f"{named(function)} asks for `tx`, but nobody said how to open one: "
+                        f"{function_name(function)} asks for `tx`, but nobody said how to open one: "
                         "Receiver(safe, …, tx=pool), or RetrySafe(url, tx=pool)"
                     )
             return function
@@ -125,15 +125,15 @@ class Receiver:
 
     def verify(self, headers: Given, body: bytes) -> Event:
         """The event of a delivery, without handling it. Raises VerificationError, and nothing else."""
-        return self._verified(headers, body)[0]
+        return self._verify(headers, body)[0]
 
     def receive(self, headers: Given, body: bytes) -> Response:
         """Take a delivery: status, headers and body to answer with. `body` is the request's body exactly as it came."""
         try:
-            wanted = self._wanted(headers, body)
-            return wanted if isinstance(wanted, Response) else self._handled(*wanted)
+            wanted = self._match_handler(headers, body)
+            return wanted if isinstance(wanted, Response) else self._handle(*wanted)
         except Exception as error:
-            return replies.of_error(error, self.provider)
+            return replies.error_response(error, self.provider)
 
     async def areceive(self, headers: Given, body: bytes) -> Response:
         """The same for event loops. A sender that hangs up does not stop the handler half way."""
@@ -146,60 +146,60 @@ class Receiver:
 
     async def _areceive(self, headers: Given, body: bytes) -> Response:
         try:
-            wanted = self._wanted(headers, body)
-            return wanted if isinstance(wanted, Response) else await self._ahandled(*wanted)
+            wanted = self._match_handler(headers, body)
+            return wanted if isinstance(wanted, Response) else await self._ahandle(*wanted)
         except Exception as error:
-            return replies.of_error(error, self.provider)
+            return replies.error_response(error, self.provider)
 
-    def _verified(self, headers: Given, body: bytes) -> tuple[Event, bytes | None]:
+    def _verify(self, headers: Given, body: bytes) -> tuple[Event, bytes | None]:
         sent = Headers(headers, self.scheme.name)
         found = self.scheme.verify(sent, body, now=self._clock())
-        shown = tuple(sent.kept(UNKEPT | self.scheme.signature_headers))
+        shown = tuple(sent.iter_kept(HIDDEN_HEADERS | self.scheme.signature_headers))
         return Event(self.provider, found.id, found.key, found.type, body, found.timestamp, shown), found.challenge
 
-    def _wanted(self, headers: Given, body: bytes) -> Wanted | Response:
-        event, challenge = self._verified(headers, body)
+    def _match_handler(self, headers: Given, body: bytes) -> MatchedEvent | Response:
+        event, challenge = self._verify(headers, body)
         if challenge is not None:
-            return replies.challenged(challenge)
+            return replies.challenge_response(challenge)
         handler = self.handlers.find(event.type)
         # Nobody handles this type: 2xx without effect, or the sender would send it for days and then give us up.
-        return replies.accepted() if handler is None else Wanted(event, handler)
+        return replies.accepted_response() if handler is None else MatchedEvent(event, handler)
 
     # Handling -------------------------------------------------------------------------------
 
-    def task(self, event: Event, handler: Handler) -> Task:
+    def build_task(self, event: Event, handler: Handler) -> Task:
         """What is claimed for an event. The target is the handler's pattern: a type is whatever the sender writes."""
-        key = self._key(event)
+        key = self._build_key(event)
         target = f"webhook {self.provider} {handler.pattern}"
-        return self.safe.task(key, target, same_event(key), self.policy)
+        return self.safe.build_task(key, target, event_fingerprint(key), self.policy)
 
-    def _key(self, event: Event) -> Key:
+    def _build_key(self, event: Event) -> Key:
         return Key(event.key, self.provider, "webhook")
 
-    def _handled(self, event: Event, handler: Handler) -> Response:
+    def _handle(self, event: Event, handler: Handler) -> Response:
         if self.inbox is not None:
-            key = self._key(event)
-            found = self.inbox.put(event, key, same_event(key), handler)
-            if self.inbox.holds(found):
-                return taken_in(found)
+            key = self._build_key(event)
+            found = self.inbox.put(event, key, event_fingerprint(key), handler)
+            if self.inbox.has_accepted(found):
+                return inbox_response(found)
         if handler.is_async:
-            return wait_for(self._ahandled(event, handler))
-        return replies.ended(self._run(event, handler))
+            return wait_for(self._ahandle(event, handler))
+        return replies.ended_response(self._run(event, handler))
 
-    async def _ahandled(self, event: Event, handler: Handler) -> Response:
+    async def _ahandle(self, event: Event, handler: Handler) -> Response:
         if self.inbox is not None:
-            key = self._key(event)
-            found = await self.inbox.aput(event, key, same_event(key), handler)
-            if self.inbox.holds(found):
-                return taken_in(found)
+            key = self._build_key(event)
+            found = await self.inbox.aput(event, key, event_fingerprint(key), handler)
+            if self.inbox.has_accepted(found):
+                return inbox_response(found)
         if handler.wants_tx and not handler.is_async:
             import asyncio
 
-            return replies.ended(await asyncio.to_thread(self._run, event, handler))
-        return replies.ended(await self._arun(event, handler))
+            return replies.ended_response(await asyncio.to_thread(self._run, event, handler))
+        return replies.ended_response(await self._arun(event, handler))
 
     def _run(self, event: Event, handler: Handler) -> Ended:
-        task, work = self.task(event, handler), Delivery(handler, event)
+        task, work = self.build_task(event, handler), EventWork(handler, event)
         if handler.wants_tx:
             from retrysafe.transactions.run import perform
 
@@ -207,7 +207,7 @@ class Receiver:
         return self.safe.guard(task, work)
 
     async def _arun(self, event: Event, handler: Handler) -> Ended:
-        task, work = self.task(event, handler), Delivery(handler, event, threaded=True)
+        task, work = self.build_task(event, handler), EventWork(handler, event, threaded=True)
         if handler.wants_tx:
             from retrysafe.transactions.run import aperform
 
@@ -218,18 +218,18 @@ class Receiver:
         return f"Receiver({self.provider!r}, {self.scheme!r}, {len(self.handlers)} handlers)"
 
 
-def taken_in(found: Ended | Accepted) -> Response:
+def inbox_response(found: Ended | Accepted) -> Response:
     """In the inbox, or done before: either way the sender need not come again."""
-    return replies.ended(found) if isinstance(found, Ended) else replies.accepted()
+    return replies.ended_response(found) if isinstance(found, Ended) else replies.accepted_response()
 
 
-def same_event(key: Key) -> Fingerprint:
+def event_fingerprint(key: Key) -> Fingerprint:
     """Two deliveries with one key are one event, whatever else differs: a retry is sent at another time, and Stripe
     counts down `pending_webhooks` inside the body. Where the id is not signed the body is in the key."""
     return Fingerprint("event1", hashlib.sha256(key.value.encode()).digest(), len(key.value))
 
 
-def checked_provider(name: object) -> str:
+def check_provider(name: object) -> str:
     if (
         not isinstance(name, str)
         or not 1 <= len(name) <= 100

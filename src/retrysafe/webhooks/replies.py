@@ -13,9 +13,9 @@ from retrysafe.engine.guard import Ended
 from retrysafe.errors import AnswerGone, NotNow, RetrySafeError, VerificationError
 from retrysafe.web import problems
 from retrysafe.web.capture import BODILESS, NO_STORE, REPLAYED, Response
-from retrysafe.web.problems import Codes, Problem, respond
-from retrysafe.web.telling import described
-from retrysafe.webhooks.delivery import NotFinal
+from retrysafe.web.error_text import describe_error
+from retrysafe.web.problems import Codes, Problem, build_problem_response
+from retrysafe.webhooks.event_work import AnswerNotFinal
 
 _log = logging.getLogger("retrysafe.webhooks")
 
@@ -33,53 +33,53 @@ WRONG_METHOD = Problem(
 )  # fmt: skip
 
 
-def accepted() -> Response:
+def accepted_response() -> Response:
     """Thank you, and nothing more."""
-    return Response.own(200, (NO_STORE,), b"")
+    return Response.build(200, (NO_STORE,), b"")
 
 
-def challenged(challenge: bytes) -> Response:
-    return Response.own(200, (("content-type", "text/plain; charset=utf-8"), NO_STORE), challenge)
+def challenge_response(challenge: bytes) -> Response:
+    return Response.build(200, (("content-type", "text/plain; charset=utf-8"), NO_STORE), challenge)
 
 
-def wrong_method() -> Response:
-    return respond(WRONG_METHOD, _CODES, status=405).plus(("allow", "POST"))
+def wrong_method_response() -> Response:
+    return build_problem_response(WRONG_METHOD, _CODES, status=405).with_headers(("allow", "POST"))
 
 
-def refused(problem: Problem) -> Response:
+def refused_body_response(problem: Problem) -> Response:
     """A body that could not be read: too large, too slow, cut off."""
-    return respond(problem, _CODES)
+    return build_problem_response(problem, _CODES)
 
 
-def ended(done: Ended) -> Response:
-    response = of_answer(done.answer)
-    return response.plus(REPLAYED) if done.replayed else response
+def ended_response(done: Ended) -> Response:
+    response = answer_response(done.answer)
+    return response.with_headers(REPLAYED) if done.replayed else response
 
 
-def of_answer(answer: Answer) -> Response:
-    headers = (*(pair for pair in answer.headers if pair[0].lower() not in _OURS), NO_STORE)
+def answer_response(answer: Answer) -> Response:
+    headers = (*(pair for pair in answer.headers if pair[0].lower() not in _OWN_HEADERS), NO_STORE)
     if answer.status in BODILESS:
         return Response(answer.status, headers, b"")
-    return Response.own(answer.status, headers, answer.body)
+    return Response.build(answer.status, headers, answer.body)
 
 
-_OURS = frozenset({"cache-control", "content-length", "transfer-encoding"})
+_OWN_HEADERS = frozenset({"cache-control", "content-length", "transfer-encoding"})
 
 
-def of_error(error: Exception, provider: str) -> Response:
+def error_response(error: Exception, provider: str) -> Response:
     """The answer for what went wrong. The reason goes to the log, never to the sender."""
     if isinstance(error, VerificationError):
         _log.warning("a delivery to %s was refused: %s", provider, error.why)
-        return respond(UNVERIFIED, _CODES)
-    if isinstance(error, NotFinal):
-        return of_answer(error.answer)
+        return build_problem_response(UNVERIFIED, _CODES)
+    if isinstance(error, AnswerNotFinal):
+        return answer_response(error.answer)
     if isinstance(error, AnswerGone):
-        return accepted().plus(REPLAYED)  # it was done, which is all the sender wants to know
+        return accepted_response().with_headers(REPLAYED)  # it was done, which is all the sender wants to know
     if isinstance(error, NotNow):
         wait = math.ceil(getattr(error, "retry_after", 1.0))
-        return respond(problems.of_error(error), _CODES, retry_after=wait)
+        return build_problem_response(problems.problem_for_error(error), _CODES, retry_after=wait)
     if isinstance(error, RetrySafeError):
-        _log.error("a delivery from %s failed; its retry will run: %s", provider, described(error))
-        return respond(problems.of_error(error), _CODES)
+        _log.error("a delivery from %s failed; its retry will run: %s", provider, describe_error(error))
+        return build_problem_response(problems.problem_for_error(error), _CODES)
     _log.error("a delivery from %s failed; its retry will run", provider, exc_info=error)
-    return respond(problems.FAILED_FOR_NOW, _CODES)
+    return build_problem_response(problems.FAILED_FOR_NOW, _CODES)

@@ -12,10 +12,10 @@ MINUTE = 60.0
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 
-LEAST = 7 * DAY
+MIN_RETENTION_SECONDS = 7 * DAY
 """Whatever the sender says: an endpoint that was down over a long weekend gets its events by hand."""
 
-MARGIN = DAY
+MARGIN_SECONDS = DAY
 """After the last try: queues at the sender, and clocks."""
 
 
@@ -34,24 +34,34 @@ class Schedule:
     @property
     def retention(self) -> float:
         """How long an event is remembered."""
-        return max(LEAST, self.horizon + MARGIN, self.by_hand + MARGIN)
+        return max(MIN_RETENTION_SECONDS, self.horizon + MARGIN_SECONDS, self.by_hand + MARGIN_SECONDS)
 
 
-_STANDARD = (5.0, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HOUR, 14 * HOUR, 20 * HOUR, 24 * HOUR)
-_SVIX = (5.0, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HOUR, 10 * HOUR)
-_SHOPIFY = (MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE, 30 * MINUTE, 72 * MINUTE, 2 * HOUR)
-_STRIPE = tuple(min(5 * MINUTE * 3**n, 12 * HOUR) for n in range(10))
+_STANDARD_DELAYS_SECONDS = (
+    5.0,
+    5 * MINUTE,
+    30 * MINUTE,
+    2 * HOUR,
+    5 * HOUR,
+    10 * HOUR,
+    14 * HOUR,
+    20 * HOUR,
+    24 * HOUR,
+)
+_SVIX_DELAYS_SECONDS = (5.0, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HOUR, 10 * HOUR)
+_SHOPIFY_DELAYS_SECONDS = (MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE, 30 * MINUTE, 72 * MINUTE, 2 * HOUR)
+_STRIPE_DELAYS_SECONDS = tuple(min(5 * MINUTE * 3**n, 12 * HOUR) for n in range(10))
 
 STANDARD = Schedule(
-    _STANDARD, sum(_STANDARD), 0.0, 15.0,
+    _STANDARD_DELAYS_SECONDS, sum(_STANDARD_DELAYS_SECONDS), 0.0, 15.0,
     "Standard Webhooks specification 1.0: the example schedule of ten tries over 75 h 35 min, time-outs of 15 to 30 s",
 )  # fmt: skip
 SVIX = Schedule(
-    _SVIX, sum(_SVIX), 0.0, 15.0,
+    _SVIX_DELAYS_SECONDS, sum(_SVIX_DELAYS_SECONDS), 0.0, 15.0,
     "Svix documentation, retry schedule: eight tries over 27 h 35 min, 15 s for an answer",
 )  # fmt: skip
 STRIPE = Schedule(
-    _STRIPE, 3 * DAY, 30 * DAY, 0.0,
+    _STRIPE_DELAYS_SECONDS, 3 * DAY, 30 * DAY, 0.0,
     "Stripe documentation, webhooks: up to three days with exponential back-off in live mode (the delays are not "
     "published: those here are a model of it); events can be sent again by hand for 15 days in the dashboard and for "
     "30 days with the command line",
@@ -62,7 +72,7 @@ GITHUB = Schedule(
     "hand or through the API; 10 s for an answer",
 )  # fmt: skip
 SHOPIFY = Schedule(
-    _SHOPIFY, 4 * HOUR, 0.0, 5.0,
+    _SHOPIFY_DELAYS_SECONDS, 4 * HOUR, 0.0, 5.0,
     "Shopify documentation, webhooks: eight tries over four hours (the delays are not published: those here are a "
     "model of it), 5 s for an answer, then the subscription is removed",
 )  # fmt: skip
@@ -72,6 +82,6 @@ SLACK = Schedule(
     "are switched on hourly for 24 hours; 3 s for an answer",
 )  # fmt: skip
 UNKNOWN = Schedule(
-    (), 30 * DAY - MARGIN, 0.0, 0.0,
+    (), 30 * DAY - MARGIN_SECONDS, 0.0, 0.0,
     "no document: thirty days are longer than any schedule known to us",
 )  # fmt: skip

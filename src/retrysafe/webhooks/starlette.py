@@ -21,12 +21,12 @@ from retrysafe.webhooks.receiver import Receiver
 def endpoint(receiver: Receiver) -> Callable[[Request], Awaitable[Response]]:
     async def webhook(request: Request) -> Response:
         try:
-            async with asyncio.timeout(asgi.BODY_WITHIN):
+            async with asyncio.timeout(asgi.BODY_TIMEOUT_SECONDS):
                 body = await asgi.read_body(request.receive, receiver.policy.max_body)
         except BodyRefused as refused:
-            told = replies.refused(refused.problem)
+            told = replies.refused_body_response(refused.problem)
         except TimeoutError:
-            told = replies.refused(problems.TOO_SLOW)
+            told = replies.refused_body_response(problems.TOO_SLOW)
         else:
             told = await receiver.areceive(request.headers.raw, body)
         answer = Response(told.body, told.status)

@@ -18,25 +18,25 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from retrysafe.core.jobs import FailJob, FinishJobs, Job, ListJobs, Namespaces, ReturnJob, StagedJob, TakeJobs
-from retrysafe.core.times import micros
+from retrysafe.core.times import duration_to_micros
 from retrysafe.engine.safe import RetrySafe
-from retrysafe.worker.flows import Do, Stopping, Story, is_async, never, run
-from retrysafe.worker.walls import alone
+from retrysafe.worker.flows import CallUserFunction, ShouldStop, WorkerFlow, is_async, never_stop, run
+from retrysafe.worker.namespaces import is_sole_application
 
-BATCH = 100
-LEASE = 60.0
+BATCH_ROWS = 100
+LEASE_SECONDS = 60.0
 MAX_ATTEMPTS = 20
-BACKOFF_LIMIT = 600.0
-TURN = 30.0
+MAX_BACKOFF_SECONDS = 600.0
+MAX_TICK_SECONDS = 30.0
 """Seconds after which a round ends, whatever else has arrived."""
 
-KNOWN_FOR = 60.0
+NAMESPACES_CACHE_SECONDS = 60.0
 """Seconds for which it is believed that nobody else uses the store, where there are jobs of no namespace."""
 
-FIRST = 1000
+SAMPLE_ROWS = 1000
 """Of so many jobs it is looked whether somebody publishes them."""
 
-ANY = "*"
+ANY_TOPIC = "*"
 
 _log = logging.getLogger("retrysafe.worker")
 
@@ -44,18 +44,18 @@ Publisher = Callable[[Job], Any]
 """Delivers a job, or raises. May be async."""
 
 
-class Published(NamedTuple):
+class EnqueuerCounts(NamedTuple):
     published: int
     failed: int
     dead: int
     waiting: int = 0
     """Of topics that have no publisher here: left alone, for another worker may have it."""
 
-    def plus(self, other: Published) -> Published:
-        return Published(*(one + another for one, another in zip(self, other, strict=True)))
+    def add(self, other: EnqueuerCounts) -> EnqueuerCounts:
+        return EnqueuerCounts(*(one + another for one, another in zip(self, other, strict=True)))
 
 
-NOTHING = Published(0, 0, 0)
+NO_COUNTS = EnqueuerCounts(0, 0, 0)
 
 
 class Enqueuer:
@@ -70,8 +70,8 @@ class Enqueuer:
         safe: RetrySafe,
         publishers: Mapping[str, Publisher],
         *,
-        batch: int = BATCH,
-        lease: float = LEASE,
+        batch: int = BATCH_ROWS,
+        lease: float = LEASE_SECONDS,
         max_attempts: int = MAX_ATTEMPTS,
     ) -> None:
         self._safe = safe
@@ -79,62 +79,62 @@ class Enqueuer:
         self.batch = batch
         self.lease = lease
         self.max_attempts = max_attempts
-        self._neighbours = Neighbours(safe.namespace)
+        self._unnamed_jobs = UnnamedJobs(safe.namespace)
 
-    def run_once(self, stopping: Stopping = never) -> Published:
+    def run_once(self, stopping: ShouldStop = never_stop) -> EnqueuerCounts:
         """What is due now, the lanes in turns. `stopping` is asked between two deliveries."""
-        return run(self._safe, self.round(stopping))
+        return run(self._safe, self.tick_flow(stopping))
 
-    def round(self, stopping: Stopping = never) -> Story[Published]:
-        total = NOTHING._replace(waiting=(yield from self.unheard()))
-        until = time.monotonic() + TURN
-        busy = self.lanes()
+    def tick_flow(self, stopping: ShouldStop = never_stop) -> WorkerFlow[EnqueuerCounts]:
+        total = NO_COUNTS._replace(waiting=(yield from self.count_unpublishable()))
+        until = time.monotonic() + MAX_TICK_SECONDS
+        busy = self.topic_queues()
         while busy and not stopping() and time.monotonic() < until:
             still = []
             for lane in busy:
-                found, done = yield from lane.turn(stopping)
-                total = total.plus(done)
+                found, done = yield from lane.run_turn(stopping)
+                total = total.add(done)
                 if found:
                     still.append(lane)
             busy = still
         return total
 
-    def lanes(self) -> list[Lane]:
-        return [Lane(self, topic) for topic in self.publishers]
+    def topic_queues(self) -> list[TopicQueue]:
+        return [TopicQueue(self, topic) for topic in self.publishers]
 
-    def unheard(self) -> Story[int]:
+    def count_unpublishable(self) -> WorkerFlow[int]:
         """How many of the first jobs that wait have no publisher here: at least so many wait for another worker."""
-        if ANY in self.publishers:
+        if ANY_TOPIC in self.publishers:
             return 0
-        jobs = yield ListJobs(limit=FIRST, namespace=self._safe.namespace)
-        if (yield from self.unnamed()):
-            jobs += yield ListJobs(limit=FIRST, namespace="")
+        jobs = yield ListJobs(limit=SAMPLE_ROWS, namespace=self._safe.namespace)
+        if (yield from self.takes_unnamed()):
+            jobs += yield ListJobs(limit=SAMPLE_ROWS, namespace="")
         topics = [each.job.topic for each in jobs if not each.dead and each.job.topic not in self.publishers]
         for topic in sorted(set(topics)):
             _log.warning("%d jobs wait: no publisher for topic %r here", topics.count(topic), topic)
         return len(topics)
 
-    def unnamed(self) -> Story[bool]:
-        return (yield from self._neighbours.none())
+    def takes_unnamed(self) -> WorkerFlow[bool]:
+        return (yield from self._unnamed_jobs.are_ours())
 
 
-class Neighbours:
+class UnnamedJobs:
     """Whether the jobs of no namespace are ours: they are, where nobody else is in the store (rule 15)."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
-        self._none = False
+        self._ours = False
         self._until = -1.0
 
-    def none(self) -> Story[bool]:
+    def are_ours(self) -> WorkerFlow[bool]:
         if time.monotonic() > self._until:
-            self._until = time.monotonic() + KNOWN_FOR
+            self._until = time.monotonic() + NAMESPACES_CACHE_SECONDS
             seen = yield Namespaces()
-            self._none = bool(seen.unnamed) and alone(self._namespace, seen.names)
-        return self._none
+            self._ours = bool(seen.unnamed) and is_sole_application(self._namespace, seen.names)
+        return self._ours
 
 
-class Lane:
+class TopicQueue:
     """The jobs of one topic, or of all that have no lane of their own."""
 
     def __init__(self, enqueuer: Enqueuer, topic: str) -> None:
@@ -144,36 +144,36 @@ class Lane:
         self.due_in: float | None = None
         """Seconds until the first of those that failed in its last turn is due again."""
 
-    def round(self, stopping: Stopping = never) -> Story[Published]:
+    def tick_flow(self, stopping: ShouldStop = never_stop) -> WorkerFlow[EnqueuerCounts]:
         """Turn by turn, until nothing is due."""
-        total, until = NOTHING, time.monotonic() + TURN
+        total, until = NO_COUNTS, time.monotonic() + MAX_TICK_SECONDS
         self.due_in = None
         while not stopping() and time.monotonic() < until:
-            found, done = yield from self.turn(stopping)
-            total = total.plus(done)
+            found, done = yield from self.run_turn(stopping)
+            total = total.add(done)
             if not found:
                 return total
         self.due_in = 0.0  # there may be more
         return total
 
-    def turn(self, stopping: Stopping = never) -> Story[tuple[bool, Published]]:
+    def run_turn(self, stopping: ShouldStop = never_stop) -> WorkerFlow[tuple[bool, EnqueuerCounts]]:
         """One job that a taker left behind, and one batch of the others. Whether there was anything."""
-        found, total = False, NOTHING
+        found, total = False, NO_COUNTS
         for left, limit in ((True, 1), (False, self._enqueuer.batch)):
             token = secrets.token_bytes(16)
-            taken = yield self._taking(token, limit, left, unnamed=(yield from self._enqueuer.unnamed()))
+            taken = yield self._build_take(token, limit, left, unnamed=(yield from self._enqueuer.takes_unnamed()))
             found = found or bool(taken)
             if taken:
-                total = total.plus((yield from self._publish(taken, token, stopping)))
+                total = total.add((yield from self._publish(taken, token, stopping)))
         return found, total
 
-    def _taking(self, token: bytes, limit: int, left: bool, *, unnamed: bool) -> TakeJobs:
-        others = self.topic == ANY
-        topics = tuple(name for name in self._enqueuer.publishers if name != ANY) if others else (self.topic,)
+    def _build_take(self, token: bytes, limit: int, left: bool, *, unnamed: bool) -> TakeJobs:
+        others = self.topic == ANY_TOPIC
+        topics = tuple(name for name in self._enqueuer.publishers if name != ANY_TOPIC) if others else (self.topic,)
         return TakeJobs(
             limit,
             token,
-            micros(self._enqueuer.lease),
+            duration_to_micros(self._enqueuer.lease),
             namespace=self._safe.namespace,
             topics=topics,
             others=others,
@@ -181,28 +181,28 @@ class Lane:
             unnamed=unnamed,
         )
 
-    def _publish(self, taken: Sequence[StagedJob], token: bytes, stopping: Stopping) -> Story[Published]:
+    def _publish(self, taken: Sequence[StagedJob], token: bytes, stopping: ShouldStop) -> WorkerFlow[EnqueuerCounts]:
         """Deliver one after the other, and delete what was delivered. Half way through the lease those that were not
         tried go back, rather than being delivered by two workers at once; so do those behind one that failed, in its
         order."""
-        batch = Batch(taken)
+        batch = DeliveryBatch(taken)
         until = time.monotonic() + self._enqueuer.lease / 2
         try:
             for place, staged in enumerate(taken):
                 if place and (stopping() or time.monotonic() > until):
                     break
-                if not batch.held_up(staged):
+                if not batch.is_held_up(staged):
                     batch.begin(staged)
-                    batch.ended((yield from self._tried(staged)))
+                    batch.record_outcome((yield from self._deliver(staged)))
         except GeneratorExit:
             raise
         except BaseException:
-            yield from self._settled(batch, token)
+            yield from self._settle_batch(batch, token)
             raise
-        yield from self._settled(batch, token)
-        return Published(len(batch.published), batch.failures - batch.dead, batch.dead)
+        yield from self._settle_batch(batch, token)
+        return EnqueuerCounts(len(batch.published), batch.failures - batch.dead, batch.dead)
 
-    def _tried(self, staged: StagedJob) -> Story[Exception | None]:
+    def _deliver(self, staged: StagedJob) -> WorkerFlow[Exception | None]:
         """Why it could not be delivered."""
         if staged.unreadable:
             return Unreadable(staged.unreadable)
@@ -213,67 +213,69 @@ class Lane:
         if publisher is None:
             return NoPublisher(f"the publisher of {self.topic!r} was taken away")
         try:
-            yield Do(lambda: publisher(staged.job), is_async(publisher))
+            yield CallUserFunction(lambda: publisher(staged.job), is_async(publisher))
         except Exception as error:
             return error
         return None
 
-    def _settled(self, batch: Batch, token: bytes) -> Story[None]:
+    def _settle_batch(self, batch: DeliveryBatch, token: bytes) -> WorkerFlow[None]:
         yield FinishJobs(tuple(staged.job.id for staged in batch.published), token)
         for staged, error in batch.failed:
             if isinstance(error, Unreadable | NoPublisher):
-                yield ReturnJob(staged.job.id, token, self._said(error), micros(BACKOFF_LIMIT))
+                yield ReturnJob(
+                    staged.job.id, token, self._format_error(error), duration_to_micros(MAX_BACKOFF_SECONDS)
+                )
                 batch.failures += 1
                 continue
             spent = isinstance(error, Deadly) or staged.attempts >= self._enqueuer.max_attempts
-            yield from self._fail(staged, token, error, dead=spent)
+            yield from self._fail_job(staged, token, error, dead=spent)
             batch.failures, batch.dead = batch.failures + 1, batch.dead + spent
-        for staged in batch.untried():
+        for staged in batch.list_untried():
             yield ReturnJob(staged.job.id, token, staged.error)
 
-    def _fail(self, staged: StagedJob, token: bytes, error: BaseException, *, dead: bool) -> Story[None]:
-        delay = min(2.0 ** min(staged.attempts, 20), BACKOFF_LIMIT)
-        yield FailJob(staged.job.id, token, self._said(error), micros(delay), dead)
+    def _fail_job(self, staged: StagedJob, token: bytes, error: BaseException, *, dead: bool) -> WorkerFlow[None]:
+        delay = min(2.0 ** min(staged.attempts, 20), MAX_BACKOFF_SECONDS)
+        yield FailJob(staged.job.id, token, self._format_error(error), duration_to_micros(delay), dead)
         if dead:
             self._safe.events.emit("job_dead", bytes.fromhex(staged.job.id), staged.job.topic)
         else:
             self.due_in = delay if self.due_in is None else min(self.due_in, delay)
 
-    def _said(self, error: BaseException) -> str:
+    def _format_error(self, error: BaseException) -> str:
         """Under a key ring the words of a user's error stay out: they may repeat what was sealed."""
         kind = type(error).__name__
         ours = isinstance(error, Unreadable | NoPublisher | Deadly)
         return kind if self._safe.sealed and not ours else f"{kind}: {error}"[:500]
 
 
-class Batch:
+class DeliveryBatch:
     """What became of those that were taken together, in their order."""
 
     def __init__(self, taken: Sequence[StagedJob]) -> None:
         self._untried = {staged.job.id: staged for staged in taken}
-        self._behind: set[str] = set()
+        self._blocked_orders: set[str] = set()
         """Order keys of which one was not delivered: those behind it wait."""
         self.published: list[StagedJob] = []
         self.failed: list[tuple[StagedJob, BaseException]] = []
         self.failures = 0
         self.dead = 0
 
-    def held_up(self, staged: StagedJob) -> bool:
-        return staged.job.order in self._behind
+    def is_held_up(self, staged: StagedJob) -> bool:
+        return staged.job.order in self._blocked_orders
 
     def begin(self, staged: StagedJob) -> None:
         del self._untried[staged.job.id]
         self.failed.append((staged, Interrupted("its delivery was interrupted")))  # until it has ended
 
-    def ended(self, problem: Exception | None) -> None:
+    def record_outcome(self, problem: Exception | None) -> None:
         staged, _ = self.failed.pop()
         if problem is None:
             self.published.append(staged)
             return
         self.failed.append((staged, problem))
-        self._behind |= {staged.job.order} - {""}
+        self._blocked_orders |= {staged.job.order} - {""}
 
-    def untried(self) -> list[StagedJob]:
+    def list_untried(self) -> list[StagedJob]:
         return list(self._untried.values())
 
 

@@ -17,12 +17,12 @@ from retrysafe.engine.safe import RetrySafe
 
 R = TypeVar("R")
 
-Stopping = Callable[[], bool]
+ShouldStop = Callable[[], bool]
 """Whether the worker was told to stop; asked between two pieces of work."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Do:
+class CallUserFunction:
     """Call something of the user's. On a loop a plain function is called in a thread, for it may take its time."""
 
     function: Callable[[], Any]
@@ -30,35 +30,35 @@ class Do:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Peek:
+class RawOperation:
     """An operation whose reply is wanted as it is stored: nothing in it is opened."""
 
     op: Op[Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rest:
+class Sleep:
     """Do nothing for so many seconds."""
 
     seconds: float
 
 
-Story = Generator[Op[Any] | Do | Peek | Rest, Any, R]
+WorkerFlow = Generator[Op[Any] | CallUserFunction | RawOperation | Sleep, Any, R]
 
 
-def never() -> bool:
+def never_stop() -> bool:
     return False
 
 
-def run(safe: RetrySafe, story: Story[R], rest: Callable[[float], object] = time.sleep) -> R:
+def run(safe: RetrySafe, story: WorkerFlow[R], rest: Callable[[float], object] = time.sleep) -> R:
     """In this thread. What is awaitable is awaited on the background loop."""
 
     def perform(effect: Any) -> Any:
         if isinstance(effect, Op):
             return safe.execute(effect)
-        if isinstance(effect, Peek):
+        if isinstance(effect, RawOperation):
             return safe.store.execute(effect.op)
-        if isinstance(effect, Rest):
+        if isinstance(effect, Sleep):
             return rest(effect.seconds)
         result = effect.function()
         return wait_for(result) if inspect.isawaitable(result) else result
@@ -76,15 +76,15 @@ def run(safe: RetrySafe, story: Story[R], rest: Callable[[float], object] = time
         return done.value  # type: ignore[no-any-return]
 
 
-async def arun(safe: RetrySafe, story: Story[R]) -> R:
+async def arun(safe: RetrySafe, story: WorkerFlow[R]) -> R:
     """On the running loop: what is awaitable is awaited here, where the application's own pools and clients live."""
 
     async def perform(effect: Any) -> Any:
         if isinstance(effect, Op):
             return await safe.aexecute(effect)
-        if isinstance(effect, Peek):
+        if isinstance(effect, RawOperation):
             return await safe.async_store.execute(effect.op)
-        if isinstance(effect, Rest):
+        if isinstance(effect, Sleep):
             return await asyncio.sleep(effect.seconds)
         result = effect.function() if effect.is_async else await asyncio.to_thread(effect.function)
         return await result if inspect.isawaitable(result) else result

@@ -9,10 +9,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from retrysafe.errors import UsageError
-from retrysafe.worker.rounds import Round
 from retrysafe.worker.service import Worker
+from retrysafe.worker.status import TickResult
 
-LATE = 3
+LATE_TICKS = 3
 """After so many ticks without a report the worker counts as stuck."""
 
 
@@ -50,7 +50,7 @@ class _Handler(BaseHTTPRequestHandler):
     began: float
 
     def do_GET(self) -> None:
-        status, told = state(self.worker, self.began)
+        status, told = read_health(self.worker, self.began)
         body = json.dumps(told).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")
@@ -63,25 +63,25 @@ class _Handler(BaseHTTPRequestHandler):
         """Probes come every few seconds; nobody wants to read of them."""
 
 
-def state(worker: Worker, began: float) -> tuple[int, dict[str, Any]]:
+def read_health(worker: Worker, began: float) -> tuple[int, dict[str, Any]]:
     """A service that takes long is at work, and shown with its seconds; one that nobody hears of any more is dead."""
     last, now = worker.last, time.monotonic()
     silent = now - (last.ended if last is not None else began)
-    busy = {name: round(now - post.began, 1) for name, post in worker.tally.posts.items() if post.began}
-    failing = sorted(name for name, post in worker.tally.posts.items() if post.error is not None)
-    well = last is not None and last.healthy and not failing and silent <= LATE * worker.tick + 60
-    told = {"healthy": well, "silent": round(silent, 1), "busy": busy, "failing": failing, "last": described(last)}
+    busy = {name: round(now - post.began, 1) for name, post in worker.status.by_service.items() if post.began}
+    failing = sorted(name for name, post in worker.status.by_service.items() if post.error is not None)
+    well = last is not None and last.healthy and not failing and silent <= LATE_TICKS * worker.tick + 60
+    told = {"healthy": well, "silent": round(silent, 1), "busy": busy, "failing": failing, "last": describe_tick(last)}
     return 200 if well else 503, told
 
 
-def described(last: Round | None) -> dict[str, Any] | None:
+def describe_tick(last: TickResult | None) -> dict[str, Any] | None:
     """A round as plain data; of an error only its kind: this page has no lock on it."""
     if last is None:
         return None
-    return {name: count_of(count) for name, count in last.counts.items()} | {"seconds": round(last.seconds, 3)}
+    return {name: plain_count(count) for name, count in last.counts.items()} | {"seconds": round(last.seconds, 3)}
 
 
-def count_of(count: Any) -> Any:
+def plain_count(count: Any) -> Any:
     if isinstance(count, Exception):
         return {"error": type(count).__name__}
     return count._asdict() if hasattr(count, "_asdict") else count

@@ -14,29 +14,29 @@ from typing import TYPE_CHECKING, Any
 
 from retrysafe.errors import StoreError
 from retrysafe.worker import flows
-from retrysafe.worker.rounds import Duty, Round
+from retrysafe.worker.status import Service, TickResult
 
 if TYPE_CHECKING:
     from retrysafe.worker.service import Worker
 
 
-async def arun(worker: Worker, report: Callable[[Round], object]) -> None:
+async def arun(worker: Worker, report: Callable[[TickResult], object]) -> None:
     """Until `worker.stop()`, or until it is cancelled; then what is running now is ended first."""
-    crew = AsyncCrew(worker)
+    crew = ServiceTasks(worker)
     try:
         while not worker.stopping:
             began = time.monotonic()
-            crew.call(worker.side_by_side())
-            await crew.rest(worker.tick)
-            done = worker.tally.report(time.monotonic() - began)
+            crew.start_missing(worker.list_parallel_services())
+            await crew.sleep(worker.tick)
+            done = worker.status.report(time.monotonic() - began)
             if done.counts:
                 report(done)
     finally:
         worker.stop()
-        await crew.leave()
+        await crew.stop()
 
 
-class AsyncCrew:
+class ServiceTasks:
     """Its tasks, and one that listens to the store."""
 
     def __init__(self, worker: Worker) -> None:
@@ -45,16 +45,16 @@ class AsyncCrew:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._woken: dict[str, asyncio.Event] = {}
         self._stopped = asyncio.Event()
-        worker.safe.bell.attach(self.wake)
+        worker.safe.worker_notifier.attach(self.wake)
         worker.on_stop.append(self.wake)
         if worker.safe.async_store.capabilities.wakes:
             self._start("listener", self._listen())
 
-    def call(self, duties: list[Duty]) -> None:
+    def start_missing(self, duties: list[Service]) -> None:
         for duty in duties:
             if duty.name not in self._tasks or self._tasks[duty.name].done():
                 self._woken[duty.name] = asyncio.Event()
-                self._worker.tally.expect(duty.name)
+                self._worker.status.expect(duty.name)
                 self._start(duty.name, self._serve(duty))
 
     def wake(self) -> None:
@@ -62,14 +62,14 @@ class AsyncCrew:
         with suppress(RuntimeError):  # the loop is gone
             self._loop.call_soon_threadsafe(self._wake)
 
-    async def rest(self, seconds: float) -> None:
+    async def sleep(self, seconds: float) -> None:
         """A tick, or until the worker is stopped."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopped.wait()
 
-    async def leave(self) -> None:
-        self._worker.safe.bell.detach(self.wake)
+    async def stop(self) -> None:
+        self._worker.safe.worker_notifier.detach(self.wake)
         self._worker.on_stop.remove(self.wake)
         self._wake()
         listener = self._tasks.pop("listener", None)
@@ -94,14 +94,14 @@ class AsyncCrew:
     def _start(self, name: str, work: Any) -> None:
         self._tasks[name] = asyncio.create_task(work, name=f"retrysafe-{name}")
 
-    async def _serve(self, duty: Duty) -> None:
-        from retrysafe.worker.service import pause
+    async def _serve(self, duty: Service) -> None:
+        from retrysafe.worker.service import compute_pause
 
         worker, woken, again = self._worker, self._woken[duty.name], False
         while not worker.stopping:
-            with worker.tally.at_work(duty.name) as done:
-                done.append(await flows.arun(worker.safe, duty.round(lambda: worker.stopping)))
-            again = await heard(woken, pause(worker.tick, duty.due_in(), again=again))
+            with worker.status.track(duty.name) as done:
+                done.append(await flows.arun(worker.safe, duty.tick_flow(lambda: worker.stopping)))
+            again = await wait_for_event(woken, compute_pause(worker.tick, duty.due_in(), again=again))
             woken.clear()
 
     async def _listen(self) -> None:
@@ -109,12 +109,12 @@ class AsyncCrew:
         while True:
             began = time.monotonic()
             with suppress(StoreError):
-                await store.wait(self._worker.safe.bell.id, self._worker.tick)
+                await store.wait(self._worker.safe.worker_notifier.id, self._worker.tick)
             if time.monotonic() - began < self._worker.tick:
                 self._wake()
 
 
-async def heard(event: asyncio.Event, seconds: float) -> bool:
+async def wait_for_event(event: asyncio.Event, seconds: float) -> bool:
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from retrysafe.core.jobs import Job
 from retrysafe.errors import UsageError
-from retrysafe.worker.timed import Deadline, Timed, within
+from retrysafe.worker.deadline import Deadline, DeadlineSocket, run_within
 
 Resolve = Callable[[str, int], Iterable[str]]
 """A host and a port to addresses."""
@@ -58,7 +58,7 @@ class HttpPublisher:
         self._headers = dict(headers or {})
         self._timeout = timeout
         self._allow_private = allow_private
-        self._resolve = resolve or addresses
+        self._resolve = resolve or resolve_host
 
     def __call__(self, job: Job) -> None:
         headers = {
@@ -70,7 +70,7 @@ class HttpPublisher:
             "host": self._netloc,
         }
         deadline = Deadline(self._timeout)
-        connection = self._connected(self._address(deadline), deadline)
+        connection = self._connect(self._resolve_address(deadline), deadline)
         try:
             connection.request("POST", self._path, job.payload, headers)
             answer = connection.getresponse()
@@ -83,12 +83,12 @@ class HttpPublisher:
             redirected = "; redirects are not followed" if 300 <= answer.status < 400 else ""
             raise DeliveryFailed(f"POST to {self._host} was answered with {answer.status}{redirected}")
 
-    def _address(self, deadline: Deadline) -> str:
+    def _resolve_address(self, deadline: Deadline) -> str:
         try:
-            found = within(deadline, lambda: list(self._resolve(self._host, self._port)))
+            found = run_within(deadline, lambda: list(self._resolve(self._host, self._port)))
         except OSError as error:
             raise DeliveryFailed(f"{self._host} cannot be found: {error}") from error
-        allowed = [each for each in found if self._allow_private or public(each)]
+        allowed = [each for each in found if self._allow_private or is_public_address(each)]
         if len(allowed) != len(found) or not allowed:
             refused = ", ".join(each for each in found if each not in allowed) or "nothing"
             raise DeliveryFailed(
@@ -97,41 +97,41 @@ class HttpPublisher:
             )
         return allowed[0]
 
-    def _connected(self, address: str, deadline: Deadline) -> http.client.HTTPConnection:
+    def _connect(self, address: str, deadline: Deadline) -> http.client.HTTPConnection:
         """A connection to the very address that was checked; the certificate is still checked for the name."""
         connection = http.client.HTTPConnection(self._host, self._port)
         try:
-            sock = socket.create_connection((address, self._port), deadline.left())
-            connection.sock = Timed(self._secured(sock, deadline) if self._https else sock, deadline)
+            sock = socket.create_connection((address, self._port), deadline.remaining())
+            connection.sock = DeadlineSocket(self._wrap_tls(sock, deadline) if self._https else sock, deadline)
         except OSError as error:
             raise DeliveryFailed(f"{self._host} ({address}) cannot be reached: {error}") from error
         return connection
 
-    def _secured(self, sock: socket.socket, deadline: Deadline) -> ssl.SSLSocket:
+    def _wrap_tls(self, sock: socket.socket, deadline: Deadline) -> ssl.SSLSocket:
         try:
-            sock.settimeout(deadline.left())  # a handshake as a whole keeps to it
+            sock.settimeout(deadline.remaining())  # a handshake as a whole keeps to it
             return ssl.create_default_context().wrap_socket(sock, server_hostname=self._host)
         except BaseException:
             sock.close()
             raise
 
 
-def addresses(host: str, port: int) -> list[str]:
+def resolve_host(host: str, port: int) -> list[str]:
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
-def public(address: str) -> bool:
+def is_public_address(address: str) -> bool:
     """Whether an address is one of the open internet. What wraps an IPv4 address is judged by that."""
     at = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(at, ipaddress.IPv6Address):
         inner = at.ipv4_mapped or at.sixtofour or (at.teredo[1] if at.teredo else None)
         if inner is not None:
-            return public(str(inner))
+            return is_public_address(str(inner))
     return at.is_global and not at.is_multicast
 
 
-class Stream(Protocol):
+class RedisStreamClient(Protocol):
     """What a redis-py client is to us."""
 
     def xadd(self, name: Any, fields: Any, **options: Any) -> Any: ...
@@ -140,7 +140,7 @@ class Stream(Protocol):
 class RedisStreamPublisher:
     """XADD to a stream, with the job's id as the field `id`. Works with a sync or an async redis-py client."""
 
-    def __init__(self, client: Stream, stream: str, *, maxlen: int | None = None) -> None:
+    def __init__(self, client: RedisStreamClient, stream: str, *, maxlen: int | None = None) -> None:
         if not stream:
             raise UsageError("RedisStreamPublisher(client, ''): name the stream")
         self._client = client

@@ -74,13 +74,13 @@ class Differences:
 
 def reconcile(given: Reconciliation) -> Differences:
     """Compare. Memory grows with the number of keys, not with the size of the items that match."""
-    ours, theirs = Side(given), Side(given)
-    waiting: dict[Hashable, Any] = {key: item for key, item in map(ours.add, given.ours()) if key is not AGAIN}
+    ours, theirs = SideItems(given), SideItems(given)
+    waiting: dict[Hashable, Any] = {key: item for key, item in map(ours.add, given.ours()) if key is not SEEN_BEFORE}
     known = len(waiting)
     missing_here: list[Any] = []
     for item in given.theirs():
         key, _ = theirs.add(item)
-        if key is AGAIN:
+        if key is SEEN_BEFORE:
             continue
         if key in waiting:
             del waiting[key]
@@ -97,11 +97,11 @@ def reconcile(given: Reconciliation) -> Differences:
     )
 
 
-AGAIN = object()
+SEEN_BEFORE = object()
 """In place of a key: it was there before."""
 
 
-class Side:
+class SideItems:
     """The items of one side, and which of them are too many."""
 
     def __init__(self, given: Reconciliation) -> None:
@@ -117,12 +117,12 @@ class Side:
         key = self._key(item)
         if key in self._seen:
             self.doubled.append(item)
-            return AGAIN, item
+            return SEEN_BEFORE, item
         self._seen.add(key)
-        self._count(item)
+        self._check_one_per(item)
         return key, item
 
-    def _count(self, item: Any) -> None:
+    def _check_one_per(self, item: Any) -> None:
         operation = self._one_per(item)
         if operation is None:
             return

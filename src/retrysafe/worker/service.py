@@ -14,19 +14,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from retrysafe.engine.bell import AGAIN
 from retrysafe.engine.safe import RetrySafe
+from retrysafe.engine.worker_notify import RECHECK_SECONDS
 from retrysafe.errors import StoreError
-from retrysafe.worker.completer import GRACE, Completer
-from retrysafe.worker.enqueuer import LEASE, MAX_ATTEMPTS, Enqueuer
-from retrysafe.worker.flows import Story, run
+from retrysafe.worker.completer import GRACE_SECONDS, Completer
+from retrysafe.worker.enqueuer import LEASE_SECONDS, MAX_ATTEMPTS, Enqueuer
+from retrysafe.worker.flows import WorkerFlow, run
 from retrysafe.worker.reaper import Reaper
 from retrysafe.worker.receipts import Clearer, has_receipts
-from retrysafe.worker.rounds import Duty, Round, Tally
+from retrysafe.worker.status import Service, TickResult, WorkerStatus
 from retrysafe.worker.sweeper import Sweeper
 
-TICK = 60.0
-LISTEN = 1.0
+TICK_SECONDS = 60.0
+LISTEN_SECONDS = 1.0
 """Seconds a listener listens before it looks whether the worker is to stop."""
 
 _log = logging.getLogger("retrysafe.worker")
@@ -41,9 +41,9 @@ class Worker:
         self,
         safe: RetrySafe,
         *,
-        tick: float = TICK,
-        grace: float = GRACE,
-        job_lease: float = LEASE,
+        tick: float = TICK_SECONDS,
+        grace: float = GRACE_SECONDS,
+        job_lease: float = LEASE_SECONDS,
         job_attempts: int = MAX_ATTEMPTS,
     ) -> None:
         self.safe = safe
@@ -51,85 +51,85 @@ class Worker:
         self._stopping = threading.Event()
         self.on_stop: list[Callable[[], None]] = []
         """Called by `stop`, maybe from a signal handler: they must not wait for anything."""
-        self.tally = Tally()
+        self.status = WorkerStatus()
         completer, sweeper, reaper = Completer(safe, grace), Sweeper(safe), Reaper(safe)
-        self.duties = [
-            Duty("completer", completer.round, lambda: completer.due_in),
-            Duty("sweeper", sweeper.round),
-            Duty("reaper", reaper.round),
+        self.services = [
+            Service("completer", completer.tick_flow, lambda: completer.due_in),
+            Service("sweeper", sweeper.tick_flow),
+            Service("reaper", reaper.tick_flow),
         ]
         self._enqueuer: Enqueuer | None = None
         if safe.store.capabilities.outbox if safe.has_sync else safe.async_store.capabilities.outbox:
             self._enqueuer = Enqueuer(safe, safe.publishers, lease=job_lease, max_attempts=job_attempts)
-            self.duties.insert(2, Duty("enqueuer", self._enqueuer.round))
+            self.services.insert(2, Service("enqueuer", self._enqueuer.tick_flow))
         if has_receipts(safe):
-            self.duties.append(Duty("receipts", Clearer(safe).round))
+            self.services.append(Service("receipts", Clearer(safe).round))
 
     @property
-    def last(self) -> Round | None:
+    def last(self) -> TickResult | None:
         """What was done lately: the last round, or everything since the last report."""
-        return self.tally.last
+        return self.status.last
 
     # One round ------------------------------------------------------------------------------
 
-    def run_once(self) -> Round:
+    def run_once(self) -> TickResult:
         """Each service once, one after the other."""
         began = time.monotonic()
-        for duty in self.duties:
+        for duty in self.services:
             if self._stopping.is_set():
                 break
-            self.carry_out(duty)
-        return self.tally.report(time.monotonic() - began)
+            self.run_service(duty)
+        return self.status.report(time.monotonic() - began)
 
-    def carry_out(self, duty: Duty) -> None:
+    def run_service(self, duty: Service) -> None:
         """One round of one service, in this thread."""
-        with self.tally.at_work(duty.name) as done:
-            done.append(self._run(duty.round(self._stopping.is_set)))
+        with self.status.track(duty.name) as done:
+            done.append(self._run_flow(duty.tick_flow(self._stopping.is_set)))
 
-    def _run(self, story: Story[Any]) -> Any:
+    def _run_flow(self, story: WorkerFlow[Any]) -> Any:
         return run(self.safe, story, self._stopping.wait)
 
     # Until it is stopped --------------------------------------------------------------------
 
-    def run(self, report: Callable[[Round], object] = lambda round_: None) -> None:
+    def run(self, report: Callable[[TickResult], object] = lambda round_: None) -> None:
         """Until `stop`. What was done is reported once a tick."""
-        crew = Crew(self)
+        crew = ServiceThreads(self)
         try:
             while not self._stopping.is_set():
                 began = time.monotonic()
-                crew.call(self.side_by_side())
-                if self.tally.last is None:
-                    crew.first_round(self.tick)
+                crew.start_missing(self.list_parallel_services())
+                if self.status.last is None:
+                    crew.wait_for_first_tick(self.tick)
                     self._report(report, began)
                 self._stopping.wait(self.tick)
                 self._report(report, began)
         finally:
             self._stopping.set()
-            crew.leave()
+            crew.stop()
 
-    def _report(self, report: Callable[[Round], object], began: float) -> None:
-        done = self.tally.report(time.monotonic() - began)
+    def _report(self, report: Callable[[TickResult], object], began: float) -> None:
+        done = self.status.report(time.monotonic() - began)
         if done.counts:
             report(done)
 
-    def side_by_side(self) -> list[Duty]:
+    def list_parallel_services(self) -> list[Service]:
         """Each topic is a lane of its own. Asked again at every tick: a publisher may have come."""
         if self._enqueuer is None:
-            return self.duties
+            return self.services
         lanes = [
-            Duty(f"enqueuer {lane.topic}", lane.round, lambda lane=lane: lane.due_in)  # type: ignore[misc]
-            for lane in self._enqueuer.lanes()
+            Service(f"enqueuer {lane.topic}", lane.tick_flow, lambda lane=lane: lane.due_in)  # type: ignore[misc]
+            for lane in self._enqueuer.topic_queues()
         ]
-        rest = [duty for duty in self.duties if duty.name != "enqueuer"]
-        return [*rest, Duty("enqueuer", lambda stopping: self._unheard()), *lanes]
+        rest = [duty for duty in self.services if duty.name != "enqueuer"]
+        return [*rest, Service("enqueuer", lambda stopping: self._count_unpublishable()), *lanes]
 
-    def _unheard(self) -> Story[Any]:
-        from retrysafe.worker.enqueuer import NOTHING
+    def _count_unpublishable(self) -> WorkerFlow[Any]:
+        from retrysafe.worker.enqueuer import NO_COUNTS
 
         assert self._enqueuer is not None
-        return NOTHING._replace(waiting=(yield from self._enqueuer.unheard()))
+        return NO_COUNTS._replace(waiting=(yield from self._enqueuer.count_unpublishable()))
 
-    async def arun(self, report: Callable[[Round], object] = lambda round_: None) -> None:
+    async def arun(self, report: Callable[[TickResult], object] = lambda round_: None) -> None:
         """The same on the running event loop: async operations and publishers run where the application's own pools
         and clients live. Cancelling it stops it."""
         from retrysafe.worker.loop import arun
@@ -147,35 +147,35 @@ class Worker:
         return self._stopping.is_set()
 
 
-class Crew:
+class ServiceThreads:
     """A thread for each service, and one that listens to the store."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._threads: dict[str, threading.Thread] = {}
         self._woken: dict[str, threading.Event] = {}
-        worker.safe.bell.attach(self.wake)
+        worker.safe.worker_notifier.attach(self.wake)
         if worker.safe.store.capabilities.wakes:
             self._start("listener", self._listen)
 
-    def call(self, duties: list[Duty]) -> None:
+    def start_missing(self, duties: list[Service]) -> None:
         """Those that are not at work yet, or whose thread has died."""
         for duty in duties:
             if duty.name not in self._threads or not self._threads[duty.name].is_alive():
                 self._woken[duty.name] = threading.Event()
-                self._worker.tally.expect(duty.name)
+                self._worker.status.expect(duty.name)
                 self._start(duty.name, lambda duty=duty: self._serve(duty))  # type: ignore[misc]
 
-    def first_round(self, seconds: float) -> None:
+    def wait_for_first_tick(self, seconds: float) -> None:
         """Wait until every service has been round once, but no longer than that."""
-        self._worker.tally.wait_for_all(seconds, self._worker._stopping)
+        self._worker.status.wait_for_all(seconds, self._worker._stopping)
 
     def wake(self) -> None:
         for event in list(self._woken.values()):
             event.set()
 
-    def leave(self) -> None:
-        self._worker.safe.bell.detach(self.wake)
+    def stop(self) -> None:
+        self._worker.safe.worker_notifier.detach(self.wake)
         self.wake()
         for thread in self._threads.values():
             thread.join()
@@ -184,12 +184,12 @@ class Crew:
         self._threads[name] = threading.Thread(target=work, name=f"retrysafe-{name}", daemon=True)
         self._threads[name].start()
 
-    def _serve(self, duty: Duty) -> None:
+    def _serve(self, duty: Service) -> None:
         worker, woken = self._worker, self._woken[duty.name]
         again = False
         while not worker.stopping:
-            worker.carry_out(duty)
-            again = woken.wait(pause(worker.tick, duty.due_in(), again=again))
+            worker.run_service(duty)
+            again = woken.wait(compute_pause(worker.tick, duty.due_in(), again=again))
             woken.clear()
 
     def _listen(self) -> None:
@@ -197,12 +197,12 @@ class Crew:
         while not self._worker.stopping:
             began = time.monotonic()
             with suppress(StoreError):
-                store.wait(self._worker.safe.bell.id, LISTEN)
-            if time.monotonic() - began < LISTEN:
+                store.wait(self._worker.safe.worker_notifier.id, LISTEN_SECONDS)
+            if time.monotonic() - began < LISTEN_SECONDS:
                 self.wake()
 
 
-def pause(tick: float, due_in: float | None, *, again: bool) -> float:
+def compute_pause(tick: float, due_in: float | None, *, again: bool) -> float:
     """Seconds until a service goes round again: a tick, or when something is due, or soon after it was woken."""
     soonest = min(tick, tick if due_in is None else due_in)
-    return min(soonest, AGAIN) if again else soonest
+    return min(soonest, RECHECK_SECONDS) if again else soonest

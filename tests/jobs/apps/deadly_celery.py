@@ -17,7 +17,7 @@ LIMIT = 3
 
 app = Celery("deadly", broker=os.environ["DEADLY_BROKER"], backend="disabled://")
 app.conf.update(worker_prefetch_multiplier=1, task_default_queue="deadly")
-jobs = CeleryJobs(RetrySafe(f"sqlite:///{DATABASE}"), app, max_attempts=LIMIT, policy=JOB.but(lease=1.0))
+jobs = CeleryJobs(RetrySafe(f"sqlite:///{DATABASE}"), app, max_attempts=LIMIT, policy=JOB.replace(lease=1.0))
 
 
 @jobs.task(name="charge")

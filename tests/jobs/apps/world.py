@@ -26,7 +26,7 @@ LEASE = float(os.environ.get("JOBS_LEASE", "3"))
 WORK = 0.01
 """Seconds a job takes besides: so that some are killed in the middle."""
 
-POLICY = JOB.but(lease=LEASE)
+POLICY = JOB.replace(lease=LEASE)
 TABLES = """
 CREATE TABLE IF NOT EXISTS effects (n integer, token text);
 CREATE TABLE IF NOT EXISTS charges (key text PRIMARY KEY, n integer, token text);

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrysafe.core.fingerprint import CANONICAL_LIMIT, media_type, of_body, of_request, of_text
+from retrysafe.core.fingerprint import (
+    CANONICAL_LIMIT_BYTES,
+    fingerprint_body,
+    fingerprint_http,
+    fingerprint_text,
+    media_type,
+)
 from retrysafe.core.records import Fingerprint
 
 JSON = "application/json"
@@ -18,7 +24,7 @@ FORM = "application/x-www-form-urlencoded"
 
 
 def of(body: bytes | str, content_type: str = JSON) -> Fingerprint:
-    return of_body(content_type, [body.encode() if isinstance(body, str) else body])
+    return fingerprint_body(content_type, [body.encode() if isinstance(body, str) else body])
 
 
 # JSON --------------------------------------------------------------------------------------------
@@ -196,7 +202,7 @@ def test_a_broken_multipart_is_raw(content_type: str, body: bytes) -> None:
 
 
 def test_above_the_limit_a_body_is_raw() -> None:
-    inside = b'"' + b"x" * (CANONICAL_LIMIT - 2) + b'"'
+    inside = b'"' + b"x" * (CANONICAL_LIMIT_BYTES - 2) + b'"'
     assert of(inside).algorithm == "json1"
     assert of(inside + b" ").algorithm == "raw1"
 
@@ -205,9 +211,9 @@ def test_above_the_limit_a_body_is_raw() -> None:
 def test_how_a_body_was_cut_into_chunks_does_not_matter(body: bytes, cuts: list[int], content_type: str) -> None:
     edges = [0, *sorted(cuts), len(body)]
     chunks = [body[start:end] for start, end in pairwise(edges)]
-    joined = of_body(content_type, [body])
-    assert of_body(content_type, [b"".join(chunks)]) == joined
-    assert of_body(content_type, chunks) == joined
+    joined = fingerprint_body(content_type, [body])
+    assert fingerprint_body(content_type, [b"".join(chunks)]) == joined
+    assert fingerprint_body(content_type, chunks) == joined
 
 
 types = st.one_of(
@@ -225,15 +231,15 @@ bodies = st.one_of(
 
 @given(types, bodies)
 def test_nothing_ever_fails(content_type: str, body: bytes) -> None:
-    found = of_body(content_type, [body])
+    found = fingerprint_body(content_type, [body])
     assert len(found.digest) == 32
-    assert found == of_body(content_type, [body])
+    assert found == fingerprint_body(content_type, [body])
     assert Fingerprint.parse(str(found)) == found
 
 
 @given(st.text(), st.text(), st.text(), types, bodies)
 def test_no_request_ever_fails(method: str, path: str, query: str, content_type: str, body: bytes) -> None:
-    assert len(of_request(method, path, query, content_type, [body]).digest) == 32
+    assert len(fingerprint_http(method, path, query, content_type, [body]).digest) == 32
 
 
 values = st.recursive(
@@ -275,13 +281,13 @@ MUTATIONS: dict[str, Any] = {
 def test_every_part_of_a_request_counts_alone_and_in_pairs() -> None:
     changed = [{}, *({name: MUTATIONS[name]} for name in MUTATIONS)]
     changed += [{a: MUTATIONS[a], b: MUTATIONS[b]} for a, b in combinations(MUTATIONS, 2)]
-    found = {of_request(**{**REQUEST, **change}) for change in changed}
+    found = {fingerprint_http(**{**REQUEST, **change}) for change in changed}
     assert len(found) == len(changed)
 
 
 def test_parts_of_a_request_do_not_run_into_each_other() -> None:
-    assert of_request("POST", "/a", "b", "", []) != of_request("POST", "/ab", "", "", [])
-    assert of_request("POST", "/a", "", "", []) != of_request("POST", "/", "a", "", [])
+    assert fingerprint_http("POST", "/a", "b", "", []) != fingerprint_http("POST", "/ab", "", "", [])
+    assert fingerprint_http("POST", "/a", "", "", []) != fingerprint_http("POST", "/", "a", "", [])
 
 
 def test_what_a_retry_may_change_does_not_count() -> None:
@@ -291,20 +297,22 @@ def test_what_a_retry_may_change_does_not_count() -> None:
         "content_type": "application/json;charset=UTF-8",
         "body": [b'{"amount"', b": 1}"],
     }
-    assert of_request(**retry) == of_request(**REQUEST)
+    assert fingerprint_http(**retry) == fingerprint_http(**REQUEST)
 
 
 def test_an_empty_body_is_a_request_too() -> None:
-    assert of_request("DELETE", "/x", "", "", []) == of_request("DELETE", "/x", "", "", [b""])
+    assert fingerprint_http("DELETE", "/x", "", "", []) == fingerprint_http("DELETE", "/x", "", "", [b""])
 
 
 def test_stable_for_ever() -> None:
     """Golden: another digest would turn every retry over a deployment into a mismatch."""
     assert (
-        str(of_request(**REQUEST)) == "http-json1:12:be6c82c39d5131462dd043bce5238cd88ef79e13c4d2d7ef471c3a20da37e3e3"
+        str(fingerprint_http(**REQUEST))
+        == "http-json1:12:be6c82c39d5131462dd043bce5238cd88ef79e13c4d2d7ef471c3a20da37e3e3"
     )
     assert (
-        str(of_text("call1", '{"a":1}')) == "call1:7:015abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862"
+        str(fingerprint_text("call1", '{"a":1}'))
+        == "call1:7:015abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862"
     )
 
 

@@ -12,11 +12,11 @@ from retrysafe.core.ops import ClaimReply
 from retrysafe.core.outcomes import Busy, Execute, Mismatch, Outcome, Replay, Uncertain
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.states import State
-from retrysafe.core.times import SECOND
+from retrysafe.core.times import SECOND_MICROS
 from retrysafe.testing import builders
 
-NOW = 100 * SECOND
-BORN = moves.born(builders.claim("k", body=b"same", lease=30), 0)._replace(lease_until=NOW + 7)
+NOW = 100 * SECOND_MICROS
+BORN = moves.build_new_record(builders.claim("k", body=b"same", lease=30), 0)._replace(lease_until=NOW + 7)
 DONE = BORN._replace(state=State.COMPLETED, answer=Answer(201, b"done"), expires=NOW + 1)
 
 ROWS: dict[str, tuple[Record | None, type[Outcome], type[Outcome]]] = {
@@ -71,7 +71,7 @@ def test_what_each_outcome_carries() -> None:
 
 
 def test_a_key_held_by_an_unseen_transaction_is_busy() -> None:
-    assert judge(builders.claim("k"), ClaimReply(False, None, NOW)) == Busy(SECOND)
+    assert judge(builders.claim("k"), ClaimReply(False, None, NOW)) == Busy(SECOND_MICROS)
 
 
 def test_busy_never_asks_to_come_back_in_the_past() -> None:

@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrysafe.core.keys import DERIVED_LENGTH, MAX_KEY, MAX_TEXT, Key, Template, derive, frame, parse_key, record_id
+from retrysafe.core.keys import (
+    DERIVED_KEY_CHARS,
+    MAX_KEY_CHARS,
+    MAX_TEXT_CHARS,
+    Key,
+    Template,
+    derive,
+    frame,
+    parse_key,
+    record_id,
+)
 from retrysafe.errors import MalformedKey, ScopeRequired, TemplateError
 
 # The header --------------------------------------------------------------------------------------
@@ -28,8 +38,8 @@ from retrysafe.errors import MalformedKey, ScopeRequired, TemplateError
         ('a"b', 'a"b'),
         ("a\\b", "a\\b"),
         ("~!#$%&'()*+-./:;<=>?@[]^_`{|}", "~!#$%&'()*+-./:;<=>?@[]^_`{|}"),
-        ("x" * MAX_KEY, "x" * MAX_KEY),
-        ('"' + "x" * MAX_KEY + '"', "x" * MAX_KEY),
+        ("x" * MAX_KEY_CHARS, "x" * MAX_KEY_CHARS),
+        ('"' + "x" * MAX_KEY_CHARS + '"', "x" * MAX_KEY_CHARS),
     ],
 )
 def test_a_key_in_either_spelling(header: str, key: str) -> None:
@@ -46,8 +56,8 @@ def test_a_key_in_either_spelling(header: str, key: str) -> None:
         '" "',
         '"a b"',
         "a b",
-        "x" * (MAX_KEY + 1),
-        '"' + "x" * (MAX_KEY + 1) + '"',
+        "x" * (MAX_KEY_CHARS + 1),
+        '"' + "x" * (MAX_KEY_CHARS + 1) + '"',
         "a,b",
         "a, b",
         '"a", "b"',
@@ -87,11 +97,11 @@ def test_whatever_comes_it_is_a_key_or_malformed(header: str) -> None:
         key = parse_key(header)
     except MalformedKey:
         return
-    assert 1 <= len(key) <= MAX_KEY
+    assert 1 <= len(key) <= MAX_KEY_CHARS
     assert all(0x21 <= ord(character) <= 0x7E for character in key)
 
 
-visible = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=MAX_KEY)
+visible = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=MAX_KEY_CHARS)
 
 
 @given(visible)
@@ -152,14 +162,14 @@ def test_no_scope_no_key(scope: Any) -> None:
     assert repr(scope) in str(refused.value)
 
 
-@pytest.mark.parametrize("value", ["", None, 7, "a\0b", "\ud800", "x" * (MAX_TEXT + 1)])
+@pytest.mark.parametrize("value", ["", None, 7, "a\0b", "\ud800", "x" * (MAX_TEXT_CHARS + 1)])
 def test_a_key_that_cannot_be_stored_is_refused(value: Any) -> None:
     with pytest.raises(MalformedKey) as refused:
         Key(value, "tenant")
-    assert f"1 to {MAX_TEXT} characters" in str(refused.value)
+    assert f"1 to {MAX_TEXT_CHARS} characters" in str(refused.value)
 
 
-@pytest.mark.parametrize("scope", ["a\0b", "\udfff", "x" * (MAX_TEXT + 1)])
+@pytest.mark.parametrize("scope", ["a\0b", "\udfff", "x" * (MAX_TEXT_CHARS + 1)])
 def test_a_scope_that_cannot_be_stored_is_refused(scope: str) -> None:
     with pytest.raises(MalformedKey):
         Key("k", scope)
@@ -199,7 +209,7 @@ def test_derived_keys_differ_in_every_input() -> None:
     ]
     assert len(set(keys)) == len(keys)
     for key in keys:
-        assert len(key) == DERIVED_LENGTH <= 64
+        assert len(key) == DERIVED_KEY_CHARS <= 64
         assert key.isalnum()
 
 

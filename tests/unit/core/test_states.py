@@ -24,8 +24,8 @@ from retrysafe.core.ops import (
     Withdraw,
 )
 from retrysafe.core.records import Answer, Fence, Record
-from retrysafe.core.states import OPEN, SETTLED, STATES, TRANSITIONS, State, may
-from retrysafe.core.times import HOUR
+from retrysafe.core.states import OPEN, SETTLED, STATES, TRANSITIONS, State, has_transition
+from retrysafe.core.times import HOUR_MICROS
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing import builders
 
@@ -63,7 +63,7 @@ def situations() -> Iterator[Record | None]:
     yield None
     states = product(State, (NOW + 5, NOW), ("resume", "uncertain", "rerun"), (NOW + 5, NOW), ("", "charged"))
     for state, lease_until, on_lapse, expires, point in states:
-        yield moves.born(ask(), NOW)._replace(
+        yield moves.build_new_record(ask(), NOW)._replace(
             state=state,
             attempt=RIGHT.attempt,
             token=RIGHT.token,
@@ -72,7 +72,7 @@ def situations() -> Iterator[Record | None]:
             expires=expires if state in SETTLED else 2**53 - 1,
             point=point,
             answer=ANSWER if state is State.COMPLETED else None,
-            completed=NOW - HOUR if state in SETTLED else 0,
+            completed=NOW - HOUR_MICROS if state in SETTLED else 0,
             input=b"what to do",
         )
 
@@ -113,11 +113,11 @@ def test_no_arrow_is_drawn_twice() -> None:
 
 
 def test_may_reads_the_table() -> None:
-    assert may(None, "claim")
-    assert may(State.UNCERTAIN, "resolve")
-    assert not may(State.RELEASED, "resolve")
-    assert not may(State.COMPLETED, "complete")
-    assert not may(State.UNCERTAIN, "claim")
+    assert has_transition(None, "claim")
+    assert has_transition(State.UNCERTAIN, "resolve")
+    assert not has_transition(State.RELEASED, "resolve")
+    assert not has_transition(State.COMPLETED, "complete")
+    assert not has_transition(State.UNCERTAIN, "claim")
 
 
 def test_every_state_is_open_or_settled_and_stored_by_its_name() -> None:
@@ -155,7 +155,7 @@ def test_a_move_sent_again_recognises_itself(name: str) -> None:
 @pytest.mark.parametrize("state", sorted(OPEN, key=str))
 def test_a_second_different_answer_under_the_same_fence_is_refused(state: State) -> None:
     """I5: an answer is written once."""
-    before = moves.born(ask(), 0)._replace(state=state)
+    before = moves.build_new_record(ask(), 0)._replace(state=state)
     done, _ = moves.move(before, Complete(b"i", before.fence, ANSWER), NOW)
     assert moves.move(done, Complete(b"i", before.fence, OTHER_ANSWER), NOW) == (done, False)
 
@@ -176,7 +176,7 @@ def test_a_refused_claim_writes_nothing() -> None:
 
 
 def test_a_takeover_keeps_the_life_and_changes_the_fence() -> None:
-    born = moves.born(ask(token=b"o" * 16), 0)
+    born = moves.build_new_record(ask(token=b"o" * 16), 0)
     before = born._replace(state=State.RELEASED, point="charged", progress=b"p", input=b"i")
     after, _ = moves.claim(before, ask(), NOW)
     assert after is not None
@@ -187,7 +187,7 @@ def test_a_takeover_keeps_the_life_and_changes_the_fence() -> None:
 
 def test_a_new_life_shares_nothing_with_the_old_one() -> None:
     """I3, I17: another token although attempt is 1 again, another run, so another payment downstream."""
-    before = moves.born(ask(token=b"o" * 16), 0)
+    before = moves.build_new_record(ask(token=b"o" * 16), 0)
     done, _ = moves.move(before, Complete(b"i", before.fence, ANSWER), 0)
     assert done is not None
     after, reply = moves.claim(done, ask(OTHER), done.expires)
@@ -209,7 +209,7 @@ def test_open_records_never_expire() -> None:
 
 def test_released_at_a_recovery_point_never_expires() -> None:
     """I13: that is unfinished work."""
-    before = moves.born(ask(), 0)
+    before = moves.build_new_record(ask(), 0)
     plain, _ = moves.move(before, Release(b"i", before.fence), NOW)
     half, _ = moves.move(before._replace(point="charged"), Release(b"i", before.fence), NOW)
     assert plain is not None
@@ -219,8 +219,8 @@ def test_released_at_a_recovery_point_never_expires() -> None:
 
 
 def test_an_answer_is_kept_an_hour_even_when_its_retention_is_over() -> None:
-    before = moves.born(builders.claim("k", retention=1), 0)
-    late = 10 * moves.HOUR
+    before = moves.build_new_record(builders.claim("k", retention=1), 0)
+    late = 10 * moves.HOUR_MICROS
     done, _ = moves.move(before, Complete(b"i", before.fence, ANSWER), late)
     assert done is not None
-    assert done.expires == late + moves.HOUR
+    assert done.expires == late + moves.HOUR_MICROS

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from retrysafe import RetrySafe
-from retrysafe.core.urls import hidden, safe_url
+from retrysafe.core.urls import redact_secrets, safe_url
 from retrysafe.errors import RetrySafeError
-from retrysafe.stores.registry import backends, open_store, schemes
+from retrysafe.stores.registry import backends, open_store, sibling_schemes
 
 SECRETS = [
     "postgresql://user:a://hunter2@host/db",
@@ -45,9 +45,9 @@ def test_words_of_others_about_a_url_are_shown_without_its_secrets() -> None:
     """urlsplit takes `hunter2` for a port here, and says so."""
     url = "mysql://user:hunter2/b@host/db"
     told = "Port could not be cast to integer value as 'hunter2'"
-    assert hidden(told, url) == "Port could not be cast to integer value as '***'"
-    assert hidden("no such option", "sqlite:///app.db") == "no such option"
-    assert "p#d" not in hidden("bad: p#d", "redis://:p%23d@h")
+    assert redact_secrets(told, url) == "Port could not be cast to integer value as '***'"
+    assert redact_secrets("no such option", "sqlite:///app.db") == "no such option"
+    assert "p#d" not in redact_secrets("bad: p#d", "redis://:p%23d@h")
 
 
 BROKEN = [
@@ -59,7 +59,7 @@ BROKEN = [
     "{}://host/db?session_token=hunter2",
     "{}://host:port/db?password=hunter2&nonsense=1",
 ]
-ALL = sorted({name for scheme in backends() for name in schemes(scheme)} - {"memory"} | {"nobody"})
+ALL = sorted({name for scheme in backends() for name in sibling_schemes(scheme)} - {"memory"} | {"nobody"})
 
 
 @pytest.mark.parametrize("scheme", ALL)

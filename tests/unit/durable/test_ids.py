@@ -12,7 +12,7 @@ from temporalio.testing import ActivityEnvironment
 from retrysafe import Key
 from retrysafe.durable import workflow_id
 from retrysafe.durable.dbos import step_key
-from retrysafe.durable.ids import key_of_step
+from retrysafe.durable.ids import derive_step_key
 from retrysafe.durable.temporal import activity_key
 from retrysafe.errors import UsageError
 
@@ -48,7 +48,9 @@ def test_a_plain_string_is_nobodys_key() -> None:
 
 
 def test_places_are_framed() -> None:
-    assert key_of_step("dbos", ("1", "23"), "psp", "", False) != key_of_step("dbos", ("12", "3"), "psp", "", False)
+    assert derive_step_key("dbos", ("1", "23"), "psp", "", False) != derive_step_key(
+        "dbos", ("12", "3"), "psp", "", False
+    )
 
 
 # Temporal ---------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import msgspec
 import pydantic
 import pytest
 
-from retrysafe.engine.arguments import bound, fingerprint_of
+from retrysafe.engine.arguments import bind_arguments, fingerprint_call
 from retrysafe.errors import ArgumentError
 
 
@@ -58,7 +58,7 @@ class Thing:
 
 
 def of(value: Any, ignore: frozenset[str] = frozenset()) -> Any:
-    return fingerprint_of("app.f", {"a": value}, ignore)
+    return fingerprint_call("app.f", {"a": value}, ignore)
 
 
 VALUES: list[Any] = [
@@ -93,23 +93,27 @@ def test_what_cannot_be_described_is_named_with_the_fix(value: Any) -> None:
     message = str(refused.value)
     assert "argument 'a' of app.f cannot be fingerprinted" in message
     assert "ignore=('a',)" in message
-    assert of(value, frozenset({"a"})) == fingerprint_of("app.f", {}, frozenset())
+    assert of(value, frozenset({"a"})) == fingerprint_call("app.f", {}, frozenset())
 
 
 def test_names_count() -> None:
     none: frozenset[str] = frozenset()
-    assert fingerprint_of("f", {"a": 1, "b": 2}, none) != fingerprint_of("f", {"a": 2, "b": 1}, none)
-    assert fingerprint_of("f", {"a": 1}, none) != fingerprint_of("f", {"b": 1}, none)
+    assert fingerprint_call("f", {"a": 1, "b": 2}, none) != fingerprint_call("f", {"a": 2, "b": 1}, none)
+    assert fingerprint_call("f", {"a": 1}, none) != fingerprint_call("f", {"b": 1}, none)
 
 
 def test_positional_and_keyword_and_default_are_one_call() -> None:
     def f(a: int, b: int = 2, *rest: int, c: int = 3, **more: int) -> None: ...
 
     signature = inspect.signature(f)
-    assert bound(signature, (1,), {}) == bound(signature, (), {"a": 1}) == bound(signature, (1, 2), {"c": 3})
-    assert bound(signature, (1, 2, 9), {"d": 4}) == {"a": 1, "b": 2, "rest": (9,), "c": 3, "more": {"d": 4}}
+    assert (
+        bind_arguments(signature, (1,), {})
+        == bind_arguments(signature, (), {"a": 1})
+        == bind_arguments(signature, (1, 2), {"c": 3})
+    )
+    assert bind_arguments(signature, (1, 2, 9), {"d": 4}) == {"a": 1, "b": 2, "rest": (9,), "c": 3, "more": {"d": 4}}
     with pytest.raises(TypeError, match="missing a required argument"):
-        bound(signature, (), {})
+        bind_arguments(signature, (), {})
 
 
 # Attributes, not what a class shows of itself ------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from retrysafe import RetrySafe
 from retrysafe.core.ops import Claim, Complete, Lookup
 from retrysafe.engine import aperform, probe, resending
-from retrysafe.engine.circuit import FIRST, LONGEST, Circuit, next_pause
+from retrysafe.engine.circuit import FIRST_PROBE_SECONDS, MAX_PROBE_SECONDS, CircuitBreaker, next_pause
 from retrysafe.errors import (
     OutcomeUnrecorded,
     SchemaMissing,
@@ -30,67 +30,69 @@ AWAY = StoreUnreachable("nobody listens on port 1")
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resending, "PAUSES", (0.0, 0.0, 0.0, 0.0))
+    monkeypatch.setattr(resending, "RESEND_DELAYS_SECONDS", (0.0, 0.0, 0.0, 0.0))
     for module in (probe, aperform):
-        monkeypatch.setattr(module, "FIRST", 0.001)
+        monkeypatch.setattr(module, "FIRST_PROBE_SECONDS", 0.001)
 
 
 # The decision ------------------------------------------------------------------------------------
 
 
 def test_closed_until_a_connection_fails() -> None:
-    circuit, op = Circuit(), claim("k")
-    assert circuit.refusal(op, 1.0) is None
-    circuit.met(op, AWAY, 10.0)
-    circuit.met(op, StoreUnreachable("and again"), 11.0)
-    refusal = circuit.refusal(op, 12.5)
+    circuit, op = CircuitBreaker(), claim("k")
+    assert circuit.refusal_error(op, 1.0) is None
+    circuit.record_failure(op, AWAY, 10.0)
+    circuit.record_failure(op, StoreUnreachable("and again"), 11.0)
+    refusal = circuit.refusal_error(op, 12.5)
     assert refusal is not None
     assert "for 2.5 s" in str(refusal)
     assert "nobody listens on port 1" in str(refusal)
-    assert circuit.refusal(lookup("k"), 12.5) is None, "only new claims"
-    circuit.answered(op)
-    assert circuit.refusal(op, 13.0) is None
+    assert circuit.refusal_error(lookup("k"), 12.5) is None, "only new claims"
+    circuit.record_answer(op)
+    assert circuit.refusal_error(op, 13.0) is None
 
 
 @pytest.mark.parametrize("contended", [StoreUnavailable("lost 5 races"), StoreUnclear("silence")])
 def test_contention_says_nothing(contended: StoreError) -> None:
-    circuit, op = Circuit(), claim("k")
-    circuit.met(op, contended, 1.0)
+    circuit, op = CircuitBreaker(), claim("k")
+    circuit.record_failure(op, contended, 1.0)
     assert not circuit.away
-    circuit.met(op, AWAY, 2.0)
-    circuit.met(op, contended, 3.0)
+    circuit.record_failure(op, AWAY, 2.0)
+    circuit.record_failure(op, contended, 3.0)
     assert circuit.away[""].since == 2.0
 
 
 def test_an_answer_of_any_kind_closes_it() -> None:
-    circuit, op = Circuit(), claim("k")
-    circuit.met(op, AWAY, 1.0)
-    circuit.met(op, SchemaMissing("no tables", "postgresql://h/d"), 2.0)
+    circuit, op = CircuitBreaker(), claim("k")
+    circuit.record_failure(op, AWAY, 1.0)
+    circuit.record_failure(op, SchemaMissing("no tables", "postgresql://h/d"), 2.0)
     assert not circuit.away
 
 
 def test_nodes_are_told_apart() -> None:
     a, b = claim("a"), claim("b")
-    circuit = Circuit(lambda record_id: "A" if record_id == a.id else "B")
-    circuit.met(b, StoreUnreachable("not there", node="A"), 1.0)  # one batch for both, and the first node was away
-    assert circuit.refusal(a, 2.0) is not None
-    assert circuit.refusal(b, 2.0) is None
-    circuit.answered(b)
-    assert circuit.refusal(a, 2.0) is not None
-    circuit.met(a, StoreUnreachable("none of them is"), 3.0)
-    assert circuit.refusal(b, 4.0) is not None
-    assert [node for node, _ in circuit.probes()] == ["A", ""]
-    circuit.back("A")
-    circuit.back("")
-    assert circuit.refusal(a, 5.0) is circuit.refusal(b, 5.0) is None
+    circuit = CircuitBreaker(lambda record_id: "A" if record_id == a.id else "B")
+    circuit.record_failure(
+        b, StoreUnreachable("not there", node="A"), 1.0
+    )  # one batch for both, and the first node was away
+    assert circuit.refusal_error(a, 2.0) is not None
+    assert circuit.refusal_error(b, 2.0) is None
+    circuit.record_answer(b)
+    assert circuit.refusal_error(a, 2.0) is not None
+    circuit.record_failure(a, StoreUnreachable("none of them is"), 3.0)
+    assert circuit.refusal_error(b, 4.0) is not None
+    assert [node for node, _ in circuit.build_probes()] == ["A", ""]
+    circuit.mark_back("A")
+    circuit.mark_back("")
+    assert circuit.refusal_error(a, 5.0) is circuit.refusal_error(b, 5.0) is None
 
 
 def test_pauses_grow_to_a_limit() -> None:
-    pauses = [FIRST]
-    while pauses[-1] < LONGEST:
+    pauses = [FIRST_PROBE_SECONDS]
+    while pauses[-1] < MAX_PROBE_SECONDS:
         pauses.append(next_pause(pauses[-1]))
     assert pauses == [0.25, 0.5, 1.0, 2.0]
-    assert next_pause(LONGEST) == LONGEST
+    assert next_pause(MAX_PROBE_SECONDS) == MAX_PROBE_SECONDS
 
 
 # Threads -----------------------------------------------------------------------------------------

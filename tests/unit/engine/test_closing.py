@@ -93,13 +93,13 @@ async def test_closing_waits_for_what_is_being_given_back() -> None:
 
 
 async def test_closing_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aperform, "LEAVE_LIMIT", 0.01)
+    monkeypatch.setattr(aperform, "CLOSE_TIMEOUT_SECONDS", 0.01)
     store = Held()
     safe = RetrySafe(async_store=store)
     await store.left_by_a_waiter(safe)
     async with asyncio.timeout(PATIENCE):
         await safe.aclose()
-    assert (store.closed, safe.async_performer()._left) == (True, set())
+    assert (store.closed, safe.async_performer()._detached) == (True, set())
 
 
 # A child that closes what it inherited ------------------------------------------------------------
@@ -146,7 +146,7 @@ def test_a_child_that_closes_is_not_stuck_on_a_lock_the_parent_held(whose: str) 
         "heartbeat": safe._heartbeat._changed,
         # Of the Events that their threads wait for.
         "probe": performer._probe._stopped._cond,  # type: ignore[attr-defined]
-        "leftovers": performer._leftovers._stop._cond,  # type: ignore[attr-defined]
+        "leftovers": performer._orphaned_claims._stop._cond,  # type: ignore[attr-defined]
     }
     with held_by_another_thread(locks[whose]):
         in_a_child(safe.close)
@@ -159,7 +159,7 @@ def test_a_child_gives_back_what_it_gave_up_although_its_parent_had_a_thread_for
     store = Watched()
     safe = RetrySafe(store)
     busy, go = threading.Event(), threading.Event()
-    leftovers = safe.performer()._leftovers
+    leftovers = safe.performer()._orphaned_claims
 
     def wait_here(op: Any) -> None:
         busy.set()

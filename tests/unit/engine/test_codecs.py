@@ -11,8 +11,8 @@ import pytest
 
 from retrysafe.core.records import Answer
 from retrysafe.engine import codecs
-from retrysafe.engine.codecs import JsonCodec, raised, read_back, returned
-from retrysafe.engine.events import Event, Events
+from retrysafe.engine.codecs import JsonCodec, decode_answer, encode_exception, encode_result
+from retrysafe.engine.events import Events, RecordEvent
 from retrysafe.errors import CorruptRecord
 
 ID = b"\xab" * 32
@@ -20,10 +20,10 @@ ID = b"\xab" * 32
 
 @pytest.mark.parametrize("value", [None, 0, False, "", [], {}, (), "\ud800", {"a": (1, b"x")}], ids=repr)
 def test_a_result_comes_back_exactly(value: Any) -> None:
-    answer = returned(JsonCodec(), value)
-    back = read_back(JsonCodec(), answer, ID)
+    answer = encode_result(JsonCodec(), value)
+    back = decode_answer(JsonCodec(), answer, ID)
     assert (back, type(back)) == (value, type(value))
-    assert answer.status == codecs.RETURNED
+    assert answer.status == codecs.RETURNED_STATUS
 
 
 class Loud:
@@ -39,14 +39,14 @@ class Loud:
 
 
 def test_a_codec_of_one_s_own() -> None:
-    answer = returned(Loud(), "x")
+    answer = encode_result(Loud(), "x")
     assert answer == Answer(200, b"X", [("content-type", "text/x-loud")])
-    assert read_back(Loud(), answer, ID) == "X"
+    assert decode_answer(Loud(), answer, ID) == "X"
 
 
 def test_a_record_of_another_codec_is_not_misread() -> None:
     with pytest.raises(CorruptRecord, match=r"text/x-loud.*vnd\.retrysafe\.value"):
-        read_back(JsonCodec(), returned(Loud(), "x"), ID)
+        decode_answer(JsonCodec(), encode_result(Loud(), "x"), ID)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_record_of_another_codec_is_not_misread() -> None:
 )
 def test_a_body_that_does_not_decode_is_a_corrupt_record(body: bytes) -> None:
     with pytest.raises(CorruptRecord, match="does not decode"):
-        read_back(JsonCodec(), Answer(200, body, [("content-type", JsonCodec.media_type)]), ID)
+        decode_answer(JsonCodec(), Answer(200, body, [("content-type", JsonCodec.media_type)]), ID)
 
 
 class Mute(Exception):
@@ -68,35 +68,35 @@ class Odd(Exception):
 
 
 def test_a_failure_is_stored_as_its_name_and_words() -> None:
-    answer = raised(ValueError("no"))
-    assert answer.status == codecs.RAISED
+    answer = encode_exception(ValueError("no"))
+    assert answer.status == codecs.RAISED_STATUS
     assert json.loads(answer.body) == {"type": "ValueError", "message": "no"}
 
 
 @pytest.mark.parametrize(("error", "told"), [(Mute(), "cannot be had"), (Odd(), "\ud800 odd")])
 def test_every_exception_can_be_stored(error: Exception, told: str) -> None:
-    assert told in read_back(JsonCodec(), raised(error), ID)["message"]
+    assert told in decode_answer(JsonCodec(), encode_exception(error), ID)["message"]
 
 
 # Events ------------------------------------------------------------------------------------------
 
 
 def test_events_are_counted_and_told() -> None:
-    seen: list[Event] = []
+    seen: list[RecordEvent] = []
     events = Events(seen.append)
     events.subscribe(seen.append)
     events.emit("new", ID, "POST /x")
     events.emit("new", ID)
     assert events.counts() == {"new": 2}
-    assert seen[0] == Event("new", "POST /x", ID.hex())
+    assert seen[0] == RecordEvent("new", "POST /x", ID.hex())
     assert len(seen) == 4
 
 
 def test_a_failing_hook_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    def broken(event: Event) -> None:
+    def broken(event: RecordEvent) -> None:
         raise RuntimeError("the hook is broken")
 
-    seen: list[Event] = []
+    seen: list[RecordEvent] = []
     events = Events(broken)
     events.subscribe(seen.append)
     with caplog.at_level(logging.ERROR, "retrysafe"):

@@ -11,12 +11,12 @@ import pytest
 
 from retrysafe.core.ops import Lookup
 from retrysafe.core.records import Fence
-from retrysafe.engine.drive import Interrupted, arun, run
-from retrysafe.engine.effects import INTERRUPTIBLE, Effect, Flow, Invoke, Pause
+from retrysafe.engine.drive import CancelledDuringOp, arun, run
+from retrysafe.engine.effects import INTERRUPTIBLE, Effect, Flow, FlowPause, Invoke
 from retrysafe.engine.heartbeat import Lease
 
 OP = Lookup(b"i")
-PAUSE = Pause(b"i", 1.0)
+PAUSE = FlowPause(b"i", 1.0)
 CALL = Invoke(lambda: None, Lease(b"i", "k", Fence(1, b"t"), math.inf), 1.0)
 
 Drive = Callable[[Flow[Any], Callable[[Effect], Any]], Any]
@@ -107,7 +107,7 @@ def interrupted_at(wanted: Effect) -> tuple[list[Effect], Callable[[Effect], Awa
     async def perform(effect: Effect) -> Any:
         seen.append(effect)
         if effect is wanted:
-            raise Interrupted(CAUSE, "fetched")
+            raise CancelledDuringOp(CAUSE, "fetched")
         return "reply"
 
     return seen, perform

@@ -11,9 +11,9 @@ from retrysafe.core import moves
 from retrysafe.core.ops import Claim, ClaimReply, Complete, Release, Suspect, Withdraw
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.states import State
-from retrysafe.engine.effects import Invoke, Pause
+from retrysafe.engine.effects import FlowPause, Invoke
 from retrysafe.engine.events import Events
-from retrysafe.engine.guard import POLL, Ended, Unstorable, withdraw
+from retrysafe.engine.guard import POLL_SECONDS, Ended, Unstorable, settle_withdrawn
 from retrysafe.errors import (
     AnswerGone,
     FingerprintMismatch,
@@ -31,7 +31,7 @@ from tests.unit.engine.hands import NOW, Hands, Work, granted, guarded, started,
 
 def held(body: bytes = b"same", **changes: Any) -> Record:
     """A record that somebody else holds."""
-    return moves.born(task(body=body).claim(), NOW)._replace(**changes)
+    return moves.build_new_record(task(body=body).build_claim(), NOW)._replace(**changes)
 
 
 DONE = {"state": State.COMPLETED, "answer": Answer(201, b"first"), "expires": NOW + 10}
@@ -208,11 +208,11 @@ def test_a_flow_whose_loop_is_gone_asks_for_nothing() -> None:
 # It was not entered ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("busy", "asked"), [("wait", ["Withdraw", "Announce"]), ("conflict", ["Withdraw"])])
+@pytest.mark.parametrize(("busy", "asked"), [("wait", ["Withdraw", "NotifyWaiters"]), ("conflict", ["Withdraw"])])
 def test_withdrawing_wakes_who_waits(busy: Any, asked: list[str]) -> None:
     given, events = task(busy=busy), Events()
     lease = started(guarded(given)).effect.lease
-    flow = Hands(withdraw(given, lease, "a redirect", events))
+    flow = Hands(settle_withdrawn(given, lease, "a redirect", events))
     assert flow.effect == Withdraw(lease.id, lease.fence, "a redirect")
     flow.reply(True)
     if not flow.over:
@@ -223,7 +223,9 @@ def test_withdrawing_wakes_who_waits(busy: Any, asked: list[str]) -> None:
 
 def test_a_late_owner_withdraws_nothing() -> None:
     events = Events()
-    flow = Hands(withdraw(task(busy="wait"), started(guarded()).effect.lease, "a redirect", events)).reply(False)
+    flow = Hands(settle_withdrawn(task(busy="wait"), started(guarded()).effect.lease, "a redirect", events)).reply(
+        False
+    )
     assert (flow.over, flow.kinds(), events.counts()) == (True, ["Withdraw"], {})
 
 
@@ -272,15 +274,15 @@ def waiting(wait: float = 30) -> Hands:
     """A caller that met a living owner."""
     flow = guarded(task(busy="wait", wait=wait))
     flow.reply(granted(flow.effect, held()))
-    assert isinstance(flow.effect, Pause)
+    assert isinstance(flow.effect, FlowPause)
     return flow
 
 
 def test_a_waiter_pauses_and_sends_the_same_claim_again() -> None:
     flow = waiting()
     claim, pause = flow.asked
-    assert isinstance(pause, Pause)
-    assert POLL[0] <= pause.seconds <= POLL[1]
+    assert isinstance(pause, FlowPause)
+    assert POLL_SECONDS[0] <= pause.seconds <= POLL_SECONDS[1]
     assert flow.reply(None).effect is claim
 
 
@@ -313,9 +315,9 @@ def test_a_waiter_stops_when_the_outcome_is_unknown() -> None:
 def test_the_wait_has_a_budget() -> None:
     flow = waiting(wait=1.0)
     while not flow.over:
-        flow.reply(None if isinstance(flow.effect, Pause) else granted(flow.effect, held()))
+        flow.reply(None if isinstance(flow.effect, FlowPause) else granted(flow.effect, held()))
     assert isinstance(flow.error, InProgress)
-    pauses = [effect.seconds for effect in flow.asked if isinstance(effect, Pause)]
+    pauses = [effect.seconds for effect in flow.asked if isinstance(effect, FlowPause)]
     assert sum(pauses) == pytest.approx(1.0)
     assert isinstance(flow.asked[-1], Claim)
 
@@ -329,11 +331,11 @@ def test_no_budget_no_wait() -> None:
 def test_a_key_held_by_an_unseen_transaction_is_waited_for_too() -> None:
     flow = guarded(task(busy="wait"))
     flow.reply(ClaimReply(False, None, NOW))
-    assert isinstance(flow.effect, Pause)
+    assert isinstance(flow.effect, FlowPause)
 
 
 def test_a_waiter_that_is_cancelled_leaves_nothing_behind() -> None:
     stop = asyncio.CancelledError()
     flow = waiting().fail(stop)
     assert flow.error is stop
-    assert flow.kinds() == ["Claim", "Pause"]
+    assert flow.kinds() == ["Claim", "FlowPause"]

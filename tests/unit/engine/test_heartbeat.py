@@ -17,7 +17,7 @@ from retrysafe.core.records import Fence
 from retrysafe.core.states import State
 from retrysafe.engine.aheartbeat import AsyncHeartbeat
 from retrysafe.engine.clock import clock
-from retrysafe.engine.due import SWEEP
+from retrysafe.engine.due_queue import SWEEP_ENTRIES
 from retrysafe.engine.heartbeat import Lease
 from retrysafe.errors import LeaseLost, StoreUnavailable
 from retrysafe.policy import Policy
@@ -378,11 +378,11 @@ async def test_calls_that_are_over_leave_nothing_behind() -> None:
     living = [lease_of(n) for n in range(10)]
     for lease in living:
         beats.start(lease, 60.0)
-    for n in range(10 * SWEEP):
+    for n in range(10 * SWEEP_ENTRIES):
         beats.start(lease_of(10 + n), 60.0)()
     # Not `isinstance`: some objects answer that themselves. And other tests have leases, too.
     found = [held for held in gc.get_objects() if type(held) is Lease and held._key == OWN]
-    assert len(found) <= 2 * SWEEP
+    assert len(found) <= 2 * SWEEP_ENTRIES
     assert all(any(held is lease for held in found) for lease in living)
 
 

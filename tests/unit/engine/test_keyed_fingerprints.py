@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from retrysafe import RetrySafe
-from retrysafe.core.fingerprint import of_body
+from retrysafe.core.fingerprint import fingerprint_body
 from retrysafe.core.keys import Key
 from retrysafe.core.records import Answer, Fingerprint
 from retrysafe.core.states import State
@@ -27,7 +27,7 @@ POLICY = Policy(abandoned="rerun")
 
 
 def plain(body: bytes = PIN) -> Fingerprint:
-    return of_body("application/json", [body])
+    return fingerprint_body("application/json", [body])
 
 
 def ring(*names: str, keyed: bool) -> KeyRing:
@@ -43,13 +43,13 @@ class Process:
         self.store = store
 
     def task(self, body: bytes = PIN, key: str = "k") -> Task:
-        return self.safe.task(Key(key, "tenant"), "POST /pin", plain(body), POLICY)
+        return self.safe.build_task(Key(key, "tenant"), "POST /pin", plain(body), POLICY)
 
     def __call__(self, body: bytes = PIN, key: str = "k") -> Any:
         return self.safe.guard(self.task(body, key), Work())
 
     def claim(self, key: str = "k") -> Any:
-        reply = self.safe.execute(self.task(key=key).claim())
+        reply = self.safe.execute(self.task(key=key).build_claim())
         assert reply.granted
         return reply
 

@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resending, "PAUSES", (0.0,) * 4)
+    monkeypatch.setattr(resending, "RESEND_DELAYS_SECONDS", (0.0,) * 4)
 
 
 class Stalling(AsyncWatched):
@@ -46,7 +46,7 @@ class Stalling(AsyncWatched):
         return reply
 
     def record(self) -> Record:
-        found = self.watched.inner.execute(Lookup(task().claim().id)).record
+        found = self.watched.inner.execute(Lookup(task().build_claim().id)).record
         assert found is not None
         return found
 

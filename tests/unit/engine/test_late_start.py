@@ -10,11 +10,11 @@ import pytest
 from retrysafe import RetrySafe
 from retrysafe.core.ops import Claim, Release, Renew
 from retrysafe.core.states import State
-from retrysafe.core.times import SECOND
+from retrysafe.core.times import SECOND_MICROS
 from retrysafe.engine import aperform, heartbeat, perform
 from retrysafe.errors import LeaseLost, StoreUnavailable
 from retrysafe.stores.memory import AsyncMemoryStore, MemoryStore
-from retrysafe.stores.wrappers import Around, AsyncAround
+from retrysafe.stores.wrappers import AsyncStoreWrapper, StoreWrapper
 from retrysafe.testing.builders import record_of
 from tests.unit.engine.hands import Work, task
 
@@ -43,12 +43,14 @@ class Still:
 
     def take_over(self, op: Claim) -> None:
         """Somebody else, a minute later by the store's clock."""
-        now = record_of(self.memory.execute(op)).lease_until + SECOND
-        rival = Claim(*op._fields()[:7], b"rival" + bytes(11), op.run, op.lease, op.retention, op.on_lapse, now=now)
+        now = record_of(self.memory.execute(op)).lease_until + SECOND_MICROS
+        rival = Claim(
+            *op._field_values()[:7], b"rival" + bytes(11), op.run, op.lease, op.retention, op.on_lapse, now=now
+        )
         assert self.memory.execute(rival).granted
 
 
-class Slow(Around):
+class Slow(StoreWrapper):
     def __init__(self, still: Still) -> None:
         super().__init__(still.memory)
         self._still = still
@@ -60,7 +62,7 @@ class Slow(Around):
         return reply
 
 
-class AsyncSlow(AsyncAround):
+class AsyncSlow(AsyncStoreWrapper):
     def __init__(self, still: Still) -> None:
         super().__init__(AsyncMemoryStore(still.memory))
         self._still = still
@@ -107,7 +109,7 @@ async def test_still_its_own(still: Still, colour: str) -> None:
 @colours
 async def test_nobody_can_tell(still: Still, colour: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has not begun, so it is given back: nobody has to wonder."""
-    monkeypatch.setattr("retrysafe.engine.resending.PAUSES", (0.0, 0.0, 0.0, 0.0))
+    monkeypatch.setattr("retrysafe.engine.resending.RESEND_DELAYS_SECONDS", (0.0, 0.0, 0.0, 0.0))
     work, still.down = Work(), Renew
     with pytest.raises(StoreUnavailable):
         await guarded(still, colour, work)

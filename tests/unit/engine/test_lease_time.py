@@ -15,8 +15,8 @@ from retrysafe.core.records import Fence
 from retrysafe.engine import aheartbeat, aperform, heartbeat, perform
 from retrysafe.engine.aheartbeat import AsyncHeartbeat
 from retrysafe.engine.clock import clock
-from retrysafe.engine.due import SWEEP, Due
-from retrysafe.engine.heartbeat import BEATERS, Heartbeat, Lease
+from retrysafe.engine.due_queue import SWEEP_ENTRIES, DueQueue
+from retrysafe.engine.heartbeat import MAX_BEAT_THREADS, Heartbeat, Lease
 from retrysafe.errors import LeaseLost
 from retrysafe.policy import Policy
 from retrysafe.stores.memory import MemoryStore
@@ -120,7 +120,7 @@ def test_a_renewal_is_counted_from_before_it_was_sent(hands: Hands) -> None:
 
     beats = Heartbeat(Behind, lambda name, record_id: None)  # type: ignore[arg-type]
     lease.done = False
-    beats._beat(lease)
+    beats._renew_lease(lease)
     assert lease.until == 1000.0 + LEASE
     lease.end()
     beats.stop()
@@ -133,7 +133,7 @@ async def test_the_same_on_an_event_loop(hands: Hands) -> None:
     beats = AsyncHeartbeat(AsyncWatched(store), lambda name, record_id: None)
     beats.start(lease, LEASE)
     assert beats._beats is not None
-    await beats._beats._beat(lease)
+    await beats._beats._renew_lease(lease)
     assert lease.until == 1000.0 + LEASE
     lease.end()
 
@@ -141,9 +141,9 @@ async def test_the_same_on_an_event_loop(hands: Hands) -> None:
 def test_a_reply_that_came_late_does_not_shorten_what_is_known() -> None:
     lease = Lease(b"i", "k", Fence(1, b"t"), 500.0)
     lease.duration = LEASE
-    lease.renewed(480.0)
+    lease.record_renewal(480.0)
     assert lease.until == 500.0
-    lease.renewed(495.0)
+    lease.record_renewal(495.0)
     assert lease.until == 505.0
 
 
@@ -221,13 +221,13 @@ def test_beats_that_all_wait_are_few_threads_and_end_with_the_store() -> None:
 
     store.before = before
     beats = Heartbeat(lambda: store, lambda name, record_id: None)
-    leases = [Lease(n.to_bytes(32, "big"), "k", Fence(1, b"t"), clock() + 0.01) for n in range(3 * BEATERS)]
+    leases = [Lease(n.to_bytes(32, "big"), "k", Fence(1, b"t"), clock() + 0.01) for n in range(3 * MAX_BEAT_THREADS)]
     for lease in leases:
         beats.start(lease, 0.01)
-    for _ in range(BEATERS):
+    for _ in range(MAX_BEAT_THREADS):
         assert arrived.acquire(timeout=PATIENCE)
-    mine = [thread for thread in threading.enumerate() if thread in beats._beaters]
-    assert len(mine) == BEATERS
+    mine = [thread for thread in threading.enumerate() if thread in beats._beat_threads]
+    assert len(mine) == MAX_BEAT_THREADS
     for lease in leases:
         lease.end()
     gate.set()
@@ -237,15 +237,15 @@ def test_beats_that_all_wait_are_few_threads_and_end_with_the_store() -> None:
 
 def test_calls_that_are_over_leave_nothing_behind_one_slow_call() -> None:
     """Two hundred thousand entries, 111 MB, stood behind one call that took its time."""
-    due: Due[Any] = Due()
+    due: DueQueue[Any] = DueQueue()
     slow = Lease(b"slow", "k", Fence(1, b"t"), 60.0)
     due.add(20.0, slow)
-    for n in range(20 * SWEEP):
+    for n in range(20 * SWEEP_ENTRIES):
         quick = Lease(b"quick", "k", Fence(1, b"t"), 60.0)
         due.add(21.0 + n, quick)
         quick.end()
-    assert len(due) <= 2 * SWEEP
-    assert due.next() == 20.0
-    assert due.take(19.9) is None
-    assert due.take(20.0) is slow
-    assert due.next() is None
+    assert len(due) <= 2 * SWEEP_ENTRIES
+    assert due.next_due() == 20.0
+    assert due.pop_due(19.9) is None
+    assert due.pop_due(20.0) is slow
+    assert due.next_due() is None

@@ -12,8 +12,8 @@ from retrysafe import RetrySafe
 from retrysafe.core.ops import Claim, Lookup, Op, Suspect
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
-from retrysafe.engine import leftover, resending
-from retrysafe.engine.circuit import TRIAL, Circuit
+from retrysafe.engine import orphaned_claims, resending
+from retrysafe.engine.circuit import TRIAL_CLAIM_SECONDS, CircuitBreaker
 from retrysafe.engine.heartbeat import Heartbeat
 from retrysafe.errors import StoreUnavailable, StoreUnclear, StoreUnreachable
 from retrysafe.policy import Policy
@@ -27,10 +27,10 @@ R = TypeVar("R")
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resending, "PAUSES", (0.0,) * 4)
-    monkeypatch.setattr(resending, "AT_MOST", 0.0)
-    monkeypatch.setattr(leftover, "PAUSES", (0.01,))
-    monkeypatch.setattr(leftover, "LOOKS", (0.01, 0.01))
+    monkeypatch.setattr(resending, "RESEND_DELAYS_SECONDS", (0.0,) * 4)
+    monkeypatch.setattr(resending, "RESEND_LIMIT_SECONDS", 0.0)
+    monkeypatch.setattr(orphaned_claims, "ORPHAN_RESEND_SECONDS", (0.01,))
+    monkeypatch.setattr(orphaned_claims, "ORPHAN_LOOKUP_SECONDS", (0.01, 0.01))
 
 
 class Frozen(Watched):
@@ -55,7 +55,7 @@ class Frozen(Watched):
 
 
 def record(store: Watched) -> Record | None:
-    return store.inner.execute(Lookup(task().claim().id)).record
+    return store.inner.execute(Lookup(task().build_claim().id)).record
 
 
 def is_free(store: Watched) -> bool:
@@ -95,7 +95,7 @@ async def test_a_store_that_hung_burns_no_key_async() -> None:
 
 
 def test_a_key_that_somebody_else_has_is_looked_at_again() -> None:
-    story = leftover.give_back(claim := task().claim())
+    story = orphaned_claims.release_orphaned(claim := task().build_claim())
     other = Watched()
     held = other.inner.execute(builders.claim("k", scope="tenant", body=b"same", now=None))
     assert next(story) is claim
@@ -112,7 +112,7 @@ def test_a_key_that_somebody_else_has_is_looked_at_again() -> None:
 
 
 def test_a_store_that_stays_away_is_given_up_in_the_end() -> None:
-    story = leftover.give_back(task().claim())
+    story = orphaned_claims.release_orphaned(task().build_claim())
     asked: Any = next(story)
     tries = 0
     while asked is not None:
@@ -121,7 +121,7 @@ def test_a_store_that_stays_away_is_given_up_in_the_end() -> None:
             asked = story.throw(StoreUnavailable("away")) if isinstance(asked, Op) else story.send(None)
         except StopIteration:
             asked = None
-    assert tries == leftover.TRIES
+    assert tries == orphaned_claims.MAX_ORPHAN_SENDS
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), TimeoutError("a time limit by signal")], ids=repr)
@@ -170,12 +170,12 @@ def test_a_claim_that_the_sweeper_met_before_its_owner_heard_of_it_is_its_owner_
 
 def test_while_the_store_is_away_a_claim_goes_through_now_and_then() -> None:
     """The probe may have ended with its event loop: without this the store would be away for ever."""
-    circuit, claim = Circuit(), task().claim()
-    circuit.met(claim, StoreUnreachable("refused"), 100.0)
-    assert circuit.refusal(claim, 100.0 + TRIAL - 0.1) is not None
-    assert circuit.refusal(claim, 100.0 + TRIAL) is None
-    assert circuit.refusal(claim, 100.0 + TRIAL + 0.1) is not None
-    assert circuit.refusal(claim, 100.0 + 2 * TRIAL) is None
+    circuit, claim = CircuitBreaker(), task().build_claim()
+    circuit.record_failure(claim, StoreUnreachable("refused"), 100.0)
+    assert circuit.refusal_error(claim, 100.0 + TRIAL_CLAIM_SECONDS - 0.1) is not None
+    assert circuit.refusal_error(claim, 100.0 + TRIAL_CLAIM_SECONDS) is None
+    assert circuit.refusal_error(claim, 100.0 + TRIAL_CLAIM_SECONDS + 0.1) is not None
+    assert circuit.refusal_error(claim, 100.0 + 2 * TRIAL_CLAIM_SECONDS) is None
 
 
 def test_a_moment_without_threads_does_not_end_the_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:

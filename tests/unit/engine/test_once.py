@@ -545,10 +545,10 @@ def test_a_record_of_the_older_release_is_replayed_where_its_form_told_everythin
     order = Order(lines=[Line(item="a")])
     name = f"{ship.__module__}.{ship.__qualname__}"
     shown = {"\0type": type(order).__qualname__, "\0fields": order.model_dump()}
-    older = fingerprint.of_text("call1", values.dumps([name, {"number": 7, "order": shown}]))
+    older = fingerprint.fingerprint_text("call1", values.dumps([name, {"number": 7, "order": shown}]))
     task = Task(Key("ship:{7}", name, "function"), safe.namespace, name, older, Policy.preset("function"))
-    answer = codecs.returned(codecs.JsonCodec(), "shipped before")
-    granted = safe.execute(task.claim())
+    answer = codecs.encode_result(codecs.JsonCodec(), "shipped before")
+    granted = safe.execute(task.build_claim())
     assert granted.record is not None
     assert safe.execute(Complete(granted.record.id, granted.record.fence, answer))
     assert ship(7, order) == "shipped before"

@@ -23,7 +23,7 @@ APPLIED = [Fault(1, "applied", only=Claim), Fault(1, "applied", only=Complete)]
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resending, "PAUSES", (0.0, 0.0, 0.0, 0.0))
+    monkeypatch.setattr(resending, "RESEND_DELAYS_SECONDS", (0.0, 0.0, 0.0, 0.0))
 
 
 def test_a_lost_reply_is_asked_for_again() -> None:
@@ -62,7 +62,7 @@ def counted(store: Watched) -> list[Any]:
 
 
 async def test_a_store_that_stays_silent_is_reported_and_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resending, "AT_MOST", 0.0)
+    monkeypatch.setattr(resending, "RESEND_LIMIT_SECONDS", 0.0)
     for colour in ("sync", "async"):
         store, work = Watched(silent), Work()
         tried = counted(store)
@@ -117,7 +117,7 @@ class Slow(Work):
 
 
 def state(store: AsyncWatched) -> State:
-    record = store.watched.inner.execute(Lookup(task().claim().id)).record
+    record = store.watched.inner.execute(Lookup(task().build_claim().id)).record
     assert record is not None
     return record.state
 
@@ -175,7 +175,7 @@ async def test_cancelled_again_while_giving_back_still_gives_back() -> None:
 async def test_a_store_that_never_answers_does_not_hold_a_cancelled_caller_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(aperform, "SETTLE_LIMIT", 0.02)
+    monkeypatch.setattr(aperform, "CANCEL_TIMEOUT_SECONDS", 0.02)
     store = AsyncWatched()
 
     class Never(Gate):
@@ -204,7 +204,7 @@ async def test_cancelled_at_every_await_of_a_guarded_call() -> None:
             await asyncio.sleep(0)
         cancelled = caller.cancel()
         [result] = await asyncio.gather(caller, return_exceptions=True)
-        record = store.watched.inner.execute(Lookup(task().claim().id)).record
+        record = store.watched.inner.execute(Lookup(task().build_claim().id)).record
         if record is None:
             assert work.begun == 0
         elif work.finished:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from retrysafe import Answer, Key, Policy, RetrySafe
-from retrysafe.core.fingerprint import of_text
+from retrysafe.core.fingerprint import fingerprint_text
 from retrysafe.core.ops import Claim, Complete, Lookup, Suspect
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
@@ -20,7 +20,7 @@ KEY = Key("k", "t1")
 
 def begun(safe: RetrySafe, lease: int = 0, key: Key = KEY) -> Record:
     """Somebody began it; with a lease of nothing it has lapsed already."""
-    claim: Claim = Task(key, safe.namespace, "POST /x", of_text("t1", "x"), Policy()).claim()
+    claim: Claim = Task(key, safe.namespace, "POST /x", fingerprint_text("t1", "x"), Policy()).build_claim()
     reply = safe.execute(replace(claim, lease=lease))
     assert reply.record is not None
     return reply.record

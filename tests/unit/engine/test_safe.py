@@ -11,7 +11,7 @@ import pytest
 
 from retrysafe import Policy, RetrySafe, open_async_store, open_store
 from retrysafe.core.ops import List
-from retrysafe.errors import StoreURLError, UsageError, WrongColour
+from retrysafe.errors import StoreURLError, SyncAsyncMismatch, UsageError
 from retrysafe.stores.memory import AsyncMemoryStore, MemoryStore
 
 
@@ -97,9 +97,9 @@ def test_no_store_or_something_else() -> None:
 
 async def test_the_wrong_colour_says_what_to_pass() -> None:
     only_sync, only_async = RetrySafe(MemoryStore()), RetrySafe(async_store=AsyncMemoryStore())
-    with pytest.raises(WrongColour, match="async_store="):
+    with pytest.raises(SyncAsyncMismatch, match="async_store="):
         await only_sync.aexecute(List())
-    with pytest.raises(WrongColour, match="store="):
+    with pytest.raises(SyncAsyncMismatch, match="store="):
         only_async.execute(List())
     only_sync.close()
     await only_async.aclose()

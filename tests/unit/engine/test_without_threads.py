@@ -10,7 +10,7 @@ import pytest
 
 from retrysafe import RetrySafe
 from retrysafe.core.ops import Release, Renew
-from retrysafe.engine import circuit, leftover, resending
+from retrysafe.engine import circuit, orphaned_claims, resending
 from retrysafe.engine.clock import clock
 from retrysafe.engine.heartbeat import Heartbeat, Lease
 from retrysafe.errors import StoreUnavailable, StoreUnclear, StoreUnreachable
@@ -44,8 +44,8 @@ def no_thread(monkeypatch: pytest.MonkeyPatch) -> NoThread:
 def test_the_probe_is_begun_by_the_next_claim_that_is_refused(
     no_thread: NoThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(circuit, "FIRST", 0.001)
-    monkeypatch.setattr("retrysafe.engine.probe.FIRST", 0.001)
+    monkeypatch.setattr(circuit, "FIRST_PROBE_SECONDS", 0.001)
+    monkeypatch.setattr("retrysafe.engine.probe.FIRST_PROBE_SECONDS", 0.001)
     refused, away = no_thread("retrysafe-probe"), threading.Event()
     away.set()
 
@@ -67,9 +67,9 @@ def test_the_probe_is_begun_by_the_next_claim_that_is_refused(
 def test_what_was_given_up_is_given_back_when_the_next_one_is(
     no_thread: NoThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resending, "PAUSES", (0.0,) * 4)
-    monkeypatch.setattr(resending, "AT_MOST", 0.0)
-    monkeypatch.setattr(leftover, "PAUSES", (0.001,))
+    monkeypatch.setattr(resending, "RESEND_DELAYS_SECONDS", (0.0,) * 4)
+    monkeypatch.setattr(resending, "RESEND_LIMIT_SECONDS", 0.0)
+    monkeypatch.setattr(orphaned_claims, "ORPHAN_RESEND_SECONDS", (0.001,))
     refused, silent = no_thread("retrysafe-leftovers"), threading.Event()
     silent.set()
 
@@ -116,11 +116,11 @@ def test_a_deadline_that_found_no_thread_ends_nobody_else_s_conversation(
         ended.append(connection)
         shut.set()
 
-    monkeypatch.setattr(deadline, "shut", note)
+    monkeypatch.setattr(deadline, "shut_down_socket", note)
     no_thread("retrysafe-deadlines")
-    watch = deadline.Watch()
-    with pytest.raises(StoreUnavailable, match="nothing was sent"), watch.over("given back", 0.0):
+    watch = deadline.DeadlineWatch()
+    with pytest.raises(StoreUnavailable, match="nothing was sent"), watch.enforce("given back", 0.0):
         raise AssertionError("without a deadline nothing is sent")
-    with watch.over("silent", 0.0):
+    with watch.enforce("silent", 0.0):
         assert shut.wait(PATIENCE), "the next call has its deadline"
     assert ended == ["silent"]

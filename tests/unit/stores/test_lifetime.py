@@ -17,7 +17,7 @@ from retrysafe.core.ops import Lookup, Stats
 from retrysafe.errors import StoreURLError
 from retrysafe.stores import registry
 from retrysafe.stores.base import Plan, afollow, follow
-from retrysafe.stores.lifetime import ForkSafe, PerLoop
+from retrysafe.stores.lifetime import ForkSafeStore, PerLoopStore
 from retrysafe.stores.memory import CAPABILITIES, AsyncMemoryStore, MemoryStore
 from retrysafe.testing import builders
 
@@ -50,7 +50,7 @@ class Opened:
 
 def test_a_store_opens_at_first_use_and_once() -> None:
     opened = Opened()
-    store = ForkSafe(CAPABILITIES, opened.sync)
+    store = ForkSafeStore(CAPABILITIES, opened.sync)
     assert (store.capabilities, opened.stores) == (CAPABILITIES, [])
     store.execute(builders.claim("k"))
     assert store.execute_many([Stats(0), Stats(0)])[1].claimed == 1
@@ -65,7 +65,7 @@ def test_a_store_opens_at_first_use_and_once() -> None:
 
 def test_many_threads_open_one() -> None:
     opened, together = Opened(), threading.Barrier(16)
-    store = ForkSafe(CAPABILITIES, opened.sync)
+    store = ForkSafeStore(CAPABILITIES, opened.sync)
 
     def use() -> None:
         together.wait(60)
@@ -83,7 +83,7 @@ def test_many_threads_open_one() -> None:
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
 def test_a_child_opens_its_own_and_leaves_the_parent_s_alone() -> None:
     opened = Opened()
-    store = ForkSafe(CAPABILITIES, opened.sync)
+    store = ForkSafeStore(CAPABILITIES, opened.sync)
     store.execute(builders.claim("k"))
     child = os.fork()
     if child == 0:
@@ -97,7 +97,7 @@ def test_a_child_opens_its_own_and_leaves_the_parent_s_alone() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
 def test_a_child_is_not_stuck_on_a_lock_the_parent_held() -> None:
-    store = ForkSafe(CAPABILITIES, MemoryStore)
+    store = ForkSafeStore(CAPABILITIES, MemoryStore)
     with store._lock:
         child = os.fork()
         if child == 0:
@@ -110,7 +110,7 @@ def test_a_child_is_not_stuck_on_a_lock_the_parent_held() -> None:
 
 def test_each_loop_has_its_own_and_closes_its_own() -> None:
     opened = Opened()
-    store = PerLoop(CAPABILITIES, opened.asynchronous)
+    store = PerLoopStore(CAPABILITIES, opened.asynchronous)
 
     async def use(close: bool) -> None:
         await store.execute(builders.claim("k"))
@@ -127,7 +127,7 @@ def test_each_loop_has_its_own_and_closes_its_own() -> None:
 
 
 def test_a_loop_that_is_gone_is_forgotten() -> None:
-    store = PerLoop(CAPABILITIES, AsyncMemoryStore)
+    store = PerLoopStore(CAPABILITIES, AsyncMemoryStore)
 
     async def use() -> None:
         await store.execute(Stats(0))

@@ -18,21 +18,21 @@ from retrysafe.core.states import State
 from retrysafe.errors import SchemaMissing, StoreError, StoreUnavailable, StoreUnclear, StoreURLError
 from retrysafe.stores.base import BatchRefused, follow
 from retrysafe.stores.mssql import backend, doctor, schema
-from retrysafe.stores.mssql.dialect import CLOCK, DIALECT, parse_url, picked
-from retrysafe.stores.mssql.errors import meaning, unreachable
+from retrysafe.stores.mssql.dialect import CLOCK_DECLARATION, DIALECT, expand_least_greatest, parse_url
+from retrysafe.stores.mssql.errors import translate_error, unreachable_error
+from retrysafe.stores.mssql.protocol import BEGIN, COMMIT, ROLLBACK, error_number, plan_batches, split_batches
 from retrysafe.stores.mssql.settings import SETTINGS
 from retrysafe.stores.mssql.sync import MssqlStore
-from retrysafe.stores.mssql.talking import BEGIN, COMMIT, ROLLBACK, batches, number_of, spoken
 from retrysafe.stores.sql import migrations
-from retrysafe.stores.sql.attempts import Again
 from retrysafe.stores.sql.dialect import Statement
-from retrysafe.stores.sql.names import Names, names
-from retrysafe.stores.sql.plans import Held, Plans
+from retrysafe.stores.sql.names import TableNames, build_names
+from retrysafe.stores.sql.plans import LockNotAvailable, SqlPlans
+from retrysafe.stores.sql.retrying import RetryNow
 from retrysafe.testing.builders import claim, complete
-from retrysafe.transactions.failures import Trouble, trouble
+from retrysafe.transactions.failures import ErrorClass, classify_error
 
 URL = "mssql://sa:secret@db.example/shop"
-NAMES = names("shop_safe", "app")
+NAMES = build_names("shop_safe", "app")
 TEXTS = DIALECT.load(NAMES)
 NEVER_SENT = {"insert"}
 """Another dialect's words for what insert_or_read does here; `test_a_claim_is_insert_or_read` shows that."""
@@ -51,15 +51,15 @@ def everything() -> Iterator[tuple[str, str]]:
     """Every batch that can be sent, by name."""
     for name, text in sorted(TEXTS.items()):
         if name not in NEVER_SENT | {"list", "list_lapsed", "job_take"}:
-            yield from ((f"{name}-{place}", batch) for place, batch in enumerate(batches(text)))
+            yield from ((f"{name}-{place}", batch) for place, batch in enumerate(split_batches(text)))
     for name, op in {"everything": List(now=0), "filtered": WHOLE, "resting": List("n", resting=True, now=0)}.items():
-        yield f"list-{name}", batches(next(Plans(DIALECT, NAMES).of(op)).sql)[0]
+        yield f"list-{name}", split_batches(next(SqlPlans(DIALECT, NAMES).plan_operation(op)).sql)[0]
     for name, taking in TAKING.items():
-        yield f"job_take-{name}", batches(next(Plans(DIALECT, NAMES).of(taking)).sql)[0]
+        yield f"job_take-{name}", split_batches(next(SqlPlans(DIALECT, NAMES).plan_operation(taking)).sql)[0]
     plan, replies = schema.upgrade(NAMES), iter([[(0,)], []])
     sent = next(plan)
     for number in range(99):
-        yield f"migration-{number}", batches(sent.sql)[0]
+        yield f"migration-{number}", split_batches(sent.sql)[0]
         try:
             sent = plan.send(next(replies, []))
         except StopIteration:
@@ -68,7 +68,11 @@ def everything() -> Iterator[tuple[str, str]]:
         yield f"setting-{number}", setting
     for statement in (BEGIN, COMMIT, ROLLBACK):
         yield statement.sql, statement.sql
-    yield from {"doctor": doctor.SETTINGS, "doctor-table": doctor.TABLE, "doctor-replicas": doctor.REPLICAS}.items()
+    yield from {
+        "doctor": doctor.SETTINGS_QUERY,
+        "doctor-table": doctor.TABLE_QUERY,
+        "doctor-replicas": doctor.REPLICAS_QUERY,
+    }.items()
     yield "trancount", "SELECT @@TRANCOUNT"
 
 
@@ -110,8 +114,8 @@ def test_there_are_statements_of_every_kind() -> None:
     kinds = {type(each) for text in STATEMENTS.values() for each in parsed(text)}
     assert kinds >= {exp.Select, exp.Insert, exp.Update, exp.Delete, exp.Create}
     migrated = [text for name, text in STATEMENTS.items() if name.startswith("migration")]
-    for migration in migrations.load(DIALECT, NAMES):
-        assert {schema.collated(each) for each in migration.statements} <= set(migrated)
+    for migration in migrations.load_migrations(DIALECT, NAMES):
+        assert {schema.fill_collation(each) for each in migration.statements} <= set(migrated)
 
 
 def test_the_printed_schema_is_t_sql() -> None:
@@ -137,7 +141,7 @@ FENCED = (
 
 @pytest.mark.parametrize("name", FENCED)
 def test_a_fenced_write_says_what_it_changed_and_asks_for_the_fence(name: str) -> None:
-    update = parsed(batches(TEXTS[name])[0])[-1]
+    update = parsed(split_batches(TEXTS[name])[0])[-1]
     assert isinstance(update, exp.Update)
     assert update.args["returning"] is not None
     asked = {each.this.name for each in update.args["where"].find_all(exp.EQ) if isinstance(each.this, exp.Column)}
@@ -146,28 +150,28 @@ def test_a_fenced_write_says_what_it_changed_and_asks_for_the_fence(name: str) -
 
 def test_a_claim_is_insert_or_read() -> None:
     """Insert and catch 2601 or 2627; then read. Never MERGE, never a read before."""
-    store = Plans(DIALECT, NAMES)
-    first = next(store.of(claim("k", now=0)))
-    insert, read = batches(first.sql)
+    store = SqlPlans(DIALECT, NAMES)
+    first = next(store.plan_operation(claim("k", now=0)))
+    insert, read = split_batches(first.sql)
     assert "/* or nothing */" in insert
     assert [type(each) for each in parsed(insert)] == [exp.Declare, exp.Insert]
     assert [type(each) for each in parsed(read)] == [exp.Declare, exp.Select]
 
 
 def test_two_become_one() -> None:
-    assert picked("{least}(a, b)") == "IIF(a < b, a, b)"
+    assert expand_least_greatest("{least}(a, b)") == "IIF(a < b, a, b)"
     assert (
-        picked("{greatest}({least}(a, f(b, c)), d)")
+        expand_least_greatest("{greatest}({least}(a, f(b, c)), d)")
         == "IIF(IIF(a < f(b, c), a, f(b, c)) > d, IIF(a < f(b, c), a, f(b, c)), d)"
     )
     with pytest.raises(ValueError, match="not closed"):
-        picked("{least}(a, b")
+        expand_least_greatest("{least}(a, b")
 
 
 def test_the_clock_is_read_once_for_a_batch() -> None:
     for name, text in STATEMENTS.items():
         assert text.count("SYSUTCDATETIME") == ("@now" in text), name
-        assert text.startswith(CLOCK) == ("@now" in text), name
+        assert text.startswith(CLOCK_DECLARATION) == ("@now" in text), name
 
 
 # What the numbers mean ----------------------------------------------------------------------------
@@ -180,9 +184,9 @@ def said(number: int, kind: type[Exception] = pymssql.OperationalError) -> Excep
 @pytest.mark.parametrize(
     ("number", "expected"),
     [
-        (1205, Again),
-        (3960, Again),
-        (1222, Held),
+        (1205, RetryNow),
+        (3960, RetryNow),
+        (1222, LockNotAvailable),
         (208, SchemaMissing),
         (20003, StoreUnclear),
         (20047, StoreUnclear),
@@ -193,38 +197,38 @@ def said(number: int, kind: type[Exception] = pymssql.OperationalError) -> Excep
     ],
 )
 def test_a_number_is_read(number: int, expected: type[Exception]) -> None:
-    found = meaning(said(number), URL)
+    found = translate_error(said(number), URL)
     assert type(found) is expected
     assert "it says no" in str(found)
     assert "secret" not in str(found)
 
 
 def test_numbers_are_found_wherever_they_stand() -> None:
-    assert number_of(pymssql.OperationalError(1205, "deadlock")) == 1205
+    assert error_number(pymssql.OperationalError(1205, "deadlock")) == 1205
     wrapped = RuntimeError("x")
     wrapped.__cause__ = said(2627, pymssql.IntegrityError)
-    assert number_of(wrapped) == 2627
-    assert number_of(ValueError(2627)) is None, "somebody else's number"
-    assert type(meaning(pymssql.InterfaceError("Connection is closed."), URL)) is StoreUnclear
-    assert isinstance(meaning(said(1222), URL, batch=True), BatchRefused)
-    assert "is it up" in str(unreachable(said(20009)))
+    assert error_number(wrapped) == 2627
+    assert error_number(ValueError(2627)) is None, "somebody else's number"
+    assert type(translate_error(pymssql.InterfaceError("Connection is closed."), URL)) is StoreUnclear
+    assert isinstance(translate_error(said(1222), URL, batch=True), BatchRefused)
+    assert "is it up" in str(unreachable_error(said(20009)))
 
 
 @pytest.mark.parametrize(
     ("number", "expected"),
     [
-        (1205, Trouble.AGAIN),
-        (3960, Trouble.AGAIN),
-        (1222, Trouble.AGAIN),
-        (208, Trouble.MISSING),
-        (20047, Trouble.LOST),
-        (2627, Trouble.TAKEN),
-        (547, Trouble.TAKEN),
-        (229, Trouble.REFUSED),
+        (1205, ErrorClass.RETRYABLE),
+        (3960, ErrorClass.RETRYABLE),
+        (1222, ErrorClass.RETRYABLE),
+        (208, ErrorClass.SCHEMA_MISSING),
+        (20047, ErrorClass.CONNECTION_LOST),
+        (2627, ErrorClass.CONSTRAINT),
+        (547, ErrorClass.CONSTRAINT),
+        (229, ErrorClass.REFUSED),
     ],
 )
-def test_the_users_own_errors_are_read_the_same_way(number: int, expected: Trouble) -> None:
-    assert trouble(said(number)) is expected
+def test_the_users_own_errors_are_read_the_same_way(number: int, expected: ErrorClass) -> None:
+    assert classify_error(said(number)) is expected
 
 
 def test_a_duplicate_is_an_answer_only_where_it_was_asked_for() -> None:
@@ -234,9 +238,9 @@ def test_a_duplicate_is_an_answer_only_where_it_was_asked_for() -> None:
         return [(7,)]
 
     asked = Statement("INSERT /* or nothing */ INTO t\nGO\nSELECT 7", {})
-    assert follow(spoken(asked), answer) == [(7,)]
+    assert follow(plan_batches(asked), answer) == [(7,)]
     with pytest.raises(pymssql.IntegrityError):
-        follow(spoken(Statement("INSERT INTO t", {})), answer)
+        follow(plan_batches(Statement("INSERT INTO t", {})), answer)
 
 
 # The executor, on a driver that follows a script ----------------------------------------------------
@@ -361,7 +365,7 @@ def test_a_url_that_says_everything() -> None:
         "server": "db.example", "port": "1434", "user": "sa", "password": "s@fe", "database": "shop",
         "encryption": "require",
     }  # fmt: skip
-    assert isinstance(at.names, Names)
+    assert isinstance(at.names, TableNames)
     assert (at.pool, at.pool_timeout) == (3, 2.0)
 
 
@@ -373,7 +377,7 @@ GOOD = {
 
 
 def test_a_good_server_has_nothing_to_mend() -> None:
-    assert [finding for finding in doctor.judge(GOOD) if not finding.fine] == []
+    assert [finding for finding in doctor.check_settings(GOOD) if not finding.fine] == []
 
 
 @pytest.mark.parametrize(
@@ -393,10 +397,10 @@ def test_a_good_server_has_nothing_to_mend() -> None:
     ],
 )
 def test_a_setting_is_judged(changed: dict[str, Any], setting: str, limit: str) -> None:
-    found = [finding for finding in doctor.judge({**GOOD, **changed}) if not finding.fine]
+    found = [finding for finding in doctor.check_settings({**GOOD, **changed}) if not finding.fine]
     assert [(finding.setting, finding.limit) for finding in found] == [(setting, limit)]
     assert found[0].fix
 
 
 def test_synchronous_replicas_lose_nothing() -> None:
-    assert all(finding.fine for finding in doctor.judge({**GOOD, "replicas": ["SYNCHRONOUS_COMMIT"]}))
+    assert all(finding.fine for finding in doctor.check_settings({**GOOD, "replicas": ["SYNCHRONOUS_COMMIT"]}))

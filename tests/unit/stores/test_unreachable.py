@@ -11,12 +11,12 @@ from botocore.exceptions import EndpointConnectionError, NoCredentialsError
 from psycopg_pool import PoolTimeout
 
 from retrysafe.errors import StoreUnavailable, StoreUnreachable
-from retrysafe.stores.batching.queue import fail
-from retrysafe.stores.batching.sync import Follower
+from retrysafe.stores.batching.queue import fail_all
+from retrysafe.stores.batching.sync import SyncPending
 from retrysafe.stores.dynamodb import errors as dynamodb
 from retrysafe.stores.mssql import errors as mssql
 from retrysafe.stores.mysql import errors as mysql
-from retrysafe.stores.postgres.errors import Connecting, meaning
+from retrysafe.stores.postgres.errors import ConnectFailures, translate_error
 from retrysafe.stores.redis import failures
 from retrysafe.testing.builders import claim
 
@@ -31,31 +31,33 @@ from retrysafe.testing.builders import claim
     ],
 )
 def test_mysql(error: Exception, kind: type[Exception]) -> None:
-    assert type(mysql.unreachable(error)) is kind
+    assert type(mysql.unreachable_error(error)) is kind
 
 
 def test_sql_server() -> None:
-    assert type(mssql.unreachable(OSError("no route to host"))) is StoreUnreachable
+    assert type(mssql.unreachable_error(OSError("no route to host"))) is StoreUnreachable
 
 
 def test_redis() -> None:
-    assert type(failures.unreachable(redis.ConnectionError("Error 111 connecting"), "it")) is StoreUnreachable
-    assert type(failures.unreachable(redis.ConnectionError("No connection available."), "it")) is StoreUnavailable
-    assert type(failures.unreachable(redis.AuthenticationError("WRONGPASS no"), "it")) is StoreUnavailable
+    assert type(failures.unreachable_error(redis.ConnectionError("Error 111 connecting"), "it")) is StoreUnreachable
+    assert type(failures.unreachable_error(redis.ConnectionError("No connection available."), "it")) is StoreUnavailable
+    assert type(failures.unreachable_error(redis.AuthenticationError("WRONGPASS no"), "it")) is StoreUnavailable
 
 
 def test_dynamodb() -> None:
     away = EndpointConnectionError(endpoint_url="http://127.0.0.1:1")
-    assert type(dynamodb.meaning(away, [], "dynamodb://t")) is StoreUnreachable
-    assert type(dynamodb.meaning(NoCredentialsError(), [], "dynamodb://t")) is StoreUnavailable
+    assert type(dynamodb.translate_error(away, [], "dynamodb://t")) is StoreUnreachable
+    assert type(dynamodb.translate_error(NoCredentialsError(), [], "dynamodb://t")) is StoreUnavailable
 
 
 def test_postgres_asks_its_pool() -> None:
     """A timeout is both: it counts where connections have failed since it was last asked."""
-    connecting, failed = Connecting(), 0
+    connecting, failed = ConnectFailures(), 0
 
     def told() -> type[Exception]:
-        return type(meaning(connecting.told(PoolTimeout("5 s"), lambda: {"connections_errors": failed}), "url"))
+        return type(
+            translate_error(connecting.refine_error(PoolTimeout("5 s"), lambda: {"connections_errors": failed}), "url")
+        )
 
     assert told() is StoreUnavailable
     failed = 2
@@ -64,8 +66,8 @@ def test_postgres_asks_its_pool() -> None:
 
 
 def test_it_stays_what_it_is_in_a_batch_and_on_its_way() -> None:
-    waiting = Follower(claim("k"))
-    fail([waiting], StoreUnreachable("not there", node="a:1"))
+    waiting = SyncPending(claim("k"))
+    fail_all([waiting], StoreUnreachable("not there", node="a:1"))
     own = waiting.result
     assert isinstance(own, StoreUnreachable)
     assert (own.node, str(own)) == ("a:1", "not there")

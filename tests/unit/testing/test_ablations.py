@@ -44,7 +44,7 @@ ABLATIONS: dict[str, tuple[str, str]] = {
         "(found.advances, found.point, found.progress) == (op.number, op.point, op.progress)",
         "found.advances == op.number",
     ),
-    "a renewal shortens the lease": ("max(record.lease_until, later(now, op.lease))", "later(now, op.lease)"),
+    "a renewal shortens the lease": ("max(record.lease_until, add_micros(now, op.lease))", "add_micros(now, op.lease)"),
     "a renewal brings back who gave up": (
         "record.state is State.UNCERTAIN and record.advances == CLOSED:\n        return None",
         "False:\n        return None",
@@ -75,15 +75,18 @@ ABLATIONS: dict[str, tuple[str, str]] = {
     "a takeover replaces the input": (NEXT_ATTEMPT, f"{NEXT_ATTEMPT} input=op.input,"),
     "a takeover restarts retention": (NEXT_ATTEMPT, f"{NEXT_ATTEMPT} created=now,"),
     "a takeover drops the recovery point": (NEXT_ATTEMPT, f'{NEXT_ATTEMPT} point="",'),
-    "an answer is not kept for an hour": ("later(now, KEPT_AFTER_COMPLETION)", "0"),
-    "retention counts from the end": ("later(record.created, record.retention)", "later(now, record.retention)"),
-    "unfinished work expires": ("FOREVER if unfinished else kept", "kept"),
+    "an answer is not kept for an hour": ("add_micros(now, KEPT_AFTER_COMPLETION_MICROS)", "0"),
+    "retention counts from the end": (
+        "add_micros(record.created, record.retention)",
+        "add_micros(now, record.retention)",
+    ),
+    "unfinished work expires": ("FOREVER_MICROS if unfinished else kept", "kept"),
     "the sweeper accuses the living": ("not record.lapsed(now) or record.on_lapse", "record.on_lapse"),
     "the sweeper takes what may be rerun": (
         'not record.lapsed(now) or record.on_lapse != "uncertain"',
         "not record.lapsed(now)",
     ),
-    "claimed records are resolved": ("if not unknown(record, now):\n        return None", "pass"),
+    "claimed records are resolved": ("if not is_outcome_unknown(record, now):\n        return None", "pass"),
     "a living owner is resolved": (
         '(record.lapsed(now) and record.on_lapse == "uncertain")',
         'record.on_lapse == "uncertain"',

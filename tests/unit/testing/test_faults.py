@@ -153,7 +153,7 @@ def test_what_is_on_its_way_can_be_let_in() -> None:
     store.arrive()
     found = store.execute(lookup("k")).record
     assert found is not None
-    assert store.script.on_its_way() == []
+    assert store.script.pop_all_held() == []
 
 
 async def test_what_is_on_its_way_can_be_let_in_async() -> None:

@@ -19,24 +19,37 @@ SEVERAL = [
 ]
 
 
-async def crowd(target: Target, path: str, key: str) -> list[httpx.Response]:
+TRIES = 20
+"""How often a client sends again after a connection that broke. A server that is short of time resets some: gunicorn
+closes a connection with bytes on it that it has not read."""
+
+
+async def ask(client: httpx.AsyncClient, target: Target, path: str, key: str) -> tuple[httpx.Response, int]:
+    """The answer, and how many connections broke before it: a client that keeps its key sends again."""
+    for broken in range(TRIES):
+        try:
+            return await client.post(path, content=b"{}", headers=target.headers(key)), broken
+        except httpx.TransportError as error:
+            last = error
+    raise AssertionError(f"{TRIES} connections broke one after the other: {last!r}\n{target.log()[-3000:]}")
+
+
+async def crowd(target: Target, path: str, key: str) -> tuple[list[httpx.Response], int]:
     limits = httpx.Limits(max_connections=100, max_keepalive_connections=0)
     async with httpx.AsyncClient(base_url=target.base, timeout=60, limits=limits) as client:
-        requests = [client.post(path, content=b"{}", headers=target.headers(key)) for _ in range(CROWD)]
-        told = await asyncio.gather(*requests, return_exceptions=True)
-    answers = [one for one in told if isinstance(one, httpx.Response)]
-    assert len(answers) == CROWD, f"{[one for one in told if one not in answers][:5]}\n{target.log()[-3000:]}"
-    return answers
+        told = await asyncio.gather(*(ask(client, target, path, key) for _ in range(CROWD)))
+    return [answer for answer, _ in told], sum(broken for _, broken in told)
 
 
 @pytest.mark.parametrize(("name", "store"), SEVERAL)
 async def test_one_of_500_runs(start: Starter, name: str, store: str) -> None:
     target, key = start(name, store, workers=4), new_key()
-    answers = await crowd(target, "/payments", key)
+    answers, broken = await crowd(target, "/payments", key)
     done = [answer for answer in answers if answer.status_code == 201]
     busy = [answer for answer in answers if answer.status_code == 409]
     assert len(done) + len(busy) == CROWD, {answer.status_code for answer in answers}
     assert target.executions(key) == 1
     assert len({answer.content for answer in done}) == 1
-    assert sum("idempotent-replayed" not in answer.headers for answer in done) == 1
+    first = sum("idempotent-replayed" not in answer.headers for answer in done)
+    assert first == 1 or (first == 0 and broken), "the first answer came, or its connection broke"
     assert all(int(answer.headers["retry-after"]) >= 1 for answer in busy)

@@ -27,9 +27,9 @@ from retrysafe.core.keys import Key
 from retrysafe.core.ops import List, Lookup
 from retrysafe.errors import StoreURLError, UsageError
 from retrysafe.stores.mysql.dialect import parse_url
-from retrysafe.web.django import IdempotencyMiddleware, addresses, carry, conf
+from retrysafe.web.django import IdempotencyMiddleware, conf, convert, database_urls
 from retrysafe.web.django.asgi import get_asgi_application
-from retrysafe.web.paths import exact
+from retrysafe.web.paths import find_exact_path
 from retrysafe.web.view import environ_path
 
 fresh = project.fresh
@@ -296,8 +296,8 @@ def test_a_path_beyond_latin_is_not_lost_where_a_plain_middleware_meets_asgi(raw
 
     def path_of(path: str, raw_path: bytes | None) -> str | None:
         scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b""}
-        environ = carry.environ_of(ASGIRequest({**scope, "raw_path": raw_path}, io.BytesIO()))
-        return exact(environ, environ_path(environ))
+        environ = convert.environ_of(ASGIRequest({**scope, "raw_path": raw_path}, io.BytesIO()))
+        return find_exact_path(environ, environ_path(environ))
 
     assert path_of("/日", raw) == "/%E6%97%A5"
     assert path_of("/本", None) == "/%E6%9C%AC"
@@ -394,7 +394,7 @@ class TestConfiguration:
         ],
     )  # fmt: skip
     def test_postgresql_as_a_url(self, config: dict[str, Any], url: str) -> None:
-        assert addresses.postgres_url("default", config) == url
+        assert database_urls.postgres_url("default", config) == url
 
     @pytest.mark.parametrize(
         ("config", "url"),
@@ -407,12 +407,12 @@ class TestConfiguration:
         ],
     )  # fmt: skip
     def test_mysql_as_a_url(self, config: dict[str, Any], url: str) -> None:
-        assert addresses.mysql_url("default", config) == url
+        assert database_urls.mysql_url("default", config) == url
         assert parse_url(url).connect["database"] == "shop", "the store can read it"
 
     def test_mysql_with_an_authority_of_its_own(self) -> None:
         config = {"NAME": "shop", "HOST": "db", "OPTIONS": {"ssl": {"ca": "/ca.pem"}, "charset": "utf8mb4"}}
-        url = addresses.mysql_url("default", config)
+        url = database_urls.mysql_url("default", config)
         assert url == "mysql://db/shop?ssl_ca=%2Fca.pem"
         with pytest.raises(StoreURLError, match=r"ssl_ca='/ca\.pem' .* is no file"):
             parse_url(url)
@@ -422,11 +422,12 @@ class TestConfiguration:
         """Else the store would go to another server than Django, or there in the clear."""
         config = {"NAME": "shop", "OPTIONS": {option: {"ca": "ca.pem", "cert": "me.pem"}}}
         with pytest.raises(UsageError, match=rf"DATABASES\['default'\]\['OPTIONS'\] has {option}, .*SAFE"):
-            addresses.mysql_url("default", config)
+            database_urls.mysql_url("default", config)
 
     def test_a_database_in_memory_is_a_store_in_memory(self) -> None:
         assert (
-            addresses.sqlite_url("default", {"NAME": "file:memorydb_default?mode=memory"}) == "memory://django-default"
+            database_urls.sqlite_url("default", {"NAME": "file:memorydb_default?mode=memory"})
+            == "memory://django-default"
         )
 
     @pytest.mark.parametrize(
@@ -469,4 +470,4 @@ class TestConfiguration:
 
 
 def test_a_relative_name_is_made_absolute() -> None:
-    assert addresses.sqlite_url("default", {"NAME": "db.sqlite3"}) == f"sqlite:///{Path('db.sqlite3').absolute()}"
+    assert database_urls.sqlite_url("default", {"NAME": "db.sqlite3"}) == f"sqlite:///{Path('db.sqlite3').absolute()}"

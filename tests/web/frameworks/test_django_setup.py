@@ -22,7 +22,7 @@ from django.test import Client, override_settings
 from retrysafe import RetrySafe
 from retrysafe.core.ops import Lookup
 from retrysafe.stores.sql import migrations as sql_migrations
-from retrysafe.stores.sql.names import names
+from retrysafe.stores.sql.names import build_names
 from retrysafe.web.django import checks, conf, schema
 from retrysafe.web.django import migrations as ours
 from tests.transactions.django_databases import django_alias
@@ -251,7 +251,7 @@ def test_each_migration_of_a_store_has_its_twin_for_django() -> None:
     folder = Path(ours.__file__).parent
     twins = {int(file.name[:4]) for file in folder.glob("0*.py")}
     for dialect in schema.DIALECTS.values():
-        assert max(twins) == sql_migrations.latest(dialect, names())
+        assert max(twins) == sql_migrations.latest_version(dialect, build_names())
 
 
 def test_no_migration_is_missing() -> None:

@@ -15,7 +15,7 @@ from retrysafe.core.keys import parse_key
 from retrysafe.errors import MalformedKey
 from retrysafe.web.asgi import IdempotencyMiddleware
 from retrysafe.web.fastapi import document, documented, idempotent, install
-from retrysafe.web.keyheader import KeyRule
+from retrysafe.web.key_header import KeyRule
 from retrysafe.web.openapi import KEY_PATTERN
 from retrysafe.web.problems import Codes
 from tests.web.frameworks.calling import calling

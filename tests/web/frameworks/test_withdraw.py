@@ -40,7 +40,7 @@ import retrysafe.web.quart
 import retrysafe.web.starlette
 from retrysafe import Policy, RetrySafe
 from retrysafe.web import asgi, wsgi
-from retrysafe.web.load import Quota
+from retrysafe.web.traffic import Quota
 
 SCOPE: Callable[[Any], str] = lambda view: "alice"  # noqa: E731
 RUNS: list[str] = []
@@ -392,7 +392,7 @@ def test_a_serializer_of_drf_runs_inside_its_view(safe: RetrySafe) -> None:
 
 def test_a_rejection_too_large_to_be_kept_is_withdrawn_as_well(safe: RetrySafe) -> None:
     """FastAPI repeats what it was sent."""
-    with served("fastapi", safe, policy=WITHDRAW.but(max_answer=100)) as call:
+    with served("fastapi", safe, policy=WITHDRAW.replace(max_answer=100)) as call:
         assert call("/order", json={"amount": "x" * 500}).status_code == 422
         assert call("/order", json={"amount": 3}).status_code == 201
 

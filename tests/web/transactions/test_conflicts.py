@@ -59,7 +59,7 @@ def connect(world: World) -> Any:
 
 
 def test_while_another_is_at_it_nothing_runs(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrysafe.transactions.write_lock.PATIENCE", 0.05)
+    monkeypatch.setattr("retrysafe.transactions.write_lock.LOCK_TIMEOUT_SECONDS", 0.05)
     shop.open()
     other = connect(shop.world)
     with shop.world.safe.transaction(other, key="k", scope="alice", request=1) as tx:
@@ -73,14 +73,14 @@ def test_while_another_is_at_it_nothing_runs(shop: Shop, monkeypatch: pytest.Mon
 
 
 def test_who_waits_gets_its_turn(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrysafe.transactions.write_lock.PATIENCE", 0.05)
+    monkeypatch.setattr("retrysafe.transactions.write_lock.LOCK_TIMEOUT_SECONDS", 0.05)
     looks: list[None] = []
 
     def drawn(least: float, most: float) -> float:
         looks.append(None)
         return least
 
-    monkeypatch.setattr("retrysafe.web.joining.random.uniform", drawn)
+    monkeypatch.setattr("retrysafe.web.transaction_flow.random.uniform", drawn)
     shop.open(policy=Policy(busy="wait", wait=60))
     other, told = connect(shop.world), []
     waiting = threading.Thread(target=lambda: told.append(shop.post()))

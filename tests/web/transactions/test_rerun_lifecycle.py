@@ -25,7 +25,7 @@ from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from retrysafe import Policy, RetrySafe
-from retrysafe.transactions import source
+from retrysafe.transactions import find_source
 from retrysafe.web import fastapi, flask, litestar, starlette
 from tests.transactions.conftest import sqlite_world
 from tests.transactions.rigs import World
@@ -285,9 +285,9 @@ def test_a_source_of_our_own_is_a_source(world: World) -> None:
     """What these tests stand on: the wrapper commits, and rolls back what its hook refuses."""
     tx = Rivalled(world.path, asynchronous=False)
     tx.first = [Log(world, "x").trouble]
-    with pytest.raises(Conflict), source(tx, "sync").begin() as opened:
+    with pytest.raises(Conflict), find_source(tx, "sync").begin() as opened:
         opened.handle.execute(SQL)
     assert world.effects() == []
-    with source(tx, "sync").begin() as opened:
+    with find_source(tx, "sync").begin() as opened:
         opened.handle.execute(SQL)
     assert world.effects() == ["a"]

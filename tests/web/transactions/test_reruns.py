@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from retrysafe import Policy
-from retrysafe.transactions import source
+from retrysafe.transactions import find_source
 from tests.transactions.conftest import postgres_world, sqlite_world
 from tests.transactions.rigs import World
 from tests.waiting import until
@@ -41,13 +41,13 @@ class Rivalled:
 
     @contextmanager
     def _begin(self) -> Iterator[Any]:
-        with source(self._given, "sync").begin() as tx:
+        with find_source(self._given, "sync").begin() as tx:
             yield tx
             self._others()
 
     @asynccontextmanager
     async def _abegin(self) -> AsyncIterator[Any]:
-        async with source(self._given, "async").begin() as tx:
+        async with find_source(self._given, "async").begin() as tx:
             yield tx
             self._others()
 
@@ -78,8 +78,8 @@ def sqlite(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two reruns, and no waiting between them."""
-    monkeypatch.setattr("retrysafe.web.joining.RERUN_AFTER", 0.0)
-    monkeypatch.setattr("retrysafe.web.joining.RERUNS", 2)
+    monkeypatch.setattr("retrysafe.web.transaction_flow.RERUN_DELAY_SECONDS", 0.0)
+    monkeypatch.setattr("retrysafe.web.transaction_flow.MAX_RERUNS", 2)
 
 
 def is_once(shop: Shop, first: Any, runs: int) -> bool:

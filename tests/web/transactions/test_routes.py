@@ -130,6 +130,23 @@ def test_an_answer_about_the_attempt_is_not_kept(shop: Shop) -> None:
     assert shop.post().status_code == 201
 
 
+@pytest.mark.parametrize("how", ["raised", "timed out", "refused", "returned"])
+def test_a_commit_in_the_middle_of_a_handler_that_then_fails_makes_it_unknown_too(shop: Shop, how: str) -> None:
+    """Were it taken for a plain failure, the client's retry would write "a" a second time."""
+    shop.open(policy=RELEASE)
+    shop.desk.then_sql = [COMMIT]
+    then = {
+        "raised": raising(ValueError("boom")),
+        "timed out": raising(TimeoutError("mail server")),
+        "refused": lambda: shop.desk.refuse(503),
+    }
+    shop.desk.then = [then.get(how, lambda: Told(503))]
+    shop.post()
+    assert [record.state for record in records(shop)] == [State.UNCERTAIN]
+    assert is_problem(shop.post(), 500, "outcome-unknown")
+    assert shop.world.effects() == ["a"]
+
+
 def test_a_commit_in_the_middle_makes_the_outcome_unknown(shop: Shop) -> None:
     """Part of the work has no receipt: that cannot be undone, so it is said."""
     shop.open()

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from retrysafe import Policy
-from retrysafe.errors import UsageError, WrongColour
+from retrysafe.errors import SyncAsyncMismatch, UsageError
 from retrysafe.web.fastapi import idempotent, install
 from tests.transactions.conftest import postgres_world, sqlite_world
 from tests.transactions.rigs import World, sqlalchemy_engine
@@ -217,7 +217,7 @@ async def test_an_async_driver_is_not_for_a_plain_handler(place: tuple[str, Worl
     async with calling(app) as http:
         assert is_problem(await http.post("/pay", headers=keyed("k1")), 500, "misconfigured")
     assert "pay is a plain function; write `async def`" in caplog.text
-    assert issubclass(WrongColour, UsageError)
+    assert issubclass(SyncAsyncMismatch, UsageError)
 
 
 def test_tx_belongs_to_the_transaction_strength() -> None:

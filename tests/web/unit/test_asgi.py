@@ -15,9 +15,9 @@ from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import UsageError
 from retrysafe.testing.faults import Fault
 from retrysafe.web.asgi import IdempotencyMiddleware
-from retrysafe.web.current import current_exchange
 from retrysafe.web.exchange import EXCHANGE
-from retrysafe.web.shortcut import Shortcut
+from retrysafe.web.exchange_context import current_exchange
+from retrysafe.web.response_ready import ResponseReady
 from tests.web.unit.harness import Caller, Counting, World, answer, call, scope_of, who
 
 
@@ -197,7 +197,7 @@ async def test_what_the_application_makes_of_a_shortcut_is_discarded() -> None:
     async def stubborn(scope: Any, receive: Any, send: Any) -> None:
         try:
             await scope[EXCHANGE].claim("alice")
-        except Shortcut:
+        except ResponseReady:
             await answer(send, 418, [b"my own page"])
             return
         await answer(send, 201, [b"done"])
@@ -205,7 +205,7 @@ async def test_what_the_application_makes_of_a_shortcut_is_discarded() -> None:
     async def wrapping(scope: Any, receive: Any, send: Any) -> None:
         try:
             await scope[EXCHANGE].claim("alice")
-        except Shortcut as error:
+        except ResponseReady as error:
             raise ExceptionGroup("task group", [RuntimeError(), error]) from None
 
     safe = world.safe
@@ -512,7 +512,7 @@ async def test_waiters_beyond_the_cap_are_told_to_come_back_at_once() -> None:
 
 
 async def test_s7_quotas_refuse_new_keys_and_never_a_replay() -> None:
-    from retrysafe.web.load import Quota
+    from retrysafe.web.traffic import Quota
 
     world, app = World(), Counting()
     middleware = IdempotencyMiddleware(app, safe=world.safe, scope=who, quota=Quota(live=2))
@@ -531,7 +531,7 @@ async def test_s7_quotas_refuse_new_keys_and_never_a_replay() -> None:
 
 
 async def test_s7_concurrent_leases_are_limited_for_each_scope() -> None:
-    from retrysafe.web.load import Quota
+    from retrysafe.web.traffic import Quota
 
     world, began, go = World(), asyncio.Event(), asyncio.Event()
 

@@ -13,15 +13,23 @@ import pytest
 from retrysafe import Policy
 from retrysafe.web import wsgi
 from retrysafe.web.asgi import IdempotencyMiddleware
-from retrysafe.web.census import HOUR, MAX_CLIENTS, MAX_FIRSTS, MAX_ROWS, OTHER, Census, client_name
-from retrysafe.web.load import Waiters
+from retrysafe.web.key_usage import (
+    FIRSTS_WINDOW_SECONDS,
+    MAX_CLIENTS,
+    MAX_FIRSTS_PER_HOUR,
+    MAX_ROWS,
+    OTHER,
+    KeyUsageStats,
+    client_name,
+)
+from retrysafe.web.traffic import Waiters
 from tests.web.unit.harness import World, WsgiCall, answer, call, scope_of
 
 # The census ---------------------------------------------------------------------------------------
 
 
 def test_a_flood_of_paths_does_not_fill_it_for_good() -> None:
-    census = Census()
+    census = KeyUsageStats()
     for number in range(10 * MAX_ROWS):
         census.count(f"POST /wp-login/{number}", "", "missing")
     census.count("POST /orders", "alice", "keyed")
@@ -29,7 +37,7 @@ def test_a_flood_of_paths_does_not_fill_it_for_good() -> None:
 
 
 def test_what_is_in_use_stays_through_a_flood() -> None:
-    census = Census()
+    census = KeyUsageStats()
     for number in range(3 * MAX_ROWS):
         census.count(f"POST /wp-login/{number}", "", "missing")
         if number % 1_000 == 0:
@@ -41,7 +49,7 @@ def test_what_is_in_use_stays_through_a_flood() -> None:
 
 
 def test_many_clients_of_one_route_leave_the_others_alone() -> None:
-    census = Census()
+    census = KeyUsageStats()
     census.count("POST /refunds", "bob", "missing")
     for number in range(5 * MAX_ROWS):
         census.count("POST /orders", f"client-{number}", "keyed")
@@ -55,14 +63,14 @@ def test_many_clients_of_one_route_leave_the_others_alone() -> None:
 
 def test_it_is_bounded_in_bytes() -> None:
     """The worst there is: long names, every kind of request, large counts."""
-    from retrysafe.web.census import KINDS
-    from retrysafe.web.paths import MAX_TARGET
+    from retrysafe.web.key_usage import KINDS
+    from retrysafe.web.paths import MAX_TARGET_CHARS
 
     tracemalloc.start()
     try:
-        census = Census()
+        census = KeyUsageStats()
         for number in range(2 * MAX_ROWS):
-            target = f"POST /{number:x<{MAX_TARGET - 6}}"
+            target = f"POST /{number:x<{MAX_TARGET_CHARS - 6}}"
             for kind in KINDS:
                 census.count(target, f"client-{number}", kind)
             clients = census._routes[target]
@@ -87,11 +95,11 @@ def test_a_long_scope_is_not_kept() -> None:
 
 def test_what_is_seen_for_the_first_time_is_told_so_often_and_again_in_an_hour() -> None:
     now = [0.0]
-    census = Census(clock=lambda: now[0])
-    told = [census.count(f"POST /{number}", "", "unclaimed") for number in range(3 * MAX_FIRSTS)]
-    assert sum(told) == MAX_FIRSTS
+    census = KeyUsageStats(clock=lambda: now[0])
+    told = [census.count(f"POST /{number}", "", "unclaimed") for number in range(3 * MAX_FIRSTS_PER_HOUR)]
+    assert sum(told) == MAX_FIRSTS_PER_HOUR
     assert not census.count("POST /0", "", "unclaimed"), "not the first"
-    now[0] = HOUR
+    now[0] = FIRSTS_WINDOW_SECONDS
     assert census.count("POST /new", "", "unclaimed")
 
 
@@ -102,9 +110,9 @@ def test_a_flood_of_keys_nobody_asks_for_does_not_flood_the_log(caplog: pytest.L
 
     middleware = wsgi.IdempotencyMiddleware(app, safe=World().safe)
     with caplog.at_level(logging.WARNING, "retrysafe.web"):
-        for number in range(3 * MAX_FIRSTS):
+        for number in range(3 * MAX_FIRSTS_PER_HOUR):
             WsgiCall(middleware, PATH_INFO=f"/{number}")
-    assert len(caplog.records) == MAX_FIRSTS
+    assert len(caplog.records) == MAX_FIRSTS_PER_HOUR
 
 
 # Waiters ------------------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ import pytest
 from retrysafe import Answer
 from retrysafe.engine.guard import Ended
 from retrysafe.web import status
-from retrysafe.web.adapting import of_answer
 from retrysafe.web.asgi import IdempotencyMiddleware
-from retrysafe.web.capture import uncached
+from retrysafe.web.asgi_adapter import response_for_answer
+from retrysafe.web.capture import without_shared_caching
 from tests.web.unit.harness import Counting, World, call, scope_of, who
 
 KEPT = [
@@ -40,18 +40,20 @@ REPLACED = [
 @pytest.mark.parametrize("lines", KEPT, ids=str)
 def test_what_no_shared_cache_may_store_is_said_as_it_was(lines: list[str]) -> None:
     headers = [("Cache-Control", line) for line in lines]
-    assert uncached([("etag", "x"), *headers]) == [("etag", "x"), *headers]
+    assert without_shared_caching([("etag", "x"), *headers]) == [("etag", "x"), *headers]
 
 
 @pytest.mark.parametrize("lines", REPLACED, ids=str)
 def test_what_a_shared_cache_could_store_is_not_stored(lines: list[str]) -> None:
     headers = [("Cache-Control", line) for line in lines]
-    assert uncached([*headers, ("etag", "x")]) == [("etag", "x"), ("cache-control", "no-store")]
+    assert without_shared_caching([*headers, ("etag", "x")]) == [("etag", "x"), ("cache-control", "no-store")]
 
 
 @pytest.mark.parametrize("name", ["CDN-Cache-Control", "Cloudflare-CDN-Cache-Control", "Surrogate-Control"])
 def test_headers_for_cdns_are_left_out(name: str) -> None:
-    assert uncached([("cache-control", "private"), (name, "max-age=60")]) == [("cache-control", "private")]
+    assert without_shared_caching([("cache-control", "private"), (name, "max-age=60")]) == [
+        ("cache-control", "private")
+    ]
 
 
 @pytest.mark.parametrize(("said", "again"), [("private, max-age=5", "private, max-age=5"), ("max-age=5", "no-store")])
@@ -70,7 +72,7 @@ def test_an_operations_answer_is_treated_alike() -> None:
         answer = Answer(200, b"x", {"Cache-Control": said})
         return [
             value
-            for name, value in of_answer(Ended(answer, True, None, None)).headers
+            for name, value in response_for_answer(Ended(answer, True, None, None)).headers
             if name.lower() == "cache-control"
         ]  # type: ignore[arg-type]
 
@@ -85,6 +87,6 @@ async def test_at_a_status_address_nothing_is_cached() -> None:
     middleware = IdempotencyMiddleware(app, safe=world.safe, scope=who, status_path="/status")
     await call(middleware)
     (record,) = world.records
-    shown = await call(middleware, scope_of("GET", f"/status/{status.Token(record.id, record.run)}"))
+    shown = await call(middleware, scope_of("GET", f"/status/{status.StatusToken(record.id, record.run)}"))
     assert shown.status == 201
     assert shown.headers["cache-control"] == "no-store"

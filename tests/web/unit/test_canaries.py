@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from retrysafe import Answer, Key, Policy, RetrySafe
-from retrysafe.core.fingerprint import of_request
+from retrysafe.core.fingerprint import fingerprint_http
 from retrysafe.core.ops import Claim, Complete, List, Suspect
 from retrysafe.engine.guard import Task
 from retrysafe.errors import (
@@ -37,8 +37,8 @@ from retrysafe.errors import (
 )
 from retrysafe.testing.faults import Fault
 from retrysafe.web import asgi, wsgi
+from retrysafe.web.error_text import describe_error
 from retrysafe.web.starlette import add_problem_handlers, idempotent
-from retrysafe.web.telling import described
 from retrysafe.webhooks import replies
 from tests.web.frameworks.calling import calling
 from tests.web.unit.harness import Counting, World, WsgiCall, call, scope_of
@@ -142,7 +142,7 @@ async def test_an_outcome_nobody_knows_and_a_record_nobody_can_read(scan: Scan) 
         world = World()
         world.safe.migrate()
         task = Task(Key(KEY, SCOPE), world.safe.namespace, "POST /pay", print_of(world), Policy())
-        claim = task.claim()
+        claim = task.build_claim()
         fence = world.safe.execute(claim).record.fence  # type: ignore[union-attr]  # it is granted
         if corrupt:
             world.safe.execute(Complete(claim.id, fence, Answer(200, b"canary-answer", [("x", "canary\nsplit")])))
@@ -159,7 +159,7 @@ async def test_an_outcome_nobody_knows_and_a_record_nobody_can_read(scan: Scan) 
 def print_of(world: World) -> Any:
     """The fingerprint the requests here have."""
 
-    return of_request("POST", "/pay", "", "application/json", [BODY])
+    return fingerprint_http("POST", "/pay", "", "application/json", [BODY])
 
 
 async def test_a_handler_that_fails_leaves_no_words_behind(scan: Scan) -> None:
@@ -226,21 +226,21 @@ ERRORS: list[RetrySafeError] = [
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_every_error_in_one_line_without_what_is_the_clients(error: RetrySafeError) -> None:
-    told = described(error, KEY, SCOPE)
+    told = describe_error(error, KEY, SCOPE)
     assert "canary" not in told
     assert type(error).__name__ in told
     assert len(told.splitlines()) == 1
 
 
 def test_a_short_key_is_struck_out_where_it_is_quoted_and_leaves_words_whole() -> None:
-    told = described(StoreUnavailable("claim '1' on 127.0.0.1:5432 failed"), "1")
+    told = describe_error(StoreUnavailable("claim '1' on 127.0.0.1:5432 failed"), "1")
     assert told == "StoreUnavailable: claim '…' on 127.0.0.1:5432 failed"
 
 
 def test_a_webhook_that_failed_by_us_is_logged_without_its_id(scan: Scan) -> None:
     for error in ERRORS:
         if not isinstance(error, StoreUnavailable | CorruptRecord | TransactionSplit | NoAnswer | ScopeRequired):
-            scan.add(json.loads(replies.of_error(error, "stripe").body or b"{}"))
+            scan.add(json.loads(replies.error_response(error, "stripe").body or b"{}"))
     scan.check()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from retrysafe.web.eager import before
+from retrysafe.web.timeouts import wait_until
 
 
 async def at_once() -> str:
@@ -26,12 +26,12 @@ def deadline(seconds: float) -> float:
 
 async def test_what_is_there_needs_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asyncio, "timeout_at", None)
-    assert await before(deadline(-1), at_once()) == "here"
+    assert await wait_until(deadline(-1), at_once()) == "here"
 
 
 async def test_what_has_to_wait_goes_on_where_it_stopped() -> None:
     signal = asyncio.Event()
-    waiting = asyncio.create_task(before(deadline(60), after(signal, "late")))
+    waiting = asyncio.create_task(wait_until(deadline(60), after(signal, "late")))
     await asyncio.sleep(0)
     signal.set()
     assert await waiting == "late"
@@ -47,7 +47,7 @@ async def test_past_its_deadline_it_is_told_so() -> None:
             cleaned.append("yes")
 
     with pytest.raises(TimeoutError):
-        await before(deadline(0), stubborn())
+        await wait_until(deadline(0), stubborn())
     assert cleaned == ["yes"]
 
 
@@ -62,7 +62,7 @@ async def test_a_cancellation_reaches_it_and_may_be_answered() -> None:
             raise
         return "never"
 
-    waiting = asyncio.create_task(before(deadline(60), catches()))
+    waiting = asyncio.create_task(wait_until(deadline(60), catches()))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -78,4 +78,4 @@ async def test_its_error_comes_through(stops: int) -> None:
         raise KeyError("gone")
 
     with pytest.raises(KeyError, match="gone"):
-        await before(deadline(60), fails())
+        await wait_until(deadline(60), fails())

@@ -9,8 +9,18 @@ import pytest
 
 from retrysafe import Policy
 from retrysafe.web.asgi import IdempotencyMiddleware
-from retrysafe.web.current import enter, leave
-from retrysafe.web.entered import ENTERED, REDIRECTED, REFUSED, UNKNOWN, Entry, Witness, notes, noting, withdraws
+from retrysafe.web.endpoint_entry import (
+    ENTERED,
+    REDIRECTED,
+    REFUSED,
+    UNKNOWN,
+    EndpointEntry,
+    EntryProbe,
+    is_marked,
+    mark_endpoint,
+    should_withdraw,
+)
+from retrysafe.web.exchange_context import reset_current_exchange, set_current_exchange
 from tests.web.unit.harness import Counting, World, call, who
 
 STORE, WITHDRAW = Policy(), Policy(invalid="withdraw")
@@ -20,12 +30,14 @@ STORE, WITHDRAW = Policy(), Policy(invalid="withdraw")
     ("entry", "stored", "withdrawn"),
     [
         (UNKNOWN, False, False), (ENTERED, False, False), (REFUSED, False, True), (REDIRECTED, True, True),
-        (Entry(True, redirected=True), False, False), (Entry(None, redirected=True), False, False),
+        (EndpointEntry(True, redirected=True), False, False), (EndpointEntry(None, redirected=True), False, False),
     ],
 )  # fmt: skip
-def test_only_what_is_known_not_to_have_been_entered_is_withdrawn(entry: Entry, stored: bool, withdrawn: bool) -> None:
-    assert withdraws(STORE, *entry) is stored
-    assert withdraws(WITHDRAW, *entry) is withdrawn
+def test_only_what_is_known_not_to_have_been_entered_is_withdrawn(
+    entry: EndpointEntry, stored: bool, withdrawn: bool
+) -> None:
+    assert should_withdraw(STORE, *entry) is stored
+    assert should_withdraw(WITHDRAW, *entry) is withdrawn
 
 
 def plain(a: int, *, b: int = 2) -> int:
@@ -38,27 +50,27 @@ async def looped() -> str:
 
 def test_the_mark_changes_nothing_else() -> None:
     """Frameworks look at signatures, colours, names, and at the file and line that they show in messages."""
-    marked = noting(plain)
+    marked = mark_endpoint(plain)
     assert (marked(1), marked(1, b=1)) == (3, 2)
     assert (inspect.signature(marked), marked.__qualname__) == (inspect.signature(plain), plain.__qualname__)
     assert inspect.getsourcefile(marked) == __file__
-    assert notes(marked)
-    assert not notes(plain)
-    assert noting(marked) is marked, "put on once"
-    assert inspect.iscoroutinefunction(inspect.unwrap(noting(looped)))
+    assert is_marked(marked)
+    assert not is_marked(plain)
+    assert mark_endpoint(marked) is marked, "put on once"
+    assert inspect.iscoroutinefunction(inspect.unwrap(mark_endpoint(looped)))
 
 
 async def test_who_passes_the_mark_has_entered() -> None:
     class Seen:
-        seen: Any = None
+        endpoint_entry: Any = None
 
     exchange: Any = Seen()
-    token = enter(exchange)
+    token = set_current_exchange(exchange)
     try:
-        assert await noting(looped)() == "done"
+        assert await mark_endpoint(looped)() == "done"
     finally:
-        leave(token)
-    assert exchange.seen is ENTERED
+        reset_current_exchange(token)
+    assert exchange.endpoint_entry is ENTERED
 
 
 class Knowing(IdempotencyMiddleware):
@@ -66,11 +78,11 @@ class Knowing(IdempotencyMiddleware):
 
     said: Any = REFUSED
 
-    def witness(self, scope: Any) -> Witness | None:
-        def tell(code: int) -> Entry:
+    def make_entry_probe(self, scope: Any) -> EntryProbe | None:
+        def tell(code: int) -> EndpointEntry:
             if isinstance(self.said, Exception):
                 raise self.said
-            entry: Entry = self.said
+            entry: EndpointEntry = self.said
             return entry
 
         return tell

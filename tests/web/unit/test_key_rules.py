@@ -9,7 +9,7 @@ import pytest
 
 from retrysafe.errors import MalformedKey
 from retrysafe.web.asgi import IdempotencyMiddleware
-from retrysafe.web.keyheader import KeyRule, read_key
+from retrysafe.web.key_header import KeyRule, read_key
 from tests.web.unit.harness import Counting, World, WsgiCall, call, scope_of, who
 
 UUID = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"

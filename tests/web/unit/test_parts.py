@@ -12,21 +12,21 @@ from retrysafe import Policy
 from retrysafe.errors import MalformedKey, UsageError
 from retrysafe.web import problems
 from retrysafe.web.asgi import IdempotencyMiddleware
-from retrysafe.web.capture import DROPPED, Dropped
-from retrysafe.web.census import MAX_CLIENTS, Census, client_name
-from retrysafe.web.keyheader import KeyRule, quoted, read_key
-from retrysafe.web.load import Durations, Quota, Quotas, Sliding, Waiters
+from retrysafe.web.capture import DROPPED, DroppedHeaders
+from retrysafe.web.key_header import KeyRule, quote_key, read_key
+from retrysafe.web.key_usage import MAX_CLIENTS, KeyUsageStats, client_name
 from retrysafe.web.problems import Codes
-from retrysafe.web.routes import METHODS, Route, Routes
-from retrysafe.web.status import Token
-from retrysafe.web.view import HeaderView, of_environ, of_scope
+from retrysafe.web.routes import METHODS, Route, RouteTable
+from retrysafe.web.status import StatusToken
+from retrysafe.web.traffic import Quota, Quotas, RouteDurations, SlidingWindowSum, Waiters
+from retrysafe.web.view import HeaderView, view_from_environ, view_from_scope
 from tests.web.unit.harness import Counting, World, call, scope_of, who
 
 # Routes -------------------------------------------------------------------------------------------
 
 
-def routes(listed: dict[str, Any]) -> Routes:
-    return Routes(Policy(), listed, METHODS, None)
+def routes(listed: dict[str, Any]) -> RouteTable:
+    return RouteTable(Policy(), listed, METHODS, None)
 
 
 def test_a_route_is_found_by_method_and_path() -> None:
@@ -87,7 +87,7 @@ def test_a_route_takes_a_policy_a_route_or_none() -> None:
 
 @pytest.mark.parametrize("problem", problems.ALL, ids=lambda one: one.anchor)
 def test_s31_every_problem_says_what_to_do_and_nothing_else(problem: problems.Problem) -> None:
-    told = problems.respond(problem, Codes(), retry_after=3)
+    told = problems.build_problem_response(problem, Codes(), retry_after=3)
     body, headers = json.loads(told.body), dict(told.headers)
     assert list(body) == ["type", "title", "status", "detail", "retry_same_key", "safe_new_key"]
     assert body["type"] == f"urn:retrysafe:problem:{problem.anchor}"
@@ -127,15 +127,15 @@ def test_s9_what_is_kept_and_what_is_not() -> None:
         "Set-Cookie", "DATE", "server", "Connection", "transfer-encoding", "content-length", "X-RateLimit-Limit",
         "RateLimit-Policy", "x-request-id", "traceparent", "Proxy-Authenticate", "WWW-Authenticate", "x-b3-traceid",
     ]  # fmt: skip
-    names = [name for name, _ in Dropped(DROPPED).keep([(name, "v") for name in kept + dropped])]
+    names = [name for name, _ in DroppedHeaders(DROPPED).filter_headers([(name, "v") for name in kept + dropped])]
     assert names == kept
 
 
 def test_the_list_is_configurable() -> None:
-    assert "x-mine" in Dropped(["X-Mine", "x-tmp-*"])
-    assert "X-Tmp-1" in Dropped(["X-Mine", "x-tmp-*"])
+    assert "x-mine" in DroppedHeaders(["X-Mine", "x-tmp-*"])
+    assert "X-Tmp-1" in DroppedHeaders(["X-Mine", "x-tmp-*"])
     with pytest.raises(UsageError, match="dropped"):
-        Dropped(["a b"])
+        DroppedHeaders(["a b"])
 
 
 def test_views_are_alike_in_both_colours() -> None:
@@ -145,7 +145,7 @@ def test_views_are_alike_in_both_colours() -> None:
     }  # fmt: skip
     headers = [(b"content-type", b"text/plain"), (b"x-a", b"1")]
     scope = scope_of(path="/api/café", query_string=b"a=1") | {"headers": headers}
-    one, two = of_environ(environ), of_scope(scope)
+    one, two = view_from_environ(environ), view_from_scope(scope)
     assert (one.method, one.path, one.query, one.client) == (two.method, two.path, two.query, two.client)
     assert dict(one.headers) == dict(two.headers)
     assert one.headers["Content-Type"] == "text/plain"
@@ -174,21 +174,21 @@ def test_s5_uuids_are_recognised_by_their_spelling() -> None:
 
 def test_a_key_survives_being_quoted() -> None:
     for key in ("plain", 'with"quote', "back\\slash"):
-        assert read_key([quoted(key)], KeyRule()) == key
+        assert read_key([quote_key(key)], KeyRule()) == key
 
 
 # Load ---------------------------------------------------------------------------------------------
 
 
 def test_retry_after_follows_what_was_seen_and_stays_within_the_lease() -> None:
-    durations = Durations()
+    durations = RouteDurations()
     assert durations.retry_after("r", 60) == 1
-    durations.saw("r", 10)
+    durations.observe("r", 10)
     assert durations.retry_after("r", 60) == 10
     for _ in range(50):
-        durations.saw("r", 0.1)
+        durations.observe("r", 0.1)
     assert durations.retry_after("r", 60) == 1
-    durations.saw("s", 1000)
+    durations.observe("s", 1000)
     assert durations.retry_after("s", 60) == 60
 
 
@@ -200,30 +200,30 @@ def test_waiters_are_counted() -> None:
 
 
 def test_a_sliding_sum_forgets() -> None:
-    sum_ = Sliding()
+    sum_ = SlidingWindowSum()
     sum_.add(10, at=0, window=100)
-    assert sum_.sum(at=99, window=100) == 10
-    assert sum_.sum(at=100, window=100) == 10
-    assert sum_.sum(at=150, window=100) == 5
-    assert sum_.sum(at=400, window=100) == 0
-    assert Sliding().sum(at=1, window=math.inf) == 0
+    assert sum_.total_at(at=99, window=100) == 10
+    assert sum_.total_at(at=100, window=100) == 10
+    assert sum_.total_at(at=150, window=100) == 5
+    assert sum_.total_at(at=400, window=100) == 0
+    assert SlidingWindowSum().total_at(at=1, window=math.inf) == 0
 
 
 def test_s7_quotas_are_for_each_scope() -> None:
     now = [0.0]
     quotas = Quotas(Quota(bytes=100), clock=lambda: now[0])
-    quotas.began("a", True, 60)
-    quotas.ended("a", 100, 60)
-    assert quotas.exceeded("a", 60)
-    assert not quotas.exceeded("b", 60)
+    quotas.record_start("a", True, 60)
+    quotas.record_end("a", 100, 60)
+    assert quotas.is_exceeded("a", 60)
+    assert not quotas.is_exceeded("b", 60)
     now[0] = 200.0
-    assert not quotas.exceeded("a", 60)
+    assert not quotas.is_exceeded("a", 60)
     with pytest.raises(UsageError, match="live"):
         Quota(live=0)
 
 
 def test_the_census_is_bounded_and_knows_nobody_by_name() -> None:
-    census = Census()
+    census = KeyUsageStats()
     for number in range(MAX_CLIENTS + 50):
         census.count("POST /a", f"client-{number}", "keyed")
     table = census.table()
@@ -257,10 +257,10 @@ async def test_the_census_tells_who_sends_keys() -> None:
 
 
 def test_a_status_token_comes_back_and_nothing_else_does() -> None:
-    token = Token(bytes(range(32)), bytes(16))
-    assert Token.parse(str(token)) == token
+    token = StatusToken(bytes(range(32)), bytes(16))
+    assert StatusToken.parse(str(token)) == token
     for bad in ("", "x", "é", str(token)[:-4], str(token) + "AAAA", str(token)[:-1] + "!"):
-        assert Token.parse(bad) is None
+        assert StatusToken.parse(bad) is None
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrysafe.core.fingerprint import of_request
+from retrysafe.core.fingerprint import fingerprint_http
 from retrysafe.core.records import Fingerprint
 from retrysafe.web import asgi, wsgi
-from retrysafe.web.fingerprints import of_http
-from retrysafe.web.paths import MAX_TARGET, named, normal, spelled, target_of
+from retrysafe.web.fingerprints import fingerprint_request
+from retrysafe.web.paths import MAX_TARGET_CHARS, normalize_path, normalize_raw_path, sanitize_target, target_of
 from retrysafe.web.routes import Route
-from retrysafe.web.view import RequestView, of_environ, of_scope
+from retrysafe.web.view import RequestView, view_from_environ, view_from_scope
 from tests.web.unit.harness import Counting, World, WsgiCall, call, scope_of, who
 
 JSON = "application/json"
@@ -42,17 +42,17 @@ ROUTE = Route(policy=None)  # type: ignore[arg-type]  # only its fingerprint is 
     ],
 )
 def test_one_spelling_for_each_path(raw: bytes, normalised: str) -> None:
-    assert normal(raw) == normalised
-    assert normal(normalised.encode()) == normalised, "what is normal stays as it is"
+    assert normalize_raw_path(raw) == normalised
+    assert normalize_raw_path(normalised.encode()) == normalised, "what is normal stays as it is"
 
 
 @given(st.text())
 def test_a_path_of_text_has_one_spelling_however_it_was_sent(text: str) -> None:
     text = "/" + text.encode("utf-8", "replace").decode()
-    assert normal(quote(text).encode()) == spelled(text)
-    assert unquote(spelled(text)) == text
-    assert spelled(text).isascii()
-    assert spelled(text).isprintable()
+    assert normalize_raw_path(quote(text).encode()) == normalize_path(text)
+    assert unquote(normalize_path(text)) == text
+    assert normalize_path(text).isascii()
+    assert normalize_path(text).isprintable()
 
 
 # Fingerprints ------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ def on_asgi(raw: bytes, content_type: str = JSON, **more: Any) -> RequestView:
     """As uvicorn and Hypercorn make it."""
     headers = [(b"content-type", content_type.encode())]
     path = unquote(raw.decode("ascii"))
-    return of_scope({**scope_of(path=path), "raw_path": raw, "headers": headers, **more})
+    return view_from_scope({**scope_of(path=path), "raw_path": raw, "headers": headers, **more})
 
 
 def on_wsgi(raw: bytes, content_type: str = JSON, **more: Any) -> RequestView:
@@ -78,11 +78,11 @@ def on_wsgi(raw: bytes, content_type: str = JSON, **more: Any) -> RequestView:
         "RAW_URI": raw.decode("latin-1") + "?x=1",
         **more,
     }
-    return of_environ({name: value for name, value in environ.items() if value is not None})
+    return view_from_environ({name: value for name, value in environ.items() if value is not None})
 
 
 def prints(view: RequestView, body: bytes = b"{}") -> Fingerprint:
-    return of_http(view, ROUTE, [body])
+    return fingerprint_request(view, ROUTE, [body])
 
 
 MADE = pytest.mark.parametrize("made", [on_asgi, on_wsgi])
@@ -118,7 +118,7 @@ def test_a_wsgi_server_that_replaces_bytes_is_asked_for_the_address() -> None:
 @pytest.mark.parametrize("raw", [b"/a/b", b"/caf%C3%A9", b"/a%3Ab", b"/%7Eme", b"/a%252Fb", b"/%EF%BF%BD", b"/a%00%0A"])
 def test_where_the_old_rule_was_right_its_form_is_kept(made: Any, raw: bytes) -> None:
     """Two releases run side by side on one store: what both mean is written as both write it."""
-    old = of_request("POST", unquote(raw.decode()), "", JSON, [b"{}"])
+    old = fingerprint_http("POST", unquote(raw.decode()), "", JSON, [b"{}"])
     assert prints(made(raw)) == old
 
 
@@ -144,7 +144,7 @@ def test_asgi_and_wsgi_agree() -> None:
     ids=["rewritten", "not told", "rewritten environ", "absolute", "absolute without path"],
 )
 def test_a_raw_path_that_is_not_of_this_path_is_not_used(view: RequestView) -> None:
-    assert prints(view) == of_request("POST", "/a/b", "", JSON, [b"{}"])
+    assert prints(view) == fingerprint_http("POST", "/a/b", "", JSON, [b"{}"])
 
 
 @pytest.mark.parametrize("uri", ["http://host/a%2Fb?x", "/a%2Fb#f", "/a%2Fb"])
@@ -162,7 +162,7 @@ def test_a_mount_is_part_of_the_path_and_servers_differ_about_the_raw_one() -> N
 
 def test_a_fingerprint_of_the_routes_own_compares_the_exact_path_too() -> None:
     route = Route(policy=None, fingerprint=lambda view, body: b"same")  # type: ignore[arg-type]
-    plain, encoded = (of_http(on_asgi(raw), route, [b""]) for raw in (b"/a/b", b"/a%2Fb"))
+    plain, encoded = (fingerprint_request(on_asgi(raw), route, [b""]) for raw in (b"/a/b", b"/a%2Fb"))
     assert plain != encoded
 
 
@@ -183,7 +183,7 @@ def test_two_boundaries_are_hashed_as_they_came() -> None:
     "content_type", ["multipart/form-data; boundary=a", "application/json; boundary=a; boundary=b"]
 )
 def test_what_has_one_boundary_or_needs_none_is_as_before(content_type: str) -> None:
-    old = of_request("POST", "/pay", "", content_type, [PARTS])
+    old = fingerprint_http("POST", "/pay", "", content_type, [PARTS])
     assert prints(on_asgi(b"/pay", content_type), PARTS) == old
 
 
@@ -242,16 +242,16 @@ def test_a_warning_about_a_path_stays_one_line(caplog: pytest.LogCaptureFixture)
 def test_a_target_is_bounded_and_never_ends_within_an_escape(length: int) -> None:
     for shift in range(4):
         target = target_of("POST", "/" + "x" * shift + "é" * length)
-        assert len(target) <= MAX_TARGET
+        assert len(target) <= MAX_TARGET_CHARS
         assert "%" not in target[-2:]
-        assert len(target) > min(MAX_TARGET - 3, length * 6)
+        assert len(target) > min(MAX_TARGET_CHARS - 3, length * 6)
 
 
 def test_a_target_that_an_adapter_names_is_made_safe_as_well() -> None:
-    assert named("POST /orders/{id}") == "POST /orders/{id}"
-    assert named("POST /größe/<id>") == "POST /größe/<id>", "a developer's own text"
-    assert named("POST /a\nb\x00\u2028\ud800") == "POST /a%0Ab%00%E2%80%A8%ED%A0%80"
-    assert len(named("x" * 5_000)) == MAX_TARGET
+    assert sanitize_target("POST /orders/{id}") == "POST /orders/{id}"
+    assert sanitize_target("POST /größe/<id>") == "POST /größe/<id>", "a developer's own text"
+    assert sanitize_target("POST /a\nb\x00\u2028\ud800") == "POST /a%0Ab%00%E2%80%A8%ED%A0%80"
+    assert len(sanitize_target("x" * 5_000)) == MAX_TARGET_CHARS
 
 
 async def test_a_claim_with_a_target_of_the_clients_text_is_named_safely() -> None:

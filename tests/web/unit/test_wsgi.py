@@ -14,9 +14,9 @@ from retrysafe.core.ops import Claim, Complete
 from retrysafe.core.states import State
 from retrysafe.errors import UsageError
 from retrysafe.testing.faults import Fault
-from retrysafe.web.current import current_exchange
 from retrysafe.web.exchange import EXCHANGE
-from retrysafe.web.shortcut import Shortcut
+from retrysafe.web.exchange_context import current_exchange
+from retrysafe.web.response_ready import ResponseReady
 from retrysafe.web.wsgi import IdempotencyMiddleware
 from tests.web.unit.harness import Strict, World, WsgiCall, who
 
@@ -255,7 +255,7 @@ def test_what_the_application_makes_of_a_shortcut_is_discarded() -> None:
     def app(environ: Any, start_response: Any) -> Any:
         try:
             environ[EXCHANGE].claim("alice")
-        except Shortcut:
+        except ResponseReady:
             start_response("418 I'm a teapot", [])(b"my own")
             return [b"page"]
         start_response("201 Created", [])

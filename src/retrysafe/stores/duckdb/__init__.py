@@ -8,7 +8,7 @@ from retrysafe.errors import MissingDriver
 from retrysafe.stores.base import AsyncStore, Store
 from retrysafe.stores.duckdb.dialect import CAPABILITIES, DIALECT, parse_url
 from retrysafe.stores.sql import migrations
-from retrysafe.stores.sql.names import Names
+from retrysafe.stores.sql.names import TableNames
 
 if TYPE_CHECKING:
     from retrysafe.stores.diagnosis import Diagnosis
@@ -37,11 +37,11 @@ class DuckdbBackend:
             raise MissingDriver("DuckDB", error.name or "duckdb", "duckdb") from error
         return AsyncDuckdbStore(DuckdbFile.from_url(url))
 
-    def names(self, url: str) -> Names:
+    def names(self, url: str) -> TableNames:
         return parse_url(url).names
 
     def schema(self, url: str) -> str:
-        return migrations.script(DIALECT, parse_url(url).names)
+        return migrations.build_script(DIALECT, parse_url(url).names)
 
     def diagnose(self, url: str) -> Diagnosis:
         try:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from retrysafe.stores.duckdb.file import Connection, DuckdbFile
 from retrysafe.stores.duckdb.sync import DuckdbStore
-from retrysafe.stores.threaded import Threaded
+from retrysafe.stores.threaded import ThreadedStore
 
 
-class AsyncDuckdbStore(Threaded):
+class AsyncDuckdbStore(ThreadedStore):
     """One thread per store. A caller that is cancelled leaves its operation to finish by itself."""
 
-    mixes = True
+    mixed_batches = True
     """Operations of several kinds go together as well as those of one."""
 
     def __init__(self, file: DuckdbFile | str | Path | Connection) -> None:

@@ -9,27 +9,27 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from retrysafe.core.moves import Grant, grantable
+from retrysafe.core.moves import Grant, decide_grant
 from retrysafe.core.ops import Claim, ClaimReply, Op
 from retrysafe.stores.base import Plan
 from retrysafe.stores.sql import rows
 from retrysafe.stores.sql.dialect import Statement
 
-FEW = 2
+MIN_CLAIMS = 2
 
 
-def glance(text: str, ops: Sequence[Op[Any]]) -> Plan[Statement, list[ClaimReply | None]]:
+def plan_read_claims(text: str, ops: Sequence[Op[Any]]) -> Plan[Statement, list[ClaimReply | None]]:
     """A reply for each claim that only has to be read; None for all others. Asked before
     anything is begun, and once more inside the transaction, in turn: what is read then stays as it is."""
     replies: list[ClaimReply | None] = [None] * len(ops)
     claims = {op.id: (place, op) for place, op in enumerate(ops) if isinstance(op, Claim)}
-    if len(claims) < FEW:
+    if len(claims) < MIN_CLAIMS:
         return replies
     for row in (yield Statement(text, {"ids": list(claims)}, writes=False)):
-        record = rows.read(row)
+        record = rows.read_record(row)
         place, op = claims[record.id]
         moment = time.time_ns() // 1000 if op.now is None else op.now
-        grant = grantable(record, op, moment)
+        grant = decide_grant(record, op, moment)
         if grant is None or grant is Grant.OWN:
             replies[place] = ClaimReply(grant is Grant.OWN, record, moment)
     return replies

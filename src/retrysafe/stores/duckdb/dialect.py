@@ -12,7 +12,7 @@ from retrysafe.core.urls import safe_url
 from retrysafe.errors import StoreURLError
 from retrysafe.stores.base import Capabilities
 from retrysafe.stores.sql.dialect import Dialect
-from retrysafe.stores.sql.names import DEFAULT, Names, names, split_options
+from retrysafe.stores.sql.names import DEFAULT_PREFIX, TableNames, build_names, split_options
 
 CAPABILITIES = Capabilities(
     name="duckdb", durable=True, shared=False, transactions=True, clock="host", outbox=True, lists_by_id=True
@@ -35,12 +35,12 @@ _OPTIONS = frozenset({"table"})
 _PARAMETER = re.compile(r"\$([a-z_]+)")
 
 
-class Location(NamedTuple):
+class DuckdbLocation(NamedTuple):
     path: str
-    names: Names
+    names: TableNames
 
 
-def parse_url(url: str) -> Location:
+def parse_url(url: str) -> DuckdbLocation:
     """`duckdb:///app.duckdb` (relative), `duckdb:////var/lib/app.duckdb` (absolute), `?table=` prefix."""
     plain, options = split_options(url, _OPTIONS)
     host, slash, path = plain.partition("://")[2].partition("/")
@@ -55,14 +55,14 @@ def parse_url(url: str) -> Location:
         raise StoreURLError(
             f"{safe_url(url)!r}: a database in memory is lost with its process; use memory:// or a file"
         )
-    return Location(path, names(options.get("table", DEFAULT)))
+    return DuckdbLocation(path, build_names(options.get("table", DEFAULT_PREFIX)))
 
 
 @lru_cache(maxsize=512)
-def parameters(sql: str) -> frozenset[str]:
+def find_parameters(sql: str) -> frozenset[str]:
     """The values a statement takes: DuckDB refuses to be given more than that."""
     return frozenset(_PARAMETER.findall(sql))
 
 
-def bound(sql: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: values[name] for name in parameters(sql)}
+def bind_values(sql: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: values[name] for name in find_parameters(sql)}

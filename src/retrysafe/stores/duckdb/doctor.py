@@ -10,17 +10,17 @@ import duckdb
 
 from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good
-from retrysafe.stores.duckdb.dialect import Location
-from retrysafe.stores.duckdb.errors import unopened
-from retrysafe.stores.filesystems import filesystem, judge_place
+from retrysafe.stores.duckdb.dialect import DuckdbLocation
+from retrysafe.stores.duckdb.errors import open_error
+from retrysafe.stores.filesystems import check_filesystem, read_filesystem_kind
 
-OLDEST = (2, 0)
+OLDEST_VERSION = (2, 0)
 """What the suite runs."""
 
 Settings = Mapping[str, Any]
 
 
-def diagnose(at: Location) -> Diagnosis:
+def diagnose(at: DuckdbLocation) -> Diagnosis:
     """In the process that has the file open this reads that very database's settings; elsewhere it is refused, as
     everybody is."""
     if not Path(at.path).exists():
@@ -28,17 +28,20 @@ def diagnose(at: Location) -> Diagnosis:
     try:
         connection = duckdb.connect(at.path)
     except duckdb.Error as error:
-        raise unopened(error, at.path) from error
+        raise open_error(error, at.path) from error
     try:
-        found = read(connection, f"{at.names.bare}_keys")
+        found = read_settings(connection, f"{at.names.bare}_keys")
     except duckdb.Error as error:
         raise StoreUnavailable(f"{at.path} cannot be read: {error}") from error
     finally:
         connection.close()
-    return Diagnosis(f"DuckDB {found['version']}", tuple(judge({**found, "filesystem": filesystem(Path(at.path))})))
+    return Diagnosis(
+        f"DuckDB {found['version']}",
+        tuple(check_settings({**found, "filesystem": read_filesystem_kind(Path(at.path))})),
+    )
 
 
-def read(connection: duckdb.DuckDBPyConnection, table: str) -> Settings:
+def read_settings(connection: duckdb.DuckDBPyConnection, table: str) -> Settings:
     settings = dict(
         connection.execute(
             "SELECT name, value FROM duckdb_settings() WHERE name IN ('fsync_mode', 'checkpoint_threshold')"
@@ -48,27 +51,27 @@ def read(connection: duckdb.DuckDBPyConnection, table: str) -> Settings:
     return {**settings, "version": duckdb.__version__, "table": bool(there and there[0])}
 
 
-def judge(settings: Settings) -> Iterator[Finding]:
-    yield _version(str(settings["version"]))
+def check_settings(settings: Settings) -> Iterator[Finding]:
+    yield _check_version(str(settings["version"]))
     yield good("processes", "one", "whoever comes second is refused, so nobody races from elsewhere", invariant="I1")
-    yield _fsync(settings.get("fsync_mode"))
+    yield _check_fsync(settings.get("fsync_mode"))
     threshold = settings.get("checkpoint_threshold", "?")
     yield good("checkpoint_threshold", threshold, "the log is replayed when the file is opened after a crash")
     if not settings["table"]:
         why, fix = "nothing can be claimed yet", "retrysafe migrate URL"
         yield bad("table", "missing", "best-effort", why, fix, invariant="I1")
-    yield judge_place(settings["filesystem"], "two processes may have the file")
+    yield check_filesystem(settings["filesystem"], "two processes may have the file")
 
 
-def _version(version: str) -> Finding:
+def _check_version(version: str) -> Finding:
     parts = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if parts >= OLDEST:
+    if parts >= OLDEST_VERSION:
         return good("version", version, "the suite runs 2.0", invariant="I1")
     why = "nothing is known of it: the suite runs 2.0"
     return bad("version", version, "best-effort", why, "pip install -U duckdb", invariant="I1")
 
 
-def _fsync(mode: str | None) -> Finding:
+def _check_fsync(mode: str | None) -> Finding:
     if mode is None:
         return good("fsync_mode", "not a setting of this version", "every commit is flushed before it is acknowledged")
     if str(mode).upper() != "NONE":

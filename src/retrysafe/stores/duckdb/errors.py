@@ -6,10 +6,10 @@ import re
 
 from retrysafe.errors import SchemaMissing, StoreError, StoreUnavailable, StoreUnclear
 
-_MODULES = frozenset({"duckdb", "_duckdb"})
-_LOCKED = re.compile(r"Could not set lock on file.*?(?:\(PID (\d+)\)|$)", re.DOTALL)
+_DRIVER_MODULES = frozenset({"duckdb", "_duckdb"})
+_LOCKED_MESSAGE = re.compile(r"Could not set lock on file.*?(?:\(PID (\d+)\)|$)", re.DOTALL)
 
-SEVERAL = (
+ONE_PROCESS_HINT = (
     "DuckDB lets one process use a file. Close it there, or keep the records in a store made for several "
     "processes: sqlite:///app.db on one machine, postgresql:// or mysql:// on many"
 )
@@ -20,56 +20,60 @@ class Conflict(Exception):
     happened, and the same thing may work now."""
 
 
-def kind_of(error: BaseException) -> str | None:
+def error_kind(error: BaseException) -> str | None:
     """The name of DuckDB's class of errors; None for anybody else's."""
     found = type(error)
-    return found.__name__ if found.__module__.partition(".")[0] in _MODULES else None
+    return found.__name__ if found.__module__.partition(".")[0] in _DRIVER_MODULES else None
 
 
-def conflicted(error: BaseException) -> bool:
+def is_conflict(error: BaseException) -> bool:
     """Whether the database undid it because of others. The rest of this class is misuse (nested, already aborted)."""
     text = str(error)
-    return kind_of(error) == "TransactionException" and ("Conflict on" in text or "write-write" in text or _taken(text))
+    return error_kind(error) == "TransactionException" and (
+        "Conflict on" in text or "write-write" in text or _is_failed_commit(text)
+    )
 
 
-def duplicate(error: BaseException) -> bool:
+def is_duplicate(error: BaseException) -> bool:
     """The id is in the index, but its row is not to be seen: it was committed after this transaction began. ON
     CONFLICT has no answer to that."""
-    return kind_of(error) == "ConstraintException" and "Duplicate key" in str(error)
+    return error_kind(error) == "ConstraintException" and "Duplicate key" in str(error)
 
 
-def _taken(text: str) -> bool:
+def _is_failed_commit(text: str) -> bool:
     return "Failed to commit" in text and "constraint violation" in text
 
 
-def meaning(error: Exception, path: str) -> Exception:
+def translate_error(error: Exception, path: str) -> Exception:
     """The error as one of ours; Conflict stays inside the store."""
-    kind = kind_of(error)
+    kind = error_kind(error)
     if kind is None:
-        return _unstorable(error, path) if isinstance(error, UnicodeError) else error
-    if conflicted(error) or duplicate(error):
-        return Conflict(_line(error))
+        return _unstorable_value_error(error, path) if isinstance(error, UnicodeError) else error
+    if is_conflict(error) or is_duplicate(error):
+        return Conflict(_first_line(error))
     if kind in ("FatalException", "InternalException"):
-        return StoreUnclear(f"{path}: DuckDB gave up ({_line(error)}); it is opened again when it is used next")
+        return StoreUnclear(f"{path}: DuckDB gave up ({_first_line(error)}); it is opened again when it is used next")
     if kind in ("IOException", "HTTPException"):
-        return StoreUnclear(f"{path}: the disk failed ({_line(error)}); look at the file system")
+        return StoreUnclear(f"{path}: the disk failed ({_first_line(error)}); look at the file system")
     if kind == "CatalogException":
-        return SchemaMissing(f"{path} has no retrysafe tables ({_line(error)})", f"duckdb:///{path}")
+        return SchemaMissing(f"{path} has no retrysafe tables ({_first_line(error)})", f"duckdb:///{path}")
     if kind == "ConnectionException":
-        return StoreUnavailable(f"{path}: {_line(error)}; open a new store")
+        return StoreUnavailable(f"{path}: {_first_line(error)}; open a new store")
     if kind == "OutOfMemoryException":
-        return StoreUnavailable(f"{path}: DuckDB has no memory left ({_line(error)}); raise memory_limit, or retry")
+        return StoreUnavailable(
+            f"{path}: DuckDB has no memory left ({_first_line(error)}); raise memory_limit, or retry"
+        )
     if "surrogate" in str(error):
-        return _unstorable(error, path)
-    return StoreError(f"{path}: {kind}: {_line(error)}")
+        return _unstorable_value_error(error, path)
+    return StoreError(f"{path}: {kind}: {_first_line(error)}")
 
 
-def unopened(error: Exception, path: str) -> StoreUnavailable:
+def open_error(error: Exception, path: str) -> StoreUnavailable:
     """The file cannot be opened, so nothing can have happened."""
-    locked = _LOCKED.search(str(error))
+    locked = _LOCKED_MESSAGE.search(str(error))
     if locked is not None:
         who = f"process {locked.group(1)}" if locked.group(1) else "another process"
-        return StoreUnavailable(f"{path}: is open in {who}. {SEVERAL}")
+        return StoreUnavailable(f"{path}: is open in {who}. {ONE_PROCESS_HINT}")
     if "different configuration" in str(error):
         return StoreUnavailable(
             f"{path}: is open in this process with settings of its own, and DuckDB wants the same everywhere; "
@@ -78,28 +82,28 @@ def unopened(error: Exception, path: str) -> StoreUnavailable:
     if "not a valid DuckDB database" in str(error):
         return StoreUnavailable(f"{path}: is not a DuckDB database; point the URL at another file")
     return StoreUnavailable(
-        f"{path}: cannot be opened ({_line(error)}); check that it is a file, and writable with its folder"
+        f"{path}: cannot be opened ({_first_line(error)}); check that it is a file, and writable with its folder"
     )
 
 
-def forked(path: str) -> StoreUnavailable:
+def forked_error(path: str) -> StoreUnavailable:
     return StoreUnavailable(
-        f"{path}: was open when this process was forked from the one that has it. {SEVERAL}; or open it only after "
-        "the fork, in one of the processes"
+        f"{path}: was open when this process was forked from the one that has it. {ONE_PROCESS_HINT}; or open it only "
+        "after the fork, in one of the processes"
     )
 
 
-def undone_too_often(path: str, seconds: float) -> StoreUnavailable:
+def lock_timeout_error(path: str, seconds: float) -> StoreUnavailable:
     return StoreUnavailable(
         f"{path}: an open transaction has changed the same record and did not end within {seconds:g} s; nothing was "
         "done: end that transaction, and send the operation again"
     )
 
 
-def _unstorable(error: Exception, path: str) -> StoreError:
-    return StoreError(f"{path}: a value of this operation cannot be stored: {_line(error)}; nothing was done")
+def _unstorable_value_error(error: Exception, path: str) -> StoreError:
+    return StoreError(f"{path}: a value of this operation cannot be stored: {_first_line(error)}; nothing was done")
 
 
-def _line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__

@@ -27,35 +27,35 @@ from retrysafe.core.ops import Op
 from retrysafe.errors import RetrySafeError, SchemaMissing, StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import BatchRefused, Plan, follow
 from retrysafe.stores.duckdb import forks
-from retrysafe.stores.duckdb.batches import glance
-from retrysafe.stores.duckdb.dialect import DIALECT, bound, parse_url
-from retrysafe.stores.duckdb.errors import Conflict, forked, meaning, undone_too_often, unopened
+from retrysafe.stores.duckdb.batches import plan_read_claims
+from retrysafe.stores.duckdb.dialect import DIALECT, bind_values, parse_url
+from retrysafe.stores.duckdb.errors import Conflict, forked_error, lock_timeout_error, open_error, translate_error
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.dialect import Statement
-from retrysafe.stores.sql.names import DEFAULT, names
-from retrysafe.stores.sql.plans import Held, Plans, by_id
+from retrysafe.stores.sql.names import DEFAULT_PREFIX, build_names
+from retrysafe.stores.sql.plans import LockNotAvailable, SqlPlans, sort_by_id
 
 R = TypeVar("R")
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 Rows = list[Any]
 
-PATIENCE = 1.0
+LOCK_TIMEOUT_SECONDS = 1.0
 """Seconds a write is tried again while somebody's open transaction has the same record."""
-PAUSE = (0.001, 0.01)
+RETRY_PAUSE_SECONDS = (0.001, 0.01)
 """Seconds between two tries, drawn at random."""
 
 
 class DuckdbFile:
     """The file and its connections. Both colours stand on it; several of these on one file share its turns."""
 
-    def __init__(self, at: str | Path | Connection, *, table: str = DEFAULT) -> None:
+    def __init__(self, at: str | Path | Connection, *, table: str = DEFAULT_PREFIX) -> None:
         """`at` is a path, or a connection of yours, which stays yours to close."""
-        self._yours = None if isinstance(at, str | Path) else at
-        self.path = str(at) if isinstance(at, str | Path) else where(at)
-        self._whole = os.path.realpath(self.path)
-        self.names = names(table)
-        self.plans = Plans(DIALECT, self.names)
-        self._turn = forks.turn(self._whole)
+        self._user_connection = None if isinstance(at, str | Path) else at
+        self.path = str(at) if isinstance(at, str | Path) else database_path(at)
+        self._real_path = os.path.realpath(self.path)
+        self.names = build_names(table)
+        self.plans = SqlPlans(DIALECT, self.names)
+        self._write_lock = forks.get_write_lock(self._real_path)
         self._opening = threading.Lock()
         self._root: Connection | None = None
         self._writer: Connection | None = None
@@ -71,77 +71,77 @@ class DuckdbFile:
         """Run one operation; each of its statements is a transaction of its own."""
         self.prepare()
         try:
-            return follow(self.plans.of(op), self.send)
-        except Held as held:
-            raise undone_too_often(self.path, PATIENCE) from held
+            return follow(self.plans.plan_operation(op), self.send)
+        except LockNotAvailable as held:
+            raise lock_timeout_error(self.path, LOCK_TIMEOUT_SECONDS) from held
 
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         """Run operations in one transaction: one commit for all, or none happened."""
         self.prepare()
-        only_read: list[Any] = follow(glance(self.plans.texts["lookup_many"], ops), self._reading)
+        only_read: list[Any] = follow(plan_read_claims(self.plans.texts["lookup_many"], ops), self._read_statement)
         if None not in only_read:
             return only_read
         try:
-            return self._writing(lambda connection: self._together(connection, ops))
-        except Held as held:
+            return self._write_with_retries(lambda connection: self._execute_in_transaction(connection, ops))
+        except LockNotAvailable as held:
             raise BatchRefused(
                 "a key of this batch is held by an open transaction; send the operations one by one"
             ) from held
 
-    def _together(self, connection: Connection, ops: Sequence[Op[Any]]) -> list[Any]:
-        def each() -> list[Any]:
-            send = partial(run, connection)
-            replies: list[Any] = follow(glance(self.plans.texts["lookup_many"], ops), send)
-            for place, op in by_id(ops):
+    def _execute_in_transaction(self, connection: Connection, ops: Sequence[Op[Any]]) -> list[Any]:
+        def execute_each() -> list[Any]:
+            send = partial(run_statement, connection)
+            replies: list[Any] = follow(plan_read_claims(self.plans.texts["lookup_many"], ops), send)
+            for place, op in sort_by_id(ops):
                 if replies[place] is None:
-                    replies[place] = follow(self.plans.unread(op), send)
+                    replies[place] = follow(self.plans.plan_without_read(op), send)
             return replies
 
-        return in_transaction(connection, each)
+        return in_transaction(connection, execute_each)
 
     def send(self, statement: Statement) -> Rows:
         if statement.writes:
-            return self._writing(lambda connection: run(connection, statement))
-        return self._reading(statement)
+            return self._write_with_retries(lambda connection: run_statement(connection, statement))
+        return self._read_statement(statement)
 
-    def _reading(self, statement: Statement) -> Rows:
+    def _read_statement(self, statement: Statement) -> Rows:
         """On a connection of its own: readers and the writer do not wait for each other."""
         try:
             reader = self._readers.pop()  # without asking first: another thread may take the last one in between
         except IndexError:
             reader = self._open().cursor()
         try:
-            rows = run(reader, statement)
+            rows = run_statement(reader, statement)
         except Exception as error:
-            raise self._read(error) from error
+            raise self._translate_error(error) from error
         self._readers.append(reader)
         return rows
 
-    def _writing(self, work: Callable[[Connection], R]) -> R:
+    def _write_with_retries(self, work: Callable[[Connection], R]) -> R:
         """In turn; again, while somebody else's transaction is in the way."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
         while True:
             try:
-                return self._once(work)
+                return self._run_once(work)
             except Conflict as conflict:
                 if time.monotonic() > deadline:
-                    raise Held(str(conflict)) from conflict
-            time.sleep(random.uniform(*PAUSE))  # with the turn given back: others may be able to go on
+                    raise LockNotAvailable(str(conflict)) from conflict
+            time.sleep(random.uniform(*RETRY_PAUSE_SECONDS))  # with the turn given back: others may be able to go on
 
-    def _once(self, work: Callable[[Connection], R]) -> R:
-        with self._turn:
+    def _run_once(self, work: Callable[[Connection], R]) -> R:
+        with self._write_lock:
             if self._writer is None:
                 self._writer = self._open().cursor()
             try:
                 return work(self._writer)
             except Exception as error:
-                raise self._read(error) from error
+                raise self._translate_error(error) from error
 
-    def _read(self, error: Exception) -> Exception:
+    def _translate_error(self, error: Exception) -> Exception:
         """The error as one of ours. What DuckDB gave up, or what was closed under us, is opened anew next time."""
         if isinstance(error, RetrySafeError | Conflict):
             return error
-        found = meaning(error, self.path)
+        found = translate_error(error, self.path)
         if isinstance(found, StoreUnclear):
             self.close()
         return found
@@ -149,53 +149,53 @@ class DuckdbFile:
     # Opening ----------------------------------------------------------------------------------
 
     def _open(self) -> Connection:
-        if self._yours is not None:
-            return self._yours
+        if self._user_connection is not None:
+            return self._user_connection
         with self._opening:
             if self._root is None:
                 self._root = self._connect()
             return self._root
 
     def _connect(self) -> Connection:
-        if forks.inherited(self._whole):
-            raise forked(self.path)
+        if forks.is_inherited(self._real_path):
+            raise forked_error(self.path)
         make_folder(self.path)
         try:
             connection = duckdb.connect(self.path)
         except duckdb.Error as error:
-            raise unopened(error, self.path) from error
-        forks.opened(self._whole, connection)
+            raise open_error(error, self.path) from error
+        forks.record_open(self._real_path, connection)
         return connection
 
     def prepare(self) -> None:
         """Create the file and its tables at first use: an embedded store needs no separate step."""
-        if not self._ready and not self._up_to_date():
+        if not self._ready and not self._is_up_to_date():
             self.migrate()
         self._ready = True
 
-    def _up_to_date(self) -> bool:
+    def _is_up_to_date(self) -> bool:
         version = f"SELECT value FROM {self.names.meta} WHERE name = 'version'"
         try:
-            found = self._reading(Statement(version, {}, writes=False))
+            found = self._read_statement(Statement(version, {}, writes=False))
         except SchemaMissing:
             return False
-        return bool(found) and int(found[0][0]) >= migrations.latest(DIALECT, self.names)
+        return bool(found) and int(found[0][0]) >= migrations.latest_version(DIALECT, self.names)
 
     def migrate(self) -> list[str]:
         def upgrade(connection: Connection) -> list[str]:
             plan: Plan[Statement, list[str]] = migrations.upgrade(DIALECT, self.names)
-            return in_transaction(connection, lambda: follow(plan, lambda sent: run(connection, sent)))
+            return in_transaction(connection, lambda: follow(plan, lambda sent: run_statement(connection, sent)))
 
         try:
-            applied = self._writing(upgrade)
-        except Held as held:
-            raise undone_too_often(self.path, PATIENCE) from held
+            applied = self._write_with_retries(upgrade)
+        except LockNotAvailable as held:
+            raise lock_timeout_error(self.path, LOCK_TIMEOUT_SECONDS) from held
         self._ready = True
         return applied
 
     def close(self) -> None:
         """The last connection of the process that is closed writes the log into the file."""
-        with self._turn, self._opening:
+        with self._write_lock, self._opening:
             writer, self._writer = self._writer, None
             root, self._root = self._root, None
             self._ready = False
@@ -204,7 +204,7 @@ class DuckdbFile:
             if writer is not None:
                 _close(writer)
             if root is not None:
-                forks.closed(self._whole, root)
+                forks.record_close(self._real_path, root)
                 _close(root)
 
 
@@ -220,14 +220,14 @@ def in_transaction(connection: Connection, work: Callable[[], R]) -> R:
     return done
 
 
-def run(connection: Connection, statement: Statement) -> Rows:
-    values = bound(statement.sql, statement.values)
+def run_statement(connection: Connection, statement: Statement) -> Rows:
+    values = bind_values(statement.sql, statement.values)
     if values.get("now", 0) is None:
         values["now"] = time.time_ns() // 1000
     return connection.execute(statement.sql, values or None).fetchall()
 
 
-def where(connection: Connection) -> str:
+def database_path(connection: Connection) -> str:
     """The file behind a connection."""
     found = (
         connection.cursor()

@@ -16,43 +16,43 @@ import threading
 from collections import Counter
 from typing import Any
 
-_open: Counter[str] = Counter()
+_open_counts: Counter[str] = Counter()
 """How often each file is open in this process."""
 _inherited: set[str] = set()
 """The files that were open when this process was forked."""
 _connections: dict[int, Any] = {}
 """One of each, so that a child can keep it for ever."""
-_turns: dict[str, threading.RLock] = {}
+_write_locks: dict[str, threading.RLock] = {}
 
 
-def turn(path: str) -> threading.RLock:
+def get_write_lock(path: str) -> threading.RLock:
     """Whose turn it is to write to a file, among the threads of this process."""
-    return _turns.setdefault(path, threading.RLock())
+    return _write_locks.setdefault(path, threading.RLock())
 
 
-def opened(path: str, connection: Any) -> None:
-    _open[path] += 1
+def record_open(path: str, connection: Any) -> None:
+    _open_counts[path] += 1
     _connections[id(connection)] = connection
 
 
-def closed(path: str, connection: Any) -> None:
-    _open[path] -= 1
+def record_close(path: str, connection: Any) -> None:
+    _open_counts[path] -= 1
     _connections.pop(id(connection), None)
 
 
-def inherited(path: str) -> bool:
+def is_inherited(path: str) -> bool:
     return path in _inherited
 
 
 def _after_fork() -> None:
     """In the child. As long as a connection is not destroyed, the database behind it is not closed either; one more
     reference than anybody will ever give back sees to that, also when the interpreter ends."""
-    _inherited.update(path for path, count in _open.items() if count > 0)
+    _inherited.update(path for path, count in _open_counts.items() if count > 0)
     for connection in _connections.values():
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
-    _open.clear()
+    _open_counts.clear()
     _connections.clear()
-    _turns.clear()  # one may be held by a thread that is not here
+    _write_locks.clear()  # one may be held by a thread that is not here
 
 
 if hasattr(os, "register_at_fork"):

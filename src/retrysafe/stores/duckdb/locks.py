@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import threading
 
-Name = tuple[str, int]
+LockName = tuple[str, int]
 """The file and the number of the key."""
 
-_held: dict[Name, object] = {}
+_held: dict[LockName, object] = {}
 _guard = threading.Lock()
 
 
-def take(name: Name, owner: object) -> bool:
+def try_lock(name: LockName, owner: object) -> bool:
     """Whether `owner` holds it now. Taking it again is no harm."""
     with _guard:
         return _held.setdefault(name, owner) is owner
 
 
-def give_back(owner: object) -> None:
+def release_locks(owner: object) -> None:
     """All that it holds."""
     with _guard:
         for name in [name for name, holder in _held.items() if holder is owner]:

@@ -17,7 +17,7 @@ class DuckdbStore:
     """Made from a path, or around a connection of yours, which stays yours to close."""
 
     capabilities = CAPABILITIES
-    mixes = True
+    mixed_batches = True
     """Operations of several kinds go together as well as those of one."""
 
     def __init__(self, file: DuckdbFile | str | Path | Connection) -> None:

@@ -37,9 +37,9 @@ class DynamoBackend:
         return AsyncDynamoStore(at)
 
     def schema(self, url: str) -> str:
-        from retrysafe.stores.dynamodb.table import script
+        from retrysafe.stores.dynamodb.table import build_script
 
-        return script(parse_url(url))
+        return build_script(parse_url(url))
 
     def diagnose(self, url: str) -> Diagnosis:
         try:

@@ -12,18 +12,18 @@ from aiobotocore.session import get_session  # type: ignore[import-untyped]
 
 from retrysafe.core.ops import Op
 from retrysafe.stores.base import afollow
-from retrysafe.stores.dynamodb.catalogue import outcome, plan_of
-from retrysafe.stores.dynamodb.errors import begin, meaning, watch
-from retrysafe.stores.dynamodb.plans import Place
-from retrysafe.stores.dynamodb.requests import Pause, Request, Sent
-from retrysafe.stores.dynamodb.sdk import informed
+from retrysafe.stores.dynamodb.dispatch import combine_results, plan_operation
+from retrysafe.stores.dynamodb.errors import begin_trail, record_sendings, translate_error
+from retrysafe.stores.dynamodb.plans import TableRef
+from retrysafe.stores.dynamodb.requests import DynamoPause, DynamoRequest, Sendable
+from retrysafe.stores.dynamodb.sdk import share_service_data
 from retrysafe.stores.dynamodb.table import migrate
-from retrysafe.stores.dynamodb.urls import CAPABILITIES, Location
+from retrysafe.stores.dynamodb.urls import CAPABILITIES, DynamoLocation
 
 R = TypeVar("R")
 T = TypeVar("T")
 
-TOGETHER = 32
+MAX_PARALLEL_REQUESTS = 32
 """Requests of one call that are under way at once."""
 
 
@@ -31,26 +31,26 @@ class AsyncDynamoStore:
     """Made from a URL, or around your own aiobotocore client, which stays yours to close."""
 
     capabilities = CAPABILITIES
-    batches_itself = True
+    native_batching = True
     """There is nothing to gain: DynamoDB has no batch of conditional writes, and a loop sends many at once anyway."""
 
-    def __init__(self, at: Location, client: Any = None) -> None:
+    def __init__(self, at: DynamoLocation, client: Any = None) -> None:
         self._at = at
-        self._place = Place(at.table, at.skew)
+        self._place = TableRef(at.table, at.skew)
         self._client = client
         if client is not None:
-            watch(client)
+            record_sendings(client)
         self._stack = AsyncExitStack()
         self._opening = asyncio.Lock()
 
     async def execute(self, op: Op[R]) -> R:
-        reply: R = await afollow(plan_of(op, self._place), self._send)
+        reply: R = await afollow(plan_operation(op, self._place), self._send)
         return reply
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
-        return outcome(await self._map(self._tried, ops))
+        return combine_results(await self._map(self._execute_or_error, ops))
 
-    async def _tried(self, op: Op[Any]) -> Any:
+    async def _execute_or_error(self, op: Op[Any]) -> Any:
         try:
             return await self.execute(op)
         except Exception as error:
@@ -63,20 +63,20 @@ class AsyncDynamoStore:
         self._client = None
         await self._stack.aclose()
 
-    async def _send(self, request: Sent) -> Any:
+    async def _send(self, request: Sendable) -> Any:
         if isinstance(request, list):
-            return await self._map(self._once, request)
-        if isinstance(request, Pause):
+            return await self._map(self._call, request)
+        if isinstance(request, DynamoPause):
             return await asyncio.sleep(request.seconds)
-        return await self._once(request)
+        return await self._call(request)
 
-    async def _once(self, request: Request) -> Any:
+    async def _call(self, request: DynamoRequest) -> Any:
         client = self._client or await self._open()
-        trail = begin()
+        trail = begin_trail()
         try:
             return await getattr(client, request.call)(**request.arguments)
         except Exception as error:
-            found = meaning(error, trail, self._at.url)
+            found = translate_error(error, trail, self._at.url)
             if not isinstance(found, Exception):
                 return found
             if found is error:
@@ -86,19 +86,19 @@ class AsyncDynamoStore:
     async def _open(self) -> Any:
         async with self._opening:
             if self._client is None:
-                made = informed(get_session()).create_client(
-                    "dynamodb", config=AioConfig(**self._at.config()), **self._at.client_options()
+                made = share_service_data(get_session()).create_client(
+                    "dynamodb", config=AioConfig(**self._at.client_config()), **self._at.client_options()
                 )
                 client = await self._stack.enter_async_context(made)
-                watch(client)
+                record_sendings(client)
                 self._client = client
             return self._client
 
     async def _map(self, work: Callable[[T], Awaitable[R]], todo: Sequence[T]) -> list[R]:
-        gate = asyncio.Semaphore(TOGETHER)
+        gate = asyncio.Semaphore(MAX_PARALLEL_REQUESTS)
 
-        async def one(each: T) -> R:
+        async def run_one(each: T) -> R:
             async with gate:
                 return await work(each)
 
-        return list(await asyncio.gather(*(one(each) for each in todo)))
+        return list(await asyncio.gather(*(run_one(each) for each in todo)))

@@ -11,33 +11,38 @@ from collections.abc import Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from retrysafe.core.times import SECOND
+from retrysafe.core.times import SECOND_MICROS
 from retrysafe.errors import SchemaMissing
 from retrysafe.stores.base import follow
 from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good
-from retrysafe.stores.dynamodb.requests import INDEX, Request
+from retrysafe.stores.dynamodb.requests import INDEX_NAME, DynamoRequest
 from retrysafe.stores.dynamodb.sync import DynamoStore
-from retrysafe.stores.dynamodb.table import TTL, backed_up, lives, misshapen
-from retrysafe.stores.dynamodb.urls import Location
+from retrysafe.stores.dynamodb.table import (
+    TTL_ATTRIBUTE,
+    describe_key_mismatch,
+    read_backups_enabled,
+    read_ttl_attribute,
+)
+from retrysafe.stores.dynamodb.urls import DynamoLocation
 
 Settings = Mapping[str, Any]
 
 
-def diagnose(at: Location) -> Diagnosis:
+def diagnose(at: DynamoLocation) -> Diagnosis:
     store = DynamoStore(at)
     try:
-        found = read(store, at)
+        found = read_settings(store, at)
     finally:
         store.close()
     name = found["server"] or "DynamoDB"
-    return Diagnosis(f"{name} ({at.region}, table {at.table})", tuple(judge(found)))
+    return Diagnosis(f"{name} ({at.region}, table {at.table})", tuple(check_settings(found)))
 
 
-def read(store: DynamoStore, at: Location) -> Settings:
+def read_settings(store: DynamoStore, at: DynamoLocation) -> Settings:
     """Everything the verdict stands on."""
     before = time.time()
     try:
-        reply = store._once(Request("describe_table", {"TableName": at.table}))
+        reply = store._call(DynamoRequest("describe_table", {"TableName": at.table}))
     except SchemaMissing:
         return {"table": None, "at": at, "server": ""}
     after = time.time()
@@ -45,14 +50,14 @@ def read(store: DynamoStore, at: Location) -> Settings:
     return {
         "at": at,
         "table": reply["Table"],
-        "server": emulator(at, headers),
-        "ahead": ahead(headers.get("date"), before, after),
-        "ttl": follow(lives(at), store._send),
-        "backups": follow(backed_up(at), store._send),
+        "server": emulator_name(at, headers),
+        "ahead": clock_skew(headers.get("date"), before, after),
+        "ttl": follow(read_ttl_attribute(at), store._send),
+        "backups": follow(read_backups_enabled(at), store._send),
     }
 
 
-def emulator(at: Location, headers: Mapping[str, str]) -> str:
+def emulator_name(at: DynamoLocation, headers: Mapping[str, str]) -> str:
     """The name of what only looks like DynamoDB; empty for the real one, which is found at Amazon's addresses."""
     if at.endpoint is None or ".amazonaws.com" in at.endpoint:
         return ""
@@ -60,7 +65,7 @@ def emulator(at: Location, headers: Mapping[str, str]) -> str:
     return said if "dyn" in said.lower() else f"{said or 'something'} that speaks DynamoDB"
 
 
-def ahead(date: str | None, before: float, after: float) -> float | None:
+def clock_skew(date: str | None, before: float, after: float) -> float | None:
     """By how many seconds this machine's clock is ahead of the server's, as near as a header in whole seconds tells."""
     if not date:
         return None
@@ -70,40 +75,42 @@ def ahead(date: str | None, before: float, after: float) -> float | None:
     return after - told if after < told else 0.0
 
 
-def judge(found: Settings) -> Iterator[Finding]:
-    at: Location = found["at"]
+def check_settings(found: Settings) -> Iterator[Finding]:
+    at: DynamoLocation = found["at"]
     if found["table"] is None:
         fix = f"retrysafe migrate {at.url}"
         yield bad("table", "missing", "best-effort", "nothing can be claimed", fix, invariant="I1")
         return
-    yield _server(found["server"])
-    yield _table(found["table"], at)
-    yield _replicas(found["table"])
-    yield _time_to_live(found["ttl"], at)
-    yield _clock(found["ahead"], at)
-    yield _backups(found["backups"], at)
+    yield _check_server(found["server"])
+    yield _check_table(found["table"], at)
+    yield _check_replicas(found["table"])
+    yield _check_time_to_live(found["ttl"], at)
+    yield _check_clock(found["ahead"], at)
+    yield _check_backups(found["backups"], at)
 
 
-def _server(name: str) -> Finding:
+def _check_server(name: str) -> Finding:
     if not name:
         return good("durability", "three places", "a write is acknowledged when it is in two of three data centres")
     why = "an emulator is for tests: it promises nothing about a crash"
     return bad("emulator", name, "best-effort", why, "use the real one: leave endpoint= out of the URL")
 
 
-def _table(table: Mapping[str, Any], at: Location) -> Finding:
-    wrong = misshapen(dict(table))
-    index = {each["IndexName"]: each for each in table.get("GlobalSecondaryIndexes", ())}.get(INDEX)
+def _check_table(table: Mapping[str, Any], at: DynamoLocation) -> Finding:
+    wrong = describe_key_mismatch(dict(table))
+    index = {each["IndexName"]: each for each in table.get("GlobalSecondaryIndexes", ())}.get(INDEX_NAME)
     if wrong:
         fix = "choose another table in the URL"
         return bad("table", wrong, "best-effort", "it is not one of ours", fix, invariant="I1")
     if index is None or index.get("IndexStatus", "ACTIVE") != "ACTIVE":
         why = "workers and people see nothing: unfinished work is not found"
-        return bad("table", f"no index {INDEX}", "best-effort", why, f"retrysafe migrate {at.url}", invariant="I13")
+        return bad(
+            "table", f"no index {INDEX_NAME}", "best-effort", why, f"retrysafe migrate {at.url}", invariant="I13"
+        )
     return good("table", table["TableStatus"].lower(), "its keys are as they must be", invariant="I1")
 
 
-def _replicas(table: Mapping[str, Any]) -> Finding:
+def _check_replicas(table: Mapping[str, Any]) -> Finding:
     replicas = [each.get("RegionName", "?") for each in table.get("Replicas", ())]
     if not replicas:
         return good("replicas", "none", "one region decides, so one claim wins", invariant="I1")
@@ -115,10 +122,10 @@ def _replicas(table: Mapping[str, Any]) -> Finding:
     return bad("replicas", shown, "at-most-once-until-failover", why, fix, invariant="I1")
 
 
-def _time_to_live(attribute: str | None, at: Location) -> Finding:
+def _check_time_to_live(attribute: str | None, at: DynamoLocation) -> Finding:
     if attribute is None:
         return good("time to live", "off", "expired records are deleted by the worker, and paid for", invariant="I12")
-    if attribute == TTL:
+    if attribute == TTL_ATTRIBUTE:
         return good("time to live", attribute, "only settled records have one", invariant="I12")
     why = "DynamoDB deletes by an attribute that is not ours"
     fix = (
@@ -128,8 +135,8 @@ def _time_to_live(attribute: str | None, at: Location) -> Finding:
     return bad("time to live", attribute, "best-effort", why, fix, invariant="I13")
 
 
-def _clock(ahead: float | None, at: Location) -> Finding:
-    allowed = at.skew / SECOND
+def _check_clock(ahead: float | None, at: DynamoLocation) -> Finding:
+    allowed = at.skew / SECOND_MICROS
     if ahead is None:
         why = "the server does not tell the time: look at this machine's own synchronisation"
         return good("clock", "unknown", why, invariant="I2")
@@ -141,7 +148,7 @@ def _clock(ahead: float | None, at: Location) -> Finding:
     return bad("clock", f"{ahead:+.1f} s", "best-effort", why, fix, invariant="I2")
 
 
-def _backups(on: bool | None, at: Location) -> Finding:
+def _check_backups(on: bool | None, at: DynamoLocation) -> Finding:
     value = {True: "on", False: "off", None: "unknown"}[on]
     why = "against what people delete by mistake; no part of the promise"
     return good("point-in-time recovery", value, why if on else f"{why} (?backups=on and retrysafe migrate turn it on)")

@@ -12,7 +12,7 @@ from typing import Any
 
 from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.core.states import SETTLED, STATES, State
-from retrysafe.core.times import FOREVER, HOUR, SECOND, later
+from retrysafe.core.times import FOREVER_MICROS, HOUR_MICROS, SECOND_MICROS, add_micros
 from retrysafe.core.tokens import pack_tokens, unpack_tokens
 from retrysafe.errors import CorruptRecord, StoreError
 
@@ -22,14 +22,14 @@ Item = dict[str, dict[str, Any]]
 Fields = dict[str, dict[str, Any] | None]
 """What an update sets; None removes."""
 
-SHARDS = 4
+SHARD_COUNT = 4
 """The index by state is spread over so many partitions for each state: one takes about 1,000 writes a second. Fixed: a
 reader that looked into fewer than the writers use would not see everything."""
 
-LIMIT = 400 * 1024
+MAX_ITEM_BYTES = 400 * 1024
 """What DynamoDB takes as one item, names included."""
 
-SMALL = 512
+MIN_DEFLATE_BYTES = 512
 """Below this, deflating gains nothing worth a header."""
 
 RAW, DEFLATED = b"\x00", b"\x01"
@@ -38,27 +38,27 @@ TEXTS = {"namespace": "ns", "kind": "kind", "scope": "scope", "key": "key", "tar
 TIMES = {"created": "created", "started": "started", "completed": "completed", "expires": "expires"}
 
 
-def number(value: int) -> dict[str, Any]:
+def encode_number(value: int) -> dict[str, Any]:
     return {"N": str(value)}
 
 
-def text(value: str) -> dict[str, Any] | None:
+def encode_text(value: str) -> dict[str, Any] | None:
     return {"S": value} if value else None
 
 
-def raw(value: bytes) -> dict[str, Any]:
+def encode_bytes(value: bytes) -> dict[str, Any]:
     return {"B": value}
 
 
-def packed(value: bytes) -> dict[str, Any] | None:
+def encode_packed(value: bytes) -> dict[str, Any] | None:
     """Bytes of any size; None if there are none."""
     if not value:
         return None
-    small = zlib.compress(value, 6) if len(value) > SMALL else value
-    return raw(DEFLATED + small if len(small) < len(value) else RAW + value)
+    small = zlib.compress(value, 6) if len(value) > MIN_DEFLATE_BYTES else value
+    return encode_bytes(DEFLATED + small if len(small) < len(value) else RAW + value)
 
 
-def unpacked(value: bytes) -> bytes:
+def decode_packed(value: bytes) -> bytes:
     kind, data = value[:1], value[1:]
     if kind == DEFLATED:
         return zlib.decompress(data)
@@ -67,9 +67,9 @@ def unpacked(value: bytes) -> bytes:
     return data
 
 
-def shelf(state: State, record_id: bytes) -> dict[str, Any]:
+def encode_shelf(state: State, record_id: bytes) -> dict[str, Any]:
     """Which partition of the index a record is listed in."""
-    return {"S": shelf_name(state, record_id[0] % SHARDS)}
+    return {"S": shelf_name(state, record_id[0] % SHARD_COUNT)}
 
 
 def shelf_name(state: State, shard: int) -> str:
@@ -78,34 +78,34 @@ def shelf_name(state: State, shard: int) -> str:
 
 def ttl_of(expires: int) -> dict[str, Any]:
     """When DynamoDB may delete it, in seconds. An hour late on purpose: who judges by `expires` is never surprised."""
-    return number(later(expires, HOUR) // SECOND)
+    return encode_number(add_micros(expires, HOUR_MICROS) // SECOND_MICROS)
 
 
-def kept(record: Record) -> int:
+def kept_until(record: Record) -> int:
     """Until when it is kept once it is settled, unless it is settled in its last hour."""
-    return later(record.created, record.retention)
+    return add_micros(record.created, record.retention)
 
 
 # Parts, as fields of an update ----------------------------------------------------------------------------------------
 
 
 def state_fields(state: State, record_id: bytes) -> Fields:
-    return {"state": {"S": state.value}, "shelf": shelf(state, record_id)}
+    return {"state": {"S": state.value}, "shelf": encode_shelf(state, record_id)}
 
 
 def answer_fields(answer: Answer | None) -> Fields:
     if answer is None:
         return dict.fromkeys(("status", "headers", "body", "gone"))
-    headers = packed(json.dumps(answer.headers, ensure_ascii=False).encode()) if answer.headers else None
+    headers = encode_packed(json.dumps(answer.headers, ensure_ascii=False).encode()) if answer.headers else None
     return {
-        "status": number(answer.status),
+        "status": encode_number(answer.status),
         "headers": headers,
-        "body": packed(answer.body),
-        "gone": text(answer.gone),
+        "body": encode_packed(answer.body),
+        "gone": encode_text(answer.gone),
     }
 
 
-def present(fields: Fields) -> Item:
+def drop_absent(fields: Fields) -> Item:
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -113,90 +113,92 @@ def present(fields: Fields) -> Item:
 
 
 def to_item(record: Record, revision: int) -> Item:
-    settled = record.state in SETTLED and record.expires < FOREVER
+    settled = record.state in SETTLED and record.expires < FOREVER_MICROS
     fields: Fields = {
-        "id": raw(record.id),
-        **{name: text(getattr(record, field)) for field, name in TEXTS.items()},
-        "fp": text(str(record.fingerprint)),
+        "id": encode_bytes(record.id),
+        **{name: encode_text(getattr(record, field)) for field, name in TEXTS.items()},
+        "fp": encode_text(str(record.fingerprint)),
         **state_fields(record.state, record.id),
-        "attempt": number(record.attempt),
-        "token": raw(record.token),
-        "run": raw(record.run),
-        "lease": number(record.lease_until),
-        "on_lapse": text(record.on_lapse),
-        "point": text(record.point),
-        "progress": packed(record.progress),
-        "input": packed(record.input),
+        "attempt": encode_number(record.attempt),
+        "token": encode_bytes(record.token),
+        "run": encode_bytes(record.run),
+        "lease": encode_number(record.lease_until),
+        "on_lapse": encode_text(record.on_lapse),
+        "point": encode_text(record.point),
+        "progress": encode_packed(record.progress),
+        "input": encode_packed(record.input),
         **answer_fields(record.answer),
-        "note": text(record.note),
-        **{name: number(getattr(record, field)) for field, name in TIMES.items()},
-        "retention": number(record.retention),
-        "advances": number(record.advances) if record.advances else None,
-        "ended": raw(pack_tokens(record.ended)) if record.ended else None,
-        "kept": number(kept(record)),
-        "kept_ttl": ttl_of(kept(record)),
+        "note": encode_text(record.note),
+        **{name: encode_number(getattr(record, field)) for field, name in TIMES.items()},
+        "retention": encode_number(record.retention),
+        "advances": encode_number(record.advances) if record.advances else None,
+        "ended": encode_bytes(pack_tokens(record.ended)) if record.ended else None,
+        "kept": encode_number(kept_until(record)),
+        "kept_ttl": ttl_of(kept_until(record)),
         "ttl": ttl_of(max(record.expires, record.completed)) if settled else None,
-        "rev": number(revision),
+        "rev": encode_number(revision),
     }
-    return present(fields)
+    return drop_absent(fields)
 
 
 def from_item(item: Mapping[str, Mapping[str, Any]]) -> Record:
-    record_id = _bytes(item, "id")
-    texts: Any = {field: _text(item, name) for field, name in TEXTS.items()}
+    record_id = _read_bytes(item, "id")
+    texts: Any = {field: _read_text(item, name) for field, name in TEXTS.items()}
     try:
-        times: Any = {field: _int(item, name) for field, name in TIMES.items()}
+        times: Any = {field: _read_int(item, name) for field, name in TIMES.items()}
         return Record(
             id=record_id,
             **texts,
-            fingerprint=Fingerprint.parse(_text(item, "fp")),
-            state=STATES[_text(item, "state")],
-            attempt=_int(item, "attempt"),
-            token=_bytes(item, "token"),
-            run=_bytes(item, "run"),
-            lease_until=_int(item, "lease"),
-            on_lapse=_text(item, "on_lapse"),  # type: ignore[arg-type]  # one of OnLapse: only we write it
-            point=_text(item, "point"),
-            progress=_packed(item, "progress"),
-            input=_packed(item, "input"),
-            answer=_answer(item),
-            note=_text(item, "note"),
+            fingerprint=Fingerprint.parse(_read_text(item, "fp")),
+            state=STATES[_read_text(item, "state")],
+            attempt=_read_int(item, "attempt"),
+            token=_read_bytes(item, "token"),
+            run=_read_bytes(item, "run"),
+            lease_until=_read_int(item, "lease"),
+            on_lapse=_read_text(item, "on_lapse"),  # type: ignore[arg-type]  # one of OnLapse: only we write it
+            point=_read_text(item, "point"),
+            progress=_read_packed(item, "progress"),
+            input=_read_packed(item, "input"),
+            answer=_read_answer(item),
+            note=_read_text(item, "note"),
             **times,
-            retention=_int(item, "retention"),
-            advances=_int(item, "advances") if "advances" in item else 0,
-            ended=unpack_tokens(_bytes(item, "ended")) if "ended" in item else (),
+            retention=_read_int(item, "retention"),
+            advances=_read_int(item, "advances") if "advances" in item else 0,
+            ended=unpack_tokens(_read_bytes(item, "ended")) if "ended" in item else (),
         )
     except (KeyError, ValueError, zlib.error) as error:
         raise CorruptRecord(record_id, f"its item is not one of ours: {type(error).__name__} {error}") from error
 
 
 def revision_of(item: Mapping[str, Mapping[str, Any]]) -> int:
-    return _int(item, "rev")
+    return _read_int(item, "rev")
 
 
-def _answer(item: Mapping[str, Mapping[str, Any]]) -> Answer | None:
+def _read_answer(item: Mapping[str, Mapping[str, Any]]) -> Answer | None:
     if "status" not in item:
         return None
-    headers = json.loads(_packed(item, "headers") or b"[]")
-    gone: Any = _text(item, "gone")
-    return Answer(_int(item, "status"), _packed(item, "body"), [(name, value) for name, value in headers], gone)
+    headers = json.loads(_read_packed(item, "headers") or b"[]")
+    gone: Any = _read_text(item, "gone")
+    return Answer(
+        _read_int(item, "status"), _read_packed(item, "body"), [(name, value) for name, value in headers], gone
+    )
 
 
-def _text(item: Mapping[str, Mapping[str, Any]], name: str) -> str:
+def _read_text(item: Mapping[str, Mapping[str, Any]], name: str) -> str:
     found: str = item[name]["S"] if name in item else ""
     return found
 
 
-def _int(item: Mapping[str, Mapping[str, Any]], name: str) -> int:
+def _read_int(item: Mapping[str, Mapping[str, Any]], name: str) -> int:
     return int(item[name]["N"])
 
 
-def _bytes(item: Mapping[str, Mapping[str, Any]], name: str) -> bytes:
+def _read_bytes(item: Mapping[str, Mapping[str, Any]], name: str) -> bytes:
     return bytes(item[name]["B"])
 
 
-def _packed(item: Mapping[str, Mapping[str, Any]], name: str) -> bytes:
-    return unpacked(_bytes(item, name)) if name in item else b""
+def _read_packed(item: Mapping[str, Mapping[str, Any]], name: str) -> bytes:
+    return decode_packed(_read_bytes(item, name)) if name in item else b""
 
 
 # Sizes ----------------------------------------------------------------------------------------------------------------
@@ -204,27 +206,27 @@ def _packed(item: Mapping[str, Mapping[str, Any]], name: str) -> bytes:
 
 def size_of(item: Mapping[str, Mapping[str, Any] | None]) -> int:
     """At least what DynamoDB counts: names and values."""
-    return sum(len(name.encode()) + _size(value) for name, value in item.items() if value is not None)
+    return sum(len(name.encode()) + _value_bytes(value) for name, value in item.items() if value is not None)
 
 
-def _size(value: Mapping[str, Any]) -> int:
+def _value_bytes(value: Mapping[str, Any]) -> int:
     ((kind, held),) = value.items()
     return len(held) if kind == "B" else len(held.encode())
 
 
-def fitting(item: Mapping[str, Mapping[str, Any] | None]) -> None:
+def check_size(item: Mapping[str, Mapping[str, Any] | None]) -> None:
     """Refuse what cannot be stored, before it is sent."""
     try:
         size = size_of(item)
     except UnicodeError as error:  # half a surrogate pair
         raise StoreError(f"a text of this operation cannot be stored in DynamoDB: {error}; nothing was done") from error
-    if size > LIMIT:
-        raise too_large(f"{size} bytes, even packed")
+    if size > MAX_ITEM_BYTES:
+        raise too_large_error(f"{size} bytes, even packed")
 
 
-def too_large(how: str) -> StoreError:
+def too_large_error(how: str) -> StoreError:
     return StoreError(
-        f"the record would be too large for DynamoDB ({how}; an item may have {LIMIT}); nothing was done: "
+        f"the record would be too large for DynamoDB ({how}; an item may have {MAX_ITEM_BYTES}); nothing was done: "
         "lower max_answer in the policy, so that a tombstone is stored instead; keep less as input; or make it "
         "an operation with fewer steps, or whose steps return less"
     )

@@ -11,24 +11,24 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from retrysafe.core.moves import KEPT_AFTER_COMPLETION, reapable
+from retrysafe.core.moves import KEPT_AFTER_COMPLETION_MICROS, reapable
 from retrysafe.core.ops import List, Op, Page, Reap, Stats, StatsReply
 from retrysafe.core.records import Record
 from retrysafe.core.states import SETTLED, State
-from retrysafe.core.times import FOREVER
+from retrysafe.core.times import FOREVER_MICROS
 from retrysafe.errors import UsageError
-from retrysafe.stores.base import readable
-from retrysafe.stores.dynamodb.items import SHARDS, Item, from_item, shelf_name
-from retrysafe.stores.dynamodb.plans import Place, Plan, moment
-from retrysafe.stores.dynamodb.requests import Refused, Request, delete_expired, get_many, query, scan
+from retrysafe.stores.base import read_page
+from retrysafe.stores.dynamodb.items import SHARD_COUNT, Item, from_item, shelf_name
+from retrysafe.stores.dynamodb.plans import Plan, TableRef, read_clock
+from retrysafe.stores.dynamodb.requests import ConditionFailed, DynamoRequest, delete_expired, get_many, query, scan
 
-REQUESTS = 20
+MAX_PAGE_REQUESTS = 20
 """A page that is still not full after so many looks is given as it is, with the place to go on."""
 
-MANY = 100
+MAX_GET_ITEMS = 100
 """As many records as one request may ask for."""
 
-TOGETHER = 16
+MAX_PARALLEL_DELETES = 16
 """Deletions that go out at once."""
 
 
@@ -47,39 +47,39 @@ def read_cursor(text: str) -> Cursor:
         return Cursor(0, None)
     try:
         shelf, key = json.loads(bytes.fromhex(text))
-        return Cursor(shelf, None if key is None else {name: _loaded(value) for name, value in key.items()})
+        return Cursor(shelf, None if key is None else {name: _decode_key_value(value) for name, value in key.items()})
     except (ValueError, TypeError, AttributeError) as error:
         raise UsageError(f"cursor {text[:40]!r} is none of ours: begin without one") from error
 
 
 def write_cursor(cursor: Cursor) -> str:
-    key = None if cursor.key is None else {name: _dumped(value) for name, value in cursor.key.items()}
+    key = None if cursor.key is None else {name: _encode_key_value(value) for name, value in cursor.key.items()}
     return json.dumps([cursor.shelf, key]).encode().hex()
 
 
-def _dumped(value: dict[str, Any]) -> dict[str, Any]:
+def _encode_key_value(value: dict[str, Any]) -> dict[str, Any]:
     return {kind: bytes(held).hex() if kind == "B" else held for kind, held in value.items()}
 
 
-def _loaded(value: dict[str, Any]) -> dict[str, Any]:
+def _decode_key_value(value: dict[str, Any]) -> dict[str, Any]:
     return {kind: bytes.fromhex(held) if kind == "B" else held for kind, held in value.items()}
 
 
-def listing(op: List, place: Place) -> Plan[Page]:
-    judged = moment(op, place).judged
+def list_records(op: List, place: TableRef) -> Plan[Page]:
+    judged = read_clock(op, place).judged
     if (op.lapsed and op.state not in (None, State.CLAIMED)) or (op.resting and op.state not in (None, State.RELEASED)):
         return Page((), "")
     if op.lapsed and op.resting:
         return Page((), "")
     one_state = op.lapsed or op.resting or op.state is not None
-    look = _shelves(op, place, judged) if one_state else _table(op, place)
+    look = _build_index_reader(op, place, judged) if one_state else _build_table_reader(op, place)
     found: list[Record] = []
     damaged: list[bytes] = []
     cursor = read_cursor(op.cursor)
-    for _ in range(REQUESTS):
+    for _ in range(MAX_PAGE_REQUESTS):
         items, following = yield from look(cursor, op.limit - len(found))
-        records, unreadable = readable(items, from_item, lambda item: bytes(item["id"]["B"]))
-        found += [record for record in records if listed(record, op, judged)]
+        records, unreadable = read_page(items, from_item, lambda item: bytes(item["id"]["B"]))
+        found += [record for record in records if matches_list(record, op, judged)]
         damaged += unreadable
         if following is None:
             return Page(tuple(found), "", tuple(damaged))
@@ -89,10 +89,10 @@ def listing(op: List, place: Place) -> Plan[Page]:
     return Page(tuple(found), write_cursor(cursor), tuple(damaged))
 
 
-Look = Callable[[Cursor, int], Plan[tuple[list[Item], Cursor | None]]]
+PageReader = Callable[[Cursor, int], Plan[tuple[list[Item], Cursor | None]]]
 
 
-def _table(op: List, place: Place) -> Look:
+def _build_table_reader(op: List, place: TableRef) -> PageReader:
     wanted = {"ns": op.namespace, "kind": op.kind, "scope": op.scope}
     texts = {name: value for name, value in wanted.items() if value is not None}
 
@@ -104,7 +104,7 @@ def _table(op: List, place: Place) -> Look:
     return look
 
 
-def _shelves(op: List, place: Place, judged: int) -> Look:
+def _build_index_reader(op: List, place: TableRef, judged: int) -> PageReader:
     state = op.state or (State.RELEASED if op.resting else State.CLAIMED)
 
     def look(cursor: Cursor, limit: int) -> Plan[tuple[list[Item], Cursor | None]]:
@@ -113,7 +113,7 @@ def _shelves(op: List, place: Place, judged: int) -> Look:
             shelf_name(state, cursor.shelf),
             lapsed_at=judged if op.lapsed else None,
             # What was released at a recovery point never expires: it stands at the end of its shelf.
-            after=FOREVER - 1 if op.resting else None,
+            after=FOREVER_MICROS - 1 if op.resting else None,
             Limit=limit,
             ExclusiveStartKey=cursor.key,
         )
@@ -121,27 +121,27 @@ def _shelves(op: List, place: Place, judged: int) -> Look:
         last = found.get("LastEvaluatedKey")
         if last is not None:
             return items, Cursor(cursor.shelf, last)
-        return items, Cursor(cursor.shelf + 1, None) if cursor.shelf + 1 < SHARDS else None
+        return items, Cursor(cursor.shelf + 1, None) if cursor.shelf + 1 < SHARD_COUNT else None
 
     return look
 
 
-def read_all(place: Place, ids: Sequence[bytes]) -> Plan[list[Item]]:
+def read_all(place: TableRef, ids: Sequence[bytes]) -> Plan[list[Item]]:
     """The items, in the order of their ids; one that has gone meanwhile is left out."""
     items: dict[bytes, Item] = {}
-    for start in range(0, len(ids), MANY):
-        request = get_many(place.table, ids[start : start + MANY])
+    for start in range(0, len(ids), MAX_GET_ITEMS):
+        request = get_many(place.table, ids[start : start + MAX_GET_ITEMS])
         while True:
             found = yield request
             items |= {bytes(item["id"]["B"]): item for item in found["Responses"].get(place.table, ())}
             left = found.get("UnprocessedKeys")
             if not left:
                 break
-            request = Request("batch_get_item", {"RequestItems": left})
+            request = DynamoRequest("batch_get_item", {"RequestItems": left})
     return [items[bytes(each)] for each in ids if bytes(each) in items]
 
 
-def listed(record: Record, op: List, now: int) -> bool:
+def matches_list(record: Record, op: List, now: int) -> bool:
     """Whether a record, as it is now, is among those asked for."""
     wanted = {"namespace": op.namespace, "state": op.state, "kind": op.kind, "scope": op.scope}
     same = all(getattr(record, name) == value for name, value in wanted.items() if value is not None)
@@ -154,33 +154,33 @@ def listed(record: Record, op: List, now: int) -> bool:
 # Stats ----------------------------------------------------------------------------------------------------------------
 
 
-class Count(NamedTuple):
+class IndexCount(NamedTuple):
     """One question to the index, and which numbers of the reply its answer adds to."""
 
     seen: str
     passed: str
-    request: Request
+    request: DynamoRequest
 
 
-def counts(place: Place, judged: int) -> Iterator[Count]:
-    for shard in range(SHARDS):
+def build_counts(place: TableRef, judged: int) -> Iterator[IndexCount]:
+    for shard in range(SHARD_COUNT):
         shelf = shelf_name(State.CLAIMED, shard)
-        yield Count("claimed", "lapsed", query(place.table, shelf, Select="COUNT", lapsed_at=judged))
+        yield IndexCount("claimed", "lapsed", query(place.table, shelf, Select="COUNT", lapsed_at=judged))
         shelf = shelf_name(State.UNCERTAIN, shard)
-        yield Count("uncertain", "", query(place.table, shelf, Select="COUNT"))
+        yield IndexCount("uncertain", "", query(place.table, shelf, Select="COUNT"))
         for state in sorted(SETTLED, key=lambda each: each.value):
             shelf = shelf_name(state, shard)
             reapable = query(place.table, shelf, Select="COUNT", before=judged, lapsed_at=ended_by(judged))
-            yield Count(state.value, "expired", reapable)
-            yield Count(state.value, "", query(place.table, shelf, Select="COUNT", after=judged))
+            yield IndexCount(state.value, "expired", reapable)
+            yield IndexCount(state.value, "", query(place.table, shelf, Select="COUNT", after=judged))
 
 
-def stats(op: Stats, place: Place) -> Plan[StatsReply]:
-    now, judged = moment(op, place)
+def stats(op: Stats, place: TableRef) -> Plan[StatsReply]:
+    now, judged = read_clock(op, place)
     if op.namespace is not None:
         return (yield from _stats_of(op.namespace, place, now, judged))
     total = dict.fromkeys(("claimed", "released", "completed", "uncertain", "lapsed", "expired", ""), 0)
-    asked = list(counts(place, judged))
+    asked = list(build_counts(place, judged))
     while asked:
         replies = yield [each.request for each in asked]
         more = []
@@ -189,19 +189,19 @@ def stats(op: Stats, place: Place) -> Plan[StatsReply]:
             total[each.passed] += reply["Count"]
             if "LastEvaluatedKey" in reply:
                 arguments = {**each.request.arguments, "ExclusiveStartKey": reply["LastEvaluatedKey"]}
-                more.append(each._replace(request=Request("query", arguments)))
+                more.append(each._replace(request=DynamoRequest("query", arguments)))
         asked = more
     del total[""]
     return StatsReply(**total, now=now)
 
 
-def _stats_of(namespace: str, place: Place, now: int, judged: int) -> Plan[StatsReply]:
+def _stats_of(namespace: str, place: TableRef, now: int, judged: int) -> Plan[StatsReply]:
     """The index does not know whose a record is, so all are read, page by page. For people only (core/ops.py)."""
     total = dict.fromkeys(("claimed", "released", "completed", "uncertain", "lapsed", "expired"), 0)
     start: Item | None = None
     while True:
         found = yield scan(place.table, {"ns": namespace}, ExclusiveStartKey=start)
-        records, _ = readable(found["Items"], from_item, lambda item: bytes(item["id"]["B"]))
+        records, _ = read_page(found["Items"], from_item, lambda item: bytes(item["id"]["B"]))
         for record in records:
             total[record.state.value] += 1
             total["lapsed"] += record.lapsed(judged)
@@ -214,12 +214,12 @@ def _stats_of(namespace: str, place: Place, now: int, judged: int) -> Plan[Stats
 # Reap -----------------------------------------------------------------------------------------------------------------
 
 
-def reap(op: Reap, place: Place) -> Plan[int]:
+def reap(op: Reap, place: TableRef) -> Plan[int]:
     """Delete what the index says has expired, if the record itself says so too."""
-    judged = moment(op, place).judged
+    judged = read_clock(op, place).judged
     reaped = 0
     for state in sorted(SETTLED, key=lambda each: each.value):
-        for shard in range(SHARDS):
+        for shard in range(SHARD_COUNT):
             reaped += yield from _reap_shelf(shelf_name(state, shard), place, judged, op.limit - reaped, op.namespace)
     return reaped
 
@@ -227,34 +227,38 @@ def reap(op: Reap, place: Place) -> Plan[int]:
 def ended_by(judged: int) -> int:
     """When a record must have ended to be reaped: a settled one's lease ended with it. Only what was withdrawn expires
     sooner than an hour after its end."""
-    return judged - KEPT_AFTER_COMPLETION
+    return judged - KEPT_AFTER_COMPLETION_MICROS
 
 
-def _reap_shelf(shelf: str, place: Place, judged: int, limit: int, namespace: str | None) -> Plan[int]:
+def _reap_shelf(shelf: str, place: TableRef, judged: int, limit: int, namespace: str | None) -> Plan[int]:
     reaped, start = 0, None
     while reaped < limit:
         due = {"before": judged, "lapsed_at": ended_by(judged)}
         found = yield query(place.table, shelf, **due, Limit=limit - reaped, ExclusiveStartKey=start)
         ids = [bytes(item["id"]["B"]) for item in found["Items"]]
         if namespace is not None:
-            ids = yield from _of(namespace, place, ids)
-        for place_in in range(0, len(ids), TOGETHER):
+            ids = yield from _filter_namespace(namespace, place, ids)
+        for place_in in range(0, len(ids), MAX_PARALLEL_DELETES):
             asked = [
                 delete_expired(place.table, each, judged, ended_by(judged))
-                for each in ids[place_in : place_in + TOGETHER]
+                for each in ids[place_in : place_in + MAX_PARALLEL_DELETES]
             ]
             replies = yield asked
-            reaped += sum(not isinstance(reply, Refused) for reply in replies)
+            reaped += sum(not isinstance(reply, ConditionFailed) for reply in replies)
         start = found.get("LastEvaluatedKey")
         if start is None:
             break
     return reaped
 
 
-def _of(namespace: str, place: Place, ids: Sequence[bytes]) -> Plan[list[bytes]]:
+def _filter_namespace(namespace: str, place: TableRef, ids: Sequence[bytes]) -> Plan[list[bytes]]:
     """Those of one application."""
     items = yield from read_all(place, ids)
     return [bytes(item["id"]["B"]) for item in items if item.get("ns", {}).get("S", "") == namespace]
 
 
-WHOLE: dict[type[Op[Any]], Callable[[Any, Place], Plan[Any]]] = {List: listing, Stats: stats, Reap: reap}
+WHOLE_TABLE_PLANS: dict[type[Op[Any]], Callable[[Any, TableRef], Plan[Any]]] = {
+    List: list_records,
+    Stats: stats,
+    Reap: reap,
+}

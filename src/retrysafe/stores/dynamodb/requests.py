@@ -12,36 +12,36 @@ from typing import Any, NamedTuple
 
 from retrysafe.core.records import Fence
 from retrysafe.core.states import OPEN, State
-from retrysafe.stores.dynamodb.items import Fields, Item, fitting, number, present, raw
+from retrysafe.stores.dynamodb.items import Fields, Item, check_size, drop_absent, encode_bytes, encode_number
 
-INDEX = "by_state"
-_OLD = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+INDEX_NAME = "by_state"
+_RETURN_OLD_ITEM = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
 
 
-class Request(NamedTuple):
+class DynamoRequest(NamedTuple):
     """One call of the SDK's client: the method's name and its arguments."""
 
     call: str
     arguments: dict[str, Any]
 
 
-class Pause(NamedTuple):
+class DynamoPause(NamedTuple):
     """Wait so many seconds: while a table is made."""
 
     seconds: float
 
 
-Sent = Request | Pause | list[Request]
+Sendable = DynamoRequest | DynamoPause | list[DynamoRequest]
 """A list goes out together; its replies come back in order."""
 
 
-class Refused(NamedTuple):
+class ConditionFailed(NamedTuple):
     """The condition did not hold; the item as it is, or None if there is none."""
 
     item: Item | None
 
 
-class Held(Exception):
+class LockNotAvailable(Exception):
     """A transaction on this very item is under way: nothing was done."""
 
 
@@ -52,22 +52,22 @@ class Expression:
     names: dict[str, str] = field(default_factory=dict)
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def name(self, attribute: str) -> str:
+    def add_name(self, attribute: str) -> str:
         self.names[f"#{attribute}"] = attribute
         return f"#{attribute}"
 
-    def value(self, value: dict[str, Any]) -> str:
+    def add_value(self, value: dict[str, Any]) -> str:
         alias = f":v{len(self.values)}"
         self.values[alias] = value
         return alias
 
     def compare(self, attribute: str, sign: str, value: dict[str, Any]) -> str:
-        return f"{self.name(attribute)} {sign} {self.value(value)}"
+        return f"{self.add_name(attribute)} {sign} {self.add_value(value)}"
 
     def one_of(self, attribute: str, values: Sequence[dict[str, Any]]) -> str:
-        return f"{self.name(attribute)} IN ({', '.join(self.value(value) for value in values)})"
+        return f"{self.add_name(attribute)} IN ({', '.join(self.add_value(value) for value in values)})"
 
-    def arguments(self) -> dict[str, Any]:
+    def build_arguments(self) -> dict[str, Any]:
         found: dict[str, Any] = {"ExpressionAttributeNames": self.names}
         if self.values:
             found["ExpressionAttributeValues"] = self.values
@@ -77,36 +77,44 @@ class Expression:
 # Conditions -----------------------------------------------------------------------------------------------------------
 
 
-def states(found: Expression, allowed: frozenset[State]) -> str:
+def state_condition(found: Expression, allowed: frozenset[State]) -> str:
     return found.one_of("state", [{"S": state.value} for state in sorted(allowed, key=lambda each: each.value)])
 
 
-def fenced(found: Expression, fence: Fence) -> list[str]:
+def fence_conditions(found: Expression, fence: Fence) -> list[str]:
     """I4: who was replaced changes nothing."""
     return [
-        found.compare("attempt", "=", number(fence.attempt)),
-        found.compare("token", "=", raw(fence.token)),
+        found.compare("attempt", "=", encode_number(fence.attempt)),
+        found.compare("token", "=", encode_bytes(fence.token)),
     ]
 
 
 # Requests -------------------------------------------------------------------------------------------------------------
 
 
-def get(table: str, record_id: bytes) -> Request:
-    return Request("get_item", {"TableName": table, "Key": {"id": raw(record_id)}, "ConsistentRead": True})
+def get(table: str, record_id: bytes) -> DynamoRequest:
+    return DynamoRequest(
+        "get_item", {"TableName": table, "Key": {"id": encode_bytes(record_id)}, "ConsistentRead": True}
+    )
 
 
-def get_many(table: str, ids: Sequence[bytes]) -> Request:
-    keys = [{"id": raw(record_id)} for record_id in ids]
-    return Request("batch_get_item", {"RequestItems": {table: {"Keys": keys, "ConsistentRead": True}}})
+def get_many(table: str, ids: Sequence[bytes]) -> DynamoRequest:
+    keys = [{"id": encode_bytes(record_id)} for record_id in ids]
+    return DynamoRequest("batch_get_item", {"RequestItems": {table: {"Keys": keys, "ConsistentRead": True}}})
 
 
 def put_if_absent(table: str, item: Item) -> dict[str, Any]:
     """The arguments of a Put that is carried out only where there is no record at all."""
-    fitting(item)
+    check_size(item)
     found = Expression()
-    condition = f"attribute_not_exists({found.name('id')})"
-    return {"TableName": table, "Item": item, "ConditionExpression": condition, **found.arguments(), **_OLD}
+    condition = f"attribute_not_exists({found.add_name('id')})"
+    return {
+        "TableName": table,
+        "Item": item,
+        "ConditionExpression": condition,
+        **found.build_arguments(),
+        **_RETURN_OLD_ITEM,
+    }
 
 
 class Guard(NamedTuple):
@@ -122,73 +130,78 @@ class Guard(NamedTuple):
     """The record must not have changed at all since it had this revision."""
 
 
-def update(table: str, record_id: bytes, fields: Fields, guard: Guard, copy: dict[str, str] | None = None) -> Request:
+def update(
+    table: str, record_id: bytes, fields: Fields, guard: Guard, copy: dict[str, str] | None = None
+) -> DynamoRequest:
     """Set, remove and copy attributes of a record, if the guard holds."""
-    fitting(fields)
+    check_size(fields)
     found = Expression()
-    sets = [f"{found.name(name)} = {found.value(value)}" for name, value in present(fields).items()]
-    sets += [f"{found.name(to)} = {found.name(source)}" for to, source in (copy or {}).items()]
-    gone = [found.name(name) for name, value in fields.items() if value is None]
+    sets = [f"{found.add_name(name)} = {found.add_value(value)}" for name, value in drop_absent(fields).items()]
+    sets += [f"{found.add_name(to)} = {found.add_name(source)}" for to, source in (copy or {}).items()]
+    gone = [found.add_name(name) for name, value in fields.items() if value is None]
     expression = f"SET {', '.join(sets)}" if sets else ""
     if gone:
         expression += f" REMOVE {', '.join(gone)}"
-    expression += f" ADD {found.name('rev')} {found.value(number(1))}"
+    expression += f" ADD {found.add_name('rev')} {found.add_value(encode_number(1))}"
     arguments = {
         "TableName": table,
-        "Key": {"id": raw(record_id)},
+        "Key": {"id": encode_bytes(record_id)},
         "UpdateExpression": expression.strip(),
-        "ConditionExpression": " AND ".join(_conditions(found, guard)),
+        "ConditionExpression": " AND ".join(_guard_conditions(found, guard)),
     }
-    return Request("update_item", {**arguments, **found.arguments(), **_OLD})
+    return DynamoRequest("update_item", {**arguments, **found.build_arguments(), **_RETURN_OLD_ITEM})
 
 
-def _conditions(found: Expression, guard: Guard) -> list[str]:
-    conditions = fenced(found, guard.fence)
-    conditions.append(states(found, guard.allowed))
+def _guard_conditions(found: Expression, guard: Guard) -> list[str]:
+    conditions = fence_conditions(found, guard.fence)
+    conditions.append(state_condition(found, guard.allowed))
     conditions += [found.compare(*comparison) for comparison in guard.more]
-    conditions += [f"attribute_not_exists({found.name(name)})" for name in guard.absent]
+    conditions += [f"attribute_not_exists({found.add_name(name)})" for name in guard.absent]
     if guard.revision is not None:
-        conditions.append(found.compare("rev", "=", number(guard.revision)))
+        conditions.append(found.compare("rev", "=", encode_number(guard.revision)))
     return conditions
 
 
-def delete_expired(table: str, record_id: bytes, judged: int, ended_by: int) -> Request:
+def delete_expired(table: str, record_id: bytes, judged: int, ended_by: int) -> DynamoRequest:
     found = Expression()
-    expired, ended = found.compare("expires", "<=", number(judged)), found.compare("lease", "<=", number(ended_by))
+    expired, ended = (
+        found.compare("expires", "<=", encode_number(judged)),
+        found.compare("lease", "<=", encode_number(ended_by)),
+    )
     condition = f"{expired} AND {ended}"
-    arguments = {"TableName": table, "Key": {"id": raw(record_id)}, "ConditionExpression": condition}
-    return Request("delete_item", {**arguments, **found.arguments(), **_OLD})
+    arguments = {"TableName": table, "Key": {"id": encode_bytes(record_id)}, "ConditionExpression": condition}
+    return DynamoRequest("delete_item", {**arguments, **found.build_arguments(), **_RETURN_OLD_ITEM})
 
 
-def query(table: str, shelf: str, *, before: int | None = None, after: int | None = None, **more: Any) -> Request:
+def query(table: str, shelf: str, *, before: int | None = None, after: int | None = None, **more: Any) -> DynamoRequest:
     """What is on one shelf of the index; of it, what expires up to `before`, or after `after`."""
     found = Expression()
     condition = found.compare("shelf", "=", {"S": shelf})
     if before is not None:
-        condition += f" AND {found.compare('expires', '<=', number(before))}"
+        condition += f" AND {found.compare('expires', '<=', encode_number(before))}"
     if after is not None:
-        condition += f" AND {found.compare('expires', '>', number(after))}"
+        condition += f" AND {found.compare('expires', '>', encode_number(after))}"
     lapsed = more.pop("lapsed_at", None)
     if lapsed is not None:
-        more["FilterExpression"] = found.compare("lease", "<=", number(lapsed))
-    arguments = {"TableName": table, "IndexName": INDEX, "KeyConditionExpression": condition}
-    return Request("query", {**arguments, **found.arguments(), **_given(more)})
+        more["FilterExpression"] = found.compare("lease", "<=", encode_number(lapsed))
+    arguments = {"TableName": table, "IndexName": INDEX_NAME, "KeyConditionExpression": condition}
+    return DynamoRequest("query", {**arguments, **found.build_arguments(), **_without_none(more)})
 
 
-def scan(table: str, wanted: dict[str, str], **more: Any) -> Request:
+def scan(table: str, wanted: dict[str, str], **more: Any) -> DynamoRequest:
     """Every item, of which those are shown that have these texts."""
     found = Expression()
-    conditions = [_same(found, name, value) for name, value in wanted.items()]
+    conditions = [_equals_condition(found, name, value) for name, value in wanted.items()]
     if conditions:
-        more |= {"FilterExpression": " AND ".join(conditions), **found.arguments()}
-    return Request("scan", {"TableName": table, "ConsistentRead": True, **_given(more)})
+        more |= {"FilterExpression": " AND ".join(conditions), **found.build_arguments()}
+    return DynamoRequest("scan", {"TableName": table, "ConsistentRead": True, **_without_none(more)})
 
 
-def _same(found: Expression, name: str, value: str) -> str:
+def _equals_condition(found: Expression, name: str, value: str) -> str:
     if not value:  # what is empty is left out of an item
-        return f"attribute_not_exists({found.name(name)})"
+        return f"attribute_not_exists({found.add_name(name)})"
     return found.compare(name, "=", {"S": value})
 
 
-def _given(more: dict[str, Any]) -> dict[str, Any]:
+def _without_none(more: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in more.items() if value is not None}

@@ -9,21 +9,21 @@ from botocore.config import Config
 from botocore.loaders import create_loader
 from botocore.session import get_session
 
-from retrysafe.stores.dynamodb.urls import Location
+from retrysafe.stores.dynamodb.urls import DynamoLocation
 
 
 @cache
-def _knowledge(data_path: str | None) -> Any:
+def _load_service_data(data_path: str | None) -> Any:
     return create_loader(data_path)
 
 
-def informed(session: Any) -> Any:
+def share_service_data(session: Any) -> Any:
     """A session that reads nothing anew. It stays one for each store: a session is not made for several threads."""
-    session.register_component("data_loader", _knowledge(session.get_config_variable("data_path")))
+    session.register_component("data_loader", _load_service_data(session.get_config_variable("data_path")))
     return session
 
 
-def make_client(at: Location) -> Any:
+def make_client(at: DynamoLocation) -> Any:
     """What `boto3.client("dynamodb")` gives."""
-    session = informed(get_session())
-    return session.create_client("dynamodb", config=Config(**at.config()), **at.client_options())
+    session = share_service_data(get_session())
+    return session.create_client("dynamodb", config=Config(**at.client_config()), **at.client_options())

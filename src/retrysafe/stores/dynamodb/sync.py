@@ -10,18 +10,18 @@ from typing import Any, TypeVar
 
 from retrysafe.core.ops import Op
 from retrysafe.stores.base import follow
-from retrysafe.stores.dynamodb.catalogue import one_by_one, outcome, plan_of
-from retrysafe.stores.dynamodb.errors import begin, meaning, watch
-from retrysafe.stores.dynamodb.plans import Place
-from retrysafe.stores.dynamodb.requests import Pause, Request, Sent
+from retrysafe.stores.dynamodb.dispatch import combine_results, partition_singles, plan_operation
+from retrysafe.stores.dynamodb.errors import begin_trail, record_sendings, translate_error
+from retrysafe.stores.dynamodb.plans import TableRef
+from retrysafe.stores.dynamodb.requests import DynamoPause, DynamoRequest, Sendable
 from retrysafe.stores.dynamodb.sdk import make_client
 from retrysafe.stores.dynamodb.table import migrate
-from retrysafe.stores.dynamodb.urls import CAPABILITIES, Location
+from retrysafe.stores.dynamodb.urls import CAPABILITIES, DynamoLocation
 
 R = TypeVar("R")
 T = TypeVar("T")
 
-TOGETHER = 16
+MAX_PARALLEL_REQUESTS = 16
 """Requests of one call that are under way at once."""
 
 
@@ -31,27 +31,27 @@ class DynamoStore:
 
     capabilities = CAPABILITIES
 
-    def __init__(self, at: Location, client: Any = None) -> None:
+    def __init__(self, at: DynamoLocation, client: Any = None) -> None:
         self._at = at
-        self._place = Place(at.table, at.skew)
-        self._mine = client is None
+        self._place = TableRef(at.table, at.skew)
+        self._owns_client = client is None
         self._client = client if client is not None else make_client(at)
-        watch(self._client)
+        record_sendings(self._client)
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
 
     def execute(self, op: Op[R]) -> R:
-        reply: R = follow(plan_of(op, self._place), self._send)
+        reply: R = follow(plan_operation(op, self._place), self._send)
         return reply
 
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         """DynamoDB has no batch of conditional writes, so each goes by itself, many at a time."""
-        alone, beside = one_by_one(ops)
-        found = dict(zip(beside, self._map(lambda place: self._tried(ops[place]), beside), strict=True))
-        found |= {place: self._tried(ops[place]) for place in alone}
-        return outcome([found[place] for place in range(len(ops))])
+        alone, beside = partition_singles(ops)
+        found = dict(zip(beside, self._map(lambda place: self._execute_or_error(ops[place]), beside), strict=True))
+        found |= {place: self._execute_or_error(ops[place]) for place in alone}
+        return combine_results([found[place] for place in range(len(ops))])
 
-    def _tried(self, op: Op[Any]) -> Any:
+    def _execute_or_error(self, op: Op[Any]) -> Any:
         try:
             return self.execute(op)
         except Exception as error:
@@ -65,22 +65,22 @@ class DynamoStore:
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown()
-        if self._mine:
+        if self._owns_client:
             self._client.close()
 
-    def _send(self, request: Sent) -> Any:
+    def _send(self, request: Sendable) -> Any:
         if isinstance(request, list):
-            return self._map(self._once, request)
-        if isinstance(request, Pause):
+            return self._map(self._call, request)
+        if isinstance(request, DynamoPause):
             return time.sleep(request.seconds)
-        return self._once(request)
+        return self._call(request)
 
-    def _once(self, request: Request) -> Any:
-        trail = begin()
+    def _call(self, request: DynamoRequest) -> Any:
+        trail = begin_trail()
         try:
             return getattr(self._client, request.call)(**request.arguments)
         except Exception as error:
-            found = meaning(error, trail, self._at.url)
+            found = translate_error(error, trail, self._at.url)
             if not isinstance(found, Exception):
                 return found
             if found is error:
@@ -93,6 +93,6 @@ class DynamoStore:
             return [work(each) for each in todo]
         with self._lock:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(TOGETHER, thread_name_prefix="retrysafe-dynamodb")
+                self._pool = ThreadPoolExecutor(MAX_PARALLEL_REQUESTS, thread_name_prefix="retrysafe-dynamodb")
             pool = self._pool
         return list(pool.map(work, todo))

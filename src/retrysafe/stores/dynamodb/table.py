@@ -11,128 +11,132 @@ from typing import Any
 
 from retrysafe.errors import SchemaMissing, StoreError
 from retrysafe.stores.dynamodb.plans import Plan
-from retrysafe.stores.dynamodb.requests import INDEX, Pause, Request
-from retrysafe.stores.dynamodb.urls import Location
+from retrysafe.stores.dynamodb.requests import INDEX_NAME, DynamoPause, DynamoRequest
+from retrysafe.stores.dynamodb.urls import DynamoLocation
 
-KEY = [{"AttributeName": "id", "KeyType": "HASH"}]
-INDEX_KEY = [{"AttributeName": "shelf", "KeyType": "HASH"}, {"AttributeName": "expires", "KeyType": "RANGE"}]
-TTL = "ttl"
+KEY_SCHEMA = [{"AttributeName": "id", "KeyType": "HASH"}]
+INDEX_KEY_SCHEMA = [{"AttributeName": "shelf", "KeyType": "HASH"}, {"AttributeName": "expires", "KeyType": "RANGE"}]
+TTL_ATTRIBUTE = "ttl"
 
-POLL = 0.5
-LOOKS = 600
+TABLE_POLL_SECONDS = 0.5
+MAX_TABLE_POLLS = 600
 """Five minutes: DynamoDB makes a table in seconds, an index on a full one in longer."""
 
 
-def definition(table: str) -> dict[str, Any]:
+def build_definition(table: str) -> dict[str, Any]:
     """What CreateTable is asked for."""
     types = {"id": "B", "shelf": "S", "expires": "N"}
     index = {
-        "IndexName": INDEX,
-        "KeySchema": INDEX_KEY,
+        "IndexName": INDEX_NAME,
+        "KeySchema": INDEX_KEY_SCHEMA,
         "Projection": {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["lease"]},
     }
     return {
         "TableName": table,
         "AttributeDefinitions": [{"AttributeName": name, "AttributeType": kind} for name, kind in types.items()],
-        "KeySchema": KEY,
+        "KeySchema": KEY_SCHEMA,
         "GlobalSecondaryIndexes": [index],
         "BillingMode": "PAY_PER_REQUEST",
     }
 
 
-def script(at: Location) -> str:
+def build_script(at: DynamoLocation) -> str:
     """For those who make it themselves: the input of `aws dynamodb create-table --cli-input-json`."""
-    return json.dumps(definition(at.table), indent=2) + "\n"
+    return json.dumps(build_definition(at.table), indent=2) + "\n"
 
 
-def migrate(at: Location) -> Plan[list[str]]:
+def migrate(at: DynamoLocation) -> Plan[list[str]]:
     """Make what is missing; the reply names what was done. Many may run it at once."""
     applied = []
-    if (yield from described(at)) is None and (yield from created(at)):
+    if (yield from describe_table(at)) is None and (yield from create_table(at)):
         applied.append(f"table {at.table}")
-    yield from active(at)
-    if at.ttl and (yield from lives(at)) is None:
-        yield Request(
+    yield from wait_until_active(at)
+    if at.ttl and (yield from read_ttl_attribute(at)) is None:
+        yield DynamoRequest(
             "update_time_to_live",
-            {"TableName": at.table, "TimeToLiveSpecification": {"Enabled": True, "AttributeName": TTL}},
+            {"TableName": at.table, "TimeToLiveSpecification": {"Enabled": True, "AttributeName": TTL_ATTRIBUTE}},
         )
         applied.append("time to live")
-    if at.backups and (yield from backed_up(at)) is False:
+    if at.backups and (yield from read_backups_enabled(at)) is False:
         recovery = {"PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True}}
-        yield Request("update_continuous_backups", {"TableName": at.table, **recovery})
+        yield DynamoRequest("update_continuous_backups", {"TableName": at.table, **recovery})
         applied.append("point-in-time recovery")
     return applied
 
 
-def described(at: Location) -> Plan[dict[str, Any] | None]:
+def describe_table(at: DynamoLocation) -> Plan[dict[str, Any] | None]:
     try:
-        found: dict[str, Any] = (yield Request("describe_table", {"TableName": at.table}))["Table"]
+        found: dict[str, Any] = (yield DynamoRequest("describe_table", {"TableName": at.table}))["Table"]
     except SchemaMissing:
         return None
     return found
 
 
-def created(at: Location) -> Plan[bool]:
+def create_table(at: DynamoLocation) -> Plan[bool]:
     """Whether it was us: two may try at the same moment, and one is told that it is there."""
     try:
-        yield Request("create_table", definition(at.table))
+        yield DynamoRequest("create_table", build_definition(at.table))
     except StoreError as error:
-        if "ResourceInUseException" in str(error) or (yield from described(at)) is not None:
+        if "ResourceInUseException" in str(error) or (yield from describe_table(at)) is not None:
             return False
         raise
     return True
 
 
-def active(at: Location) -> Plan[dict[str, Any]]:
-    for _ in range(LOOKS):
-        found = yield from described(at)
+def wait_until_active(at: DynamoLocation) -> Plan[dict[str, Any]]:
+    for _ in range(MAX_TABLE_POLLS):
+        found = yield from describe_table(at)
         if found is not None and found["TableStatus"] in ("ACTIVE", "UPDATING") and _index_state(found) == "ACTIVE":
-            wrong = misshapen(found)
+            wrong = describe_key_mismatch(found)
             if wrong:
                 raise StoreError(f"the table {at.table!r} is not one of ours: {wrong}; choose another name in the URL")
             return found
         if found is not None and found["TableStatus"] == "ACTIVE" and _index_state(found) is None:
             raise StoreError(
-                f"the table {at.table!r} has no index {INDEX!r}; make the table with retrysafe migrate, or add "
+                f"the table {at.table!r} has no index {INDEX_NAME!r}; make the table with retrysafe migrate, or add "
                 "the index that retrysafe migrate --sql shows"
             )
-        yield Pause(POLL)
-    raise StoreError(f"the table {at.table!r} did not become active in {POLL * LOOKS:.0f} s; look at it in the console")
+        yield DynamoPause(TABLE_POLL_SECONDS)
+    raise StoreError(
+        f"the table {at.table!r} did not become active in {TABLE_POLL_SECONDS * MAX_TABLE_POLLS:.0f} s; "
+        "look at it in the console"
+    )
 
 
 def _index_state(table: dict[str, Any]) -> str | None:
     for index in table.get("GlobalSecondaryIndexes", ()):
-        if index["IndexName"] == INDEX:
+        if index["IndexName"] == INDEX_NAME:
             return str(index.get("IndexStatus", "ACTIVE"))
     return None
 
 
-def misshapen(table: dict[str, Any]) -> str:
+def describe_key_mismatch(table: dict[str, Any]) -> str:
     """What is wrong with its keys; empty if nothing is."""
-    if table["KeySchema"] != KEY:
-        return f"its key is {_shown(table['KeySchema'])}, not {_shown(KEY)}"
+    if table["KeySchema"] != KEY_SCHEMA:
+        return f"its key is {_format_keys(table['KeySchema'])}, not {_format_keys(KEY_SCHEMA)}"
     for index in table.get("GlobalSecondaryIndexes", ()):
-        if index["IndexName"] == INDEX and index["KeySchema"] != INDEX_KEY:
-            return f"the key of its index {INDEX!r} is {_shown(index['KeySchema'])}, not {_shown(INDEX_KEY)}"
+        if index["IndexName"] == INDEX_NAME and index["KeySchema"] != INDEX_KEY_SCHEMA:
+            found, wanted = _format_keys(index["KeySchema"]), _format_keys(INDEX_KEY_SCHEMA)
+            return f"the key of its index {INDEX_NAME!r} is {found}, not {wanted}"
     return ""
 
 
-def _shown(schema: list[dict[str, str]]) -> str:
+def _format_keys(schema: list[dict[str, str]]) -> str:
     return " + ".join(part["AttributeName"] for part in schema)
 
 
-def lives(at: Location) -> Plan[str | None]:
+def read_ttl_attribute(at: DynamoLocation) -> Plan[str | None]:
     """The attribute by which DynamoDB deletes, if it does."""
-    found = (yield Request("describe_time_to_live", {"TableName": at.table}))["TimeToLiveDescription"]
+    found = (yield DynamoRequest("describe_time_to_live", {"TableName": at.table}))["TimeToLiveDescription"]
     if found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING"):
         return str(found.get("AttributeName", ""))
     return None
 
 
-def backed_up(at: Location) -> Plan[bool | None]:
+def read_backups_enabled(at: DynamoLocation) -> Plan[bool | None]:
     """Whether point-in-time recovery is on; None where nobody says (an emulator, or a caller who may not ask)."""
     try:
-        found = yield Request("describe_continuous_backups", {"TableName": at.table})
+        found = yield DynamoRequest("describe_continuous_backups", {"TableName": at.table})
     except StoreError:
         return None
     recovery = found["ContinuousBackupsDescription"].get("PointInTimeRecoveryDescription", {})

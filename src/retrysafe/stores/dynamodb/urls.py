@@ -12,23 +12,23 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from retrysafe.core.times import micros
+from retrysafe.core.times import duration_to_micros
 from retrysafe.core.urls import safe_url
 from retrysafe.errors import BadName, StoreURLError
 from retrysafe.stores.base import Capabilities
 
 CAPABILITIES = Capabilities(name="dynamodb", durable=True, shared=True, transactions=True, clock="host")
 
-TABLE = "retrysafe"
+DEFAULT_TABLE = "retrysafe"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 _REGION = re.compile(r"[a-z0-9-]+")
 _EXAMPLE = "dynamodb://eu-west-1/retrysafe"
 _OPTIONS = ("endpoint", "table", "skew", "attempts", "timeout", "ttl", "backups")
-_SWITCH = {"on": True, "off": False}
+_SWITCH_VALUES = {"on": True, "off": False}
 
 
 @dataclass(frozen=True, slots=True)
-class Location:
+class DynamoLocation:
     """Where the table is, and how it is spoken to."""
 
     url: str
@@ -37,7 +37,7 @@ class Location:
     table: str
     endpoint: str | None = None
     access: tuple[str, str] | None = None
-    skew: int = micros(1.0)
+    skew: int = duration_to_micros(1.0)
     """How far two machines' clocks may be apart. DynamoDB has no clock to ask, so a lease counts as lapsed, and a
     record as expired, only when it is so by this much: a machine whose clock is ahead must not take a living owner's
     key."""
@@ -57,7 +57,7 @@ class Location:
             found["aws_access_key_id"], found["aws_secret_access_key"] = self.access
         return found
 
-    def config(self) -> dict[str, Any]:
+    def client_config(self) -> dict[str, Any]:
         """For botocore's Config."""
         return {
             "connect_timeout": self.timeout,
@@ -69,7 +69,7 @@ class Location:
         }
 
 
-def parse_url(url: str) -> Location:
+def parse_url(url: str) -> DynamoLocation:
     parts = urlsplit(url)
     shown = safe_url(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -79,17 +79,17 @@ def parse_url(url: str) -> Location:
     region = parts.netloc.rpartition("@")[2]
     if not _REGION.fullmatch(region):
         raise StoreURLError(f"{shown!r} names no region: write one like {_EXAMPLE}")
-    return Location(
+    return DynamoLocation(
         url=shown,
         region=region,
-        table=table_name(options.get("table") or parts.path.strip("/") or TABLE),
-        endpoint=_endpoint(options.get("endpoint"), shown),
+        table=table_name(options.get("table") or parts.path.strip("/") or DEFAULT_TABLE),
+        endpoint=_check_endpoint(options.get("endpoint"), shown),
         access=(unquote(parts.username), unquote(parts.password or "")) if parts.username else None,
-        skew=micros(_number(options, "skew", 1.0, shown)),
-        attempts=max(1, int(_number(options, "attempts", 3, shown))),
-        timeout=_number(options, "timeout", 5.0, shown),
-        ttl=_switch(options, "ttl", True, shown),
-        backups=_switch(options, "backups", False, shown),
+        skew=duration_to_micros(_parse_number(options, "skew", 1.0, shown)),
+        attempts=max(1, int(_parse_number(options, "attempts", 3, shown))),
+        timeout=_parse_number(options, "timeout", 5.0, shown),
+        ttl=_parse_switch(options, "ttl", True, shown),
+        backups=_parse_switch(options, "backups", False, shown),
     )
 
 
@@ -99,13 +99,13 @@ def table_name(name: str) -> str:
     return name
 
 
-def _endpoint(given: str | None, shown: str) -> str | None:
+def _check_endpoint(given: str | None, shown: str) -> str | None:
     if given is not None and not given.startswith(("http://", "https://")):
         raise StoreURLError(f"endpoint={given} in {shown!r} is no address: write endpoint=http://127.0.0.1:8000")
     return given
 
 
-def _number(options: dict[str, str], name: str, default: float, shown: str) -> float:
+def _parse_number(options: dict[str, str], name: str, default: float, shown: str) -> float:
     try:
         found = float(options.get(name, default))
     except ValueError:
@@ -115,10 +115,10 @@ def _number(options: dict[str, str], name: str, default: float, shown: str) -> f
     return found
 
 
-def _switch(options: dict[str, str], name: str, default: bool, shown: str) -> bool:
+def _parse_switch(options: dict[str, str], name: str, default: bool, shown: str) -> bool:
     given = options.get(name)
     if given is None:
         return default
-    if given not in _SWITCH:
+    if given not in _SWITCH_VALUES:
         raise StoreURLError(f"{name}={given} in {shown!r} is neither on nor off")
-    return _SWITCH[given]
+    return _SWITCH_VALUES[given]

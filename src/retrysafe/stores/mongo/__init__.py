@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from retrysafe.errors import MissingDriver
 from retrysafe.stores.base import AsyncStore, Store
 from retrysafe.stores.mongo import schema
-from retrysafe.stores.mongo.settings import CAPABILITIES, Home, parse_url
+from retrysafe.stores.mongo.settings import CAPABILITIES, Collections, parse_url
 
 if TYPE_CHECKING:
     from retrysafe.stores.diagnosis import Diagnosis
@@ -36,12 +36,12 @@ class MongoBackend:
             raise MissingDriver("MongoDB", error.name or "pymongo", "mongodb") from error
         return AsyncMongoStore.open(at)
 
-    def names(self, url: str) -> Home:
+    def names(self, url: str) -> Collections:
         at = parse_url(url)
-        return Home(at.database, at.names)
+        return Collections(at.database, at.names)
 
     def schema(self, url: str) -> str:
-        return schema.script(parse_url(url).names)
+        return schema.build_script(parse_url(url).names)
 
     def diagnose(self, url: str) -> Diagnosis:
         try:

@@ -11,80 +11,80 @@ from pymongo.errors import OperationFailure, PyMongoError
 from retrysafe.errors import RetrySafeError, StoreUnavailable
 from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good
 from retrysafe.stores.mongo import schema
-from retrysafe.stores.mongo.client import CODEC, made
-from retrysafe.stores.mongo.errors import meaning
-from retrysafe.stores.mongo.settings import Location
+from retrysafe.stores.mongo.client import CODEC, make_client
+from retrysafe.stores.mongo.errors import translate_error
+from retrysafe.stores.mongo.settings import MongoLocation
 
-OLDEST = (5, 0)
+OLDEST_VERSION = (5, 0)
 """Where the expressions are understood; what is tested is in docs/reference/stores.md."""
 
 Settings = Mapping[str, Any]
 
 
-def diagnose(at: Location) -> Diagnosis:
-    client: MongoClient[Any] = made(MongoClient, at.url)
+def diagnose(at: MongoLocation) -> Diagnosis:
+    client: MongoClient[Any] = make_client(MongoClient, at.url)
     try:
         with client:
-            found = read(client, at)
+            found = read_settings(client, at)
     except PyMongoError as error:
-        told = meaning(error)
+        told = translate_error(error)
         if isinstance(told, RetrySafeError):
             raise told from error
         raise StoreUnavailable(f"the server cannot be asked: {error}") from error
-    return Diagnosis(f"MongoDB {found['version']}", tuple(judge(found)))
+    return Diagnosis(f"MongoDB {found['version']}", tuple(check_settings(found)))
 
 
-def read(client: MongoClient[Any], at: Location) -> Settings:
+def read_settings(client: MongoClient[Any], at: MongoLocation) -> Settings:
     """What the server tells; None where this user may not ask."""
     database = client.get_database(at.database, codec_options=CODEC)
     hello = client.admin.command("hello")
     return {
         "version": client.server_info()["version"],
         "hello": hello,
-        "config": _asked(client, {"replSetGetConfig": 1}),
-        "defaults": _asked(client, {"getDefaultRWConcern": 1}),
-        "options": _asked(client, {"getCmdLineOpts": 1}),
-        "indexes": _indexes(database, at),
+        "config": _run_or_none(client, {"replSetGetConfig": 1}),
+        "defaults": _run_or_none(client, {"getDefaultRWConcern": 1}),
+        "options": _run_or_none(client, {"getCmdLineOpts": 1}),
+        "indexes": _read_indexes(database, at),
         "wanted": {index["name"] for index in schema.indexes(at.names)[at.names.keys]},
     }
 
 
-def _asked(client: MongoClient[Any], command: dict[str, Any]) -> Any:
+def _run_or_none(client: MongoClient[Any], command: dict[str, Any]) -> Any:
     try:
         return client.admin.command(command)
     except OperationFailure:
         return None
 
 
-def _indexes(database: Any, at: Location) -> set[str] | None:
+def _read_indexes(database: Any, at: MongoLocation) -> set[str] | None:
     if at.names.keys not in database.list_collection_names(filter={"name": at.names.keys}):
         return None
     return set(database[at.names.keys].index_information())
 
 
-def judge(found: Settings) -> Iterator[Finding]:
-    yield _version(found)
-    yield _replica_set(found)
-    yield _role(found)
+def check_settings(found: Settings) -> Iterator[Finding]:
+    yield _check_version(found)
+    yield _check_replica_set(found)
+    yield _check_role(found)
     if found["hello"].get("setName"):
-        yield _members(found)
-        yield _journal_of_majority(found)
-    yield _journal(found)
-    yield _write_concern(found)
-    yield _collections(found)
+        yield _check_members(found)
+        yield _check_majority_journal(found)
+    yield _check_journal(found)
+    yield _check_write_concern(found)
+    yield _check_collections(found)
 
 
-def _version(found: Settings) -> Finding:
+def _check_version(found: Settings) -> Finding:
     number = found["version"]
     parts = tuple(int(part) for part in number.split(".")[:2] if part.isdigit())
-    oldest = ".".join(map(str, OLDEST))
-    if parts >= OLDEST:
+    oldest = ".".join(map(str, OLDEST_VERSION))
+    if parts >= OLDEST_VERSION:
         return good("version", number, f"MongoDB {oldest} and later understand the commands", invariant="I1")
     why = f"MongoDB before {oldest} does not understand all commands"
     return bad("version", number, "best-effort", why, "upgrade the server", invariant="I1")
 
 
-def _replica_set(found: Settings) -> Finding:
+def _check_replica_set(found: Settings) -> Finding:
     hello = found["hello"]
     if hello.get("setName"):
         why = "it has the log that majorities and transactions need"
@@ -97,7 +97,7 @@ def _replica_set(found: Settings) -> Finding:
     return bad("replica set", "none", "best-effort", why, fix, invariant="I1")
 
 
-def _role(found: Settings) -> Finding:
+def _check_role(found: Settings) -> Finding:
     if found["hello"].get("isWritablePrimary"):
         return good("role", "primary", "it takes claims", invariant="I1")
     why = "only a primary takes claims"
@@ -105,7 +105,7 @@ def _role(found: Settings) -> Finding:
     return bad("role", "secondary", "best-effort", why, fix, invariant="I1")
 
 
-def _members(found: Settings) -> Finding:
+def _check_members(found: Settings) -> Finding:
     hello = found["hello"]
     bearing = len(hello.get("hosts", ())) + len(hello.get("passives", ()))
     arbiters = len(hello.get("arbiters", ()))
@@ -118,7 +118,7 @@ def _members(found: Settings) -> Finding:
     return bad("members", shown, "exactly-once-capable", why, "replace the arbiter by a member with data: rs.add(…)")
 
 
-def _journal_of_majority(found: Settings) -> Finding:
+def _check_majority_journal(found: Settings) -> Finding:
     name = "writeConcernMajorityJournalDefault"
     config = found["config"]
     value = None if config is None else config["config"].get(name, True)
@@ -130,7 +130,7 @@ def _journal_of_majority(found: Settings) -> Finding:
     return bad(name, "false", "at-most-once-until-failover", why, fix)
 
 
-def _journal(found: Settings) -> Finding:
+def _check_journal(found: Settings) -> Finding:
     options = found["options"]
     storage = {} if options is None else options.get("parsed", {}).get("storage", {})
     if storage.get("engine") == "inMemory":
@@ -142,14 +142,14 @@ def _journal(found: Settings) -> Finding:
     return good("journal", "not told" if options is None else "on", "a write is in it before it is acknowledged")
 
 
-def _write_concern(found: Settings) -> Finding:
+def _check_write_concern(found: Settings) -> Finding:
     defaults = found["defaults"]
     value = None if defaults is None else defaults.get("defaultWriteConcern", {}).get("w", "implicit")
     why = "our own writes always say majority and j; a transaction of yours is committed with the same"
     return good("default write concern", "not told" if value is None else value, why)
 
 
-def _collections(found: Settings) -> Finding:
+def _check_collections(found: Settings) -> Finding:
     have = found["indexes"]
     if have is None:
         why = "the collections are made at the first claim, but without their indexes"

@@ -19,7 +19,7 @@ _TEXTS = ("namespace", "kind", "scope", "key", "target", "point", "note", "on_la
 Document = dict[str, Any]
 
 
-def write(record: Record) -> Document:
+def write_record(record: Record) -> Document:
     fields: Document = {"_id": record.id, **record._asdict()}
     del fields["id"]
     fields["fingerprint"] = str(record.fingerprint)
@@ -36,17 +36,17 @@ def write_answer(answer: Answer | None) -> Document | None:
     return {"status": answer.status, "headers": headers, "body": answer.body, "gone": answer.gone}
 
 
-def read(found: Mapping[str, Any]) -> Record:
+def read_record(found: Mapping[str, Any]) -> Record:
     """A record out of a document; CorruptRecord if it cannot be one. Nothing is run on the strength of a guess."""
     try:
-        return _read(found)
+        return _read_fields(found)
     except (ValueError, KeyError, TypeError) as error:
         record_id = found.get("_id")
         shown = record_id if isinstance(record_id, bytes) else b""
         raise CorruptRecord(shown, f"{type(error).__name__}: {error}") from error
 
 
-def _read(found: Mapping[str, Any]) -> Record:
+def _read_fields(found: Mapping[str, Any]) -> Record:
     for kind, fields in ((bytes, ("_id", *_BYTES)), (int, _NUMBERS), (str, _TEXTS)):
         for name in fields:
             if not isinstance(found[name], kind):

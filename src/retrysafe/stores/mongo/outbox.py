@@ -25,39 +25,39 @@ from retrysafe.core.jobs import (
 )
 from retrysafe.core.ops import Op
 from retrysafe.stores.base import Plan
-from retrysafe.stores.mongo.plans import Command, Plans
+from retrysafe.stores.mongo.plans import Command, MongoPlans
 
 R = TypeVar("R")
 
 _COUNTER = "outbox"
-_LOOK_AHEAD = 8
+_LOOK_AHEAD_FACTOR = 8
 """How many times as many as are wanted are read at once: those behind others of their order are passed over."""
 
 
-def stage(plans: Plans, op: Stage) -> Plan[Command, int]:
+def stage(plans: MongoPlans, op: Stage) -> Plan[Command, int]:
     """New ones only; the same job again is the same job."""
     jobs: dict[str, Job] = {}
     for job in op.jobs:
         jobs.setdefault(job.id, job)
-    known = (yield from _known(plans, list(jobs))) if jobs else set()
+    known = (yield from _find_known_ids(plans, list(jobs))) if jobs else set()
     fresh = [job for job in jobs.values() if job.id not in known]
     if not fresh:
         return 0
-    now = yield from plans.clock(op.now)
-    last = yield from _count(plans, len(fresh))
+    now = yield from plans.read_clock(op.now)
+    last = yield from _advance_counter(plans, len(fresh))
     first = last - len(fresh) + 1
     staged = 0
     for place, job in enumerate(fresh):
-        staged += yield from _put(plans, job.id, _written(job, first + place, now, op.namespace))
+        staged += yield from _insert_once(plans, job.id, _build_document(job, first + place, now, op.namespace))
     return staged
 
 
-def _known(plans: Plans, ids: Sequence[str]) -> Plan[Command, set[str]]:
-    found = yield from _found(plans, {"_id": {"$in": list(ids)}}, len(ids), {"_id": 1})
+def _find_known_ids(plans: MongoPlans, ids: Sequence[str]) -> Plan[Command, set[str]]:
+    found = yield from _find_jobs(plans, {"_id": {"$in": list(ids)}}, len(ids), {"_id": 1})
     return {each["_id"] for each in found}
 
 
-def _count(plans: Plans, by: int) -> Plan[Command, int]:
+def _advance_counter(plans: MongoPlans, by: int) -> Plan[Command, int]:
     body = {
         "findAndModify": plans.names.meta,
         "query": {"_id": _COUNTER},
@@ -69,7 +69,7 @@ def _count(plans: Plans, by: int) -> Plan[Command, int]:
     return int(reply["value"]["sequence"])
 
 
-def _put(plans: Plans, job_id: str, document: dict[str, Any]) -> Plan[Command, int]:
+def _insert_once(plans: MongoPlans, job_id: str, document: dict[str, Any]) -> Plan[Command, int]:
     """An upsert that only ever inserts: whoever comes second changes nothing."""
     body = {
         "update": plans.names.outbox,
@@ -79,30 +79,32 @@ def _put(plans: Plans, job_id: str, document: dict[str, Any]) -> Plan[Command, i
     return len(reply.get("upserted", ()))
 
 
-def take(plans: Plans, op: TakeJobs) -> Plan[Command, tuple[StagedJob, ...]]:
+def take(plans: MongoPlans, op: TakeJobs) -> Plan[Command, tuple[StagedJob, ...]]:
     """One by one, in their order: so of an order key a run may go out, each when the one before it is ours."""
-    now = yield from plans.clock(op.now)
+    now = yield from plans.read_clock(op.now)
     taken: list[StagedJob] = []
-    turn = Turn(op)
+    turn = OrderGate(op)
     after = 0
     while len(taken) < op.limit:
-        found = yield from _found(plans, {**turn.wanted(now), "sequence": {"$gt": after}}, op.limit * _LOOK_AHEAD + 1)
+        found = yield from _find_jobs(
+            plans, {**turn.build_filter(now), "sequence": {"$gt": after}}, op.limit * _LOOK_AHEAD_FACTOR + 1
+        )
         for each in found:
             after = each["sequence"]
-            if not (yield from turn.come(plans, each)):
+            if not (yield from turn.is_next(plans, each)):
                 continue
             leased = yield from _lease(plans, each, op, now)
             if leased is not None:
-                turn.took(each)
+                turn.record_taken(each)
                 taken.append(leased)
             if len(taken) == op.limit:
                 break
-        if len(found) <= op.limit * _LOOK_AHEAD:
+        if len(found) <= op.limit * _LOOK_AHEAD_FACTOR:
             break
     return tuple(taken)
 
 
-class Turn:
+class OrderGate:
     """Whose turn it is among jobs that share an order key: nobody's before one that is not ours is gone."""
 
     def __init__(self, op: TakeJobs) -> None:
@@ -110,17 +112,17 @@ class Turn:
         self._ours: dict[str, list[str]] = {}
         self._held_up: set[str] = set()
 
-    def wanted(self, now: int) -> dict[str, Any]:
+    def build_filter(self, now: int) -> dict[str, Any]:
         op = self._op
         return {
             "dead": False,
             "due": {"$lte": now},
             "token": {"$ne": b""} if op.left else b"",
             "topic": {"$nin" if op.others else "$in": list(op.topics)},
-            "namespace": whose(op.namespace, unnamed=op.unnamed),
+            "namespace": namespace_filter(op.namespace, unnamed=op.unnamed),
         }
 
-    def come(self, plans: Plans, job: Mapping[str, Any]) -> Plan[Command, bool]:
+    def is_next(self, plans: MongoPlans, job: Mapping[str, Any]) -> Plan[Command, bool]:
         order = job["order"]
         if not order:
             return True
@@ -130,25 +132,25 @@ class Turn:
             "order": order,
             "dead": False,
             "sequence": {"$lt": job["sequence"]},
-            "namespace": whose(self._op.namespace, unnamed=self._op.unnamed),
+            "namespace": namespace_filter(self._op.namespace, unnamed=self._op.unnamed),
             "_id": {"$nin": self._ours.get(order, [])},
         }
-        if (yield from _found(plans, before, 1, {"_id": 1})):
+        if (yield from _find_jobs(plans, before, 1, {"_id": 1})):
             self._held_up.add(order)
             return False
         return True
 
-    def took(self, job: Mapping[str, Any]) -> None:
+    def record_taken(self, job: Mapping[str, Any]) -> None:
         self._ours.setdefault(job["order"], []).append(job["_id"])
 
 
-def whose(namespace: str, *, unnamed: bool) -> dict[str, Any]:
+def namespace_filter(namespace: str, *, unnamed: bool) -> dict[str, Any]:
     """A job staged by a release before has no such field: null matches that too."""
     names: list[str | None] = [namespace] if namespace else []
     return {"$in": [*names, "", None] if unnamed or not namespace else names}
 
 
-def _lease(plans: Plans, job: Mapping[str, Any], op: TakeJobs, now: int) -> Plan[Command, StagedJob | None]:
+def _lease(plans: MongoPlans, job: Mapping[str, Any], op: TakeJobs, now: int) -> Plan[Command, StagedJob | None]:
     body = {
         "findAndModify": plans.names.outbox,
         # Whoever leased it in between has written its token.
@@ -157,10 +159,10 @@ def _lease(plans: Plans, job: Mapping[str, Any], op: TakeJobs, now: int) -> Plan
         "new": True,
     }
     reply = yield from plans.write(body)
-    return None if reply["value"] is None else _read(reply["value"])
+    return None if reply["value"] is None else _read_job(reply["value"])
 
 
-def finish(plans: Plans, op: FinishJobs) -> Plan[Command, int]:
+def finish(plans: MongoPlans, op: FinishJobs) -> Plan[Command, int]:
     if not op.ids:
         return 0
     held = {"_id": {"$in": list(op.ids)}, "token": op.token}
@@ -168,34 +170,34 @@ def finish(plans: Plans, op: FinishJobs) -> Plan[Command, int]:
     return int(gone["n"])
 
 
-def fail(plans: Plans, op: FailJob) -> Plan[Command, bool]:
-    now = yield from plans.clock(op.now)
+def fail(plans: MongoPlans, op: FailJob) -> Plan[Command, bool]:
+    now = yield from plans.read_clock(op.now)
     changed = {"due": now + op.delay, "dead": op.dead, "error": op.error, "token": b""}
     return (yield from _change(plans, {"_id": op.id, "token": op.token}, changed))
 
 
-def give_back(plans: Plans, op: ReturnJob) -> Plan[Command, bool]:
-    now = yield from plans.clock(op.now)
+def give_back(plans: MongoPlans, op: ReturnJob) -> Plan[Command, bool]:
+    now = yield from plans.read_clock(op.now)
     changed = {"due": now + op.delay, "error": op.error, "token": b""}
     return (yield from _change(plans, {"_id": op.id, "token": op.token}, changed, {"deliveries": -1}))
 
 
-def revive(plans: Plans, op: ReviveJob) -> Plan[Command, bool]:
-    now = yield from plans.clock(op.now)
+def revive(plans: MongoPlans, op: ReviveJob) -> Plan[Command, bool]:
+    now = yield from plans.read_clock(op.now)
     changed = {"dead": False, "due": now, "attempts": 0, "deliveries": 0, "error": ""}
-    condition = {"_id": op.id, "dead": True, "namespace": whose(op.namespace, unnamed=False)}
+    condition = {"_id": op.id, "dead": True, "namespace": namespace_filter(op.namespace, unnamed=False)}
     return (yield from _change(plans, condition, changed))
 
 
-def assign(plans: Plans, op: AssignJobs) -> Plan[Command, int]:
-    unnamed = {"namespace": whose("", unnamed=True)}
+def assign(plans: MongoPlans, op: AssignJobs) -> Plan[Command, int]:
+    unnamed = {"namespace": namespace_filter("", unnamed=True)}
     update = {"q": unnamed, "u": {"$set": {"namespace": op.namespace}}, "multi": True}
     reply = yield from plans.write({"update": plans.names.outbox, "updates": [update]})
     return int(reply["n"])
 
 
-def namespaces(plans: Plans, op: Namespaces) -> Plan[Command, NamespacesReply]:
-    unnamed = {"namespace": whose("", unnamed=True)}
+def list_namespaces(plans: MongoPlans, op: Namespaces) -> Plan[Command, NamespacesReply]:
+    unnamed = {"namespace": namespace_filter("", unnamed=True)}
     counted = yield Command({"count": plans.names.outbox, "query": unnamed}, writes=False)
     if not counted["n"] and not op.every:
         return NamespacesReply(0, ())
@@ -207,7 +209,7 @@ def namespaces(plans: Plans, op: Namespaces) -> Plan[Command, NamespacesReply]:
 
 
 def _change(
-    plans: Plans, condition: dict[str, Any], changed: dict[str, Any], added: dict[str, int] | None = None
+    plans: MongoPlans, condition: dict[str, Any], changed: dict[str, Any], added: dict[str, int] | None = None
 ) -> Plan[Command, bool]:
     body = {
         "findAndModify": plans.names.outbox,
@@ -219,25 +221,25 @@ def _change(
     return reply["value"] is not None
 
 
-def listing(plans: Plans, op: ListJobs) -> Plan[Command, tuple[StagedJob, ...]]:
+def list_jobs(plans: MongoPlans, op: ListJobs) -> Plan[Command, tuple[StagedJob, ...]]:
     condition: dict[str, Any] = {"sequence": {"$gt": op.after}}
     if op.dead:
         condition["dead"] = True
     if op.namespace is not None:
-        condition["namespace"] = whose(op.namespace, unnamed=False)
-    found = yield from _found(plans, condition, op.limit)
-    return tuple(map(_read, found))
+        condition["namespace"] = namespace_filter(op.namespace, unnamed=False)
+    found = yield from _find_jobs(plans, condition, op.limit)
+    return tuple(map(_read_job, found))
 
 
-def _found(
-    plans: Plans, condition: dict[str, Any], limit: int, fields: dict[str, Any] | None = None
+def _find_jobs(
+    plans: MongoPlans, condition: dict[str, Any], limit: int, fields: dict[str, Any] | None = None
 ) -> Plan[Command, list[Mapping[str, Any]]]:
     """In their order."""
     body: dict[str, Any] = {"find": plans.names.outbox, "filter": condition, "sort": {"sequence": 1}, "limit": limit}
-    return (yield from plans.found({**body, "batchSize": limit, "projection": fields or {}}))
+    return (yield from plans.find_all({**body, "batchSize": limit, "projection": fields or {}}))
 
 
-def _written(job: Job, sequence: int, now: int, namespace: str) -> dict[str, Any]:
+def _build_document(job: Job, sequence: int, now: int, namespace: str) -> dict[str, Any]:
     return {
         "topic": job.topic,
         "payload": job.payload,
@@ -254,7 +256,7 @@ def _written(job: Job, sequence: int, now: int, namespace: str) -> dict[str, Any
     }
 
 
-def _read(found: Mapping[str, Any]) -> StagedJob:
+def _read_job(found: Mapping[str, Any]) -> StagedJob:
     job = Job(found["_id"], found["topic"], found["payload"], found["order"])
     return StagedJob(
         job,
@@ -268,7 +270,7 @@ def _read(found: Mapping[str, Any]) -> StagedJob:
     )
 
 
-JOB_PLANS: dict[type[Any], Callable[[Plans, Any], Any]] = {
+JOB_PLANS: dict[type[Any], Callable[[MongoPlans, Any], Any]] = {
     Stage: stage,
     TakeJobs: take,
     FinishJobs: finish,
@@ -276,15 +278,15 @@ JOB_PLANS: dict[type[Any], Callable[[Plans, Any], Any]] = {
     ReturnJob: give_back,
     ReviveJob: revive,
     AssignJobs: assign,
-    Namespaces: namespaces,
-    ListJobs: listing,
+    Namespaces: list_namespaces,
+    ListJobs: list_jobs,
 }
 
 
-def plan_of(plans: Plans, op: Op[R]) -> Plan[Command, R]:
+def plan_operation(plans: MongoPlans, op: Op[R]) -> Plan[Command, R]:
     """The plan of any operation, the outbox's among them."""
     made = JOB_PLANS.get(type(op))
     if made is None:
-        return plans.of(op)
+        return plans.plan_operation(op)
     plan: Plan[Command, R] = made(plans, op)
     return plan

@@ -10,25 +10,25 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from retrysafe.core.moves import Grant, grantable
+from retrysafe.core.moves import Grant, decide_grant
 from retrysafe.core.ops import Claim
 from retrysafe.core.records import Answer, Record
 from retrysafe.errors import UsageError
 from retrysafe.stores.base import Plan
-from retrysafe.stores.mongo import documents, moving
-from retrysafe.stores.mongo.plans import Command, Plans, now_told
-from retrysafe.stores.mongo.settings import PATIENCE, Home
+from retrysafe.stores.mongo import documents, updates
+from retrysafe.stores.mongo.plans import Command, MongoPlans, read_now
+from retrysafe.stores.mongo.settings import LOCK_TIMEOUT_SECONDS, Collections
 from retrysafe.stores.sql.dialect import Dialect
-from retrysafe.stores.sql.names import Names
-from retrysafe.stores.sql.receipts import Look, Mark, Split, started
+from retrysafe.stores.sql.names import TableNames
+from retrysafe.stores.sql.receipts import CommittedEarly, LockedRead, TxMarker, build_claimed_record
 
-CONFLICTS = frozenset({112, 11000})
+CONFLICT_CODES = frozenset({112, 11000})
 
 
 class MongoDialect(Dialect):
     """It stands where SQL's words would; there are none."""
 
-    def load(self, names: Names) -> dict[str, str]:
+    def load(self, names: TableNames) -> dict[str, str]:
         raise UsageError(
             "a local step of an operation cannot run in a MongoDB transaction: its recovery point is written in SQL; "
             "make it a foreign step, or use @safe.transactional"
@@ -41,24 +41,24 @@ MONGO = MongoDialect(package="retrysafe.stores.mongo", now="", empty="", least="
 class MongoReceipts:
     """The commands of one installation, for a user's transaction."""
 
-    def __init__(self, home: Home) -> None:
-        self.plans = HomePlans(home)
+    def __init__(self, home: Collections) -> None:
+        self.plans = CollectionPlans(home)
         self._home = home
 
-    def look(self, claim: Claim) -> Plan[Command, Look]:
+    def lock_and_read(self, claim: Claim) -> Plan[Command, LockedRead]:
         """Read the record; and the lock, if it may run."""
-        told = yield self._command(self._read(claim.id))
+        told = yield self._build_command(self._read_command(claim.id))
         seen = told["cursor"]["firstBatch"]
         if not seen:
-            return Look(False, 0, "", 0, None)  # another database, or it was never migrated
-        record = documents.read(seen[0]["found"][0]) if seen[0]["found"] else None
-        look = Look(False, 0, str(seen[0]["value"]), now_told(claim.now, seen[0]), record)
-        if grantable(record, claim, look.now) is None:
+            return LockedRead(False, 0, "", 0, None)  # another database, or it was never migrated
+        record = documents.read_record(seen[0]["found"][0]) if seen[0]["found"] else None
+        look = LockedRead(False, 0, str(seen[0]["value"]), read_now(claim.now, seen[0]), record)
+        if decide_grant(record, claim, look.now) is None:
             return look  # nothing will run, so nobody is kept from anything
         locked = yield from self._lock(claim)
         return look._replace(locked=locked)
 
-    def _read(self, record_id: bytes) -> dict[str, Any]:
+    def _read_command(self, record_id: bytes) -> dict[str, Any]:
         found = {"from": self._home.names.keys, "pipeline": [{"$match": {"_id": record_id}}], "as": "found"}
         stages = [
             {"$match": {"_id": "install"}},
@@ -70,69 +70,74 @@ class MongoReceipts:
     def _lock(self, claim: Claim) -> Plan[Command, bool]:
         written = {"q": {"_id": claim.id}, "u": {"$set": {"token": claim.token}}, "upsert": True}
         try:
-            yield self._command({"update": self._home.names.meta, "updates": [written]})
+            yield self._build_command({"update": self._home.names.meta, "updates": [written]})
         except Exception as error:
-            if getattr(error, "code", None) not in CONFLICTS:
+            if getattr(error, "code", None) not in CONFLICT_CODES:
                 raise
             return False
         return True
 
     @staticmethod
-    def begun(claim: Claim, look: Look, grant: Grant) -> Record:
+    def build_claimed_record(claim: Claim, look: LockedRead, grant: Grant) -> Record:
         """The record as a claim would have left it at the moment of the look."""
-        return started(claim, look, grant)
+        return build_claimed_record(claim, look, grant)
 
-    def mark(self, look: Look | None = None) -> Generator[Command, Any, Mark]:
+    def mark_transaction(self, look: LockedRead | None = None) -> Generator[Command, Any, TxMarker]:
         """The lock is the mark."""
         yield from ()  # a plan that has nothing to say
-        return Mark(0)
+        return TxMarker(0)
 
-    def committed(self, mark: Mark) -> Plan[Command, bool | None]:
+    def committed(self, mark: TxMarker) -> Plan[Command, bool | None]:
         """Nobody can tell once it is over."""
         yield from ()
         return None
 
-    def parted(self, claim: Claim, mark: Mark) -> Plan[Command, bool]:
+    def is_other_transaction(self, claim: Claim, mark: TxMarker) -> Plan[Command, bool]:
         """A lock that others can see was committed."""
         lock = {"_id": claim.id, "token": claim.token}
-        seen = yield self._command({"find": self._home.names.meta, "filter": lock, "limit": 1}, outside=True)
+        seen = yield self._build_command({"find": self._home.names.meta, "filter": lock, "limit": 1}, outside=True)
         return bool(seen["cursor"]["firstBatch"])
 
-    def write(self, claim: Claim, look: Look, grant: Grant, answer: Answer, mark: Mark) -> Plan[Command, Record | None]:
+    def write_receipt(
+        self, claim: Claim, look: LockedRead, grant: Grant, answer: Answer, mark: TxMarker
+    ) -> Plan[Command, Record | None]:
         """Put the receipt in the place of what was read. None: somebody else changed the record meanwhile. Raises
         Split when the transaction is another one by now."""
-        if (yield from self.parted(claim, mark)):
-            raise Split
+        if (yield from self.is_other_transaction(claim, mark)):
+            raise CommittedEarly
         lock = {"_id": claim.id, "token": claim.token}
-        freed = yield self._command({"delete": self._home.names.meta, "deletes": [{"q": lock, "limit": 1}]})
+        freed = yield self._build_command({"delete": self._home.names.meta, "deletes": [{"q": lock, "limit": 1}]})
         if freed["n"] != 1:
-            raise Split  # our own lock is not there: it was rolled back
-        base = documents.write(started(claim, look, grant))
+            raise CommittedEarly  # our own lock is not there: it was rolled back
+        base = documents.write_record(build_claimed_record(claim, look, grant))
         body = {
             "findAndModify": self._home.names.keys,
-            "query": {"_id": claim.id, **_seen(look.record)},
-            "update": [{"$replaceWith": moving.literal(base)}, *moving.settled(claim.now, "completed", "", answer)],
+            "query": {"_id": claim.id, **_seen_filter(look.record)},
+            "update": [
+                {"$replaceWith": updates.as_literal(base)},
+                *updates.settle_stages(claim.now, "completed", "", answer),
+            ],
             "upsert": look.record is None,
             "new": True,
         }
-        put = yield self._command(body)
-        return None if put["value"] is None else documents.read(put["value"])
+        put = yield self._build_command(body)
+        return None if put["value"] is None else documents.read_record(put["value"])
 
-    def _command(self, body: dict[str, Any], *, outside: bool = False) -> Command:
+    def _build_command(self, body: dict[str, Any], *, outside: bool = False) -> Command:
         return Command(body, outside=outside, database=self._home.database)
 
 
-class HomePlans:
+class CollectionPlans:
     """The plans of plans.py, said to the database the store is in."""
 
-    def __init__(self, home: Home) -> None:
-        self._plans = Plans(home.names, PATIENCE)
+    def __init__(self, home: Collections) -> None:
+        self._plans = MongoPlans(home.names, LOCK_TIMEOUT_SECONDS)
         self._database = home.database
 
-    def of(self, op: Any) -> Plan[Command, Any]:
-        return self._said(self._plans.of(op))
+    def plan_operation(self, op: Any) -> Plan[Command, Any]:
+        return self._address_commands(self._plans.plan_operation(op))
 
-    def _said(self, plan: Plan[Command, Any]) -> Plan[Command, Any]:
+    def _address_commands(self, plan: Plan[Command, Any]) -> Plan[Command, Any]:
         try:
             command = next(plan)
             while True:
@@ -146,7 +151,7 @@ class HomePlans:
             return done.value
 
 
-def _seen(record: Record | None) -> dict[str, Any]:
+def _seen_filter(record: Record | None) -> dict[str, Any]:
     if record is None:
         return {"state": {"$exists": False}}
     return {"attempt": record.attempt, "token": record.token, "state": record.state.value}

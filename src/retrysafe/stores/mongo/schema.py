@@ -7,13 +7,13 @@ from __future__ import annotations
 from typing import Any
 
 from retrysafe.stores.base import Plan
-from retrysafe.stores.mongo.plans import RESTING, Command, Plans
-from retrysafe.stores.mongo.settings import WRITE_CONCERN, Names
+from retrysafe.stores.mongo.plans import RESTING, Command, MongoPlans
+from retrysafe.stores.mongo.settings import WRITE_CONCERN, CollectionNames
 
-_OPEN = {"state": {"$in": ["claimed", "uncertain"]}}
+_OPEN_FILTER = {"state": {"$in": ["claimed", "uncertain"]}}
 
 
-def indexes(names: Names) -> dict[str, list[dict[str, Any]]]:
+def indexes(names: CollectionNames) -> dict[str, list[dict[str, Any]]]:
     """Per collection. A record is found by `_id`, which is unique by itself."""
     return {
         names.keys: [
@@ -33,28 +33,28 @@ def indexes(names: Names) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def upgrade(plans: Plans) -> Plan[Command, list[str]]:
+def upgrade(plans: MongoPlans) -> Plan[Command, list[str]]:
     """Make what is missing; the reply names it. Run by two at once, both end with all of it there."""
     listed = yield Command({"listCollections": 1, "nameOnly": True, "cursor": {"batchSize": 100_000}}, writes=False)
     there = {each["name"] for each in listed["cursor"]["firstBatch"]}
     made: list[str] = []
     for name, wanted in indexes(plans.names).items():
-        if name in there and not (yield from _missing(name, wanted)):
+        if name in there and not (yield from _lacks_indexes(name, wanted)):
             continue
         made.append(name)
         if wanted:
             yield Command({"createIndexes": name, "indexes": wanted, "writeConcern": WRITE_CONCERN})
-    yield from plans.barrier()  # and it makes the last of the collections
+    yield from plans.write_barrier()  # and it makes the last of the collections
     return made
 
 
-def _missing(name: str, wanted: list[dict[str, Any]]) -> Plan[Command, bool]:
+def _lacks_indexes(name: str, wanted: list[dict[str, Any]]) -> Plan[Command, bool]:
     found = yield Command({"listIndexes": name, "cursor": {"batchSize": 1000}}, writes=False)
     have = {each["name"] for each in found["cursor"]["firstBatch"]}
     return any(index["name"] not in have for index in wanted)
 
 
-def script(names: Names) -> str:
+def build_script(names: CollectionNames) -> str:
     """What migrating does, for the shell."""
     import json
 

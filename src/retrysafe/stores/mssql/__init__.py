@@ -10,7 +10,7 @@ from retrysafe.errors import MissingDriver
 from retrysafe.stores.base import AsyncStore, Store
 from retrysafe.stores.mssql import schema
 from retrysafe.stores.mssql.dialect import CAPABILITIES, parse_url
-from retrysafe.stores.sql.names import Names
+from retrysafe.stores.sql.names import TableNames
 
 if TYPE_CHECKING:
     from retrysafe.stores.diagnosis import Diagnosis
@@ -37,11 +37,11 @@ class MssqlBackend:
             raise MissingDriver("SQL Server", error.name or "pymssql", "mssql") from error
         return AsyncMssqlStore(at)
 
-    def names(self, url: str) -> Names:
+    def names(self, url: str) -> TableNames:
         return parse_url(url).names
 
     def schema(self, url: str) -> str:
-        return schema.script(parse_url(url).names)
+        return schema.build_script(parse_url(url).names)
 
     def diagnose(self, url: str) -> Diagnosis:
         try:

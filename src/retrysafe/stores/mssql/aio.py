@@ -5,17 +5,17 @@ aioodbc, the usual way, is threads around pyodbc as well, and wants a driver of 
 
 from __future__ import annotations
 
-from retrysafe.stores.mssql.dialect import Location
+from retrysafe.stores.mssql.dialect import MssqlLocation
 from retrysafe.stores.mssql.sync import MssqlStore
-from retrysafe.stores.threaded import Threaded
+from retrysafe.stores.threaded import ThreadedStore
 
 
-class AsyncMssqlStore(Threaded):
+class AsyncMssqlStore(ThreadedStore):
     """Made from a URL. A caller that is cancelled leaves its operation to finish by itself."""
 
-    mixes = True
+    mixed_batches = True
     """Operations of several kinds go together as well as those of one."""
 
-    def __init__(self, at: Location) -> None:
+    def __init__(self, at: MssqlLocation) -> None:
         super().__init__(MssqlStore(at), threads=at.pool, name="retrysafe-mssql")
         self.names = at.names

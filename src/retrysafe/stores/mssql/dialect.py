@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from retrysafe.core.urls import hidden, safe_url
+from retrysafe.core.urls import redact_secrets, safe_url
 from retrysafe.errors import StoreURLError
 from retrysafe.stores.base import Capabilities
 from retrysafe.stores.sql.dialect import Dialect
-from retrysafe.stores.sql.names import DEFAULT, Names, names, number, split_options
+from retrysafe.stores.sql.names import DEFAULT_PREFIX, TableNames, build_names, parse_number_option, split_options
 from retrysafe.stores.sql.rows import COLUMNS
 
 CAPABILITIES = Capabilities(
@@ -21,40 +21,40 @@ CAPABILITIES = Capabilities(
 COLLATION = "Latin1_General_100_BIN2"
 """Compares code by code. Even so `=` pads with spaces: where that matters the lengths are compared, too."""
 
-CLOCK = (
+CLOCK_DECLARATION = (
     "DECLARE @now bigint = "
     "coalesce(%(now)s, DATEDIFF_BIG(MICROSECOND, CAST('19700101' AS datetime2), SYSUTCDATETIME()));"
 )
 """Goes in front of every batch that asks for the time (talking.py): read once, so that all of it agrees."""
 
 _COLUMNS = ", ".join(f"[{column}]" for column in COLUMNS)
-_TWO = re.compile(r"\{(least|greatest)\}\(")
-_LARGE = re.compile(r":(body|input|progress|payload)\b")
-_COMPARED = re.compile(r"\b(WHERE|AND|ON)(\s+)(id|token|run|step|fingerprint) = :(\w+)")
-_WHOSE = re.compile(r"\b(OR|AND)(\s+)namespace = :(\w+)")
-_LISTED = re.compile(r"\b(namespace|kind|scope) = :\1\b")
+_LEAST_GREATEST = re.compile(r"\{(least|greatest)\}\(")
+_LARGE_VALUE = re.compile(r":(body|input|progress|payload)\b")
+_COMPARED_COLUMN = re.compile(r"\b(WHERE|AND|ON)(\s+)(id|token|run|step|fingerprint) = :(\w+)")
+_COMPARED_NAMESPACE = re.compile(r"\b(OR|AND)(\s+)namespace = :(\w+)")
+_LIST_CONDITION = re.compile(r"\b(namespace|kind|scope) = :\1\b")
 
 
 @dataclass(frozen=True)
 class MssqlDialect(Dialect):
     """RETURNING is OUTPUT, and stands before WHERE. LEAST and GREATEST came with 2022: IIF does it everywhere."""
 
-    def fill(self, text: str, names: Names) -> str:
+    def fill(self, text: str, names: TableNames) -> str:
         # `=` fills the shorter value up, bytes with zeros and texts with spaces: a token with a zero byte behind it
         # would pass the fence. Only in conditions: behind SET the same words are an assignment.
-        text = _COMPARED.sub(r"\1\2\3 = :\4 AND DATALENGTH(\3) = DATALENGTH(:\4)", text)
+        text = _COMPARED_COLUMN.sub(r"\1\2\3 = :\4 AND DATALENGTH(\3) = DATALENGTH(:\4)", text)
         if names.keys:
-            text = _WHOSE.sub(r"\1\2(namespace = :\3 AND DATALENGTH(namespace) = DATALENGTH(:\3))", text)
+            text = _COMPARED_NAMESPACE.sub(r"\1\2(namespace = :\3 AND DATALENGTH(namespace) = DATALENGTH(:\3))", text)
         else:  # the conditions of a list, put together by plans.py
-            text = _LISTED.sub(r"\1 = :\1 AND DATALENGTH(\1) = DATALENGTH(:\1)", text)
+            text = _LIST_CONDITION.sub(r"\1 = :\1 AND DATALENGTH(\1) = DATALENGTH(:\1)", text)
             text = text.replace("id > :after", "id > CAST(:after AS varbinary(32))")
         text = text.replace("point <> ''", "DATALENGTH(point) > 0").replace(
             "AND point = '')", "AND DATALENGTH(point) = 0)"
         )
-        text = picked(_output(text)).replace("{columns}", _COLUMNS)
+        text = expand_least_greatest(_returning_to_output(text)).replace("{columns}", _COLUMNS)
         # They may be long: said, so that no type has to be guessed from what is written.
-        text = _LARGE.sub(r"CAST(:\1 AS varbinary(max))", text)
-        return super().fill(text, bracketed(names))
+        text = _LARGE_VALUE.sub(r"CAST(:\1 AS varbinary(max))", text)
+        return super().fill(text, bracket_names(names))
 
 
 DIALECT = MssqlDialect(
@@ -68,32 +68,32 @@ DIALECT = MssqlDialect(
 )
 
 
-def bracketed(names: Names) -> Names:
+def bracket_names(names: TableNames) -> TableNames:
     """By brackets: what double quotes mean depends on the session's QUOTED_IDENTIFIER."""
-    return Names(*(re.sub(r'"(\w+)"', r"[\1]", text) for text in names))
+    return TableNames(*(re.sub(r'"(\w+)"', r"[\1]", text) for text in names))
 
 
-def _output(text: str) -> str:
+def _returning_to_output(text: str) -> str:
     """An update that says which rows it changed."""
     if "RETURNING 1" not in text:
         return text
     return re.sub(r"\bWHERE\b", "OUTPUT inserted.id\nWHERE", text.replace("RETURNING 1", ""), count=1)
 
 
-def picked(text: str) -> str:
+def expand_least_greatest(text: str) -> str:
     """`{least}(a, b)` as `IIF(a < b, a, b)`, from the inside out."""
     while True:
-        found = list(_TWO.finditer(text))
+        found = list(_LEAST_GREATEST.finditer(text))
         if not found:
             return text
         start = found[-1]
-        end, comma = _closing(text, start.end())
+        end, comma = _find_closing(text, start.end())
         one, other = text[start.end() : comma].strip(), text[comma + 1 : end].strip()
         sign = "<" if start.group(1) == "least" else ">"
         text = f"{text[: start.start()]}IIF({one} {sign} {other}, {one}, {other}){text[end + 1 :]}"
 
 
-def _closing(text: str, at: int) -> tuple[int, int]:
+def _find_closing(text: str, at: int) -> tuple[int, int]:
     """Where the parenthesis that was open at `at` closes, and where the comma between its two arguments is."""
     depth, comma = 0, -1
     for place in range(at, len(text)):
@@ -108,20 +108,20 @@ def _closing(text: str, at: int) -> tuple[int, int]:
 # The URL ----------------------------------------------------------------------------------------
 
 _OPTIONS = frozenset({"table", "schema", "pool", "pool_timeout", "encrypt"})
-_ENCRYPT = ("off", "request", "require")
+_ENCRYPT_VALUES = ("off", "request", "require")
 
 
-class Location(NamedTuple):
+class MssqlLocation(NamedTuple):
     connect: dict[str, Any]
     """Arguments for the driver."""
-    names: Names
+    names: TableNames
     schema: str
     pool: int
     pool_timeout: float
     url: str
 
 
-def parse_url(url: str) -> Location:
+def parse_url(url: str) -> MssqlLocation:
     """`mssql://user:password@host:1433/database`, with `table=`, `schema=`, `pool=`, `pool_timeout=` and
     `encrypt=off|request|require`."""
     plain, options = split_options(url, _OPTIONS)
@@ -135,7 +135,9 @@ def parse_url(url: str) -> Location:
     try:
         port = parts.port or 1433
     except ValueError as error:
-        raise StoreURLError(f"{shown!r}: {hidden(str(error), url)}; write mssql://user@host:1433/database") from error
+        raise StoreURLError(
+            f"{shown!r}: {redact_secrets(str(error), url)}; write mssql://user@host:1433/database"
+        ) from error
     connect: dict[str, Any] = {
         "server": parts.hostname,
         "port": str(port),
@@ -145,9 +147,9 @@ def parse_url(url: str) -> Location:
     }
     encrypt = options.get("encrypt")
     if encrypt is not None:
-        if encrypt not in _ENCRYPT:
-            raise StoreURLError(f"encrypt={encrypt!r} in {shown!r} is none of {', '.join(_ENCRYPT)}")
+        if encrypt not in _ENCRYPT_VALUES:
+            raise StoreURLError(f"encrypt={encrypt!r} in {shown!r} is none of {', '.join(_ENCRYPT_VALUES)}")
         connect["encryption"] = encrypt
-    tables = names(options.get("table", DEFAULT), options.get("schema", ""))
-    pool, patience = int(number(options, "pool", 10)), number(options, "pool_timeout", 5.0)
-    return Location(connect, tables, options.get("schema", ""), pool, patience, url)
+    tables = build_names(options.get("table", DEFAULT_PREFIX), options.get("schema", ""))
+    pool, patience = int(parse_number_option(options, "pool", 10)), parse_number_option(options, "pool_timeout", 5.0)
+    return MssqlLocation(connect, tables, options.get("schema", ""), pool, patience, url)

@@ -9,13 +9,13 @@ import pymssql
 
 from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good
-from retrysafe.stores.mssql.dialect import COLLATION, Location, bracketed
+from retrysafe.stores.mssql.dialect import COLLATION, MssqlLocation, bracket_names
 from retrysafe.stores.mssql.pool import connect, quit_quietly
 
-OLDEST = 13
+OLDEST_VERSION = 13
 """SQL Server 2016: DATEDIFF_BIG, OPENJSON and CURRENT_TRANSACTION_ID are there from then on."""
 
-SETTINGS = """
+SETTINGS_QUERY = """
 SELECT
     CAST(SERVERPROPERTY('ProductVersion') AS nvarchar(64)) AS version,
     CAST(SERVERPROPERTY('Edition') AS nvarchar(128)) AS edition,
@@ -25,9 +25,9 @@ SELECT
 FROM sys.databases AS d WHERE d.database_id = DB_ID()
 """
 
-TABLE = "SELECT collation_name FROM sys.columns WHERE object_id = OBJECT_ID(%(table)s) AND name = 'scope'"
+TABLE_QUERY = "SELECT collation_name FROM sys.columns WHERE object_id = OBJECT_ID(%(table)s) AND name = 'scope'"
 
-REPLICAS = """
+REPLICAS_QUERY = """
 SELECT r.availability_mode_desc FROM sys.availability_replicas AS r
 JOIN sys.databases AS d ON d.group_database_id IN (
     SELECT s.group_database_id FROM sys.dm_hadr_database_replica_states AS s WHERE s.replica_id = r.replica_id
@@ -39,62 +39,62 @@ WHERE d.database_id = DB_ID() AND r.replica_server_name <> @@SERVERNAME
 Settings = Mapping[str, Any]
 
 
-def diagnose(at: Location) -> Diagnosis:
+def diagnose(at: MssqlLocation) -> Diagnosis:
     connection = connect(at.connect)
     try:
         with connection.cursor(as_dict=True) as cursor:
-            found = read(cursor, bracketed(at.names).keys)
+            found = read_settings(cursor, bracket_names(at.names).keys)
     except pymssql.Error as error:
         raise StoreUnavailable(f"the server cannot be asked: {error}") from error
     finally:
         quit_quietly(connection)
-    return Diagnosis(f"SQL Server {found['version']}", tuple(judge(found)))
+    return Diagnosis(f"SQL Server {found['version']}", tuple(check_settings(found)))
 
 
-def read(cursor: Any, table: str) -> Settings:
-    cursor.execute(SETTINGS)
+def read_settings(cursor: Any, table: str) -> Settings:
+    cursor.execute(SETTINGS_QUERY)
     found = dict(cursor.fetchone())
-    cursor.execute(TABLE, {"table": table})
+    cursor.execute(TABLE_QUERY, {"table": table})
     there = cursor.fetchone()
-    return {**found, "collation": there["collation_name"] if there else None, "replicas": _replicas(cursor)}
+    return {**found, "collation": there["collation_name"] if there else None, "replicas": _read_replicas(cursor)}
 
 
-def _replicas(cursor: Any) -> list[str] | None:
+def _read_replicas(cursor: Any) -> list[str] | None:
     try:
-        cursor.execute(REPLICAS)
+        cursor.execute(REPLICAS_QUERY)
         return [row["availability_mode_desc"] for row in cursor.fetchall()]
     except pymssql.Error:
         return None
 
 
-def judge(settings: Settings) -> Iterator[Finding]:
-    yield _version(str(settings["version"]))
-    yield _compatibility(int(settings["compatibility_level"]))
-    yield _durability(settings["delayed_durability"])
-    yield _pages(settings["page_verify"])
-    yield _role(bool(settings["read_only"]))
-    yield _replicated(settings["replicas"])
-    yield _isolation(bool(settings["rcsi"]))
-    yield _table(settings["collation"])
+def check_settings(settings: Settings) -> Iterator[Finding]:
+    yield _check_version(str(settings["version"]))
+    yield _check_compatibility(int(settings["compatibility_level"]))
+    yield _check_durability(settings["delayed_durability"])
+    yield _check_page_verify(settings["page_verify"])
+    yield _check_role(bool(settings["read_only"]))
+    yield _check_replicas(settings["replicas"])
+    yield _check_isolation(bool(settings["rcsi"]))
+    yield _check_table(settings["collation"])
 
 
-def _version(version: str) -> Finding:
+def _check_version(version: str) -> Finding:
     major = int(version.partition(".")[0])
-    if major >= OLDEST:
+    if major >= OLDEST_VERSION:
         return good("version", version, "2016 and later understand the statements", invariant="I1")
     why = "before 2016 the statements are not understood"
     return bad("version", version, "best-effort", why, "upgrade the server", invariant="I1")
 
 
-def _compatibility(level: int) -> Finding:
-    if level >= OLDEST * 10:
+def _check_compatibility(level: int) -> Finding:
+    if level >= OLDEST_VERSION * 10:
         return good("compatibility_level", level, "OPENJSON is there", invariant="I19")
     why = "jobs cannot be marked as published: OPENJSON is not there"
     fix = "ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL = 130;"
     return bad("compatibility_level", level, "best-effort", why, fix, invariant="I19")
 
 
-def _durability(value: str) -> Finding:
+def _check_durability(value: str) -> Finding:
     if value == "DISABLED":
         return good("delayed_durability", value, "a commit is on disk before it is acknowledged")
     fix = "ALTER DATABASE CURRENT SET DELAYED_DURABILITY = DISABLED;"
@@ -104,7 +104,7 @@ def _durability(value: str) -> Finding:
     return bad("delayed_durability", value, "best-effort", "a crash of the server loses the last commits", fix)
 
 
-def _pages(value: str) -> Finding:
+def _check_page_verify(value: str) -> Finding:
     if value == "CHECKSUM":
         return good("page_verify", value, "a page torn by a crash is noticed")
     why = "a page torn by a crash may pass for a whole one"
@@ -112,14 +112,14 @@ def _pages(value: str) -> Finding:
     return bad("page_verify", value, "best-effort", why, fix)
 
 
-def _role(read_only: bool) -> Finding:
+def _check_role(read_only: bool) -> Finding:
     if not read_only:
         return good("role", "writable", "it takes claims", invariant="I1")
     fix = "give the primary's address, or ALTER DATABASE CURRENT SET READ_WRITE;"
     return bad("role", "read only", "best-effort", "it takes no claims", fix, invariant="I1")
 
 
-def _replicated(replicas: list[str] | None) -> Finding:
+def _check_replicas(replicas: list[str] | None) -> Finding:
     if replicas is None:
         why = "the user may not look (VIEW SERVER STATE), so nothing is known of a failover"
         fix = "GRANT VIEW SERVER STATE TO the user, and ask again"
@@ -133,7 +133,7 @@ def _replicated(replicas: list[str] | None) -> Finding:
     return bad("replicas", f"{len(replicas)}, asynchronous", "at-most-once-until-failover", why, fix)
 
 
-def _isolation(versions: bool) -> Finding:
+def _check_isolation(versions: bool) -> Finding:
     if versions:
         return good("read_committed_snapshot", "ON", "a replay is read beside whoever is writing", invariant="I2")
     why = "right, but a read waits for an open transaction that has the row, for a second at most"
@@ -141,7 +141,7 @@ def _isolation(versions: bool) -> Finding:
     return bad("read_committed_snapshot", "OFF", "exactly-once-capable", why, fix, invariant="I2")
 
 
-def _table(collation: str | None) -> Finding:
+def _check_table(collation: str | None) -> Finding:
     if collation is None:
         why, fix = "nothing can be claimed yet", "retrysafe migrate URL"
         return bad("table", "missing", "best-effort", why, fix, invariant="I1")

@@ -8,66 +8,66 @@ import secrets
 
 from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.base import Plan
-from retrysafe.stores.mssql.dialect import COLLATION, DIALECT, bracketed
+from retrysafe.stores.mssql.dialect import COLLATION, DIALECT, bracket_names
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.dialect import Statement
-from retrysafe.stores.sql.names import Names
+from retrysafe.stores.sql.names import TableNames
 
-_META = (
+_CREATE_META = (
     "CREATE TABLE {meta} (name nvarchar(64) COLLATE {collation} NOT NULL PRIMARY KEY, "
     "value nvarchar(max) COLLATE {collation} NOT NULL)"
 )
-_UPDATE = "UPDATE {meta} SET value = '{version}' WHERE name = 'version'"
-_INSERT = (
+_UPDATE_VERSION = "UPDATE {meta} SET value = '{version}' WHERE name = 'version'"
+_INSERT_VERSION = (
     "INSERT INTO {meta} (name, value) SELECT 'version', '{version}' "
     "WHERE NOT EXISTS (SELECT 1 FROM {meta} WHERE name = 'version')"
 )
 
-LOCK = """
+LOCK_QUERY = """
 DECLARE @lock nvarchar(255) = CONCAT('retrysafe-migrate:', :lock);
 DECLARE @got int;
 EXEC @got = sp_getapplock @Resource = @lock, @LockMode = 'Exclusive', @LockOwner = 'Transaction', @LockTimeout = 10000;
 SELECT @got
 """
-THERE = "SELECT 1 WHERE OBJECT_ID(:name, 'U') IS NOT NULL"
+TABLE_EXISTS_QUERY = "SELECT 1 WHERE OBJECT_ID(:name, 'U') IS NOT NULL"
 
 
-def collated(statement: str) -> str:
+def fill_collation(statement: str) -> str:
     return statement.replace("{collation}", COLLATION)
 
 
-def script(names: Names) -> str:
+def build_script(names: TableNames) -> str:
     """The whole schema as T-SQL, for those who apply it themselves (`retrysafe migrate --sql`)."""
-    meta = bracketed(names).meta
-    parts = [_META.format(meta=meta, collation=COLLATION) + ";"]
-    for migration in migrations.load(DIALECT, names):
+    meta = bracket_names(names).meta
+    parts = [_CREATE_META.format(meta=meta, collation=COLLATION) + ";"]
+    for migration in migrations.load_migrations(DIALECT, names):
         parts.append(f"-- {migration.name}")
-        parts.extend(f"{collated(statement)};" for statement in migration.statements)
-    parts.append(_INSERT.format(meta=meta, version=migrations.latest(DIALECT, names)) + ";")
+        parts.extend(f"{fill_collation(statement)};" for statement in migration.statements)
+    parts.append(_INSERT_VERSION.format(meta=meta, version=migrations.latest_version(DIALECT, names)) + ";")
     return "\n\n".join(parts) + "\n"
 
 
-def upgrade(names: Names) -> Plan[Statement, list[str]]:
+def upgrade(names: TableNames) -> Plan[Statement, list[str]]:
     """Apply what is missing; the reply names what was applied. Sent inside a transaction."""
-    got = yield Statement(DIALECT.fill(LOCK, names), {"lock": names.bare})
+    got = yield Statement(DIALECT.fill(LOCK_QUERY, names), {"lock": names.bare})
     if got[0][0] < 0:
         raise StoreUnavailable("another migration of these tables is under way; try again when it is over")
-    meta = bracketed(names).meta
-    found = yield Statement(DIALECT.fill(THERE, names), {"name": meta})
+    meta = bracket_names(names).meta
+    found = yield Statement(DIALECT.fill(TABLE_EXISTS_QUERY, names), {"name": meta})
     if not found:
-        yield Statement(_META.format(meta=meta, collation=COLLATION), {})
+        yield Statement(_CREATE_META.format(meta=meta, collation=COLLATION), {})
     at = yield Statement(f"SELECT value FROM {meta} WHERE name = 'version'", {})
     version = int(at[0][0]) if at else 0
     applied = []
-    for migration in migrations.load(DIALECT, names):
+    for migration in migrations.load_migrations(DIALECT, names):
         if migration.version <= version:
             continue
         for statement in migration.statements:
-            yield Statement(collated(statement), {})
+            yield Statement(fill_collation(statement), {})
         applied.append(migration.name)
         version = migration.version
-    yield Statement(_UPDATE.format(meta=meta, version=version), {})
-    yield Statement(_INSERT.format(meta=meta, version=version), {})
+    yield Statement(_UPDATE_VERSION.format(meta=meta, version=version), {})
+    yield Statement(_INSERT_VERSION.format(meta=meta, version=version), {})
     # Minted once: how a user's connection is recognised as being to this very database.
     named = yield Statement(DIALECT.load(names)["install"], {})
     if not named:

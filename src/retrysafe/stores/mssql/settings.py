@@ -7,16 +7,16 @@ is there already" is an answer here, and must not take the transaction with it.
 
 from __future__ import annotations
 
-CONNECT_SECONDS = 5
-SILENCE = 15
+CONNECT_TIMEOUT_SECONDS = 5
+READ_TIMEOUT_SECONDS = 15
 """Seconds a server that is connected may say nothing before the conversation counts as broken."""
 
-PATIENCE = 1000
+LOCK_TIMEOUT_MS = 1000
 """Milliseconds a statement waits for a row that somebody else has locked (I28)."""
 
 SETTINGS = (
     "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
-    f"SET LOCK_TIMEOUT {PATIENCE}",
+    f"SET LOCK_TIMEOUT {LOCK_TIMEOUT_MS}",
     "SET XACT_ABORT OFF",
     "SET NOCOUNT ON",
 )

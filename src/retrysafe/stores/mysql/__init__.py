@@ -11,7 +11,7 @@ from retrysafe.stores.base import AsyncStore, Store
 from retrysafe.stores.mysql import schema
 from retrysafe.stores.mysql.dialect import CAPABILITIES, parse_url
 from retrysafe.stores.sql import migrations
-from retrysafe.stores.sql.names import Names
+from retrysafe.stores.sql.names import TableNames
 
 if TYPE_CHECKING:
     from retrysafe.stores.diagnosis import Diagnosis
@@ -38,11 +38,11 @@ class MysqlBackend:
             raise MissingDriver("MySQL", error.name or "asyncmy", "mysql") from error
         return AsyncMysqlStore.from_url(at)
 
-    def names(self, url: str) -> Names:
+    def names(self, url: str) -> TableNames:
         return parse_url(url).names
 
     def schema(self, url: str) -> str:
-        return migrations.script(schema.dialect_of(url.partition(":")[0]), parse_url(url).names)
+        return migrations.build_script(schema.dialect_of(url.partition(":")[0]), parse_url(url).names)
 
     def diagnose(self, url: str) -> Diagnosis:
         try:

@@ -15,14 +15,23 @@ from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import afollow
 from retrysafe.stores.mysql import schema
 from retrysafe.stores.mysql.aiopool import AsyncConnect, AsyncPool
-from retrysafe.stores.mysql.dialect import CAPABILITIES, DIALECT, Location
-from retrysafe.stores.mysql.errors import demoted, held_elsewhere, meaning, too_many_undone
-from retrysafe.stores.mysql.settings import SILENCE
-from retrysafe.stores.mysql.talking import BEGIN, COMMIT, ROLLBACK, Heard, Rows, in_step, packets, read
-from retrysafe.stores.sql.attempts import TRIES, Again
+from retrysafe.stores.mysql.dialect import CAPABILITIES, DIALECT, MysqlLocation
+from retrysafe.stores.mysql.errors import is_demoted, lock_timeout_error, too_many_deadlocks_error, translate_error
+from retrysafe.stores.mysql.protocol import (
+    BEGIN,
+    COMMIT,
+    ROLLBACK,
+    PacketReply,
+    Rows,
+    merge_plans,
+    plan_packets,
+    read_rows,
+)
+from retrysafe.stores.mysql.settings import READ_TIMEOUT_SECONDS
 from retrysafe.stores.sql.dialect import Statement
-from retrysafe.stores.sql.names import DEFAULT, names
-from retrysafe.stores.sql.plans import Held, Plans, by_id
+from retrysafe.stores.sql.names import DEFAULT_PREFIX, build_names
+from retrysafe.stores.sql.plans import LockNotAvailable, SqlPlans, sort_by_id
+from retrysafe.stores.sql.retrying import MAX_DEADLOCK_TRIES, RetryNow
 
 R = TypeVar("R")
 
@@ -32,40 +41,40 @@ class AsyncMysqlStore:
     one event loop."""
 
     capabilities = CAPABILITIES
-    mixes = True
+    mixed_batches = True
     """Operations of several kinds go together as well as those of one."""
 
     def __init__(
         self,
         connect: AsyncConnect,
         *,
-        table: str = DEFAULT,
+        table: str = DEFAULT_PREFIX,
         pool: int = 10,
         pool_timeout: float = 5.0,
         url: str = "URL",
     ) -> None:
-        self.names = names(table)
+        self.names = build_names(table)
         self._url = url
-        self._plans = Plans(DIALECT, self.names)
+        self._plans = SqlPlans(DIALECT, self.names)
         self._pool = AsyncPool(connect, pool, pool_timeout)
 
     @classmethod
-    def from_url(cls, at: Location) -> AsyncMysqlStore:
+    def from_url(cls, at: MysqlLocation) -> AsyncMysqlStore:
         connect = partial(asyncmy.connect, **at.connect)
         return cls(connect, table=at.names.bare, pool=at.pool, pool_timeout=at.pool_timeout, url=at.url)
 
     async def execute(self, op: Op[R]) -> R:
-        return await self._retrying(lambda say: afollow(self._plans.of(op), _one(say)))
+        return await self._with_retries(lambda say: afollow(self._plans.plan_operation(op), _send_one(say)))
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         """In one transaction; sorted by id, so that two batches wait for each other in the same order."""
-        return await self._retrying(lambda say: self._together(say, ops), batch=True) if ops else []
+        return await self._with_retries(lambda say: self._execute_in_transaction(say, ops), batch=True) if ops else []
 
-    async def _together(self, say: Say, ops: Sequence[Op[Any]]) -> list[Any]:
-        ordered = by_id(ops)
+    async def _execute_in_transaction(self, say: Send, ops: Sequence[Op[Any]]) -> list[Any]:
+        ordered = sort_by_id(ops)
         await say([BEGIN])
         try:
-            found = await afollow(in_step([self._plans.of(op) for _, op in ordered]), say)
+            found = await afollow(merge_plans([self._plans.plan_operation(op) for _, op in ordered]), say)
             await say([COMMIT])
         except StoreUnclear:
             raise  # nobody listens any more: the server rolls back by itself, unless the commit was heard
@@ -78,38 +87,38 @@ class AsyncMysqlStore:
         return replies
 
     async def migrate(self) -> list[str]:
-        return await self._retrying(lambda say: afollow(schema.upgrade(self.names), _one(say)))
+        return await self._with_retries(lambda say: afollow(schema.upgrade(self.names), _send_one(say)))
 
     async def aclose(self) -> None:
         await self._pool.aclose()
 
-    async def _retrying(self, work: Callable[[Say], Awaitable[R]], batch: bool = False) -> R:
-        for _ in range(TRIES):
+    async def _with_retries(self, work: Callable[[Send], Awaitable[R]], batch: bool = False) -> R:
+        for _ in range(MAX_DEADLOCK_TRIES):
             try:
-                return await self._once(work, batch)
-            except Again:
+                return await self._run_once(work, batch)
+            except RetryNow:
                 continue
-            except Held as error:
-                raise held_elsewhere() from error
+            except LockNotAvailable as error:
+                raise lock_timeout_error() from error
             except StoreUnclear:
                 self._pool.drain()
                 raise
             except StoreUnavailable as error:
-                if demoted(error):
+                if is_demoted(error):
                     self._pool.drain()
                 raise
-        raise too_many_undone(TRIES)
+        raise too_many_deadlocks_error(MAX_DEADLOCK_TRIES)
 
-    async def _once(self, work: Callable[[Say], Awaitable[R]], batch: bool) -> R:
+    async def _run_once(self, work: Callable[[Send], Awaitable[R]], batch: bool) -> R:
         """What the server refused leaves the connection as good as before; only a broken one is thrown away, one that
         leads to a server which takes no writes, or one whose caller was cancelled."""
         async with self._pool.connection() as connection:
             try:
-                done: R | Exception = await work(lambda statements: _say(connection, statements, self._url, batch))
+                done: R | Exception = await work(lambda statements: _send(connection, statements, self._url, batch))
             except StoreUnclear:
                 raise
             except Exception as error:
-                if demoted(error):
+                if is_demoted(error):
                     raise
                 done = error
         if isinstance(done, Exception):
@@ -117,35 +126,35 @@ class AsyncMysqlStore:
         return done
 
 
-Say = Callable[[Sequence[Statement]], Awaitable[list[Rows]]]
+Send = Callable[[Sequence[Statement]], Awaitable[list[Rows]]]
 
 
-def _one(say: Say) -> Callable[[Statement], Awaitable[Rows]]:
+def _send_one(say: Send) -> Callable[[Statement], Awaitable[Rows]]:
     async def send(statement: Statement) -> Rows:
         return (await say([statement]))[0]
 
     return send
 
 
-async def _say(connection: Any, statements: Sequence[Statement], url: str, batch: bool) -> list[Rows]:
+async def _send(connection: Any, statements: Sequence[Statement], url: str, batch: bool) -> list[Rows]:
     """Statements in, the rows of each out."""
     try:
-        async with asyncio.timeout(SILENCE), connection.cursor() as cursor:
-            return await afollow(packets(statements, cursor.mogrify), lambda packet: _hear(cursor, packet))
+        async with asyncio.timeout(READ_TIMEOUT_SECONDS), connection.cursor() as cursor:
+            return await afollow(plan_packets(statements, cursor.mogrify), lambda packet: _receive(cursor, packet))
     except Exception as error:
-        found = meaning(error, url, batch)
+        found = translate_error(error, url, batch)
         if found is error:
             raise  # already one of ours: it must not become its own cause
         raise found from error
 
 
-async def _hear(cursor: Any, packet: str) -> Heard:
+async def _receive(cursor: Any, packet: str) -> PacketReply:
     answers: list[Rows] = []
     try:
         await cursor.execute(packet)
         while True:
-            answers.append(read(await cursor.fetchall() if cursor.description else None, cursor.rowcount))
+            answers.append(read_rows(await cursor.fetchall() if cursor.description else None, cursor.rowcount))
             if not await cursor.nextset():
-                return Heard(answers, None)
+                return PacketReply(answers, None)
     except MySQLError as error:
-        return Heard(answers, error)
+        return PacketReply(answers, error)

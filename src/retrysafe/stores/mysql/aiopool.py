@@ -11,10 +11,15 @@ from typing import Any, Protocol
 from asyncmy.constants import CLIENT
 
 from retrysafe.errors import UsageError
-from retrysafe.stores.mysql.errors import closed, no_connection_free, swallowed, unreachable
-from retrysafe.stores.mysql.settings import CHARSET, CONNECT_SECONDS, SETTINGS
+from retrysafe.stores.mysql.errors import (
+    pool_exhausted_error,
+    settings_swallowed_error,
+    store_closed_error,
+    unreachable_error,
+)
+from retrysafe.stores.mysql.settings import CHARSET, CONNECT_TIMEOUT_SECONDS, SETTINGS
 
-FLAGS: int = CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS
+CLIENT_FLAGS: int = CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS
 
 
 class AsyncConnect(Protocol):
@@ -24,17 +29,17 @@ class AsyncConnect(Protocol):
     def __call__(self, **settings: Any) -> Awaitable[Any]: ...
 
 
-async def opened(connect: AsyncConnect) -> Any:
+async def open_connection(connect: AsyncConnect) -> Any:
     """A connection that is set up as ours are, or StoreUnavailable. Whatever the function raises (no token for the
     password, no tunnel): there is no connection, so nothing can have happened."""
     connection: Any = None
     try:
-        async with asyncio.timeout(CONNECT_SECONDS):
+        async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
             connection = await connect(
-                autocommit=True, charset=CHARSET, client_flag=FLAGS, connect_timeout=CONNECT_SECONDS
+                autocommit=True, charset=CHARSET, client_flag=CLIENT_FLAGS, connect_timeout=CONNECT_TIMEOUT_SECONDS
             )
-            if connection._client_flag & FLAGS != FLAGS:
-                raise swallowed("asyncmy")
+            if connection._client_flag & CLIENT_FLAGS != CLIENT_FLAGS:
+                raise settings_swallowed_error("asyncmy")
             async with connection.cursor() as cursor:
                 for setting in SETTINGS:
                     await cursor.execute(setting)
@@ -42,7 +47,7 @@ async def opened(connect: AsyncConnect) -> Any:
         quit_quietly(connection)
         if isinstance(error, UsageError) or not isinstance(error, Exception):
             raise
-        raise unreachable(error) from error
+        raise unreachable_error(error) from error
     return connection
 
 
@@ -85,17 +90,17 @@ class AsyncPool:
             async with asyncio.timeout(self._timeout):
                 await self._room.acquire()
         except TimeoutError as error:
-            raise no_connection_free(self._timeout) from error
+            raise pool_exhausted_error(self._timeout) from error
 
     async def _take(self) -> Any:
         if self._closed:
-            raise closed()
+            raise store_closed_error()
         while self._idle:
             found = self._idle.pop()
             if not found._stream_broken:  # the loop has heard of it, if the other end left
                 return found
             quit_quietly(found)
-        return await opened(self._connect)
+        return await open_connection(self._connect)
 
     def drain(self) -> None:
         """After a restart every connection is dead, and on a server that is not the primary any more none is of use:

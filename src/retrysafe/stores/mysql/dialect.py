@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from retrysafe.core.urls import hidden, safe_url
+from retrysafe.core.urls import redact_secrets, safe_url
 from retrysafe.errors import StoreURLError
 from retrysafe.stores.base import Capabilities
 from retrysafe.stores.mysql.settings import CHARSET
 from retrysafe.stores.sql.dialect import Dialect
-from retrysafe.stores.sql.names import DEFAULT, Names, names, number, split_options
+from retrysafe.stores.sql.names import DEFAULT_PREFIX, TableNames, build_names, parse_number_option, split_options
 from retrysafe.stores.sql.rows import COLUMNS
 
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ class MysqlDialect(Dialect):
     collation: str = "utf8mb4_0900_bin"
     """What the server calls the collation that compares code by code, trailing spaces included."""
 
-    def fill(self, text: str, names: Names) -> str:
+    def fill(self, text: str, names: TableNames) -> str:
         if not names.keys:  # the conditions of a list, put together by plans.py
             text = text.replace("state = 'released' AND point <> ''", "resting = 1")  # the column that has the index
         text = text.replace("{columns}", _COLUMNS).replace("{collation}", self.collation)
-        return super().fill(text.replace("RETURNING 1", ""), quoted(names))
+        return super().fill(text.replace("RETURNING 1", ""), quote_names(names))
 
 
 # TIMESTAMPDIFF on UTC, not UNIX_TIMESTAMP: that one goes through the session's time zone, where an hour of every
@@ -71,24 +71,24 @@ RELEASE_LOCK = "DO RELEASE_LOCK(CONCAT('retrysafe:', CRC32(DATABASE()), ':', {})
 """GET_LOCK belongs to the session, not to the transaction: it is given back when that is over."""
 
 _OPTIONS = frozenset({"table", "pool", "pool_timeout", "ssl", "ssl_ca", "socket"})
-_PORT = 3306
+_DEFAULT_PORT = 3306
 
 
-class Location(NamedTuple):
+class MysqlLocation(NamedTuple):
     connect: dict[str, Any]
     """Arguments for the driver, the same for both."""
-    names: Names
+    names: TableNames
     pool: int
     pool_timeout: float
     url: str
 
 
-def quoted(names: Names) -> Names:
+def quote_names(names: TableNames) -> TableNames:
     """By backticks: what double quotes mean depends on the session's sql_mode."""
-    return Names(*(text.replace('"', "`") for text in names))
+    return TableNames(*(text.replace('"', "`") for text in names))
 
 
-def parse_url(url: str) -> Location:
+def parse_url(url: str) -> MysqlLocation:
     """`mysql://user:password@host:port/database`, with `table=`, `pool=`, `pool_timeout=`, `ssl=on`, `ssl_ca=FILE`
     and `socket=FILE`."""
     plain, options = split_options(url, _OPTIONS)
@@ -101,9 +101,11 @@ def parse_url(url: str) -> Location:
         known = ", ".join(f"{name}=" for name in sorted(_OPTIONS))
         raise StoreURLError(f"{shown!r} has options that are not known; there are {known}")
     try:
-        port = parts.port or _PORT
+        port = parts.port or _DEFAULT_PORT
     except ValueError as error:
-        raise StoreURLError(f"{shown!r}: {hidden(str(error), url)}; write mysql://user@host:3306/database") from error
+        raise StoreURLError(
+            f"{shown!r}: {redact_secrets(str(error), url)}; write mysql://user@host:3306/database"
+        ) from error
     connect: dict[str, Any] = {
         "host": parts.hostname or "localhost",
         "port": port,
@@ -114,14 +116,20 @@ def parse_url(url: str) -> Location:
     }
     if "socket" in options:
         connect["unix_socket"] = options["socket"]
-    tls = _tls(options, shown)
+    tls = _build_tls(options, shown)
     if tls is not None:
         connect["ssl"] = tls
-    tables = names(options.get("table", DEFAULT))
-    return Location(connect, tables, int(number(options, "pool", 10)), number(options, "pool_timeout", 5.0), url)
+    tables = build_names(options.get("table", DEFAULT_PREFIX))
+    return MysqlLocation(
+        connect,
+        tables,
+        int(parse_number_option(options, "pool", 10)),
+        parse_number_option(options, "pool_timeout", 5.0),
+        url,
+    )
 
 
-def _tls(options: dict[str, str], shown: str) -> SSLContext | None:
+def _build_tls(options: dict[str, str], shown: str) -> SSLContext | None:
     """`ssl=on` checks the server's certificate against the system's authorities, `ssl_ca=` against a file's."""
     wanted = options.get("ssl", "on" if "ssl_ca" in options else "off")
     if wanted not in ("on", "off"):

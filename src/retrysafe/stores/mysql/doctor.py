@@ -10,54 +10,58 @@ from pymysql.cursors import DictCursor
 
 from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good
-from retrysafe.stores.mysql.dialect import Location
-from retrysafe.stores.mysql.errors import unreachable
-from retrysafe.stores.mysql.settings import CONNECT_SECONDS
+from retrysafe.stores.mysql.dialect import MysqlLocation
+from retrysafe.stores.mysql.errors import unreachable_error
+from retrysafe.stores.mysql.settings import CONNECT_TIMEOUT_SECONDS
 
-OLDEST = {"MySQL": (8, 0, 19), "MariaDB": (10, 6, 0)}
+OLDEST_VERSIONS = {"MySQL": (8, 0, 19), "MariaDB": (10, 6, 0)}
 """Where the statements are understood; what is tested is in docs/reference/stores.md."""
 
-WANTED = (
+WANTED_VARIABLES = (
     "version", "innodb_flush_log_at_trx_commit", "sync_binlog", "log_bin", "read_only", "super_read_only",
     "innodb_doublewrite", "transaction_isolation", "tx_isolation", "binlog_format", "max_allowed_packet",
 )  # fmt: skip
 
-TABLE = """
+TABLE_QUERY = """
 SELECT engine AS engine, table_collation AS collation FROM information_schema.tables
 WHERE table_schema = DATABASE() AND table_name = %s
 """
 
-REPLICAS = "SELECT count(*) AS replicas FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'"
+REPLICAS_QUERY = "SELECT count(*) AS replicas FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'"
 """A user without the PROCESS privilege sees none."""
 
-GARBLED, TRIES = 3854, 100
+GARBLED_TEXT_CODE, MAX_PROCESSLIST_TRIES = 3854, 100
 """MySQL shows what every connection is saying just now, and refuses to when that is no text (our binary values)."""
 
-SMALL_PACKET = 4 << 20
+MIN_PACKET_BYTES = 4 << 20
 
 Settings = Mapping[str, Any]
 
 
-def diagnose(at: Location) -> Diagnosis:
+def diagnose(at: MysqlLocation) -> Diagnosis:
     try:
-        connection = pymysql.connect(**at.connect, connect_timeout=CONNECT_SECONDS, read_timeout=CONNECT_SECONDS)
+        connection = pymysql.connect(
+            **at.connect, connect_timeout=CONNECT_TIMEOUT_SECONDS, read_timeout=CONNECT_TIMEOUT_SECONDS
+        )
     except (pymysql.MySQLError, OSError, RuntimeError) as error:
-        raise unreachable(error) from error
+        raise unreachable_error(error) from error
     try:
         with connection, connection.cursor(DictCursor) as cursor:
-            found = read(cursor, f"{at.names.bare}_keys")
+            found = read_settings(cursor, f"{at.names.bare}_keys")
     except pymysql.MySQLError as error:
         raise StoreUnavailable(f"the server cannot be asked: {error}") from error
-    return Diagnosis(f"{found['product']} {found['version']}", tuple(judge(found)))
+    return Diagnosis(f"{found['product']} {found['version']}", tuple(check_settings(found)))
 
 
-def read(cursor: Any, table: str) -> Settings:
+def read_settings(cursor: Any, table: str) -> Settings:
     """The settings by their names, lower case; one that this server does not have is missing."""
-    cursor.execute(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({', '.join(['%s'] * len(WANTED))})", WANTED)
+    cursor.execute(
+        f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({', '.join(['%s'] * len(WANTED_VARIABLES))})", WANTED_VARIABLES
+    )
     found = {row["Variable_name"].lower(): str(row["Value"]) for row in cursor.fetchall()}
-    cursor.execute(TABLE, [table])
+    cursor.execute(TABLE_QUERY, [table])
     there = cursor.fetchone() or {}
-    ask_who_is_there(cursor, REPLICAS)
+    query_processlist(cursor, REPLICAS_QUERY)
     replicas = int((cursor.fetchone() or {}).get("replicas", 0))
     cursor.execute("SHOW GLOBAL STATUS LIKE 'Rpl\\_semi\\_sync\\_%\\_status'")
     semi_sync = any(str(row["Value"]) == "ON" for row in cursor.fetchall())
@@ -66,65 +70,65 @@ def read(cursor: Any, table: str) -> Settings:
     return {**found, **told, "engine": there.get("engine"), "collation": there.get("collation")}
 
 
-def ask_who_is_there(cursor: Any, question: str, values: Sequence[Any] | None = None) -> None:
+def query_processlist(cursor: Any, question: str, values: Sequence[Any] | None = None) -> None:
     """Ask the list of connections; again where what somebody says just now is in the way."""
-    for left in reversed(range(TRIES)):
+    for left in reversed(range(MAX_PROCESSLIST_TRIES)):
         try:
             cursor.execute(question, values)
             return
         except pymysql.MySQLError as error:
-            if error.args[0] != GARBLED or not left:
+            if error.args[0] != GARBLED_TEXT_CODE or not left:
                 raise
 
 
-def judge(settings: Settings) -> Iterator[Finding]:
-    yield _version(settings)
-    yield _flush(settings)
-    yield _binlog(settings)
-    yield _replicas(settings)
-    yield _doublewrite(settings)
-    yield _role(settings)
-    yield _isolation(settings)
-    yield _table(settings)
+def check_settings(settings: Settings) -> Iterator[Finding]:
+    yield _check_version(settings)
+    yield _check_flush(settings)
+    yield _check_binlog(settings)
+    yield _check_replicas(settings)
+    yield _check_doublewrite(settings)
+    yield _check_role(settings)
+    yield _check_isolation(settings)
+    yield _check_table(settings)
     if settings["engine"] is not None:
-        yield _collation(settings)
-    yield _packet(settings)
+        yield _check_collation(settings)
+    yield _check_packet(settings)
 
 
-def _version(settings: Settings) -> Finding:
+def _check_version(settings: Settings) -> Finding:
     product = settings["product"]
     number = settings["version"].partition("-")[0]
     parts = tuple(int(part) for part in number.split(".") if part.isdigit())
-    oldest = ".".join(map(str, OLDEST[product]))
-    if parts >= OLDEST[product]:
+    oldest = ".".join(map(str, OLDEST_VERSIONS[product]))
+    if parts >= OLDEST_VERSIONS[product]:
         return good("version", number, f"{product} {oldest} and later understand the statements", invariant="I1")
     why = f"{product} before {oldest} does not understand all statements"
     return bad("version", number, "best-effort", why, "upgrade the server", invariant="I1")
 
 
-def _flush(settings: Settings) -> Finding:
+def _check_flush(settings: Settings) -> Finding:
     name = "innodb_flush_log_at_trx_commit"
     value = settings[name]
     if value == "1":
         return good(name, value, "a commit is on disk before it is acknowledged")
     who = "the machine" if value == "2" else "the server or the machine"
     why = f"a crash of {who} loses the last second of commits"
-    fix = f"SET PERSIST {name} = 1;" if _mysql(settings) else _set(name, "1")
+    fix = f"SET PERSIST {name} = 1;" if _is_mysql(settings) else _set_command(name, "1")
     return bad(name, value, "best-effort", why, fix)
 
 
-def _binlog(settings: Settings) -> Finding:
+def _check_binlog(settings: Settings) -> Finding:
     if settings.get("log_bin", "OFF") == "OFF":
         return good("sync_binlog", "no binary log", "nothing is replicated")
     value = settings.get("sync_binlog", "")
     if value == "1":
         return good("sync_binlog", value, "what replicas get is on disk with the commit")
     why = "after a crash the binary log may lack commits that were acknowledged, and so may every replica"
-    fix = "SET PERSIST sync_binlog = 1;" if _mysql(settings) else _set("sync_binlog", "1")
+    fix = "SET PERSIST sync_binlog = 1;" if _is_mysql(settings) else _set_command("sync_binlog", "1")
     return bad("sync_binlog", value, "at-most-once-until-failover", why, fix)
 
 
-def _replicas(settings: Settings) -> Finding:
+def _check_replicas(settings: Settings) -> Finding:
     count = settings["replicas"]
     if not count:
         return good("replicas", "none seen", "there is no failover that could lose anything")
@@ -135,7 +139,7 @@ def _replicas(settings: Settings) -> Finding:
     return bad("replicas", f"{count}, asynchronous", "at-most-once-until-failover", why, fix)
 
 
-def _doublewrite(settings: Settings) -> Finding:
+def _check_doublewrite(settings: Settings) -> Finding:
     value = settings.get("innodb_doublewrite", "ON")
     if value not in ("OFF", "0", "DETECT_ONLY"):
         return good("innodb_doublewrite", value, "a page torn by a crash is mended")
@@ -143,7 +147,7 @@ def _doublewrite(settings: Settings) -> Finding:
     return bad("innodb_doublewrite", value, "best-effort", why, "set innodb_doublewrite = ON and restart the server")
 
 
-def _role(settings: Settings) -> Finding:
+def _check_role(settings: Settings) -> Finding:
     for name in ("super_read_only", "read_only"):
         if settings.get(name, "OFF") not in ("OFF", "0"):
             why, fix = "a replica takes no claims", f"give the source's address, or SET GLOBAL {name} = OFF;"
@@ -151,13 +155,13 @@ def _role(settings: Settings) -> Finding:
     return good("role", "writable", "it takes claims", invariant="I1")
 
 
-def _isolation(settings: Settings) -> Finding:
+def _check_isolation(settings: Settings) -> Finding:
     value = settings.get("transaction_isolation") or settings.get("tx_isolation") or "?"
     why = "our own connections set READ COMMITTED themselves; a transaction of yours keeps what you chose"
     return good("isolation", value, why, invariant="I2")
 
 
-def _table(settings: Settings) -> Finding:
+def _check_table(settings: Settings) -> Finding:
     engine = settings["engine"]
     if engine is None:
         why = "nothing can be claimed yet"
@@ -168,29 +172,29 @@ def _table(settings: Settings) -> Finding:
     return bad("table", engine, "best-effort", why, "ALTER TABLE … ENGINE = InnoDB;")
 
 
-def _collation(settings: Settings) -> Finding:
+def _check_collation(settings: Settings) -> Finding:
     value = settings["collation"]
     if value.endswith(("_nopad_bin", "_0900_bin")):
         return good("collation", value, "texts are compared code by code; ids are bytes anyway", invariant="I26")
     why = "lists that are filtered by scope may show records of a scope that only looks the same; claims are safe"
     fix = "ALTER TABLE … CONVERT TO CHARACTER SET utf8mb4 COLLATE " + (
-        "utf8mb4_0900_bin;" if _mysql(settings) else "utf8mb4_nopad_bin;"
+        "utf8mb4_0900_bin;" if _is_mysql(settings) else "utf8mb4_nopad_bin;"
     )
     return bad("collation", value, "exactly-once-capable", why, fix, invariant="I26")
 
 
-def _packet(settings: Settings) -> Finding:
+def _check_packet(settings: Settings) -> Finding:
     value = int(settings.get("max_allowed_packet", "0"))
-    if value >= SMALL_PACKET:
+    if value >= MIN_PACKET_BYTES:
         return good("max_allowed_packet", value, "answers up to about half of it can be stored", invariant="I6")
     why = "an answer larger than about half of it cannot be stored, and its key stays unfinished"
     fix = f"SET GLOBAL max_allowed_packet = {64 << 20};"
     return bad("max_allowed_packet", value, "exactly-once-capable", why, fix, invariant="I6")
 
 
-def _mysql(settings: Settings) -> bool:
+def _is_mysql(settings: Settings) -> bool:
     return bool(settings["product"] == "MySQL")
 
 
-def _set(name: str, value: str) -> str:
+def _set_command(name: str, value: str) -> str:
     return f"SET GLOBAL {name} = {value}; and the same under [mariadbd] in its configuration file"

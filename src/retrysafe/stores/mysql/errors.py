@@ -14,86 +14,86 @@ from retrysafe.errors import (
     UsageError,
 )
 from retrysafe.stores.base import BatchRefused
-from retrysafe.stores.mysql.talking import number_of
-from retrysafe.stores.sql.attempts import Again, Words
-from retrysafe.stores.sql.plans import Held
+from retrysafe.stores.mysql.protocol import error_number
+from retrysafe.stores.sql.plans import LockNotAvailable
+from retrysafe.stores.sql.retrying import ErrorFactories, RetryNow
 
-AGAIN = frozenset({1213, 1020, 1614, 3101})
+RETRYABLE_CODES = frozenset({1213, 1020, 1614, 3101})
 """Nothing happened, and the same thing may work now: deadlock, changed since it was read, rolled back by the server."""
 
-LOCK_WAIT = frozenset({1205, 3572})
-MISSING = frozenset({1146, 1054, 1049})
+LOCK_TIMEOUT_CODES = frozenset({1205, 3572})
+SCHEMA_MISSING_CODES = frozenset({1146, 1054, 1049})
 """No such table, column, database."""
 
-SILENT = frozenset({1053, 1152, 1158, 1159, 1160, 1161, 1180, 1184, 1317, 1927, 3169, 4031})
+CONNECTION_LOST_CODES = frozenset({1053, 1152, 1158, 1159, 1160, 1161, 1180, 1184, 1317, 1927, 3169, 4031})
 """Shutting down, connection killed, the network failed, an error at the commit: it may have happened."""
 
-READ_ONLY = frozenset({1290, 1792, 1836, 4090})
-NO_ROOM = frozenset({1021, 1037, 1038, 1040, 1041, 1114, 1135, 1203, 1226, 3675})
-_CLIENT = range(2000, 3000)
+READ_ONLY_CODES = frozenset({1290, 1792, 1836, 4090})
+OUT_OF_RESOURCES_CODES = frozenset({1021, 1037, 1038, 1040, 1041, 1114, 1135, 1203, 1226, 3675})
+_CLIENT_CODES = range(2000, 3000)
 """The driver's own numbers: the conversation broke (2006, 2013, 2014, 2055)."""
 
 
-def meaning(error: Exception, url: str, batch: bool = False) -> Exception:
+def translate_error(error: Exception, url: str, batch: bool = False) -> Exception:
     """The error as one of ours; Held and Again stay inside the store.
 
     In a batch a held row spoils the transaction for everybody in it, so it is no answer to one claim there.
     """
-    if isinstance(error, RetrySafeError | Held | Again):
+    if isinstance(error, RetrySafeError | LockNotAvailable | RetryNow):
         return error
     if isinstance(error, UnicodeError):
-        return unstorable(error)
-    number = number_of(error)
+        return unstorable_value_error(error)
+    number = error_number(error)
     if number is None:
-        broke = isinstance(error, OSError | EOFError) or _of_driver(error)
-        return StoreUnclear(f"the connection to MySQL broke: {_line(error)}") if broke else error
-    if batch and number in LOCK_WAIT:
+        broke = isinstance(error, OSError | EOFError) or _is_driver_error(error)
+        return StoreUnclear(f"the connection to MySQL broke: {_first_line(error)}") if broke else error
+    if batch and number in LOCK_TIMEOUT_CODES:
         return BatchRefused("a key of this batch is held by an open transaction; send the operations one by one")
-    return _said(number, error, url)
+    return _translate_reply(number, error, url)
 
 
-def _said(number: int, error: Exception, url: str) -> Exception:
+def _translate_reply(number: int, error: Exception, url: str) -> Exception:
     """The server answered, or the driver knows what went wrong."""
-    if number in AGAIN:
-        return Again(_line(error))
-    if number in LOCK_WAIT:
-        return Held(_line(error))
-    if number in MISSING:
-        return SchemaMissing(f"MySQL says: {_line(error)}", url)
-    if silent(number):
-        return StoreUnclear(f"the connection to MySQL broke ({number}): {_line(error)}")
-    if number in READ_ONLY:
+    if number in RETRYABLE_CODES:
+        return RetryNow(_first_line(error))
+    if number in LOCK_TIMEOUT_CODES:
+        return LockNotAvailable(_first_line(error))
+    if number in SCHEMA_MISSING_CODES:
+        return SchemaMissing(f"MySQL says: {_first_line(error)}", url)
+    if is_connection_lost(number):
+        return StoreUnclear(f"the connection to MySQL broke ({number}): {_first_line(error)}")
+    if number in READ_ONLY_CODES:
         return StoreUnavailable(
             f"MySQL is read-only here ({number}; a replica?); nothing was done, and the next call connects anew: "
             "point the URL at the source"
         )
-    if number in NO_ROOM:
-        return StoreUnavailable(f"MySQL has no room or failed ({number}): {_line(error)}")
+    if number in OUT_OF_RESOURCES_CODES:
+        return StoreUnavailable(f"MySQL has no room or failed ({number}): {_first_line(error)}")
     if number == 1153:
         fix = "raise max_allowed_packet, or lower max_answer in the policy"
-        return StoreError(f"MySQL refused ({number}): {_line(error)}; nothing was done: {fix}")
-    return StoreError(f"MySQL refused ({number}): {_line(error)}")
+        return StoreError(f"MySQL refused ({number}): {_first_line(error)}; nothing was done: {fix}")
+    return StoreError(f"MySQL refused ({number}): {_first_line(error)}")
 
 
-def demoted(error: Exception) -> bool:
+def is_demoted(error: Exception) -> bool:
     """Whether the server said that it is read-only: a primary that another has taken over from, or a replica."""
-    return number_of(error) in READ_ONLY
+    return error_number(error) in READ_ONLY_CODES
 
 
-def silent(number: int) -> bool:
+def is_connection_lost(number: int) -> bool:
     """Whether the conversation broke (0: on a connection that was closed)."""
-    return number in SILENT or number in _CLIENT or number == 0
+    return number in CONNECTION_LOST_CODES or number in _CLIENT_CODES or number == 0
 
 
-def unreachable(error: Exception) -> StoreUnavailable:
+def unreachable_error(error: Exception) -> StoreUnavailable:
     """No connection was made, so nothing can have happened."""
-    number = number_of(error)
-    told = f"{number}: {_line(error)}" if number else _line(error)
-    kind = StoreUnreachable if not number or silent(number) else StoreUnavailable  # it may have said no
+    number = error_number(error)
+    told = f"{number}: {_first_line(error)}" if number else _first_line(error)
+    kind = StoreUnreachable if not number or is_connection_lost(number) else StoreUnavailable  # it may have said no
     return kind(f"no connection to MySQL ({told}); is it up, and are host, user and database right?")
 
 
-def swallowed(driver: str) -> UsageError:
+def settings_swallowed_error(driver: str) -> UsageError:
     """A write would not say how many rows it matched, and a packet would be refused."""
     return UsageError(
         "the function that connects to MySQL must hand on the settings it is given: "
@@ -101,12 +101,12 @@ def swallowed(driver: str) -> UsageError:
     )
 
 
-def unstorable(error: Exception) -> StoreError:
+def unstorable_value_error(error: Exception) -> StoreError:
     """The driver cannot write this value (half a surrogate pair): nothing was sent."""
-    return StoreError(f"a value of this operation cannot be stored in MySQL: {_line(error)}; nothing was done")
+    return StoreError(f"a value of this operation cannot be stored in MySQL: {_first_line(error)}; nothing was done")
 
 
-def held_elsewhere() -> StoreUnavailable:
+def lock_timeout_error() -> StoreUnavailable:
     """A lock timeout that no plan has an answer to: only claims may be Busy."""
     return StoreUnavailable(
         "the key's row is held by an open transaction for longer than innodb_lock_wait_timeout; nothing was done: "
@@ -114,28 +114,28 @@ def held_elsewhere() -> StoreUnavailable:
     )
 
 
-def too_many_undone(tries: int) -> StoreUnavailable:
+def too_many_deadlocks_error(tries: int) -> StoreUnavailable:
     return StoreUnavailable(f"MySQL answered {tries} deadlocks in a row; try again")
 
 
-WORDS = Words(held_elsewhere, too_many_undone, demoted)
+ERROR_FACTORIES = ErrorFactories(lock_timeout_error, too_many_deadlocks_error, is_demoted)
 
 
-def no_connection_free(seconds: float) -> StoreUnavailable:
+def pool_exhausted_error(seconds: float) -> StoreUnavailable:
     return StoreUnavailable(
         f"no connection to MySQL came free within {seconds:g} s; is it answering, is ?pool= large enough?"
     )
 
 
-def closed() -> StoreUnavailable:
+def store_closed_error() -> StoreUnavailable:
     return StoreUnavailable("this store was closed; open a new one")
 
 
-def _of_driver(error: Exception) -> bool:
+def _is_driver_error(error: Exception) -> bool:
     return type(error).__module__.partition(".")[0] in ("pymysql", "asyncmy")
 
 
-def _line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     """The message, without the number in front of it."""
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
     return text.strip().splitlines()[0] if text.strip() else type(error).__name__

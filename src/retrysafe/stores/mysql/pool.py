@@ -13,13 +13,18 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from retrysafe.errors import UsageError
-from retrysafe.stores.mysql.errors import closed, no_connection_free, swallowed, unreachable
-from retrysafe.stores.mysql.settings import CHARSET, CONNECT_SECONDS, SETTINGS, SILENCE
-from retrysafe.stores.sql.pool import Pool, Ways
+from retrysafe.stores.mysql.errors import (
+    pool_exhausted_error,
+    settings_swallowed_error,
+    store_closed_error,
+    unreachable_error,
+)
+from retrysafe.stores.mysql.settings import CHARSET, CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS, SETTINGS
+from retrysafe.stores.sql.pool import Pool, PoolHooks
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 
-FLAGS = CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS
+CLIENT_FLAGS = CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS
 
 
 class Connect(Protocol):
@@ -28,7 +33,7 @@ class Connect(Protocol):
     def __call__(self, **settings: Any) -> Connection: ...
 
 
-def opened(connect: Connect) -> Connection:
+def open_connection(connect: Connect) -> Connection:
     """A connection that is set up as ours are, or StoreUnavailable. Whatever the function raises (no token for the
     password, no tunnel): there is no connection, so nothing can have happened."""
     connection: Connection | None = None
@@ -36,13 +41,13 @@ def opened(connect: Connect) -> Connection:
         connection = connect(
             autocommit=True,
             charset=CHARSET,
-            client_flag=FLAGS,
-            connect_timeout=CONNECT_SECONDS,
-            read_timeout=SILENCE,
-            write_timeout=SILENCE,
+            client_flag=CLIENT_FLAGS,
+            connect_timeout=CONNECT_TIMEOUT_SECONDS,
+            read_timeout=READ_TIMEOUT_SECONDS,
+            write_timeout=READ_TIMEOUT_SECONDS,
         )
-        if connection.client_flag & FLAGS != FLAGS:
-            raise swallowed("pymysql")
+        if connection.client_flag & CLIENT_FLAGS != CLIENT_FLAGS:
+            raise settings_swallowed_error("pymysql")
         with connection.cursor() as cursor:
             for setting in SETTINGS:
                 cursor.execute(setting)
@@ -50,7 +55,7 @@ def opened(connect: Connect) -> Connection:
         quit_quietly(connection)
         if isinstance(error, UsageError) or not isinstance(error, Exception):
             raise
-        raise unreachable(error) from error
+        raise unreachable_error(error) from error
     return connection
 
 
@@ -61,7 +66,7 @@ def quit_quietly(connection: Connection | None) -> None:
             connection._force_close()  # type: ignore[attr-defined]  # the stubs leave it out
 
 
-def gone(socket: Any) -> bool:
+def is_gone(socket: Any) -> bool:
     """Whether an idle connection's other end has something to say: it can only be that it left."""
     if socket is None:
         return True
@@ -73,12 +78,12 @@ def gone(socket: Any) -> bool:
         return True
 
 
-def kept(connect: Connect, size: int, timeout: float) -> Pool[Connection]:
-    ways: Ways[Connection] = Ways(
-        connect=lambda: opened(connect),
+def build_pool(connect: Connect, size: int, timeout: float) -> Pool[Connection]:
+    ways: PoolHooks[Connection] = PoolHooks(
+        connect=lambda: open_connection(connect),
         close=quit_quietly,
-        none_free=no_connection_free,
-        closed=closed,
-        gone=lambda connection: gone(connection._sock),  # type: ignore[attr-defined]  # the stubs leave it out
+        none_free=pool_exhausted_error,
+        closed=store_closed_error,
+        gone=lambda connection: is_gone(connection._sock),  # type: ignore[attr-defined]  # the stubs leave it out
     )
     return Pool(ways, size, timeout)

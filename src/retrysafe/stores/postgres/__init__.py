@@ -8,7 +8,7 @@ from retrysafe.errors import MissingDriver
 from retrysafe.stores.base import AsyncStore, Store
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, parse_url
 from retrysafe.stores.sql import migrations
-from retrysafe.stores.sql.names import Names
+from retrysafe.stores.sql.names import TableNames
 
 if TYPE_CHECKING:
     from retrysafe.stores.diagnosis import Diagnosis
@@ -35,11 +35,11 @@ class PostgresBackend:
             raise MissingDriver("PostgreSQL", error.name or "psycopg", "postgres") from error
         return AsyncPostgresStore.from_url(at)
 
-    def names(self, url: str) -> Names:
+    def names(self, url: str) -> TableNames:
         return parse_url(url).names
 
     def schema(self, url: str) -> str:
-        return migrations.script(DIALECT, parse_url(url).names)
+        return migrations.build_script(DIALECT, parse_url(url).names)
 
     def diagnose(self, url: str) -> Diagnosis:
         try:

@@ -15,22 +15,29 @@ from psycopg_pool import AsyncConnectionPool
 from retrysafe.core.ops import Op
 from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import afollow
-from retrysafe.stores.postgres import batches, deadline, pipeline, waking
-from retrysafe.stores.postgres.batches import UNSETTLED, Group, Rows, together
-from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, Location
-from retrysafe.stores.postgres.errors import Again, Connecting, demoted, held_elsewhere, meaning, unstorable
-from retrysafe.stores.postgres.sync import TRIES
+from retrysafe.stores.notify import AsyncListener, OnNotify, ShouldContinue
+from retrysafe.stores.postgres import batches, deadline, notify, pipeline
+from retrysafe.stores.postgres.batches import SEND_UNBATCHED, Group, Rows, can_batch
+from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, PostgresLocation
+from retrysafe.stores.postgres.errors import (
+    ConnectFailures,
+    RetryNow,
+    demoted,
+    lock_timeout_error,
+    translate_error,
+    unstorable_value_error,
+)
+from retrysafe.stores.postgres.sync import MAX_SERIALIZATION_TRIES
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.dialect import Statement
-from retrysafe.stores.sql.names import DEFAULT, names
-from retrysafe.stores.sql.plans import Held, Plans, by_id
-from retrysafe.stores.waking import AsyncListener, Heard, Wanted
+from retrysafe.stores.sql.names import DEFAULT_PREFIX, build_names
+from retrysafe.stores.sql.plans import LockNotAvailable, SqlPlans, sort_by_id
 
 R = TypeVar("R")
 Pool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
 
 
-class Connection(psycopg.AsyncConnection[Any]):
+class CancellableConnection(psycopg.AsyncConnection[Any]):
     """A connection whose making can be cancelled.
 
     The pool's worker takes a cancellation while it connects for a failed attempt and goes back to waiting for work.
@@ -53,31 +60,31 @@ class AsyncPostgresStore:
     """Made from a URL, or from your own `psycopg_pool.AsyncConnectionPool` (which stays yours to open and close)."""
 
     capabilities = CAPABILITIES
-    mixes = True
+    mixed_batches = True
     """Operations of several kinds go together as well as those of one."""
-    flights = 2
+    max_in_flight = 2
     """Under load the server works on one batch while this side packs and unpacks the other."""
 
     def __init__(
-        self, pool: Pool, *, table: str = DEFAULT, schema: str = "", owned: bool = False, url: str = "URL"
+        self, pool: Pool, *, table: str = DEFAULT_PREFIX, schema: str = "", owned: bool = False, url: str = "URL"
     ) -> None:
         self._pool = pool
-        self.names = names(table, schema)
-        self._plans = Plans(DIALECT, self.names)
+        self.names = build_names(table, schema)
+        self._plans = SqlPlans(DIALECT, self.names)
         self._owned = owned
         self._url = url
-        self._prepared = pipeline.Prepared()
-        self._connecting = Connecting()
+        self._prepared = pipeline.PreparedStatements()
+        self._connecting = ConnectFailures()
         self._listener = AsyncListener(self._listen)
         self._opening = asyncio.Lock()
         self._opened = not owned
         self._closed = False
 
     @classmethod
-    def from_url(cls, at: Location) -> AsyncPostgresStore:
+    def from_url(cls, at: PostgresLocation) -> AsyncPostgresStore:
         pool: Pool = AsyncConnectionPool(
             at.conninfo,
-            connection_class=Connection,
+            connection_class=CancellableConnection,
             # With one kept ready, the first caller finds it still connecting and has a second one made for nothing.
             min_size=0,
             max_size=at.pool,
@@ -87,67 +94,73 @@ class AsyncPostgresStore:
             open=False,
         )
         store = cls(pool, owned=True, url=at.url)
-        store.names, store._plans = at.names, Plans(DIALECT, at.names)
+        store.names, store._plans = at.names, SqlPlans(DIALECT, at.names)
         return store
 
     async def execute(self, op: Op[R]) -> R:
-        return await self._retrying(lambda connection: afollow(self._plans.of(op), self._sender(connection)))
+        return await self._with_retries(
+            lambda connection: afollow(self._plans.plan_operation(op), self._build_sender(connection))
+        )
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         """A statement per kind, all sent together, where that will do; else one by one. One commit either way."""
         if not ops:
             return []
-        if not together(ops):
-            return await self._retrying(lambda connection: self._one_by_one(connection, ops))
+        if not can_batch(ops):
+            return await self._with_retries(lambda connection: self._execute_one_by_one(connection, ops))
         try:
-            sent = batches.groups(self._plans.texts, ops)
+            sent = batches.group_by_kind(self._plans.texts, ops)
         except (UnicodeError, struct.error) as error:
-            raise unstorable(error) from error
-        answers = await self._retrying(lambda connection: self._converse(connection, sent))
-        replies = batches.replies(ops, sent, answers)
+            raise unstorable_value_error(error) from error
+        answers = await self._with_retries(lambda connection: self._run_pipeline(connection, sent))
+        replies = batches.read_replies(ops, sent, answers)
         for place, reply in enumerate(replies):
-            if reply is UNSETTLED:
+            if reply is SEND_UNBATCHED:
                 replies[place] = await self.execute(ops[place])
         return replies
 
-    async def _converse(self, connection: psycopg.AsyncConnection[Any], sent: Sequence[Group]) -> list[Rows]:
-        parts = [batches.ahead(self._plans.texts), *(group.part for group in sent)]
-        conversation = pipeline.converse(connection.pgconn, parts, self._prepared.of(connection))
+    async def _run_pipeline(self, connection: psycopg.AsyncConnection[Any], sent: Sequence[Group]) -> list[Rows]:
+        parts = [batches.settings_part(self._plans.texts), *(group.part for group in sent)]
+        conversation = pipeline.run_pipeline(connection.pgconn, parts, self._prepared.names_for(connection))
         try:
-            _, *answers = await pipeline.arun(connection, conversation)
+            _, *answers = await pipeline.adrive_pipeline(connection, conversation)
         except psycopg.Error as error:
-            raise Again if self._prepared.doubt(error) else meaning(error, self._url, batch=True) from error
-        return [pipeline.table(answer, connection) for answer in answers]
+            raise (
+                RetryNow if self._prepared.disable_on(error) else translate_error(error, self._url, batch=True)
+            ) from error
+        return [pipeline.read_rows(answer, connection) for answer in answers]
 
-    async def _one_by_one(self, connection: psycopg.AsyncConnection[Any], ops: Sequence[Op[Any]]) -> list[Any]:
+    async def _execute_one_by_one(self, connection: psycopg.AsyncConnection[Any], ops: Sequence[Op[Any]]) -> list[Any]:
         """In the order of ids, so that two batches cannot deadlock."""
         replies: list[Any] = [None] * len(ops)
         async with connection.transaction():
-            for place, op in by_id(ops):
-                replies[place] = await afollow(self._plans.of(op), self._sender(connection, batch=True))
+            for place, op in sort_by_id(ops):
+                replies[place] = await afollow(
+                    self._plans.plan_operation(op), self._build_sender(connection, batch=True)
+                )
         return replies
 
     async def migrate(self) -> list[str]:
-        async def locked(connection: psycopg.AsyncConnection[Any]) -> list[str]:
+        async def upgrade_locked(connection: psycopg.AsyncConnection[Any]) -> list[str]:
             async with connection.transaction():
                 lock = "SELECT pg_advisory_xact_lock(hashtext(%s))"
                 await connection.execute(lock, [f"retrysafe:{self.names.meta}"])
-                return await afollow(migrations.upgrade(DIALECT, self.names), self._sender(connection))
+                return await afollow(migrations.upgrade(DIALECT, self.names), self._build_sender(connection))
 
-        return await self._retrying(locked)
+        return await self._with_retries(upgrade_locked)
 
     async def announce(self, record_id: bytes) -> None:
-        told = (waking.channel(self.names), record_id.hex())
-        await self._retrying(lambda connection: connection.execute(waking.NOTIFY, told, prepare=False))
+        told = (notify.channel_name(self.names), record_id.hex())
+        await self._with_retries(lambda connection: connection.execute(notify.NOTIFY_QUERY, told, prepare=False))
 
     async def wait(self, record_id: bytes, seconds: float) -> None:
         await self._listener.wait(record_id, seconds)
 
-    async def _listen(self, heard: Heard, wanted: Wanted) -> None:
+    async def _listen(self, heard: OnNotify, wanted: ShouldContinue) -> None:
         given = self._pool.conninfo
         made = given() if callable(given) else given
         conninfo = made if isinstance(made, str) else await made
-        await waking.alisten(conninfo, self.names, heard, wanted)
+        await notify.alisten(conninfo, self.names, heard, wanted)
 
     async def aclose(self) -> None:
         self._closed = True
@@ -157,17 +170,17 @@ class AsyncPostgresStore:
                 if self._opened:
                     await self._pool.close()
 
-    async def _retrying(self, work: Callable[[psycopg.AsyncConnection[Any]], Awaitable[R]]) -> R:
+    async def _with_retries(self, work: Callable[[psycopg.AsyncConnection[Any]], Awaitable[R]]) -> R:
         if not self._opened:
             await self._open()
-        for _ in range(TRIES):
+        for _ in range(MAX_SERIALIZATION_TRIES):
             try:
                 async with self._connection() as connection:
                     return await work(connection)
-            except Again:
+            except RetryNow:
                 continue
-            except Held as error:
-                raise held_elsewhere() from error
+            except LockNotAvailable as error:
+                raise lock_timeout_error() from error
             except StoreUnclear:
                 # After a restart every idle connection is dead: throw them all away now, not one per caller.
                 if self._owned:
@@ -178,7 +191,9 @@ class AsyncPostgresStore:
                 if self._owned and demoted(error):
                     await self._pool.drain()
                 raise
-        raise StoreUnavailable(f"PostgreSQL answered {TRIES} serialization failures in a row; try again")
+        raise StoreUnavailable(
+            f"PostgreSQL answered {MAX_SERIALIZATION_TRIES} serialization failures in a row; try again"
+        )
 
     async def _open(self) -> None:
         async with self._opening:
@@ -196,37 +211,41 @@ class AsyncPostgresStore:
                 before = connection.autocommit
                 if not before:
                     await connection.set_autocommit(True)
-                late = asyncio.get_running_loop().call_later(deadline.SECONDS, deadline.shut, connection)
+                late = asyncio.get_running_loop().call_later(
+                    deadline.STATEMENT_TIMEOUT_SECONDS, deadline.shut_down_socket, connection
+                )
                 try:
-                    if not self._prepared.met(connection):
-                        await self._meet(connection)
+                    if not self._prepared.is_checked(connection):
+                        await self._check_backend(connection)
                     yield connection
                 finally:
                     late.cancel()
                     if not before and not connection.closed:
                         await connection.set_autocommit(False)
         except Exception as error:
-            found = meaning(self._connecting.told(error, self._pool.get_stats), self._url)
+            found = translate_error(self._connecting.refine_error(error, self._pool.get_stats), self._url)
             if found is error:
                 raise  # already one of ours: it must not become its own cause
             raise found from error
 
-    def _sender(
+    def _build_sender(
         self, connection: psycopg.AsyncConnection[Any], batch: bool = False
     ) -> Callable[[Statement], Awaitable[Any]]:
         async def send(statement: Statement) -> Any:
-            keep = self._prepared.keep(connection, statement)
+            keep = self._prepared.prepare_flag(connection, statement)
             try:
                 cursor = await connection.execute(statement.sql, statement.values or None, prepare=keep, binary=True)
                 return await cursor.fetchall() if cursor.rownumber is not None else []
             except psycopg.Error as error:
-                raise Again if self._prepared.doubt(error) else meaning(error, self._url, batch) from error
+                raise (
+                    RetryNow if self._prepared.disable_on(error) else translate_error(error, self._url, batch)
+                ) from error
 
         return send
 
-    async def _meet(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    async def _check_backend(self, connection: psycopg.AsyncConnection[Any]) -> None:
         async with connection.cursor(row_factory=tuple_row) as cursor:
-            await cursor.execute(pipeline.WHO, prepare=False)
+            await cursor.execute(pipeline.BACKEND_PID_QUERY, prepare=False)
             found = await cursor.fetchone()
         assert found is not None, "a SELECT without FROM has one row"
-        self._prepared.meet(connection, found[0])
+        self._prepared.record_backend(connection, found[0])

@@ -10,43 +10,43 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-_HEAD = struct.Struct("!iiIii").pack
+_pack_head = struct.Struct("!iiIii").pack
 """Dimensions, whether there are NULLs, the type of the elements, how many, and the number of the first."""
 
-_LENGTH = struct.Struct("!i").pack
+_pack_length = struct.Struct("!i").pack
 _BYTEA, _BIGINT, _INTEGER, _TEXT = 17, 20, 23, 25
 
 Pack = Callable[[Sequence[Any]], bytes]
 
 
-def bytea(values: Sequence[bytes]) -> bytes:
-    parts = [_HEAD(1, 0, _BYTEA, len(values), 1)]
+def pack_bytea(values: Sequence[bytes]) -> bytes:
+    parts = [_pack_head(1, 0, _BYTEA, len(values), 1)]
     for value in values:
-        parts += (_LENGTH(len(value)), value)
+        parts += (_pack_length(len(value)), value)
     return b"".join(parts)
 
 
-def text(values: Sequence[str]) -> bytes:
+def pack_text(values: Sequence[str]) -> bytes:
     """Raises UnicodeError for what is not text (half a surrogate pair). A NUL is refused by the server."""
     first = values[0]
     if values.count(first) == len(values):  # namespaces, kinds, targets: most batches know only one
         value = first.encode()
-        return _HEAD(1, 0, _TEXT, len(values), 1) + (_LENGTH(len(value)) + value) * len(values)
-    parts = [_HEAD(1, 0, _TEXT, len(values), 1)]
+        return _pack_head(1, 0, _TEXT, len(values), 1) + (_pack_length(len(value)) + value) * len(values)
+    parts = [_pack_head(1, 0, _TEXT, len(values), 1)]
     for each in values:
         value = each.encode()
-        parts += (_LENGTH(len(value)), value)
+        parts += (_pack_length(len(value)), value)
     return b"".join(parts)
 
 
-def bigint(values: Sequence[int]) -> bytes:
-    return _HEAD(1, 0, _BIGINT, len(values), 1) + _numbers("iq", 8, values)
+def pack_bigint(values: Sequence[int]) -> bytes:
+    return _pack_head(1, 0, _BIGINT, len(values), 1) + _pack_numbers("iq", 8, values)
 
 
-def integer(values: Sequence[int]) -> bytes:
-    return _HEAD(1, 0, _INTEGER, len(values), 1) + _numbers("ii", 4, values)
+def pack_integer(values: Sequence[int]) -> bytes:
+    return _pack_head(1, 0, _INTEGER, len(values), 1) + _pack_numbers("ii", 4, values)
 
 
-def _numbers(pair: str, size: int, values: Sequence[int]) -> bytes:
+def _pack_numbers(pair: str, size: int, values: Sequence[int]) -> bytes:
     flat = [part for value in values for part in (size, value)]
     return struct.pack("!" + pair * len(values), *flat)

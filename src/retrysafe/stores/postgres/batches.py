@@ -13,20 +13,20 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from retrysafe.core.moves import born, grantable
+from retrysafe.core.moves import build_new_record, decide_grant
 from retrysafe.core.ops import Claim, ClaimReply, Complete, Op, Release, Renew, Withdraw
 from retrysafe.stores.postgres import arrays
 from retrysafe.stores.postgres.arrays import Pack
-from retrysafe.stores.postgres.pipeline import Part, numbered
+from retrysafe.stores.postgres.pipeline import BoundStatement, number_parameters
 from retrysafe.stores.sql import rows
 
-UNSETTLED = object()
+SEND_UNBATCHED = object()
 """In the place of a reply: ask for this one alone."""
 
 Rows = Sequence[Sequence[Any]]
 
 
-class Batch(NamedTuple):
+class BatchStatement(NamedTuple):
     """How one kind goes together. `values` gives an operation's fields in the order of `columns`, which say how each
     is packed."""
 
@@ -40,11 +40,11 @@ class Group(NamedTuple):
     """Operations of one kind, sorted by id, and the statement that carries them."""
 
     ops: Sequence[Any]
-    part: Part
+    part: BoundStatement
     read: Callable[[Sequence[Any], Rows], list[Any]]
 
 
-def together(ops: Sequence[Op[Any]]) -> bool:
+def can_batch(ops: Sequence[Op[Any]]) -> bool:
     """Whether few statements can carry them: kinds that have one, one clock, no key twice, no claim that must not be
     born."""
     now = getattr(ops[0], "now", None)
@@ -55,34 +55,34 @@ def together(ops: Sequence[Op[Any]]) -> bool:
     )
 
 
-def groups(texts: dict[str, str], ops: Sequence[Any]) -> list[Group]:
+def group_by_kind(texts: dict[str, str], ops: Sequence[Any]) -> list[Group]:
     """Raises UnicodeError or struct.error for a value that cannot be written; nothing is sent then."""
     kinds: dict[type[Any], list[Any]] = {kind: [] for kind in BATCHES}
     for op in ops:
         kinds[type(op)].append(op)
-    return [_group(texts, BATCHES[kind], found) for kind, found in kinds.items() if found]
+    return [_build_group(texts, BATCHES[kind], found) for kind, found in kinds.items() if found]
 
 
-def _group(texts: dict[str, str], batch: Batch, ops: list[Any]) -> Group:
+def _build_group(texts: dict[str, str], batch: BatchStatement, ops: list[Any]) -> Group:
     ops.sort(key=_ID)
     columns = zip(*map(batch.values, ops), strict=True)
     packed: dict[str, bytes | None] = {
         name: pack(column) for (name, pack), column in zip(batch.columns.items(), columns, strict=True)
     }
     packed["now"] = None if ops[0].now is None else ops[0].now.to_bytes(8, "big", signed=True)
-    text = numbered(texts[batch.text])
-    return Group(ops, Part(text, [packed[name] for name in text.parameters]), batch.read)
+    text = number_parameters(texts[batch.text])
+    return Group(ops, BoundStatement(text, [packed[name] for name in text.parameters]), batch.read)
 
 
 _ID = attrgetter("id")
 
 
-def ahead(texts: dict[str, str]) -> Part:
+def settings_part(texts: dict[str, str]) -> BoundStatement:
     """What goes ahead of every batch."""
-    return Part(numbered(texts["settings_many"]), ())
+    return BoundStatement(number_parameters(texts["settings_many"]), ())
 
 
-def replies(ops: Sequence[Any], sent: Sequence[Group], answers: Sequence[Rows]) -> list[Any]:
+def read_replies(ops: Sequence[Any], sent: Sequence[Group], answers: Sequence[Rows]) -> list[Any]:
     """In the order of the operations, UNSETTLED where one needs a second look."""
     found: dict[bytes, Any] = {}
     for group, answer in zip(sent, answers, strict=True):
@@ -92,14 +92,24 @@ def replies(ops: Sequence[Any], sent: Sequence[Group], answers: Sequence[Rows]) 
 
 # Claims -----------------------------------------------------------------------------------------
 
-_CLAIM: dict[str, Pack] = {
-    "id": arrays.bytea, "namespace": arrays.text, "kind": arrays.text, "scope": arrays.text, "key": arrays.text,
-    "target": arrays.text, "fingerprint": arrays.text, "token": arrays.bytea, "run": arrays.bytea,
-    "lease": arrays.bigint, "retention": arrays.bigint, "on_lapse": arrays.text, "input": arrays.bytea,
-}  # fmt: skip
+_CLAIM_COLUMNS: dict[str, Pack] = {
+    "id": arrays.pack_bytea,
+    "namespace": arrays.pack_text,
+    "kind": arrays.pack_text,
+    "scope": arrays.pack_text,
+    "key": arrays.pack_text,
+    "target": arrays.pack_text,
+    "fingerprint": arrays.pack_text,
+    "token": arrays.pack_bytea,
+    "run": arrays.pack_bytea,
+    "lease": arrays.pack_bigint,
+    "retention": arrays.pack_bigint,
+    "on_lapse": arrays.pack_text,
+    "input": arrays.pack_bytea,
+}
 
 
-def _claim(op: Claim) -> tuple[Any, ...]:
+def _claim_values(op: Claim) -> tuple[Any, ...]:
     return (
         op.id, op.namespace, op.kind, op.scope, op.key, op.target, str(op.fingerprint), op.token, op.run, op.lease,
         op.retention, op.on_lapse, op.input,
@@ -110,29 +120,29 @@ def _read_claims(ops: Sequence[Claim], found: Rows) -> list[Any]:
     """Nobody is granted by being left out: births and refusals must add up to what was asked (I1)."""
     taken = {row[2]: row for row in found if row[2] is not None}
     if not found or found[0][0] + len(taken) != len(ops):
-        return [UNSETTLED] * len(ops)
+        return [SEND_UNBATCHED] * len(ops)
     moment = found[0][1]
     if not taken:
-        return [ClaimReply(True, born(op, moment), moment) for op in ops]
+        return [ClaimReply(True, build_new_record(op, moment), moment) for op in ops]
     return [_read_claim(op, taken.get(op.id), moment) for op in ops]
 
 
 def _read_claim(op: Claim, row: Sequence[Any] | None, moment: int) -> Any:
     if row is None:
-        return ClaimReply(True, born(op, moment), moment)
+        return ClaimReply(True, build_new_record(op, moment), moment)
     columns = row[3:]
     if columns[0] is None:  # inserted by somebody else after our snapshot
-        return UNSETTLED
-    record = rows.read(columns)
-    return UNSETTLED if grantable(record, op, moment) is not None else ClaimReply(False, record, moment)
+        return SEND_UNBATCHED
+    record = rows.read_record(columns)
+    return SEND_UNBATCHED if decide_grant(record, op, moment) is not None else ClaimReply(False, record, moment)
 
 
 # Fenced writes ----------------------------------------------------------------------------------
 
-_FENCE: dict[str, Pack] = {"id": arrays.bytea, "attempt": arrays.integer, "token": arrays.bytea}
+_FENCE_COLUMNS: dict[str, Pack] = {"id": arrays.pack_bytea, "attempt": arrays.pack_integer, "token": arrays.pack_bytea}
 
 
-def _complete(op: Complete) -> tuple[Any, ...]:
+def _complete_values(op: Complete) -> tuple[Any, ...]:
     answer = op.answer
     fence = op.fence
     return (
@@ -140,7 +150,7 @@ def _complete(op: Complete) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _noted(op: Release | Withdraw) -> tuple[Any, ...]:
+def _note_values(op: Release | Withdraw) -> tuple[Any, ...]:
     return (op.id, op.fence.attempt, op.fence.token, op.note)
 
 
@@ -148,23 +158,29 @@ def _read_fenced(ops: Sequence[Any], found: Rows) -> list[Any]:
     if len(found) == len(ops):  # ids are unique, in the table and in the batch
         return [True] * len(ops)
     done = {row[0] for row in found}
-    return [True if op.id in done else UNSETTLED for op in ops]
+    return [True if op.id in done else SEND_UNBATCHED for op in ops]
 
 
-BATCHES: dict[type[Any], Batch] = {
-    Claim: Batch("claim_many", _CLAIM, _claim, _read_claims),
-    Renew: Batch(
+BATCHES: dict[type[Any], BatchStatement] = {
+    Claim: BatchStatement("claim_many", _CLAIM_COLUMNS, _claim_values, _read_claims),
+    Renew: BatchStatement(
         "renew_many",
-        {**_FENCE, "lease": arrays.bigint},
+        {**_FENCE_COLUMNS, "lease": arrays.pack_bigint},
         lambda op: (op.id, op.fence.attempt, op.fence.token, op.lease),
         _read_fenced,
     ),
-    Complete: Batch(
+    Complete: BatchStatement(
         "complete_many",
-        {**_FENCE, "status": arrays.integer, "headers": arrays.text, "body": arrays.bytea, "gone": arrays.text},
-        _complete,
+        {
+            **_FENCE_COLUMNS,
+            "status": arrays.pack_integer,
+            "headers": arrays.pack_text,
+            "body": arrays.pack_bytea,
+            "gone": arrays.pack_text,
+        },
+        _complete_values,
         _read_fenced,
     ),
-    Release: Batch("release_many", {**_FENCE, "note": arrays.text}, _noted, _read_fenced),
-    Withdraw: Batch("withdraw_many", {**_FENCE, "note": arrays.text}, _noted, _read_fenced),
+    Release: BatchStatement("release_many", {**_FENCE_COLUMNS, "note": arrays.pack_text}, _note_values, _read_fenced),
+    Withdraw: BatchStatement("withdraw_many", {**_FENCE_COLUMNS, "note": arrays.pack_text}, _note_values, _read_fenced),
 }

@@ -20,20 +20,20 @@ from typing import Any
 
 from retrysafe.errors import StoreUnavailable
 
-SECONDS = 15.0
-IDLE = 5.0
-SWEEP = 1.0
+STATEMENT_TIMEOUT_SECONDS = 15.0
+WATCH_IDLE_SECONDS = 5.0
+WATCH_SWEEP_SECONDS = 1.0
 """Seconds between two looks at what is over by now, so that the list does not grow with the load."""
 
 
-def shut(connection: Any) -> None:
+def shut_down_socket(connection: Any) -> None:
     """End the conversation, whatever the driver is waiting for."""
     # It may be closed by now: then there is nothing to end.
     with suppress(Exception), socket.socket(fileno=os.dup(connection.pgconn.socket)) as line:
         line.shutdown(socket.SHUT_RDWR)
 
 
-class Watch:
+class DeadlineWatch:
     """One thread for all connections of a store; asleep while nothing is under way."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Watch:
         self._wakes_at = 0.0
 
     @contextmanager
-    def over(self, connection: Any, seconds: float) -> Iterator[None]:
+    def enforce(self, connection: Any, seconds: float) -> Iterator[None]:
         watched = [connection]
         due = time.monotonic() + seconds
         with self._changed:
@@ -76,16 +76,16 @@ class Watch:
                     heapq.heappop(self._due)
                 if not self._due:
                     self._wakes_at = math.inf
-                    self._changed.wait(IDLE)
+                    self._changed.wait(WATCH_IDLE_SECONDS)
                     if not self._due:
                         self._thread = None  # nobody came: the next one starts another
                         return
                     continue
                 left = self._due[0][0] - time.monotonic()
                 if left > 0:
-                    self._wakes_at = time.monotonic() + min(left, SWEEP)
-                    self._changed.wait(min(left, SWEEP))
+                    self._wakes_at = time.monotonic() + min(left, WATCH_SWEEP_SECONDS)
+                    self._changed.wait(min(left, WATCH_SWEEP_SECONDS))
                     continue
                 late = list(heapq.heappop(self._due)[2])
             for connection in late:
-                shut(connection)
+                shut_down_socket(connection)

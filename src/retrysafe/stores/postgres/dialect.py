@@ -8,7 +8,7 @@ from retrysafe.core.urls import safe_url
 from retrysafe.errors import StoreURLError
 from retrysafe.stores.base import Capabilities
 from retrysafe.stores.sql.dialect import Dialect
-from retrysafe.stores.sql.names import DEFAULT, Names, names, number, split_options
+from retrysafe.stores.sql.names import DEFAULT_PREFIX, TableNames, build_names, parse_number_option, split_options
 
 CAPABILITIES = Capabilities(
     name="postgres",
@@ -22,7 +22,7 @@ CAPABILITIES = Capabilities(
 )
 
 _BEGAN = "(extract(epoch FROM transaction_timestamp()) * 1000000)::bigint"
-_PATIENCE = "patience AS (SELECT set_config('lock_timeout', '2000', true))"
+_LOCK_TIMEOUT_CTE = "patience AS (SELECT set_config('lock_timeout', '2000', true))"
 
 # statement_timestamp() is one moment for the whole statement, also while it waits for a row: a claimant that
 # waited judges a lease by when it asked, which can only make it more careful. Its own lease counts from then, too: not
@@ -35,8 +35,8 @@ DIALECT = Dialect(
     greatest="greatest",
     # Every statement of a claim carries it: a caller gets an answer while somebody else holds the row (I28). So does
     # every write of an owner: a heartbeat that waited without end would keep others from beating.
-    patience=_PATIENCE,
-    limit=_PATIENCE,
+    patience=_LOCK_TIMEOUT_CTE,
+    limit=_LOCK_TIMEOUT_CTE,
     brief="patience AS (SELECT set_config('lock_timeout', '100', true))",
     parameter="%({})s",
     try_lock="pg_try_advisory_xact_lock(CAST(:lock AS bigint))",
@@ -47,7 +47,7 @@ DIALECT = Dialect(
 _OPTIONS = frozenset({"table", "schema", "pool", "pool_timeout"})
 
 # Settings of the client's library, not of the session: a dead peer is noticed in seconds instead of minutes.
-_LIBPQ = {
+_LIBPQ_DEFAULTS = {
     "connect_timeout": "5",
     "tcp_user_timeout": "10000",
     "keepalives_idle": "10",
@@ -55,22 +55,28 @@ _LIBPQ = {
 }
 
 
-class Location(NamedTuple):
+class PostgresLocation(NamedTuple):
     conninfo: str
-    names: Names
+    names: TableNames
     pool: int
     pool_timeout: float
     url: str
 
 
-def parse_url(url: str) -> Location:
+def parse_url(url: str) -> PostgresLocation:
     """`postgresql://user:password@host:port/db`, our own options `table=`, `schema=`, `pool=`, `pool_timeout=`."""
     plain, options = split_options(url, _OPTIONS)
     rest = plain.partition("://")[2]
     if not rest:
         raise StoreURLError(f"{safe_url(url)!r} names no server; write postgresql://user@host:5432/database")
-    tables = names(options.get("table", DEFAULT), options.get("schema", ""))
+    tables = build_names(options.get("table", DEFAULT_PREFIX), options.get("schema", ""))
     given = {pair.partition("=")[0] for pair in plain.partition("?")[2].split("&")}
-    extra = "&".join(f"{name}={value}" for name, value in _LIBPQ.items() if name not in given)
+    extra = "&".join(f"{name}={value}" for name, value in _LIBPQ_DEFAULTS.items() if name not in given)
     conninfo = f"postgresql://{rest}{'&' if '?' in rest else '?'}{extra}"
-    return Location(conninfo, tables, int(number(options, "pool", 10)), number(options, "pool_timeout", 5.0), url)
+    return PostgresLocation(
+        conninfo,
+        tables,
+        int(parse_number_option(options, "pool", 10)),
+        parse_number_option(options, "pool_timeout", 5.0),
+        url,
+    )

@@ -11,11 +11,11 @@ from psycopg.rows import dict_row
 from retrysafe.core.urls import safe_url
 from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good
-from retrysafe.stores.postgres.dialect import Location
+from retrysafe.stores.postgres.dialect import PostgresLocation
 
-OLDEST = 140000
+OLDEST_VERSION = 140000
 
-READ = """
+SETTINGS_QUERY = """
 SELECT current_setting('server_version') AS version,
        current_setting('server_version_num')::int AS version_number,
        current_setting('fsync') AS fsync,
@@ -35,33 +35,33 @@ SELECT current_setting('server_version') AS version,
 Settings = Mapping[str, Any]
 
 
-def diagnose(at: Location) -> Diagnosis:
+def diagnose(at: PostgresLocation) -> Diagnosis:
     try:
         with psycopg.connect(at.conninfo, connect_timeout=5, row_factory=dict_row) as connection:
-            found = connection.execute(READ, {"table": at.names.keys}).fetchone()
+            found = connection.execute(SETTINGS_QUERY, {"table": at.names.keys}).fetchone()
             asked = connection.info.port
     except psycopg.Error as error:
         raise StoreUnavailable(f"{safe_url(at.url)} cannot be asked: {error}") from error
     assert found is not None, "a SELECT without FROM has one row"
-    return Diagnosis(f"PostgreSQL {found['version']}", tuple(judge({**found, "asked_port": asked})))
+    return Diagnosis(f"PostgreSQL {found['version']}", tuple(check_settings({**found, "asked_port": asked})))
 
 
-def judge(settings: Settings) -> Iterator[Finding]:
-    yield _version(settings)
-    yield _switch(
+def check_settings(settings: Settings) -> Iterator[Finding]:
+    yield _check_version(settings)
+    yield _check_switch(
         settings, "fsync", "a commit is on disk before it is acknowledged", "a crash can lose or tear commits"
     )
-    yield _switch(
+    yield _check_switch(
         settings,
         "full_page_writes",
         "a page torn by a crash is mended",
         "a crash in mid-write can tear a page for good",
     )
-    yield _synchronous_commit(settings)
-    yield _role(settings)
-    yield from _standbys(settings)
-    yield _isolation(settings)
-    yield _table(settings)
+    yield _check_synchronous_commit(settings)
+    yield _check_role(settings)
+    yield from _check_standbys(settings)
+    yield _check_isolation(settings)
+    yield _check_table(settings)
     if settings["port"] is not None and settings["port"] != settings["asked_port"]:
         way = f"{settings['asked_port']} leads to {settings['port']}"
         yield good(
@@ -69,8 +69,8 @@ def judge(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def _version(settings: Settings) -> Finding:
-    if settings["version_number"] >= OLDEST:
+def _check_version(settings: Settings) -> Finding:
+    if settings["version_number"] >= OLDEST_VERSION:
         return good("version", settings["version"], "14 and later are tested", invariant="I1")
     return bad(
         "version",
@@ -82,13 +82,13 @@ def _version(settings: Settings) -> Finding:
     )
 
 
-def _switch(settings: Settings, name: str, fine: str, wrong: str) -> Finding:
+def _check_switch(settings: Settings, name: str, fine: str, wrong: str) -> Finding:
     if settings[name] == "on":
         return good(name, "on", fine)
     return bad(name, settings[name], "best-effort", wrong, f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf();")
 
 
-def _synchronous_commit(settings: Settings) -> Finding:
+def _check_synchronous_commit(settings: Settings) -> Finding:
     value = settings["synchronous_commit"]
     if value != "off":
         return good("synchronous_commit", value, "nobody is told before the commit is on disk")
@@ -96,7 +96,7 @@ def _synchronous_commit(settings: Settings) -> Finding:
     return bad("synchronous_commit", value, "best-effort", "the last commits before a crash are lost", fix)
 
 
-def _role(settings: Settings) -> Finding:
+def _check_role(settings: Settings) -> Finding:
     if settings["standby"]:
         return bad(
             "role", "standby", "best-effort", "a standby takes no claims", "give the primary's address", invariant="I1"
@@ -107,7 +107,7 @@ def _role(settings: Settings) -> Finding:
     return good("role", "primary", "it takes claims", invariant="I1")
 
 
-def _standbys(settings: Settings) -> Iterator[Finding]:
+def _check_standbys(settings: Settings) -> Iterator[Finding]:
     count, synchronous = settings["standbys"], settings["synchronous_standby_names"]
     if not count:
         yield good("standbys", "none", "there is no failover that could lose anything")
@@ -127,7 +127,7 @@ def _standbys(settings: Settings) -> Iterator[Finding]:
         yield good("standbys", f"{count}, synchronous: {synchronous}", "a promoted standby has every claim")
 
 
-def _isolation(settings: Settings) -> Finding:
+def _check_isolation(settings: Settings) -> Finding:
     value = settings["isolation"]
     if value in ("read committed", "read uncommitted"):
         return good("isolation", value, "what the statements are written for", invariant="I2")
@@ -135,7 +135,7 @@ def _isolation(settings: Settings) -> Finding:
     return good("isolation", value, why, invariant="I2")
 
 
-def _table(settings: Settings) -> Finding:
+def _check_table(settings: Settings) -> Finding:
     kind = settings["persistence"]
     if kind is None:
         return bad(

@@ -3,7 +3,7 @@
 Until the one Sync at the end the server takes them for one transaction, so either all of them happened or none. This
 speaks to libpq through psycopg's own handle on it and leaves out what psycopg does for a statement in general (a
 cursor, a look at each value, a guess at types): for the three or four statements of a batch that costs more than
-sending them. `converse` is a generator as psycopg's own are: it yields what it waits for, and has no colour.
+sending them. `run_pipeline` is a generator as psycopg's own are: it yields what it waits for, and has no colour.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ UNKNOWN_STATEMENT, KNOWN_STATEMENT = "26000", "42P05"
 """What a server says whose prepared statements are not the ones this connection prepared: a pooler is in between that
 does not keep account of them."""
 
-Conversation = Generator[Wait, Ready | int | None, list[PGresult]]
+PipelineGen = Generator[Wait, Ready | int | None, list[PGresult]]
 
 
-class Text(NamedTuple):
+class NumberedStatement(NamedTuple):
     """A statement as the protocol wants it: numbered parameters, and a name to prepare it under."""
 
     name: bytes
@@ -41,15 +41,15 @@ class Text(NamedTuple):
     parameters: tuple[str, ...]
 
 
-class Part(NamedTuple):
+class BoundStatement(NamedTuple):
     """One statement of a conversation, its values packed already, in binary."""
 
-    text: Text
+    text: NumberedStatement
     values: Sequence[bytes | None]
 
 
 @lru_cache(maxsize=256)
-def numbered(sql: str) -> Text:
+def number_parameters(sql: str) -> NumberedStatement:
     """Out of a statement with named parameters. Each name is one parameter, however often it is written."""
     names: list[str] = []
 
@@ -60,10 +60,10 @@ def numbered(sql: str) -> Text:
         return f"${names.index(name) + 1}"
 
     text = _PARAMETER.sub(number, sql).replace("%%", "%").encode()
-    return Text(b"retrysafe_" + hashlib.sha256(text).hexdigest()[:16].encode(), text, tuple(names))
+    return NumberedStatement(b"retrysafe_" + hashlib.sha256(text).hexdigest()[:16].encode(), text, tuple(names))
 
 
-class Known:
+class PreparedNames:
     """What one connection has prepared, and how often it has sent what it has not: the first few times a statement
     goes as it is, as with psycopg's own, because not every connection lives long enough for more to pay."""
 
@@ -74,18 +74,18 @@ class Known:
         self._uses: dict[bytes, int] = {}
         self._threshold = threshold
 
-    def due(self, name: bytes) -> bool:
+    def should_prepare(self, name: bytes) -> bool:
         """Whether to prepare it now."""
         before = self._uses.get(name, 0)
         self._uses[name] = before + 1
         return before >= self._threshold
 
 
-WHO = "SELECT pg_backend_pid()"
+BACKEND_PID_QUERY = "SELECT pg_backend_pid()"
 """Asked once on each connection: a pooler introduces itself under a number that is not the session's."""
 
 
-class Prepared:
+class PreparedStatements:
     """What each connection has prepared, and where nothing may be.
 
     Behind a pooler in transaction mode a connection meets one session now and another one next. psycopg names its
@@ -96,34 +96,34 @@ class Prepared:
     def __init__(self) -> None:
         self.usable = True
         """Falls once a server knows nothing of what was prepared."""
-        self._of: weakref.WeakKeyDictionary[Any, Known] = weakref.WeakKeyDictionary()
+        self._of: weakref.WeakKeyDictionary[Any, PreparedNames] = weakref.WeakKeyDictionary()
         self._direct: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
-    def met(self, connection: Any) -> bool:
+    def is_checked(self, connection: Any) -> bool:
         return connection in self._direct
 
-    def meet(self, connection: Any, session: int) -> None:
+    def record_backend(self, connection: Any, session: int) -> None:
         """`session`: the number of the session that answers on it now."""
         self._direct[connection] = session == connection.info.backend_pid
 
-    def of(self, connection: Any) -> Known | None:
+    def names_for(self, connection: Any) -> PreparedNames | None:
         """None where nothing may be prepared: its owner said so (`prepare_threshold=None`), or there is a pooler."""
         threshold = connection.prepare_threshold
-        if not self._allowed(connection) or threshold is None:
+        if not self._is_allowed(connection) or threshold is None:
             return None
         found = self._of.get(connection)
         if found is None:
-            found = self._of[connection] = Known(threshold)
+            found = self._of[connection] = PreparedNames(threshold)
         return found
 
-    def keep(self, connection: Any, statement: Statement) -> bool | None:
+    def prepare_flag(self, connection: Any, statement: Statement) -> bool | None:
         """As psycopg's `prepare`: None leaves it to the connection's threshold, False never."""
-        return None if statement.prepared and self._allowed(connection) else False
+        return None if statement.prepared and self._is_allowed(connection) else False
 
-    def _allowed(self, connection: Any) -> bool:
+    def _is_allowed(self, connection: Any) -> bool:
         return self.usable and self._direct.get(connection, False)
 
-    def doubt(self, error: psycopg.Error) -> bool:
+    def disable_on(self, error: psycopg.Error) -> bool:
         """Whether this error is about prepared statements; then there will be none from here on."""
         if error.sqlstate not in (UNKNOWN_STATEMENT, KNOWN_STATEMENT):
             return False
@@ -131,7 +131,7 @@ class Prepared:
         return True
 
 
-def converse(pgconn: PGconn, parts: Sequence[Part], known: Known | None) -> Conversation:
+def run_pipeline(pgconn: PGconn, parts: Sequence[BoundStatement], known: PreparedNames | None) -> PipelineGen:
     """Send all, read all. Raises what the server said to the first that failed; then none of them happened."""
     pgconn.enter_pipeline_mode()
     prepares = [_send(pgconn, part, known) for part in parts]
@@ -144,26 +144,26 @@ def converse(pgconn: PGconn, parts: Sequence[Part], known: Known | None) -> Conv
     failed: PGresult | None = None
     for part, prepare in zip(parts, prepares, strict=True):
         if prepare:
-            answer = yield from _answer(pgconn)
-            failed = failed or _failure(answer)
+            answer = yield from _read_answer(pgconn)
+            failed = failed or _failed_result(answer)
             if failed is None and known is not None:
                 known.names.add(part.text.name)  # also if a later one fails: what is prepared outlives the transaction
-        answer = yield from _answer(pgconn)
-        failed = failed or _failure(answer)
+        answer = yield from _read_answer(pgconn)
+        failed = failed or _failed_result(answer)
         answers.append(answer)
-    yield from _next(pgconn)  # the Sync: committed
+    yield from _next_result(pgconn)  # the Sync: committed
     pgconn.exit_pipeline_mode()
     if failed is not None:
         raise psycopg.errors.error_from_result(failed)
     return answers
 
 
-def _send(pgconn: PGconn, part: Part, known: Known | None) -> bool:
+def _send(pgconn: PGconn, part: BoundStatement, known: PreparedNames | None) -> bool:
     """Into the buffer. True if the statement is prepared first, which is answered too."""
     text, values = part
-    formats = _BINARY[: len(values)]
+    formats = _BINARY_FORMATS[: len(values)]
     new = known is not None and text.name not in known.names
-    if known is None or (new and not known.due(text.name)):
+    if known is None or (new and not known.should_prepare(text.name)):
         pgconn.send_query_params(text.sql, values, None, formats, Format.BINARY)
         return False
     if new:
@@ -172,59 +172,59 @@ def _send(pgconn: PGconn, part: Part, known: Known | None) -> bool:
     return new
 
 
-def _answer(pgconn: PGconn) -> Generator[Wait, Ready | int | None, PGresult]:
+def _read_answer(pgconn: PGconn) -> Generator[Wait, Ready | int | None, PGresult]:
     """What the server says to one statement, up to the end of it."""
-    answer = yield from _next(pgconn)
+    answer = yield from _next_result(pgconn)
     if answer is None:
         raise psycopg.OperationalError("PostgreSQL left a statement of a batch without an answer")
-    yield from _next(pgconn)
+    yield from _next_result(pgconn)
     return answer
 
 
-def _next(pgconn: PGconn) -> Generator[Wait, Ready | int | None, PGresult | None]:
+def _next_result(pgconn: PGconn) -> Generator[Wait, Ready | int | None, PGresult | None]:
     while pgconn.is_busy():
         if (yield Wait.R):
             pgconn.consume_input()
     return pgconn.get_result()
 
 
-def _failure(answer: PGresult) -> PGresult | None:
-    return None if answer.status in _GOOD else answer
+def _failed_result(answer: PGresult) -> PGresult | None:
+    return None if answer.status in _GOOD_STATUSES else answer
 
 
-_GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
-_BINARY = [Format.BINARY] * 32
+_GOOD_STATUSES = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
+_BINARY_FORMATS = [Format.BINARY] * 32
 
 
-def table(answer: PGresult, connection: Any) -> list[tuple[Any, ...]]:
+def read_rows(answer: PGresult, connection: Any) -> list[tuple[Any, ...]]:
     """The rows of an answer, as a cursor would give them."""
     loader = Transformer(connection)
     loader.set_pgresult(answer)
     return loader.load_rows(0, answer.ntuples, tuple)
 
 
-def run(connection: psycopg.Connection[Any], conversation: Conversation) -> list[PGresult]:
+def drive_pipeline(connection: psycopg.Connection[Any], conversation: PipelineGen) -> list[PGresult]:
     """Among threads."""
     try:
         return connection.wait(conversation)
     finally:
-        _end(connection)
+        _close_if_broken(connection)
 
 
-async def arun(connection: psycopg.AsyncConnection[Any], conversation: Conversation) -> list[PGresult]:
+async def adrive_pipeline(connection: psycopg.AsyncConnection[Any], conversation: PipelineGen) -> list[PGresult]:
     """On an event loop."""
     loop, line = asyncio.get_running_loop(), connection.pgconn.socket
     try:
         wanted = next(conversation)
         while True:
-            wanted = conversation.send(await _ready(loop, line, wanted))
+            wanted = conversation.send(await _wait_ready(loop, line, wanted))
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
     finally:
-        _end(connection)
+        _close_if_broken(connection)
 
 
-async def _ready(loop: asyncio.AbstractEventLoop, line: int, wanted: Wait) -> Ready:
+async def _wait_ready(loop: asyncio.AbstractEventLoop, line: int, wanted: Wait) -> Ready:
     woken: asyncio.Future[Ready] = loop.create_future()
     if wanted & Wait.R:
         loop.add_reader(line, _wake, woken, Ready.R)
@@ -244,7 +244,7 @@ def _wake(woken: asyncio.Future[Ready], ready: Ready) -> None:
         woken.set_result(ready)
 
 
-def _end(connection: Any) -> None:
+def _close_if_broken(connection: Any) -> None:
     """A conversation that broke off (an interrupt, a lost connection) leaves a line nobody can go on talking on."""
     if connection.pgconn.pipeline_status != PipelineStatus.OFF:
         connection.pgconn.finish()

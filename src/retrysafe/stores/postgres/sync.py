@@ -14,20 +14,27 @@ from psycopg_pool import ConnectionPool
 from retrysafe.core.ops import Op
 from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import follow
-from retrysafe.stores.postgres import batches, deadline, pipeline, waking
-from retrysafe.stores.postgres.batches import UNSETTLED, Group, Rows, together
-from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, Location
-from retrysafe.stores.postgres.errors import Again, Connecting, demoted, held_elsewhere, meaning, unstorable
+from retrysafe.stores.notify import Listener
+from retrysafe.stores.postgres import batches, deadline, notify, pipeline
+from retrysafe.stores.postgres.batches import SEND_UNBATCHED, Group, Rows, can_batch
+from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, PostgresLocation
+from retrysafe.stores.postgres.errors import (
+    ConnectFailures,
+    RetryNow,
+    demoted,
+    lock_timeout_error,
+    translate_error,
+    unstorable_value_error,
+)
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.dialect import Statement
-from retrysafe.stores.sql.names import DEFAULT, names
-from retrysafe.stores.sql.plans import Held, Plans, by_id
-from retrysafe.stores.waking import Listener
+from retrysafe.stores.sql.names import DEFAULT_PREFIX, build_names
+from retrysafe.stores.sql.plans import LockNotAvailable, SqlPlans, sort_by_id
 
 R = TypeVar("R")
 Pool = ConnectionPool[psycopg.Connection[Any]]
 
-TRIES = 10
+MAX_SERIALIZATION_TRIES = 10
 """Serialization failures in a row before giving up; each means that somebody else got on."""
 
 
@@ -35,26 +42,26 @@ class PostgresStore:
     """Made from a URL, or from your own `psycopg_pool.ConnectionPool` (which stays yours to close)."""
 
     capabilities = CAPABILITIES
-    mixes = True
+    mixed_batches = True
     """Operations of several kinds go together as well as those of one."""
-    flights = 2
+    max_in_flight = 2
     """A batch that waits for somebody's lock is not waited for by the others."""
 
     def __init__(
-        self, pool: Pool, *, table: str = DEFAULT, schema: str = "", owned: bool = False, url: str = "URL"
+        self, pool: Pool, *, table: str = DEFAULT_PREFIX, schema: str = "", owned: bool = False, url: str = "URL"
     ) -> None:
         self._pool = pool
-        self.names = names(table, schema)
-        self._plans = Plans(DIALECT, self.names)
+        self.names = build_names(table, schema)
+        self._plans = SqlPlans(DIALECT, self.names)
         self._owned = owned
         self._url = url
-        self._prepared = pipeline.Prepared()
-        self._connecting = Connecting()
-        self._watch = deadline.Watch()
-        self._listener = Listener(lambda heard, wanted: waking.listen(_conninfo(pool), self.names, heard, wanted))
+        self._prepared = pipeline.PreparedStatements()
+        self._connecting = ConnectFailures()
+        self._watch = deadline.DeadlineWatch()
+        self._listener = Listener(lambda heard, wanted: notify.listen(_conninfo(pool), self.names, heard, wanted))
 
     @classmethod
-    def from_url(cls, at: Location) -> PostgresStore:
+    def from_url(cls, at: PostgresLocation) -> PostgresStore:
         pool: Pool = ConnectionPool(
             at.conninfo,
             min_size=1,
@@ -65,57 +72,61 @@ class PostgresStore:
             open=True,
         )
         store = cls(pool, owned=True, url=at.url)
-        store.names, store._plans = at.names, Plans(DIALECT, at.names)
+        store.names, store._plans = at.names, SqlPlans(DIALECT, at.names)
         return store
 
     def execute(self, op: Op[R]) -> R:
-        return self._retrying(lambda connection: follow(self._plans.of(op), self._sender(connection)))
+        return self._with_retries(
+            lambda connection: follow(self._plans.plan_operation(op), self._build_sender(connection))
+        )
 
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         """A statement per kind, all sent together, where that will do; else one by one. One commit either way."""
         if not ops:
             return []
-        if not together(ops):
-            return self._retrying(lambda connection: self._one_by_one(connection, ops))
+        if not can_batch(ops):
+            return self._with_retries(lambda connection: self._execute_one_by_one(connection, ops))
         try:
-            sent = batches.groups(self._plans.texts, ops)
+            sent = batches.group_by_kind(self._plans.texts, ops)
         except (UnicodeError, struct.error) as error:
-            raise unstorable(error) from error
-        answers = self._retrying(lambda connection: self._converse(connection, sent))
-        replies = batches.replies(ops, sent, answers)
+            raise unstorable_value_error(error) from error
+        answers = self._with_retries(lambda connection: self._run_pipeline(connection, sent))
+        replies = batches.read_replies(ops, sent, answers)
         for place, reply in enumerate(replies):
-            if reply is UNSETTLED:
+            if reply is SEND_UNBATCHED:
                 replies[place] = self.execute(ops[place])
         return replies
 
-    def _converse(self, connection: psycopg.Connection[Any], sent: Sequence[Group]) -> list[Rows]:
-        parts = [batches.ahead(self._plans.texts), *(group.part for group in sent)]
-        conversation = pipeline.converse(connection.pgconn, parts, self._prepared.of(connection))
+    def _run_pipeline(self, connection: psycopg.Connection[Any], sent: Sequence[Group]) -> list[Rows]:
+        parts = [batches.settings_part(self._plans.texts), *(group.part for group in sent)]
+        conversation = pipeline.run_pipeline(connection.pgconn, parts, self._prepared.names_for(connection))
         try:
-            _, *answers = pipeline.run(connection, conversation)
+            _, *answers = pipeline.drive_pipeline(connection, conversation)
         except psycopg.Error as error:
-            raise Again if self._prepared.doubt(error) else meaning(error, self._url, batch=True) from error
-        return [pipeline.table(answer, connection) for answer in answers]
+            raise (
+                RetryNow if self._prepared.disable_on(error) else translate_error(error, self._url, batch=True)
+            ) from error
+        return [pipeline.read_rows(answer, connection) for answer in answers]
 
-    def _one_by_one(self, connection: psycopg.Connection[Any], ops: Sequence[Op[Any]]) -> list[Any]:
+    def _execute_one_by_one(self, connection: psycopg.Connection[Any], ops: Sequence[Op[Any]]) -> list[Any]:
         """In the order of ids, so that two batches cannot deadlock."""
         replies: list[Any] = [None] * len(ops)
         with connection.transaction():
-            for place, op in by_id(ops):
-                replies[place] = follow(self._plans.of(op), self._sender(connection, batch=True))
+            for place, op in sort_by_id(ops):
+                replies[place] = follow(self._plans.plan_operation(op), self._build_sender(connection, batch=True))
         return replies
 
     def migrate(self) -> list[str]:
-        def locked(connection: psycopg.Connection[Any]) -> list[str]:
+        def upgrade_locked(connection: psycopg.Connection[Any]) -> list[str]:
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"retrysafe:{self.names.meta}"])
-                return follow(migrations.upgrade(DIALECT, self.names), self._sender(connection))
+                return follow(migrations.upgrade(DIALECT, self.names), self._build_sender(connection))
 
-        return self._retrying(locked)
+        return self._with_retries(upgrade_locked)
 
     def announce(self, record_id: bytes) -> None:
-        told = (waking.channel(self.names), record_id.hex())
-        self._retrying(lambda connection: connection.execute(waking.NOTIFY, told, prepare=False))
+        told = (notify.channel_name(self.names), record_id.hex())
+        self._with_retries(lambda connection: connection.execute(notify.NOTIFY_QUERY, told, prepare=False))
 
     def wait(self, record_id: bytes, seconds: float) -> None:
         self._listener.wait(record_id, seconds)
@@ -125,15 +136,15 @@ class PostgresStore:
         if self._owned:
             self._pool.close()
 
-    def _retrying(self, work: Callable[[psycopg.Connection[Any]], R]) -> R:
-        for _ in range(TRIES):
+    def _with_retries(self, work: Callable[[psycopg.Connection[Any]], R]) -> R:
+        for _ in range(MAX_SERIALIZATION_TRIES):
             try:
                 with self._connection() as connection:
                     return work(connection)
-            except Again:
+            except RetryNow:
                 continue
-            except Held as error:
-                raise held_elsewhere() from error
+            except LockNotAvailable as error:
+                raise lock_timeout_error() from error
             except StoreUnclear:
                 # After a restart every idle connection is dead: throw them all away now, not one per caller.
                 if self._owned:
@@ -144,7 +155,9 @@ class PostgresStore:
                 if self._owned and demoted(error):
                     self._pool.drain()
                 raise
-        raise StoreUnavailable(f"PostgreSQL answered {TRIES} serialization failures in a row; try again")
+        raise StoreUnavailable(
+            f"PostgreSQL answered {MAX_SERIALIZATION_TRIES} serialization failures in a row; try again"
+        )
 
     @contextmanager
     def _connection(self) -> Iterator[psycopg.Connection[Any]]:
@@ -155,35 +168,37 @@ class PostgresStore:
                 if not before:
                     connection.autocommit = True
                 try:
-                    with self._watch.over(connection, deadline.SECONDS):
-                        if not self._prepared.met(connection):
-                            self._meet(connection)
+                    with self._watch.enforce(connection, deadline.STATEMENT_TIMEOUT_SECONDS):
+                        if not self._prepared.is_checked(connection):
+                            self._check_backend(connection)
                         yield connection
                 finally:
                     if not before and not connection.closed:
                         connection.autocommit = False
         except Exception as error:
-            found = meaning(self._connecting.told(error, self._pool.get_stats), self._url)
+            found = translate_error(self._connecting.refine_error(error, self._pool.get_stats), self._url)
             if found is error:
                 raise  # already one of ours: it must not become its own cause
             raise found from error
 
-    def _sender(self, connection: psycopg.Connection[Any], batch: bool = False) -> Callable[[Statement], Any]:
+    def _build_sender(self, connection: psycopg.Connection[Any], batch: bool = False) -> Callable[[Statement], Any]:
         def send(statement: Statement) -> Any:
-            keep = self._prepared.keep(connection, statement)
+            keep = self._prepared.prepare_flag(connection, statement)
             try:
                 cursor = connection.execute(statement.sql, statement.values or None, prepare=keep, binary=True)
                 return cursor.fetchall() if cursor.rownumber is not None else []
             except psycopg.Error as error:
-                raise Again if self._prepared.doubt(error) else meaning(error, self._url, batch) from error
+                raise (
+                    RetryNow if self._prepared.disable_on(error) else translate_error(error, self._url, batch)
+                ) from error
 
         return send
 
-    def _meet(self, connection: psycopg.Connection[Any]) -> None:
+    def _check_backend(self, connection: psycopg.Connection[Any]) -> None:
         with connection.cursor(row_factory=tuple_row) as cursor:
-            found = cursor.execute(pipeline.WHO, prepare=False).fetchone()
+            found = cursor.execute(pipeline.BACKEND_PID_QUERY, prepare=False).fetchone()
         assert found is not None, "a SELECT without FROM has one row"
-        self._prepared.meet(connection, found[0])
+        self._prepared.record_backend(connection, found[0])
 
 
 def _conninfo(pool: Pool) -> str:

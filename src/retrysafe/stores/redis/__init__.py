@@ -28,25 +28,25 @@ class RedisBackend:
     capabilities = wire.CAPABILITIES
 
     def open(self, url: str) -> Store:
-        if urls.target(url).kind == "cluster":
+        if urls.parse_url(url).kind == "cluster":
             return RedisClusterStore.open(url)
         return RedisStore.open(url)
 
     def open_async(self, url: str) -> AsyncStore:
-        if urls.target(url).kind == "cluster":
+        if urls.parse_url(url).kind == "cluster":
             return AsyncRedisClusterStore.open(url)
         return AsyncRedisStore.open(url)
 
     def schema(self, url: str) -> str:
         """Redis has no schema to create; this says which keys there will be."""
-        prefix = urls.target(url).layout.prefix
+        prefix = urls.parse_url(url).layout.prefix
         table = (layout.__doc__ or "").split("\n\n")[1]
         return table.replace("<prefix>", prefix)
 
     def diagnose(self, url: str) -> Diagnosis:
         from retrysafe.stores.redis import doctor  # only the doctor needs it
 
-        return doctor.diagnose(urls.target(url))
+        return doctor.diagnose(urls.parse_url(url))
 
 
 backend = RedisBackend()

@@ -13,16 +13,16 @@ from typing import Any, TypeVar
 from retrysafe.core.ops import Op
 from retrysafe.errors import StoreError, StoreOutage, StoreUnclear
 from retrysafe.stores.base import Plan, afollow
-from retrysafe.stores.redis import urls, waking, wire
-from retrysafe.stores.redis.aio import pool_of
+from retrysafe.stores.notify import AsyncListener, OnNotify, ShouldContinue
+from retrysafe.stores.redis import notify, urls, wire
+from retrysafe.stores.redis.aio import open_pool
 from retrysafe.stores.redis.anode import AsyncNode
-from retrysafe.stores.redis.cluster import name_of
-from retrysafe.stores.redis.commands import READ, Call, done, migration, plan
-from retrysafe.stores.redis.packing import PACK
+from retrysafe.stores.redis.cluster import cluster_name
+from retrysafe.stores.redis.commands import READERS, ScriptCall, plan_migration, plan_operation, read_done
+from retrysafe.stores.redis.packing import PACKERS
 from retrysafe.stores.redis.pipe import Pipe
-from retrysafe.stores.redis.routing import Cluster, Pause, Request, Round, routed
+from retrysafe.stores.redis.routing import Cluster, RoutingPause, RoutingRequest, ScatterRequest, route_plan
 from retrysafe.stores.redis.slots import Address, Topology, slot_of
-from retrysafe.stores.waking import AsyncListener, Heard, Wanted
 
 R = TypeVar("R")
 
@@ -33,57 +33,57 @@ class AsyncRedisClusterStore:
     capabilities = wire.CAPABILITIES
 
     def __init__(self, target: urls.Target) -> None:
-        wire.need_driver()
+        wire.require_driver()
         self._target = target
         self._layout = target.layout
-        self._cluster = Cluster(Topology(target.nodes), target.wait, name_of(target))
-        self._slots = [slot_of(target.layout.bucket(bucket)[0]) for bucket in range(target.layout.buckets)]
+        self._cluster = Cluster(Topology(target.nodes), target.wait, cluster_name(target))
+        self._slots = [slot_of(target.layout.bucket_keys(bucket)[0]) for bucket in range(target.layout.buckets)]
         self._nodes: dict[Address, AsyncNode] = {}
         self._listener = AsyncListener(self._listen)
-        self.batches_itself = self._node(target.nodes[0]).pipe is not None
+        self.native_batching = self._node_at(target.nodes[0]).pipe is not None
         """Calls at the same time go together by themselves: nothing is gained by holding them back."""
 
     @classmethod
     def open(cls, url: str) -> AsyncRedisClusterStore:
-        return cls(urls.target(url))
+        return cls(urls.parse_url(url))
 
     async def execute(self, op: Op[R]) -> R:
         kind: type[Any] = type(op)
-        pack = PACK.get(kind)
-        pipe = None if pack is None else self._pipe(op)
+        pack = PACKERS.get(kind)
+        pipe = None if pack is None else self._pipe_for(op)
         if pack is None or pipe is None:
-            return await self._alone(op)
+            return await self._execute_by_plan(op)
         try:
             response = await pipe.ask(pack(op, self._layout))
         except StoreUnclear:
             self._cluster.topology.stale = True
             raise
         except StoreOutage:
-            return await self._alone(op)  # nothing was sent, and its slot may have another owner by now
+            return await self._execute_by_plan(op)  # nothing was sent, and its slot may have another owner by now
         if isinstance(response, Exception):
             # Refused, so nothing was done: once more, the long way, which follows, loads scripts and explains errors.
-            return await self._alone(op)
-        read: Callable[[Any, Any], R] = READ.get(kind, done)
+            return await self._execute_by_plan(op)
+        read: Callable[[Any, Any], R] = READERS.get(kind, read_done)
         return read(op, response)
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
-        return await self._follow([plan(op, self._layout) for op in ops])
+        return await self._follow([plan_operation(op, self._layout) for op in ops])
 
     async def migrate(self) -> list[str]:
-        applied: list[str] = (await self._follow([migration(self._layout)]))[0]
+        applied: list[str] = (await self._follow([plan_migration(self._layout)]))[0]
         return applied
 
     async def announce(self, record_id: bytes) -> None:
         """To any node: they tell each other."""
-        for address in self._cluster.topology.known():
+        for address in self._cluster.topology.known_addresses():
             try:
-                await self._node(address).exchange([waking.announcement(self._layout, record_id)])
+                await self._node_at(address).exchange([notify.build_publish(self._layout, record_id)])
                 return
             except StoreOutage:
                 continue  # it is a courtesy: whoever waits looks again
 
     def node(self, record_id: bytes) -> str:
-        return self._cluster.node(self._layout.of(record_id)[-1])
+        return self._cluster.node(self._layout.record_keys(record_id)[-1])
 
     async def wait(self, record_id: bytes, seconds: float) -> None:
         await self._listener.wait(record_id, seconds)
@@ -96,50 +96,52 @@ class AsyncRedisClusterStore:
         for node in nodes:
             await node.pool.disconnect()
 
-    def _pipe(self, op: Any) -> Pipe | None:
+    def _pipe_for(self, op: Any) -> Pipe | None:
         """The pipe to the node that has this record, if that is known."""
         topology = self._cluster.topology
-        address = None if topology.stale else topology.of(self._slots[op.id[0] % self._layout.buckets])
-        return None if address is None else self._node(address).pipe
+        address = None if topology.stale else topology.owner_of(self._slots[op.id[0] % self._layout.buckets])
+        return None if address is None else self._node_at(address).pipe
 
-    async def _alone(self, op: Op[R]) -> R:
-        reply: R = (await self._follow([plan(op, self._layout)]))[0]
+    async def _execute_by_plan(self, op: Op[R]) -> R:
+        reply: R = (await self._follow([plan_operation(op, self._layout)]))[0]
         return reply
 
-    async def _follow(self, plans: list[Plan[Call, Any]]) -> list[Any]:
-        return await afollow(routed(wire.together(plans, self._cluster.name), self._cluster), self._send)
+    async def _follow(self, plans: list[Plan[ScriptCall, Any]]) -> list[Any]:
+        return await afollow(route_plan(wire.merge_plans(plans, self._cluster.name), self._cluster), self._send)
 
-    async def _send(self, request: Request) -> Any:
-        if isinstance(request, Pause):
+    async def _send(self, request: RoutingRequest) -> Any:
+        if isinstance(request, RoutingPause):
             return await asyncio.sleep(request.seconds)
-        return await self._round(request)
+        return await self._scatter(request)
 
-    async def _round(self, request: Round) -> dict[Address, list[Any] | StoreError]:
-        answers = await asyncio.gather(*(self._answer(address, commands) for address, commands in request.items()))
+    async def _scatter(self, request: ScatterRequest) -> dict[Address, list[Any] | StoreError]:
+        answers = await asyncio.gather(
+            *(self._exchange_or_error(address, commands) for address, commands in request.items())
+        )
         return dict(zip(request, answers, strict=True))
 
-    async def _answer(self, address: Address, commands: wire.Exchange) -> list[Any] | StoreError:
+    async def _exchange_or_error(self, address: Address, commands: wire.Exchange) -> list[Any] | StoreError:
         try:
-            return await self._node(address).exchange(commands)
+            return await self._node_at(address).exchange(commands)
         except StoreError as error:
             return error
 
-    def _node(self, address: Address) -> AsyncNode:
+    def _node_at(self, address: Address) -> AsyncNode:
         node = self._nodes.get(address)
         if node is None:
-            pool = pool_of(self._target._replace(url=self._target.at(address), kind="single"))
+            pool = open_pool(self._target._replace(url=self._target.url_at(address), kind="single"))
             piped = not self._target.wait.replicas
             node = self._nodes[address] = AsyncNode(pool, wire.server_name(pool), piped=piped)
         return node
 
-    async def _listen(self, heard: Heard, wanted: Wanted) -> None:
+    async def _listen(self, heard: OnNotify, wanted: ShouldContinue) -> None:
         from redis.asyncio import Redis
 
         error: Exception | None = None
-        for address in self._cluster.topology.known():
-            client = Redis(connection_pool=self._node(address).pool)
+        for address in self._cluster.topology.known_addresses():
+            client = Redis(connection_pool=self._node_at(address).pool)
             try:
-                await waking.alisten(client, self._layout, heard, wanted)
+                await notify.alisten(client, self._layout, heard, wanted)
                 return
             except Exception as failed:
                 error = failed

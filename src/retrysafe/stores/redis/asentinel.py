@@ -52,7 +52,7 @@ class SentinelPool(BlockingConnectionPool):
             await sentinel.connection_pool.disconnect()
 
 
-def pool(target: urls.Target, retry: Any) -> Any:
+def build_sentinel_pool(target: urls.Target, retry: Any) -> Any:
     options = sentinel_options(target, dict(parse_url(target.url)))
     once = {**options, "retry": Retry(NoBackoff(), 0)}
     sentinels = Sentinel(list(target.nodes), sentinel_kwargs=once)  # type: ignore[no-untyped-call]  # redis-py's
@@ -61,4 +61,4 @@ def pool(target: urls.Target, retry: Any) -> Any:
         asked.connection_class = prompt(asked.connection_class)
     primary = Primary(target.master, sentinels)
     kind = ManagedSSLConnection if "ssl" in options else ManagedConnection
-    return urls.pool(SentinelPool, target.url, retry, connection_class=prompt(kind), connection_pool=primary)
+    return urls.build_pool(SentinelPool, target.url, retry, connection_class=prompt(kind), connection_pool=primary)

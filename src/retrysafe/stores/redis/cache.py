@@ -14,37 +14,37 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import RedisError
 
 from retrysafe.errors import UsageError
+from retrysafe.stores.json_records import dump_record, load_record
 from retrysafe.stores.redis import urls
-from retrysafe.stores.tiered import TTL, Seen
-from retrysafe.stores.written import dump, load
+from retrysafe.stores.tiered import DEFAULT_TTL_SECONDS, CachedRecord
 
-TIMEOUT = 0.25
+CACHE_TIMEOUT_SECONDS = 0.25
 """Seconds, unless told otherwise: a cache that is slower than the store is none."""
 
-_FAILED = (RedisError, OSError, TimeoutError, asyncio.TimeoutError)
+_CACHE_ERRORS = (RedisError, OSError, TimeoutError, asyncio.TimeoutError)
 
 
-def _name(prefix: str, record_id: bytes) -> str:
+def _cache_key(prefix: str, record_id: bytes) -> str:
     return f"{prefix}cache:{record_id.hex()}"
 
 
-def _written(seen: Seen) -> str:
-    return f"{seen.now} {dump(seen.record)}"
+def _encode_entry(seen: CachedRecord) -> str:
+    return f"{seen.now} {dump_record(seen.record)}"
 
 
-def _read(text: Any) -> Seen | None:
+def _decode_entry(text: Any) -> CachedRecord | None:
     """What was stored by somebody else, or by another version of us, is not there."""
     try:
         now, _, record = bytes(text).decode().partition(" ")
-        return Seen(load(record), int(now))
+        return CachedRecord(load_record(record), int(now))
     except (TypeError, ValueError, KeyError):
         return None
 
 
-def _at(url: str, ttl: float) -> tuple[str, str]:
+def _parse_cache_url(url: str, ttl: float) -> tuple[str, str]:
     if ttl <= 0:
         raise UsageError(f"ttl={ttl}: give seconds, more than zero")
-    at = urls.target(url)
+    at = urls.parse_url(url)
     if at.kind != "single":
         raise UsageError("a cache is one server: give its URL as redis://host:port, it may be lost at any time")
     return at.url, at.layout.prefix
@@ -53,24 +53,24 @@ def _at(url: str, ttl: float) -> tuple[str, str]:
 class RedisCache:
     """`RedisCache("redis://…")`, in threads."""
 
-    def __init__(self, url: str, *, ttl: float = TTL, timeout: float = TIMEOUT) -> None:
-        address, self._prefix = _at(url, ttl)
+    def __init__(self, url: str, *, ttl: float = DEFAULT_TTL_SECONDS, timeout: float = CACHE_TIMEOUT_SECONDS) -> None:
+        address, self._prefix = _parse_cache_url(url, ttl)
         self.ttl = ttl
         self._client = Redis.from_url(address, socket_timeout=timeout, socket_connect_timeout=timeout)
 
-    def get(self, record_id: bytes) -> Seen | None:
-        with suppress(*_FAILED):
-            return _read(self._client.get(_name(self._prefix, record_id)))
+    def get(self, record_id: bytes) -> CachedRecord | None:
+        with suppress(*_CACHE_ERRORS):
+            return _decode_entry(self._client.get(_cache_key(self._prefix, record_id)))
         return None
 
-    def put(self, seen: Seen, seconds: float) -> None:
+    def put(self, seen: CachedRecord, seconds: float) -> None:
         if seconds >= 0.001:
-            with suppress(*_FAILED):
-                self._client.set(_name(self._prefix, seen.record.id), _written(seen), px=int(seconds * 1000))
+            with suppress(*_CACHE_ERRORS):
+                self._client.set(_cache_key(self._prefix, seen.record.id), _encode_entry(seen), px=int(seconds * 1000))
 
     def drop(self, record_id: bytes) -> None:
-        with suppress(*_FAILED):
-            self._client.delete(_name(self._prefix, record_id))
+        with suppress(*_CACHE_ERRORS):
+            self._client.delete(_cache_key(self._prefix, record_id))
 
     def close(self) -> None:
         self._client.close()
@@ -79,24 +79,26 @@ class RedisCache:
 class AsyncRedisCache:
     """`AsyncRedisCache("redis://…")`, on one event loop."""
 
-    def __init__(self, url: str, *, ttl: float = TTL, timeout: float = TIMEOUT) -> None:
-        address, self._prefix = _at(url, ttl)
+    def __init__(self, url: str, *, ttl: float = DEFAULT_TTL_SECONDS, timeout: float = CACHE_TIMEOUT_SECONDS) -> None:
+        address, self._prefix = _parse_cache_url(url, ttl)
         self.ttl = ttl
         self._client = AsyncRedis.from_url(address, socket_timeout=timeout, socket_connect_timeout=timeout)
 
-    async def get(self, record_id: bytes) -> Seen | None:
-        with suppress(*_FAILED):
-            return _read(await self._client.get(_name(self._prefix, record_id)))
+    async def get(self, record_id: bytes) -> CachedRecord | None:
+        with suppress(*_CACHE_ERRORS):
+            return _decode_entry(await self._client.get(_cache_key(self._prefix, record_id)))
         return None
 
-    async def put(self, seen: Seen, seconds: float) -> None:
+    async def put(self, seen: CachedRecord, seconds: float) -> None:
         if seconds >= 0.001:
-            with suppress(*_FAILED):
-                await self._client.set(_name(self._prefix, seen.record.id), _written(seen), px=int(seconds * 1000))
+            with suppress(*_CACHE_ERRORS):
+                await self._client.set(
+                    _cache_key(self._prefix, seen.record.id), _encode_entry(seen), px=int(seconds * 1000)
+                )
 
     async def drop(self, record_id: bytes) -> None:
-        with suppress(*_FAILED):
-            await self._client.delete(_name(self._prefix, record_id))
+        with suppress(*_CACHE_ERRORS):
+            await self._client.delete(_cache_key(self._prefix, record_id))
 
     async def aclose(self) -> None:
         await self._client.aclose()

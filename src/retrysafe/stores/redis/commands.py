@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from retrysafe.core.moves import born, reapable
+from retrysafe.core.moves import build_new_record, reapable
 from retrysafe.core.ops import (
     Advance,
     Claim,
@@ -35,59 +35,59 @@ from retrysafe.core.ops import (
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.errors import StoreError, UsageError
-from retrysafe.stores.base import Plan, R, readable
-from retrysafe.stores.redis.layout import LAPSE_CODES, STATE_CODES, VERSION, Layout, Script, script
+from retrysafe.stores.base import Plan, R, read_page
+from retrysafe.stores.redis.layout import LAPSE_CODES, LAYOUT_VERSION, STATE_CODES, Layout, LuaScript, load_script
 from retrysafe.stores.redis.rows import (
-    BORN,
-    alternative_parts,
-    answer_parts,
-    born_parts,
-    number,
-    point_parts,
-    record,
-    text,
+    BORN_PARTS,
+    encode_alternatives,
+    encode_answer,
+    encode_born,
+    encode_number,
+    encode_point,
+    encode_text,
+    read_record,
 )
 
-STRETCH = 1000
+MAX_SCAN_RECORDS = 1000
 """How many records one call looks at, at most: a millisecond or so of a server that serves one at a time."""
 
-MIGRATION = "0001_layout"
+MIGRATION_NAME = "0001_layout"
 
 _CURSOR = re.compile(r"(?P<bucket>[0-9]{1,3}):(?P<after>-?[0-9]{1,16}:[0-9a-f]+)?")
 
 
-class Call(NamedTuple):
+class ScriptCall(NamedTuple):
     """One run of one script. Keys: the two indexes, then what it is about; arguments: the moment, then its own."""
 
-    script: Script
+    script: LuaScript
     keys: tuple[bytes, ...]
     args: tuple[bytes, ...]
 
-    def command(self) -> tuple[bytes, ...]:
-        return (b"EVALSHA", self.script.sha, number(len(self.keys)), *self.keys, *self.args)
+    def build_command(self) -> tuple[bytes, ...]:
+        return (b"EVALSHA", self.script.sha, encode_number(len(self.keys)), *self.keys, *self.args)
 
 
-def plan(op: Op[R], layout: Layout) -> Plan[Call, R]:
+def plan_operation(op: Op[R], layout: Layout) -> Plan[ScriptCall, R]:
     kind = type(op)
-    ask = ASK.get(kind)
+    ask = CALLS.get(kind)
     if ask is None:
-        several: Plan[Call, R] = _SEVERAL[kind](op, layout)
+        several: Plan[ScriptCall, R] = _MULTI_CALL_PLANS[kind](op, layout)
         return several
-    return _once(op, ask(op, layout), READ.get(kind, done))
+    return _plan_call(op, ask(op, layout), READERS.get(kind, read_done))
 
 
-def _once(op: Op[R], call: Call, read: Callable[[Any, Any], Any]) -> Plan[Call, R]:
+def _plan_call(op: Op[R], call: ScriptCall, read: Callable[[Any, Any], Any]) -> Plan[ScriptCall, R]:
     reply: R = read(op, (yield call))
     return reply
 
 
-def migration(layout: Layout) -> Plan[Call, list[str]]:
+def plan_migration(layout: Layout) -> Plan[ScriptCall, list[str]]:
     """Write down the layout, or find it written; refuse one that is not ours."""
-    args = (number(VERSION), secrets.token_hex(16).encode(), number(layout.buckets))
-    created, version, buckets = yield Call(script("meta"), (layout.meta,), args)
+    args = (encode_number(LAYOUT_VERSION), secrets.token_hex(16).encode(), encode_number(layout.buckets))
+    created, version, buckets = yield ScriptCall(load_script("meta"), (layout.meta,), args)
     if version != args[0]:
         raise StoreError(
-            f"the records under {layout.prefix!r} have layout {version!r}, this retrysafe knows {VERSION}: "
+            f"the records under {layout.prefix!r} have layout {version!r}, this retrysafe knows {LAYOUT_VERSION}: "
             "upgrade retrysafe, or use another prefix"
         )
     if buckets != args[2]:
@@ -95,92 +95,100 @@ def migration(layout: Layout) -> Plan[Call, list[str]]:
             f"buckets={layout.buckets}, but the records under {layout.prefix!r} are spread over "
             f"{buckets.decode()}: use that number, or another prefix; it cannot change once there are records"
         )
-    return [MIGRATION] if created else []
+    return [MIGRATION_NAME] if created else []
 
 
 # One record -------------------------------------------------------------------------------------
 
 
-def _claim(op: Claim, layout: Layout) -> Call:
+def _claim(op: Claim, layout: Layout) -> ScriptCall:
     lapse = LAPSES[op.on_lapse]
-    born_with = (number(op.retention), born_parts(op), op.resumes or op.input, alternative_parts(op))
-    return Call(script("claim"), layout.of(op.id), (_moment(op.now), op.token, number(op.lease), lapse, *born_with))
+    born_with = (encode_number(op.retention), encode_born(op), op.resumes or op.input, encode_alternatives(op))
+    return ScriptCall(
+        load_script("claim"),
+        layout.record_keys(op.id),
+        (_encode_moment(op.now), op.token, encode_number(op.lease), lapse, *born_with),
+    )
 
 
 def _read_claim(op: Claim, response: Any) -> ClaimReply:
     if isinstance(response, int):
-        return ClaimReply(True, born(op, response), response)
+        return ClaimReply(True, build_new_record(op, response), response)
     granted, now, *found = response
-    return ClaimReply(granted == 1, record(op.id, found) if found else None, now)
+    return ClaimReply(granted == 1, read_record(op.id, found) if found else None, now)
 
 
-def _lookup(op: Lookup, layout: Layout) -> Call:
-    return Call(script("lookup"), layout.of(op.id), (_moment(op.now),))
+def _lookup(op: Lookup, layout: Layout) -> ScriptCall:
+    return ScriptCall(load_script("lookup"), layout.record_keys(op.id), (_encode_moment(op.now),))
 
 
 def _read_lookup(op: Lookup, response: Any) -> LookupReply:
     now, *found = response
-    return LookupReply(record(op.id, found) if found else None, now)
+    return LookupReply(read_record(op.id, found) if found else None, now)
 
 
-def _fenced(name: str, op: Any, layout: Layout, *args: bytes) -> Call:
+def _fenced_call(name: str, op: Any, layout: Layout, *args: bytes) -> ScriptCall:
     attempt, token = op.fence
-    return Call(script(name), layout.of(op.id), (_moment(op.now), number(attempt), token, *args))
+    return ScriptCall(
+        load_script(name), layout.record_keys(op.id), (_encode_moment(op.now), encode_number(attempt), token, *args)
+    )
 
 
-def done(op: Op[Any], response: Any) -> bool:
+def read_done(op: Op[Any], response: Any) -> bool:
     """What the answer to a fenced operation says."""
     return bool(response == 1)
 
 
-def _renew(op: Renew, layout: Layout) -> Call:
-    return _fenced("keep", op, layout, number(op.lease))
+def _renew(op: Renew, layout: Layout) -> ScriptCall:
+    return _fenced_call("keep", op, layout, encode_number(op.lease))
 
 
-def _advance(op: Advance, layout: Layout) -> Call:
-    point = (b"1" if op.point else b"0", point_parts(op.point, op.progress))
-    return _fenced("keep", op, layout, number(op.lease), LAPSES[op.on_lapse], *point, number(op.number))
+def _advance(op: Advance, layout: Layout) -> ScriptCall:
+    point = (b"1" if op.point else b"0", encode_point(op.point, op.progress))
+    return _fenced_call(
+        "keep", op, layout, encode_number(op.lease), LAPSES[op.on_lapse], *point, encode_number(op.number)
+    )
 
 
-def _complete(op: Complete, layout: Layout) -> Call:
-    return _fenced("settle", op, layout, _COMPLETED, _ANY, b"", answer_parts(op.answer))
+def _complete(op: Complete, layout: Layout) -> ScriptCall:
+    return _fenced_call("settle", op, layout, _COMPLETED, _ANY_STATE, b"", encode_answer(op.answer))
 
 
-def _release(op: Release, layout: Layout) -> Call:
-    return _fenced("settle", op, layout, _RELEASED, _ANY, text(op.note), b"")
+def _release(op: Release, layout: Layout) -> ScriptCall:
+    return _fenced_call("settle", op, layout, _RELEASED, _ANY_STATE, encode_text(op.note), b"")
 
 
-def _withdraw(op: Withdraw, layout: Layout) -> Call:
-    return _fenced("settle", op, layout, WITHDRAWN, _ANY, text(op.note), b"")
+def _withdraw(op: Withdraw, layout: Layout) -> ScriptCall:
+    return _fenced_call("settle", op, layout, WITHDRAWN, _ANY_STATE, encode_text(op.note), b"")
 
 
-def _resolve(op: Resolve, layout: Layout) -> Call:
+def _resolve(op: Resolve, layout: Layout) -> ScriptCall:
     if op.answer is None:
-        return _fenced("settle", op, layout, _RELEASED, _UNCERTAIN, text(op.note), b"")
-    return _fenced("settle", op, layout, _COMPLETED, _UNCERTAIN, text(op.note), answer_parts(op.answer))
+        return _fenced_call("settle", op, layout, _RELEASED, _UNCERTAIN, encode_text(op.note), b"")
+    return _fenced_call("settle", op, layout, _COMPLETED, _UNCERTAIN, encode_text(op.note), encode_answer(op.answer))
 
 
-def _suspect(op: Suspect, layout: Layout) -> Call:
-    return _fenced("suspect", op, layout, text(op.note), b"1" if op.lapsed_only else b"")
+def _suspect(op: Suspect, layout: Layout) -> ScriptCall:
+    return _fenced_call("suspect", op, layout, encode_text(op.note), b"1" if op.lapsed_only else b"")
 
 
-def _forget(op: Forget, layout: Layout) -> Call:
-    return _fenced("forget", op, layout)
+def _forget(op: Forget, layout: Layout) -> ScriptCall:
+    return _fenced_call("forget", op, layout)
 
 
-def _moment(now: int | None) -> bytes:
+def _encode_moment(now: int | None) -> bytes:
     """How every script's arguments begin: the moment, or nothing for the server's clock."""
-    return b"" if now is None else number(now)
+    return b"" if now is None else encode_number(now)
 
 
-LAPSES = {name: number(code) for name, code in LAPSE_CODES.items()}
-_STATES = {state: number(code) for state, code in STATE_CODES.items()}
+LAPSES = {name: encode_number(code) for name, code in LAPSE_CODES.items()}
+_STATES = {state: encode_number(code) for state, code in STATE_CODES.items()}
 _RELEASED, _COMPLETED, _UNCERTAIN = _STATES[State.RELEASED], _STATES[State.COMPLETED], _STATES[State.UNCERTAIN]
-_ANY = b"0"
+_ANY_STATE = b"0"
 WITHDRAWN = b"5"
 """Not a state: into released, and expired at once where that may be (settle.lua)."""
 
-ASK: dict[type[Any], Callable[[Any, Layout], Call]] = {
+CALLS: dict[type[Any], Callable[[Any, Layout], ScriptCall]] = {
     Claim: _claim,
     Renew: _renew,
     Advance: _advance,
@@ -193,28 +201,28 @@ ASK: dict[type[Any], Callable[[Any, Layout], Call]] = {
     Forget: _forget,
 }
 
-READ: dict[type[Any], Callable[[Any, Any], Any]] = {Claim: _read_claim, Lookup: _read_lookup}
+READERS: dict[type[Any], Callable[[Any, Any], Any]] = {Claim: _read_claim, Lookup: _read_lookup}
 """Those whose answer is more than yes or no (`done`)."""
 
 
 # Many records -----------------------------------------------------------------------------------
 
 
-def _reap(op: Reap, layout: Layout) -> Plan[Call, int]:
+def _reap(op: Reap, layout: Layout) -> Plan[ScriptCall, int]:
     """Counts the records deleted, and those the server had expired by itself whose names were still kept."""
     went = 0
-    whose = () if op.namespace is None else (text(op.namespace),)
+    whose = () if op.namespace is None else (encode_text(op.namespace),)
     for bucket in range(layout.buckets):
         passed, more = 0, 1
         while went < op.limit and more:
-            asked = number(min(op.limit - went, STRETCH))
-            arguments = (_moment(op.now), asked, number(passed), *whose)
-            gone, over, more = yield Call(script("reap"), layout.bucket(bucket), arguments)
+            asked = encode_number(min(op.limit - went, MAX_SCAN_RECORDS))
+            arguments = (_encode_moment(op.now), asked, encode_number(passed), *whose)
+            gone, over, more = yield ScriptCall(load_script("reap"), layout.bucket_keys(bucket), arguments)
             went, passed = went + gone, passed + over
     return went
 
 
-def _list(op: List, layout: Layout) -> Plan[Call, Page]:
+def _list(op: List, layout: Layout) -> Plan[ScriptCall, Page]:
     """One page, of at least one record unless there are no more."""
     if (op.lapsed and op.state not in (None, State.CLAIMED)) or (op.resting and op.state not in (None, State.RELEASED)):
         return Page((), "")
@@ -222,36 +230,40 @@ def _list(op: List, layout: Layout) -> Plan[Call, Page]:
         return Page((), "")
     state = State.CLAIMED if op.lapsed else State.RELEASED if op.resting else op.state
     only = b"lapsed" if op.lapsed else b"resting" if op.resting else b""
-    filters = _filters(op)
-    index = _ANY if state is None else _STATES[state]
-    bucket, after = _position(op.cursor, layout)
+    filters = _list_filters(op)
+    index = _ANY_STATE if state is None else _STATES[state]
+    bucket, after = _parse_cursor(op.cursor, layout)
     while bucket < layout.buckets:
         moment, _, name = after.partition(":")
-        where = (moment.encode(), name.encode(), number(op.limit), number(STRETCH), index, only)
-        last, *rows = yield Call(script("list"), layout.bucket(bucket), (_moment(op.now), *where, *filters))
+        where = (moment.encode(), name.encode(), encode_number(op.limit), encode_number(MAX_SCAN_RECORDS), index, only)
+        last, *rows = yield ScriptCall(
+            load_script("list"), layout.bucket_keys(bucket), (_encode_moment(op.now), *where, *filters)
+        )
         after = last.decode()
         if not after:
             bucket += 1
         if rows:
             more = f"{bucket}:{after}" if bucket < layout.buckets else ""
-            page, unreadable = readable(rows, _listed, lambda row: bytes.fromhex(row[0].decode()))
+            page, unreadable = read_page(rows, _read_listed, lambda row: bytes.fromhex(row[0].decode()))
             return Page(page, more, unreadable)
     return Page((), "")
 
 
-def _listed(row: list[bytes]) -> Record:
+def _read_listed(row: list[bytes]) -> Record:
     member, *found = row
-    return record(bytes.fromhex(member.decode()), found)
+    return read_record(bytes.fromhex(member.decode()), found)
 
 
-def _filters(op: List) -> tuple[bytes, ...]:
+def _list_filters(op: List) -> tuple[bytes, ...]:
     """Pairs of a part's place in what a record was born with, and the value it must have."""
     wanted = (("namespace", op.namespace), ("kind", op.kind), ("scope", op.scope))
-    pairs = ((number(BORN.index(part) + 1), text(value)) for part, value in wanted if value is not None)
+    pairs = (
+        (encode_number(BORN_PARTS.index(part) + 1), encode_text(value)) for part, value in wanted if value is not None
+    )
     return tuple(each for pair in pairs for each in pair)
 
 
-def _position(cursor: str, layout: Layout) -> tuple[int, str]:
+def _parse_cursor(cursor: str, layout: Layout) -> tuple[int, str]:
     """A cursor is `bucket:moment:id` of the last record seen; nothing behind the first colon where a bucket begins."""
     if not cursor:
         return 0, ""
@@ -263,13 +275,15 @@ def _position(cursor: str, layout: Layout) -> tuple[int, str]:
     return int(found["bucket"]), found["after"] or ""
 
 
-def _stats_of(op: Stats, layout: Layout) -> Plan[Call, StatsReply]:
+def _stats_of(op: Stats, layout: Layout) -> Plan[ScriptCall, StatsReply]:
     """The index does not know whose a record is, so all are read, page by page. For people only (core/ops.py)."""
-    now, *_ = yield Call(script("stats"), layout.bucket(0), (_moment(op.now),))
+    now, *_ = yield ScriptCall(load_script("stats"), layout.bucket_keys(0), (_encode_moment(op.now),))
     total = dict.fromkeys(("claimed", "released", "completed", "uncertain", "lapsed", "expired"), 0)
     page = Page((), "")
     while True:
-        page = yield from _list(List(namespace=op.namespace, cursor=page.cursor, limit=STRETCH, now=now), layout)
+        page = yield from _list(
+            List(namespace=op.namespace, cursor=page.cursor, limit=MAX_SCAN_RECORDS, now=now), layout
+        )
         for found in page.records:
             total[found.state.value] += 1
             total["lapsed"] += found.lapsed(now)
@@ -278,16 +292,20 @@ def _stats_of(op: Stats, layout: Layout) -> Plan[Call, StatsReply]:
             return StatsReply(**total, now=now)
 
 
-def _stats(op: Stats, layout: Layout) -> Plan[Call, StatsReply]:
+def _stats(op: Stats, layout: Layout) -> Plan[ScriptCall, StatsReply]:
     if op.namespace is not None:
         return (yield from _stats_of(op, layout))
     now, sums = 0, [0] * 6
     for bucket in range(layout.buckets):
-        moment, *counts = yield Call(script("stats"), layout.bucket(bucket), (_moment(op.now),))
+        moment, *counts = yield ScriptCall(load_script("stats"), layout.bucket_keys(bucket), (_encode_moment(op.now),))
         now = max(now, moment) if bucket else moment
         sums = [total + count for total, count in zip(sums, counts, strict=True)]
     claimed, released, completed, uncertain, lapsed, expired = sums
     return StatsReply(claimed, released, completed, uncertain, lapsed, expired, now)
 
 
-_SEVERAL: dict[type[Any], Callable[[Any, Layout], Plan[Call, Any]]] = {Reap: _reap, List: _list, Stats: _stats}
+_MULTI_CALL_PLANS: dict[type[Any], Callable[[Any, Layout], Plan[ScriptCall, Any]]] = {
+    Reap: _reap,
+    List: _list,
+    Stats: _stats,
+}

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from retrysafe.errors import MissingDriver, StoreUnavailable
-from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good, worst
+from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good, worst_label
 from retrysafe.stores.redis.slots import Address, Topology
-from retrysafe.stores.redis.urls import TIMEOUT, Target
+from retrysafe.stores.redis.urls import SOCKET_TIMEOUT_SECONDS, Target
 
 UNKNOWN = "unknown"
-ASKED = ("appendonly", "appendfsync", "maxmemory", "maxmemory-policy", "min-replicas-to-write")
+CONFIG_NAMES = ("appendonly", "appendfsync", "maxmemory", "maxmemory-policy", "min-replicas-to-write")
 
 Settings = Mapping[str, Any]
 
@@ -25,43 +25,43 @@ def diagnose(at: Target) -> Diagnosis:
     except ImportError as error:
         raise MissingDriver("Redis", "redis", "redis") from error
     try:
-        found = [(address, _settings(at, url)) for address, url in _places(at)]
+        found = [(address, _read_settings(at, url)) for address, url in _find_servers(at)]
     except redis.RedisError as error:
         raise StoreUnavailable(f"the server cannot be asked: {error}") from error
     _, first = found[0]
     name = "Valkey" if "valkey_version" in first else "Redis"
     version = first.get("valkey_version") or first.get("redis_version", UNKNOWN)
     kind = {"cluster": f"cluster of {name}", "sentinel": f"{name} behind sentinels"}.get(at.kind, name)
-    verdicts = [(address, tuple(judge(settings))) for address, settings in found]
-    return Diagnosis(f"{kind} {version}", tuple(_of_all(verdicts)))
+    verdicts = [(address, tuple(check_settings(settings))) for address, settings in found]
+    return Diagnosis(f"{kind} {version}", tuple(_merge_findings(verdicts)))
 
 
-def _places(at: Target) -> Iterator[tuple[Address, str]]:
+def _find_servers(at: Target) -> Iterator[tuple[Address, str]]:
     """The servers that take claims, with their URLs."""
     if at.kind == "single":
         yield ("", 0), at.url
     elif at.kind == "sentinel":
-        from retrysafe.stores.redis.sync import pool_of
+        from retrysafe.stores.redis.sync import open_pool
 
-        pool = pool_of(at)
+        pool = open_pool(at)
         try:
             address: Address = pool.connection_kwargs["connection_pool"].get_master_address()
         finally:
             pool.disconnect()
-        yield address, at.at(address)
+        yield address, at.url_at(address)
     else:
-        for address in _primaries(at):
-            yield address, at.at(address)
+        for address in _find_primaries(at):
+            yield address, at.url_at(address)
 
 
-def _primaries(at: Target) -> list[Address]:
+def _find_primaries(at: Target) -> list[Address]:
     import redis
 
     topology = Topology(at.nodes)
     error: Exception = StoreUnavailable("the cluster has no primary")
     for address in at.nodes:
         try:
-            with _client(at.at(address)) as client:
+            with _open_client(at.url_at(address)) as client:
                 # As bytes and lists, whatever redis-py would make of it.
                 client.set_response_callback("CLUSTER SLOTS", lambda reply, **_: reply)
                 topology.learn(client.execute_command("CLUSTER SLOTS"), address)
@@ -71,34 +71,36 @@ def _primaries(at: Target) -> list[Address]:
     raise error
 
 
-def _client(url: str) -> Any:
+def _open_client(url: str) -> Any:
     import redis
 
-    return redis.Redis.from_url(url, decode_responses=True, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT)
+    return redis.Redis.from_url(
+        url, decode_responses=True, socket_timeout=SOCKET_TIMEOUT_SECONDS, socket_connect_timeout=SOCKET_TIMEOUT_SECONDS
+    )
 
 
-def _settings(at: Target, url: str) -> Settings:
-    with _client(url) as client:
+def _read_settings(at: Target, url: str) -> Settings:
+    with _open_client(url) as client:
         info = dict(client.info("everything"))
-        config = {name: _config(client, name) for name in ASKED}
+        config = {name: _read_config(client, name) for name in CONFIG_NAMES}
         if info.get("cluster_enabled"):
             info |= client.execute_command("CLUSTER INFO")
     return {**info, **config, "buckets": at.layout.buckets, "wait": at.wait.replicas}
 
 
-def _of_all(verdicts: Sequence[tuple[Address, tuple[Finding, ...]]]) -> Iterator[Finding]:
+def _merge_findings(verdicts: Sequence[tuple[Address, tuple[Finding, ...]]]) -> Iterator[Finding]:
     """One finding for each setting: of the server that is worst off, which is named where they differ."""
     names = dict.fromkeys(finding.setting for _, findings in verdicts for finding in findings)
     for name in names:
         found = [(address, one) for address, findings in verdicts for one in findings if one.setting == name]
-        limit = worst(one.limit for _, one in found)
+        limit = worst_label(one.limit for _, one in found)
         rank = [(one.limit != limit, one.fine) for _, one in found]
         (host, port), chosen = found[rank.index(min(rank))]
         differ = len({one.value for _, one in found}) > 1
         yield chosen._replace(value=f"{chosen.value} ({host}:{port})") if differ else chosen
 
 
-def _config(client: Any, name: str) -> str:
+def _read_config(client: Any, name: str) -> str:
     """Managed servers often refuse CONFIG: then it is not known, and what is not known is not promised."""
     import redis
 
@@ -108,16 +110,16 @@ def _config(client: Any, name: str) -> str:
         return UNKNOWN
 
 
-def judge(settings: Settings) -> Iterator[Finding]:
-    yield _persistence(settings)
-    yield _eviction(settings)
-    yield _role(settings)
-    yield _replicas(settings)
+def check_settings(settings: Settings) -> Iterator[Finding]:
+    yield _check_persistence(settings)
+    yield _check_eviction(settings)
+    yield _check_role(settings)
+    yield _check_replicas(settings)
     if settings.get("cluster_enabled"):
-        yield _cluster(settings)
+        yield _check_cluster(settings)
 
 
-def _persistence(settings: Settings) -> Finding:
+def _check_persistence(settings: Settings) -> Finding:
     on, sync = settings["appendonly"], settings["appendfsync"]
     if UNKNOWN in (on, sync):
         why = "the server does not say (CONFIG is refused), and what is not known is not promised"
@@ -135,7 +137,7 @@ def _persistence(settings: Settings) -> Finding:
     return good("persistence", "appendfsync always", "a claim is on disk before it is acknowledged")
 
 
-def _eviction(settings: Settings) -> Finding:
+def _check_eviction(settings: Settings) -> Finding:
     limit, policy = settings["maxmemory"], settings["maxmemory-policy"]
     if policy == "noeviction" or limit == "0":
         return good("maxmemory-policy", policy, "a full server refuses new claims, and forgets none")
@@ -148,7 +150,7 @@ def _eviction(settings: Settings) -> Finding:
     )
 
 
-def _role(settings: Settings) -> Finding:
+def _check_role(settings: Settings) -> Finding:
     if settings.get("role") == "master":
         return good("role", "primary", "it takes claims", invariant="I1")
     return bad(
@@ -156,7 +158,7 @@ def _role(settings: Settings) -> Finding:
     )
 
 
-def _replicas(settings: Settings) -> Finding:
+def _check_replicas(settings: Settings) -> Finding:
     count, wait = int(settings.get("connected_slaves", 0)), int(settings.get("wait", 0))
     shown = f"{count}, of which {wait} are waited for" if wait else str(count) if count else "none"
     if wait > count:
@@ -175,7 +177,7 @@ def _replicas(settings: Settings) -> Finding:
     return bad("replicas", shown, "at-most-once-until-failover", why, fix)
 
 
-def _cluster(settings: Settings) -> Finding:
+def _check_cluster(settings: Settings) -> Finding:
     buckets, state = settings["buckets"], settings.get("cluster_state", "ok")
     if state != "ok":
         fix = "look at CLUSTER NODES; give every slot a living primary"

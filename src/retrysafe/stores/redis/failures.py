@@ -36,11 +36,11 @@ _REFUSALS = {
 for _same, _as in {"ASK": "MOVED", "UNKILLABLE": "BUSY"}.items():
     _REFUSALS[_same] = _REFUSALS[_as]
 
-_NONE_FREE = "No connection available"
+_POOL_EXHAUSTED_MESSAGE = "No connection available"
 """redis-py's words for a pool that is exhausted, which it has no class for."""
 
 # redis-py takes the code off the message of the errors it has a class for.
-_CLASSES = {
+_CODES_BY_CLASS = {
     "OutOfMemoryError": "OOM",
     "ReadOnlyError": "READONLY",
     "BusyLoadingError": "LOADING",
@@ -61,13 +61,13 @@ _WRAPPED = re.compile(r"-(?P<code>[A-Z]{2,}) ")
 _BARE = re.compile(r"(?P<code>[A-Z]{2,})(?: |$)")
 
 
-def refusal(error: Exception, server: str) -> StoreError:
+def refusal_error(error: Exception, server: str) -> StoreError:
     """The server said no."""
     said = str(error)
     corrupt = _CORRUPT.fullmatch(said)
     if corrupt is not None:
         return CorruptRecord(bytes.fromhex(corrupt["id"]), corrupt["why"])
-    code = code_of(error)
+    code = error_code(error)
     if "non local key" in said:
         code = "TRYAGAIN"
     if code == "WRONGTYPE":
@@ -76,30 +76,30 @@ def refusal(error: Exception, server: str) -> StoreError:
     return StoreUnavailable(f"{server} refused with {code} ({said}): {why}")
 
 
-def unreachable(error: Exception, server: str) -> StoreUnavailable:
+def unreachable_error(error: Exception, server: str) -> StoreUnavailable:
     """No connection could be had, so nothing was sent."""
-    if answered(error):
-        refused = refusal(error, server)
+    if is_server_answer(error):
+        refused = refusal_error(error, server)
         if isinstance(refused, StoreUnavailable):
             return refused
-    if _NONE_FREE in str(error):
+    if _POOL_EXHAUSTED_MESSAGE in str(error):
         return StoreUnavailable(
             f"all connections to {server} are taken: nothing was done; is it too slow for the load?"
         )
     return StoreUnreachable(
-        f"{server} could not be reached ({_shown(error)}): nothing was done; start it, or check the URL"
+        f"{server} could not be reached ({_format_error(error)}): nothing was done; start it, or check the URL"
     )
 
 
-def unclear(error: Exception, server: str) -> StoreUnclear:
+def unclear_error(error: Exception, server: str) -> StoreUnclear:
     """The command was sent, and no answer came."""
     return StoreUnclear(
-        f"{server} went silent after the request was sent ({_shown(error)}): it may have been done; "
+        f"{server} went silent after the request was sent ({_format_error(error)}): it may have been done; "
         "send it again and learn which"
     )
 
 
-def of_the_wire(error: Exception) -> bool:
+def is_wire_error(error: Exception) -> bool:
     """Whether an error is one of the conversation's. Others come from outside, a time limit by signal for instance, and
     are whoever's they are."""
     from redis import exceptions
@@ -107,29 +107,29 @@ def of_the_wire(error: Exception) -> bool:
     return isinstance(error, exceptions.RedisError | OSError | EOFError | ValueError)
 
 
-def answered(error: Exception) -> bool:
+def is_server_answer(error: Exception) -> bool:
     """Whether this error is what the server answered, rather than the lack of an answer."""
     from redis import exceptions
 
     return isinstance(error, exceptions.ResponseError | exceptions.BusyLoadingError | exceptions.AuthenticationError)
 
 
-def demoted(responses: list[object]) -> bool:
+def is_demoted(responses: list[object]) -> bool:
     """Whether it was a primary once, and says that it is not any more."""
-    return any(isinstance(each, Exception) and code_of(each) == "READONLY" for each in responses)
+    return any(isinstance(each, Exception) and error_code(each) == "READONLY" for each in responses)
 
 
-def code_of(error: Exception) -> str:
+def error_code(error: Exception) -> str:
     """The error's code: `OOM`, `READONLY` …; `ERR` where there is none."""
     said = str(error)
     for kind in type(error).__mro__:
-        if kind.__name__ in _CLASSES:
-            return _CLASSES[kind.__name__]
+        if kind.__name__ in _CODES_BY_CLASS:
+            return _CODES_BY_CLASS[kind.__name__]
         if kind.__name__ == "AuthenticationError":
             return "NOAUTH" if "required" in said.lower() else "WRONGPASS"
     found = _WRAPPED.search(said) or _BARE.match(said)
     return found["code"] if found is not None else "ERR"
 
 
-def _shown(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

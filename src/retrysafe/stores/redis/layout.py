@@ -27,7 +27,7 @@ from typing import NamedTuple
 from retrysafe.core.states import OnLapse, State
 from retrysafe.errors import BadName
 
-VERSION = 1
+LAYOUT_VERSION = 1
 DEFAULT_PREFIX = "retrysafe:"
 MAX_BUCKETS = 256
 
@@ -45,29 +45,29 @@ class Layout:
     __slots__ = ("_heads", "_indexes", "_packed", "buckets", "meta", "prefix")
 
     def __init__(self, prefix: str = DEFAULT_PREFIX, buckets: int = 1) -> None:
-        self.prefix = checked_prefix(prefix)
-        self.buckets = checked_buckets(buckets)
+        self.prefix = check_prefix(prefix)
+        self.buckets = check_buckets(buckets)
         self.meta = f"{prefix}meta".encode()
         self._heads = [f"{prefix}{{{bucket}}}:".encode() for bucket in range(buckets)]
         self._indexes = [tuple(head + name.encode() for name in INDEXES) for head in self._heads]
         self._packed = [b"".join(b"$%d\r\n%b\r\n" % (len(key), key) for key in keys) for keys in self._indexes]
 
-    def of(self, record_id: bytes) -> tuple[bytes, ...]:
+    def record_keys(self, record_id: bytes) -> tuple[bytes, ...]:
         """The keys for an operation on one record: its bucket's indexes, then itself."""
         bucket = record_id[0] % self.buckets
         return (*self._indexes[bucket], self._heads[bucket] + record_id.hex().encode())
 
-    def packed(self, record_id: bytes) -> tuple[bytes, bytes, bytes]:
+    def packed_record_keys(self, record_id: bytes) -> tuple[bytes, bytes, bytes]:
         """The same: the record's key in its two parts, and the indexes as they travel."""
         bucket = record_id[0] % self.buckets
         return record_id.hex().encode(), self._heads[bucket], self._packed[bucket]
 
-    def bucket(self, bucket: int) -> tuple[bytes, ...]:
+    def bucket_keys(self, bucket: int) -> tuple[bytes, ...]:
         """The keys for an operation on a whole bucket: its indexes, then the head of its records' names."""
         return (*self._indexes[bucket], self._heads[bucket])
 
 
-def checked_prefix(prefix: str) -> str:
+def check_prefix(prefix: str) -> str:
     if _PREFIX.fullmatch(prefix) is None:
         raise BadName(
             f"prefix {prefix!r} cannot begin a Redis key of ours: use 1 to 64 of A-Z a-z 0-9 _ . : - "
@@ -76,13 +76,13 @@ def checked_prefix(prefix: str) -> str:
     return prefix
 
 
-def checked_buckets(buckets: int) -> int:
+def check_buckets(buckets: int) -> int:
     if not 1 <= buckets <= MAX_BUCKETS:
         raise BadName(f"buckets={buckets!r} is not possible: give a number from 1 to {MAX_BUCKETS}; 1 is the default")
     return buckets
 
 
-class Script(NamedTuple):
+class LuaScript(NamedTuple):
     """A script, and the digest the server knows it by."""
 
     source: bytes
@@ -91,14 +91,14 @@ class Script(NamedTuple):
     """Whether one call can do it for many records; then each has a reply of its own."""
 
 
-_FIRST = {"claim": ("birth",), "settle": ("finish",)}
+_FAST_PATHS = {"claim": ("birth",), "settle": ("finish",)}
 """What comes before the prelude: the common case, without it. Those that have one are made for many records."""
 
 
 @cache
-def script(name: str) -> Script:
+def load_script(name: str) -> LuaScript:
     """The script of that name, behind the shared prelude."""
     folder = files(__package__) / "scripts"
-    parts = (*_FIRST.get(name, ()), "prelude", name)
+    parts = (*_FAST_PATHS.get(name, ()), "prelude", name)
     source = "".join((folder / f"{part}.lua").read_text("utf-8") for part in parts).encode()
-    return Script(source, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode(), name in _FIRST)
+    return LuaScript(source, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode(), name in _FAST_PATHS)

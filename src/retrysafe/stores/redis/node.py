@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from retrysafe.stores.redis import wire
-from retrysafe.stores.redis.failures import answered, demoted, of_the_wire, unclear, unreachable
+from retrysafe.stores.redis.failures import (
+    is_demoted,
+    is_server_answer,
+    is_wire_error,
+    unclear_error,
+    unreachable_error,
+)
 
 
 class Node:
@@ -18,22 +24,22 @@ class Node:
 
     def exchange(self, commands: wire.Exchange) -> list[Any]:
         """Send commands in one write and read every response; an error the server answered is a response."""
-        return self.send(commands).responses()
+        return self.send(commands).read_responses()
 
-    def send(self, commands: wire.Exchange) -> Sent:
+    def send(self, commands: wire.Exchange) -> SentCommands:
         try:
             connection = self.pool.get_connection(*self._arguments)
         except Exception as error:
-            raise unreachable(error, self.name) from error
-        sent = Sent(self, connection, len(commands))
+            raise unreachable_error(error, self.name) from error
+        sent = SentCommands(self, connection, len(commands))
         try:
-            connection.send_packed_command([wire.packed(commands)])
+            connection.send_packed_command([wire.encode_commands(commands)])
         except BaseException as error:
-            raise sent.broke(error) from error
+            raise sent.discard_connection(error) from error
         return sent
 
 
-class Sent:
+class SentCommands:
     """Commands under way on a connection that is nobody else's until their responses were read."""
 
     def __init__(self, node: Node, connection: Any, count: int) -> None:
@@ -41,27 +47,27 @@ class Sent:
         self._connection = connection
         self._count = count
 
-    def responses(self) -> list[Any]:
+    def read_responses(self) -> list[Any]:
         try:
-            responses = [_read(self._connection) for _ in range(self._count)]
+            responses = [_read_response(self._connection) for _ in range(self._count)]
         except BaseException as error:
-            raise self.broke(error) from error
-        if demoted(responses):
+            raise self.discard_connection(error) from error
+        if is_demoted(responses):
             self._connection.disconnect()  # the next one is made to whoever is the primary by then
         self._node.pool.release(self._connection)
         return responses
 
-    def broke(self, error: BaseException) -> BaseException:
+    def discard_connection(self, error: BaseException) -> BaseException:
         """Whatever is still to come on this connection belongs to nobody: the next one must not read it."""
         self._connection.disconnect()
         self._node.pool.release(self._connection)
-        return unclear(error, self._node.name) if isinstance(error, Exception) and of_the_wire(error) else error
+        return unclear_error(error, self._node.name) if isinstance(error, Exception) and is_wire_error(error) else error
 
 
-def _read(connection: Any) -> Any:
+def _read_response(connection: Any) -> Any:
     try:
         return connection.read_response()
     except Exception as error:
-        if answered(error):
+        if is_server_answer(error):
             return error
         raise

@@ -19,19 +19,19 @@ from typing import Any
 
 from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.redis.aconnection import abort
-from retrysafe.stores.redis.failures import unclear, unreachable
-from retrysafe.stores.redis.packing import Group, Piece, run
-from retrysafe.stores.redis.wire import Exchange, packed, replies_of, stretches
+from retrysafe.stores.redis.failures import unclear_error, unreachable_error
+from retrysafe.stores.redis.packing import PackedOp, ScriptGroup, pack_script_run
+from retrysafe.stores.redis.wire import Exchange, chunk_slices, encode_commands, split_replies
 
-LIMIT = 10_000
-PARTS, LEAST = 4, 16
+MAX_PENDING_OPS = 10_000
+WRITES_PER_TURN, MIN_WRITE_OPS = 4, 16
 """How many writes share out everybody who waits; and the fewest operations that are worth one before the turn ends."""
 
 _NOT_YET = object()
 _CLOSED = "this store was closed"
 
 
-def possible(pool: Any) -> bool:
+def can_pipe(pool: Any) -> bool:
     """Whether hiredis is here and the pool's connections have the stream whose transport we speak on."""
     try:
         import hiredis  # noqa: F401
@@ -40,28 +40,28 @@ def possible(pool: Any) -> bool:
     return hasattr(pool.connection_class(**pool.connection_kwargs), "_writer")  # it connects to nothing by being made
 
 
-class Asked:
+class PendingOp:
     """One operation and the caller that waits for its reply."""
 
     __slots__ = ("future", "piece")
 
-    def __init__(self, piece: Piece, future: asyncio.Future[Any]) -> None:
+    def __init__(self, piece: PackedOp, future: asyncio.Future[Any]) -> None:
         self.piece = piece
         self.future = future
 
 
-class Run:
+class ScriptBatch:
     """Operations that one run of a script does, in flight."""
 
     __slots__ = ("asked", "since")
 
-    def __init__(self, asked: list[Asked], since: float) -> None:
+    def __init__(self, asked: list[PendingOp], since: float) -> None:
         self.asked = asked
         self.since = since
 
-    def hear(self, reply: Any) -> int:
+    def deliver(self, reply: Any) -> int:
         """Hand out the reply; how many are served by it."""
-        replies = replies_of(reply, len(self.asked), many=True)
+        replies = split_replies(reply, len(self.asked), many=True)
         for asked, own in zip(self.asked, replies, strict=True):
             if not asked.future.done():
                 asked.future.set_result(own)
@@ -71,19 +71,19 @@ class Run:
         return [asked.future for asked in self.asked]
 
 
-class Exchanged:
+class PendingCommands:
     """Commands of one caller, who waits for the replies to all of them."""
 
     __slots__ = ("data", "future", "missing", "replies", "since")
 
     def __init__(self, commands: Exchange, future: asyncio.Future[list[Any]]) -> None:
-        self.data = packed(commands)
+        self.data = encode_commands(commands)
         self.missing = len(commands)
         self.replies: list[Any] = []
         self.future = future
         self.since = 0.0
 
-    def hear(self, reply: Any) -> int:
+    def deliver(self, reply: Any) -> int:
         self.replies.append(reply)
         self.missing -= 1
         if self.missing:
@@ -96,7 +96,7 @@ class Exchanged:
         return [self.future]
 
 
-async def let_go(connection: Any) -> None:
+async def abort_connection(connection: Any) -> None:
     """Close it at once. Over TLS a polite end waits for the other one's goodbye, and a loop that ends before it comes
     leaves the socket open; whoever closes here wants nothing more from the server."""
     abort(connection)
@@ -118,36 +118,38 @@ class Pipe:
         self._arguments = arguments
         self._server = server
         self._timeout: float | None = pool.connection_kwargs.get("socket_timeout")
-        self._unsent: deque[Asked | Exchanged] = deque()
-        self._sent: deque[Run | Exchanged] = deque()
+        self._unsent: deque[PendingOp | PendingCommands] = deque()
+        self._sent: deque[ScriptBatch | PendingCommands] = deque()
         self._count = 0
-        self._ear: Ear | None = None
+        self._protocol: RespProtocol | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._connecting = self._scheduled = self._closed = False
         self._watch: asyncio.TimerHandle | None = None
 
-    def ask(self, piece: Piece) -> asyncio.Future[Any]:
+    def ask(self, piece: PackedOp) -> asyncio.Future[Any]:
         """The reply to one operation; an error the server answered is a reply."""
-        loop = self._check()
+        loop = self._check_capacity()
         future: asyncio.Future[Any] = loop.create_future()
-        self._go(Asked(piece, future), loop)
+        self._enqueue(PendingOp(piece, future), loop)
         return future
 
     def exchange(self, commands: Exchange) -> asyncio.Future[list[Any]]:
         """The replies to commands, in order."""
-        loop = self._check()
+        loop = self._check_capacity()
         future: asyncio.Future[list[Any]] = loop.create_future()
-        self._go(Exchanged(commands, future), loop)
+        self._enqueue(PendingCommands(commands, future), loop)
         return future
 
-    def _check(self) -> asyncio.AbstractEventLoop:
+    def _check_capacity(self) -> asyncio.AbstractEventLoop:
         if self._closed:
             raise StoreUnavailable(f"{_CLOSED}; open a new one")
-        if self._count >= LIMIT:
-            raise StoreUnavailable(f"{LIMIT} operations wait for {self._server} already; it is too slow for the load")
+        if self._count >= MAX_PENDING_OPS:
+            raise StoreUnavailable(
+                f"{MAX_PENDING_OPS} operations wait for {self._server} already; it is too slow for the load"
+            )
         return asyncio.get_running_loop()
 
-    def _go(self, waiting: Asked | Exchanged, loop: asyncio.AbstractEventLoop) -> None:
+    def _enqueue(self, waiting: PendingOp | PendingCommands, loop: asyncio.AbstractEventLoop) -> None:
         self._count += 1
         self._unsent.append(waiting)
         if not self._scheduled:
@@ -155,13 +157,17 @@ class Pipe:
                 self._flush_soon(loop)
             else:
                 self._flush()
-        elif len(self._unsent) >= LEAST and len(self._unsent) * PARTS >= self._count and self._ear is not None:
-            self._write(self._ear.transport)
+        elif (
+            len(self._unsent) >= MIN_WRITE_OPS
+            and len(self._unsent) * WRITES_PER_TURN >= self._count
+            and self._protocol is not None
+        ):
+            self._write(self._protocol.transport)
 
-    def hang_up(self) -> None:
+    def drop_connection(self) -> None:
         """Let go of this connection; the next command makes another."""
-        if self._ear is not None:
-            self._ear.fail(ConnectionError("it leads to a server that is no longer the primary"))
+        if self._protocol is not None:
+            self._protocol.fail(ConnectionError("it leads to a server that is no longer the primary"))
 
     async def aclose(self) -> None:
         self._closed = True
@@ -169,7 +175,7 @@ class Pipe:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._refuse(ConnectionError(_CLOSED))  # those whose task was cancelled before its first step
+        self._fail_unsent(ConnectionError(_CLOSED))  # those whose task was cancelled before its first step
 
     # Out ----------------------------------------------------------------------------------------
 
@@ -179,37 +185,37 @@ class Pipe:
 
     def _flush(self) -> None:
         self._scheduled = False
-        if self._ear is None:
+        if self._protocol is None:
             self._connect_soon()
         elif self._unsent:
-            self._write(self._ear.transport)
+            self._write(self._protocol.transport)
 
     def _write(self, transport: asyncio.Transport) -> None:
         loop = asyncio.get_running_loop()
         now, data = loop.time(), []
-        groups: dict[Group, list[Asked]] = {}
+        groups: dict[ScriptGroup, list[PendingOp]] = {}
         unsent, self._unsent = self._unsent, deque()
         for waiting in unsent:
             if waiting.future.done():  # its caller was cancelled: what was not sent need not be
                 self._count -= 1
-            elif isinstance(waiting, Asked):
+            elif isinstance(waiting, PendingOp):
                 groups.setdefault(waiting.piece[0], []).append(waiting)
             else:
                 waiting.since = now
                 data.append(waiting.data)
                 self._sent.append(waiting)
         for group, asked in groups.items():
-            for some in stretches([len(each.piece[2]) for each in asked]):
-                data.append(run(group, [each.piece for each in asked[some]]))
-                self._sent.append(Run(asked[some], now))
+            for some in chunk_slices([len(each.piece[2]) for each in asked]):
+                data.append(pack_script_run(group, [each.piece for each in asked[some]]))
+                self._sent.append(ScriptBatch(asked[some], now))
         if data:
             transport.write(data[0] if len(data) == 1 else b"".join(data))
             if self._watch is None and self._timeout is not None:
-                self._watch = loop.call_at(now + self._timeout, self._look_after)
+                self._watch = loop.call_at(now + self._timeout, self._check_overdue)
 
     def _connect_soon(self) -> None:
         if self._closed:
-            self._refuse(ConnectionError(_CLOSED))
+            self._fail_unsent(ConnectionError(_CLOSED))
         elif not self._connecting and self._unsent:
             self._connecting = True
             self._start(self._connect())
@@ -226,30 +232,30 @@ class Pipe:
             _heed_cancellation()
         except BaseException as error:
             self._connecting = False
-            self._refuse(error)
+            self._fail_unsent(error)
             if not isinstance(error, Exception):
                 # The end of the store or of its loop.
                 await (self._drop_idle() if connection is None else self._give_back(connection))
                 raise
             return
         self._connecting = False
-        self._ear = ear = Ear(self, connection._writer.transport)
+        self._protocol = ear = RespProtocol(self, connection._writer.transport)
         self._flush()
         # In this same task: one that is cancelled before its first step would never give the connection back.
-        await self._hold(connection, ear)
+        await self._hold_connection(connection, ear)
 
-    async def _hold(self, connection: Any, ear: Ear) -> None:
+    async def _hold_connection(self, connection: Any, ear: RespProtocol) -> None:
         """Give the connection back when it broke, or when the store is closed or the event loop ends."""
         try:
-            await ear.deaf
+            await ear.closed
         except BaseException as error:
-            self.broke(ear, error)
+            self.on_connection_lost(ear, error)
             raise
         finally:
             await self._give_back(connection)
 
     async def _give_back(self, connection: Any) -> None:
-        await let_go(connection)
+        await abort_connection(connection)
         await self._pool.release(connection)
 
     async def _drop_idle(self) -> None:
@@ -258,14 +264,14 @@ class Pipe:
             abort(connection)
         await self._pool.disconnect(inuse_connections=False)
 
-    def _refuse(self, error: BaseException) -> None:
+    def _fail_unsent(self, error: BaseException) -> None:
         """No connection: nothing of what waits was sent."""
         waiting, self._unsent = self._unsent, deque()
         self._count -= len(waiting)
         for each in waiting:
             if not each.future.done():
                 why = error if isinstance(error, Exception) else self._end()
-                refused = unreachable(why, self._server)
+                refused = unreachable_error(why, self._server)
                 refused.__cause__ = error
                 each.future.set_exception(refused)
 
@@ -275,7 +281,7 @@ class Pipe:
 
     # In -----------------------------------------------------------------------------------------
 
-    def heard(self, replies: Any, push: Any) -> None:
+    def on_replies(self, replies: Any, push: Any) -> None:
         """Hand out what has come. Who is woken by it and asks again goes out in one write, right behind them."""
         sent = self._sent
         while (reply := replies.gets()) is not _NOT_YET:
@@ -283,64 +289,64 @@ class Pipe:
                 continue
             if not sent:
                 raise ConnectionError("the server sent a reply that nobody asked for")
-            served = sent[0].hear(reply)
+            served = sent[0].deliver(reply)
             if served:
                 sent.popleft()
                 self._count -= served
         if not self._scheduled:
             self._flush_soon(asyncio.get_running_loop())
 
-    def broke(self, ear: Ear, error: BaseException) -> None:
+    def on_connection_lost(self, ear: RespProtocol, error: BaseException) -> None:
         """What was sent may have been done; what was not goes out on the next connection."""
-        if self._ear is not ear:
+        if self._protocol is not ear:
             return
-        self._ear = None
+        self._protocol = None
         sent, self._sent = self._sent, deque()
         why = error if isinstance(error, Exception) else self._end()
         futures = [future for each in sent for future in each.futures()]
         self._count -= len(futures)
         for future in futures:
             if not future.done():
-                lost = unclear(why, self._server)
+                lost = unclear_error(why, self._server)
                 lost.__cause__ = error
                 future.set_exception(lost)
         if isinstance(error, Exception):
             self._connect_soon()
         else:
-            self._refuse(error)
+            self._fail_unsent(error)
 
-    def _look_after(self) -> None:
+    def _check_overdue(self) -> None:
         """A server that hangs is a server that is down: nobody waits for it longer than the connection's timeout."""
         self._watch = None
-        if not self._sent or self._timeout is None or self._ear is None:
+        if not self._sent or self._timeout is None or self._protocol is None:
             return
         loop = asyncio.get_running_loop()
         due = self._sent[0].since + self._timeout
         if loop.time() < due:
-            self._watch = loop.call_at(due, self._look_after)
+            self._watch = loop.call_at(due, self._check_overdue)
         else:
-            self._ear.fail(TimeoutError(f"no reply within {self._timeout:g} s"))
+            self._protocol.fail(TimeoutError(f"no reply within {self._timeout:g} s"))
 
 
-class Ear(asyncio.Protocol):
+class RespProtocol(asyncio.Protocol):
     """Listens on one connection in redis-py's place."""
 
     def __init__(self, pipe: Pipe, transport: asyncio.Transport) -> None:
         import hiredis
 
         self.transport = transport
-        self.deaf: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pipe = pipe
         self._replies = hiredis.Reader(notEnoughData=_NOT_YET)
         self._push = getattr(hiredis, "PushNotification", ())
         transport.set_protocol(self)
 
     def data_received(self, data: bytes) -> None:
-        if self.deaf.done():
+        if self.closed.done():
             return
         try:
             self._replies.feed(data)
-            self._pipe.heard(self._replies, self._push)
+            self._pipe.on_replies(self._replies, self._push)
         except Exception as error:
             self.fail(error)
 
@@ -352,7 +358,7 @@ class Ear(asyncio.Protocol):
 
     def fail(self, error: Exception) -> None:
         """Nothing that comes after this is anybody's."""
-        self._pipe.broke(self, error)
-        if not self.deaf.done():
-            self.deaf.set_result(None)
+        self._pipe.on_connection_lost(self, error)
+        if not self.closed.done():
+            self.closed.set_result(None)
         self.transport.abort()

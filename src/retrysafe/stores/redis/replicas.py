@@ -16,80 +16,80 @@ from typing import Any, NamedTuple, TypeVar
 
 from retrysafe.errors import StoreError, StoreOutage, StoreUnclear
 from retrysafe.stores.base import Plan
-from retrysafe.stores.redis.failures import refusal
-from retrysafe.stores.redis.rows import number
+from retrysafe.stores.redis.failures import refusal_error
+from retrysafe.stores.redis.rows import encode_number
 
 R = TypeVar("R")
 Command = tuple[bytes, ...]
 
-_LIFE = number(100 * 365 * 24 * 3600 * 1000)
+_MARKER_TTL_MS = encode_number(100 * 365 * 24 * 3600 * 1000)
 
 
-class Wait(NamedTuple):
+class ReplicaWait(NamedTuple):
     """How many replicas must have it, and for how many seconds they are waited for."""
 
     replicas: int
     timeout: float = 2.0
 
-    def command(self) -> Command:
-        return (b"WAIT", number(self.replicas), number(max(1, int(self.timeout * 1000))))
+    def build_command(self) -> Command:
+        return (b"WAIT", encode_number(self.replicas), encode_number(max(1, int(self.timeout * 1000))))
 
 
-NOBODY = Wait(0)
+NO_WAIT = ReplicaWait(0)
 
 
-def assured(plan: Plan[list[Command], R], wait: Wait, server: str) -> Plan[list[Command], R]:
+def with_replica_ack(plan: Plan[list[Command], R], wait: ReplicaWait, server: str) -> Plan[list[Command], R]:
     """The same plan, each of its exchanges on the replicas before it goes on."""
     try:
         commands = next(plan)
         while True:
-            responses = yield proving(commands, wait)
+            responses = yield append_wait(commands, wait)
             own = responses[: len(commands)]
-            if happened(commands, responses):
-                doubt = unproven(commands, responses)
+            if find_executed(commands, responses):
+                doubt = first_unacked(commands, responses)
                 if doubt is not None:
                     try:
-                        responses = yield proving_again(doubt, wait)
+                        responses = yield build_wait_again(doubt, wait)
                     except StoreOutage as error:
-                        raise unsure(error) from error
-                checked(responses, wait, server)
+                        raise unacked_error(error) from error
+                check_replica_ack(responses, wait, server)
             commands = plan.send(own)
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]  # a plan's value is an R
 
 
-def proving(commands: Sequence[Command], wait: Wait) -> list[Command]:
+def append_wait(commands: Sequence[Command], wait: ReplicaWait) -> list[Command]:
     """Those commands, and behind them what proves that replicas have them."""
-    return [*commands, (b"PEXPIRE", marker(_key(commands)), _LIFE), wait.command()]
+    return [*commands, (b"PEXPIRE", marker_key(_find_key(commands)), _MARKER_TTL_MS), wait.build_command()]
 
 
-def happened(commands: Sequence[Command], responses: Sequence[Any]) -> list[Command]:
+def find_executed(commands: Sequence[Command], responses: Sequence[Any]) -> list[Command]:
     """The commands that were done. There is nothing to prove about those that were refused."""
     pairs = zip(commands, responses, strict=False)  # the proof's responses stand behind
-    return [each for each, response in pairs if _keyed(each) and not isinstance(response, Exception)]
+    return [each for each, response in pairs if _has_key(each) and not isinstance(response, Exception)]
 
 
-def unproven(commands: Sequence[Command], responses: Sequence[Any]) -> Command | None:
+def first_unacked(commands: Sequence[Command], responses: Sequence[Any]) -> Command | None:
     """A command that was done while the mark behind it was not set: it did not exist yet, or its slot moved."""
-    done = happened(commands, responses)
+    done = find_executed(commands, responses)
     return done[0] if done and responses[len(commands)] != 1 else None
 
 
-def proving_again(command: Command, wait: Wait) -> list[Command]:
-    return [(b"SET", marker(_key([command])), b"", b"PX", _LIFE), wait.command()]
+def build_wait_again(command: Command, wait: ReplicaWait) -> list[Command]:
+    return [(b"SET", marker_key(_find_key([command])), b"", b"PX", _MARKER_TTL_MS), wait.build_command()]
 
 
-def unsure(error: StoreError) -> StoreUnclear:
+def unacked_error(error: StoreError) -> StoreUnclear:
     """The server was lost between the work and its proof."""
     return StoreUnclear(f"it was done, but not proven to be replicated: {error}")
 
 
-def checked(responses: Sequence[Any], wait: Wait, server: str) -> None:
+def check_replica_ack(responses: Sequence[Any], wait: ReplicaWait, server: str) -> None:
     """Raise unless enough replicas have it."""
     marked, reached = responses[-2:]
     for each in (marked, reached):
         if isinstance(each, Exception):
-            raise unsure(refusal(each, server)) from each
+            raise unacked_error(refusal_error(each, server)) from each
     if reached < wait.replicas:
         raise StoreUnclear(
             f"{server} has done it, but {reached} replicas instead of {wait.replicas} (?wait=) had it within "
@@ -97,7 +97,7 @@ def checked(responses: Sequence[Any], wait: Wait, server: str) -> None:
         )
 
 
-def marker(key: bytes) -> bytes:
+def marker_key(key: bytes) -> bytes:
     """A key of ours in the same slot as this one."""
     head, brace, _ = key.partition(b"}")
     if brace:
@@ -106,12 +106,12 @@ def marker(key: bytes) -> bytes:
     return b"%b{%b}:wait" % (prefix, key)
 
 
-def _keyed(command: Command) -> bool:
+def _has_key(command: Command) -> bool:
     return command[0] == b"EVALSHA"
 
 
-def _key(commands: Sequence[Command]) -> bytes:
-    found = next((each[3] for each in commands if _keyed(each)), None)
+def _find_key(commands: Sequence[Command]) -> bytes:
+    found = next((each[3] for each in commands if _has_key(each)), None)
     if found is None:
         raise StoreError(f"nothing in {[each[0] for each in commands]} says which replicas to wait for")
     return found

@@ -27,7 +27,7 @@ from retrysafe.core.tokens import past_tokens, unpack_tokens
 from retrysafe.errors import CorruptRecord
 from retrysafe.stores.redis.layout import LAPSE_CODES, STATE_CODES
 
-BORN = ("fingerprint", "namespace", "kind", "scope", "key", "target", "run")
+BORN_PARTS = ("fingerprint", "namespace", "kind", "scope", "key", "target", "run")
 """The parts of `b`, in their order; list.lua filters by their places."""
 
 _HEAD = Struct(">BBBBi6q")
@@ -40,28 +40,28 @@ _ON_LAPSE = {code: on_lapse for on_lapse, code in LAPSE_CODES.items()}
 _GONE = frozenset(get_args(Gone))
 
 
-def text(value: str) -> bytes:
+def encode_text(value: str) -> bytes:
     return value.encode("utf-8", "surrogatepass")
 
 
-def _words(value: bytes) -> str:
+def _decode_text(value: bytes) -> str:
     return str(value, "utf-8", "surrogatepass")
 
 
-def number(value: int) -> bytes:
+def encode_number(value: int) -> bytes:
     return b"%d" % value
 
 
-def born_parts(op: Claim) -> bytes:
+def encode_born(op: Claim) -> bytes:
     """`b`, for a claim that may be a birth; nothing for one that resumes."""
     if op.resumes:
         return b""
     words = (str(op.fingerprint), op.namespace, op.kind, op.scope, op.key, op.target)
-    sizes, data = _sized(words)
+    sizes, data = _encode_sized(words)
     return b"%b%b%b" % (_BORN.pack(*sizes, len(op.run)), data, op.run)
 
 
-def alternative_parts(op: Claim) -> bytes:
+def encode_alternatives(op: Claim) -> bytes:
     """The other forms of its fingerprint, each between two line ends; nothing where there are none. Of a claim that
     resumes, which has no `b`, all forms."""
     if not op.alternatives and not op.resumes:
@@ -70,47 +70,47 @@ def alternative_parts(op: Claim) -> bytes:
     return "\n".join(["", *map(str, forms), ""]).encode()
 
 
-def _sized(words: Sequence[str]) -> tuple[Iterable[int], bytes]:
+def _encode_sized(words: Sequence[str]) -> tuple[Iterable[int], bytes]:
     """The sizes of words in bytes, and all of them in a row."""
     joined = "".join(words)
-    data = text(joined)
+    data = encode_text(joined)
     # Nearly always all of it is ASCII, and then sizes in characters are sizes in bytes.
-    return map(len, words) if len(data) == len(joined) else [len(text(word)) for word in words], data
+    return map(len, words) if len(data) == len(joined) else [len(encode_text(word)) for word in words], data
 
 
-def point_parts(point: str, progress: bytes) -> bytes:
-    name = text(point)
+def encode_point(point: str, progress: bytes) -> bytes:
+    name = encode_text(point)
     return _POINT.pack(len(name)) + name + progress
 
 
-def answer_parts(answer: Answer) -> bytes:
+def encode_answer(answer: Answer) -> bytes:
     """`a`: equal bytes exactly when the answers are equal."""
-    gone, headers = answer.gone.encode(), _header_parts(answer.headers)
+    gone, headers = answer.gone.encode(), _encode_headers(answer.headers)
     return b"%b%b%b%b" % (_ANSWER.pack(answer.status, len(gone), len(headers)), gone, headers, answer.body)
 
 
-def _header_parts(headers: Headers) -> bytes:
+def _encode_headers(headers: Headers) -> bytes:
     """The sizes of all names and values, then these. JSON would take twice as long for the few that there are."""
     words = [word for pair in headers for word in pair]
-    sizes, data = _sized(words)
+    sizes, data = _encode_sized(words)
     return pack(f">I{len(words)}I", len(words), *sizes) + data
 
 
-def record(record_id: bytes, found: Sequence[bytes]) -> Record:
+def read_record(record_id: bytes, found: Sequence[bytes]) -> Record:
     """Read a record's fields and values as HGETALL gives them."""
     try:
-        return _record(record_id, dict(zip(found[::2], found[1::2], strict=True)))
+        return _decode_record(record_id, dict(zip(found[::2], found[1::2], strict=True)))
     except (ValueError, KeyError, TypeError, error) as damage:
         raise CorruptRecord(record_id, f"{type(damage).__name__}: {damage}") from damage
 
 
-def _record(record_id: bytes, row: Mapping[bytes, bytes]) -> Record:
+def _decode_record(record_id: bytes, row: Mapping[bytes, bytes]) -> Record:
     head = row[b"h"]
     state, on_lapse, _, _, attempt, lease_until, created, started, completed, expires, retention = _HEAD.unpack_from(
         head
     )
-    (fingerprint, namespace, kind, scope, key, target), run = _born(row[b"b"])
-    point, progress = _point(row.get(b"p"))
+    (fingerprint, namespace, kind, scope, key, target), run = _decode_born(row[b"b"])
+    point, progress = _decode_point(row.get(b"p"))
     token = head[_HEAD.size :]
     answer = row.get(b"a")
     return Record(
@@ -130,8 +130,8 @@ def _record(record_id: bytes, row: Mapping[bytes, bytes]) -> Record:
         point,
         progress,
         row.get(b"i", b""),
-        None if answer is None else _answer(answer),
-        _words(row.get(b"n", b"")),
+        None if answer is None else _decode_answer(answer),
+        _decode_text(row.get(b"n", b"")),
         created,
         started,
         completed,
@@ -142,46 +142,46 @@ def _record(record_id: bytes, row: Mapping[bytes, bytes]) -> Record:
     )
 
 
-def _born(data: bytes) -> tuple[list[str], bytes]:
+def _decode_born(data: bytes) -> tuple[list[str], bytes]:
     *sizes, run = _BORN.unpack_from(data)
     end = len(data) - run
-    return _words_of(data[:end], sizes, _BORN.size), data[end:]
+    return _decode_texts(data[:end], sizes, _BORN.size), data[end:]
 
 
-def _point(data: bytes | None) -> tuple[str, bytes]:
+def _decode_point(data: bytes | None) -> tuple[str, bytes]:
     if data is None:
         return "", b""
     (size,) = _POINT.unpack_from(data)
     start = _POINT.size
     if len(data) < start + size:
         raise ValueError("its recovery point is cut off")
-    return _words(data[start : start + size]), data[start + size :]
+    return _decode_text(data[start : start + size]), data[start + size :]
 
 
-def _answer(data: bytes) -> Answer:
+def _decode_answer(data: bytes) -> Answer:
     status, gone_size, headers_size = _ANSWER.unpack_from(data)
     headers_start = _ANSWER.size + gone_size
     body_start = headers_start + headers_size
     if len(data) < body_start:
         raise ValueError("its answer is cut off")
-    gone = _words(data[_ANSWER.size : headers_start])
+    gone = _decode_text(data[_ANSWER.size : headers_start])
     if gone not in _GONE:
         raise ValueError(f"gone is {gone!r}")
-    return Answer(status, data[body_start:], _headers(data[headers_start:body_start]), cast(Gone, gone))
+    return Answer(status, data[body_start:], _decode_headers(data[headers_start:body_start]), cast(Gone, gone))
 
 
-def _headers(data: bytes) -> Headers:
+def _decode_headers(data: bytes) -> Headers:
     (count,) = _COUNT.unpack_from(data)
     start = _COUNT.size * (1 + count)
-    words = _words_of(data, unpack_from(f">{count}I", data, _COUNT.size), start)
+    words = _decode_texts(data, unpack_from(f">{count}I", data, _COUNT.size), start)
     return tuple(zip(words[::2], words[1::2], strict=True))
 
 
-def _words_of(data: bytes, sizes: Iterable[int], start: int) -> list[str]:
+def _decode_texts(data: bytes, sizes: Iterable[int], start: int) -> list[str]:
     """Words in a row, to the very end."""
     words = []
     for size in sizes:
-        words.append(_words(data[start : start + size]))
+        words.append(_decode_text(data[start : start + size]))
         start += size
     if start != len(data):
         raise ValueError(f"{len(data)} bytes instead of {start}")

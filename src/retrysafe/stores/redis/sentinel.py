@@ -54,18 +54,18 @@ class SentinelPool(BlockingConnectionPool):
             sentinel.connection_pool.disconnect()
 
 
-def pool(target: urls.Target, retry: Any) -> Any:
+def build_sentinel_pool(target: urls.Target, retry: Any) -> Any:
     options = sentinel_options(target, parse_url(target.url))  # type: ignore[no-untyped-call]  # redis-py's
     once = {**options, "retry": Retry(NoBackoff(), 0)}
     sentinels = Sentinel(list(target.nodes), sentinel_kwargs=once)  # type: ignore[no-untyped-call]  # redis-py's
     primary = Primary(target.master, sentinels)
     kind = ManagedSSLConnection if "ssl" in options else ManagedConnection
-    return urls.pool(SentinelPool, target.url, retry, connection_class=kind, connection_pool=primary)
+    return urls.build_pool(SentinelPool, target.url, retry, connection_class=kind, connection_pool=primary)
 
 
 def sentinel_options(target: urls.Target, given: dict[str, Any]) -> dict[str, Any]:
     """How to connect to a sentinel: as to a server, but with a name and a password of its own."""
-    own = {"socket_timeout": urls.TIMEOUT, "socket_connect_timeout": urls.TIMEOUT}
+    own = {"socket_timeout": urls.SOCKET_TIMEOUT_SECONDS, "socket_connect_timeout": urls.SOCKET_TIMEOUT_SECONDS}
     same = {name: value for name, value in given.items() if name.startswith(("ssl", "socket"))}
     tls = {"ssl": True} if target.url.startswith("rediss:") else {}
     return {**own, **same, **tls, **dict(target.sentinel)}

@@ -8,21 +8,21 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from retrysafe.stores.redis.failures import code_of
+from retrysafe.stores.redis.failures import error_code
 
-SLOTS = 16384
+SLOT_COUNT = 16384
 
 Address = tuple[str, int]
 
 _REDIRECT = re.compile(r"(?:MOVED |ASK )?(?P<slot>[0-9]+) (?P<host>.*):(?P<port>[0-9]+)")
-_ELSEWHERE = "non local key"
+_NON_LOCAL_KEY = "non local key"
 
 
 def slot_of(key: bytes) -> int:
     """The slot of a key: of what is in its first braces, or of all of it."""
     start = key.find(b"{")
     end = key.find(b"}", start + 1) if start >= 0 else -1
-    return crc_hqx(key[start + 1 : end] if end > start + 1 else key, 0) % SLOTS
+    return crc_hqx(key[start + 1 : end] if end > start + 1 else key, 0) % SLOT_COUNT
 
 
 class Redirect(NamedTuple):
@@ -33,11 +33,11 @@ class Redirect(NamedTuple):
     asking: bool
 
 
-def redirect(response: Any, asked: Address) -> Redirect | None:
+def read_redirect(response: Any, asked: Address) -> Redirect | None:
     """Where a refusal points to, if it is one of those. Without a host it means the one that was asked."""
     if not isinstance(response, Exception):
         return None
-    code = code_of(response)
+    code = error_code(response)
     found = _REDIRECT.match(str(response)) if code in ("MOVED", "ASK") else None
     if found is None:
         return None
@@ -45,13 +45,13 @@ def redirect(response: Any, asked: Address) -> Redirect | None:
     return Redirect(int(found["slot"]), (host or asked[0], int(found["port"])), code == "ASK")
 
 
-def moving(response: Any) -> bool:
+def is_slot_moving(response: Any) -> bool:
     """A slot is on its way, and what this needs is partly here and partly there: nothing can be said until it is."""
-    return isinstance(response, Exception) and (code_of(response) == "TRYAGAIN" or _ELSEWHERE in str(response))
+    return isinstance(response, Exception) and (error_code(response) == "TRYAGAIN" or _NON_LOCAL_KEY in str(response))
 
 
-def down(response: Any) -> bool:
-    return isinstance(response, Exception) and code_of(response) == "CLUSTERDOWN"
+def is_cluster_down(response: Any) -> bool:
+    return isinstance(response, Exception) and error_code(response) == "CLUSTERDOWN"
 
 
 class Topology:
@@ -65,7 +65,7 @@ class Topology:
         self.stale = True
         """Whether to ask again before the next command."""
 
-    def of(self, slot: int) -> Address | None:
+    def owner_of(self, slot: int) -> Address | None:
         """Nobody, if nothing is known."""
         if slot in self._moved:
             return self._moved[slot]
@@ -78,7 +78,7 @@ class Topology:
     def primaries(self) -> list[Address]:
         return list(dict.fromkeys([*(owner for _, _, owner in self._ranges), *self._moved.values()]))
 
-    def known(self) -> list[Address]:
+    def known_addresses(self) -> list[Address]:
         """Whom to ask: those that served us before, then those that were named at the start."""
         return list(dict.fromkeys([*self.primaries(), *self._seeds]))
 

@@ -15,15 +15,15 @@ from typing import Any
 
 from retrysafe.errors import MissingDriver, UsageError
 from retrysafe.stores.base import Capabilities, Plan
-from retrysafe.stores.redis.commands import Call
-from retrysafe.stores.redis.failures import code_of, refusal
+from retrysafe.stores.redis.commands import ScriptCall
+from retrysafe.stores.redis.failures import error_code, refusal_error
 
 CAPABILITIES = Capabilities(name="redis", durable=True, shared=True, transactions=False, clock="store", wakes=True)
 
-BATCH = 128
+MAX_SCRIPT_OPS = 128
 """How many records one run of a script changes, at most: a millisecond or two of a server that serves one at a time."""
 
-BYTES = 1 << 20
+MAX_SCRIPT_BYTES = 1 << 20
 """How many bytes one run brings, unless a single operation has more: they are copied while nobody else is served."""
 
 Command = tuple[bytes, ...]
@@ -31,10 +31,10 @@ Exchange = list[Command]
 """Commands that go out in one write; answered by the list of their responses, errors among them as values."""
 
 
-def together(plans: Sequence[Plan[Call, Any]], server: str) -> Plan[Exchange, list[Any]]:
+def merge_plans(plans: Sequence[Plan[ScriptCall, Any]], server: str) -> Plan[Exchange, list[Any]]:
     """Follow several plans at once: in each round, the next call of every plan goes out in one write."""
     replies: list[Any] = [None] * len(plans)
-    calls: dict[int, Call] = {}
+    calls: dict[int, ScriptCall] = {}
 
     def go_on(place: int, response: Any) -> None:
         try:
@@ -47,57 +47,57 @@ def together(plans: Sequence[Plan[Call, Any]], server: str) -> Plan[Exchange, li
     while calls:
         places, sent = list(calls), list(calls.values())
         calls.clear()
-        responses = yield from _run(sent)
+        responses = yield from _run_scripts(sent)
         for place, response in zip(places, responses, strict=True):
             if isinstance(response, Exception):
-                raise refusal(response, server) from response
+                raise refusal_error(response, server) from response
             go_on(place, response)
     return replies
 
 
-def _run(calls: list[Call]) -> Plan[Exchange, list[Any]]:
+def _run_scripts(calls: list[ScriptCall]) -> Plan[Exchange, list[Any]]:
     """Run scripts by their digest. Those the server does not know (it restarted, failed over, was flushed)
     were not run: they are loaded, and only they are sent again."""
-    merged = list(_merged(calls))
-    responses: list[Any] = yield [call.command() for call, _ in merged]
-    unknown = [place for place, response in enumerate(responses) if _unknown_script(response)]
+    merged = list(_merge_calls(calls))
+    responses: list[Any] = yield [call.build_command() for call, _ in merged]
+    unknown = [place for place, response in enumerate(responses) if _is_unknown_script(response)]
     if unknown:
         sources = {merged[place][0].script.source for place in unknown}
         loads: Exchange = [(b"SCRIPT", b"LOAD", source) for source in sources]
-        again = yield loads + [merged[place][0].command() for place in unknown]
+        again = yield loads + [merged[place][0].build_command() for place in unknown]
         for place, response in zip(unknown, again[len(loads) :], strict=True):
             responses[place] = response
     apart: list[Any] = [None] * len(calls)
     for (call, places), response in zip(merged, responses, strict=True):
-        for place, own in zip(places, replies_of(response, len(places), call.script.many), strict=True):
+        for place, own in zip(places, split_replies(response, len(places), call.script.many), strict=True):
             apart[place] = own
     return apart
 
 
-def _merged(calls: list[Call]) -> Iterator[tuple[Call, list[int]]]:
+def _merge_calls(calls: list[ScriptCall]) -> Iterator[tuple[ScriptCall, list[int]]]:
     """One call for all that one run of a script can do: same script, same bucket, same moment."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for place, (script, keys, args) in enumerate(calls):
         group = (script.sha, *keys[:2], args[0]) if script.many else (place,)
         groups.setdefault(group, []).append(place)
     for places in groups.values():
-        for some in stretches([sum(map(len, calls[place].args)) for place in places]):
-            yield _one([calls[place] for place in places[some]]), places[some]
+        for some in chunk_slices([sum(map(len, calls[place].args)) for place in places]):
+            yield _join_calls([calls[place] for place in places[some]]), places[some]
 
 
-def _one(calls: list[Call]) -> Call:
+def _join_calls(calls: list[ScriptCall]) -> ScriptCall:
     script, keys, args = calls[0]
     if len(calls) == 1:
         return calls[0]
     own_keys, own_args = ((call.keys[2:] for call in calls), (call.args[1:] for call in calls))
-    return Call(script, (*keys[:2], *chain.from_iterable(own_keys)), (args[0], *chain.from_iterable(own_args)))
+    return ScriptCall(script, (*keys[:2], *chain.from_iterable(own_keys)), (args[0], *chain.from_iterable(own_args)))
 
 
-def stretches(sizes: Sequence[int]) -> Iterator[slice]:
+def chunk_slices(sizes: Sequence[int]) -> Iterator[slice]:
     """How operations of these sizes in bytes are shared out over runs of a script, in their order."""
     start = total = 0
     for place, size in enumerate(sizes):
-        if place > start and (place - start >= BATCH or total + size > BYTES):
+        if place > start and (place - start >= MAX_SCRIPT_OPS or total + size > MAX_SCRIPT_BYTES):
             yield slice(start, place)
             start, total = place, 0
         total += size
@@ -105,39 +105,39 @@ def stretches(sizes: Sequence[int]) -> Iterator[slice]:
         yield slice(start, len(sizes))
 
 
-def replies_of(response: Any, count: int, many: bool) -> list[Any]:
+def split_replies(response: Any, count: int, many: bool) -> list[Any]:
     """What one run of a script says to each of those it was run for. A refusal is for all of them."""
     if many and not isinstance(response, Exception):
         return list(response)
     return [response] * count
 
 
-def packed(commands: Exchange) -> bytes:
+def encode_commands(commands: Exchange) -> bytes:
     """Commands as they travel. Ours are bytes already, so this is a good deal quicker than the driver's own packing."""
-    pack = _packer()
+    pack = _load_encoder()
     return pack(commands[0]) if len(commands) == 1 else b"".join(map(pack, commands))
 
 
 @cache
-def _packer() -> Callable[[Command], bytes]:
+def _load_encoder() -> Callable[[Command], bytes]:
     try:
         from hiredis import pack_command
     except ImportError:
-        return _pack
+        return _encode_command
     return pack_command  # type: ignore[return-value]  # it says `tuple` of one, and takes any
 
 
-def _pack(command: Command) -> bytes:
+def _encode_command(command: Command) -> bytes:
     parts = [b"*%d\r\n" % len(command)]
     parts.extend(b"$%d\r\n%b\r\n" % (len(part), part) for part in command)
     return b"".join(parts)
 
 
-def _unknown_script(response: Any) -> bool:
-    return isinstance(response, Exception) and code_of(response) == "NOSCRIPT"
+def _is_unknown_script(response: Any) -> bool:
+    return isinstance(response, Exception) and error_code(response) == "NOSCRIPT"
 
 
-def checked_pool(client: Any) -> Any:
+def check_pool(client: Any) -> Any:
     """The client's pool, if we can speak on its connections."""
     pool = getattr(client, "connection_pool", None)
     if pool is None:
@@ -169,7 +169,7 @@ def server_name(pool: Any) -> str:
     return f"Redis at {given.get('host', 'localhost')}:{given.get('port', 6379)}"
 
 
-def need_driver() -> None:
+def require_driver() -> None:
     try:
         import redis  # noqa: F401
     except ImportError as error:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from retrysafe.core.moves import KEPT_AFTER_COMPLETION
+from retrysafe.core.moves import KEPT_AFTER_COMPLETION_MICROS
 from retrysafe.core.records import CLOSED
-from retrysafe.core.times import FOREVER
-from retrysafe.stores.sql.names import Names
+from retrysafe.core.times import FOREVER_MICROS
+from retrysafe.stores.sql.names import TableNames
 from retrysafe.stores.sql.rows import COLUMNS
 
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
@@ -61,12 +61,12 @@ class Dialect:
     )
     """Which migration an installation has come to. `{version}` is a number of ours."""
 
-    def load(self, names: Names) -> dict[str, str]:
+    def load(self, names: TableNames) -> dict[str, str]:
         """Every text by its name: the shared ones, and the dialect's own, which win."""
         found = {**_read("retrysafe.stores.sql", "texts"), **_read(self.package, "sql")}
         return {name: self.fill(text, names) for name, text in found.items()}
 
-    def fill(self, text: str, names: Names) -> str:
+    def fill(self, text: str, names: TableNames) -> str:
         words = {
             "keys": names.keys,
             "meta": names.meta,
@@ -89,8 +89,8 @@ class Dialect:
             "try_lock": self.try_lock,
             "began": self.began,
             "note_began": self.note_began or self.began,
-            "forever": str(FOREVER),
-            "hour": str(KEPT_AFTER_COMPLETION),
+            "forever": str(FOREVER_MICROS),
+            "hour": str(KEPT_AFTER_COMPLETION_MICROS),
             "closed": str(CLOSED),
         }
         for word, value in words.items():

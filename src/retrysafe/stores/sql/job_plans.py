@@ -26,7 +26,7 @@ from retrysafe.core.jobs import (
 )
 from retrysafe.stores.base import Plan
 from retrysafe.stores.sql.dialect import Dialect, Statement
-from retrysafe.stores.sql.names import Names
+from retrysafe.stores.sql.names import TableNames
 
 Texts = dict[str, str]
 Fill = Callable[[str], str]
@@ -52,7 +52,7 @@ def stage(texts: Texts, op: Stage) -> Plan[Statement, int]:
 def take(texts: Texts, op: TakeJobs, fill: Fill) -> Plan[Statement, tuple[StagedJob, ...]]:
     if not op.topics and not op.others:
         return ()
-    names = {f"topic_{letters(place)}": topic for place, topic in enumerate(op.topics)}
+    names = {f"topic_{encode_letters(place)}": topic for place, topic in enumerate(op.topics)}
     values = {
         "limit": op.limit,
         "token": op.token,
@@ -63,16 +63,16 @@ def take(texts: Texts, op: TakeJobs, fill: Fill) -> Plan[Statement, tuple[Staged
     }
     slots = {
         "left": "{table}.token <> {empty}" if op.left else "{table}.token = {empty}",
-        "lane": lane(op, list(names)),
+        "lane": topic_condition(op, list(names)),
         # One namespace is said as one: the index then gives the jobs in their order.
         "whose": "{table}.namespace IN (:namespace, '')" if op.unnamed else "{table}.namespace = :namespace",
     }
     text = _SLOT.sub(lambda slot: fill(slots[slot[1]].replace("{table}", slot[2])), texts["job_take"])
     taken = yield Statement(text, values)
-    return tuple(sorted(map(read, taken), key=lambda job: job.sequence))
+    return tuple(sorted(map(read_job, taken), key=lambda job: job.sequence))
 
 
-def lane(op: TakeJobs, names: Sequence[str]) -> str:
+def topic_condition(op: TakeJobs, names: Sequence[str]) -> str:
     """Which topics, as a condition."""
     if not names:
         return "1 = 1"
@@ -80,10 +80,10 @@ def lane(op: TakeJobs, names: Sequence[str]) -> str:
     return f"{{table}}.topic {'NOT IN' if op.others else 'IN'} ({listed})"
 
 
-def letters(number: int) -> str:
+def encode_letters(number: int) -> str:
     """A number as a parameter's name may have it: a, b, … z, ba, bb …"""
     more, last = divmod(number, 26)
-    return (letters(more) if more else "") + ascii_lowercase[last]
+    return (encode_letters(more) if more else "") + ascii_lowercase[last]
 
 
 def finish(texts: Texts, op: FinishJobs) -> Plan[Statement, int]:
@@ -112,7 +112,7 @@ def assign(texts: Texts, op: AssignJobs) -> Plan[Statement, int]:
     return len((yield Statement(texts["job_assign"], {"namespace": op.namespace})))
 
 
-def namespaces(texts: Texts, op: Namespaces) -> Plan[Statement, NamespacesReply]:
+def list_namespaces(texts: Texts, op: Namespaces) -> Plan[Statement, NamespacesReply]:
     ((unnamed,),) = yield Statement(texts["job_unnamed"], {}, writes=False)
     if not unnamed and not op.every:
         return NamespacesReply(0, ())
@@ -120,7 +120,7 @@ def namespaces(texts: Texts, op: Namespaces) -> Plan[Statement, NamespacesReply]
     return NamespacesReply(int(unnamed), tuple(sorted(name for (name,) in found if name)))
 
 
-def listing(texts: Texts, op: ListJobs) -> Plan[Statement, tuple[StagedJob, ...]]:
+def list_jobs(texts: Texts, op: ListJobs) -> Plan[Statement, tuple[StagedJob, ...]]:
     values = {
         "after": op.after,
         "limit": op.limit,
@@ -128,19 +128,19 @@ def listing(texts: Texts, op: ListJobs) -> Plan[Statement, tuple[StagedJob, ...]
         "namespace": op.namespace or "",
         "every": int(op.namespace is None),
     }
-    return tuple(map(read, (yield Statement(texts["job_list"], values, writes=False))))
+    return tuple(map(read_job, (yield Statement(texts["job_list"], values, writes=False))))
 
 
-def read(row: Sequence[Any]) -> StagedJob:
+def read_job(row: Sequence[Any]) -> StagedJob:
     sequence, job_id, topic, payload, order_key, created, deliveries, due, dead, error, namespace = row
     job = Job(job_id, topic, bytes(payload), order_key)
     return StagedJob(job, sequence, created, deliveries, due, bool(dead), error, namespace)
 
 
-_NO_NAMES = Names("", "", "")
+_NO_NAMES = TableNames("", "", "")
 
 
-def filling(dialect: Dialect) -> Fill:
+def build_fill(dialect: Dialect) -> Fill:
     return lambda text: dialect.fill(text, _NO_NAMES)
 
 
@@ -151,6 +151,6 @@ PLANS: dict[type[Any], Callable[[Texts, Any], Any]] = {
     ReturnJob: give_back,
     ReviveJob: revive,
     AssignJobs: assign,
-    Namespaces: namespaces,
-    ListJobs: listing,
+    Namespaces: list_namespaces,
+    ListJobs: list_jobs,
 }

@@ -9,10 +9,10 @@ from urllib.parse import parse_qsl, quote, urlencode
 from retrysafe.errors import BadName, StoreURLError
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-DEFAULT = "retrysafe"
+DEFAULT_PREFIX = "retrysafe"
 
 
-class Names(NamedTuple):
+class TableNames(NamedTuple):
     """Quoted, ready for SQL."""
 
     keys: str
@@ -23,7 +23,7 @@ class Names(NamedTuple):
     receipts: str = ""
 
 
-def names(prefix: str = DEFAULT, schema: str = "") -> Names:
+def build_names(prefix: str = DEFAULT_PREFIX, schema: str = "") -> TableNames:
     """The tables of one installation: `<prefix>_keys`, `_meta`, `_outbox` and `_receipts`."""
     for what, text in (("table", prefix), ("schema", schema or "x")):
         if not _NAME.fullmatch(text) or len(text) > 48:
@@ -32,7 +32,7 @@ def names(prefix: str = DEFAULT, schema: str = "") -> Names:
             )
     space = f'"{schema}".' if schema else ""
     keys, meta, outbox, receipts = (f'{space}"{prefix}_{table}"' for table in ("keys", "meta", "outbox", "receipts"))
-    return Names(keys, meta, prefix, outbox, receipts)
+    return TableNames(keys, meta, prefix, outbox, receipts)
 
 
 def split_options(url: str, allowed: frozenset[str]) -> tuple[str, dict[str, str]]:
@@ -46,7 +46,7 @@ def split_options(url: str, allowed: frozenset[str]) -> tuple[str, dict[str, str
     return (f"{plain}?{rest}" if rest else plain), ours
 
 
-def number(options: dict[str, str], name: str, default: float) -> float:
+def parse_number_option(options: dict[str, str], name: str, default: float) -> float:
     """A numeric option of a URL."""
     text = options.get(name)
     if text is None:

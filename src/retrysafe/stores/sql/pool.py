@@ -13,7 +13,7 @@ from retrysafe.errors import StoreUnavailable
 C = TypeVar("C")
 
 
-class Ways(NamedTuple, Generic[C]):
+class PoolHooks(NamedTuple, Generic[C]):
     """What a driver's connections are made and thrown away with."""
 
     connect: Callable[[], C]
@@ -29,8 +29,8 @@ class Ways(NamedTuple, Generic[C]):
 class Pool(Generic[C]):
     """At most `size` connections, made when they are needed."""
 
-    def __init__(self, ways: Ways[C], size: int, timeout: float) -> None:
-        self._ways = ways
+    def __init__(self, ways: PoolHooks[C], size: int, timeout: float) -> None:
+        self._hooks = ways
         self._timeout = timeout
         self._room = threading.BoundedSemaphore(size)
         self._idle: deque[C] = deque()
@@ -42,17 +42,17 @@ class Pool(Generic[C]):
         """One for the caller alone. It is kept if the block ends well, and thrown away otherwise: half a
         conversation may be left on it."""
         if not self._room.acquire(timeout=self._timeout):
-            raise self._ways.none_free(self._timeout)
+            raise self._hooks.none_free(self._timeout)
         try:
             drained = self._drained
             taken = self._take()
             try:
                 yield taken
             except BaseException:
-                self._quit(taken)
+                self._discard(taken)
                 raise
             if self._closed or self._drained != drained:
-                self._quit(taken)
+                self._discard(taken)
             else:
                 self._idle.append(taken)
         finally:
@@ -60,19 +60,19 @@ class Pool(Generic[C]):
 
     def _take(self) -> C:
         if self._closed:
-            raise self._ways.closed()
+            raise self._hooks.closed()
         while True:
             try:
                 found = self._idle.pop()
             except IndexError:
-                return self._ways.connect()
-            if not self._ways.gone(found):
+                return self._hooks.connect()
+            if not self._hooks.gone(found):
                 return found
-            self._quit(found)
+            self._discard(found)
 
-    def _quit(self, connection: C) -> None:
+    def _discard(self, connection: C) -> None:
         with suppress(Exception):
-            self._ways.close(connection)
+            self._hooks.close(connection)
 
     def drain(self) -> None:
         """After a restart every connection is dead, and on a server that is not the primary any more none is of use:
@@ -80,7 +80,7 @@ class Pool(Generic[C]):
         self._drained += 1
         with suppress(IndexError):
             while True:
-                self._quit(self._idle.pop())
+                self._discard(self._idle.pop())
 
     def close(self) -> None:
         self._closed = True

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from retrysafe.core.keys import frame
-from retrysafe.core.moves import Grant, granted_as, settled
+from retrysafe.core.moves import Grant, apply_grant, settle
 from retrysafe.core.ops import Claim
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.states import State
@@ -21,11 +21,11 @@ from retrysafe.errors import NotSameDatabase
 from retrysafe.stores.base import Plan
 from retrysafe.stores.sql import rows
 from retrysafe.stores.sql.dialect import Dialect, Statement
-from retrysafe.stores.sql.names import Names
-from retrysafe.stores.sql.plans import Plans
+from retrysafe.stores.sql.names import TableNames
+from retrysafe.stores.sql.plans import SqlPlans
 
 
-class Look(NamedTuple):
+class LockedRead(NamedTuple):
     """What a transaction sees of its key when it begins."""
 
     locked: bool
@@ -35,51 +35,51 @@ class Look(NamedTuple):
     record: Record | None
 
 
-class Mark(NamedTuple):
+class TxMarker(NamedTuple):
     """How an open transaction is recognised later: by the moment it began, or by a savepoint that ends with it."""
 
     began: int
     savepoint: str = ""
 
 
-class Split(Exception):
+class CommittedEarly(Exception):
     """The transaction that is open is not the one that began."""
 
 
-class Receipts:
+class SqlReceipts:
     """The statements of one installation, in one driver's parameter style."""
 
-    def __init__(self, dialect: Dialect, names: Names) -> None:
-        self.plans = Plans(dialect, names)
+    def __init__(self, dialect: Dialect, names: TableNames) -> None:
+        self.plans = SqlPlans(dialect, names)
         self._texts = dialect.load(names)
         self._names = names
         self._dialect = dialect
         self._by_savepoint = dialect.began == "0"
 
-    def look(self, claim: Claim) -> Plan[Statement, Look]:
+    def lock_and_read(self, claim: Claim) -> Plan[Statement, LockedRead]:
         """Try the lock and read the record."""
         values = {"id": claim.id, "lock": lock_number(self._names, claim.id), "now": claim.now}
         seen = yield Statement(self._texts["receipt_read"], values)
         locked, began, install, now, *row = seen[0]
-        return Look(bool(locked), began, install or "", now, None if row[0] is None else rows.read(row))
+        return LockedRead(bool(locked), began, install or "", now, None if row[0] is None else rows.read_record(row))
 
     @staticmethod
-    def begun(claim: Claim, look: Look, grant: Grant) -> Record:
+    def build_claimed_record(claim: Claim, look: LockedRead, grant: Grant) -> Record:
         """The record as a claim would have left it at the moment of the look."""
-        return started(claim, look, grant)
+        return build_claimed_record(claim, look, grant)
 
-    def mark(self, look: Look | None = None) -> Plan[Statement, Mark]:
+    def mark_transaction(self, look: LockedRead | None = None) -> Plan[Statement, TxMarker]:
         """Remember which transaction this is. After a look, PostgreSQL has told already."""
         if self._by_savepoint:
             name = f"retrysafe_{secrets.token_hex(8)}"
             yield Statement(self._dialect.savepoint.format(name), {})
-            return Mark(0, name)
+            return TxMarker(0, name)
         if look is not None:
-            return Mark(look.began)
+            return TxMarker(look.began)
         told = yield Statement(self._texts["receipt_began"], {})
-        return Mark(told[0][0])
+        return TxMarker(told[0][0])
 
-    def whole(self, mark: Mark) -> Plan[Statement, bool]:
+    def is_same_transaction(self, mark: TxMarker) -> Plan[Statement, bool]:
         """Whether the open transaction is the one that was marked. Ask once, last: it uses the mark up."""
         if not mark.savepoint:
             said = yield Statement(self._texts["receipt_whole"], {"began": mark.began})
@@ -92,57 +92,57 @@ class Receipts:
             return False
         return True
 
-    def committed(self, mark: Mark) -> Plan[Statement, bool | None]:
+    def committed(self, mark: TxMarker) -> Plan[Statement, bool | None]:
         """Whether the marked transaction was committed, once nothing is open any more; None where nobody can tell."""
         if "receipt_committed" not in self._texts:
             return None
         said = yield Statement(self._texts["receipt_committed"], {"began": mark.began})
         return bool(said[0][0])
 
-    def parted(self, claim: Claim, mark: Mark) -> Plan[Statement, bool]:
+    def is_other_transaction(self, claim: Claim, mark: TxMarker) -> Plan[Statement, bool]:
         """Whether the open transaction is another one by now."""
-        return not (yield from self.whole(mark))
+        return not (yield from self.is_same_transaction(mark))
 
-    def write(
-        self, claim: Claim, look: Look, grant: Grant, answer: Answer, mark: Mark
+    def write_receipt(
+        self, claim: Claim, look: LockedRead, grant: Grant, answer: Answer, mark: TxMarker
     ) -> Plan[Statement, Record | None]:
         """Insert the receipt, or put it in the place of what was read. None: somebody else changed the record
         meanwhile. Raises Split when the transaction is another one by now."""
-        if mark.savepoint and not (yield from self.whole(mark)):
-            raise Split
-        base = started(claim, look, grant)
+        if mark.savepoint and not (yield from self.is_same_transaction(mark)):
+            raise CommittedEarly
+        base = build_claimed_record(claim, look, grant)
         values = receipt_values(base, claim.now) | rows.answer_values(answer) | {"began": mark.began}
         if look.record is None:
             done = yield Statement(self._texts["receipt_insert"], values)
         else:
-            done = yield Statement(self._texts["receipt_replace"], values | _seen(look.record))
+            done = yield Statement(self._texts["receipt_replace"], values | _seen_values(look.record))
         if done:
-            return settled(base, State.COMPLETED, done[0][0], "", answer)
-        if not mark.savepoint and not (yield from self.whole(mark)):
-            raise Split
+            return settle(base, State.COMPLETED, done[0][0], "", answer)
+        if not mark.savepoint and not (yield from self.is_same_transaction(mark)):
+            raise CommittedEarly
         return None
 
 
 @lru_cache(maxsize=64)
-def receipts(dialect: Dialect, names: Names) -> Receipts:
+def load_receipts(dialect: Dialect, names: TableNames) -> SqlReceipts:
     """Loaded once per installation and parameter style."""
-    return Receipts(dialect, names)
+    return SqlReceipts(dialect, names)
 
 
-def same_database(dialect: Dialect, names: Names, install: str) -> Plan[Statement, None]:
+def same_database(dialect: Dialect, names: TableNames, install: str) -> Plan[Statement, None]:
     """Raise NotSameDatabase unless the connection this is sent on reads the same installation."""
-    found = yield Statement(dialect.fill(_INSTALL, names), {})
+    found = yield Statement(dialect.fill(_INSTALL_QUERY, names), {})
     told = str(found[0][0]) if found else ""
     if told != install:
         raise NotSameDatabase(install, told)
 
 
-_INSTALL = "SELECT value FROM {meta} WHERE name = 'install'"
+_INSTALL_QUERY = "SELECT value FROM {meta} WHERE name = 'install'"
 
 
-def started(claim: Claim, look: Look, grant: Grant) -> Record:
+def build_claimed_record(claim: Claim, look: LockedRead, grant: Grant) -> Record:
     """The record as a claim would have left it at the moment of the look."""
-    return granted_as(grant, look.record, claim, look.now)
+    return apply_grant(grant, look.record, claim, look.now)
 
 
 def receipt_values(base: Record, now: int | None) -> dict[str, Any]:
@@ -166,11 +166,11 @@ def receipt_values(base: Record, now: int | None) -> dict[str, Any]:
     }
 
 
-def _seen(record: Record) -> dict[str, Any]:
+def _seen_values(record: Record) -> dict[str, Any]:
     return {"seen_attempt": record.attempt, "seen_token": record.token, "seen_state": record.state.value}
 
 
-def lock_number(names: Names, record_id: bytes) -> int:
+def lock_number(names: TableNames, record_id: bytes) -> int:
     """The number of a key's advisory lock. Drawn from the table's name too: the users' own locks share the space."""
     digest = hashlib.sha256(frame("retrysafe-lock", names.keys, record_id)).digest()
     return int.from_bytes(digest[:8], "big", signed=True)

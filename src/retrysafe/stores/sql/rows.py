@@ -18,12 +18,12 @@ COLUMNS = (
     "created", "started", "completed", "expires", "retention", "advances", "ended",
 )  # fmt: skip
 
-_written = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps would make one for each answer
+_encode_json = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps would make one for each answer
 
 ON_LAPSE = frozenset({"resume", "uncertain", "rerun"})
 
 
-def read(row: Sequence[Any]) -> Record:
+def read_record(row: Sequence[Any]) -> Record:
     """A record out of a row; CorruptRecord if it cannot be one. Nothing is run on the strength of a guess."""
     (
         record_id, namespace, kind, scope, key, target, fingerprint, state, attempt, token, run,
@@ -50,7 +50,7 @@ def read_headers(text: str) -> list[tuple[str, str]]:
 
 
 def write_headers(answer: Answer) -> str:
-    return _written(answer.headers) if answer.headers else ""
+    return _encode_json(answer.headers) if answer.headers else ""
 
 
 def claim_values(op: Claim) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def claim_values(op: Claim) -> dict[str, Any]:
     }
 
 
-def taken_values(found: Record, op: Claim) -> dict[str, Any]:
+def takeover_values(found: Record, op: Claim) -> dict[str, Any]:
     """For a claim that takes the place of what was read: only if it still is that, and its token ends with it."""
     return {
         "seen_attempt": found.attempt,

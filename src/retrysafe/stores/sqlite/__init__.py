@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from retrysafe.stores.base import AsyncStore, Store
 from retrysafe.stores.sql import migrations
-from retrysafe.stores.sql.names import Names
+from retrysafe.stores.sql.names import TableNames
 from retrysafe.stores.sqlite.aio import AsyncSqliteStore
 from retrysafe.stores.sqlite.file import CAPABILITIES, DIALECT, SqliteFile, parse_url
 from retrysafe.stores.sqlite.sync import SqliteStore
@@ -26,11 +26,11 @@ class SqliteBackend:
     def open_async(self, url: str) -> AsyncStore:
         return AsyncSqliteStore(SqliteFile.from_url(url))
 
-    def names(self, url: str) -> Names:
+    def names(self, url: str) -> TableNames:
         return parse_url(url).names
 
     def schema(self, url: str) -> str:
-        return migrations.script(DIALECT, parse_url(url).names)
+        return migrations.build_script(DIALECT, parse_url(url).names)
 
     def diagnose(self, url: str) -> Diagnosis:
         from retrysafe.stores.sqlite import doctor  # only the doctor needs it

@@ -22,7 +22,7 @@ class AsyncSqliteStore:
 
     capabilities = CAPABILITIES
     in_order = True
-    mixes = True
+    mixed_batches = True
     """Operations of several kinds go together as well as those of one."""
 
     def __init__(self, file: SqliteFile | str | Path) -> None:
@@ -35,17 +35,17 @@ class AsyncSqliteStore:
         if not self._prepared:
             await self._prepare()
         if isinstance(op, Claim):
-            seen: Any = self._file.glance(op)
+            seen: Any = self._file.try_read_claim(op)
             if seen is not None:
                 return seen  # type: ignore[no-any-return]  # a claim's reply
-        return await afollow(self._file.plans.unread(op), self._send)
+        return await afollow(self._file.plans.plan_without_read(op), self._send)
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         return await self._writer.call(self._file.execute_many, ops)
 
-    def glance(self, op: Claim) -> ClaimReply | None:
+    def try_read_claim(self, op: Claim) -> ClaimReply | None:
         """A replay or a refusal, read beside the writer; None when the claim has to write."""
-        return self._file.glance(op)
+        return self._file.try_read_claim(op)
 
     async def migrate(self) -> list[str]:
         return await self._writer.call(self._file.migrate)

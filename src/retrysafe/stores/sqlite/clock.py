@@ -11,15 +11,15 @@ import sqlite3
 import time
 from typing import Any
 
-NAME = "retrysafe_now"
+FUNCTION_NAME = "retrysafe_now"
 
 
-def host() -> int:
+def read_host_clock() -> int:
     """The host's clock, in microseconds."""
     return time.time_ns() // 1000
 
 
-class Moment:
+class StatementClock:
     """The first call of a statement reads the clock; all that follow are told the same."""
 
     def __init__(self) -> None:
@@ -27,18 +27,18 @@ class Moment:
 
     def __call__(self) -> int:
         if self._read is None:
-            self._read = host()
+            self._read = read_host_clock()
         return self._read
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Before each statement."""
         self._read = None
 
 
-class Connection(sqlite3.Connection):
+class ClockConnection(sqlite3.Connection):
     """A connection whose statements can ask for the time. Used by one thread at a time."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.moment = Moment()
-        self.create_function(NAME, 0, self.moment)
+        self.moment = StatementClock()
+        self.create_function(FUNCTION_NAME, 0, self.moment)

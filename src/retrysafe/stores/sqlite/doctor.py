@@ -9,9 +9,9 @@ from typing import Any
 
 from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good
-from retrysafe.stores.filesystems import filesystem, judge_place
+from retrysafe.stores.filesystems import check_filesystem, read_filesystem_kind
 
-SYNCHRONOUS = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
+SYNCHRONOUS_LEVELS = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
 
 Settings = Mapping[str, Any]
 
@@ -27,21 +27,21 @@ def diagnose(path: str, connect: Any) -> Diagnosis:
             connection.close()
     except sqlite3.Error as error:
         raise StoreUnavailable(f"{path} cannot be opened: {error}") from error
-    settings = {"journal_mode": journal, "synchronous": synchronous, "filesystem": filesystem(Path(path))}
-    return Diagnosis(f"SQLite {sqlite3.sqlite_version}", tuple(judge(settings)))
+    settings = {"journal_mode": journal, "synchronous": synchronous, "filesystem": read_filesystem_kind(Path(path))}
+    return Diagnosis(f"SQLite {sqlite3.sqlite_version}", tuple(check_settings(settings)))
 
 
-def judge(settings: Settings) -> Iterator[Finding]:
+def check_settings(settings: Settings) -> Iterator[Finding]:
     mode = str(settings["journal_mode"]).lower()
     if mode in ("memory", "off"):
         fix = "PRAGMA journal_mode = wal;"
         yield bad("journal_mode", mode, "best-effort", "a crash in mid-write can destroy the file", fix)
     else:
         yield good("journal_mode", mode, "a crash leaves either the whole commit or nothing of it")
-    level = SYNCHRONOUS.get(settings["synchronous"], str(settings["synchronous"]))
+    level = SYNCHRONOUS_LEVELS.get(settings["synchronous"], str(settings["synchronous"]))
     if level in ("FULL", "EXTRA"):
         yield good("synchronous", level, "a claim is on disk before it is acknowledged")
     else:
         fix = "nothing to set: the store asks for FULL; a wrapper around sqlite3.connect takes it back"
         yield bad("synchronous", level, "best-effort", "a power cut loses the last commits", fix)
-    yield judge_place(settings["filesystem"], "two may get one key")
+    yield check_filesystem(settings["filesystem"], "two may get one key")

@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
-from retrysafe.core.moves import Grant, grantable
+from retrysafe.core.moves import Grant, decide_grant
 from retrysafe.core.ops import Claim, ClaimReply, Op
 from retrysafe.core.urls import safe_url
 from retrysafe.errors import SchemaMissing, StoreError, StoreUnavailable, StoreUnclear, StoreURLError
 from retrysafe.stores.base import Capabilities, Plan, follow
 from retrysafe.stores.sql import migrations, rows
 from retrysafe.stores.sql.dialect import Dialect, Statement
-from retrysafe.stores.sql.names import DEFAULT, Names, names, number, split_options
-from retrysafe.stores.sql.plans import Plans, by_id
+from retrysafe.stores.sql.names import DEFAULT_PREFIX, TableNames, build_names, parse_number_option, split_options
+from retrysafe.stores.sql.plans import SqlPlans, sort_by_id
 from retrysafe.stores.sqlite import clock
 
 R = TypeVar("R")
@@ -42,19 +42,19 @@ CAPABILITIES = Capabilities(
 DIALECT = Dialect(package="retrysafe.stores.sqlite", now=":now", empty="x''", least="min", greatest="max")
 """For a user's connection: the time is sent along, because its transaction holds the write lock already."""
 
-OURS = replace(DIALECT, now=f"coalesce(:now, {clock.NAME}())")
+OWN_DIALECT = replace(DIALECT, now=f"coalesce(:now, {clock.FUNCTION_NAME}())")
 """For our own connections: a lone write takes the lock in its first step, so only the statement itself can ask late."""
 
 _OPTIONS = frozenset({"table", "timeout"})
 
 
-class Location(NamedTuple):
+class SqliteLocation(NamedTuple):
     path: str
-    names: Names
+    names: TableNames
     timeout: float
 
 
-def parse_url(url: str) -> Location:
+def parse_url(url: str) -> SqliteLocation:
     """`sqlite:///app.db` (relative), `sqlite:////var/lib/app.db` (absolute), `?table=` and `?timeout=` seconds."""
     plain, options = split_options(url, _OPTIONS)
     rest = plain.partition("://")[2]
@@ -68,21 +68,23 @@ def parse_url(url: str) -> Location:
         raise StoreURLError(
             f"{safe_url(url)!r}: a database in memory is lost with its connection; use memory:// or a file"
         )
-    return Location(path, names(options.get("table", DEFAULT)), number(options, "timeout", 30.0))
+    return SqliteLocation(
+        path, build_names(options.get("table", DEFAULT_PREFIX)), parse_number_option(options, "timeout", 30.0)
+    )
 
 
 class SqliteFile:
     """The file, its connections and its lock. Both colours stand on it."""
 
-    def __init__(self, path: str | Path, *, table: str = DEFAULT, timeout: float = 30.0) -> None:
+    def __init__(self, path: str | Path, *, table: str = DEFAULT_PREFIX, timeout: float = 30.0) -> None:
         self.path = str(path)
-        self.names = names(table)
-        self.plans = Plans(OURS, self.names)
+        self.names = build_names(table)
+        self.plans = SqlPlans(OWN_DIALECT, self.names)
         self._by_id = f"SELECT {', '.join(rows.COLUMNS)} FROM {self.names.keys} WHERE id = ?"
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._readers: deque[clock.Connection] = deque()
-        self._writer: clock.Connection | None = None
+        self._readers: deque[clock.ClockConnection] = deque()
+        self._writer: clock.ClockConnection | None = None
         self._ready = False
 
     @classmethod
@@ -94,24 +96,24 @@ class SqliteFile:
         """Run one operation; each of its statements is a transaction of its own."""
         self.prepare()
         if isinstance(op, Claim):
-            seen: Any = self.glance(op)
+            seen: Any = self.try_read_claim(op)
             if seen is not None:
                 return seen  # type: ignore[no-any-return]  # a claim's reply
-        return follow(self.plans.unread(op), self.send)
+        return follow(self.plans.plan_without_read(op), self.send)
 
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         """Run operations in one transaction: one commit for all, or none happened."""
         self.prepare()
-        return self._writing(lambda connection: self._each(connection, ops)) if ops else []
+        return self._in_write_transaction(lambda connection: self._execute_each(connection, ops)) if ops else []
 
-    def _each(self, connection: clock.Connection, ops: Sequence[Op[Any]]) -> list[Any]:
+    def _execute_each(self, connection: clock.ClockConnection, ops: Sequence[Op[Any]]) -> list[Any]:
         replies: list[Any] = [None] * len(ops)
         send = partial(_run, connection)
-        for place, op in by_id(ops):
-            replies[place] = follow(self.plans.unread(op), send)
+        for place, op in sort_by_id(ops):
+            replies[place] = follow(self.plans.plan_without_read(op), send)
         return replies
 
-    def glance(self, op: Claim) -> ClaimReply | None:
+    def try_read_claim(self, op: Claim) -> ClaimReply | None:
         """A claim that only has to be read: a replay or a refusal. None: it has to write, or nothing is open yet.
 
         So a replay neither waits for the writer nor for a batch that is on its way to the disk. Written out, without a
@@ -119,12 +121,12 @@ class SqliteFile:
         """
         if not self._ready:
             return None
-        row = self._beside(lambda connection: connection.execute(self._by_id, (op.id,)).fetchone())
+        row = self._on_reader(lambda connection: connection.execute(self._by_id, (op.id,)).fetchone())
         if row is None:
             return None
-        now = clock.host() if op.now is None else op.now
-        record = rows.read(row)
-        grant = grantable(record, op, now)
+        now = clock.read_host_clock() if op.now is None else op.now
+        record = rows.read_record(row)
+        grant = decide_grant(record, op, now)
         if grant is None or grant is Grant.OWN:
             return ClaimReply(grant is Grant.OWN, record, now)
         return None
@@ -133,20 +135,20 @@ class SqliteFile:
         return self.write(statement) if statement.writes else self.read(statement)
 
     def read(self, statement: Statement) -> list[Any]:
-        return self._beside(lambda connection: _run(connection, statement))
+        return self._on_reader(lambda connection: _run(connection, statement))
 
-    def _beside(self, look: Callable[[clock.Connection], R]) -> R:
+    def _on_reader(self, look: Callable[[clock.ClockConnection], R]) -> R:
         """On a connection of its own: readers and the writer do not wait for each other."""
         try:
-            connection = self._reader()
+            connection = self._take_reader()
             try:
                 return look(connection)
             finally:
                 self._readers.append(connection)
         except (sqlite3.Error, UnicodeError) as error:
-            raise translated(error, self.path) from error
+            raise translate_error(error, self.path) from error
 
-    def _reader(self) -> clock.Connection:
+    def _take_reader(self) -> clock.ClockConnection:
         try:
             return self._readers.pop()  # without asking first: another thread may take the last one in between
         except IndexError:
@@ -157,17 +159,17 @@ class SqliteFile:
         row is fetched, as `BEGIN IMMEDIATE` and `COMMIT` around it would have it, without two more calls."""
         with self._lock:
             try:
-                return _run(self._writing_connection(), statement)
+                return _run(self._open_writer(), statement)
             except (sqlite3.Error, UnicodeError) as error:
-                raise translated(error, self.path) from error
+                raise translate_error(error, self.path) from error
 
     def prepare(self) -> None:
         """Create the file and its tables at first use: an embedded store needs no separate step."""
-        if not self._ready and not self._up_to_date():
+        if not self._ready and not self._is_up_to_date():
             self.migrate()
         self._ready = True
 
-    def _up_to_date(self) -> bool:
+    def _is_up_to_date(self) -> bool:
         """Only a look: migrating takes the write lock, and somebody may hold it in a long transaction."""
         if not Path(self.path).exists():
             return False
@@ -176,12 +178,12 @@ class SqliteFile:
             found = self.read(Statement(version, {}, writes=False))
         except SchemaMissing:
             return False
-        return bool(found) and int(found[0][0]) >= migrations.latest(DIALECT, self.names)
+        return bool(found) and int(found[0][0]) >= migrations.latest_version(DIALECT, self.names)
 
     def migrate(self) -> list[str]:
         self._make_folder()
         plan: Plan[Statement, list[str]] = migrations.upgrade(DIALECT, self.names)
-        applied = self._writing(lambda connection: follow(plan, lambda sent: _run(connection, sent)))
+        applied = self._in_write_transaction(lambda connection: follow(plan, lambda sent: _run(connection, sent)))
         self._ready = True
         return applied
 
@@ -203,11 +205,11 @@ class SqliteFile:
             self._readers.pop().close()
         self._ready = False
 
-    def _writing(self, work: Callable[[clock.Connection], R]) -> R:
+    def _in_write_transaction(self, work: Callable[[clock.ClockConnection], R]) -> R:
         """Under the write lock of this process, then of the file; commit at the end, or nothing."""
         with self._lock:
             try:
-                connection = self._writing_connection()
+                connection = self._open_writer()
                 try:
                     connection.execute("BEGIN IMMEDIATE")
                     done = work(connection)
@@ -217,15 +219,15 @@ class SqliteFile:
                         connection.execute("ROLLBACK")
                     raise
             except (sqlite3.Error, UnicodeError) as error:
-                raise translated(error, self.path) from error
+                raise translate_error(error, self.path) from error
         return done
 
-    def _writing_connection(self) -> clock.Connection:
+    def _open_writer(self) -> clock.ClockConnection:
         if self._writer is None:
             self._writer = self.connect()
         return self._writer
 
-    def connect(self) -> clock.Connection:
+    def connect(self) -> clock.ClockConnection:
         """A connection of its own, set as all of ours are."""
         connection = sqlite3.connect(
             self.path,
@@ -233,7 +235,7 @@ class SqliteFile:
             isolation_level=None,
             check_same_thread=False,
             cached_statements=64,
-            factory=clock.Connection,
+            factory=clock.ClockConnection,
         )
         try:
             if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
@@ -245,7 +247,7 @@ class SqliteFile:
         return connection
 
 
-def _set_wal(connection: clock.Connection, timeout: float) -> None:
+def _set_wal(connection: clock.ClockConnection, timeout: float) -> None:
     """Switching to WAL wants the file to itself for a moment, and does not honour the busy timeout."""
     deadline = time.monotonic() + timeout
     while True:
@@ -258,20 +260,20 @@ def _set_wal(connection: clock.Connection, timeout: float) -> None:
             time.sleep(0.01)
 
 
-def _run(connection: clock.Connection, statement: Statement) -> list[Any]:
-    connection.moment.forget()
+def _run(connection: clock.ClockConnection, statement: Statement) -> list[Any]:
+    connection.moment.reset()
     return connection.execute(statement.sql, statement.values).fetchall()
 
 
-def translated(error: sqlite3.Error | UnicodeError, path: str) -> StoreError:
+def translate_error(error: sqlite3.Error | UnicodeError, path: str) -> StoreError:
     """sqlite3's errors as ours."""
     if isinstance(error, sqlite3.Error):
-        return meaning(error, path)
+        return translate_sqlite_error(error, path)
     # Half a surrogate pair: refused by the driver before anything was written.
     return StoreError(f"{path}: a value of this operation cannot be stored: {error}; nothing was done")
 
 
-def meaning(error: sqlite3.Error, path: str) -> StoreError:
+def translate_sqlite_error(error: sqlite3.Error, path: str) -> StoreError:
     """What an SQLite error means for the operation that met it."""
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):

@@ -16,7 +16,7 @@ class SqliteStore:
     """Blocks the calling thread for the commit, and only for that."""
 
     capabilities = CAPABILITIES
-    mixes = True
+    mixed_batches = True
     """Operations of several kinds go together as well as those of one."""
 
     def __init__(self, file: SqliteFile | str | Path) -> None:
@@ -29,9 +29,9 @@ class SqliteStore:
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         return self._file.execute_many(ops)
 
-    def glance(self, op: Claim) -> ClaimReply | None:
+    def try_read_claim(self, op: Claim) -> ClaimReply | None:
         """A replay or a refusal, read beside the writer; None when the claim has to write."""
-        return self._file.glance(op)
+        return self._file.try_read_claim(op)
 
     def migrate(self) -> list[str]:
         return self._file.migrate()

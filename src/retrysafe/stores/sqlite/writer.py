@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 R = TypeVar("R")
-Call = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], Any]]
+WriterCall = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], Any]]
 
 
 class Writer:
@@ -22,13 +22,13 @@ class Writer:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._calls: SimpleQueue[Call | None] = SimpleQueue()
+        self._calls: SimpleQueue[WriterCall | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def call(self, function: Callable[..., R], *args: Any) -> asyncio.Future[R]:
         """A caller that is cancelled leaves its call to be done all the same: it may be on the disk already."""
         if self._thread is None:
-            self._thread = threading.Thread(target=_work, args=(self._calls,), name=self._name, daemon=True)
+            self._thread = threading.Thread(target=_run_calls, args=(self._calls,), name=self._name, daemon=True)
             self._thread.start()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
@@ -42,7 +42,7 @@ class Writer:
             self._thread, self._calls = None, SimpleQueue()
 
 
-def _work(calls: SimpleQueue[Call | None]) -> None:
+def _run_calls(calls: SimpleQueue[WriterCall | None]) -> None:
     while (call := calls.get()) is not None:
         loop, future, function = call
         try:

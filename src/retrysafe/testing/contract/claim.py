@@ -11,7 +11,7 @@ from retrysafe.core.ops import Claim
 from retrysafe.core.outcomes import Busy, Execute, Mismatch, Replay, Uncertain
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.states import OnLapse, State
-from retrysafe.core.times import FOREVER, HOUR, SECOND, micros
+from retrysafe.core.times import FOREVER_MICROS, HOUR_MICROS, SECOND_MICROS, duration_to_micros
 from retrysafe.testing.builders import (
     DAY,
     advance,
@@ -33,7 +33,7 @@ def test_birth_writes_down_everything_the_claim_said(do: Do) -> None:
     op = claim("k", lease=30, retention=DAY, on_lapse="rerun", input=b"\x00in\xff", now=7)
     reply = do(op)
     assert reply.granted
-    assert reply.now == 7 * SECOND
+    assert reply.now == 7 * SECOND_MICROS
     assert reply.record == Record(
         id=op.id,
         namespace=op.namespace,
@@ -46,18 +46,18 @@ def test_birth_writes_down_everything_the_claim_said(do: Do) -> None:
         attempt=1,
         token=op.token,
         run=op.run,
-        lease_until=37 * SECOND,
+        lease_until=37 * SECOND_MICROS,
         on_lapse="rerun",
         point="",
         progress=b"",
         input=b"\x00in\xff",
         answer=None,
         note="",
-        created=7 * SECOND,
-        started=7 * SECOND,
+        created=7 * SECOND_MICROS,
+        started=7 * SECOND_MICROS,
         completed=0,
-        expires=FOREVER,
-        retention=micros(DAY),
+        expires=FOREVER_MICROS,
+        retention=duration_to_micros(DAY),
     )
     assert do.record("k") == reply.record
 
@@ -65,7 +65,7 @@ def test_birth_writes_down_everything_the_claim_said(do: Do) -> None:
 def test_a_key_nobody_claimed_has_no_record(do: Do) -> None:
     reply = do(lookup("k", now=3))
     assert reply.record is None
-    assert reply.now == 3 * SECOND
+    assert reply.now == 3 * SECOND_MICROS
 
 
 def test_looking_does_not_make_a_record(do: Do) -> None:
@@ -77,71 +77,71 @@ def test_looking_does_not_make_a_record(do: Do) -> None:
 # The table of DESIGN: every state, same and other fingerprint (I1, I2, I8, I9, I12) ---------------
 
 
-def nothing(do: Do) -> None:
+def arrange_nothing(do: Do) -> None:
     """No record."""
 
 
-def live(do: Do) -> None:
+def arrange_live(do: Do) -> None:
     do(claim("k", lease=30, on_lapse="rerun", now=0))
 
 
-def live_for_ever(do: Do) -> None:
+def arrange_live_for_ever(do: Do) -> None:
     do(claim("k", lease=float("inf"), on_lapse="rerun", now=0))
 
 
-def lapsed(on_lapse: OnLapse) -> Callable[[Do], None]:
+def arrange_lapsed(on_lapse: OnLapse) -> Callable[[Do], None]:
     def arrange(do: Do) -> None:
         do(claim("k", lease=5, on_lapse=on_lapse, now=0))
 
     return arrange
 
 
-def advanced_then_lapsed(do: Do) -> None:
+def arrange_advanced_then_lapsed(do: Do) -> None:
     """The claim said uncertain; the recovery point says resume, and that counts."""
     held = do(claim("k", lease=30, on_lapse="uncertain", now=0))
     assert do(advance(held, "charged", on_lapse="resume", lease=4, now=1))
 
 
-def advanced_into_the_unknown(do: Do) -> None:
+def arrange_advanced_into_the_unknown(do: Do) -> None:
     """The claim said rerun; from this point on nobody knows."""
     held = do(claim("k", lease=30, on_lapse="rerun", now=0))
     assert do(advance(held, "sending", on_lapse="uncertain", lease=4, now=1))
 
 
-def released(do: Do) -> None:
+def arrange_released(do: Do) -> None:
     assert do(release(do(claim("k", now=0)), now=1))
 
 
-def completed(do: Do) -> None:
+def arrange_completed(do: Do) -> None:
     assert do(complete(do(claim("k", now=0)), b"first", now=1))
 
 
-def suspected(do: Do) -> None:
+def arrange_suspected(do: Do) -> None:
     assert do(suspect(do(claim("k", now=0)), "lost the provider", now=1))
 
 
-def completed_and_expired(do: Do) -> None:
+def arrange_completed_and_expired(do: Do) -> None:
     assert do(complete(do(claim("k", retention=1, now=-2 * 3600)), b"old", now=-3600))
 
 
-def released_and_expired(do: Do) -> None:
+def arrange_released_and_expired(do: Do) -> None:
     assert do(release(do(claim("k", retention=1, now=-2 * 3600)), now=-3600))
 
 
 TABLE = [
-    (nothing, Execute, Execute),
-    (completed_and_expired, Execute, Execute),
-    (released_and_expired, Execute, Execute),
-    (live, Busy, Mismatch),
-    (live_for_ever, Busy, Mismatch),
-    (lapsed("resume"), Execute, Mismatch),
-    (lapsed("rerun"), Execute, Mismatch),
-    (lapsed("uncertain"), Uncertain, Mismatch),
-    (advanced_then_lapsed, Execute, Mismatch),
-    (advanced_into_the_unknown, Uncertain, Mismatch),
-    (released, Execute, Mismatch),
-    (completed, Replay, Mismatch),
-    (suspected, Uncertain, Mismatch),
+    (arrange_nothing, Execute, Execute),
+    (arrange_completed_and_expired, Execute, Execute),
+    (arrange_released_and_expired, Execute, Execute),
+    (arrange_live, Busy, Mismatch),
+    (arrange_live_for_ever, Busy, Mismatch),
+    (arrange_lapsed("resume"), Execute, Mismatch),
+    (arrange_lapsed("rerun"), Execute, Mismatch),
+    (arrange_lapsed("uncertain"), Uncertain, Mismatch),
+    (arrange_advanced_then_lapsed, Execute, Mismatch),
+    (arrange_advanced_into_the_unknown, Uncertain, Mismatch),
+    (arrange_released, Execute, Mismatch),
+    (arrange_completed, Replay, Mismatch),
+    (arrange_suspected, Uncertain, Mismatch),
 ]
 NAMES = [
     "nothing",
@@ -175,7 +175,7 @@ def assert_outcome(do: Do, op: Claim, expected: type) -> None:
         assert do(lookup(op, now=10)).record == before, "a refused claim writes nothing"
 
 
-@pytest.mark.parametrize("arrange", [nothing, completed_and_expired, released_and_expired])
+@pytest.mark.parametrize("arrange", [arrange_nothing, arrange_completed_and_expired, arrange_released_and_expired])
 def test_a_key_that_is_free_is_free_for_another_request(do: Do, arrange: Callable[[Do], None]) -> None:
     arrange(do)
     assert_outcome(do, claim("k", body=b"something else", now=10), Execute)
@@ -201,7 +201,7 @@ def test_every_part_of_the_fingerprint_counts(do: Do) -> None:
 def test_busy_says_how_long_at_most(do: Do) -> None:
     do(claim("k", lease=30, now=0))
     op = claim("k", now=12)
-    assert judge(op, do(op)) == Busy(18 * SECOND)
+    assert judge(op, do(op)) == Busy(18 * SECOND_MICROS)
 
 
 # Takeover -----------------------------------------------------------------------------------------
@@ -219,9 +219,9 @@ def test_takeover_is_the_next_attempt_of_the_same_life(do: Do, on_lapse: OnLapse
     assert record_of(second) == before._replace(
         attempt=2,
         token=op.token,
-        lease_until=95 * SECOND,
+        lease_until=95 * SECOND_MICROS,
         on_lapse="uncertain",
-        started=35 * SECOND,
+        started=35 * SECOND_MICROS,
         advances=0,
         ended=(record_of(first).token,),
     )
@@ -235,8 +235,8 @@ def test_takeover_of_a_released_key_needs_no_lapse(do: Do) -> None:
     assert do(release(first, "503 from upstream", now=1))
     second = record_of(do(claim("k", lease=30, now=2)))
     assert (second.attempt, second.run, second.input) == (2, record_of(first).run, b"in")
-    assert (second.created, second.started, second.completed) == (0, 2 * SECOND, 0)
-    assert (second.expires, second.note) == (FOREVER, "")
+    assert (second.created, second.started, second.completed) == (0, 2 * SECOND_MICROS, 0)
+    assert (second.expires, second.note) == (FOREVER_MICROS, "")
 
 
 def test_attempts_count_on(do: Do) -> None:
@@ -272,9 +272,9 @@ def test_rebirth_starts_a_new_life(do: Do, ending: str) -> None:
     assert record.run != record_of(first).run
     assert (record.fingerprint, record.input) == (op.fingerprint, b"new")
     assert (record.answer, record.point, record.progress, record.note) == (None, "", b"", "")
-    assert record.created == record.started == SECOND + HOUR
-    assert (record.completed, record.expires, record.retention) == (0, FOREVER, 77 * SECOND)
-    assert (record.on_lapse, record.lease_until) == ("resume", 3610 * SECOND)
+    assert record.created == record.started == SECOND_MICROS + HOUR_MICROS
+    assert (record.completed, record.expires, record.retention) == (0, FOREVER_MICROS, 77 * SECOND_MICROS)
+    assert (record.on_lapse, record.lease_until) == ("resume", 3610 * SECOND_MICROS)
     assert do.record("k") == record
 
 
@@ -368,14 +368,14 @@ def test_the_store_has_a_clock(do: Do) -> None:
     """Without `now` the store's own clock judges, and it runs in microseconds since 1970."""
     reply = do(claim("k", lease=60, now=None))
     assert reply.granted
-    assert 1_600_000_000 * SECOND < reply.now < 4_000_000_000 * SECOND
+    assert 1_600_000_000 * SECOND_MICROS < reply.now < 4_000_000_000 * SECOND_MICROS
     record = record_of(reply)
     assert record.created == record.started <= reply.now
-    assert record.lease_until == record.created + 60 * SECOND
+    assert record.lease_until == record.created + 60 * SECOND_MICROS
     second = do(claim("k", now=None))
     assert not second.granted
     assert second.now >= reply.now
     assert do(complete(reply, b"done", now=None))
     settled = do.record("k", now=None)
     assert settled.completed >= record.created
-    assert settled.expires == record.created + micros(DAY)
+    assert settled.expires == record.created + duration_to_micros(DAY)

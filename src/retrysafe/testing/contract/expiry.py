@@ -9,7 +9,7 @@ import pytest
 from retrysafe.core.judge import judge
 from retrysafe.core.outcomes import Busy, Execute, Replay
 from retrysafe.core.states import OnLapse, State
-from retrysafe.core.times import FOREVER, HOUR, SECOND
+from retrysafe.core.times import FOREVER_MICROS, HOUR_MICROS, SECOND_MICROS
 from retrysafe.testing.builders import (
     DAY,
     TICK,
@@ -27,7 +27,7 @@ from retrysafe.testing.builders import (
 )
 from retrysafe.testing.driver import Do
 
-CENTURIES = 200 * 365 * DAY
+CENTURIES_SECONDS = 200 * 365 * DAY
 AROUND = {"a tick before": (-TICK, False), "on it": (0.0, True), "a tick after": (TICK, True)}
 
 
@@ -84,14 +84,14 @@ def test_the_reaper_takes_from_the_tick_on(do: Do) -> None:
 def test_retention_counts_from_the_first_claim(do: Do) -> None:
     held = do(claim("k", retention=DAY, now=1000))
     assert do(complete(held, b"x", now=5000)) is True
-    assert do.record("k").expires == int(1000 + DAY) * SECOND
+    assert do.record("k").expires == int(1000 + DAY) * SECOND_MICROS
 
 
 def test_retention_counts_from_the_first_claim_over_attempts(do: Do) -> None:
     assert do(release(do(claim("k", retention=DAY, now=1000)), now=1001)) is True
     second = do(claim("k", retention=99 * DAY, now=2000))
     assert do(complete(second, b"x", now=3000)) is True
-    assert do.record("k").expires == int(1000 + DAY) * SECOND
+    assert do.record("k").expires == int(1000 + DAY) * SECOND_MICROS
 
 
 @pytest.mark.parametrize("ending", ["completed", "released", "resolved"])
@@ -105,27 +105,27 @@ def test_it_is_kept_at_least_an_hour_after_it_ended(do: Do, ending: str) -> None
         "resolved": resolve(held, b"x", now=5000),
     }[ending]
     assert do(end) is True
-    assert do.record("k").expires == 5000 * SECOND + HOUR
+    assert do.record("k").expires == 5000 * SECOND_MICROS + HOUR_MICROS
     assert do(reap(now=5000 + 3600 - TICK)) == 0
     assert do(reap(now=5000 + 3600)) == 1
 
 
 def test_for_ever_is_for_ever(do: Do) -> None:
     held = do(claim("k", retention=math.inf, now=0))
-    assert record_of(held).retention == FOREVER
+    assert record_of(held).retention == FOREVER_MICROS
     assert do(complete(held, b"x", now=1)) is True
-    assert do.record("k").expires == FOREVER
-    assert do(reap(now=CENTURIES)) == 0
-    op = claim("k", now=CENTURIES)
+    assert do.record("k").expires == FOREVER_MICROS
+    assert do(reap(now=CENTURIES_SECONDS)) == 0
+    op = claim("k", now=CENTURIES_SECONDS)
     assert isinstance(judge(op, do(op)), Replay)
 
 
 def test_sums_stop_at_for_ever(do: Do) -> None:
     held = do(claim("k", lease=math.inf, retention=math.inf, on_lapse="rerun", now=5000))
-    assert record_of(held).lease_until == FOREVER
+    assert record_of(held).lease_until == FOREVER_MICROS
     assert do(renew(held, lease=math.inf, now=6000)) is True
-    assert do.record("k").lease_until == FOREVER
-    assert do(claim("k", now=CENTURIES)).granted is False
+    assert do.record("k").lease_until == FOREVER_MICROS
+    assert do(claim("k", now=CENTURIES_SECONDS)).granted is False
 
 
 # What never expires (I13) -------------------------------------------------------------------------
@@ -133,11 +133,11 @@ def test_sums_stop_at_for_ever(do: Do) -> None:
 
 def assert_still_there_after_centuries(do: Do) -> None:
     before = do.record("k")
-    assert before.expires == FOREVER
-    for now in (DAY, CENTURIES):
+    assert before.expires == FOREVER_MICROS
+    for now in (DAY, CENTURIES_SECONDS):
         assert do(reap(now=now)) == 0
         assert do(stats(now=now)).expired == 0
-    assert do.record("k", now=CENTURIES) == before
+    assert do.record("k", now=CENTURIES_SECONDS) == before
 
 
 @pytest.mark.parametrize("on_lapse", ["resume", "rerun", "uncertain"])
@@ -156,7 +156,7 @@ def test_claimed_again_after_release_never_expires(do: Do) -> None:
 def test_uncertain_never_expires(do: Do) -> None:
     assert do(suspect(do(claim("k", retention=1, now=0)), now=0)) is True
     assert_still_there_after_centuries(do)
-    op = claim("k", body=b"another request", now=CENTURIES)
+    op = claim("k", body=b"another request", now=CENTURIES_SECONDS)
     assert do(op).granted is False
 
 
@@ -166,7 +166,7 @@ def test_released_at_a_recovery_point_never_expires(do: Do) -> None:
     assert do(advance(held, "charged", b"half", now=0)) is True
     assert do(release(held, now=0)) is True
     assert_still_there_after_centuries(do)
-    taken = do(claim("k", now=CENTURIES))
+    taken = do(claim("k", now=CENTURIES_SECONDS))
     assert taken.granted
     assert (record_of(taken).point, record_of(taken).attempt) == ("charged", 2)
 
@@ -183,7 +183,7 @@ def test_a_recovery_point_does_not_keep_an_answer_alive(do: Do) -> None:
     held = do(claim("k", retention=1, now=0))
     assert do(advance(held, "charged", b"half", now=0)) is True
     assert do(complete(held, b"x", now=0)) is True
-    assert do.record("k").expires == HOUR
+    assert do.record("k").expires == HOUR_MICROS
     assert do(reap(now=3600)) == 1
 
 
@@ -203,7 +203,7 @@ def test_reap_takes_no_more_than_it_was_told_and_counts_exactly(do: Do) -> None:
 
 
 def test_reap_on_an_empty_store(do: Do) -> None:
-    assert do(reap(now=CENTURIES)) == 0
+    assert do(reap(now=CENTURIES_SECONDS)) == 0
 
 
 def test_reaped_and_born_again_is_a_stranger_to_its_former_owner(do: Do) -> None:

@@ -10,9 +10,9 @@ import pytest
 from retrysafe.core.ops import Op
 from retrysafe.core.records import CLOSED, Record
 from retrysafe.core.states import State
-from retrysafe.core.times import FOREVER, SECOND
+from retrysafe.core.times import FOREVER_MICROS, SECOND_MICROS
 from retrysafe.testing.builders import (
-    Held,
+    KeyHolder,
     advance,
     claim,
     complete,
@@ -26,21 +26,21 @@ from retrysafe.testing.builders import (
 )
 from retrysafe.testing.driver import Do
 
-LATER = 100.0
+LATER_SECONDS = 100.0
 
-OPEN_WRITES: dict[str, Callable[[Held], Op[bool]]] = {
-    "renew": lambda held: renew(held, lease=999, now=LATER),
-    "advance": lambda held: advance(held, "zombie", b"zombie", on_lapse="rerun", lease=999, now=LATER),
-    "complete": lambda held: complete(held, b"zombie", now=LATER),
-    "release": lambda held: release(held, "zombie", now=LATER),
-    "suspect": lambda held: suspect(held, "zombie", now=LATER),
-    "sweep": lambda held: suspect(held, "zombie", lapsed_only=True, now=LATER),
+OPEN_WRITES: dict[str, Callable[[KeyHolder], Op[bool]]] = {
+    "renew": lambda held: renew(held, lease=999, now=LATER_SECONDS),
+    "advance": lambda held: advance(held, "zombie", b"zombie", on_lapse="rerun", lease=999, now=LATER_SECONDS),
+    "complete": lambda held: complete(held, b"zombie", now=LATER_SECONDS),
+    "release": lambda held: release(held, "zombie", now=LATER_SECONDS),
+    "suspect": lambda held: suspect(held, "zombie", now=LATER_SECONDS),
+    "sweep": lambda held: suspect(held, "zombie", lapsed_only=True, now=LATER_SECONDS),
 }
-WRITES: dict[str, Callable[[Held], Op[bool]]] = {
+WRITES: dict[str, Callable[[KeyHolder], Op[bool]]] = {
     **OPEN_WRITES,
-    "resolve": lambda held: resolve(held, b"zombie", "zombie", now=LATER),
-    "resolve-no": lambda held: resolve(held, None, "zombie", now=LATER),
-    "forget": lambda held: forget(held, now=LATER),
+    "resolve": lambda held: resolve(held, b"zombie", "zombie", now=LATER_SECONDS),
+    "resolve-no": lambda held: resolve(held, None, "zombie", now=LATER_SECONDS),
+    "forget": lambda held: forget(held, now=LATER_SECONDS),
 }
 
 every_open_write = pytest.mark.parametrize("write", OPEN_WRITES.values(), ids=OPEN_WRITES.keys())
@@ -73,7 +73,7 @@ STATES = [claimed, released, completed, uncertain]
 every_state = pytest.mark.parametrize("arrange", STATES, ids=lambda arrange: arrange.__name__)
 
 
-def strangers(record: Record) -> dict[str, Record]:
+def build_wrong_fences(record: Record) -> dict[str, Record]:
     """Fences that are nearly the right one."""
     return {
         "next attempt": record._replace(attempt=record.attempt + 1),
@@ -88,10 +88,10 @@ def strangers(record: Record) -> dict[str, Record]:
 
 def assert_refused(do: Do, op: Op[bool], before: Record, what: str = "") -> None:
     assert do(op) is False, what
-    assert do.record(before, now=LATER) == before, what
+    assert do.record(before, now=LATER_SECONDS) == before, what
 
 
-def assert_all_refused(do: Do, held: Held, before: Record, names: Iterable[str] = WRITES) -> None:
+def assert_all_refused(do: Do, held: KeyHolder, before: Record, names: Iterable[str] = WRITES) -> None:
     """A refused write changes nothing, so one record will do for all of them."""
     for name in names:
         assert_refused(do, WRITES[name](held), before, name)
@@ -101,9 +101,9 @@ def assert_all_refused(do: Do, held: Held, before: Record, names: Iterable[str] 
 def test_a_wrong_fence_changes_nothing(do: Do, arrange: Callable[[Do], Record]) -> None:
     before = arrange(do)
     for name, write in WRITES.items():
-        told = {stranger: do(write(fence)) for stranger, fence in strangers(before).items()}
+        told = {stranger: do(write(fence)) for stranger, fence in build_wrong_fences(before).items()}
         assert [stranger for stranger, done in told.items() if done is not False] == [], name
-        assert do.record(before, now=LATER) == before, name
+        assert do.record(before, now=LATER_SECONDS) == before, name
 
 
 def test_a_record_that_is_not_there_cannot_be_written(do: Do) -> None:
@@ -164,14 +164,14 @@ def test_released_is_closed_for_its_own_owner_too(do: Do) -> None:
 
 
 def test_a_claimed_record_is_neither_resolved_nor_forgotten(do: Do) -> None:
-    do(claim("k", lease=LATER + 1, on_lapse="uncertain", now=0))
+    do(claim("k", lease=LATER_SECONDS + 1, on_lapse="uncertain", now=0))
     before = do.record("k")
     assert_all_refused(do, before, before, ["resolve", "resolve-no", "forget"])
 
 
 def test_an_uncertain_record_is_not_forgotten(do: Do) -> None:
     before = uncertain(do)
-    assert_refused(do, forget(before, now=LATER), before)
+    assert_refused(do, forget(before, now=LATER_SECONDS), before)
 
 
 # Silent, but not replaced: still the owner ---------------------------------------------------------
@@ -179,7 +179,9 @@ def test_an_uncertain_record_is_not_forgotten(do: Do) -> None:
 
 @pytest.mark.parametrize("on_lapse", ["resume", "rerun", "uncertain"])
 @every_open_write
-def test_a_lapsed_owner_nobody_replaced_still_owns(do: Do, write: Callable[[Held], Op[bool]], on_lapse: Any) -> None:
+def test_a_lapsed_owner_nobody_replaced_still_owns(
+    do: Do, write: Callable[[KeyHolder], Op[bool]], on_lapse: Any
+) -> None:
     held = do(claim("k", lease=10, on_lapse=on_lapse, now=0))
     op = write(held)
     expected = not (getattr(op, "lapsed_only", False) and on_lapse != "uncertain")
@@ -189,13 +191,13 @@ def test_a_lapsed_owner_nobody_replaced_still_owns(do: Do, write: Callable[[Held
 def test_renew_moves_the_lease_and_nothing_else(do: Do) -> None:
     held = record_of(do(claim("k", lease=10, now=0)))
     assert do(renew(held, lease=20, now=5)) is True
-    assert do.record("k") == held._replace(lease_until=25 * SECOND)
+    assert do.record("k") == held._replace(lease_until=25 * SECOND_MICROS)
 
 
 def test_renew_may_hold_for_ever(do: Do) -> None:
     held = record_of(do(claim("k", lease=100, now=0)))
     assert do(renew(held, lease=float("inf"), now=5)) is True
-    assert do.record("k").lease_until == FOREVER
+    assert do.record("k").lease_until == FOREVER_MICROS
 
 
 def test_advance_writes_point_progress_and_what_a_lapse_means(do: Do) -> None:
@@ -203,7 +205,7 @@ def test_advance_writes_point_progress_and_what_a_lapse_means(do: Do) -> None:
     progress = bytes(range(256))
     assert do(advance(held, "charged", progress, on_lapse="resume", lease=20, now=5)) is True
     assert do.record("k") == held._replace(
-        point="charged", progress=progress, on_lapse="resume", lease_until=25 * SECOND, advances=1
+        point="charged", progress=progress, on_lapse="resume", lease_until=25 * SECOND_MICROS, advances=1
     )
     assert do(advance(held, "shipped", b"", on_lapse="rerun", lease=20, now=6, number=2)) is True
     after = do.record("k")

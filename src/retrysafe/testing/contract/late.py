@@ -8,9 +8,9 @@ import pytest
 
 from retrysafe.core.judge import judge
 from retrysafe.core.outcomes import Execute, Mismatch, Replay
-from retrysafe.core.records import CLOSED, ENDED_KEPT, Record
+from retrysafe.core.records import CLOSED, MAX_ENDED_TOKENS, Record
 from retrysafe.core.states import State
-from retrysafe.core.times import HOUR, SECOND
+from retrysafe.core.times import HOUR_MICROS, SECOND_MICROS
 from retrysafe.testing.builders import (
     advance,
     claim,
@@ -33,7 +33,7 @@ def test_a_late_advance_does_not_move_the_point_back(do: Do) -> None:
     assert do(email) is True
     assert do(advance(held, "charge", b"begun", on_lapse="uncertain", now=2, number=2)) is True
     before = do.record("k")
-    assert do(replace(email, now=3 * SECOND)) is False
+    assert do(replace(email, now=3 * SECOND_MICROS)) is False
     assert do.record("k") == before
     assert (before.point, before.on_lapse, before.advances) == ("charge", "uncertain", 2)
 
@@ -43,7 +43,7 @@ def test_an_advance_that_is_sent_again_is_recognised(do: Do) -> None:
     op = advance(held, "charged", b"half", lease=20, now=1)
     assert do(op) is True
     before = do.record("k")
-    assert do(replace(op, now=9 * SECOND)) is True
+    assert do(replace(op, now=9 * SECOND_MICROS)) is True
     assert do.record("k") == before, "the second arrival changes nothing, not even the lease"
 
 
@@ -79,7 +79,7 @@ def test_a_finished_advance_is_still_recognised_after_the_end(do: Do) -> None:
 # Claims -----------------------------------------------------------------------------------------
 
 
-def ended_by(do: Do, how: str) -> tuple[Record, int]:
+def end_attempt(do: Do, how: str) -> tuple[Record, int]:
     """A key whose first attempt is over, and a moment at which another could begin."""
     first = record_of(do(claim("k", lease=10, retention=1, on_lapse="rerun", now=0, token=b"first")))
     if how == "released":
@@ -87,7 +87,7 @@ def ended_by(do: Do, how: str) -> tuple[Record, int]:
         return do.record("k"), 6
     if how == "completed and expired":
         assert do(complete(first, now=5)) is True
-        return do.record("k"), 5 + HOUR // SECOND
+        return do.record("k"), 5 + HOUR_MICROS // SECOND_MICROS
     if how == "uncertain":
         assert do(suspect(first, now=5)) is True
         return do.record("k"), 6
@@ -99,7 +99,7 @@ def ended_by(do: Do, how: str) -> tuple[Record, int]:
         return do.record("k"), 40
     assert how == "taken over, completed and expired"
     assert do(complete(second, now=21)) is True
-    return do.record("k"), 21 + HOUR // SECOND
+    return do.record("k"), 21 + HOUR_MICROS // SECOND_MICROS
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def ended_by(do: Do, how: str) -> tuple[Record, int]:
 def test_a_token_is_granted_once(do: Do, how: str) -> None:
     """A copy of the first claim lands when its attempt is over: granted, it would belong to nobody, and the key would
     lapse to uncertain although nothing ran."""
-    before, now = ended_by(do, how)
+    before, now = end_attempt(do, how)
     late = claim("k", lease=10, retention=1, on_lapse="rerun", now=now, token=b"first")
     reply = do(late)
     assert (reply.granted, reply.record) == (False, before)
@@ -127,10 +127,10 @@ def test_a_token_is_granted_once(do: Do, how: str) -> None:
 
 def test_the_last_eight_ended_tokens_are_kept(do: Do) -> None:
     """What lies beyond is a stranger: docs/explanation/guarantees.md says so."""
-    tokens = [b"token %d" % n for n in range(ENDED_KEPT + 2)]
+    tokens = [b"token %d" % n for n in range(MAX_ENDED_TOKENS + 2)]
     for n, token in enumerate(tokens):
         held = record_of(do(claim("k", on_lapse="rerun", now=n, token=token)))
-        assert held.ended == tuple(reversed(tokens[max(n - ENDED_KEPT, 0) : n]))
+        assert held.ended == tuple(reversed(tokens[max(n - MAX_ENDED_TOKENS, 0) : n]))
         assert do(release(held, now=n)) is True
     now = len(tokens)
     for token in tokens[1:]:
@@ -141,7 +141,7 @@ def test_the_last_eight_ended_tokens_are_kept(do: Do) -> None:
 def test_a_new_life_remembers_the_tokens_of_the_old_one(do: Do) -> None:
     first = record_of(do(claim("k", retention=1, now=0, token=b"first")))
     assert do(complete(first, now=1)) is True
-    again = record_of(do(claim("k", retention=1, now=1 + HOUR // SECOND, token=b"second")))
+    again = record_of(do(claim("k", retention=1, now=1 + HOUR_MICROS // SECOND_MICROS, token=b"second")))
     assert (again.attempt, again.ended, again.run != first.run) == (1, (b"first",), True)
 
 
@@ -151,9 +151,9 @@ def test_a_new_life_remembers_the_tokens_of_the_old_one(do: Do) -> None:
 def test_a_renewal_never_shortens_the_lease(do: Do) -> None:
     held = do(claim("k", lease=60, now=0))
     assert do(renew(held, lease=10, now=1)) is True
-    assert do.record("k").lease_until == 60 * SECOND
+    assert do.record("k").lease_until == 60 * SECOND_MICROS
     assert do(renew(held, lease=60, now=1)) is True
-    assert do.record("k").lease_until == 61 * SECOND
+    assert do.record("k").lease_until == 61 * SECOND_MICROS
 
 
 # Forms of one request ---------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_a_record_is_recognised_by_any_form_of_its_fingerprint(do: Do) -> None:
     assert isinstance(judge(again, taken), Execute)
     assert record_of(taken).fingerprint == oldest.fingerprint, "what is stored stays as it was written"
     assert do(complete(taken, now=21)) is True
-    replayed = replace(again, token=b"third", now=22 * SECOND)
+    replayed = replace(again, token=b"third", now=22 * SECOND_MICROS)
     assert isinstance(judge(replayed, do(replayed)), Replay)
     other = replace(claim("k", body=b"another request", now=22), alternatives=forms[:1])
     assert isinstance(judge(other, do(other)), Mismatch)

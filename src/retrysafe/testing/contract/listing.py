@@ -9,7 +9,7 @@ import pytest
 
 from retrysafe.core.ops import Stats, StatsReply
 from retrysafe.core.states import State
-from retrysafe.core.times import SECOND
+from retrysafe.core.times import SECOND_MICROS
 from retrysafe.errors import UsageError
 from retrysafe.testing.builders import advance, claim, complete, listing, reap, release, stats, suspect, withdraw
 from retrysafe.testing.driver import Do
@@ -164,22 +164,22 @@ def test_an_empty_store_lists_nothing(do: Do) -> None:
 def test_stats_count_by_state(do: Do) -> None:
     populate(do)
     assert do(stats(now=50)) == StatsReply(
-        claimed=3, released=3, completed=3, uncertain=3, lapsed=2, expired=0, now=50 * SECOND
+        claimed=3, released=3, completed=3, uncertain=3, lapsed=2, expired=0, now=50 * SECOND_MICROS
     )
     assert do(stats(now=86_400)) == StatsReply(
-        claimed=3, released=3, completed=3, uncertain=3, lapsed=3, expired=6, now=86_400 * SECOND
+        claimed=3, released=3, completed=3, uncertain=3, lapsed=3, expired=6, now=86_400 * SECOND_MICROS
     )
 
 
 def test_stats_of_one_application(do: Do) -> None:
     populate(do)
     assert do(stats(namespace="n2", now=50)) == StatsReply(
-        claimed=1, released=1, completed=1, uncertain=1, lapsed=0, expired=0, now=50 * SECOND
+        claimed=1, released=1, completed=1, uncertain=1, lapsed=0, expired=0, now=50 * SECOND_MICROS
     )
     assert do(stats(namespace="n1", now=86_400)) == StatsReply(
-        claimed=2, released=2, completed=2, uncertain=2, lapsed=2, expired=4, now=86_400 * SECOND
+        claimed=2, released=2, completed=2, uncertain=2, lapsed=2, expired=4, now=86_400 * SECOND_MICROS
     )
-    assert do(stats(namespace="n3", now=50)) == StatsReply(0, 0, 0, 0, 0, 0, 50 * SECOND)
+    assert do(stats(namespace="n3", now=50)) == StatsReply(0, 0, 0, 0, 0, 0, 50 * SECOND_MICROS)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 100])
@@ -221,4 +221,4 @@ def test_stats_count_the_expired_to_the_microsecond(do: Do, ending: str, born: i
 
 
 def test_stats_of_an_empty_store(do: Do) -> None:
-    assert do(stats(now=5)) == StatsReply(0, 0, 0, 0, 0, 0, 5 * SECOND)
+    assert do(stats(now=5)) == StatsReply(0, 0, 0, 0, 0, 0, 5 * SECOND_MICROS)

@@ -40,7 +40,7 @@ def test_grants_and_refusals_side_by_side(do: Do) -> None:
     assert [reply.granted for reply in replies] == [number % 2 == 1 for number in range(20)]
 
 
-def batch(do: Do) -> list[Op[Any]]:
+def build_batch(do: Do) -> list[Op[Any]]:
     """One operation of every kind, each on a key of its own, half of them to be refused."""
     held = {name: do(claim(name, token=name.encode().ljust(16), run=b"r" * 16, now=0)) for name in KEYS}
     for name in ("resolve", "late-resolve", "resolve-no"):
@@ -94,15 +94,15 @@ KEYS = (
 def test_a_batch_gives_the_replies_of_its_operations(do: Do) -> None:
     """Every kind of operation in one batch, against the reference store taking them one by one."""
     reference = Do.sync(MemoryStore())
-    expected = [reference(op) for op in batch(reference)]
-    assert do.many(batch(do)) == expected
+    expected = [reference(op) for op in build_batch(reference)]
+    assert do.many(build_batch(do)) == expected
     for key in (*KEYS, "fresh"):
         assert do.record(key) == reference.record(key), key
 
 
 def test_a_batch_sent_again_is_recognised(do: Do) -> None:
     """I11: after an unclear failure the whole batch goes out once more, and the replies are what they were."""
-    ops = batch(do)
+    ops = build_batch(do)
     first = do.many(ops)
     before = {key: do.record(key) for key in (*KEYS, "fresh")}
     again = do.many(ops)

@@ -26,7 +26,7 @@ from retrysafe.core.jobs import (
     TakeJobs,
 )
 from retrysafe.core.ops import Op
-from retrysafe.core.times import SECOND
+from retrysafe.core.times import SECOND_MICROS
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing.builders import claim
 from retrysafe.testing.driver import Do
@@ -39,31 +39,31 @@ def job(number: int, order: str = "", payload: bytes = b"{}", topic: str = "topi
 
 
 def stage(*jobs: Job, namespace: str = "", now: int = 0) -> Stage:
-    return Stage(jobs, now * SECOND, namespace)
+    return Stage(jobs, now * SECOND_MICROS, namespace)
 
 
 def take(token: bytes = ONE, limit: int = 100, lease: int = 60, now: int = 0, **which: Any) -> TakeJobs:
-    return TakeJobs(limit, token, lease * SECOND, now * SECOND, **which)
+    return TakeJobs(limit, token, lease * SECOND_MICROS, now * SECOND_MICROS, **which)
 
 
 def finish(*numbers: int, token: bytes = ONE, now: int = 0) -> FinishJobs:
-    return FinishJobs(tuple(job(number).id for number in numbers), token, now * SECOND)
+    return FinishJobs(tuple(job(number).id for number in numbers), token, now * SECOND_MICROS)
 
 
 def fail(number: int, *, token: bytes = ONE, delay: int = 5, dead: bool = False, now: int = 0) -> FailJob:
-    return FailJob(job(number).id, token, "why", delay * SECOND, dead, now * SECOND)
+    return FailJob(job(number).id, token, "why", delay * SECOND_MICROS, dead, now * SECOND_MICROS)
 
 
 def give_back(number: int, *, token: bytes = ONE, delay: int = 0, now: int = 0) -> ReturnJob:
-    return ReturnJob(job(number).id, token, "", delay * SECOND, now * SECOND)
+    return ReturnJob(job(number).id, token, "", delay * SECOND_MICROS, now * SECOND_MICROS)
 
 
-def numbers(taken: tuple[StagedJob, ...]) -> list[int]:
+def job_numbers(taken: tuple[StagedJob, ...]) -> list[int]:
     return [int(each.job.id, 16) for each in taken]
 
 
-def left(do: Do) -> list[int]:
-    return numbers(do(ListJobs(limit=1000)))
+def list_remaining(do: Do) -> list[int]:
+    return job_numbers(do(ListJobs(limit=1000)))
 
 
 def test_the_same_job_again_is_the_same_job(do: Do) -> None:
@@ -77,14 +77,14 @@ def test_a_job_comes_out_as_it_went_in(do: Do) -> None:
     do(stage(given, now=7))
     (taken,) = do(take(now=9))
     assert taken.job == given
-    assert (taken.created, taken.attempts, taken.due, taken.dead) == (7 * SECOND, 1, 69 * SECOND, False)
+    assert (taken.created, taken.attempts, taken.due, taken.dead) == (7 * SECOND_MICROS, 1, 69 * SECOND_MICROS, False)
 
 
 def test_what_is_taken_is_nobody_elses_until_the_lease_is_over(do: Do) -> None:
     do(stage(job(1), job(2), job(3)))
-    assert numbers(do(take(ONE, limit=2))) == [1, 2]
-    assert numbers(do(take(TWO, now=59))) == [3]
-    assert numbers(do(take(TWO, now=60, left=True))) == [1, 2]
+    assert job_numbers(do(take(ONE, limit=2))) == [1, 2]
+    assert job_numbers(do(take(TWO, now=59))) == [3]
+    assert job_numbers(do(take(TWO, now=60, left=True))) == [1, 2]
     assert [each.attempts for each in do(ListJobs())] == [2, 2, 1]
 
 
@@ -93,7 +93,7 @@ def test_exactly_what_was_published_goes(do: Do) -> None:
     do(stage(*(job(number) for number in range(1, 6))))
     do(take())
     assert do(finish(1, 3, 5)) == 3
-    assert left(do) == [2, 4]
+    assert list_remaining(do) == [2, 4]
 
 
 def test_only_whoever_holds_a_job_may_delete_or_fail_it(do: Do) -> None:
@@ -104,7 +104,7 @@ def test_only_whoever_holds_a_job_may_delete_or_fail_it(do: Do) -> None:
     assert do(finish(1, token=ONE, now=61)) == 0
     assert do(fail(1, token=ONE, now=61)) is False
     assert do(finish(1, token=TWO, now=61)) == 1
-    assert left(do) == []
+    assert list_remaining(do) == []
 
 
 def test_a_job_that_failed_comes_back_after_its_delay(do: Do) -> None:
@@ -120,10 +120,10 @@ def test_a_dead_job_waits_for_a_person(do: Do) -> None:
     do(stage(job(1), job(2)))
     do(take())
     assert do(fail(1, dead=True)) is True
-    assert numbers(do(ListJobs(dead=True))) == [1]
-    assert numbers(do(take(TWO, now=1000, left=True))) == [2]
+    assert job_numbers(do(ListJobs(dead=True))) == [1]
+    assert job_numbers(do(take(TWO, now=1000, left=True))) == [2]
     assert do(ReviveJob(job(2).id)) is False
-    assert do(ReviveJob(job(1).id, 1000 * SECOND)) is True
+    assert do(ReviveJob(job(1).id, 1000 * SECOND_MICROS)) is True
     (revived,) = do(take(TWO, now=1000))
     assert (revived.attempts, revived.error) == (1, "")
 
@@ -132,11 +132,11 @@ def test_what_its_taker_left_behind_is_told_apart(do: Do) -> None:
     """One of them may have ended its process: they are taken apart from those that nobody has tried."""
     do(stage(job(1), job(2), job(3)))
     do(take(limit=2))
-    assert numbers(do(take(TWO, now=60))) == [3]
-    assert numbers(do(take(TWO, now=60, left=True, limit=1))) == [1]
+    assert job_numbers(do(take(TWO, now=60))) == [3]
+    assert job_numbers(do(take(TWO, now=60, left=True, limit=1))) == [1]
     do(fail(1, token=TWO, delay=0, now=60))
-    assert numbers(do(take(now=60))) == [1], "its taker said what became of it"
-    assert numbers(do(take(now=60, left=True))) == [2]
+    assert job_numbers(do(take(now=60))) == [1], "its taker said what became of it"
+    assert job_numbers(do(take(now=60, left=True))) == [2]
 
 
 def test_what_is_given_back_does_not_count(do: Do) -> None:
@@ -152,46 +152,46 @@ def test_what_is_given_back_does_not_count(do: Do) -> None:
 
 def test_each_topic_has_a_lane(do: Do) -> None:
     do(stage(job(1, topic="a"), job(2, topic="b"), job(3, topic="c"), job(4, topic="a")))
-    assert numbers(do(take(topics=("b",), others=False))) == [2]
+    assert job_numbers(do(take(topics=("b",), others=False))) == [2]
     assert do(take(topics=("x",), others=False)) == ()
     assert do(take(topics=(), others=False)) == ()
-    assert numbers(do(take(topics=("a", "x"), others=True))) == [3]
-    assert numbers(do(take(topics=("x", "a"), others=False))) == [1, 4]
+    assert job_numbers(do(take(topics=("a", "x"), others=True))) == [3]
+    assert job_numbers(do(take(topics=("x", "a"), others=False))) == [1, 4]
 
 
 def test_jobs_of_one_order_go_in_turn_and_to_one_taker(do: Do) -> None:
     do(stage(job(1, "a"), job(2, "a"), job(3, "b"), job(4), job(5, "b"), job(6, "a")))
-    assert numbers(do(take(limit=4))) == [1, 2, 3, 4]
+    assert job_numbers(do(take(limit=4))) == [1, 2, 3, 4]
     assert do(take(TWO)) == (), "those behind wait until all before them are gone"
     do(finish(3))
-    assert numbers(do(take(TWO))) == [5]
+    assert job_numbers(do(take(TWO))) == [5]
     do(finish(1))
     assert do(take(TWO)) == ()
     do(fail(2, delay=30))
     assert do(take(TWO, now=29)) == ()
-    assert numbers(do(take(TWO, now=30))) == [2, 6]
+    assert job_numbers(do(take(TWO, now=30))) == [2, 6]
 
 
 def test_an_order_is_kept_over_topics_and_over_what_was_left_behind(do: Do) -> None:
     do(stage(job(1, "a", topic="x"), job(2, "a", topic="y"), job(3, "a", topic="x")))
     assert do(take(topics=("y",), others=False)) == ()
-    assert numbers(do(take(topics=("x",), others=False))) == [1]
+    assert job_numbers(do(take(topics=("x",), others=False))) == [1]
     assert do(take(TWO, now=60)) == (), "the first was left behind, and has to go first"
-    assert numbers(do(take(TWO, now=60, left=True))) == [1]
+    assert job_numbers(do(take(TWO, now=60, left=True))) == [1]
     do(finish(1, token=TWO, now=60))
-    assert numbers(do(take(now=60))) == [2, 3]
+    assert job_numbers(do(take(now=60))) == [2, 3]
 
 
 def test_namespaces_are_walls(do: Do) -> None:
     do(stage(job(1, "o"), job(2, "o"), namespace="shop-a"))
     do(stage(job(3, "o"), job(4), namespace="shop-b"))
-    assert numbers(do(ListJobs(namespace="shop-a"))) == [1, 2]
-    assert left(do) == [1, 2, 3, 4]
+    assert job_numbers(do(ListJobs(namespace="shop-a"))) == [1, 2]
+    assert list_remaining(do) == [1, 2, 3, 4]
     assert do(take(namespace="shop")) == ()
     assert do(take(namespace="")) == ()
     (first,) = do(take(namespace="shop-a", limit=1))
     assert (first.job, first.namespace) == (job(1, "o"), "shop-a")
-    assert numbers(do(take(TWO, namespace="shop-b"))) == [3, 4], "an order key is its application's own"
+    assert job_numbers(do(take(TWO, namespace="shop-b"))) == [3, 4], "an order key is its application's own"
     do(fail(1, dead=True))
     assert do(ReviveJob(job(1).id, 0, "shop-b")) is False
     assert do(ReviveJob(job(1).id, 0)) is False
@@ -201,15 +201,15 @@ def test_namespaces_are_walls(do: Do) -> None:
 def test_a_job_of_no_namespace_is_taken_by_who_is_alone_or_assigned_by_a_person(do: Do) -> None:
     do(stage(job(1, "o"), job(2, "o")))
     do(stage(job(3, "o"), namespace="shop"))
-    assert numbers(do(take(namespace="shop"))) == [3], "whose those are nobody knows, so they hold up nobody"
+    assert job_numbers(do(take(namespace="shop"))) == [3], "whose those are nobody knows, so they hold up nobody"
     do(give_back(3))
-    assert numbers(do(take(namespace="shop", unnamed=True, limit=2))) == [1, 2]
+    assert job_numbers(do(take(namespace="shop", unnamed=True, limit=2))) == [1, 2]
     assert do(take(TWO, namespace="shop", unnamed=True)) == (), "where they are ours they go first"
     do(give_back(1))
     do(give_back(2))
     assert do(AssignJobs("shop")) == 2
     assert do(AssignJobs("other")) == 0
-    assert numbers(do(take(namespace="shop"))) == [1, 2, 3]
+    assert job_numbers(do(take(namespace="shop"))) == [1, 2, 3]
 
 
 def test_whose_records_and_jobs_there_are(do: Do) -> None:
@@ -227,7 +227,7 @@ def test_a_dead_job_does_not_hold_up_those_behind_it(do: Do) -> None:
     do(take())
     do(fail(1, dead=True))
     do(give_back(2))
-    assert numbers(do(take())) == [2]
+    assert job_numbers(do(take())) == [2]
 
 
 def test_nothing_to_finish_is_nothing(do: Do) -> None:
@@ -239,7 +239,7 @@ def test_listing_in_pages(do: Do) -> None:
     do(stage(*(job(number) for number in range(1, 8))))
     first = do(ListJobs(limit=3))
     rest = do(ListJobs(after=first[-1].sequence, limit=100))
-    assert numbers(first) + numbers(rest) == [1, 2, 3, 4, 5, 6, 7]
+    assert job_numbers(first) + job_numbers(rest) == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_any_sequence_is_what_the_reference_store_makes_of_it(do: Do) -> None:
@@ -248,11 +248,11 @@ def test_any_sequence_is_what_the_reference_store_makes_of_it(do: Do) -> None:
     now = 0
     for step in range(400):
         now += choose.choice([0, 1, 5])
-        op = anything(choose, now)
-        assert described(do(op)) == described(reference(op)), f"step {step}: {op}"
+        op = choose_random_op(choose, now)
+        assert normalize_reply(do(op)) == normalize_reply(reference(op)), f"step {step}: {op}"
 
 
-def anything(choose: random.Random, now: int) -> Op[object]:
+def choose_random_op(choose: random.Random, now: int) -> Op[object]:
     token = choose.choice([ONE, TWO])
     number = choose.randrange(6)
     whose = choose.choice(["", "n1", "n2"])
@@ -273,7 +273,7 @@ def anything(choose: random.Random, now: int) -> Op[object]:
         finish(number, choose.randrange(6), token=token, now=now),
         fail(number, token=token, delay=3, dead=choose.random() < 0.3, now=now),
         give_back(number, token=token, delay=choose.choice([0, 2]), now=now),
-        ReviveJob(job(number).id, now * SECOND, whose),
+        ReviveJob(job(number).id, now * SECOND_MICROS, whose),
         ListJobs(dead=choose.random() < 0.5, namespace=choose.choice([None, whose])),
         Namespaces(every=choose.random() < 0.5),
     ]
@@ -282,7 +282,7 @@ def anything(choose: random.Random, now: int) -> Op[object]:
     return choose.choice(made)
 
 
-def described(reply: object) -> object:
+def normalize_reply(reply: object) -> object:
     """Sequence numbers are the store's own; their order is not."""
     if not isinstance(reply, tuple) or isinstance(reply, NamespacesReply):
         return reply

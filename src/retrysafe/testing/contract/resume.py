@@ -11,22 +11,22 @@ from retrysafe.core.judge import judge
 from retrysafe.core.outcomes import Busy, Execute, Mismatch, Replay
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
-from retrysafe.core.times import FOREVER, HOUR, SECOND
+from retrysafe.core.times import FOREVER_MICROS, HOUR_MICROS, SECOND_MICROS
 from retrysafe.testing.builders import advance, claim, complete, fingerprint, lookup, reap, record_of, release
 from retrysafe.testing.driver import Do
 
-EXPIRED = 10 + HOUR // SECOND
+EXPIRED_SECONDS = 10 + HOUR_MICROS // SECOND_MICROS
 """Seconds after which a record that was settled at 5 and retained for 1 second is over."""
 
 
-def begun(do: Do, key: str = "k") -> Record:
+def claim_resumable(do: Do, key: str = "k") -> Record:
     held = do(claim(key, lease=10, retention=1, on_lapse="resume", run=b"the first run...", input=b"in", now=0))
     assert held.granted
     return record_of(held)
 
 
 def test_it_takes_over_the_run_it_names(do: Do) -> None:
-    first = begun(do)
+    first = claim_resumable(do)
     assert do(advance(first, "charged", b"half", lease=10, now=1)) is True
     op = claim("k", on_lapse="resume", resumes=first.run, now=20)
     reply = do(op)
@@ -38,7 +38,7 @@ def test_it_takes_over_the_run_it_names(do: Do) -> None:
 
 
 def test_a_released_run_is_gone_on_with(do: Do) -> None:
-    first = begun(do)
+    first = claim_resumable(do)
     assert do(release(first, now=5)) is True
     op = claim("k", resumes=first.run, now=6)
     assert isinstance(judge(op, do(op)), Execute)
@@ -55,33 +55,33 @@ def test_nothing_is_born(do: Do) -> None:
 
 @pytest.mark.parametrize("how", ["completed", "released"])
 def test_an_expired_run_is_not_born_again(do: Do, how: str) -> None:
-    first = begun(do)
+    first = claim_resumable(do)
     assert do(complete(first, now=5) if how == "completed" else release(first, now=5)) is True
     before = do.record("k")
-    op = claim("k", resumes=first.run, now=EXPIRED)
+    op = claim("k", resumes=first.run, now=EXPIRED_SECONDS)
     reply = do(op)
     assert (reply.granted, reply.record) == (False, before)
     assert isinstance(judge(op, reply), Replay if how == "completed" else Busy)
     assert do.record("k") == before
-    assert do(reap(now=EXPIRED)) == 1
-    assert do(replace(op, now=EXPIRED * SECOND)).granted is False
+    assert do(reap(now=EXPIRED_SECONDS)) == 1
+    assert do(replace(op, now=EXPIRED_SECONDS * SECOND_MICROS)).granted is False
     assert do(lookup("k")).record is None
 
 
 @pytest.mark.parametrize("how", ["running", "lapsed", "released", "completed"])
 def test_another_run_is_left_alone(do: Do, how: str) -> None:
     """The record was cleared away and born again between the look and the claim."""
-    first = begun(do)
+    first = claim_resumable(do)
     assert do(complete(first, now=5)) is True
-    second = record_of(do(claim("k", lease=10, retention=1, on_lapse="resume", now=EXPIRED)))
+    second = record_of(do(claim("k", lease=10, retention=1, on_lapse="resume", now=EXPIRED_SECONDS)))
     assert second.run != first.run
-    later = EXPIRED + 1
+    later = EXPIRED_SECONDS + 1
     if how == "released":
         assert do(release(second, now=later)) is True
     elif how == "completed":
         assert do(complete(second, now=later)) is True
     elif how == "lapsed":
-        later = EXPIRED + 11
+        later = EXPIRED_SECONDS + 11
     before = do.record("k")
     op = claim("k", resumes=first.run, now=later)
     reply = do(op)
@@ -91,16 +91,16 @@ def test_another_run_is_left_alone(do: Do, how: str) -> None:
 
 
 def test_a_run_that_somebody_has_is_waited_for(do: Do) -> None:
-    first = begun(do)
+    first = claim_resumable(do)
     op = claim("k", resumes=first.run, now=5)
     reply = do(op)
     assert reply.granted is False
-    assert judge(op, reply) == Busy(5 * SECOND)
+    assert judge(op, reply) == Busy(5 * SECOND_MICROS)
     assert do.record("k") == first
 
 
 def test_it_is_still_compared_with_its_request(do: Do) -> None:
-    first = begun(do)
+    first = claim_resumable(do)
     assert do(release(first, now=5)) is True
     other = claim("k", body=b"another", resumes=first.run, now=6)
     assert do(other).granted is False
@@ -110,7 +110,7 @@ def test_it_is_still_compared_with_its_request(do: Do) -> None:
 
 def test_many_together(do: Do) -> None:
     """In one batch with births: what resumes is not born with them."""
-    first = begun(do)
+    first = claim_resumable(do)
     assert do(release(first, now=5)) is True
     replies = do.many(
         [
@@ -123,5 +123,5 @@ def test_many_together(do: Do) -> None:
     assert [reply.granted for reply in replies] == [True, True, False, True]
     assert do(lookup("absent")).record is None
     assert record_of(replies[1]).attempt == 2
-    assert record_of(replies[1]).expires == FOREVER
+    assert record_of(replies[1]).expires == FOREVER_MICROS
     assert do.record("k").state is State.CLAIMED

@@ -12,10 +12,10 @@ from retrysafe.core.ops import Op
 from retrysafe.core.outcomes import Execute, Replay
 from retrysafe.core.records import Answer, Gone
 from retrysafe.core.states import OnLapse, State
-from retrysafe.core.times import FOREVER, SECOND
+from retrysafe.core.times import FOREVER_MICROS, SECOND_MICROS
 from retrysafe.testing.builders import (
     TICK,
-    Held,
+    KeyHolder,
     advance,
     answer,
     claim,
@@ -42,8 +42,8 @@ def test_complete_settles(do: Do) -> None:
     assert do.record("k") == held._replace(
         state=State.COMPLETED,
         answer=answer(b"ok", status=201),
-        lease_until=4 * SECOND,
-        completed=4 * SECOND,
+        lease_until=4 * SECOND_MICROS,
+        completed=4 * SECOND_MICROS,
         expires=held.retention,
     )
 
@@ -73,7 +73,7 @@ def test_an_answer_is_written_once(do: Do) -> None:
 # Sent again ---------------------------------------------------------------------------------------
 
 
-def ends(held: Held) -> dict[str, tuple[Op[bool], bool]]:
+def build_endings(held: KeyHolder) -> dict[str, tuple[Op[bool], bool]]:
     """Every way to end, and whether it starts from uncertain."""
     return {
         "complete": (complete(held, b"done", now=5), False),
@@ -92,13 +92,13 @@ NAMES = ["complete", "release", "withdraw", "suspect", "resolve-yes", "resolve-n
 def test_an_ending_recognises_its_own_earlier_success(do: Do, name: str) -> None:
     """I11: sent a second and a third time, later, it says yes and writes nothing."""
     held = do(claim("k", now=0))
-    op, from_uncertain = ends(held)[name]
+    op, from_uncertain = build_endings(held)[name]
     if from_uncertain:
         assert do(suspect(held, now=1)) is True
     assert do(op) is True
     before = do.record("k")
     for later in (5, 6, 3000):
-        assert do(replace(op, now=later * SECOND)) is True  # type: ignore[type-var]  # every ending has `now`
+        assert do(replace(op, now=later * SECOND_MICROS)) is True  # type: ignore[type-var]  # every ending has `now`
         assert do.record("k") == before
 
 
@@ -106,7 +106,7 @@ def test_an_ending_recognises_its_own_earlier_success(do: Do, name: str) -> None
 def test_an_ending_is_not_recognised_once_somebody_else_had_the_key(do: Do, name: str) -> None:
     """I4: the state looks the same, the fence does not."""
     held = do(claim("k", now=0))
-    op, from_uncertain = ends(held)[name]
+    op, from_uncertain = build_endings(held)[name]
     assert do(release(held, now=1)) is True
     other = do(claim("k", now=2))
     assert do(suspect(other, now=3)) is True
@@ -135,8 +135,8 @@ def test_release_settles_without_an_answer(do: Do) -> None:
     assert do.record("k") == held._replace(
         state=State.RELEASED,
         note="upstream said 503",
-        lease_until=4 * SECOND,
-        completed=4 * SECOND,
+        lease_until=4 * SECOND_MICROS,
+        completed=4 * SECOND_MICROS,
         expires=held.retention,
     )
 
@@ -157,9 +157,9 @@ def test_withdraw_leaves_it_released_and_expired(do: Do) -> None:
     assert do.record("k") == held._replace(
         state=State.RELEASED,
         note="the router redirected it",
-        lease_until=4 * SECOND,
-        completed=4 * SECOND,
-        expires=4 * SECOND,
+        lease_until=4 * SECOND_MICROS,
+        completed=4 * SECOND_MICROS,
+        expires=4 * SECOND_MICROS,
     )
 
 
@@ -172,7 +172,7 @@ def test_whoever_claims_what_was_withdrawn_begins_a_new_life(do: Do, body: bytes
     outcome = judge(op, do(op))
     assert isinstance(outcome, Execute)
     assert (outcome.record.attempt, outcome.record.run) == (1, op.run)
-    assert (outcome.record.created, outcome.record.input, outcome.record.note) == (4 * SECOND, b"second", "")
+    assert (outcome.record.created, outcome.record.input, outcome.record.note) == (4 * SECOND_MICROS, b"second", "")
     assert outcome.record.run != first.run
     assert outcome.record == do.record("k", now=5)
 
@@ -226,7 +226,7 @@ def test_a_withdrawal_at_a_recovery_point_is_a_release(do: Do) -> None:
     held = record_of(do(claim("k", now=0)))
     assert do(advance(held, "charged", b"half", now=1)) is True
     assert do(withdraw(held, now=2)) is True
-    assert do.record("k").expires == FOREVER
+    assert do.record("k").expires == FOREVER_MICROS
     assert do(claim("k", body=b"another request", now=3)).granted is False
     resumed = record_of(do(claim("k", now=3)))
     assert (resumed.attempt, resumed.point, resumed.run) == (2, "charged", held.run)
@@ -265,7 +265,7 @@ def test_resolve_yes_stores_the_answer(do: Do) -> None:
         answer(b"it was paid"),
         "asked the bank",
     )
-    assert (after.completed, after.lease_until, after.attempt) == (9 * SECOND, 9 * SECOND, 1)
+    assert (after.completed, after.lease_until, after.attempt) == (9 * SECOND_MICROS, 9 * SECOND_MICROS, 1)
     op = claim("k", now=10)
     assert isinstance(judge(op, do(op)), Replay)
 

@@ -15,15 +15,15 @@ from django.core.asgi import get_asgi_application as of_django  # type: ignore[i
 from retrysafe.web.asgi import ASGIApp, ASGIScope, IdempotencyMiddleware, Receive
 from retrysafe.web.asgi_answer import Message, Send
 from retrysafe.web.django import conf
-from retrysafe.web.shortcut import Shortcut
+from retrysafe.web.response_ready import ResponseReady
 
 
 def get_asgi_application() -> IdempotencyMiddleware:
     inner = of_django()  # sets Django up, so before the settings are read
-    return IdempotencyMiddleware(_undisturbed(inner), safe=conf.safe(), **conf.options())
+    return IdempotencyMiddleware(_ignore_undelivered_answer(inner), safe=conf.safe(), **conf.options())
 
 
-def _undisturbed(inner: ASGIApp) -> ASGIApp:
+def _ignore_undelivered_answer(inner: ASGIApp) -> ASGIApp:
     """Django with a `send` that does not raise at the end of an answer which nobody gets. Nothing of Django's waits for
     its answer to be out, and it would leave open what it has opened for the request."""
 
@@ -31,7 +31,7 @@ def _undisturbed(inner: ASGIApp) -> ASGIApp:
         async def sent(message: Message) -> None:
             try:
                 await send(message)
-            except Shortcut:
+            except ResponseReady:
                 if message.get("more_body", False):
                     raise
 

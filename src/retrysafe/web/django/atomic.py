@@ -12,36 +12,36 @@ from typing import Any
 
 from django.db import connections, transaction  # type: ignore[import-untyped]  # Django ships no types
 
-ATTRIBUTE = "_non_atomic_requests"
+NON_ATOMIC_ATTRIBUTE = "_non_atomic_requests"
 
 
-class LeftAlone(set[str]):
+class NonAtomicMark(set[str]):
     """Django asks whether an alias is in here: each one is. What it really holds are those the developer named with
     `non_atomic_requests`, above or below our decorator."""
 
     def __contains__(self, alias: object) -> bool:
         return True
 
-    def by_developer(self, alias: str) -> bool:
+    def is_named_by_developer(self, alias: str) -> bool:
         return super().__contains__(alias)
 
 
-def leave_alone(view: Any, inner: Iterable[str] = ()) -> LeftAlone:
+def mark_non_atomic(view: Any, inner: Iterable[str] = ()) -> NonAtomicMark:
     """Mark a view. Outer decorators copy the mark along, so it is found on whatever the URLs name."""
-    mark = LeftAlone(inner)
-    setattr(view, ATTRIBUTE, mark)
+    mark = NonAtomicMark(inner)
+    setattr(view, NON_ATOMIC_ATTRIBUTE, mark)
     return mark
 
 
-def mark_of(request: Any) -> LeftAlone:
+def mark_of(request: Any) -> NonAtomicMark:
     """The mark on the view the URLs name: a developer may have added to it there."""
-    mark = getattr(getattr(request.resolver_match, "func", None), ATTRIBUTE, None)
-    return mark if isinstance(mark, LeftAlone) else LeftAlone()
+    mark = getattr(getattr(request.resolver_match, "func", None), NON_ATOMIC_ATTRIBUTE, None)
+    return mark if isinstance(mark, NonAtomicMark) else NonAtomicMark()
 
 
-def in_transactions(call: Callable[..., Any], mark: LeftAlone, opened: str = "") -> Callable[..., Any]:
+def wrap_in_transactions(call: Callable[..., Any], mark: NonAtomicMark, opened: str = "") -> Callable[..., Any]:
     """The call inside the transactions Django would have opened; `opened` is the alias of one that is open."""
     for alias, config in connections.settings.items():
-        if config["ATOMIC_REQUESTS"] and alias != opened and not mark.by_developer(alias):
+        if config["ATOMIC_REQUESTS"] and alias != opened and not mark.is_named_by_developer(alias):
             call = transaction.atomic(using=alias)(call)
     return call

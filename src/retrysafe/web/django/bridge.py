@@ -15,17 +15,17 @@ from asgiref.sync import async_to_sync, sync_to_async
 from retrysafe.core.keys import Key
 from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
-from retrysafe.web import joined
-from retrysafe.web.adapting import ask
-from retrysafe.web.colours import AsyncExchange, SyncExchange
+from retrysafe.web import transaction_io
+from retrysafe.web.asgi_adapter import claim_or_identify
 from retrysafe.web.exchange import EXCHANGE, Exchange
-from retrysafe.web.joined import SyncJoined, ThreadedJoined, Wanted
-from retrysafe.web.joining import Joint
 from retrysafe.web.openapi import Strength
 from retrysafe.web.paths import target_of as target_at
 from retrysafe.web.routes import SAFE_METHODS
+from retrysafe.web.sync_async import AsyncExchange, SyncExchange
+from retrysafe.web.transaction_flow import RequestTransaction
+from retrysafe.web.transaction_io import SyncRequestTransaction, ThreadedRequestTransaction, TransactionRequest
 
-ATTRIBUTE = "retrysafe_exchange"
+EXCHANGE_ATTRIBUTE = "retrysafe_exchange"
 """Where the middleware leaves the exchange on a request; None where there is nothing to claim."""
 
 AnyExchange = AsyncExchange | SyncExchange
@@ -33,8 +33,8 @@ AnyExchange = AsyncExchange | SyncExchange
 
 def exchange_of(request: Any) -> AnyExchange | None:
     """The request's exchange; None where there is nothing to claim (a safe method, a route left alone)."""
-    exchange = found(request)
-    if exchange is not None or request.method in SAFE_METHODS or hasattr(request, ATTRIBUTE):
+    exchange = find_captured(request)
+    if exchange is not None or request.method in SAFE_METHODS or hasattr(request, EXCHANGE_ATTRIBUTE):
         return exchange
     raise UsageError(
         f"{target_at(request.method, request.path)} asks for its claim, but no middleware has captured the request; "
@@ -42,22 +42,22 @@ def exchange_of(request: Any) -> AnyExchange | None:
     )
 
 
-def found(request: Any) -> AnyExchange | None:
+def find_captured(request: Any) -> AnyExchange | None:
     """Captured by whichever middleware: one around the application, or Django's own."""
     for place in (getattr(request, "scope", None), request.META):
         if place is not None and isinstance(place.get(EXCHANGE), Exchange):
             exchange: AnyExchange = place[EXCHANGE]
             return exchange
-    kept: AnyExchange | None = getattr(request, ATTRIBUTE, None)
+    kept: AnyExchange | None = getattr(request, EXCHANGE_ATTRIBUTE, None)
     return kept
 
 
 def claim(
     exchange: AnyExchange, principal: Any, policy: Policy | None, target: str, strength: Strength = "guard"
 ) -> Key | None:
-    """Claim the key, or, for an operation, which claims its own record, only read it. Raises Shortcut."""
+    """Claim the key, or, for an operation, which claims its own record, only read it. Raises ResponseReady."""
     if isinstance(exchange, AsyncExchange):
-        key: Key | None = async_to_sync(ask)(exchange, principal, policy, target, strength)
+        key: Key | None = async_to_sync(claim_or_identify)(exchange, principal, policy, target, strength)
         return key
     if strength == "guard":
         return exchange.claim(principal, policy, target=target)
@@ -69,42 +69,44 @@ async def aclaim(
     exchange: AnyExchange, principal: Any, policy: Policy | None, target: str, strength: Strength = "guard"
 ) -> Key | None:
     if isinstance(exchange, AsyncExchange):
-        return await ask(exchange, principal, policy, target, strength)
+        return await claim_or_identify(exchange, principal, policy, target, strength)
     return claim(exchange, principal, policy, target, strength)  # an async view's loop under WSGI serves only it
 
 
-def join(exchange: AnyExchange, principal: Any, wanted: Wanted) -> SyncJoined:
-    """Claim the key by opening a transaction, in the thread that a plain view runs in. Raises Shortcut."""
+def claim_in_transaction(exchange: AnyExchange, principal: Any, wanted: TransactionRequest) -> SyncRequestTransaction:
+    """Claim the key by opening a transaction, in the thread that a plain view runs in. Raises ResponseReady."""
     if isinstance(exchange, SyncExchange):
-        return joined.join(exchange, principal, wanted)
-    given = joined.transactions_of(exchange, wanted)
+        return transaction_io.claim_in_transaction(exchange, principal, wanted)
+    given = transaction_io.choose_tx(exchange, wanted)
     task = async_to_sync(exchange.identify)(principal, wanted.policy, target=wanted.target, keep=True)
     assert task is not None, "these modes have a key for each request"
-    inner = SyncJoined(Joint(exchange, task), given)
+    inner = SyncRequestTransaction(RequestTransaction(exchange, task), given)
     # Django's connections belong to threads: what is settled on the loop is carried back to this one.
-    exchange.joint = ThreadedJoined(inner, lambda function: sync_to_async(function, thread_sensitive=True)())
+    exchange.transaction = ThreadedRequestTransaction(
+        inner, lambda function: sync_to_async(function, thread_sensitive=True)()
+    )
     inner.open()
     return inner
 
 
-def raised(exchange: AnyExchange, error: BaseException) -> None:
+def settle_failure(exchange: AnyExchange, error: BaseException) -> None:
     """The view failed and nobody made an answer of it: ours is stored, and sent instead of Django's error page."""
     if isinstance(exchange, AsyncExchange):
-        exchange.response = async_to_sync(exchange.settle)(exchange.raised(error))
+        exchange.response = async_to_sync(exchange.settle)(exchange.settle_raised(error))
     else:
-        exchange.response = exchange.settle(exchange.raised(error))
+        exchange.response = exchange.settle(exchange.settle_raised(error))
 
 
-async def araised(exchange: AnyExchange, error: BaseException) -> None:
+async def asettle_failure(exchange: AnyExchange, error: BaseException) -> None:
     if isinstance(exchange, AsyncExchange):
-        exchange.response = await exchange.settle(exchange.raised(error))
+        exchange.response = await exchange.settle(exchange.settle_raised(error))
     else:
-        exchange.response = exchange.settle(exchange.raised(error))
+        exchange.response = exchange.settle(exchange.settle_raised(error))
 
 
 def principal_of(scope: Callable[[Any], Any], request: Any) -> Any:
     principal = scope(request)
-    return async_to_sync(_awaited)(principal) if inspect.isawaitable(principal) else principal
+    return async_to_sync(_await_principal)(principal) if inspect.isawaitable(principal) else principal
 
 
 async def aprincipal_of(scope: Callable[[Any], Any], request: Any) -> Any:
@@ -115,7 +117,7 @@ async def aprincipal_of(scope: Callable[[Any], Any], request: Any) -> Any:
     return await principal if inspect.isawaitable(principal) else principal
 
 
-async def _awaited(principal: Any) -> Any:
+async def _await_principal(principal: Any) -> Any:
     return await principal
 
 

@@ -106,7 +106,7 @@ def check_tables(app_configs: Any = None, databases: Iterable[str] | None = None
     found: list[Any] = []
     for alias in _aliases_in_use():
         if alias in (databases or ()):
-            absent = schema.missing(connections[alias])
+            absent = schema.find_missing_tables(connections[alias])
             if absent:
                 told = f"DATABASES[{alias!r}] has no tables {', '.join(absent)} for the idempotency keys."
                 found.append(checks.Warning(told, hint="Run: manage.py migrate", id="retrysafe.W006"))
@@ -116,8 +116,8 @@ def check_tables(app_configs: Any = None, databases: Iterable[str] | None = None
 def _aliases_in_use() -> Iterator[str]:
     """The database of the project that holds the records, if one does."""
     try:
-        chosen = conf.given()
-        alias = conf.database()
+        chosen = conf.read_setting()
+        alias = conf.database_alias()
     except RetrySafeError:
         return
     elsewhere = chosen.get("URL") or chosen.get("SAFE") or alias not in connections.settings

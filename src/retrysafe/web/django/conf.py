@@ -25,27 +25,27 @@ from django.utils.module_loading import import_string  # type: ignore[import-unt
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
-from retrysafe.web.django.addresses import URLS
+from retrysafe.web.django.database_urls import URL_BUILDERS
 from retrysafe.web.settings import Options
 
 Scope = Callable[[Any], Any]
 """callable(request) -> the account or tenant; `async` where the view is."""
 
-OWN = frozenset({"URL", "DATABASE", "SAFE", "NAMESPACE", "SCOPE"})
+OWN_SETTINGS = frozenset({"URL", "DATABASE", "SAFE", "NAMESPACE", "SCOPE"})
 OPTIONS = {name.upper(): name for name in Options.__annotations__}
-_DOTTED = frozenset({"STATUS_SCOPE", "FINGERPRINT"})
+_DOTTED_SETTINGS = frozenset({"STATUS_SCOPE", "FINGERPRINT"})
 
 _made: dict[tuple[str, str], RetrySafe] = {}
 
 
-def given() -> Mapping[str, Any]:
+def read_setting() -> Mapping[str, Any]:
     """The setting as it was written; names that mean nothing are refused."""
     found = getattr(django_settings, "RETRYSAFE", {})
     if not isinstance(found, Mapping):
         raise UsageError(f"RETRYSAFE = {found!r}: give a dict, for example {{'SCOPE': 'project.idempotency.account'}}")
-    unknown = sorted(set(found) - OWN - set(OPTIONS))
+    unknown = sorted(set(found) - OWN_SETTINGS - set(OPTIONS))
     if unknown:
-        raise UsageError(f"RETRYSAFE has no {unknown}; there are {', '.join(sorted({*OWN, *OPTIONS}))}")
+        raise UsageError(f"RETRYSAFE has no {unknown}; there are {', '.join(sorted({*OWN_SETTINGS, *OPTIONS}))}")
     named = [name for name in ("URL", "DATABASE", "SAFE") if found.get(name)]
     if len(named) > 1:
         raise UsageError(f"RETRYSAFE gives {' and '.join(named)}; one of them says where the records are")
@@ -54,9 +54,9 @@ def given() -> Mapping[str, Any]:
 
 def safe() -> RetrySafe:
     """The project's RetrySafe object. One for each address: a test database is another store."""
-    found = given()
+    found = read_setting()
     if found.get("SAFE"):
-        own = resolved("SAFE", found["SAFE"])
+        own = import_dotted("SAFE", found["SAFE"])
         if not isinstance(own, RetrySafe):
             raise UsageError(f"RETRYSAFE['SAFE'] = {found['SAFE']!r} is {own!r}; give a RetrySafe object, or its path")
         return own
@@ -68,13 +68,13 @@ def safe() -> RetrySafe:
 
 def store_url() -> str:
     """Where the records are: `URL`, or the project's own database."""
-    found = given()
-    return str(found["URL"]) if found.get("URL") else database_url(database())
+    found = read_setting()
+    return str(found["URL"]) if found.get("URL") else database_url(database_alias())
 
 
-def database() -> str:
+def database_alias() -> str:
     """Which of DATABASES our migrations belong to."""
-    return str(given().get("DATABASE", "default"))
+    return str(read_setting().get("DATABASE", "default"))
 
 
 def database_url(alias: str) -> str:
@@ -83,40 +83,40 @@ def database_url(alias: str) -> str:
     if alias not in connections.settings:
         raise UsageError(f"RETRYSAFE['DATABASE'] = {alias!r}: DATABASES has {', '.join(connections.settings)}")
     connection = connections[alias]
-    if connection.vendor not in URLS:
+    if connection.vendor not in URL_BUILDERS:
         raise UsageError(
             f"DATABASES[{alias!r}] is {connection.vendor}, for which there is no store; set RETRYSAFE['URL'] to "
             "postgresql://…, mysql://…, redis://… or sqlite:///…"
         )
-    return URLS[connection.vendor](alias, connection.settings_dict)
+    return URL_BUILDERS[connection.vendor](alias, connection.settings_dict)
 
 
 def options() -> Options:
     """The middleware's options."""
-    found = given()
+    found = read_setting()
     chosen: dict[str, Any] = {OPTIONS[name]: value for name, value in found.items() if name in OPTIONS}
-    for name in _DOTTED & set(found):
-        chosen[OPTIONS[name]] = resolved(name, found[name])
+    for name in _DOTTED_SETTINGS & set(found):
+        chosen[OPTIONS[name]] = import_dotted(name, found[name])
     if "policy" in chosen:
-        chosen["policy"] = as_policy("POLICY", chosen["policy"])
+        chosen["policy"] = to_policy("POLICY", chosen["policy"])
     if "routes" in chosen:
-        chosen["routes"] = {name: as_policy("ROUTES", value) for name, value in chosen["routes"].items()}
+        chosen["routes"] = {name: to_policy("ROUTES", value) for name, value in chosen["routes"].items()}
     return cast(Options, chosen)
 
 
-def as_policy(where: str, value: Any) -> Any:
+def to_policy(where: str, value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     try:
-        return Policy().but(**value)
+        return Policy().replace(**value)
     except TypeError as error:
         raise UsageError(f"RETRYSAFE[{where!r}] = {value!r}: give the fields of retrysafe.Policy ({error})") from error
 
 
 def default_scope() -> Scope:
     """Whose key it is where a view does not say."""
-    found = given().get("SCOPE")
-    return user_pk if found is None else cast(Scope, resolved("SCOPE", found))
+    found = read_setting().get("SCOPE")
+    return user_pk if found is None else cast(Scope, import_dotted("SCOPE", found))
 
 
 def user_pk(request: Any) -> Any:
@@ -125,7 +125,7 @@ def user_pk(request: Any) -> Any:
     return user.pk if user is not None and user.is_authenticated else ""
 
 
-def resolved(name: str, value: Any) -> Any:
+def import_dotted(name: str, value: Any) -> Any:
     """What a dotted path leads to."""
     if not isinstance(value, str):
         return value

@@ -17,17 +17,17 @@ from typing import Any, NamedTuple, TypeVar, overload
 
 from retrysafe.errors import RetrySafeError, UsageError
 from retrysafe.policy import Policy
-from retrysafe.web.adapting import Answered, checked_strength, of_answer, of_error
+from retrysafe.web.asgi_adapter import OperationAnswer, check_strength, response_for_answer, response_for_error
 from retrysafe.web.django import atomic, bridge, conf
-from retrysafe.web.django.carry import exact, own_answer
-from retrysafe.web.joined import SyncJoined, Wanted, checked_tx, handed
+from retrysafe.web.django.convert import build_own_response, to_django_response
 from retrysafe.web.openapi import Strength
-from retrysafe.web.shortcut import Shortcut
+from retrysafe.web.response_ready import ResponseReady
+from retrysafe.web.transaction_io import SyncRequestTransaction, TransactionRequest, add_handle, check_tx
 
 View = TypeVar("View", bound=Callable[..., Any])
 
 
-class Ask(NamedTuple):
+class ClaimRequest(NamedTuple):
     """What a view asks for."""
 
     scope: conf.Scope | None
@@ -44,16 +44,16 @@ class Ask(NamedTuple):
             target = self.target or bridge.target_of(request)
             request.idempotency_key = bridge.claim(exchange, principal, self.policy, target, self.strength)
 
-    def join(self, request: Any) -> SyncJoined | None:
+    def claim_in_transaction(self, request: Any) -> SyncRequestTransaction | None:
         """Open the view's transaction, on the project's own database unless told otherwise."""
         exchange = bridge.exchange_of(request)
         request.idempotency_key = None
         if exchange is None:
             return None
         principal = bridge.principal_of(self.scope or conf.default_scope(), request)
-        wanted = Wanted(self.policy, self.target or bridge.target_of(request), transactions(self.tx))
-        joined = bridge.join(exchange, principal, wanted)
-        request.idempotency_key = joined.joint.task.key
+        wanted = TransactionRequest(self.policy, self.target or bridge.target_of(request), choose_tx(self.tx))
+        joined = bridge.claim_in_transaction(exchange, principal, wanted)
+        request.idempotency_key = joined.flows.task.key
         return joined
 
     async def aclaim(self, request: Any) -> None:
@@ -94,98 +94,100 @@ def idempotent(
 
     `strength="transaction"`: the view runs in `transaction.atomic()`, and its answer commits with it. `tx` is where the
     transaction comes from: `"django:<alias>"` of the database that holds the records, unless given."""
-    checked_strength(strength)
-    checked_tx(strength, tx)
-    ask = Ask(scope, policy, target, strength, tx)
+    check_strength(strength)
+    check_tx(strength, tx)
+    ask = ClaimRequest(scope, policy, target, strength, tx)
 
     def decorate(inner: Any) -> Any:
         if strength == "transaction":
-            return _view_in_transaction(inner, ask)
-        return _async_view(inner, ask) if inspect.iscoroutinefunction(inner) else _view(inner, ask)
+            return _protect_view_in_transaction(inner, ask)
+        return _protect_async_view(inner, ask) if inspect.iscoroutinefunction(inner) else _protect_view(inner, ask)
 
     return decorate if view is None else decorate(view)
 
 
-def _view(inner: Any, ask: Ask) -> Any:
+def _protect_view(inner: Any, ask: ClaimRequest) -> Any:
     @wraps(inner)
     def protected(request: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             ask.claim(request)
-        except Shortcut:
-            return own_answer(request)
+        except ResponseReady:
+            return build_own_response(request)
         if ask.strength == "operation":
-            return operated(inner, request, *args, **kwargs)
-        return atomic.in_transactions(inner, mark)(request, *args, **kwargs)
+            return call_operation_view(inner, request, *args, **kwargs)
+        return atomic.wrap_in_transactions(inner, mark)(request, *args, **kwargs)
 
-    mark = atomic.leave_alone(protected, getattr(inner, atomic.ATTRIBUTE, ()))
+    mark = atomic.mark_non_atomic(protected, getattr(inner, atomic.NON_ATOMIC_ATTRIBUTE, ()))
     return protected
 
 
-def _view_in_transaction(inner: Any, ask: Ask) -> Any:
+def _protect_view_in_transaction(inner: Any, ask: ClaimRequest) -> Any:
     if inspect.iscoroutinefunction(inner):
         raise UsageError(f"{inner.__qualname__} is async, and Django's transactions are not; write `def`")
 
     @wraps(inner)
     def protected(request: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            joined = ask.join(request)
-            return transacted(joined, inner, mark, request, *args, **kwargs)
-        except Shortcut:
-            return own_answer(request)
+            joined = ask.claim_in_transaction(request)
+            return call_in_transaction(joined, inner, mark, request, *args, **kwargs)
+        except ResponseReady:
+            return build_own_response(request)
 
-    mark = atomic.leave_alone(protected, getattr(inner, atomic.ATTRIBUTE, ()))
+    mark = atomic.mark_non_atomic(protected, getattr(inner, atomic.NON_ATOMIC_ATTRIBUTE, ()))
     return protected
 
 
-def transacted(joined: SyncJoined | None, view: Any, mark: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call a view in its transaction. Raises Shortcut where the database undid it because of others."""
+def call_in_transaction(
+    joined: SyncRequestTransaction | None, view: Any, mark: Any, request: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Call a view in its transaction. Raises ResponseReady where the database undid it because of others."""
     if joined is None:
-        return view(request, *args, **handed(view, kwargs, None))
+        return view(request, *args, **add_handle(view, kwargs, None))
 
     def call(handle: Any) -> Any:
         opened = getattr(handle, "alias", "")
-        return atomic.in_transactions(view, mark, opened)(request, *args, **handed(view, kwargs, handle))
+        return atomic.wrap_in_transactions(view, mark, opened)(request, *args, **add_handle(view, kwargs, handle))
 
-    return joined.run(call)
+    return joined.run_handler(call)
 
 
-def transactions(tx: Any) -> Any:
+def choose_tx(tx: Any) -> Any:
     """A given one, the RetrySafe object's, or the project's database that holds the records."""
     if tx is not None:
         return tx
-    return conf.safe().tx or f"django:{conf.database()}"
+    return conf.safe().tx or f"django:{conf.database_alias()}"
 
 
-def _async_view(inner: Any, ask: Ask) -> Any:
+def _protect_async_view(inner: Any, ask: ClaimRequest) -> Any:
     """Django refuses ATOMIC_REQUESTS on async views by itself, and should."""
 
     @wraps(inner)
     async def protected(request: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             await ask.aclaim(request)
-        except Shortcut:
-            return own_answer(request)
+        except ResponseReady:
+            return build_own_response(request)
         if ask.strength == "operation":
-            return await aoperated(inner, request, *args, **kwargs)
+            return await acall_operation_view(inner, request, *args, **kwargs)
         return await inner(request, *args, **kwargs)
 
     return protected
 
 
-def operated(view: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+def call_operation_view(view: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
     """Run a view that calls an operation: its answer goes out as it is stored, its errors as our problems."""
     try:
-        return told(view(request, *args, **kwargs))
+        return to_response_if_answer(view(request, *args, **kwargs))
     except RetrySafeError as error:
-        return exact(of_error(error, bridge.exchange_of(request)))
+        return to_django_response(response_for_error(error, bridge.exchange_of(request)))
 
 
-async def aoperated(view: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+async def acall_operation_view(view: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
     try:
-        return told(await view(request, *args, **kwargs))
+        return to_response_if_answer(await view(request, *args, **kwargs))
     except RetrySafeError as error:
-        return exact(of_error(error, bridge.exchange_of(request)))
+        return to_django_response(response_for_error(error, bridge.exchange_of(request)))
 
 
-def told(answer: Any) -> Any:
-    return exact(of_answer(answer)) if isinstance(answer, Answered) else answer
+def to_response_if_answer(answer: Any) -> Any:
+    return to_django_response(response_for_answer(answer)) if isinstance(answer, OperationAnswer) else answer

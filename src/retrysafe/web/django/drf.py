@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 
 from retrysafe.policy import Policy
 from retrysafe.web.django import atomic, bridge, conf
-from retrysafe.web.django.carry import own_answer
-from retrysafe.web.django.decorators import operated, transacted, transactions
-from retrysafe.web.joined import Wanted
+from retrysafe.web.django.convert import build_own_response
+from retrysafe.web.django.decorators import call_in_transaction, call_operation_view, choose_tx
 from retrysafe.web.openapi import Strength
-from retrysafe.web.shortcut import Shortcut
+from retrysafe.web.response_ready import ResponseReady
+from retrysafe.web.transaction_io import TransactionRequest
 
 
 class IdempotentMixin:
@@ -47,7 +47,7 @@ class IdempotentMixin:
     @classmethod
     def as_view(cls, *args: Any, **kwargs: Any) -> Any:
         view = super().as_view(*args, **kwargs)  # type: ignore[misc]  # the framework's class is the next one
-        atomic.leave_alone(view, getattr(view, atomic.ATTRIBUTE, ()))
+        atomic.mark_non_atomic(view, getattr(view, atomic.NON_ATOMIC_ATTRIBUTE, ()))
         return view
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
@@ -58,36 +58,36 @@ class IdempotentMixin:
             return  # 405 is not an answer of ours
         try:
             if self.idempotency_strength == "transaction":
-                setattr(self, name, self._transacted(request, handler))
+                setattr(self, name, self._bind_transaction(request, handler))
                 return
             self._claim(request)
-        except Shortcut:
+        except ResponseReady:
             # An exception would be the project's handler's to shape and to report; nothing went wrong.
-            setattr(self, name, lambda *_, **__: own_answer(request))
+            setattr(self, name, lambda *_, **__: build_own_response(request))
         else:
             if self.idempotency_strength == "operation":
-                setattr(self, name, partial(operated, handler))
+                setattr(self, name, partial(call_operation_view, handler))
                 return
             # `dispatch` looks the handler up after this: it runs inside the request's transaction, the claim did not.
-            setattr(self, name, atomic.in_transactions(handler, atomic.mark_of(request)))
+            setattr(self, name, atomic.wrap_in_transactions(handler, atomic.mark_of(request)))
 
-    def _transacted(self, request: Any, handler: Any) -> Any:
+    def _bind_transaction(self, request: Any, handler: Any) -> Any:
         """The handler in its transaction, which is open from now on."""
         exchange = bridge.exchange_of(request)
         request.idempotency_key = None
         if exchange is None:
-            return partial(transacted, None, handler, None)
+            return partial(call_in_transaction, None, handler, None)
         policy, principal = self.get_idempotency_policy(request), self.idempotency_scope(request)
-        wanted = Wanted(policy, bridge.target_of(request), transactions(self.idempotency_tx))
-        joined = bridge.join(exchange, principal, wanted)
-        request.idempotency_key = joined.joint.task.key
+        wanted = TransactionRequest(policy, bridge.target_of(request), choose_tx(self.idempotency_tx))
+        joined = bridge.claim_in_transaction(exchange, principal, wanted)
+        request.idempotency_key = joined.flows.task.key
         mark = atomic.mark_of(request)
 
         def called(request: Any, *args: Any, **kwargs: Any) -> Any:
             try:
-                return transacted(joined, handler, mark, request, *args, **kwargs)
-            except Shortcut:
-                return own_answer(request)
+                return call_in_transaction(joined, handler, mark, request, *args, **kwargs)
+            except ResponseReady:
+                return build_own_response(request)
 
         return called
 

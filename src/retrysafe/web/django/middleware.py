@@ -26,25 +26,25 @@ from django.utils.log import log_response  # type: ignore[import-untyped]
 from django.views.defaults import server_error  # type: ignore[import-untyped]
 
 from retrysafe.web import asgi, wsgi
-from retrysafe.web.django import bridge, carry, conf
-from retrysafe.web.django.entered import entry_of
+from retrysafe.web.django import bridge, conf, convert
+from retrysafe.web.django.endpoint_entry import entry_of
 from retrysafe.web.exchange import EXCHANGE
-from retrysafe.web.paths import spelled
+from retrysafe.web.paths import normalize_path
 
 _log = logging.getLogger("django.request")
-_CARRIED = "retrysafe.django"
+_CALL_KEY = "retrysafe.django"
 _ERROR = "retrysafe_error"
 
 
-class Carried:
+class DjangoCall:
     """One request on its way through our middleware, and Django's answer to it."""
 
     def __init__(self, request: Any) -> None:
         self.request = request
         self._pristine = dict(vars(request)), dict(request.META)
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self.response: Any = None
         self.gathered = False
         """Whether a streaming answer was read here, so that somebody has to stream it again."""
@@ -53,7 +53,7 @@ class Carried:
         self.started: tuple[int, list[tuple[str, str]]] = (500, [])
         self.sent: list[bytes] = []
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """The request as it came to us, for a run that takes the place of one that was undone. In place: Django, and
         middleware before ours, hold this very object. What the first run has opened is closed, but the request is not
         over, so nobody is told that."""
@@ -66,7 +66,7 @@ class Carried:
         vars(self.request).update(attributes)
         self.request.META.clear()
         self.request.META.update(meta)
-        self._begin()
+        self._reset()
 
     def start_response(self, line: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[..., None]:
         self.started = int(line[:3]), headers
@@ -79,12 +79,12 @@ class Carried:
         elif message["type"] == "http.response.body":
             self.sent.append(message.get("body", b""))
 
-    def replaced(self, exchange: bridge.AnyExchange | None) -> bool:
+    def is_replaced(self, exchange: bridge.AnyExchange | None) -> bool:
         """Whether somebody else than Django gives the answer."""
         return self.response is None or (exchange is not None and exchange.response is not None)
 
-    def instead(self) -> carry.ExactResponse:
-        answer = carry.ExactResponse(*self.started, b"".join(self.sent))
+    def build_replacement(self) -> convert.ExactResponse:
+        answer = convert.ExactResponse(*self.started, b"".join(self.sent))
         # What Django's answer holds open is closed at the end of the request, as ever.
         answer._resource_closers.extend(getattr(self.response, "_resource_closers", ()))
         return answer
@@ -111,35 +111,35 @@ class IdempotencyMiddleware:
     def __call__(self, request: Any) -> Any:
         if self.is_async:
             return self._acall(request)
-        if self._is_none_of_ours(request):
+        if self._is_unprotected(request):
             return self.get_response(request)
-        if bridge.found(request) is not None:
-            return self._captured_further_out(request)
-        carried, environ = Carried(request), carry.environ_of(request)
-        environ = {**environ, _CARRIED: carried}
-        return self._answer(carried, environ, self._wsgi(environ, carried.start_response))
+        if bridge.find_captured(request) is not None:
+            return self._call_captured_outside(request)
+        carried, environ = DjangoCall(request), convert.environ_of(request)
+        environ = {**environ, _CALL_KEY: carried}
+        return self._finish_response(carried, environ, self._wsgi(environ, carried.start_response))
 
-    def _is_none_of_ours(self, request: Any) -> bool:
+    def _is_unprotected(self, request: Any) -> bool:
         settings = self.settings
         return request.method not in settings.methods and not (settings.serves_status and request.method == "GET")
 
     # Plain ----------------------------------------------------------------------------------------
 
     def _wsgi_app(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        carried: Carried = environ[_CARRIED]
+        carried: DjangoCall = environ[_CALL_KEY]
         request = carried.request
         exchange = environ.get(EXCHANGE)
         if exchange is not None and exchange.reruns:
-            carried.put_back()
-        setattr(request, bridge.ATTRIBUTE, exchange)
+            carried.restore()
+        setattr(request, bridge.EXCHANGE_ATTRIBUTE, exchange)
         if exchange is not None and not exchange.untouched:
-            carry.hand_body(request, environ)
+            convert.hand_body(request, environ)
         carried.response = response = self.get_response(request)
-        witnessed(exchange, request, response)
+        attach_entry_probe(exchange, request, response)
         error = failure_of(request, exchange)
         if error is not None and exchange is not None:
-            bridge.raised(exchange, error)
-        start_response(carry.status_line(response), carry.header_pairs(response))
+            bridge.settle_failure(exchange, error)
+        start_response(convert.status_line(response), convert.header_pairs(response))
         if not response.streaming:
             return [response.content]
         carried.gathered = exchange is not None and exchange.claimed
@@ -147,49 +147,49 @@ class IdempotencyMiddleware:
             return ()  # it passes by as it is
         return map(bytes, response)  # not the answer itself: closing that ends the request
 
-    def _answer(self, carried: Carried, environ: dict[str, Any], chunks: Iterable[bytes]) -> Any:
+    def _finish_response(self, carried: DjangoCall, environ: dict[str, Any], chunks: Iterable[bytes]) -> Any:
         exchange, response = environ.get(EXCHANGE), carried.response
-        if carried.replaced(exchange):
+        if carried.is_replaced(exchange):
             try:
                 for chunk in chunks:
                     carried.sent.append(chunk)
             except Exception as error:  # a stream broke: the answer is ours, the error is Django's to report
-                report(carried.request, carried.instead(), error)
-            return carried.instead()
+                report_late_failure(carried.request, carried.build_replacement(), error)
+            return carried.build_replacement()
         if carried.gathered:
             response.streaming_content = chunks
         else:
-            carry.consumed(chunks)
-        return with_extra(response, exchange)
+            convert.exhaust(chunks)
+        return add_extra_headers(response, exchange)
 
-    def _captured_further_out(self, request: Any) -> Any:
-        exchange = bridge.found(request)
-        setattr(request, bridge.ATTRIBUTE, exchange)
+    def _call_captured_outside(self, request: Any) -> Any:
+        exchange = bridge.find_captured(request)
+        setattr(request, bridge.EXCHANGE_ATTRIBUTE, exchange)
         response = self.get_response(request)
-        witnessed(exchange, request, response)
+        attach_entry_probe(exchange, request, response)
         error = failure_of(request, exchange)
         if error is not None and exchange is not None:
-            bridge.raised(exchange, error)
+            bridge.settle_failure(exchange, error)
         return response
 
     # Async ----------------------------------------------------------------------------------------
 
     async def _acall(self, request: Any) -> Any:
-        if self._is_none_of_ours(request):
+        if self._is_unprotected(request):
             return await self.get_response(request)
-        exchange = bridge.found(request)
+        exchange = bridge.find_captured(request)
         if exchange is not None:
-            setattr(request, bridge.ATTRIBUTE, exchange)
+            setattr(request, bridge.EXCHANGE_ATTRIBUTE, exchange)
             response = await self.get_response(request)
-            witnessed(exchange, request, response)
+            attach_entry_probe(exchange, request, response)
             error = failure_of(request, exchange)
             if error is not None:
-                await bridge.araised(exchange, error)
+                await bridge.asettle_failure(exchange, error)
             return response
-        carried = Carried(request)
-        return await self._adriven(carried, {**carry.scope_of(request), _CARRIED: carried})
+        carried = DjangoCall(request)
+        return await self._arun_asgi(carried, {**convert.scope_of(request), _CALL_KEY: carried})
 
-    async def _adriven(self, carried: Carried, scope: dict[str, Any]) -> Any:
+    async def _arun_asgi(self, carried: DjangoCall, scope: dict[str, Any]) -> Any:
         request, limit = carried.request, self.settings.max_body
         body: bytes | None = None
 
@@ -197,80 +197,80 @@ class IdempotencyMiddleware:
             nonlocal body
             if body is not None:
                 await asyncio.Event().wait()  # Django itself watches for the client
-            body = carry.remembered_body(request, limit)
+            body = convert.read_remembered_body(request, limit)
             return {"type": "http.request", "body": body, "more_body": False}
 
         try:
             await self._asgi(scope, receive, carried.send)
         except Exception as error:
-            exchange = getattr(request, bridge.ATTRIBUTE, None)
+            exchange = getattr(request, bridge.EXCHANGE_ATTRIBUTE, None)
             if exchange is None or exchange.response is None:
                 raise
-            report(request, carried.instead(), error)
-        exchange = getattr(request, bridge.ATTRIBUTE, None)
-        if carried.replaced(exchange):
-            return carried.instead()
+            report_late_failure(request, carried.build_replacement(), error)
+        exchange = getattr(request, bridge.EXCHANGE_ATTRIBUTE, None)
+        if carried.is_replaced(exchange):
+            return carried.build_replacement()
         if carried.rest is not None:
             carried.response.streaming_content = carried.rest
-        return with_extra(carried.response, exchange)
+        return add_extra_headers(carried.response, exchange)
 
     async def _asgi_app(self, scope: Any, receive: Any, send: Any) -> None:
-        carried: Carried = scope[_CARRIED]
+        carried: DjangoCall = scope[_CALL_KEY]
         request = carried.request
         exchange = scope.get(EXCHANGE)
         rerun = exchange is not None and exchange.reruns > 0
         if rerun:
-            carried.put_back()
-        setattr(request, bridge.ATTRIBUTE, exchange)
+            carried.restore()
+        setattr(request, bridge.EXCHANGE_ATTRIBUTE, exchange)
         if exchange is not None and not exchange.untouched:
             body = await receive()  # now: the view may read it before it claims
             if rerun and not hasattr(request, "_body"):
                 request._stream = io.BytesIO(body["body"])
         carried.response = response = await self.get_response(request)
-        witnessed(exchange, request, response)
+        attach_entry_probe(exchange, request, response)
         error = failure_of(request, exchange)
         if error is not None and exchange is not None:
-            await bridge.araised(exchange, error)
-        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in carry.header_pairs(response)]
+            await bridge.asettle_failure(exchange, error)
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in convert.header_pairs(response)]
         await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
         if not response.streaming:
             await send({"type": "http.response.body", "body": response.content})
         elif exchange is not None and exchange.claimed:
-            await self._gather(carried, exchange, send)
+            await self._gather_stream(carried, exchange, send)
 
-    async def _gather(self, carried: Carried, exchange: Any, send: Any) -> None:
+    async def _gather_stream(self, carried: DjangoCall, exchange: Any, send: Any) -> None:
         """Hold a streaming answer back until it is stored, or has left its tombstone."""
         response = carried.response
-        pieces = aiter(response) if response.is_async else as_async(await sync_to_async(lambda: list(response))())
+        pieces = aiter(response) if response.is_async else to_async(await sync_to_async(lambda: list(response))())
         async for chunk in pieces:
             await send({"type": "http.response.body", "body": bytes(chunk), "more_body": True})
             if carried.sent:  # it passes by from here on
                 if exchange.claimed:
-                    await exchange.settle(exchange.let_go())
-                carried.rest = chained(list(carried.sent), pieces)
+                    await exchange.settle(exchange.release_flow())
+                carried.rest = chain_chunks(list(carried.sent), pieces)
                 return
         await send({"type": "http.response.body", "body": b""})
-        carried.rest = as_async(carried.sent)
+        carried.rest = to_async(carried.sent)
 
 
-def witnessed(exchange: bridge.AnyExchange | None, request: Any, response: Any) -> None:
+def attach_entry_probe(exchange: bridge.AnyExchange | None, request: Any, response: Any) -> None:
     """Let the resolver tell whether a view was entered, if anybody has to know."""
     if exchange is not None and exchange.claimed:
-        exchange.witness = partial(entry_of, request, response)
+        exchange.entry_probe = partial(entry_of, request, response)
 
 
-def with_extra(response: Any, exchange: bridge.AnyExchange | None) -> Any:
+def add_extra_headers(response: Any, exchange: bridge.AnyExchange | None) -> Any:
     for name, value in exchange.extra_headers() if exchange is not None else ():
         response[name] = value
     return response
 
 
-async def as_async(chunks: Iterable[bytes]) -> Any:
+async def to_async(chunks: Iterable[bytes]) -> Any:
     for chunk in chunks:
         yield chunk
 
 
-async def chained(head: list[bytes], rest: Any) -> Any:
+async def chain_chunks(head: list[bytes], rest: Any) -> Any:
     for chunk in head:
         yield chunk
     async for chunk in rest:
@@ -282,7 +282,7 @@ async def chained(head: list[bytes], rest: Any) -> Any:
 
 def note_failure(*, request: Any = None, **_: Any) -> None:
     """Django met an exception nobody expected: keep it for the middleware."""
-    if request is not None and getattr(request, bridge.ATTRIBUTE, None) is not None and not has_own_page():
+    if request is not None and getattr(request, bridge.EXCHANGE_ATTRIBUTE, None) is not None and not has_own_page():
         setattr(request, _ERROR, sys.exc_info()[1])
 
 
@@ -300,13 +300,13 @@ def failure_of(request: Any, exchange: bridge.AnyExchange | None) -> BaseExcepti
     return error if exchange is not None and exchange.claimed else None
 
 
-def report(request: Any, response: Any, error: Exception) -> None:
+def report_late_failure(request: Any, response: Any, error: Exception) -> None:
     """An answer broke after its view had returned. Django would have left that to the server."""
     got_request_exception.send(sender=IdempotencyMiddleware, request=request)
     log_response(
         "%s: %s",
         response.reason_phrase,
-        spelled(request.path),
+        normalize_path(request.path),
         response=response,
         request=request,
         logger=_log,

@@ -12,7 +12,7 @@ from retrysafe.stores.base import Plan, follow
 from retrysafe.stores.mysql import schema as mysql
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.dialect import Dialect, Statement
-from retrysafe.stores.sql.names import names
+from retrysafe.stores.sql.names import build_names
 from retrysafe.transactions.base import MYSQL, PSYCOPG, SQLITE_FORMAT
 from retrysafe.transactions.on_django import DjangoTx
 from retrysafe.web.django import conf
@@ -35,28 +35,28 @@ class StoreVersion(Operation):  # type: ignore[misc]  # untyped base
 
     def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
         connection = schema_editor.connection
-        if not wanted_on(connection, app_label):
+        if not is_store_database(connection, app_label):
             return
         if schema_editor.collect_sql:  # `sqlmigrate`: there is nobody to ask what is there
-            for text in migrations.forwards(dialect_of(connection), names(), self.version):
+            for text in migrations.forward_statements(dialect_of(connection), build_names(), self.version):
                 schema_editor.execute(text, None)
         else:
-            follow(upgrade(connection, self.version), DjangoTx(connection.alias).send)
+            follow(plan_upgrade(connection, self.version), DjangoTx(connection.alias).send)
 
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
         connection = schema_editor.connection
-        if wanted_on(connection, app_label):
-            for text in migrations.backwards(dialect_of(connection), names(), self.version):
+        if is_store_database(connection, app_label):
+            for text in migrations.backward_statements(dialect_of(connection), build_names(), self.version):
                 schema_editor.execute(text, None)
 
     def describe(self) -> str:
         return f"Tables of the idempotency keys, version {self.version}"
 
 
-def upgrade(connection: Any, to: int) -> Plan[Statement, list[str]]:
+def plan_upgrade(connection: Any, to: int) -> Plan[Statement, list[str]]:
     if connection.vendor == "mysql":
-        return mysql.upgrade(names(), to)
-    return migrations.upgrade(DIALECTS[connection.vendor], names(), to)
+        return mysql.upgrade(build_names(), to)
+    return migrations.upgrade(DIALECTS[connection.vendor], build_names(), to)
 
 
 def dialect_of(connection: Any) -> Dialect:
@@ -66,28 +66,32 @@ def dialect_of(connection: Any) -> Dialect:
     return DIALECTS[connection.vendor]
 
 
-def wanted_on(connection: Any, app_label: str) -> bool:
+def is_store_database(connection: Any, app_label: str) -> bool:
     """Whether this is the database of RETRYSAFE. Where the records are elsewhere, one we cannot use is let be."""
-    if connection.alias != conf.database() or not router.allow_migrate(connection.alias, app_label):
+    if connection.alias != conf.database_alias() or not router.allow_migrate(connection.alias, app_label):
         return False
     if connection.vendor in DIALECTS:
         return True
-    if conf.given().get("URL") or conf.given().get("SAFE"):
+    if conf.read_setting().get("URL") or conf.read_setting().get("SAFE"):
         return False
     raise UsageError(
         f"DATABASES[{connection.alias!r}] is {connection.vendor}, for which there is no store; set RETRYSAFE['URL']"
     )
 
 
-def missing(connection: Any) -> list[str]:
+def find_missing_tables(connection: Any) -> list[str]:
     """Which tables are not there, and which columns of those that are."""
     there, dialect = set(connection.introspection.table_names()), DIALECTS[connection.vendor]
-    versions = range(1, migrations.latest(dialect, names()) + 1)
-    wanted = [table.strip('"`') for version in versions for table in migrations.tables(dialect, names(), version)]
+    versions = range(1, migrations.latest_version(dialect, build_names()) + 1)
+    wanted = [
+        table.strip('"`')
+        for version in versions
+        for table in migrations.created_tables(dialect, build_names(), version)
+    ]
     added = [
         (table.strip('"`'), column)
         for version in versions
-        for table, column in migrations.columns(dialect, names(), version)
+        for table, column in migrations.added_columns(dialect, build_names(), version)
     ]
     with connection.cursor() as cursor:
         known = {

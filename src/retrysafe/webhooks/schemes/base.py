@@ -9,10 +9,10 @@ from retrysafe.webhooks.schedules import UNKNOWN, Schedule
 from retrysafe.webhooks.schemes import parts
 from retrysafe.webhooks.schemes.headers import Given, Headers
 
-TOLERANCE = 300.0
+TOLERANCE_SECONDS = 300.0
 """Seconds between the sender's clock and ours, either way. What the senders' own libraries use."""
 
-MAX_BODY = 1 << 20
+MAX_BODY_BYTES = 1 << 20
 
 Secret = str | bytes
 
@@ -37,11 +37,11 @@ class Scheme:
 
     name: ClassVar[str] = "webhook"
     schedule: Schedule = UNKNOWN
-    max_body: int = MAX_BODY
+    max_body: int = MAX_BODY_BYTES
     signature_headers: frozenset[str] = frozenset()
     """Lower-case names: not shown to handlers, not stored. A stored signature is a request to be sent again."""
 
-    def __init__(self, *secrets: Secret, tolerance: float = TOLERANCE) -> None:
+    def __init__(self, *secrets: Secret, tolerance: float = TOLERANCE_SECONDS) -> None:
         if not secrets:
             raise UsageError(
                 f"{type(self).__name__}() needs the signing secret of the endpoint; several while rotating"
@@ -75,7 +75,7 @@ class Scheme:
 
     def prepared(self, secrets: tuple[Secret, ...]) -> tuple[bytes, ...]:
         """The secrets as bytes. Most senders use the text of the secret as it stands."""
-        return tuple(as_bytes(secret, type(self).__name__) for secret in secrets)
+        return tuple(secret_to_bytes(secret, type(self).__name__) for secret in secrets)
 
     # For schemes ----------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ class Scheme:
 
     def sent_at(self, text: str, now: float) -> int:
         """A signed time, if it is near enough to ours."""
-        at = parts.seconds(text)
+        at = parts.parse_seconds(text)
         if at is None:
             raise self.refusal(f"the timestamp {text[:40]!r} is not a whole number of seconds in ASCII digits")
         if not abs(now - at) <= self.tolerance:
@@ -101,22 +101,22 @@ class Scheme:
         return items
 
     def event_id(self, value: object, where: str) -> str:
-        found = parts.as_id(value)
+        found = parts.parse_id(value)
         if found is None:
-            raise self.refusal(f"{where} is no id of 1 to {parts.MAX_ID} visible ASCII characters")
+            raise self.refusal(f"{where} is no id of 1 to {parts.MAX_ID_CHARS} visible ASCII characters")
         return found
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.secrets)} secrets)"  # never the secrets
 
 
-def as_bytes(secret: object, scheme: str) -> bytes:
+def secret_to_bytes(secret: object, scheme: str) -> bytes:
     data = secret.encode() if isinstance(secret, str) else secret
     if not isinstance(data, bytes) or not data.strip():
         raise UsageError(f"{scheme}(…): a secret is text or bytes and not empty; got {type(secret).__name__}")
     return data
 
 
-def bound(id: str, body: bytes) -> str:
+def bind_id_to_body(id: str, body: bytes) -> str:
     """The key of an event whose id is not signed: it counts only together with the signed body."""
-    return f"{id} {parts.digest(body)}"
+    return f"{id} {parts.hash_body(body)}"

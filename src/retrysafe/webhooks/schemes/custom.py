@@ -16,12 +16,12 @@ from typing import Any, Literal
 from retrysafe.errors import UsageError
 from retrysafe.webhooks.schedules import UNKNOWN, Schedule
 from retrysafe.webhooks.schemes import parts
-from retrysafe.webhooks.schemes.base import MAX_BODY, TOLERANCE, Scheme, Secret, Verified, bound
+from retrysafe.webhooks.schemes.base import MAX_BODY_BYTES, TOLERANCE_SECONDS, Scheme, Secret, Verified, bind_id_to_body
 from retrysafe.webhooks.schemes.headers import Headers
 
 Encoding = Literal["hex", "base64"]
 
-_DECODE: dict[str, Callable[[str], bytes | None]] = {"hex": parts.from_hex, "base64": parts.from_base64}
+_DECODE: dict[str, Callable[[str], bytes | None]] = {"hex": parts.decode_hex, "base64": parts.decode_base64}
 _PIECE = re.compile(r"(\{id\}|\{timestamp\}|\{body\})")
 
 
@@ -43,12 +43,12 @@ class Custom(Scheme):
         id_field: str = "",
         type_header: str = "",
         type_field: str = "",
-        tolerance: float = TOLERANCE,
+        tolerance: float = TOLERANCE_SECONDS,
         schedule: Schedule = UNKNOWN,
-        max_body: int = MAX_BODY,
+        max_body: int = MAX_BODY_BYTES,
     ) -> None:
         super().__init__(*secrets, tolerance=tolerance)
-        self.name = checked_name(name)  # type: ignore[misc]  # each custom sender has a name of its own
+        self.name = check_name(name)  # type: ignore[misc]  # each custom sender has a name of its own
         self.signature = signature
         self.prefix = prefix
         self.encoding = encoding
@@ -88,44 +88,49 @@ class Custom(Scheme):
         sent = headers.one(self.timestamp) if self.timestamp else ""
         at = self.sent_at(sent, now) if self.timestamp else None
         named = self.event_id(headers.one(self.id_header), self.id_header) if self.id_header else ""
-        if not parts.matches(self._given(headers), self.secrets, self._content(named, sent, body), self.algorithm):
+        if not parts.has_valid_code(
+            self._read_signatures(headers), self.secrets, self._build_signed_content(named, sent, body), self.algorithm
+        ):
             raise self.unsigned()
-        payload = parts.as_object(body) or {}
-        id_ = named or self.event_id(at_path(payload, self.id_field), f"`{self.id_field}` in the body")
+        payload = parts.parse_object(body) or {}
+        id_ = named or self.event_id(get_path(payload, self.id_field), f"`{self.id_field}` in the body")
         signed = not named or "{id}" in self.pieces
         type_ = headers.maybe(self.type_header) or "" if self.type_header else ""
         return Verified(
-            id_, id_ if signed else bound(id_, body), type_ or parts.text_of(at_path(payload, self.type_field)), at
+            id_,
+            id_ if signed else bind_id_to_body(id_, body),
+            type_ or parts.text_or_empty(get_path(payload, self.type_field)),
+            at,
         )
 
-    def _given(self, headers: Headers) -> list[bytes | None]:
+    def _read_signatures(self, headers: Headers) -> list[bytes | None]:
         text = headers.one(self.signature)
         items = self.listed(text.split(self.separator)) if self.separator else [text]
         stripped = [item.strip(" ") for item in items]
         decode = _DECODE[self.encoding]
         return [decode(item.removeprefix(self.prefix)) for item in stripped if item.startswith(self.prefix)]
 
-    def _content(self, id_: str, sent: str, body: bytes) -> bytes:
+    def _build_signed_content(self, id_: str, sent: str, body: bytes) -> bytes:
         known = {"{id}": id_.encode(), "{timestamp}": sent.encode(), "{body}": body}
         return b"".join(known.get(piece, piece.encode()) for piece in self.pieces)
 
     def sign(self, body: bytes, *, id: str, type: str = "", now: float) -> dict[str, str]:
         sent = str(int(now))
-        code = parts.code(self.secrets[0], self._content(id, sent, body), self.algorithm)
-        headers = {self.signature: self.prefix + (code.hex() if self.encoding == "hex" else parts.to_base64(code))}
+        code = parts.compute_hmac(self.secrets[0], self._build_signed_content(id, sent, body), self.algorithm)
+        headers = {self.signature: self.prefix + (code.hex() if self.encoding == "hex" else parts.encode_base64(code))}
         for name, value in ((self.timestamp, sent), (self.id_header, id), (self.type_header, type)):
             if name:
                 headers[name] = value
         return headers
 
 
-def checked_name(name: object) -> str:
+def check_name(name: object) -> str:
     if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,63}", name):
         raise UsageError(f"Custom({name!r}): give the sender a name of lower-case letters, digits, '.', '_' and '-'")
     return name
 
 
-def at_path(payload: Any, path: str) -> Any:
+def get_path(payload: Any, path: str) -> Any:
     """What is at `data.event.id`; None where there is no such place."""
     for name in path.split("."):
         payload = payload.get(name) if isinstance(payload, dict) else None

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from retrysafe.errors import MissingDriver, UsageError
 
-SIZE = 32
+KEY_BYTES = 32
 
 
 class PublicKey(NamedTuple):
@@ -36,22 +36,22 @@ class SigningKey(NamedTuple):
         return signature
 
 
-def public_key(data: bytes) -> PublicKey:
-    if len(data) != SIZE:
-        raise UsageError(f"a whpk_ key has {len(data)} bytes; an ed25519 public key has {SIZE}")
-    return PublicKey(_ed25519().Ed25519PublicKey.from_public_bytes(data))
+def load_public_key(data: bytes) -> PublicKey:
+    if len(data) != KEY_BYTES:
+        raise UsageError(f"a whpk_ key has {len(data)} bytes; an ed25519 public key has {KEY_BYTES}")
+    return PublicKey(_import_ed25519().Ed25519PublicKey.from_public_bytes(data))
 
 
-def signing_key(data: bytes) -> SigningKey:
+def load_signing_key(data: bytes) -> SigningKey:
     """A secret key, alone or with its public half behind it, as Svix writes it."""
-    if len(data) not in (SIZE, 2 * SIZE):
+    if len(data) not in (KEY_BYTES, 2 * KEY_BYTES):
         raise UsageError(
-            f"a whsk_ key has {len(data)} bytes; an ed25519 secret key has {SIZE}, or {2 * SIZE} with both"
+            f"a whsk_ key has {len(data)} bytes; an ed25519 secret key has {KEY_BYTES}, or {2 * KEY_BYTES} with both"
         )
-    return SigningKey(_ed25519().Ed25519PrivateKey.from_private_bytes(data[:SIZE]))
+    return SigningKey(_import_ed25519().Ed25519PrivateKey.from_private_bytes(data[:KEY_BYTES]))
 
 
-def _ed25519() -> Any:
+def _import_ed25519() -> Any:
     try:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 from retrysafe.errors import UsageError
 from retrysafe.webhooks.schedules import GITHUB
 from retrysafe.webhooks.schemes import parts
-from retrysafe.webhooks.schemes.base import Scheme, Secret, Verified, bound
+from retrysafe.webhooks.schemes.base import Scheme, Secret, Verified, bind_id_to_body
 from retrysafe.webhooks.schemes.headers import Headers
 
 HEADER = "X-Hub-Signature-256"
@@ -40,13 +40,13 @@ class GitHub(Scheme):
 
     def read(self, headers: Headers, body: bytes, now: float) -> Verified:
         given = headers.one(HEADER)
-        code = parts.from_hex(given.removeprefix(PREFIX)) if given.startswith(PREFIX) else None
-        if not parts.matches([code], self.secrets, body):
+        code = parts.decode_hex(given.removeprefix(PREFIX)) if given.startswith(PREFIX) else None
+        if not parts.has_valid_code([code], self.secrets, body):
             raise self.unsigned()
         type_ = self.event_id(headers.one("X-GitHub-Event"), "X-GitHub-Event")
         id_ = self.event_id(headers.one("X-GitHub-Delivery"), "X-GitHub-Delivery")
-        return Verified(id_, bound(type_ if self.identity == "body" else f"{id_} {type_}", body), type_, None)
+        return Verified(id_, bind_id_to_body(type_ if self.identity == "body" else f"{id_} {type_}", body), type_, None)
 
     def sign(self, body: bytes, *, id: str, type: str = "ping", now: float = 0) -> dict[str, str]:
-        code = parts.code(self.secrets[0], body).hex()
+        code = parts.compute_hmac(self.secrets[0], body).hex()
         return {HEADER: PREFIX + code, "X-GitHub-Event": type, "X-GitHub-Delivery": id}

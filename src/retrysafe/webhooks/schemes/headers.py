@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from retrysafe.errors import VerificationError
 
-MAX_VALUE = 8192
+MAX_VALUE_CHARS = 8192
 """Longer than any sender's list of signatures; checked before anything is decoded or compared (S20)."""
 
 Text = str | bytes
@@ -33,8 +33,8 @@ class Headers:
         if isinstance(given, Headers):
             self._lines = given._lines
             return
-        for name, value in self._pairs(given):
-            self._lines.setdefault(self._text(name).lower(), []).append(self._text(value))
+        for name, value in self._iter_pairs(given):
+            self._lines.setdefault(self._to_text(name).lower(), []).append(self._to_text(value))
 
     def one(self, name: str) -> str:
         """The value of a header that must be there, once, in printable ASCII of a sane length."""
@@ -50,8 +50,10 @@ class Headers:
         if len(lines) != 1:
             raise VerificationError(self._sender, f"{name} came {len(lines)} times")
         value = lines[0].strip(" \t")
-        if len(value) > MAX_VALUE:
-            raise VerificationError(self._sender, f"{name} has {len(value)} characters; at most {MAX_VALUE} are read")
+        if len(value) > MAX_VALUE_CHARS:
+            raise VerificationError(
+                self._sender, f"{name} has {len(value)} characters; at most {MAX_VALUE_CHARS} are read"
+            )
         if not (value.isascii() and value.isprintable()):
             raise VerificationError(self._sender, f"{name} has characters that are not printable ASCII")
         return value
@@ -59,13 +61,13 @@ class Headers:
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._lines
 
-    def kept(self, dropped: frozenset[str]) -> Iterator[tuple[str, str]]:
+    def iter_kept(self, dropped: frozenset[str]) -> Iterator[tuple[str, str]]:
         """What a handler may see: every line but the dropped ones."""
         for name, lines in self._lines.items():
             if name not in dropped:
                 yield from ((name, line) for line in lines)
 
-    def _pairs(self, given: Any) -> Iterator[tuple[Any, Any]]:
+    def _iter_pairs(self, given: Any) -> Iterator[tuple[Any, Any]]:
         try:
             for pair in given.items() if hasattr(given, "items") else given:
                 name, value = pair
@@ -73,7 +75,7 @@ class Headers:
         except (TypeError, ValueError) as error:
             raise VerificationError(self._sender, f"the headers are no pairs of name and value ({error})") from None
 
-    def _text(self, given: Any) -> str:
+    def _to_text(self, given: Any) -> str:
         if isinstance(given, str):
             return given
         if isinstance(given, bytes):

@@ -14,44 +14,46 @@ from typing import Any
 MAX_SIGNATURES = 32
 """More than any rotation needs; counted before the first HMAC is made (S20)."""
 
-MAX_ID = 255
+MAX_ID_CHARS = 255
 
 _DIGITS = re.compile(r"[0-9]{1,12}")  # `int` takes "+1", "1_0", " 1" and digits of other scripts; we do not
 _HEX = re.compile(r"(?:[0-9a-f]{2})+")
-_ID = re.compile(rf"[\x21-\x7e]{{1,{MAX_ID}}}")
+_ID = re.compile(rf"[\x21-\x7e]{{1,{MAX_ID_CHARS}}}")
 
 
-def seconds(text: str) -> int | None:
+def parse_seconds(text: str) -> int | None:
     """A time in whole seconds since 1970: ASCII digits and nothing else."""
     return int(text) if _DIGITS.fullmatch(text) else None
 
 
-def from_hex(text: str) -> bytes | None:
+def decode_hex(text: str) -> bytes | None:
     """Lower-case hex, as every sender writes it."""
     return bytes.fromhex(text) if _HEX.fullmatch(text) else None
 
 
-def from_base64(text: str) -> bytes | None:
+def decode_base64(text: str) -> bytes | None:
     """Base64 in its one canonical spelling: no white space, no missing padding, no stray bits."""
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         return None
-    return data if to_base64(data) == text else None
+    return data if encode_base64(data) == text else None
 
 
-def to_base64(data: bytes) -> str:
+def encode_base64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-def code(secret: bytes, content: bytes, algorithm: str = "sha256") -> bytes:
+def compute_hmac(secret: bytes, content: bytes, algorithm: str = "sha256") -> bytes:
     return hmac.digest(secret, content, algorithm)
 
 
-def matches(given: Iterable[bytes | None], secrets: Sequence[bytes], content: bytes, algorithm: str = "sha256") -> bool:
+def has_valid_code(
+    given: Iterable[bytes | None], secrets: Sequence[bytes], content: bytes, algorithm: str = "sha256"
+) -> bool:
     """Whether one of the given codes was made with one of the secrets. All are compared, each in constant time, so
     that the time taken says nothing about which secret or signature it was."""
-    expected = [code(secret, content, algorithm) for secret in secrets]
+    expected = [compute_hmac(secret, content, algorithm) for secret in secrets]
     found = False
     for one in given:
         if one is not None:
@@ -60,16 +62,16 @@ def matches(given: Iterable[bytes | None], secrets: Sequence[bytes], content: by
     return found
 
 
-def digest(body: bytes) -> str:
+def hash_body(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
 
 
-def as_id(value: Any) -> str | None:
+def parse_id(value: Any) -> str | None:
     """An id that can be a key: visible ASCII, 1 to 255 characters."""
     return value if isinstance(value, str) and _ID.fullmatch(value) else None
 
 
-def as_object(body: bytes) -> dict[str, Any] | None:
+def parse_object(body: bytes) -> dict[str, Any] | None:
     """A JSON object. Deep nesting, enormous numbers and broken text are not one."""
     try:
         found = json.loads(body)
@@ -78,6 +80,6 @@ def as_object(body: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def text_of(value: Any) -> str:
+def text_or_empty(value: Any) -> str:
     """A type as a handler is found by; what is not text has none."""
     return value if isinstance(value, str) else ""

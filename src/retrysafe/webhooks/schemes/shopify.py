@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 from retrysafe.errors import UsageError
 from retrysafe.webhooks.schedules import SHOPIFY
 from retrysafe.webhooks.schemes import parts
-from retrysafe.webhooks.schemes.base import Scheme, Secret, Verified, bound
+from retrysafe.webhooks.schemes.base import Scheme, Secret, Verified, bind_id_to_body
 from retrysafe.webhooks.schemes.headers import Headers
 
 HEADER = "X-Shopify-Hmac-SHA256"
@@ -43,13 +43,13 @@ class Shopify(Scheme):
         self.identity = identity
 
     def read(self, headers: Headers, body: bytes, now: float) -> Verified:
-        if not parts.matches([parts.from_base64(headers.one(HEADER))], self.secrets, body):
+        if not parts.has_valid_code([parts.decode_base64(headers.one(HEADER))], self.secrets, body):
             raise self.unsigned()
         topic = self.event_id(headers.one("X-Shopify-Topic"), "X-Shopify-Topic")
         name = _ID_HEADER[self.identity]
         id_ = self.event_id(headers.one(name), name)
-        return Verified(id_, bound(topic if self.identity == "body" else f"{id_} {topic}", body), topic, None)
+        return Verified(id_, bind_id_to_body(topic if self.identity == "body" else f"{id_} {topic}", body), topic, None)
 
     def sign(self, body: bytes, *, id: str, type: str = "orders/create", now: float = 0) -> dict[str, str]:
-        code = parts.to_base64(parts.code(self.secrets[0], body))
+        code = parts.encode_base64(parts.compute_hmac(self.secrets[0], body))
         return {HEADER: code, "X-Shopify-Topic": type, _ID_HEADER[self.identity]: id}

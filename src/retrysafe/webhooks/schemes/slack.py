@@ -31,44 +31,55 @@ class Slack(Scheme):
         sent = headers.one(TIMESTAMP)
         at = self.sent_at(sent, now)
         given = headers.one(HEADER)
-        code = parts.from_hex(given.removeprefix(PREFIX)) if given.startswith(PREFIX) else None
-        if not parts.matches([code], self.secrets, signed_content(sent, body)):
+        code = parts.decode_hex(given.removeprefix(PREFIX)) if given.startswith(PREFIX) else None
+        if not parts.has_valid_code([code], self.secrets, build_signed_content(sent, body)):
             raise self.unsigned()
         payload = read_payload(body)
         if payload.get("type") == "url_verification":
-            return Verified("-", "-", "url_verification", at, challenge_of(payload))
-        id_ = parts.as_id(payload.get("event_id")) or parts.as_id(payload.get("trigger_id")) or parts.digest(body)
-        return Verified(id_, id_, type_of(payload), at)
+            return Verified("-", "-", "url_verification", at, read_challenge(payload))
+        id_ = (
+            parts.parse_id(payload.get("event_id"))
+            or parts.parse_id(payload.get("trigger_id"))
+            or parts.hash_body(body)
+        )
+        return Verified(id_, id_, read_type(payload), at)
 
     def sign(self, body: bytes, *, id: str, type: str = "", now: float) -> dict[str, str]:
         """The id and the type are in the body; what is passed here is not used."""
         sent = str(int(now))
-        return {TIMESTAMP: sent, HEADER: PREFIX + parts.code(self.secrets[0], signed_content(sent, body)).hex()}
+        return {
+            TIMESTAMP: sent,
+            HEADER: PREFIX + parts.compute_hmac(self.secrets[0], build_signed_content(sent, body)).hex(),
+        }
 
 
-def signed_content(sent: str, body: bytes) -> bytes:
+def build_signed_content(sent: str, body: bytes) -> bytes:
     return f"v0:{sent}:".encode() + body
 
 
 def read_payload(body: bytes) -> dict[str, Any]:
     """Events are JSON; commands are a form; interactions are JSON in a field of a form."""
-    found = parts.as_object(body)
+    found = parts.parse_object(body)
     if found is not None:
         return found
     try:
         fields = {name: values[0] for name, values in parse_qs(body.decode("ascii"), max_num_fields=100).items()}
     except ValueError:
         return {}
-    inner = parts.as_object(fields["payload"].encode("utf-8", "replace")) if "payload" in fields else None
+    inner = parts.parse_object(fields["payload"].encode("utf-8", "replace")) if "payload" in fields else None
     return inner if inner is not None else fields
 
 
-def type_of(payload: dict[str, Any]) -> str:
+def read_type(payload: dict[str, Any]) -> str:
     """`app_mention` of an event, `/deploy` of a command, `block_actions` of an interaction."""
     event = payload.get("event")
     inner = event.get("type") if payload.get("type") == "event_callback" and isinstance(event, dict) else None
-    return parts.text_of(inner) or parts.text_of(payload.get("type")) or parts.text_of(payload.get("command"))
+    return (
+        parts.text_or_empty(inner)
+        or parts.text_or_empty(payload.get("type"))
+        or parts.text_or_empty(payload.get("command"))
+    )
 
 
-def challenge_of(payload: dict[str, Any]) -> bytes:
-    return parts.text_of(payload.get("challenge")).encode("utf-8", "replace")
+def read_challenge(payload: dict[str, Any]) -> bytes:
+    return parts.text_or_empty(payload.get("challenge")).encode("utf-8", "replace")

@@ -13,11 +13,11 @@ from typing import ClassVar
 from retrysafe.errors import UsageError
 from retrysafe.webhooks.schedules import STANDARD, SVIX
 from retrysafe.webhooks.schemes import parts
-from retrysafe.webhooks.schemes.base import TOLERANCE, Scheme, Secret, Verified, as_bytes
-from retrysafe.webhooks.schemes.ed25519 import PublicKey, SigningKey, public_key, signing_key
+from retrysafe.webhooks.schemes.base import TOLERANCE_SECONDS, Scheme, Secret, Verified, secret_to_bytes
+from retrysafe.webhooks.schemes.ed25519 import PublicKey, SigningKey, load_public_key, load_signing_key
 from retrysafe.webhooks.schemes.headers import Headers
 
-LENGTHS = range(24, 65)
+SECRET_LENGTHS_BYTES = range(24, 65)
 """Bytes of a symmetric secret, as the specification says."""
 
 
@@ -32,7 +32,7 @@ class StandardWebhooks(Scheme):
     prefixes: ClassVar[tuple[str, ...]] = ("webhook",)
     signature_headers = frozenset({"webhook-signature"})
 
-    def __init__(self, *secrets: Secret, tolerance: float = TOLERANCE) -> None:
+    def __init__(self, *secrets: Secret, tolerance: float = TOLERANCE_SECONDS) -> None:
         self.signing: list[SigningKey] = []
         self.public: list[PublicKey] = []
         super().__init__(*secrets, tolerance=tolerance)
@@ -41,15 +41,15 @@ class StandardWebhooks(Scheme):
         symmetric = []
         for secret in secrets:
             if isinstance(secret, str) and secret.startswith("whsk_"):
-                key = signing_key(decoded(secret, "whsk_"))
+                key = load_signing_key(decode_secret(secret, "whsk_"))
                 self.signing.append(key)
                 self.public.append(key.public)
             elif isinstance(secret, str) and secret.startswith("whpk_"):
-                self.public.append(public_key(decoded(secret, "whpk_")))
+                self.public.append(load_public_key(decode_secret(secret, "whpk_")))
             elif isinstance(secret, str):
-                symmetric.append(checked(decoded(secret, "whsec_")))
+                symmetric.append(check_secret_length(decode_secret(secret, "whsec_")))
             else:
-                symmetric.append(as_bytes(secret, type(self).__name__))
+                symmetric.append(secret_to_bytes(secret, type(self).__name__))
         return tuple(symmetric)
 
     def read(self, headers: Headers, body: bytes, now: float) -> Verified:
@@ -61,23 +61,25 @@ class StandardWebhooks(Scheme):
         sent = headers.one(f"{prefix}-timestamp")
         at = self.sent_at(sent, now)
         signatures = self.listed(headers.one(f"{prefix}-signature").split(" "))
-        content = signed_content(id_, sent, body)
-        if not self._genuine(signatures, content):
+        content = build_signed_content(id_, sent, body)
+        if not self._is_genuine(signatures, content):
             raise self.unsigned()
-        type_ = parts.text_of((parts.as_object(body) or {}).get("type"))
+        type_ = parts.text_or_empty((parts.parse_object(body) or {}).get("type"))
         return Verified(id_, id_, type_, at)
 
-    def _genuine(self, signatures: list[str], content: bytes) -> bool:
-        found = parts.matches(of_version("v1", signatures), self.secrets, content)
+    def _is_genuine(self, signatures: list[str], content: bytes) -> bool:
+        found = parts.has_valid_code(decode_signatures("v1", signatures), self.secrets, content)
         if self.public:
-            found |= any(key.verifies(given, content) for given in of_version("v1a", signatures) for key in self.public)
+            found |= any(
+                key.verifies(given, content) for given in decode_signatures("v1a", signatures) for key in self.public
+            )
         return found
 
     def sign(self, body: bytes, *, id: str, type: str = "", now: float) -> dict[str, str]:
         sent = str(int(now))
-        content = signed_content(id, sent, body)
-        items = [f"v1,{parts.to_base64(parts.code(secret, content))}" for secret in self.secrets]
-        items += [f"v1a,{parts.to_base64(key.sign(content))}" for key in self.signing]
+        content = build_signed_content(id, sent, body)
+        items = [f"v1,{parts.encode_base64(parts.compute_hmac(secret, content))}" for secret in self.secrets]
+        items += [f"v1a,{parts.encode_base64(key.sign(content))}" for key in self.signing]
         if not items:
             raise UsageError(f"{self!r} has only public keys, which cannot sign; give a whsec_ or whsk_ secret")
         prefix = self.prefixes[0]
@@ -96,32 +98,32 @@ class Svix(StandardWebhooks):
     signature_headers = frozenset({"svix-signature", "webhook-signature"})
 
 
-def signed_content(id_: str, sent: str, body: bytes) -> bytes:
+def build_signed_content(id_: str, sent: str, body: bytes) -> bytes:
     return f"{id_}.{sent}.".encode() + body
 
 
-def of_version(version: str, signatures: Iterable[str]) -> list[bytes]:
+def decode_signatures(version: str, signatures: Iterable[str]) -> list[bytes]:
     """The signatures of one version that are well formed."""
     found = []
     for item in signatures:
         label, comma, text = item.partition(",")
-        data = parts.from_base64(text) if comma and label == version else None
+        data = parts.decode_base64(text) if comma and label == version else None
         if data is not None:
             found.append(data)
     return found
 
 
-def decoded(secret: str, prefix: str) -> bytes:
+def decode_secret(secret: str, prefix: str) -> bytes:
     """Some senders show a secret without its padding, and the reference library takes it so."""
     text = secret.strip().removeprefix(prefix).rstrip("=")
-    data = parts.from_base64(text + "=" * (-len(text) % 4))
+    data = parts.decode_base64(text + "=" * (-len(text) % 4))
     if data is None:
         raise UsageError(f"a secret is not {prefix} and base64; copy it as it is shown")
     return data
 
 
-def checked(secret: bytes) -> bytes:
-    if len(secret) not in LENGTHS:
+def check_secret_length(secret: bytes) -> bytes:
+    if len(secret) not in SECRET_LENGTHS_BYTES:
         raise UsageError(
             f"a whsec_ secret has {len(secret)} bytes; the specification says 24 to 64. Pass bytes for another size"
         )

@@ -28,15 +28,15 @@ class Stripe(Scheme):
         if len(times) != 1:
             raise self.refusal(f"{HEADER} has {len(times)} times (t=) instead of one")
         at = self.sent_at(times[0], now)
-        given = [parts.from_hex(item[3:]) for item in items if item.startswith("v1=")]
-        if not parts.matches(given, self.secrets, f"{times[0]}.".encode() + body):
+        given = [parts.decode_hex(item[3:]) for item in items if item.startswith("v1=")]
+        if not parts.has_valid_code(given, self.secrets, f"{times[0]}.".encode() + body):
             raise self.unsigned()
-        event = parts.as_object(body) or {}
+        event = parts.parse_object(body) or {}
         id_ = self.event_id(event.get("id"), "the event's `id`")
-        return Verified(id_, id_, parts.text_of(event.get("type")), at)
+        return Verified(id_, id_, parts.text_or_empty(event.get("type")), at)
 
     def sign(self, body: bytes, *, id: str, type: str = "", now: float) -> dict[str, str]:
         """The id and the type are in the body; what is passed here is not used."""
         sent = str(int(now))
-        codes = [parts.code(secret, f"{sent}.".encode() + body).hex() for secret in self.secrets]
+        codes = [parts.compute_hmac(secret, f"{sent}.".encode() + body).hex() for secret in self.secrets]
         return {HEADER: ",".join([f"t={sent}", *(f"v1={code}" for code in codes)])}

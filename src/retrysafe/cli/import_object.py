@@ -1,0 +1,52 @@
+"""`module:name`: the user's own object, for commands that need the application and not only its store."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from retrysafe.engine.safe import RetrySafe
+from retrysafe.errors import UsageError
+
+
+def load_safe(text: str) -> RetrySafe:
+    """The application's RetrySafe, with every operation and publisher that its modules declare."""
+    found = import_object(text)
+    if isinstance(found, RetrySafe):
+        return found
+    others = [name for name, value in vars(_import_module(text)).items() if isinstance(value, RetrySafe)]
+    hint = f"; did you mean {text.partition(':')[0]}:{others[0]}?" if others else ""
+    raise UsageError(f"{text} is a {type(found).__name__}, not a RetrySafe{hint}")
+
+
+def import_object(text: str) -> Any:
+    """What `package.module:name` (or `:name.attribute`) stands for; the current folder is looked in too."""
+    found: Any = _import_module(text)
+    module, _, path = text.partition(":")
+    for name in path.split("."):
+        if not hasattr(found, name):
+            known = ", ".join(sorted(each for each in vars(found) if not each.startswith("_"))[:20]) or "nothing"
+            raise UsageError(f"{text}: {module} has no {name!r}; it has {known}")
+        found = getattr(found, name)
+    return found
+
+
+def _import_module(text: str) -> Any:
+    module, colon, path = text.partition(":")
+    if not module or not colon or not path:
+        raise UsageError(f"{text!r}: write MODULE:NAME, for example myapp.payments:safe")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module == error.name or module.startswith(error.name + ".")):
+            raise UsageError(
+                f"{text}: there is no module {error.name!r} here; run this where `python -c 'import {module}'` works"
+            ) from error
+        raise UsageError(f"{text}: importing {module} failed: {error}") from error
+    except Exception as error:
+        raise UsageError(f"{text}: importing {module} failed with {type(error).__name__}: {error}") from error

@@ -1,0 +1,217 @@
+"""Each move of a record as MongoDB's own expressions: the server decides and writes in one step, by its own clock.
+
+The definition is core/moves.py; tests/stateful/ compares, reply by reply. What comes from outside is wrapped in
+`$literal`: a key called "$scope" is a text, not the field of that name (S17).
+
+A moment is a number where the operation brings its own, else an expression of the server's clock, which counts in
+milliseconds and stands still during a command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from retrysafe.core.moves import KEPT_AFTER_COMPLETION_MICROS, build_new_record
+from retrysafe.core.ops import Advance, Claim, Complete, Forget, Release, Renew, Resolve, Suspect, Withdraw
+from retrysafe.core.records import CLOSED, MAX_ENDED_TOKENS, Answer
+from retrysafe.core.states import OPEN, SETTLED
+from retrysafe.core.times import FOREVER_MICROS
+from retrysafe.stores.mongo import documents
+
+Expr: TypeAlias = Any
+Stages: TypeAlias = list[dict[str, Any]]
+Filter: TypeAlias = dict[str, Any]
+
+NOTED: Expr = {"$ifNull": ["$ended", []]}
+"""The tokens of its attempts, newest first: the present one's too, unless an older release granted that."""
+ENDED: Expr = {"$filter": {"input": NOTED, "cond": {"$ne": ["$$this", "$token"]}}}
+
+CLOCK: Expr = {"$multiply": [{"$toLong": "$$NOW"}, 1000]}
+ROOT = "$$ROOT"
+
+_OPEN = sorted(state.value for state in OPEN)
+_SETTLED = sorted(state.value for state in SETTLED)
+
+
+def as_literal(value: Any) -> Expr:
+    return {"$literal": value}
+
+
+def moment_expr(now: int | None) -> Expr:
+    return CLOCK if now is None else as_literal(now)
+
+
+def later_expr(now: int | None, duration: int) -> Expr:
+    """`later(now, duration)`."""
+    return {"$min": [{"$add": [moment_expr(now), as_literal(duration)]}, as_literal(FOREVER_MICROS)]}
+
+
+# Claim ------------------------------------------------------------------------------------------
+
+
+def claim(op: Claim) -> Stages:
+    """The whole table of `decide_grant`, in its order. What is refused stays as it is, and nothing is written."""
+    now = moment_expr(op.now)
+    accepted = [str(form) for form in (op.fingerprint, *op.alternatives)]
+    over = {"$and": [{"$in": ["$state", _SETTLED]}, {"$lte": ["$expires", now]}]}
+    cases: list[tuple[Expr, Expr]] = [
+        ({"$eq": [{"$type": "$state"}, "missing"]}, _new_record_expr(op)),
+        ({"$in": [as_literal(op.token), {"$concatArrays": [["$token"], NOTED]}]}, ROOT),
+        (over, ROOT if op.resumes else {**_new_record_expr(op), "ended": _noted_next(op)}),
+        ({"$not": [{"$in": ["$fingerprint", as_literal(accepted)]}]}, ROOT),
+        *([({"$ne": ["$run", as_literal(op.resumes)]}, ROOT)] if op.resumes else []),
+        (_state_is("released"), _takeover_expr(op)),
+        (
+            {"$and": [_state_is("claimed"), {"$lte": ["$lease_until", now]}, {"$ne": ["$on_lapse", "uncertain"]}]},
+            _takeover_expr(op),
+        ),
+    ]
+    branches = [{"case": case, "then": then} for case, then in cases]
+    return [{"$replaceWith": {"$switch": {"branches": branches, "default": ROOT}}}]
+
+
+def _state_is(state: str) -> Expr:
+    return {"$eq": ["$state", state]}
+
+
+def _new_record_expr(op: Claim) -> Expr:
+    """`born`, with the server's moments where the operation brings none."""
+    made = {
+        name: as_literal(value) for name, value in documents.write_record(build_new_record(op, op.now or 0)).items()
+    }
+    return {
+        **made,
+        "lease_until": later_expr(op.now, op.lease),
+        "created": moment_expr(op.now),
+        "started": moment_expr(op.now),
+    }
+
+
+def _noted_next(op: Claim) -> Expr:
+    """What `ended` becomes when the next attempt begins: its own token goes first."""
+    before = {"$slice": [{"$concatArrays": [["$token"], ENDED]}, MAX_ENDED_TOKENS]}
+    return {"$concatArrays": [[as_literal(op.token)], before]}
+
+
+def _takeover_expr(op: Claim) -> Expr:
+    changed = {
+        "state": "claimed",
+        "attempt": {"$add": ["$attempt", 1]},
+        "token": as_literal(op.token),
+        "lease_until": later_expr(op.now, op.lease),
+        "on_lapse": as_literal(op.on_lapse),
+        "note": "",
+        "started": moment_expr(op.now),
+        "completed": 0,
+        "expires": as_literal(FOREVER_MICROS),
+        "advances": 0,
+        "ended": _noted_next(op),
+    }
+    # Without its date for the sweeper: an open record is never swept.
+    return {"$mergeObjects": [{"$unsetField": {"field": "sweep", "input": ROOT}}, changed]}
+
+
+# Fenced writes ----------------------------------------------------------------------------------
+
+
+def renew(op: Renew) -> tuple[Filter, Stages]:
+    condition = {"$or": [{"state": "claimed"}, {"state": "uncertain", "advances": {"$ne": CLOSED}}]}
+    lease_until = {"$max": ["$lease_until", later_expr(op.now, op.lease)]}
+    return condition, [{"$set": {"state": "claimed", "lease_until": lease_until, "note": ""}}]
+
+
+def advance(op: Advance) -> tuple[Filter, Stages]:
+    """Only the next number. A document of an older release has none, which is as good as 0."""
+    before: Filter = {"advances": op.number - 1} if op.number > 1 else {"advances": {"$in": [0, None]}}
+    changed = {
+        "state": "claimed",
+        "advances": as_literal(op.number),
+        "point": as_literal(op.point),
+        "progress": as_literal(op.progress),
+        "on_lapse": as_literal(op.on_lapse),
+        "lease_until": later_expr(op.now, op.lease),
+        "note": "",
+    }
+    return _open_filter() | before, [{"$set": changed}]
+
+
+def complete(op: Complete) -> tuple[Filter, Stages]:
+    return _open_filter(), settle_stages(op.now, "completed", "", op.answer)
+
+
+def release(op: Release) -> tuple[Filter, Stages]:
+    return _open_filter(), settle_stages(op.now, "released", op.note, None)
+
+
+def withdraw(op: Withdraw) -> tuple[Filter, Stages]:
+    """Released; and where it is untouched, expired at once. The date for the sweeper was made before that."""
+    untouched = {"$and": [{"$eq": ["$attempt", 1]}, {"$eq": ["$point", ""]}]}
+    at_once = {"$set": {"expires": {"$cond": [untouched, moment_expr(op.now), "$expires"]}}}
+    return _open_filter(), [*settle_stages(op.now, "released", op.note, None), at_once]
+
+
+def suspect(op: Suspect) -> tuple[Filter, Stages]:
+    marked = {"state": "uncertain", "note": as_literal(op.note)}
+    if op.lapsed_only:
+        lapsed = {"$expr": {"$lte": ["$lease_until", moment_expr(op.now)]}}
+        return {"state": "claimed", "on_lapse": "uncertain", **lapsed}, [{"$set": marked}]
+    condition = {"$or": [{"state": "claimed"}, {"state": "uncertain", "advances": {"$ne": CLOSED}}]}
+    return condition, [{"$set": {**marked, "advances": CLOSED}}]
+
+
+def resolve(op: Resolve) -> tuple[Filter, Stages]:
+    state = "released" if op.answer is None else "completed"
+    lapsed = {"$expr": {"$lte": ["$lease_until", moment_expr(op.now)]}}
+    unknown = {"$or": [{"state": "uncertain"}, {"state": "claimed", "on_lapse": "uncertain", **lapsed}]}
+    return unknown, settle_stages(op.now, state, op.note, op.answer)
+
+
+def forget(op: Forget) -> tuple[Filter, Stages]:
+    # Released at a recovery point is unfinished work: its input and progress are what it resumes from.
+    condition = {"$or": [{"state": "completed"}, {"state": "released", "point": ""}]}
+    erased = {"status": "$answer.status", "headers": as_literal([]), "body": as_literal(b""), "gone": "forgotten"}
+    answer = {"$cond": [{"$eq": ["$answer", None]}, None, erased]}
+    return condition, [{"$set": {"answer": answer, "input": as_literal(b""), "progress": as_literal(b"")}}]
+
+
+def _open_filter() -> Filter:
+    return {"state": {"$in": _OPEN}}
+
+
+def settle_stages(now: int | None, state: str, note: str, answer: Answer | None) -> Stages:
+    """`settled`, and when the sweeper may come."""
+    retained = {"$min": [{"$add": ["$created", "$retention"]}, as_literal(FOREVER_MICROS)]}
+    expires: Expr = {"$max": [retained, later_expr(now, KEPT_AFTER_COMPLETION_MICROS)]}
+    if state == "released":
+        expires = {"$cond": [{"$eq": ["$point", ""]}, expires, as_literal(FOREVER_MICROS)]}
+    changed = {
+        "state": state,
+        "lease_until": moment_expr(now),
+        "answer": as_literal(documents.write_answer(answer)),
+        "note": as_literal(note),
+        "completed": moment_expr(now),
+        "expires": expires,
+    }
+    return [{"$set": changed}, {"$set": {"sweep": SWEEP_DATE}}]
+
+
+SWEEP_DATE: Expr = {
+    "$cond": [
+        {"$lt": ["$expires", as_literal(FOREVER_MICROS)]},
+        {"$toDate": {"$toLong": {"$ceil": {"$divide": ["$expires", 1000]}}}},
+        "$$REMOVE",
+    ]
+}
+"""For the TTL index, which wants a date. Never read by us: whether a record is expired is a comparison (I12)."""
+
+MOVES: dict[type[Any], Callable[[Any], tuple[Filter, Stages]]] = {
+    Renew: renew,
+    Advance: advance,
+    Complete: complete,
+    Release: release,
+    Withdraw: withdraw,
+    Suspect: suspect,
+    Resolve: resolve,
+    Forget: forget,
+}

@@ -1,0 +1,134 @@
+"""Waking who waits for a key: one listening connection per store and process (or event loop), opened when somebody
+waits and closed when nobody has for a while.
+
+It is a courtesy. Whoever waits looks at the key again after its time in any case, so a message that is lost, or a
+listener that cannot connect, costs patience and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable
+
+LISTENER_IDLE_SECONDS = 30.0
+"""Seconds a listener stays after the last one waited: routes that wait tend to wait again."""
+
+LISTEN_POLL_SECONDS = 0.5
+"""Seconds a listener listens before it looks whether it is still wanted."""
+
+OnNotify = Callable[[bytes], None]
+ShouldContinue = Callable[[], bool]
+
+_log = logging.getLogger("retrysafe")
+
+
+class Listener:
+    """Threads. `listen(heard, wanted)` connects, calls `heard` with each id, and returns when no longer wanted."""
+
+    def __init__(self, listen: Callable[[OnNotify, ShouldContinue], None]) -> None:
+        self._listen = listen
+        self._lock = threading.Lock()
+        self._waiting: dict[bytes, set[threading.Event]] = {}
+        self._thread: threading.Thread | None = None
+        self._last = 0.0
+        self._closed = False
+        self.up = threading.Event()
+        """A signal for tests: the connection listens."""
+
+    def wait(self, record_id: bytes, seconds: float) -> None:
+        """Until the record is settled, or the time is over."""
+        event = threading.Event()
+        with self._lock:
+            self._waiting.setdefault(record_id, set()).add(event)
+            self._last = time.monotonic()
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="retrysafe-listener", daemon=True)
+                self._thread.start()
+        try:
+            event.wait(seconds)
+        finally:
+            with self._lock:
+                self._waiting[record_id].discard(event)
+                if not self._waiting[record_id]:
+                    del self._waiting[record_id]
+                self._last = time.monotonic()
+
+    def close(self) -> None:
+        self._closed = True
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=2 * LISTEN_POLL_SECONDS + 1)
+
+    def _run(self) -> None:
+        try:
+            self._listen(self._on_notify, self._should_continue)
+        except Exception as error:
+            _log.warning("waiting callers are not woken, they look again by themselves: %s", error)
+        finally:
+            with self._lock:
+                self._thread = None
+
+    def _on_notify(self, record_id: bytes) -> None:
+        with self._lock:
+            for event in self._waiting.get(record_id, ()):
+                event.set()
+
+    def _should_continue(self) -> bool:
+        self.up.set()  # asked for the first time once it listens
+        with self._lock:
+            return not self._closed and (bool(self._waiting) or time.monotonic() - self._last < LISTENER_IDLE_SECONDS)
+
+
+class AsyncListener:
+    """The same on an event loop, with a task in the place of the thread."""
+
+    def __init__(self, listen: Callable[[OnNotify, ShouldContinue], Awaitable[None]]) -> None:
+        self._listen = listen
+        self._waiting: dict[bytes, set[asyncio.Event]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._last = 0.0
+        self._closed = False
+        self.up = asyncio.Event()
+        """A signal for tests: the connection listens."""
+
+    async def wait(self, record_id: bytes, seconds: float) -> None:
+        event = asyncio.Event()
+        self._waiting.setdefault(record_id, set()).add(event)
+        if self._task is None and not self._closed:
+            self._task = asyncio.create_task(self._run(), name="retrysafe-listener")
+        try:
+            async with asyncio.timeout(seconds):
+                await event.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting[record_id].discard(event)
+            if not self._waiting[record_id]:
+                del self._waiting[record_id]
+            self._last = time.monotonic()
+
+    async def aclose(self) -> None:
+        self._closed = True
+        task = self._task
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _run(self) -> None:
+        try:
+            await self._listen(self._on_notify, self._should_continue)
+        except Exception as error:
+            _log.warning("waiting callers are not woken, they look again by themselves: %s", error)
+        finally:
+            self._task = None
+
+    def _on_notify(self, record_id: bytes) -> None:
+        for event in self._waiting.get(record_id, ()):
+            event.set()
+
+    def _should_continue(self) -> bool:
+        self.up.set()  # asked for the first time once it listens
+        return not self._closed and (bool(self._waiting) or time.monotonic() - self._last < LISTENER_IDLE_SECONDS)

@@ -1,0 +1,55 @@
+"""Two flows around the guard's claim: one that can be interrupted without leaving a lease behind, and one that does
+not let waiters crowd a process.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from retrysafe.core.ops import Claim
+from retrysafe.core.outcomes import Busy, Execute, Outcome
+from retrysafe.core.times import SECOND_MICROS
+from retrysafe.engine.effects import INTERRUPTIBLE, Effect, Flow, FlowPause
+from retrysafe.engine.events import Events
+from retrysafe.engine.guard import Task, claim_or_wait, settle_released
+from retrysafe.engine.heartbeat import Lease
+from retrysafe.web.traffic import Waiters
+
+
+def claim_interruptibly(claim: Claim, task: Task, events: Events) -> Flow[Outcome]:
+    """The guard's claim. A cancellation that came while it was made gives it back: nothing has begun."""
+    outcome = yield from claim_or_wait(claim, task, events)
+    if isinstance(outcome, Execute):
+        try:
+            yield INTERRUPTIBLE
+        except BaseException:
+            lease = Lease(claim.id, task.key.value, outcome.fence, outcome.until)
+            yield from settle_released(task, lease, "it was interrupted before it began", events)
+            raise
+    return outcome
+
+
+def limit_waiters(flow: Flow[Outcome], waiters: Waiters, task: Task, record_id: bytes, events: Events) -> Flow[Outcome]:
+    """Let a flow that may wait do so only while there is room among the waiters; otherwise it is busy at once."""
+    waiting = False
+    try:
+        effect: Effect = next(flow)
+        while True:
+            if isinstance(effect, FlowPause) and effect.seconds > 0 and not waiting:
+                waiting = waiters.enter(task.key.scope)
+                if not waiting:
+                    flow.close()
+                    events.emit("busy", record_id, task.target)
+                    return Busy(SECOND_MICROS)
+            try:
+                reply: Any = yield effect
+            except BaseException as error:
+                effect = flow.throw(error)
+            else:
+                effect = flow.send(reply)
+    except StopIteration as done:
+        outcome: Outcome = done.value
+        return outcome
+    finally:
+        if waiting:
+            waiters.leave(task.key.scope)

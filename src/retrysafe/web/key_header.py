@@ -1,0 +1,60 @@
+"""The `Idempotency-Key` header: how many lines there may be, and what a key must look like."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from retrysafe.core.keys import MAX_KEY_CHARS, parse_key
+from retrysafe.errors import MalformedKey, UsageError
+
+HEADER = "Idempotency-Key"
+
+# By pattern and not by uuid.UUID(), which also takes braces, `urn:uuid:` and any number of hyphens.
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-fA-F]{32}")
+_UUID_FIX = "send a new UUID for each operation, with its hyphens or without, and the same one with each retry"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRule:
+    """What more a key must have than the grammar asks: against clients that count 1, 2, 3 (S6)."""
+
+    min_length: int = 1
+    uuid: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_length <= MAX_KEY_CHARS:
+            raise UsageError(f"KeyRule(min_length={self.min_length}): give 1 to {MAX_KEY_CHARS}")
+
+    def check(self, key: str) -> None:
+        if self.uuid and not _UUID.fullmatch(key):
+            raise MalformedKey(key, "this server takes only UUIDs", _UUID_FIX)
+        if len(key) < self.min_length:
+            raise MalformedKey(
+                key,
+                f"it has {len(key)} characters, and this server asks for at least {self.min_length}",
+                f"send {self.min_length} to {MAX_KEY_CHARS} visible ASCII characters that nobody can guess: a UUID",
+            )
+
+
+def read_key(lines: Sequence[str], rule: KeyRule) -> str | None:
+    """The key in these header lines; None if there are none. An empty header is malformed, never "no key"."""
+    if not lines:
+        return None
+    if len(lines) > 1:
+        raise MalformedKey(", ".join(lines), f"{len(lines)} header lines were sent", "send exactly one")
+    key = parse_key(lines[0])
+    rule.check(key)
+    return key
+
+
+def generate_key() -> str:
+    """A key for a client that sent none (`mode="generate"`)."""
+    return str(uuid.uuid4())
+
+
+def quote_key(key: str) -> str:
+    """The key as an RFC 8941 string, for a response header."""
+    return '"' + key.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,193 @@
+"""`keys resolve` and `operations`, for whoever decides: nothing is destroyed, and every refusal says what fits."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from retrysafe import Answer, KeyRing, RetrySafe
+from retrysafe.cli import operations
+from retrysafe.cli.main import main
+from retrysafe.core.ops import Forget, Lookup, Op
+from retrysafe.engine.sealing import Sealer
+from retrysafe.errors import CorruptRecord
+from retrysafe.stores.base import Store
+from retrysafe.stores.registry import open_store
+from retrysafe.testing import builders
+
+RING = KeyRing({"2026-11": secrets.token_bytes(32)}, keyed_fingerprints=True)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path}/keys.db"
+    store = open_store(url)
+    store.migrate()
+    store.close()
+    return url
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    store = open_store(url)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def answer_file(tmp_path: Path) -> str:
+    path = tmp_path / "answer.json"
+    path.write_text('{"charge": "ch_7"}')
+    return str(path)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 1
+    return capsys.readouterr().err
+
+
+# A key ring ---------------------------------------------------------------------------------------
+
+
+def leave_with_sealed_input(store: Store) -> None:
+    sealed: Op[object] = Sealer(RING).seal(replace(builders.claim("k", lease=0, now=None), input=b"order 7"))
+    store.execute(sealed)
+
+
+def leave_with_sealed_progress(store: Store) -> None:
+    held = store.execute(builders.claim("k", now=None))
+    op: Op[object] = Sealer(RING).seal(builders.advance(held, on_lapse="uncertain", lease=0, now=None))
+    assert store.execute(op)
+
+
+def leave_with_keyed_fingerprint(store: Store) -> None:
+    plain = builders.claim("k", lease=0, now=None)
+    store.execute(replace(plain, fingerprint=RING.key_fingerprint("2026-11", plain.fingerprint)))
+
+
+@pytest.mark.parametrize("leave", [leave_with_sealed_input, leave_with_sealed_progress, leave_with_keyed_fingerprint])
+def test_an_answer_for_a_sealed_record_is_refused_where_there_is_no_ring(
+    leave: object, url: str, store: Store, answer_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The application could not read it (`CorruptRecord`), and what is resolved cannot be resolved again."""
+    assert callable(leave)
+    leave(store)
+    told = refusal(capsys, "keys", "resolve", url, "k", "--happened", "--answer", answer_file)
+    assert "key ring" in told
+    assert "safe.resolve(" in told
+    assert main(["keys", "list", url, "--state", "uncertain", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["key"] == "k", "still to be resolved"
+
+
+@pytest.mark.parametrize("how", [("--happened",), ("--did-not-happen", "--because", "not in their list")])
+def test_what_needs_no_ring_is_said_of_a_sealed_record(
+    how: tuple[str, ...], url: str, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave_with_sealed_input(store)
+    assert main(["keys", "resolve", url, "k", *how]) == 0
+
+
+def test_what_cannot_be_read_is_forgotten_on_the_store_itself(store: Store) -> None:
+    """The recipe of docs/howto/resolving.md: the fact stays, and the ring has nothing to open."""
+    held = store.execute(builders.claim("k", now=None))
+    assert store.execute(builders.complete(held, now=None)), "plain, where a ring is set"
+    record = held.record
+    with RetrySafe(store, keyring=RING) as safe:
+        with pytest.raises(CorruptRecord):
+            safe.execute(Lookup(record.id))
+        assert store.execute(Forget(record.id, record.fence))
+        assert safe.execute(Lookup(record.id)).record.answer.gone == "forgotten"
+
+
+# What is not uncertain ----------------------------------------------------------------------------
+
+
+def test_what_was_released_is_not_said_to_be_somebodys(
+    url: str, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = store.execute(builders.claim("k", kind="operation", now=None))
+    store.execute(builders.release(held, now=None))
+    told = refusal(capsys, "keys", "resolve", url, "k", "--happened")
+    assert "is released in attempt 1" in told
+    assert "somebody else" not in told
+    assert "operations MODULE:SAFE --resume" in told
+
+
+def test_what_is_claimed_is_said_to_be_at_work(url: str, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    store.execute(builders.claim("k", lease=3600, now=None))
+    told = refusal(capsys, "keys", "resolve", url, "k", "--happened")
+    assert "is claimed in attempt 1" in told
+    assert "somebody else" not in told
+    assert "lease" in told
+
+
+# Runs of operations -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def safe(monkeypatch: pytest.MonkeyPatch) -> Iterator[RetrySafe]:
+    with RetrySafe("memory://") as safe:
+        order = safe.operation("order")
+
+        @order.body
+        def body() -> Answer:
+            return Answer(200)
+
+        monkeypatch.setattr(operations, "load_safe", lambda text: safe)
+        monkeypatch.setattr(safe, "close", lambda: None)  # several commands, one store in memory
+        yield safe
+
+
+def abandon(safe: RetrySafe, key: str, on_lapse: str) -> bytes:
+    """A run whose owner went silent."""
+    claim = builders.claim(key, scope="order", kind="operation", target="order@1", lease=0, now=None)
+    safe.store.execute(replace(claim, on_lapse=on_lapse))  # type: ignore[arg-type]
+    return claim.id
+
+
+def test_an_undo_without_a_reason_names_the_option(safe: RetrySafe, capsys: pytest.CaptureFixture[str]) -> None:
+    told = refusal(capsys, "operations", "x:y", "--undo", abandon(safe, "k", "resume").hex())
+    assert "--because TEXT" in told
+    assert "undo_id" not in told
+
+
+def test_a_lapsed_run_is_uncertain_in_both_lists(safe: RetrySafe, capsys: pytest.CaptureFixture[str]) -> None:
+    abandon(safe, "unknown", "uncertain")
+    abandon(safe, "goes-on", "resume")
+    assert main(["operations", "x:y", "--list", "--state", "uncertain"]) == 0
+    told = capsys.readouterr().out
+    assert "unknown" in told
+    assert "goes-on" not in told
+
+
+def test_each_run_is_listed_once(safe: RetrySafe, capsys: pytest.CaptureFixture[str]) -> None:
+    abandon(safe, "unknown", "uncertain")
+    assert main(["operations", "x:y", "--list"]) == 0
+    assert capsys.readouterr().out.count("unknown") == 1
+
+
+def test_a_lapsed_run_is_shown_as_lapsed(safe: RetrySafe, capsys: pytest.CaptureFixture[str]) -> None:
+    run = abandon(safe, "k", "resume").hex()
+    for arguments in (["--show", run], ["--list"]):
+        assert main(["operations", "x:y", *arguments]) == 0
+        assert "lapsed" in capsys.readouterr().out
+    assert main(["operations", "x:y", "--show", run, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["state"], told["lapsed"]) == ("claimed", True)
+
+
+def test_a_lapsed_key_is_shown_as_lapsed(url: str, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    store.execute(builders.claim("gone", lease=0, now=None))
+    store.execute(builders.claim("living", lease=3600, now=None))
+    assert main(["keys", "show", url, "gone"]) == 0
+    assert "claimed (lapsed)" in capsys.readouterr().out
+    assert main(["keys", "show", url, "living"]) == 0
+    assert "lapsed)" not in capsys.readouterr().out
+    assert main(["keys", "show", url, "gone", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["state"], told["lapsed"]) == ("claimed", True)
