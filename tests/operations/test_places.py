@@ -388,8 +388,8 @@ class Died(BaseException):
 def test_an_undo_that_died_before_it_barred_the_late_owner(
     elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I24: it is committed that the operation goes back, and the one that committed it is killed. The next one leaves the
-    empty receipt that a late owner of the next local step meets."""
+    """I24: it is committed that the operation goes back, and the one that committed it is killed. The next one leaves
+    the empty receipt that a late owner of the next local step meets."""
 
     def undoes(step: str) -> None:
         if step == "call":

@@ -35,8 +35,8 @@ def begin_undoing(run: OperationRun, answer: Answer, cause: str) -> Flow[None]:
 
 
 def bar_late_owner(run: OperationRun) -> Flow[None]:
-    """In the user's own database, where the fence of the record does not reach. Each attempt that goes back does it: the
-    one that began may have died before."""
+    """In the user's own database, where the fence of the record does not reach. Each attempt that goes back does it, as
+    the one that began may have died before."""
     if run.tx_binding.kind == "elsewhere":
         yield RunTransaction(lambda tx: block_late_steps(run, tx))
 
