@@ -65,7 +65,8 @@ def read_sources() -> Iterator[tuple[str, str]]:
 
 def main() -> int:
     problems = list(list_problems(PAGE.read_text(), read_sources(), ROOT))
-    print("\n".join(problems), file=sys.stderr)
+    for problem in problems:
+        print(problem, file=sys.stderr)
     return int(bool(problems))
 
 
