@@ -558,7 +558,7 @@ def test_one_name_is_one_task(shop: Shop) -> None:
     shop.task()
     with pytest.raises(UsageError, match="declared already"):
         shop.task()
-    with pytest.raises(UsageError, match="is not a task of this Fence"):
+    with pytest.raises(UsageError, match="is not a task of this QueueAdapter"):
         shop.jobs.enqueue("refund", (), key="x")
     with pytest.raises(UsageError, match="as a tuple"):
         shop.jobs.enqueue("charge", "o-7", key="x")
