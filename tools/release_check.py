@@ -64,12 +64,8 @@ def list_metadata_problems(wheel: Path, sdist: Path) -> Iterator[str]:
         yield f"the metadata has no Project-URL for {', '.join(sorted(missing))}: add it to [project.urls]"
     if any(not each.startswith("extra ==") and "extra" not in each for each in told.get_all("Requires-Dist", [])):
         yield "the wheel needs other packages: the core stands on the standard library alone"
-    for name in (
-        "retrysafe/py.typed",
-        "retrysafe/stores/sql/texts/claim.sql",
-        "retrysafe/stores/redis/scripts/claim.lua",
-    ):
-        if name not in names and name.endswith((".typed", ".lua")):
+    for name in ("py.typed", "stores/sql/texts/release.sql", "stores/redis/scripts/claim.lua"):
+        if f"retrysafe/{name}" not in names:
             yield f"{name} is not in the wheel"
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}

@@ -222,29 +222,22 @@ def rename_imports(source: str, old: str, new: str) -> str:
     (old_package, _, old_last), (new_package, _, new_last) = old.rpartition("."), new.rpartition(".")
     edits = []
     tree = ast.parse(source)
+    lines = source.splitlines()
     renamed = False
+
+    def edit_at(node: ast.alias | ast.Name) -> Edit:
+        start = len(lines[node.lineno - 1].encode()[: node.col_offset].decode())  # `ast` counts columns in bytes
+        return Edit(node.lineno - 1, start, start + len(old_last), new_last)
+
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == old_package and old_package == new_package:
             for alias in node.names:
                 if alias.name == old_last:
-                    edits.append(Edit(alias.lineno - 1, alias.col_offset, alias.col_offset + len(old_last), new_last))
+                    edits.append(edit_at(alias))
                     renamed = renamed or alias.asname is None
     if renamed:
-        edits += [
-            Edit(node.lineno - 1, node.col_offset, node.col_offset + len(old_last), new_last)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Name) and node.id == old_last
-        ]
-    return replace_columns(source, edits)
-
-
-def replace_columns(source: str, edits: Iterable[Edit]) -> str:
-    """`ast` counts columns in bytes."""
-    lines = source.encode().splitlines(keepends=True)
-    for edit in sorted(set(edits), reverse=True):
-        line = lines[edit.line]
-        lines[edit.line] = line[: edit.start] + edit.new.encode() + line[edit.end :]
-    return b"".join(lines).decode()
+        edits += [edit_at(node) for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == old_last]
+    return replace(source, edits)
 
 
 def list_texts() -> Iterator[Path]:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,20 @@ def w(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     world = make_world(request, tmp_path, store, colour)
     yield world
     world.close()
+
+
+@pytest.fixture(params=COLOURS)
+def new(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], World]]:
+    """On SQLite, another world each time it is called."""
+    made: list[World] = []
+
+    def world() -> World:
+        made.append(make_world(request, tmp_path, "sqlite", request.param))
+        return made[-1]
+
+    yield world
+    for each in made:
+        each.close()
 
 
 @pytest.fixture(autouse=True)

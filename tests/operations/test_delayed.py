@@ -6,8 +6,7 @@ at most once, and a key for which nothing ran is never uncertain.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,8 +17,7 @@ from retrysafe.engine import resending
 from retrysafe.errors import OutcomeUnknown, RetrySafeError
 from retrysafe.testing import AsyncFaultStore, Fault, FaultStore, Script
 from retrysafe.worker.completer import Completer
-from tests.opening import COLOURS
-from tests.operations.world import World, make_world
+from tests.operations.world import World
 
 LATER = range(5)
 
@@ -116,20 +114,6 @@ class Steps(Story):
 
 
 STORIES = [Guarded, Rerun, Steps]
-
-
-@pytest.fixture(params=COLOURS)
-def new(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], World]]:
-    """Another world each time it is called."""
-    made: list[World] = []
-
-    def world() -> World:
-        made.append(make_world(request, tmp_path, "sqlite", request.param))
-        return made[-1]
-
-    yield world
-    for each in made:
-        each.close()
 
 
 def told(story: Story) -> Any:

@@ -265,7 +265,7 @@ def test_who_dies_in_the_middle_of_a_batch_has_deleted_nothing_of_it(
     for number in range(3):
         shop.op(f"item {number}", key=f"k{number}")
     before, deleted = shop.rows(), []
-    ask = receipts.asked
+    ask = receipts.run_receipt_statement
 
     def dies(statements: Any, name: str, values: Any) -> Any:
         if name == "receipt_run_delete":
@@ -275,7 +275,7 @@ def test_who_dies_in_the_middle_of_a_batch_has_deleted_nothing_of_it(
         return (yield from ask(statements, name, values))
 
     with monkeypatch.context() as patch:
-        patch.setattr(receipts, "asked", dies)
+        patch.setattr(receipts, "run_receipt_statement", dies)
         with pytest.raises(Dies):
             shop.clear()
     assert shop.rows() == before

@@ -3,8 +3,7 @@ nothing was done (I11). Whoever asks again gets the end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,28 +13,13 @@ from retrysafe.core.ops import Advance, Complete
 from retrysafe.engine import resending
 from retrysafe.errors import OutcomeUnrecorded, StoreOutage
 from retrysafe.testing import AsyncFaultStore, Fault, FaultStore, Script
-from tests.opening import COLOURS
-from tests.operations.world import World, make_world
+from tests.operations.world import World
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resending, "RESEND_DELAYS_SECONDS", (0.0, 0.0, 0.0, 0.0))
     monkeypatch.setattr(resending, "RESEND_LIMIT_SECONDS", 0.2)
-
-
-@pytest.fixture(params=COLOURS)
-def new(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], World]]:
-    """Another world each time it is called."""
-    made: list[World] = []
-
-    def world() -> World:
-        made.append(make_world(request, tmp_path, "sqlite", request.param))
-        return made[-1]
-
-    yield world
-    for each in made:
-        each.close()
 
 
 def declare(w: World, sent: list[str], *, undone: bool) -> Any:

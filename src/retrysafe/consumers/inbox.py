@@ -202,13 +202,13 @@ class Inbox:
     # What it meant --------------------------------------------------------------------------
 
     def _decide_verdict(self, handling: MessageWork, error: Exception) -> Verdict:
-        verdict = self._judged(handling, error)
+        verdict = self._judge_error(handling, error)
         if isinstance(verdict, Done):
             return verdict
         words = str(error) if isinstance(error, TooManyAttempts) else describe_error(error, handling.message.id)
         return replace(verdict, logged=words)
 
-    def _judged(self, handling: MessageWork, error: Exception) -> Verdict:
+    def _judge_error(self, handling: MessageWork, error: Exception) -> Verdict:
         if isinstance(error, TooManyAttempts):
             return Dead(str(error))
         if error is handling.failed:

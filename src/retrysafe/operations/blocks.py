@@ -51,7 +51,7 @@ Blocks = tuple[Block | None, ...]
 """One for each full block, None where it was not made yet or where an entry has changed since."""
 
 
-def put_into_words(entries: Sequence[BlockEntry]) -> Words:
+def encode_entries(entries: Sequence[BlockEntry]) -> Words:
     givens = [entry.given for entry in entries]
     texts = ",".join([entry.encode() for entry in entries])
     if not any(givens):
@@ -70,7 +70,7 @@ def fill(blocks: Blocks, entries: Sequence[BlockEntry]) -> Blocks:
 
 def _make(entries: Sequence[BlockEntry]) -> Block:
     calls, states = Counter(entry.step for entry in entries), Counter(entry.state for entry in entries)
-    return Block(put_into_words(entries), calls, states)
+    return Block(encode_entries(entries), calls, states)
 
 
 def forget(blocks: Blocks, place: int) -> Blocks:
@@ -83,7 +83,7 @@ def write(blocks: Blocks, entries: Sequence[BlockEntry]) -> Words:
     """All entries. Every full block is there."""
     rest = entries[len(blocks) * SIZE :]
     parts = [block.words for block in blocks if block is not None]
-    parts += [put_into_words(rest)] if rest else []
+    parts += [encode_entries(rest)] if rest else []
     texts, givens = ",".join([part.texts for part in parts]), ",".join([part.givens for part in parts])
     return Words(texts, givens, any(part.given for part in parts))
 

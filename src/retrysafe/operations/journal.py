@@ -96,7 +96,7 @@ class OperationJournal:
         object.__setattr__(self, "_blocks", kept)
         return self
 
-    def filled(self) -> Blocks:
+    def fill_blocks(self) -> Blocks:
         """The words of all full blocks, made where they are missing."""
         self._knowing(blocks.fill(self._blocks, self.entries))
         return self._blocks
@@ -113,7 +113,7 @@ class OperationJournal:
         """What the keys, receipts and jobs of a call are told apart by."""
         if self.rule == BY_PLACE:
             return place
-        return blocks.count_calls(self.filled(), self.entries, step, place)
+        return blocks.count_calls(self.fill_blocks(), self.entries, step, place)
 
     def with_entry(self, place: int, entry: StepEntry) -> OperationJournal:
         """The entry at its place: replaced if it is there, appended if it is the next."""
@@ -135,7 +135,7 @@ class OperationJournal:
             whole["announced"] = self.announced
         if self.unmet:
             whole["unmet"] = self.unmet
-        entries = blocks.write(self.filled(), self.entries)
+        entries = blocks.write(self.fill_blocks(), self.entries)
         rest = json.dumps(whole, separators=(",", ":"))[1:-1]
         given = f',"given":[{entries.givens}]' if entries.given else ""
         return f'{{"v":{self.rule},"entries":[{entries.texts}],{rest}{given}}}'.encode()
@@ -169,7 +169,7 @@ _COUNTS = ("left", "counted", "failed", "failed_at")
 def format_recovery_point(journal: OperationJournal) -> str:
     """The recovery point: the last thing that is known, in words for people. Never empty: it is unfinished work."""
     if journal.undoing is not None:
-        left = blocks.count_states(journal.filled(), journal.entries, TO_UNDO)
+        left = blocks.count_states(journal.fill_blocks(), journal.entries, TO_UNDO)
         return f"undoing: {left} left"
     return journal.entries[-1].step if journal.entries else "started"
 

@@ -30,7 +30,13 @@ from retrysafe.errors import (
 from retrysafe.operations.endings import OperationEnding
 from retrysafe.operations.failures import StepFailed, StepOutcomeUnknown, TransactionNotOpened, format_error
 from retrysafe.operations.journal import OperationJournal, StepEntry
-from retrysafe.operations.receipts import Inside, asked, check_not_late, name_record, texts
+from retrysafe.operations.receipts import (
+    Inside,
+    build_receipt_texts,
+    check_not_late,
+    name_record,
+    run_receipt_statement,
+)
 from retrysafe.operations.run import OperationRun, announce, commit_journal, commit_was_applied, retry_delays
 from retrysafe.operations.steps import Step
 from retrysafe.stores.sql.receipts import SqlReceipts, TxMarker, load_receipts, same_database
@@ -196,9 +202,9 @@ def commit_with_store(run: OperationRun, change: StepChange, tx: Any, staged: li
 
 def commit_with_receipt(run: OperationRun, change: StepChange, tx: Any, staged: list[Job]) -> Inside:
     """On another database: the receipt's key `(run, step)` is the arbiter. The store is told after the commit."""
-    ours = texts(tx.dialect, run.tx_binding.names)
+    ours = build_receipt_texts(tx.dialect, run.tx_binding.names)
     whose = {"run": run.record.run, "step": change.name}
-    found = yield from asked(ours, "receipt_step_find", whose)
+    found = yield from run_receipt_statement(ours, "receipt_step_find", whose)
     if found:
         text = run.tx_binding.sealer.open_text(found[0][0], run.record.run, change.name)
         if not text:
@@ -209,7 +215,7 @@ def commit_with_receipt(run: OperationRun, change: StepChange, tx: Any, staged: 
         result, text = yield from run_function(run, change, load_receipts(tx.dialect, run.tx_binding.names), staging)
         sealed = run.tx_binding.sealer.seal_text(text, run.record.run, change.name)
         check_not_late(run)
-        yield from asked(ours, "receipt_step_put", {**whose, "result": sealed, "now": None})
+        yield from run_receipt_statement(ours, "receipt_step_put", {**whose, "result": sealed, "now": None})
     yield from name_record(run, ours)
     journal, answer = change.update_journal(result, text)
     return result, journal, answer
@@ -277,13 +283,13 @@ def check_same_database(run: OperationRun, tx: Any) -> Inside:
 def block_late_steps(run: OperationRun, tx: Any) -> Inside:
     """Leave empty receipts for whatever local step may come next: an owner that was taken over, and does not know it
     yet, must not run one after the operation was undone."""
-    statements = texts(tx.dialect, run.tx_binding.names)
+    statements = build_receipt_texts(tx.dialect, run.tx_binding.names)
     yield from name_record(run, statements)
     places = [(step, len(run.journal.entries)) for step in run.steps.values()]
     places += [(run.steps[entry.step], at) for at, entry in enumerate(run.journal.entries) if entry.state == "begun"]
     for step, place in places:
         name = f"{run.journal.call_number(step.name, place)}:{step.name}"
         whose = {"run": run.record.run, "step": name}
-        if step.kind == "local" and not (yield from asked(statements, "receipt_step_find", whose)):
+        if step.kind == "local" and not (yield from run_receipt_statement(statements, "receipt_step_find", whose)):
             sealed = run.tx_binding.sealer.seal_text("", run.record.run, name)
-            yield from asked(statements, "receipt_step_put", {**whose, "result": sealed, "now": None})
+            yield from run_receipt_statement(statements, "receipt_step_put", {**whose, "result": sealed, "now": None})

@@ -44,11 +44,11 @@ LATEST = 900.0
 
 
 @lru_cache(maxsize=16)
-def texts(dialect: Dialect, names: TableNames) -> dict[str, str]:
+def build_receipt_texts(dialect: Dialect, names: TableNames) -> dict[str, str]:
     return dialect.load(names)
 
 
-def asked(statements: dict[str, str], name: str, values: dict[str, Any]) -> Inside:
+def run_receipt_statement(statements: dict[str, str], name: str, values: dict[str, Any]) -> Inside:
     """A statement about step receipts; their table may not have been made."""
     try:
         return (yield Statement(statements[name], values))
@@ -67,9 +67,9 @@ def name_record(run: OperationRun, statements: dict[str, str]) -> Inside:
     if run.tx_binding.forms == "previous" or run.named:
         return
     whose = {"run": run.record.run, "step": RECORD}
-    if not (yield from asked(statements, "receipt_step_find", whose)):
+    if not (yield from run_receipt_statement(statements, "receipt_step_find", whose)):
         told = f"{VERSION}:{run.record.id.hex()}"
-        yield from asked(statements, "receipt_step_put", {**whose, "result": told, "now": None})
+        yield from run_receipt_statement(statements, "receipt_step_put", {**whose, "result": told, "now": None})
 
 
 def check_not_late(run: OperationRun) -> None:
@@ -101,7 +101,9 @@ def read_named(row: Sequence[Any]) -> Named:
 def list_named(dialect: Dialect, names: TableNames, after: Named, limit: int) -> Generator[Any, Any, list[Named]]:
     """Runs whose first receipt is old enough that their end may be: the oldest first, from `after` on."""
     values = {"age": duration_to_micros(KEPT), "after": after.created, "last": after.run, "limit": limit}
-    rows = yield from asked(texts(dialect, names), "receipt_runs", {**values, "now": None})
+    rows = yield from run_receipt_statement(
+        build_receipt_texts(dialect, names), "receipt_runs", {**values, "now": None}
+    )
     return [read_named(row) for row in rows]
 
 
@@ -109,7 +111,7 @@ def delete_runs(dialect: Dialect, names: TableNames, runs: Sequence[bytes]) -> I
     """All receipts of each of them, in one statement: who is interrupted leaves a run whole or nothing of it. In an
     order, so that two who do the same wait for each other in a line."""
     for run in sorted(runs):
-        yield from asked(texts(dialect, names), "receipt_run_delete", {"run": run})
+        yield from run_receipt_statement(build_receipt_texts(dialect, names), "receipt_run_delete", {"run": run})
 
 
 def may_go(record: Record | None, run: bytes, now: int) -> bool:
