@@ -2,6 +2,8 @@
 PY := .venv/bin/python
 PORT ?= 8000
 N ?= 4
+COVERAGE_TESTS := tests/unit tests/contract tests/web tests/operations
+COVERAGE_SELECT := not (postgres or mysql or mariadb or mongo or redis or valkey or dynamo or duckdb or leaves_what_is_slow)
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile everything anew
 
 help:           ## this list
@@ -13,18 +15,25 @@ demo: setup-demo    ## serve the payments demo on http://127.0.0.1:8000 (PORT= c
 test: setup     ## the whole suite, on real servers that it starts and stops by itself
 	@$(PY) -m pytest -n $(N) --dist loadgroup
 
+coverage: setup ## how much of core, engine and web the tests without servers run, with a floor for each; some minutes
+	@$(PY) -m coverage erase
+	-@$(PY) -m coverage run -m pytest -q -n $(N) --dist loadgroup --timeout 300 $(COVERAGE_TESTS) -k "$(COVERAGE_SELECT)"
+	@$(PY) -m coverage combine -q
+	@$(PY) tools/coverage_floor.py
+
 check: setup lint type    ## everything CI checks beside the tests
 	@for page in diagram errors_page cli_page stores_page; do $(PY) -m tools.$$page --check || exit 1; done
 	@$(PY) tools/fragments.py --check
 	@$(PY) -m tools.invariants --check
+	@$(PY) -m tools.async_to_sync --check
 
 fmt: setup      ## format the code
-	@.venv/bin/ruff format src tests tools examples benchmarks
-	@.venv/bin/ruff check --fix -q src tests tools examples benchmarks
+	@.venv/bin/ruff format src distributions tests tools examples benchmarks
+	@.venv/bin/ruff check --fix -q src distributions tests tools examples benchmarks
 
 lint: setup     ## ruff
-	@.venv/bin/ruff format --check -q src tests tools examples benchmarks
-	@.venv/bin/ruff check -q src tests tools examples benchmarks
+	@.venv/bin/ruff format --check -q src distributions tests tools examples benchmarks
+	@.venv/bin/ruff check -q src distributions tests tools examples benchmarks
 
 type: setup     ## mypy, strict
 	@.venv/bin/mypy
@@ -42,7 +51,10 @@ bench-page: setup   ## the speed page and its charts, from the newest results
 	@$(PY) -m benchmarks --page
 
 docs: setup     ## write the generated pages anew
-	@for page in diagram errors_page cli_page stores_page; do $(PY) -m tools.$$page || exit 1; done
+	@for page in diagram errors_page cli_page stores_page walks; do $(PY) -m tools.$$page || exit 1; done
+
+twins: setup    ## write the sync twins of async modules anew
+	@$(PY) -m tools.async_to_sync
 
 soak: setup     ## the worker for five minutes: twenty topics, one hangs, one kills, one has no publisher (SECONDS=)
 	@RETRYSAFE_SOAK_SECONDS=$(or $(SECONDS),300) $(PY) -m pytest -m campaign tests/worker/test_soak.py
@@ -65,7 +77,7 @@ release-check:  ## build wheel and sdist, and try them in empty environments on 
 	@python3 tools/release_check.py
 
 lock: setup     ## write the hashed locks anew
-	@python3 tools/lock.py
+	@python3 tools/bootstrap.py lock
 
 setup:
 	@python3 tools/bootstrap.py test
@@ -73,4 +85,4 @@ setup:
 setup-demo:
 	@python3 tools/bootstrap.py demo
 
-.PHONY: help demo test check fmt lint type bench bench-quick bench-full bench-page docs soak proof proof-stores proof-steady release-check lock setup setup-demo
+.PHONY: help demo test coverage check fmt lint type bench bench-quick bench-full bench-page docs twins soak proof proof-stores proof-steady release-check lock setup setup-demo

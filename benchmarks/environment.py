@@ -69,7 +69,7 @@ def _uv() -> tuple[str, dict[str, str]]:
     assert spec.loader is not None
     bootstrap: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(bootstrap)
-    return str(bootstrap.UV), bootstrap.environment()
+    return str(bootstrap.UV), bootstrap.build_uv_environ()
 
 
 def _ran(command: list[str], env: dict[str, str]) -> str:

@@ -1,4 +1,7 @@
-"""Write docs/reference/cli.md from the commands' own --help. `--check` fails if the page is stale."""
+"""Write docs/reference/cli.md from the --help of the commands. `--check` fails if the page is stale.
+
+A file of its own: `make docs` runs one tool per generated page.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +15,22 @@ from retrysafe.cli.main import build_parser
 PAGE = pages.ROOT / "docs" / "reference" / "cli.md"
 
 
-def commands(of: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
-    """A parser and all below it, in their order."""
-    found = [of]
-    for action in of._actions:
+def list_parsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """A parser and all its subparsers, in order."""
+    found = [parser]
+    for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            for below in action.choices.values():
-                found.extend(commands(below))
+            for subparser in action.choices.values():
+                found.extend(list_parsers(subparser))
     return found
 
 
-def page() -> str:
+def build_page() -> str:
     os.environ["COLUMNS"] = "100"
     parts = ["# Commands\n\nGenerated from `--help` by `make docs`.\n"]
-    parts.extend(f"## {each.prog}\n\n```\n{each.format_help()}```\n" for each in commands(build_parser()))
+    parts.extend(f"## {each.prog}\n\n```\n{each.format_help()}```\n" for each in list_parsers(build_parser()))
     return "\n".join(parts)
 
 
 if __name__ == "__main__":
-    pages.write(PAGE, page())
+    pages.write_page(PAGE, build_page())

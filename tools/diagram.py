@@ -1,4 +1,4 @@
-"""Draw the state machine from its table: docs/explanation/state-machine.md. `--check` fails if the page is stale."""
+"""Write docs/explanation/state-machine.md from the table in core/states.py. `--check` fails if the page is stale."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ expire by comparison with the store's clock, and an expired record is as good as
 """
 
 
-def mermaid(transitions: tuple[Transition, ...]) -> str:
-    """The arrows, one line each; arrows between the same two states are drawn as one."""
+def draw_mermaid(transitions: tuple[Transition, ...]) -> str:
+    """The transitions as a Mermaid diagram. Transitions between the same two states are one arrow."""
     labels: dict[tuple[str, str], list[str]] = {}
     for arrow in transitions:
-        ends = (_name(arrow.source), _name(arrow.target))
+        ends = (_format_node(arrow.source), _format_node(arrow.target))
         labels.setdefault(ends, []).append(arrow.move)
     lines = [f"    {a} --> {b}: {', '.join(dict.fromkeys(moves))}" for (a, b), moves in labels.items()]
     return "```mermaid\nstateDiagram-v2\n" + "\n".join(lines) + "\n```\n"
 
 
-def table(transitions: tuple[Transition, ...]) -> str:
+def build_table(transitions: tuple[Transition, ...]) -> str:
     rows = [
-        f"| {_word(arrow.source)} | {arrow.move} | {_word(arrow.target)} | {arrow.when} | {arrow.who} |"
+        f"| {_format_cell(arrow.source)} | {arrow.move} | {_format_cell(arrow.target)} | {arrow.when} | {arrow.who} |"
         for arrow in transitions
     ]
     return "| from | move | to | when | who |\n|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
 
 
-def page() -> str:
-    states = "\n".join(f"- **{state.value}**: {_doc(state)}" for state in State)
-    return HEAD + mermaid(TRANSITIONS) + "\n" + states + "\n\n" + table(TRANSITIONS)
+def build_page() -> str:
+    states = "\n".join(f"- **{state.value}**: {_read_docstring(state)}" for state in State)
+    return HEAD + draw_mermaid(TRANSITIONS) + "\n" + states + "\n\n" + build_table(TRANSITIONS)
 
 
-def _doc(state: State) -> str:
-    """An enum member's own words stand under it in the source; there they can be read beside the code."""
+def _read_docstring(state: State) -> str:
+    """The docstring below an enum member. Python does not keep it, so it is read from the source."""
     source = (PAGE.parents[2] / "src" / "retrysafe" / "core" / "states.py").read_text()
     after = source.split(f'{state.name} = "{state.value}"', 1)[1]
     return " ".join(after.split('"""')[1].split())
 
 
-def _name(state: State | None) -> str:
+def _format_node(state: State | None) -> str:
     return "[*]" if state is None else state.value
 
 
-def _word(state: State | None) -> str:
+def _format_cell(state: State | None) -> str:
     return "–" if state is None else state.value
 
 
 if __name__ == "__main__":
-    pages.write(PAGE, page())
+    pages.write_page(PAGE, build_page())

@@ -1,4 +1,4 @@
-"""Write docs/reference/errors.md from the classes and problems themselves. `--check` fails if the page is stale."""
+"""Write docs/reference/errors.md from the error classes and the problems. `--check` fails if the page is stale."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tools import pages
 
 from retrysafe import errors
 from retrysafe.client import errors as client
-from retrysafe.operations import failures
+from retrysafe.operations import errors as operation_errors
 from retrysafe.transactions import on_dynamodb
 from retrysafe.web import problems
 from retrysafe.web.problems import Codes, Problem
@@ -41,12 +41,12 @@ happen, so a new key is safe. The statuses are those of `Codes()`.
 """
 
 
-def page() -> str:
+def build_page() -> str:
     anchors: set[str] = set()
-    modules = (errors, client, failures, on_dynamodb)
-    rows = [_error(each, anchors) for module in modules for each in _classes(module)]
-    told = {problem.anchor: problem for problem in (*problems.ALL, *_problems(replies))}
-    lines = [_problem(problem, anchors) for problem in told.values()]
+    modules = (errors, client, operation_errors, on_dynamodb)
+    rows = [_format_error(each, anchors) for module in modules for each in _find_errors(module)]
+    by_anchor = {problem.anchor: problem for problem in (*problems.ALL_PROBLEMS, *_find_problems(replies))}
+    lines = [_format_problem(problem, anchors) for problem in by_anchor.values()]
     trees = [f"```\n{inspect.getdoc(module) or ''}\n```\n" for module in (errors, client)]
     return (
         HEAD + "\n".join(rows) + "\n" + PROBLEMS + "\n".join(lines) + "\n\n## The tree\n\n"
@@ -54,7 +54,7 @@ def page() -> str:
     )  # fmt: skip
 
 
-def _classes(module: ModuleType) -> list[type[errors.RetrySafeError]]:
+def _find_errors(module: ModuleType) -> list[type[errors.RetrySafeError]]:
     return [
         each
         for each in vars(module).values()
@@ -62,23 +62,25 @@ def _classes(module: ModuleType) -> list[type[errors.RetrySafeError]]:
     ]
 
 
-def _problems(module: ModuleType) -> list[Problem]:
+def _find_problems(module: ModuleType) -> list[Problem]:
     return [each for each in vars(module).values() if isinstance(each, Problem)]
 
 
-def _error(each: type[errors.RetrySafeError], anchors: set[str]) -> str:
-    name, retryable = f"{_mark(each.anchor, anchors)}`{each.__name__}`", "yes" if each.retryable else "no"
+def _format_error(each: type[errors.RetrySafeError], anchors: set[str]) -> str:
+    name, retryable = f"{_write_anchor(each.anchor, anchors)}`{each.__name__}`", "yes" if each.retryable else "no"
     return f"| {name} | {each.blame} | {retryable} | {each.status} | `{each.anchor}` |"
 
 
-def _problem(problem: Problem, anchors: set[str]) -> str:
+def _format_problem(problem: Problem, anchors: set[str]) -> str:
     status = getattr(Codes(), problem.code) if problem is not problems.NOT_FOUND else 404
     same, new = ("yes" if flag else "no" for flag in (problem.retry_same_key, problem.safe_new_key))
-    return f"| {_mark(problem.anchor, anchors)}`{problem.anchor}` | {status} | {same} | {new} | {problem.detail} |"
+    return (
+        f"| {_write_anchor(problem.anchor, anchors)}`{problem.anchor}` | {status} | {same} | {new} | {problem.detail} |"
+    )
 
 
-def _mark(anchor: str, anchors: set[str]) -> str:
-    """Where a link leads; an error and its problem share the first."""
+def _write_anchor(anchor: str, anchors: set[str]) -> str:
+    """The anchor of a row. An error and its problem share one anchor, which only the first row gets."""
     if anchor in anchors:
         return ""
     anchors.add(anchor)
@@ -86,4 +88,4 @@ def _mark(anchor: str, anchors: set[str]) -> str:
 
 
 if __name__ == "__main__":
-    pages.write(PAGE, page())
+    pages.write_page(PAGE, build_page())

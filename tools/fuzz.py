@@ -1,9 +1,9 @@
-"""Throw malformed input at a parser: only the error it promises may come back.
+"""Fuzz a parser with malformed input: it may only raise the error that it documents.
 
     python tools/fuzz.py keys --count 10000000 [--seed 7]
-    python tools/fuzz.py webhooks --count 10000000          as many for each scheme; webhooks-stripe for one of them
+    python tools/fuzz.py webhooks --count 10000000          that many for each scheme; webhooks-stripe is one of them
 
-Prints how many were tried, accepted and refused; the first surprise ends it, with the input that caused it.
+Prints how many inputs were tried, accepted and refused. The first unexpected result ends the run and prints its input.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # as a program its folder is on the path, not ours
+sys.path.insert(
+    0, str(Path(__file__).resolve().parent.parent)
+)  # a script has only its own folder on the path, not the root
 
 from tools import fuzz_webhooks
 
@@ -31,29 +33,29 @@ SEEDS = (
     '"' + "y" * MAX_KEY_CHARS + '"', "naïve", "\ud800", "k\0", "k\r\nSet-Cookie: a=b", "k\n", "＂k＂", '"k";p=1', "'k'",
     ":YQ==:",
 )  # fmt: skip
-SPICE = '",\\ \t\r\n\0\x7f\x80ÿ…\ud800;=:{}()[]<>@?/' + "aZ09-_.~!*'"
+ODD_CHARACTERS = '",\\ \t\r\n\0\x7f\x80ÿ…\ud800;=:{}()[]<>@?/' + "aZ09-_.~!*'"
 
 
-def keys(rng: random.Random) -> Iterator[str]:
-    """Mutations of good and bad keys: cut, doubled, spiced, shuffled."""
+def generate_keys(rng: random.Random) -> Iterator[str]:
+    """Mutations of good and bad keys: characters inserted or removed, text rotated or repeated."""
     while True:
         text = rng.choice(SEEDS)
         for _ in range(rng.randrange(4)):
-            at = rng.randrange(len(text) + 1)
+            index = rng.randrange(len(text) + 1)
             kind = rng.randrange(4)
             if kind == 0:
-                text = text[:at] + rng.choice(SPICE) + text[at:]
+                text = text[:index] + rng.choice(ODD_CHARACTERS) + text[index:]
             elif kind == 1:
-                text = text[:at] + text[at + 1 :]
+                text = text[:index] + text[index + 1 :]
             elif kind == 2:
-                text = text[at:] + text[:at]
+                text = text[index:] + text[:index]
             else:
-                text = text[:at] + text
+                text = text[:index] + text
         yield text
 
 
 def check_key(text: str) -> bool:
-    """Whether it was accepted. An accepted key keeps its promises; a refused one is a MalformedKey and nothing else."""
+    """True if the key was accepted. An accepted key must be valid. A refusal must be a MalformedKey."""
     try:
         key = parse_key(text)
     except MalformedKey:
@@ -61,22 +63,22 @@ def check_key(text: str) -> bool:
     assert 1 <= len(key) <= MAX_KEY_CHARS, f"length {len(key)}"
     assert all("\x21" <= each <= "\x7e" for each in key), "an invisible character got through"
     quoted = '"' + key.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    assert parse_key(quoted) == key, "the quoted spelling is another key"
+    assert parse_key(quoted) == key, "the quoted form is another key"
     return True
 
 
 TARGETS: dict[str, tuple[Callable[[random.Random], Iterator[Any]], Callable[[Any], bool]]] = {
-    "keys": (keys, check_key),
+    "keys": (generate_keys, check_key),
     **fuzz_webhooks.TARGETS,
 }
 GROUPS = {"webhooks": tuple(fuzz_webhooks.TARGETS)}
 
 
 def fuzz(target: str, count: int, seed: int) -> tuple[int, int]:
-    """How many were accepted and refused; a surprise is raised with its input."""
-    make, check = TARGETS[target]
+    """The number of accepted and refused inputs. An unexpected result is raised with its input."""
+    generate, check = TARGETS[target]
     accepted = 0
-    for number, text in zip(range(count), make(random.Random(seed)), strict=False):
+    for number, text in zip(range(count), generate(random.Random(seed)), strict=False):
         try:
             accepted += check(text)
         except BaseException as error:
@@ -89,12 +91,14 @@ def main() -> int:
     parser.add_argument("target", choices=[*TARGETS, *GROUPS])
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
-    for target in GROUPS.get(given.target, (given.target,)):
-        began = time.monotonic()
-        accepted, refused = fuzz(target, given.count, given.seed)
-        seconds = time.monotonic() - began
-        print(f"{target}: {given.count} tried, {accepted} accepted, {refused} refused, 0 surprises ({seconds:.0f} s)")
+    args = parser.parse_args()
+    for target in GROUPS.get(args.target, (args.target,)):
+        started = time.monotonic()
+        accepted, refused = fuzz(target, args.count, args.seed)
+        seconds = time.monotonic() - started
+        print(
+            f"{target}: {args.count} tried, {accepted} accepted, {refused} refused, all as expected ({seconds:.0f} s)"
+        )
     return 0
 
 

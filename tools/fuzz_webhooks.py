@@ -1,6 +1,6 @@
-"""The webhook targets of tools/fuzz.py: a genuine delivery of each scheme, broken in every way we could think of.
+"""The webhook targets of tools/fuzz.py: valid deliveries of each scheme, changed in many ways.
 
-Only VerificationError may come out; and what is accepted must be what the sender signed.
+`verify` may only raise VerificationError, and may only accept what the sender signed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TIMES = (
     "1700000300", "1699999700", "9" * 12, "9" * 13, "9" * 5000, "nan", "inf", "0x6553f100", "١٧٠٠٠٠٠٠٠٠",
     "1700000000\n", "𝟏𝟕𝟎𝟎𝟎𝟎𝟎𝟎𝟎𝟎", "¹", "1700000000,1700000000",
 )  # fmt: skip
-SPICE = "=,. :;v1a0\t\r\n\0\x7f\x80ÿé…\ud800-_+/{}[]\"'\\٣"
+ODD_CHARACTERS = "=,. :;v1a0\t\r\n\0\x7f\x80ÿé…\ud800-_+/{}[]\"'\\٣"
 ODD_HEADERS: tuple[Any, ...] = (
     None,
     7,
@@ -59,114 +59,118 @@ BODIES = (
 )  # fmt: skip
 
 
-class Attempt(NamedTuple):
+class Delivery(NamedTuple):
+    """The headers and the body of one delivery. A changed delivery may hold any type."""
+
     headers: Any
     body: Any
 
 
-Change = Callable[[random.Random, list[tuple[Any, Any]], bytes, Scheme], "Attempt"]
+Change = Callable[[random.Random, list[tuple[Any, Any]], bytes, Scheme], "Delivery"]
 
 
-def delivery(scheme: Scheme, body: bytes = BODY) -> dict[str, str]:
+def sign_delivery(scheme: Scheme, body: bytes = BODY) -> dict[str, str]:
     return scheme.sign(body, id="msg_1", type="a.b", now=NOW)
 
 
-def broken(rng: random.Random, text: str) -> str:
+def mutate_text(rng: random.Random, text: str) -> str:
     for _ in range(rng.randrange(1, 4)):
-        at = rng.randrange(len(text) + 1)
+        index = rng.randrange(len(text) + 1)
         kind = rng.randrange(6)
         if kind == 0:
-            text = text[:at] + rng.choice(SPICE) + text[at:]
+            text = text[:index] + rng.choice(ODD_CHARACTERS) + text[index:]
         elif kind == 1:
-            text = text[:at] + text[at + 1 :]
+            text = text[:index] + text[index + 1 :]
         elif kind == 2:
-            text = text[at:] + text[:at]
+            text = text[index:] + text[:index]
         elif kind == 3:
-            text = (text[:at] + text)[:9_000]
+            text = (text[:index] + text)[:9_000]
         elif kind == 4:
-            text = text[:at] + text[at:].swapcase()
+            text = text[:index] + text[index:].swapcase()
         else:
             text = text + rng.choice((" ", ",", ", ")) + text
     return text
 
 
-def in_a_header(rng: random.Random, pairs: list[tuple[Any, Any]], body: bytes, scheme: Scheme) -> Attempt:
-    at = rng.randrange(len(pairs))
-    pairs[at] = (pairs[at][0], broken(rng, pairs[at][1]))
-    return Attempt(pairs, body)
+def change_header(rng: random.Random, pairs: list[tuple[Any, Any]], body: bytes, scheme: Scheme) -> Delivery:
+    index = rng.randrange(len(pairs))
+    pairs[index] = (pairs[index][0], mutate_text(rng, pairs[index][1]))
+    return Delivery(pairs, body)
 
 
-def in_the_time(rng: random.Random, pairs: list[tuple[Any, Any]], body: bytes, scheme: Scheme) -> Attempt:
+def change_time(rng: random.Random, pairs: list[tuple[Any, Any]], body: bytes, scheme: Scheme) -> Delivery:
     time = rng.choice(TIMES)
-    return Attempt([(name, value.replace(str(int(NOW)), time)) for name, value in pairs], body)
+    return Delivery([(name, value.replace(str(int(NOW)), time)) for name, value in pairs], body)
 
 
-def of_headers(rng: random.Random, pairs: list[tuple[Any, Any]], body: bytes, scheme: Scheme) -> Attempt:
-    """One gone, one twice, one in another case, one more, all as bytes, or no headers at all."""
-    at, kind = rng.randrange(len(pairs)), rng.randrange(7)
+def change_headers(rng: random.Random, pairs: list[tuple[Any, Any]], body: bytes, scheme: Scheme) -> Delivery:
+    """Remove a header, repeat one, change its case, add one, make all of them bytes, or pass something else."""
+    index, kind = rng.randrange(len(pairs)), rng.randrange(7)
     if kind == 0:
-        del pairs[at]
+        del pairs[index]
     elif kind == 1:
-        pairs.append(pairs[at])
+        pairs.append(pairs[index])
     elif kind == 2:
-        pairs.append((pairs[at][0].upper(), broken(rng, pairs[at][1])))
+        pairs.append((pairs[index][0].upper(), mutate_text(rng, pairs[index][1])))
     elif kind == 3:
         pairs = [(name.swapcase().encode(), value.encode("utf-8", "replace")) for name, value in pairs]
     elif kind == 4:
-        pairs.append(("x-else", broken(rng, "else")))
+        pairs.append(("x-else", mutate_text(rng, "else")))
     elif kind == 5:
-        pairs[at] = (pairs[at][0], pairs[at][1] * rng.choice((2, 50, 2_000)))
+        pairs[index] = (pairs[index][0], pairs[index][1] * rng.choice((2, 50, 2_000)))
     else:
-        return Attempt(rng.choice(ODD_HEADERS), body)
-    return Attempt(pairs, body)
+        return Delivery(rng.choice(ODD_HEADERS), body)
+    return Delivery(pairs, body)
 
 
-def of_the_body(rng: random.Random, pairs: list[tuple[Any, Any]], body: bytes, scheme: Scheme) -> Attempt:
+def change_body(rng: random.Random, pairs: list[tuple[Any, Any]], body: bytes, scheme: Scheme) -> Delivery:
     kind = rng.randrange(4)
     if kind == 0:
-        at = rng.randrange(len(body))
-        return Attempt(pairs, body[:at] + bytes([rng.randrange(256)]) + body[at + 1 :])
+        index = rng.randrange(len(body))
+        return Delivery(pairs, body[:index] + bytes([rng.randrange(256)]) + body[index + 1 :])
     if kind == 1:
-        return Attempt(pairs, rng.choice(ODD_BODIES))
+        return Delivery(pairs, rng.choice(ODD_BODIES))
     if kind == 2:
-        return Attempt(pairs, body + rng.choice((b" ", b"\n", b"\0", b"x" * 100)))
-    strange = rng.choice(BODIES)  # strange, and signed all the same
-    return Attempt(list(delivery(scheme, strange).items()), strange)
+        return Delivery(pairs, body + rng.choice((b" ", b"\n", b"\0", b"x" * 100)))
+    strange = rng.choice(BODIES)  # an odd body with a valid signature
+    return Delivery(list(sign_delivery(scheme, strange).items()), strange)
 
 
-CHANGES: tuple[Change, ...] = (in_a_header, in_a_header, in_the_time, of_headers, of_the_body)
+CHANGES: tuple[Change, ...] = (change_header, change_header, change_time, change_headers, change_body)
 
 
-def attempts(name: str) -> Callable[[random.Random], Iterator[Attempt]]:
+def make_generator(name: str) -> Callable[[random.Random], Iterator[Delivery]]:
     scheme = SCHEMES[name]
-    genuine = delivery(scheme)
+    valid = sign_delivery(scheme)
 
-    def make(rng: random.Random) -> Iterator[Attempt]:
+    def generate(rng: random.Random) -> Iterator[Delivery]:
         while True:
-            yield rng.choice(CHANGES)(rng, list(genuine.items()), BODY, scheme)
+            yield rng.choice(CHANGES)(rng, list(valid.items()), BODY, scheme)
 
-    return make
+    return generate
 
 
-def checker(name: str) -> Callable[[Attempt], bool]:
+def make_checker(name: str) -> Callable[[Delivery], bool]:
     scheme = SCHEMES[name]
-    original = scheme.verify(delivery(scheme), BODY, now=NOW)
+    original = scheme.verify(sign_delivery(scheme), BODY, now=NOW)
 
-    def check(attempt: Attempt) -> bool:
+    def check(delivery: Delivery) -> bool:
         try:
-            found = scheme.verify(attempt.headers, attempt.body, now=NOW)
+            found = scheme.verify(delivery.headers, delivery.body, now=NOW)
         except VerificationError:
             return False
-        if attempt.body == BODY:
-            assert name not in SIGNS_ID or found.key == original.key, f"another key was believed: {found.key!r}"
-            assert name in SIGNS_ID or original.key.split()[-1] in found.key, "a key without the signed body in it"
+        if delivery.body == BODY:
+            assert name not in SIGNS_ID or found.key == original.key, f"another key was accepted: {found.key!r}"
+            assert name in SIGNS_ID or original.key.split()[-1] in found.key, (
+                "the key does not contain the hash of the signed body"
+            )
         else:
-            assert attempt.body in BODIES, "a body nobody signed was believed"
+            assert delivery.body in BODIES, "a body without a signature was accepted"
         return True
 
     return check
 
 
 TARGETS: dict[str, tuple[Callable[[random.Random], Iterator[Any]], Callable[[Any], bool]]] = {
-    f"webhooks-{name}": (attempts(name), checker(name)) for name in SCHEMES
+    f"webhooks-{name}": (make_generator(name), make_checker(name)) for name in SCHEMES
 }

@@ -1,5 +1,5 @@
-"""What `import retrysafe` costs in a fresh interpreter, in milliseconds. The least of several runs, because whatever
-else the machine does can only add.
+"""Measure `import retrysafe` in a new interpreter, in milliseconds. Prints the minimum of several runs, because other
+load on the machine only adds time.
 
     python tools/import_cost.py [runs]
 """
@@ -13,39 +13,39 @@ import tempfile
 
 RUNS = 20
 MODULES = ("retrysafe", "asyncio")
-"""asyncio beside it as a yardstick: what any asynchronous program pays in any case."""
+"""asyncio is there for comparison: every async program imports it."""
 
 
-def millis(module: str, env: dict[str, str]) -> float:
+def measure_import(module: str, env: dict[str, str]) -> float:
     code = f"from time import perf_counter as t; s = t(); import {module}; print(t() - s)"
-    return 1000 * float(told(["-c", code], env).stdout)
+    return 1000 * float(run_python(["-c", code], env).stdout)
 
 
-def told(arguments: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def run_python(arguments: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], check=True, capture_output=True, text=True, env=env)
 
 
-def slowest(count: int, env: dict[str, str]) -> list[str]:
-    """The modules that took longest, themselves alone, as the interpreter reports them."""
-    report = told(["-X", "importtime", "-c", "import retrysafe"], env).stderr
+def list_slowest(count: int, env: dict[str, str]) -> list[str]:
+    """The slowest modules, each without its own imports, as `-X importtime` reports them."""
+    report = run_python(["-X", "importtime", "-c", "import retrysafe"], env).stderr
     rows = [line.removeprefix("import time:").split("|") for line in report.splitlines() if "|" in line]
-    taken = [(int(own), name.strip()) for own, _, name in rows if own.strip().isdigit()]
-    return [f"{own / 1000:6.1f} ms  {name}" for own, name in sorted(taken, reverse=True)[:count]]
+    times = [(int(own), name.strip()) for own, _, name in rows if own.strip().isdigit()]
+    return [f"{own / 1000:6.1f} ms  {name}" for own, name in sorted(times, reverse=True)[:count]]
 
 
 def main() -> None:
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else RUNS
     with tempfile.TemporaryDirectory() as folder:
-        # An installed package has its byte code beside it; a checkout may not, and would be compiled each time.
+        # An installed package has its byte code. A checkout may have none, and would be compiled in each run.
         env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         env["PYTHONPYCACHEPREFIX"] = folder
-        least = dict.fromkeys(MODULES, float("inf"))
+        minimum = dict.fromkeys(MODULES, float("inf"))
         for _ in range(1 + runs):
             for module in MODULES:
-                least[module] = min(least[module], millis(module, env))
-        for module, cost in least.items():
+                minimum[module] = min(minimum[module], measure_import(module, env))
+        for module, cost in minimum.items():
             print(f"{cost:6.1f} ms  import {module}")
-        print("\n".join(["the slowest modules, once:", *slowest(8, env)]))
+        print("\n".join(["the slowest modules, once:", *list_slowest(8, env)]))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The invariants page and the codes in the source agree (`docs/reference/invariants.md`).
+"""Check that the invariants page (`docs/reference/invariants.md`) and the codes in the source agree.
 
     python -m tools.invariants --check
 
@@ -18,19 +18,36 @@ PAGE = ROOT / "docs" / "reference" / "invariants.md"
 FOLDERS = ("src", "tests", "docs", "benchmarks", "tools")
 SUFFIXES = (".py", ".md", ".sql", ".lua")
 CODE = re.compile(r"(?<![\w>'<])([IS][1-9]\d?)(?![\w'])")
-"""Not `'>I4'`: that is how a script packs a number."""
+"""Without `'>I4'`, which is a format for packed numbers."""
 
 ROW = re.compile(r"^\| ([IS]\d+) \| (.+?) \| (.+) \|$", re.MULTILINE)
 TEST = re.compile(r"`((?:tests|src)/[\w/]+\.py)(?:::(\w+))?`")
 
 
+RULE = re.compile(r"\brules? (\d+)(?:(?:,| and| to) (\d+))?(?! of\b)(?!\.)")
+"""`rule 16`, `rules 13, 17`; not `rule 5 of flow.py`."""
+
+RULE_ROW = re.compile(r"^\| rule (\d+) \|", re.MULTILINE)
+
+
+def list_unknown_rules(page: str, texts: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Rules that are cited and are not on the page."""
+    known = set(RULE_ROW.findall(page))
+    for name, text in texts:
+        for number, line in enumerate(text.splitlines(), 1):
+            for cited in RULE.findall(line):
+                for rule in filter(None, cited):
+                    if rule not in known:
+                        yield f"{name}:{number} cites rule {rule}, and {PAGE.name} has no such rule"
+
+
 def read_rows(page: str) -> dict[str, str]:
-    """Each code of the page with its column of tests."""
+    """Each code of the page, with the text of its tests column."""
     return {code: tests for code, _, tests in ROW.findall(page)}
 
 
 def find_codes(texts: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Each cited code with the first place that cites it."""
+    """Each cited code, with the first line that cites it."""
     found: dict[str, str] = {}
     for name, text in texts:
         for number, line in enumerate(text.splitlines(), 1):
@@ -64,7 +81,9 @@ def read_sources() -> Iterator[tuple[str, str]]:
 
 
 def main() -> int:
-    problems = list(list_problems(PAGE.read_text(), read_sources(), ROOT))
+    sources = list(read_sources())
+    page = PAGE.read_text()
+    problems = [*list_problems(page, sources, ROOT), *list_unknown_rules(page, sources)]
     for problem in problems:
         print(problem, file=sys.stderr)
     return int(bool(problems))

@@ -1,8 +1,8 @@
-"""Keep a release for the tests of mixed releases (tests/releases/): its package, out of git, as one small file.
+"""Store the package of a release as one small file, for the tests of mixed releases (tests/releases/).
 
-python tools/keep_release.py REV        writes tests/releases/REV.tar.xz (REV: a commit or a tag, as it is to be called)
+    python tools/keep_release.py REV        write tests/releases/REV.tar.xz; REV is a commit or a tag
 
-The file depends on nothing but what it is made of: the same revision gives the same bytes.
+The file is reproducible: the same revision gives the same bytes.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ FOLDER = ROOT / "tests" / "releases"
 PACKAGE = "src/retrysafe"
 
 
-def archived(revision: str) -> bytes:
-    """The package's files at that revision, as git's own tar."""
+def read_archive(revision: str) -> bytes:
+    """The files of the package at a revision, as a tar archive of git."""
     command = ["git", "archive", "--format=tar", revision, PACKAGE]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60)
-    if found.returncode != 0:
-        sys.exit(f"git has no {PACKAGE} at {revision!r}: {found.stderr.decode().strip()}")
-    return found.stdout
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60)
+    if result.returncode != 0:
+        sys.exit(f"git has no {PACKAGE} at {revision!r}: {result.stderr.decode().strip()}")
+    return result.stdout
 
 
-def packed(archive: bytes) -> bytes:
-    """Without what differs from one clone to the next: owners, times, git's own header."""
-    made = io.BytesIO()
-    with tarfile.open(fileobj=io.BytesIO(archive)) as given, tarfile.open(fileobj=made, mode="w") as kept:
-        for member in sorted(given.getmembers(), key=lambda each: each.name):
+def compress_archive(archive: bytes) -> bytes:
+    """Compress the files, without owners, times and git's header, which differ from clone to clone."""
+    output = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(archive)) as source, tarfile.open(fileobj=output, mode="w") as target:
+        for member in sorted(source.getmembers(), key=lambda each: each.name):
             if member.isfile():
-                content = given.extractfile(member)
+                content = source.extractfile(member)
                 assert content is not None, "a file has content"
                 plain = tarfile.TarInfo(member.name.removeprefix("src/"))
                 plain.size = member.size
-                kept.addfile(plain, content)
-    return lzma.compress(made.getvalue(), preset=9 | lzma.PRESET_EXTREME)
+                target.addfile(plain, content)
+    return lzma.compress(output.getvalue(), preset=9 | lzma.PRESET_EXTREME)
 
 
 def main(revision: str) -> None:
     target = FOLDER / f"{revision.replace('/', '-')}.tar.xz"
-    target.write_bytes(packed(archived(revision)))
+    target.write_bytes(compress_archive(read_archive(revision)))
     print(f"{target.relative_to(ROOT)}: {target.stat().st_size:,} bytes")
 
 

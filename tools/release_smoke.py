@@ -1,8 +1,8 @@
-"""What a freshly installed retrysafe must be able to do. Run by `tools/release_check.py` with the Python of an empty
-environment, outside the source tree: only what the wheel brought can be imported.
+"""The smoke test of an installed retrysafe. `tools/release_check.py` runs it with the Python of an empty environment,
+outside the source tree, so that only the installed packages can be imported.
 
     python release_smoke.py core            the standard library alone
-    python release_smoke.py web redis …     that extra's adapters can be imported too
+    python release_smoke.py web redis …     that extra's (or distribution's) modules can be imported too
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ MODULES = {
     "httpx": ["retrysafe.client.httpx"],
     "requests": ["retrysafe.client.requests"],
     "testing": ["retrysafe.testing.contract"],
+    "retrysafe_mssql": ["retrysafe_mssql.store", "retrysafe_mssql.on_pymssql"],
 }
 
 
 def check_function(url: str) -> None:
-    """The same call twice runs once."""
+    """A function that is called twice with the same key runs once."""
     from retrysafe import RetrySafe
 
     calls = []
@@ -49,6 +50,7 @@ def check_function(url: str) -> None:
 
 
 async def check_coroutine() -> None:
+    """The same for an async function."""
     from retrysafe import RetrySafe
 
     calls = []
@@ -65,7 +67,7 @@ async def check_coroutine() -> None:
 
 
 def check_commands(url: str) -> None:
-    """The command is on the path of the environment, and as a module."""
+    """The command is installed into the environment, and its main verbs run."""
     command = str(Path(sys.executable).with_name("retrysafe"))
     for words in (["--help"], ["migrate", url], ["doctor", url], ["keys", "list", url]):
         subprocess.run([command, *words], check=True, capture_output=True, timeout=60)
@@ -74,7 +76,7 @@ def check_commands(url: str) -> None:
 def main() -> None:
     import retrysafe
 
-    assert "site-packages" in retrysafe.__file__, f"{retrysafe.__file__} is not what was installed"
+    assert "site-packages" in retrysafe.__file__, f"{retrysafe.__file__} is not the installed package"
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/keys.db"
         check_commands(url)

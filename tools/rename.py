@@ -1,15 +1,14 @@
-"""Rename identifiers by a kept table, so that a branch, a note or a stack trace can be translated.
+"""Rename identifiers by a table that is kept. `old_names.py` translates old branches, notes and stack traces with it.
 
-    python tools/rename.py apply tools/renames.tsv      rename in this tree what has not been renamed yet
-    python tools/rename.py check tools/renames.tsv      is every name there, and every new one free?
-    python tools/rename.py translate < trace.txt        print the text with the names of today
+    python tools/rename.py apply tools/renames.tsv      apply the rows that are not applied yet
+    python tools/rename.py check tools/renames.tsv      check that every old name exists and every new name is free
 
 A row of the table is `where<TAB>old<TAB>new`. `where` is a file below `src/retrysafe`; `old` is a name in it, with the
 class in front of a method or attribute (`Ear.deaf`). A row without an `old` moves the file itself.
 
-`apply` asks basedpyright's language server for every place that means the same thing, so it has to be installed:
-`pip install basedpyright`. All rows are looked up in one unchanged tree and then written together, so that two rows may
-swap a name. Comments, docstrings and pages are changed where they quote a name between backticks.
+`apply` asks the language server of basedpyright for all references of a name, so it has to be installed:
+`pip install basedpyright`. All rows are looked up in the unchanged tree and then written together, so that two rows may
+swap names. In comments, docstrings and pages only names between backticks are changed.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Row(NamedTuple):
 
 
 class Edit(NamedTuple):
-    """One identifier to be replaced: zero-based line and columns."""
+    """One identifier to replace: zero-based line and columns."""
 
     line: int
     start: int
@@ -50,7 +49,7 @@ class Edit(NamedTuple):
 
 
 def read_table(text: str) -> list[Row]:
-    """Lines that begin with # and empty lines are for people."""
+    """Read the rows. Empty lines and lines that begin with # are comments."""
     rows = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -63,7 +62,7 @@ def read_table(text: str) -> list[Row]:
 
 
 def find_definition(source: str, name: str) -> tuple[int, int] | None:  # noqa: PLR0912  one case for each way to define
-    """Where a (dotted) name is defined: zero-based line and column of the identifier itself."""
+    """The zero-based line and column at which a (dotted) name is defined."""
     *owners, last = name.split(".")
     body: list[ast.stmt] = ast.parse(source).body
     for owner in owners:
@@ -98,7 +97,7 @@ def find_definition(source: str, name: str) -> tuple[int, int] | None:  # noqa: 
                     for leaf in ast.walk(target):
                         if isinstance(leaf, ast.Name) and leaf.id == last:
                             return leaf.lineno - 1, leaf.col_offset
-    for statement in body:  # an attribute that a method makes
+    for statement in body:  # an attribute that a method sets
         for leaf in ast.walk(statement):
             if isinstance(leaf, ast.Attribute) and leaf.attr == last and isinstance(leaf.ctx, ast.Store):
                 assert leaf.end_col_offset is not None
@@ -108,7 +107,7 @@ def find_definition(source: str, name: str) -> tuple[int, int] | None:  # noqa: 
 
 
 def _walk(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements of a scope, those below `if` and `try` too, not those of inner functions and classes."""
+    """The statements of a scope, also those inside `if` and `try`, but not those of inner functions and classes."""
     for node in body:
         yield node
         if isinstance(node, ast.If | ast.Try | ast.With):
@@ -119,32 +118,32 @@ def _walk(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from _walk(handler.body)
 
 
-class Server:
-    """The language server: one request at a time."""
+class LanguageServer:
+    """A client of the language server. It sends one request at a time."""
 
     def __init__(self, command: str, root: Path) -> None:
         self._process = subprocess.Popen([command, "--stdio"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._number = 0
         self._opened: set[Path] = set()
         capabilities = {"workspace": {"configuration": True, "workspaceEdit": {"documentChanges": True}}}
-        self.ask(
+        self.request(
             "initialize",
             processId=None,
             rootUri=root.as_uri(),
             workspaceFolders=[{"uri": root.as_uri(), "name": "tree"}],
             capabilities=capabilities,
         )
-        self.tell("initialized")
-        for folder in FOLDERS:  # the server looks only into files that it was shown
+        self.notify("initialized")
+        for folder in FOLDERS:  # the server searches only files that were opened
             for file in sorted((root / folder).rglob("*.py")):
                 self.open(file)
 
-    def ask(self, method: str, **parameters: Any) -> Any:
+    def request(self, method: str, **parameters: Any) -> Any:
         self._number += 1
         self._send({"id": self._number, "method": method, "params": parameters})
         while True:
             message = self._receive()
-            if "method" in message and "id" in message:  # the server asks for settings: it takes those of the file
+            if "method" in message and "id" in message:  # a request for settings: null means its defaults
                 items = message["params"].get("items", []) if message.get("params") else []
                 self._send({"id": message["id"], "result": [None for _ in items]})
             elif message.get("id") == self._number and "method" not in message:
@@ -152,19 +151,19 @@ class Server:
                     raise SystemExit(f"{method} was refused: {message['error']['message']}")
                 return message["result"]
 
-    def tell(self, method: str, **parameters: Any) -> None:
+    def notify(self, method: str, **parameters: Any) -> None:
         self._send({"method": method, "params": parameters})
 
     def open(self, file: Path) -> None:
         if file not in self._opened:
             self._opened.add(file)
             document = {"uri": file.as_uri(), "languageId": "python", "version": 1, "text": file.read_text()}
-            self.tell("textDocument/didOpen", textDocument=document)
+            self.notify("textDocument/didOpen", textDocument=document)
 
     def rename(self, file: Path, position: tuple[int, int], new: str) -> dict[Path, list[Edit]]:
         self.open(file)
         where = {"line": position[0], "character": position[1]}
-        answer = self.ask("textDocument/rename", textDocument={"uri": file.as_uri()}, position=where, newName=new)
+        answer = self.request("textDocument/rename", textDocument={"uri": file.as_uri()}, position=where, newName=new)
         edits: dict[Path, list[Edit]] = defaultdict(list)
         for document in (answer or {}).get("documentChanges", []):
             if "textDocument" not in document:
@@ -199,7 +198,8 @@ class Server:
 
 
 def replace(source: str, edits: Iterable[Edit]) -> str:
-    """Identifiers do not overlap; the last ones go first, so that the columns of the others stay."""
+    """Apply the edits. They do not overlap; the last ones are applied first, so that the columns of the others stay
+    valid."""
     lines = source.splitlines(keepends=True)
     for edit in sorted(set(edits), reverse=True):
         line = lines[edit.line]
@@ -212,12 +212,12 @@ def name_module(file: Path) -> str:
 
 
 def find_target(row: Row) -> Path:
-    """Where a file goes: a bare name stays in its folder, a path counts from the package."""
+    """The new path of a file. A bare name stays in its folder; a path is relative to the package."""
     return PACKAGE / row.new if "/" in row.new else (PACKAGE / row.where).with_name(row.new)
 
 
 def rename_imports(source: str, old: str, new: str) -> str:
-    """A module has another name: in dotted paths everywhere, and where it was imported by its last part alone."""
+    """Rename a module in dotted paths, and where it was imported by its last part alone."""
     source = re.sub(rf"\b{re.escape(old)}\b(?!\.py)", new, source)
     (old_package, _, old_last), (new_package, _, new_last) = old.rpartition("."), new.rpartition(".")
     edits = []
@@ -241,8 +241,8 @@ def rename_imports(source: str, old: str, new: str) -> str:
 
 
 def list_texts() -> Iterator[Path]:
-    kept = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
-    for name in kept.stdout.splitlines():
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in listed.stdout.splitlines():
         if name.endswith((".py", ".md", ".toml", ".sql", ".lua", ".txt", "Makefile")) and "renames" not in name:
             yield ROOT / name
 
@@ -273,7 +273,8 @@ def move_files(rows: Iterable[Row]) -> None:
 
 
 def rename_quoted(rows: Iterable[Row]) -> None:
-    """Names between backticks in comments and pages, where the old name means one thing and is defined nowhere now."""
+    """Rename names between backticks in comments and pages, if the old name has one meaning and no definition any
+    more."""
     meanings: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         if row.old:
@@ -293,7 +294,7 @@ def rename_quoted(rows: Iterable[Row]) -> None:
 
 
 def apply_rows(rows: Iterable[Row], command: str) -> int:
-    """Rename what is still there under its old name. Returns how many rows could not be found."""
+    """Apply the rows. Returns the number of rows whose old name was not found."""
     rows = list(rows)
     missing = rename_identifiers([row for row in rows if row.old], command)
     move_files(rows)
@@ -302,7 +303,7 @@ def apply_rows(rows: Iterable[Row], command: str) -> int:
 
 
 def rename_identifiers(rows: Iterable[Row], command: str) -> int:
-    server = Server(command, ROOT)
+    server = LanguageServer(command, ROOT)
     gathered: dict[Path, list[Edit]] = defaultdict(list)
     missing = 0
     for row in rows:
@@ -310,7 +311,7 @@ def rename_identifiers(rows: Iterable[Row], command: str) -> int:
         position = find_definition(file.read_text(), row.old) if file.exists() else None
         if position is None:
             missing += 1
-            print(f"not there: {row.where} {row.old}", file=sys.stderr)
+            print(f"not found: {row.where} {row.old}", file=sys.stderr)
             continue
         edits = server.rename(file, position, row.new)
         print(f"{row.where} {row.old} -> {row.new}: {sum(map(len, edits.values()))} in {len(edits)} files", flush=True)
@@ -323,59 +324,47 @@ def rename_identifiers(rows: Iterable[Row], command: str) -> int:
 
 
 def check_rows(rows: Iterable[Row]) -> list[str]:
-    """What is wrong with a table: a name that is not there, one that is taken, one that is renamed twice."""
-    wrong = []
+    """The problems of a table: a name that does not exist, one that is taken, one that is renamed twice."""
+    problems = []
     rows = list(rows)
     leaving = {(row.where, row.old) for row in rows}
     coming: set[tuple[str, str]] = set()
     for row in rows:
         file = ROOT / PACKAGE / row.where
         if not file.exists():
-            wrong.append(f"{row.where}: no such file below {PACKAGE}")
+            problems.append(f"{row.where}: no such file below {PACKAGE}")
             continue
         if not row.old:
             if (ROOT / find_target(row)).exists() and (str(find_target(row).relative_to(PACKAGE)), "") not in leaving:
-                wrong.append(f"{row.where}: {row.new} exists already")
+                problems.append(f"{row.where}: {row.new} exists already")
             continue
         source = file.read_text()
         owner = row.old.rpartition(".")[0]
         qualified = f"{owner}.{row.new}" if owner else row.new
         if find_definition(source, row.old) is None:
-            wrong.append(f"{row.where} {row.old}: not defined there")
+            problems.append(f"{row.where} {row.old}: not defined there")
         elif not row.new.isidentifier():
-            wrong.append(f"{row.where} {row.old}: {row.new!r} is not an identifier")
+            problems.append(f"{row.where} {row.old}: {row.new!r} is not an identifier")
         elif find_definition(source, qualified) is not None and (row.where, qualified) not in leaving:
-            wrong.append(f"{row.where} {row.old}: {qualified} is defined there already")
+            problems.append(f"{row.where} {row.old}: {qualified} is defined there already")
         elif (row.where, qualified) in coming:
-            wrong.append(f"{row.where} {row.old}: another row makes {qualified} too")
+            problems.append(f"{row.where} {row.old}: another row makes {qualified} too")
         coming.add((row.where, qualified))
-    return wrong
-
-
-def translate(text: str, rows: Iterable[Row]) -> str:
-    """Old names in a text to new ones: only those that mean one thing in the whole table."""
-    meanings: dict[str, set[str]] = defaultdict(set)
-    for row in rows:
-        meanings[row.old.rpartition(".")[2]].add(row.new)
-    known = {old: new.pop() for old, new in meanings.items() if len(new) == 1 and old}
-    return re.sub(r"\w+", lambda word: known.get(word[0], word[0]), text)
+    return problems
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("verb", choices=["apply", "check", "translate"])
+    parser.add_argument("verb", choices=["apply", "check"])
     parser.add_argument("table", nargs="?", type=Path, default=TABLE)
     parser.add_argument("--server", default="basedpyright-langserver")
-    asked = parser.parse_args()
-    rows = read_table(asked.table.read_text())
-    if asked.verb == "check":
-        wrong = check_rows(rows)
-        print("\n".join(wrong) or f"{len(rows)} rows, all of them can be applied")
-        return int(bool(wrong))
-    if asked.verb == "translate":
-        sys.stdout.write(translate(sys.stdin.read(), rows))
-        return 0
-    return int(bool(apply_rows(rows, asked.server)))
+    args = parser.parse_args()
+    rows = read_table(args.table.read_text())
+    if args.verb == "check":
+        problems = check_rows(rows)
+        print("\n".join(problems) or f"{len(rows)} rows, all of them can be applied")
+        return int(bool(problems))
+    return int(bool(apply_rows(rows, args.server)))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Write docs/reference/capabilities.md from what the stores declare. `--check` fails if the page is stale.
+"""Write docs/reference/capabilities.md from the capabilities of the stores. `--check` fails if the page is stale.
 
-What they declare is held against what the suite saw by tests/evidence.py, at the end of each whole run.
+tests/evidence.py compares the capabilities with what the tests have shown, at the end of each full run.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from tools import pages
 
 from retrysafe.stores.base import Backend
+from retrysafe.stores.diagnosis import Diagnosed
 from retrysafe.stores.registry import backends, sibling_schemes
 
 PAGE = pages.ROOT / "docs" / "reference" / "capabilities.md"
@@ -32,40 +33,49 @@ COLUMNS = (
     ("doctor", "`retrysafe doctor` reads its settings"),
 )  # fmt: skip
 
-NOT_RUN = {"mssql": "run on Babelfish 4.3 in part, never on SQL Server"}
+NOT_RUN = {"mssql": "the package `retrysafe-mssql`; run on Babelfish 4.3 in part, never on SQL Server"}
 
 
-def page() -> str:
-    return HEAD + "\n".join([*table(), "", *meanings(), "", ALL]) + "\n"
+def build_page() -> str:
+    return HEAD + "\n".join([*build_table(), "", *explain_columns(), "", FOOTER]) + "\n"
 
 
-def table() -> list[str]:
+def build_table() -> list[str]:
     names = [name for name, _ in COLUMNS]
-    rows = [row(scheme, backend) for scheme, backend in backends().items()]
+    rows = [build_row(scheme, backend) for scheme, backend in backends().items()]
     return [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}", *rows]
 
 
-def row(scheme: str, backend: Backend) -> str:
-    can = backend.capabilities
+def build_row(scheme: str, backend: Backend) -> str:
+    capabilities = backend.capabilities
     urls = ", ".join(f"`{each}://`" for each in sibling_schemes(scheme))
-    name = f"**{can.name}** {urls}" + (f" ({NOT_RUN[can.name]})" if can.name in NOT_RUN else "")
-    cells = [mark(can.transactions), mark(can.durable), mark(can.shared), can.clock, mark(can.outbox)]
-    cells += [mark(can.lists_by_id), mark(can.wakes)]
-    return f"| {' | '.join([name, *cells, mark(hasattr(backend, 'diagnose'))])} |"
+    name = f"**{capabilities.name}** {urls}" + (
+        f" ({NOT_RUN[capabilities.name]})" if capabilities.name in NOT_RUN else ""
+    )
+    cells = [
+        format_flag(capabilities.transactions),
+        format_flag(capabilities.durable),
+        format_flag(capabilities.shared),
+        capabilities.clock,
+        format_flag(capabilities.outbox),
+    ]
+    cells += [format_flag(capabilities.lists_by_id), format_flag(capabilities.wakes)]
+    return f"| {' | '.join([name, *cells, format_flag(isinstance(backend, Diagnosed))])} |"
 
 
-def mark(yes: bool) -> str:
-    return "yes" if yes else "–"
+def format_flag(flag: bool) -> str:
+    return "yes" if flag else "–"
 
 
-def meanings() -> list[str]:
+def explain_columns() -> list[str]:
     return [f"- **{name}**: {meaning}." for name, meaning in COLUMNS[1:]]
 
 
-ALL = """Every store, without saying so: sync and async, claims of many callers in batches, one grant per attempt among
+FOOTER = """\
+Every store, without saying so: sync and async, claims of many callers in batches, one grant per attempt among
 64 claimers, and every write fenced. What can race in each, and the test that shows what happens then:
 [races](../explanation/races.md)."""
 
 
 if __name__ == "__main__":
-    pages.write(PAGE, page())
+    pages.write_page(PAGE, build_page())

@@ -52,7 +52,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when somebody asks for it: importing retrysafe stays cheap. Every error is such a name."""
+    """Import a name at its first use, so that importing retrysafe stays cheap. Every error class is such a name."""
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     found = getattr(errors, name, None) if name[:1].isupper() else None

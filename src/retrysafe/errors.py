@@ -22,7 +22,7 @@
     │   └── FingerprintMismatch    the key belongs to another request
     ├── VerificationError          the client: a webhook that its sender did not sign, or not lately
     ├── NotNow                     nobody: try the same key again
-    │   ├── InProgress             another caller is at it
+    │   ├── InProgress             another caller works on it
     │   ├── RolledBack             the database undid all of it: nothing happened
     │   ├── NotFinished            an operation stopped at a recovery point: it goes on from there
     │   └── NotDone                a job that has no result yet
@@ -42,9 +42,9 @@
         ├── SchemaMissing          its tables are not there or too old
         └── CorruptRecord          what it holds cannot be read
 
-Each says whose it is (`blame`), whether the same call may succeed later (`retryable`), what an HTTP layer
-answers (`status`), and where it is explained (`anchor` in docs/reference/errors.md). No message is without the
-offending value (secrets aside) and what to do.
+Each class says who has to act (`blame`), whether the same call may succeed later (`retryable`), the status of an HTTP
+response (`status`), and where it is explained (`anchor` in docs/reference/errors.md). Each message has the offending
+value (unless it is a secret) and says what to do.
 """
 
 from __future__ import annotations
@@ -67,12 +67,13 @@ class RetrySafeError(Exception):
     anchor: ClassVar[str] = "retrysafe-error"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Errors travel: between processes, through a queue's result backend, into a runtime's history. The default
-        would call the class with the finished message, which is not what most of them are made from."""
+        """Make errors picklable: they go to other processes, into a queue's result backend, into a runtime's history.
+        The default would call the class with the finished message, which most constructors do not take."""
         return _arrived, (type(self), self.args, vars(self))
 
 
 def _arrived(kind: type[RetrySafeError], args: tuple[Any, ...], state: dict[str, Any]) -> RetrySafeError:
+    """Make an error from its pickle. The name stays: pickles that are stored elsewhere contain it."""
     error = kind.__new__(kind, *args)
     error.__dict__.update(state)
     return error
@@ -232,7 +233,7 @@ class FingerprintMismatch(KeyProblem):
 
 
 class VerificationError(RetrySafeError, ValueError):
-    """The only thing that ever comes out of verifying a webhook. Nothing was stored, and no handler ran."""
+    """The only error that verifying a webhook raises. Nothing was stored, and no handler ran."""
 
     blame = "client"
     status = 400
@@ -300,7 +301,7 @@ class NotDone(NotNow):
 
 
 class OperationChanged(RetrySafeError):
-    """The code that began it can go on with it, and may still run beside this one: retry with the same key."""
+    """The code that began the operation can resume it, and may still run beside this one: retry with the same key."""
 
     blame = "operator"
     retryable = True
@@ -332,12 +333,13 @@ class NotUncertain(RetrySafeError):
     anchor = "not-uncertain"
 
     def __init__(self, key: str, state: str, attempt: int, note: str, advice: str = "") -> None:
-        """`advice` says why there is nothing to decide, and what fits; without it somebody was quicker."""
+        """`advice` says why there is nothing to decide, and what to do instead; without it, another decision was
+        quicker."""
         self.state = state
         why = f" ({note})" if note else ""
-        told = advice or "its owner came back, or somebody else decided first. Look at it again before you decide"
+        reason = advice or "its owner came back, or somebody else decided first. Look at it again before you decide"
         super().__init__(
-            f"idempotency key {key!r} is {state} in attempt {attempt}{why}, so nothing was changed: {told}"
+            f"idempotency key {key!r} is {state} in attempt {attempt}{why}, so nothing was changed: {reason}"
         )
 
 
@@ -411,7 +413,7 @@ class StoreError(RetrySafeError):
 
 
 class StoreOutage(StoreError):
-    """The store did not answer as it should. Which of the two it is says whether anything was done."""
+    """The store did not answer. The subclass says whether anything was done."""
 
     retryable = True
     anchor = "store-outage"
@@ -424,21 +426,21 @@ class StoreUnavailable(StoreOutage):
 
 
 class StoreUnreachable(StoreUnavailable):
-    """No connection could be made. While that is so, new claims are refused at once (engine/circuit.py)."""
+    """No connection could be made. Until one can, new claims are refused at once (engine/circuit.py)."""
 
     anchor = "store-unreachable"
 
     def __init__(self, message: str, node: str = "") -> None:
         super().__init__(message)
         self.node = node
-        """Which node of a store that has several; empty: there is one, or it is all of them."""
+        """The node, in a store that has several; empty if there is one node, or if all of them are meant."""
 
 
 class StoreUnclear(StoreOutage):
-    """The store went silent after a request was sent: it may or may not have been carried out.
+    """The store did not answer after a request was sent: it may or may not have been carried out.
 
-    Every operation may be sent again and recognises its own earlier success; the engine does that. Nobody guesses. Not
-    a StoreUnavailable: "nothing was done" and "maybe" must not be caught as one.
+    Every operation may be sent again and recognises its own earlier success; the engine does that. This is not a
+    StoreUnavailable: "nothing was done" and "maybe" must not be caught as one.
     """
 
     anchor = "store-unclear"

@@ -1,3 +1,3 @@
-"""`retrysafe.web.flask` under the name that people try first."""
+"""Alias of `retrysafe.web.flask`: this is the import that people try first."""
 
 from retrysafe.web.flask import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""`retrysafe.web.litestar` under the name that people try first."""
+"""Alias of `retrysafe.web.litestar`: this is the import that people try first."""
 
 from retrysafe.web.litestar import *  # noqa: F403
 from retrysafe.web.litestar import __all__  # noqa: F401

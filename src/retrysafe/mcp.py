@@ -6,14 +6,14 @@
     @tools.once("pay:{invoice}")
     async def send_payment(invoice: str, cents: int) -> str: ...
 
-What stands for "the same call" is, in this order:
+Two calls are the same call if they have the same key. The key comes from the first of these that is there:
 
-1.  the key template, if there is one: the developer knows what must not happen twice;
+1.  the key template: the developer knows what must not happen twice;
 2.  the key in the request's `_meta`, sent by a harness that retries;
-3.  the argument `idempotency_key`, if the tool has one: the model chooses it, and is told to keep it;
-4.  equal arguments within `same_within` seconds of the first such call, if that was asked for.
+3.  the argument `idempotency_key`, if the tool has one: the model chooses it, and its description says to keep it;
+4.  equal arguments within `same_within` seconds of the first such call, if the tool sets that.
 
-Never the session or the request id: a retry has another of each. See docs/decisions/0052-keys-of-tool-calls.md.
+Never the session or the request id: a retry has new ones. See docs/decisions/0052-keys-of-tool-calls.md.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ from retrysafe.core.records import Answer, Record
 from retrysafe.core.times import SECOND_MICROS, duration_to_micros
 from retrysafe.engine import arguments, codecs, dedup_window
 from retrysafe.engine.codecs import Codec, ResultCodec
-from retrysafe.engine.guard import Ended, Task, Unstorable
-from retrysafe.engine.once import check_names, drop_parameter, refuse_generators
+from retrysafe.engine.guard import Ended, Task
+from retrysafe.engine.once import check_names, drop_parameter, encode_answer, read_result, refuse_generators
 from retrysafe.engine.safe import RetrySafe
-from retrysafe.errors import ResultNotStorable, RetrySafeError, StoredFailure, TemplateError, UsageError
+from retrysafe.errors import RetrySafeError, StoredFailure, TemplateError, UsageError
 from retrysafe.policy import DAY, Policy
-from retrysafe.web.error_text import redact
+from retrysafe.web.problems import redact
 
 META_KEY = "retrysafe/idempotency-key"
 """The name of the key in a request's `_meta`."""
 KEY_ARGUMENT = "idempotency_key"
 CONTEXT_PARAMETER = "retrysafe_context"
-"""The parameter by which the SDK hands us the request, where the tool does not ask for it itself."""
+"""The parameter in which the SDK passes the request, if the tool does not ask for the context itself."""
 
 MAX_SAME_WITHIN_SECONDS = 30.0 * DAY
 SHOWN_DIGITS = 16
-"""Of a record's id, where one is named; `retrysafe keys show` takes them."""
+"""How many digits of a record's id are shown; `retrysafe keys show` takes them."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 Scope = str | Callable[[Any], str | Awaitable[str]]
 
 
 class Tools:
-    """`scope` is whose calls these are: a text where the server serves one user (stdio), else a function from the
-    SDK's `Context` to the authenticated principal, never to anything the model may choose. It may be `async` where the
-    tools are."""
+    """The tools of one server. `scope` is the owner of the calls: a text if the server serves one user (stdio), else a
+    function from the SDK's `Context` to the authenticated principal, never to anything that the model may choose. It
+    may be async if the tools are."""
 
     def __init__(
         self,
@@ -87,11 +87,11 @@ class Tools:
         policy: Policy | None = None,
         codec: Codec | None = None,
     ) -> Callable[[F], F]:
-        """Under `@server.tool()`: the tool's effect happens once per key, and its result is given each time.
+        """Under `@server.tool()`: the tool's effect happens once per key, and every call returns its result.
 
-        `key` names arguments, like `"pay:{invoice}"`. `same_within` takes equal arguments within that many seconds of
-        the first such call for one call where nobody gave a key. `name` is what the keys belong to, by default the
-        function's own name.
+        `key` names arguments, like `"pay:{invoice}"`. `same_within` applies to calls without a key: calls with equal
+        arguments within that many seconds of the first one are one call. `name` is part of the keys; by default it is
+        the function's own name.
         """
 
         def decorate(function: F) -> F:
@@ -111,14 +111,14 @@ class Tools:
 
 
 class ToolCallPlan(NamedTuple):
-    """One call: the task that does it, and the one to hold meanwhile."""
+    """The tasks of one call: `own` runs the tool; `before`, if set, is held meanwhile."""
 
     own: Task
     before: Task | None = None
 
 
 class Tool:
-    """What does not change from call to call."""
+    """A decorated tool: everything that does not change from call to call."""
 
     def __init__(
         self,
@@ -151,65 +151,64 @@ class Tool:
         if not self.is_async and inspect.iscoroutinefunction(self._scope):
             raise self._async_scope_error()
 
-    # One call ---------------------------------------------------------------------------------------------------------
+    # A call -----------------------------------------------------------------------------------------------------------
 
     @property
     def is_async(self) -> bool:
         return inspect.iscoroutinefunction(self.function)
 
     def plan_call(self, scope: str, context: Any, kwargs: dict[str, Any]) -> ToolCallPlan:
-        """What is to be guarded, and what is to be held before it."""
+        """The task to guard, and the task to hold before it."""
         given = arguments.bind_arguments(self.signature, (), kwargs)
         fingerprint = arguments.fingerprint_call(self.name, given, self._ignore | {KEY_ARGUMENT})
-        chosen, kept = self._choose_key(context, given)
+        chosen_key, retention = self._choose_key(context, given)
 
-        def build_task(key: str, kept: float) -> Task:
-            named = Key(f"{self.name} {key}", scope, "tool")
-            policy = self._policy.replace(retention=kept)
-            return self.safe.build_task(named, f"tool {self.name}", fingerprint, policy)
+        def build_task(text: str, retention: float) -> Task:
+            key = Key(f"{self.name} {text}", scope, "tool")
+            policy = self._policy.replace(retention=retention)
+            return self.safe.build_task(key, f"tool {self.name}", fingerprint, policy)
 
-        if chosen is not None:
-            return ToolCallPlan(build_task(chosen, kept))
-        here, same = (
-            dedup_window.window_number(int(self._clock() * SECOND_MICROS), self._window_micros),
-            f"same:{fingerprint.digest.hex()}",
-        )
-        # Whoever looks at a window is in it or in the next one.
-        before, own = (
-            build_task(f"{same}:{number}", 2 * self._window_micros / SECOND_MICROS) for number in (here - 1, here)
-        )
+        if chosen_key is not None:
+            return ToolCallPlan(build_task(chosen_key, retention))
+        window = dedup_window.window_number(int(self._clock() * SECOND_MICROS), self._window_micros)
+        same_call = f"same:{fingerprint.digest.hex()}"
+        # A window is read by calls in that window and in the next one, so its records live for two windows.
+        two_windows = 2 * self._window_micros / SECOND_MICROS
+        before, own = (build_task(f"{same_call}:{number}", two_windows) for number in (window - 1, window))
         return ToolCallPlan(own, dedup_window.build_holding_task(before))
 
     def _choose_key(self, context: Any, given: dict[str, Any]) -> tuple[str | None, float]:
-        """The key of a call, and for how long it counts; None where equal arguments and time decide."""
+        """The key of a call and its retention in seconds. The key is None if equal arguments and time decide."""
         if self._template is not None:
-            named = {name: arguments.describe_legacy(given[name]) for name in self._template.fields}
-            return self._template.fill(named), self._policy.retention
-        sent = (context.request_context.meta or {}).get(META_KEY)
-        if sent is not None:
-            return f"meta:{check_key(sent, f'_meta[{META_KEY!r}]')}", min(self._policy.retention, 30 * DAY)
+            fields = {name: arguments.describe_legacy(given[name]) for name in self._template.fields}
+            return self._template.fill(fields), self._policy.retention
+        meta_key = (context.request_context.meta or {}).get(META_KEY)
+        if meta_key is not None:
+            return f"meta:{check_key(meta_key, f'_meta[{META_KEY!r}]')}", min(self._policy.retention, 30 * DAY)
         if self._has_argument and given[KEY_ARGUMENT]:
             return f"argument:{check_key(given[KEY_ARGUMENT], KEY_ARGUMENT)}", min(self._policy.retention, 30 * DAY)
         if self._window_micros:
             return None, 0.0
-        how = f"pass {KEY_ARGUMENT}: a new random text for each new intention, the same one again for a retry"
+        fix = f"pass {KEY_ARGUMENT}: a new random text for each new intention, the same one again for a retry"
         if not self._has_argument:
-            how = f"the client must send a key in _meta[{META_KEY!r}]"
-        raise ToolError(f"{self.name} was not run: it does something that must not happen twice; {how}")
+            fix = f"the client must send a key in _meta[{META_KEY!r}]"
+        raise ToolError(f"{self.name} was not run: it does something that must not happen twice; {fix}")
 
     def run(self, context: Any, call: ToolCall) -> Any:
+        """Run the tool once, or return its stored result."""
         plan = call.plan = self.plan_call(self._read_scope(context), context, call.kwargs)
         if plan.before is not None:
             seen = self.safe.execute(Lookup(plan.before.key.id(plan.before.namespace)))
             if not dedup_window.is_other_call(seen, self._window_micros):
-                held = dedup_window.HoldingWork(call, lambda: self.read_result(self.safe.guard(plan.own, call)))
-                return self.read_result(self.safe.guard(plan.before, held))
+                holding = dedup_window.HoldingWork(call, lambda: self.read_result(self.safe.guard(plan.own, call)))
+                return self.read_result(self.safe.guard(plan.before, holding))
         return self.read_result(self.safe.guard(plan.own, call))
 
     async def arun(self, context: Any, call: ToolCall) -> Any:
+        """`run` on an event loop."""
         scope = self._scope if isinstance(self._scope, str) else self._scope(context)
-        whose = await scope if inspect.isawaitable(scope) else scope
-        plan = call.plan = self.plan_call(check_scope(whose), context, call.kwargs)
+        owner = await scope if inspect.isawaitable(scope) else scope
+        plan = call.plan = self.plan_call(check_scope(owner), context, call.kwargs)
 
         async def run_guarded() -> Any:
             return self.read_result(await self.safe.aguard(plan.own, call))
@@ -237,17 +236,12 @@ class Tool:
         )
 
     def read_result(self, ended: Ended) -> Any:
-        if not ended.replayed:
-            return ended.result
-        if ended.answer.status == codecs.RAISED_STATUS:
-            told = codecs.decode_answer(codecs.JsonCodec(), ended.answer, ended.record.id)
-            raise StoredFailure(self.name, told["type"], told["message"])
-        return codecs.decode_answer(self.codec, ended.answer, ended.record.id)
+        return read_result(self.name, self.codec, ended)
 
     # The function the SDK registers -----------------------------------------------------------------------------------
 
     def build_wrapper(self) -> Callable[..., Any]:
-        made: Any
+        wrapper: Any
         if self.is_async:
 
             @functools.wraps(self.function)
@@ -258,7 +252,7 @@ class Tool:
                 except RetrySafeError as error:
                     raise translate_error(error, call.plan) from error
 
-            made = call_async
+            wrapper = call_async
         else:
 
             @functools.wraps(self.function)
@@ -269,19 +263,20 @@ class Tool:
                 except RetrySafeError as error:
                     raise translate_error(error, call.plan) from error
 
-            made = call_sync
-        self._set_signature(made)
-        result: Callable[..., Any] = made
-        return result
+            wrapper = call_sync
+        self._set_signature(wrapper)
+        typed: Callable[..., Any] = wrapper
+        return typed
 
     def _build_call(self, kwargs: dict[str, Any]) -> tuple[Any, ToolCall]:
         context = kwargs.pop(self._own_context or CONTEXT_PARAMETER)
         given = {self._own_context: context} if self._own_context else {}
         return context, ToolCall(self, kwargs, given)
 
-    def _set_signature(self, made: Any) -> None:
-        """The tool's own parameters, which become its schema, and one for the context, which does not."""
-        del made.__wrapped__  # or its signature would be the one that counts
+    def _set_signature(self, wrapper: Any) -> None:
+        """Give the wrapper the tool's own parameters, which become the tool's schema, and one for the context, which
+        does not."""
+        del wrapper.__wrapped__  # inspect.signature() would follow it to the function's own signature
         hints = get_type_hints(self.function, include_extras=True)
         shown = inspect.signature(self.function)
         parameters = [
@@ -290,14 +285,14 @@ class Tool:
         if not self._own_context:
             parameters.append(inspect.Parameter(CONTEXT_PARAMETER, inspect.Parameter.KEYWORD_ONLY, annotation=Context))
             hints[CONTEXT_PARAMETER] = Context
-        made.__annotations__ = hints
-        made.__signature__ = shown.replace(
+        wrapper.__annotations__ = hints
+        wrapper.__signature__ = shown.replace(
             parameters=parameters, return_annotation=hints.get("return", shown.return_annotation)
         )
 
 
 class ToolCall:
-    """One call, as the guard's Work."""
+    """One call, as work for the guard."""
 
     __slots__ = ("_direct", "_tool", "kwargs", "plan")
 
@@ -306,29 +301,28 @@ class ToolCall:
         self._direct = direct
         self.kwargs = kwargs
         self.plan: ToolCallPlan | None = None
-        """Once it is known whose call it is, and which."""
+        """Set when the caller and the key are known."""
 
     def call(self, record: Record) -> Any:
         return self._tool.function(**self.kwargs, **self._direct)
 
     def answer(self, result: Any) -> Answer:
-        try:
-            return codecs.encode_result(self._tool.codec, result, self._tool.limit)
-        except Exception as error:  # whatever a codec raises: the work is done and must not be done again
-            raise Unstorable(ResultNotStorable(self._tool.name, str(error))) from error
+        return encode_answer(self._tool.name, self._tool.codec, result, self._tool.limit)
 
     def failure(self, error: Exception) -> Answer:
         return codecs.encode_exception(error)
 
 
 def translate_error(error: RetrySafeError, plan: ToolCallPlan | None) -> Exception:
-    """What a model can read and act upon. What the developer did wrong stays a crash, whose text it never sees.
+    """The error as a ToolError, which the model can read and act upon. A UsageError, the developer's mistake, is not
+    translated: it fails the call, and the model never sees its text.
 
-    The SDK writes it to the log: so it names records and not keys (S28)."""
+    The SDK logs the text, so it names records and not keys (S28).
+    """
     if isinstance(error, UsageError) and not isinstance(error, TemplateError):
         return error
     if isinstance(error, StoredFailure):
-        return ToolError(str(error))  # the tool's own words
+        return ToolError(str(error))  # the text of the tool's own exception
     text = str(error)
     for task in (plan.own, plan.before) if plan is not None else ():
         if task is not None:
@@ -353,7 +347,7 @@ def check_scope(value: object) -> str:
 
 
 def parse_same_within(value: object, name: str) -> int:
-    """`same_within` in microseconds; zero: not asked for."""
+    """`same_within` in microseconds; zero if it is not set."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_SAME_WITHIN_SECONDS:
         raise UsageError(
             f"{name}: same_within={value!r}: give seconds, at most {MAX_SAME_WITHIN_SECONDS:g}; "
@@ -363,7 +357,7 @@ def parse_same_within(value: object, name: str) -> int:
 
 
 def find_context_parameter(function: Callable[..., Any]) -> str:
-    """The parameter by which the tool itself asks for the SDK's context; empty if it does not."""
+    """The name of the parameter that takes the SDK's context; empty if the tool has none."""
     for name, hint in get_type_hints(function).items():
         kinds = (hint, *getattr(hint, "__args__", ()))
         if name != "return" and any(inspect.isclass(each) and issubclass(each, Context) for each in kinds):

@@ -1,4 +1,4 @@
-"""Policy: every choice a route or function has, as one immutable object. Each default states its reason."""
+"""Policy: all choices for a route or function, as one immutable object. Each default is given with its reason."""
 
 from __future__ import annotations
 
@@ -20,25 +20,30 @@ Start = Literal["request", "worker"]
 FailureRule = Literal["store", "release", "success_only"]
 Invalid = Literal["store", "withdraw"]
 Final = Callable[[int, BaseException | None], bool]
-"""`callable(status, exception)`: whether this ending is final and is stored."""
+"""`callable(status, exception)`: True if this ending is final and is stored."""
 
 MINUTE = 60.0
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 FOREVER = math.inf
 
+DEFAULT_LEASE_SECONDS = 60.0
+"""How long an owner may be silent before another process may take over its work. The owner renews three times in each
+lease, so two renewals in a row may fail, as when a store restarts. Work that a dead process left behind is free after a
+minute. Everything that holds a lease has this default: policies, webhook receivers, inboxes and the worker's jobs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """Durations are seconds, or a `timedelta`.
 
-    mode       whether a key must be sent; `required`, because an unprotected write is what we are here to end
-    busy       what a second caller gets while the first runs; `conflict`: it holds no connection open
+    mode       whether a key must be sent; `required`, because a write without a key is not protected
+    busy       what a second caller gets while the first runs; `conflict`, because it holds no connection open
     wait       how long `busy="wait"` waits; 30 s, what most clients and proxies allow
-    failures   which endings are final; `store`: whatever was answered is the answer, as Stripe does
-    invalid    what a request leaves behind that no endpoint saw; `store`: the rejection is the result
-    abandoned  what a dead owner leaves behind; `uncertain`: we do not know, so a person looks
-    start      who runs an operation; `request`: whoever sent it
+    failures   which endings are final; `store`: every answer is stored and replayed, as Stripe does
+    invalid    what becomes of the key if no endpoint was entered; `store`: the framework's rejection is the result
+    abandoned  what becomes of a dead owner's record; `uncertain`: its outcome is not known, so a person decides
+    start      where an operation runs; `request`: in the request that sent it
     retention  how long an answer is replayed; 24 h on HTTP (72 h survive a bug deployed on Friday)
     lease      how long an owner may be silent; 60 s, three missed heartbeats
     max_body   request bodies above this are refused; 1 MiB
@@ -53,7 +58,7 @@ class Policy:
     abandoned: Abandoned = "uncertain"
     start: Start = "request"
     retention: float = DAY
-    lease: float = MINUTE
+    lease: float = DEFAULT_LEASE_SECONDS
     max_body: int = 1 << 20
     max_answer: int = 1 << 20
 
@@ -93,7 +98,7 @@ class Policy:
 
     @property
     def heartbeat(self) -> float:
-        """A third of the lease: two beats may be lost before anybody may take over."""
+        """Seconds between two renewals: a third of the lease, so that two may fail before another owner takes over."""
         return self.lease / 3
 
     @property
@@ -105,7 +110,7 @@ class Policy:
         return duration_to_micros(self.retention)
 
     def final(self, status: int, exception: BaseException | None) -> bool:
-        """Whether this ending is stored and replayed, or released so that it may run again."""
+        """True if this ending is stored and replayed; False if the key is released, so that a retry runs again."""
         if callable(self.failures):
             return bool(self.failures(status, exception))
         if self.failures == "store":
@@ -125,7 +130,7 @@ _LITERALS: dict[str, Any] = {
 }
 
 _MAX_DURATION_SECONDS = 10**12
-"""Seconds, some 31,000 years: beyond it all durations are the same."""
+"""About 31,000 years. Longer durations are cut to this."""
 
 _DURATIONS: dict[str, tuple[float, str]] = {
     "wait": (0.0, "give seconds or a timedelta, zero or more"),
@@ -146,15 +151,15 @@ def _check_seconds(name: str, value: object, least: float, fix: str) -> float:
 
 
 PRESETS: dict[str, Policy] = {
-    # Everything the handler answered is final, 500 included: a retry can never flip an outcome. What failed validation
-    # before it began is not kept.
+    # Every answer of the handler is final, 500 included: a retry never changes an outcome. A rejection by the framework
+    # before the handler began is not kept.
     "stripe_v1": Policy(failures="store", invalid="withdraw", retention=DAY),
-    # Failed work is resumed to completion; meant for operations, which know how to resume.
+    # Failed work is resumed until it is complete. Meant for operations, which can resume.
     "stripe_v2": Policy(failures="release", invalid="withdraw", retention=30 * DAY),
-    # The draft's wording: success or error, the earlier result is given again; 409 while it runs.
+    # As the IETF draft says: the earlier result is replayed, success or error; 409 while the first request runs.
     "ietf": Policy(failures="store", busy="conflict", retention=DAY),
     # A declined card is an answer, a crash is not.
     "create_payment": Policy(failures="release", retention=3 * DAY),
-    # A key like `charge-order-4127` has no second time; an exception is not a result unless asked.
+    # A key like `charge-order-4127` is never used again. An exception is not a result unless the user says so.
     "function": Policy(failures="release", retention=FOREVER, busy="wait"),
 }

@@ -1,4 +1,4 @@
-"""`retrysafe.web.starlette` under the name that people try first."""
+"""Alias of `retrysafe.web.starlette`: this is the import that people try first."""
 
 from retrysafe.web.starlette import *  # noqa: F403
 from retrysafe.web.starlette import __all__  # noqa: F401

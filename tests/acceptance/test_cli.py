@@ -84,7 +84,7 @@ def test_the_schema_can_be_printed_without_a_server() -> None:
         (["migrate", "sqlite:///"], 1, "names no file"),
         (["migrate", "sqlite:///x.db?table=drop;--"], 1, "cannot be a table name"),
         (["migrate", "sqlite:///x.db?timeout=soon"], 1, "is not a number above zero"),
-        (["keys", "list", "memory://", "--limit", "0"], 1, "at least one"),
+        (["keys", "list", "memory://", "--limit", "0"], 1, "give 1 or more"),
         (["demo", "--port", "99999"], 1, "from 1 to 65535"),
         (["keys", "list", "sqlite:////proc/none/x.db"], 1, "/proc/none"),
         (["nonsense"], 2, "invalid choice"),

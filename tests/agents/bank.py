@@ -37,11 +37,11 @@ def die() -> None:
 
 
 def bank(folder: Path, moment: str = "", lease: float = 60.0) -> MCPServer:
-    def told(event: RecordEvent) -> None:
+    def kill_on_event(event: RecordEvent) -> None:
         if moment == "answer" and event.name == "completed":
             die()
 
-    safe = RetrySafe(f"sqlite:///{folder / 'bank.db'}", on_event=told)
+    safe = RetrySafe(f"sqlite:///{folder / 'bank.db'}", on_event=kill_on_event)
     tools = Tools(safe, scope="acct-1", policy=Policy.preset("function", lease=lease, wait=60))
     server = MCPServer("bank")
 

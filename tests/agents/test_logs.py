@@ -1,4 +1,4 @@
-"""S28: the SDK writes what a tool refused to the log. So what we refuse names the record and not the key."""
+"""S28: the SDK logs what a tool refused. So our refusals name the record and not the key."""
 
 from __future__ import annotations
 
@@ -37,20 +37,21 @@ async def call(client: Client, key: str, cents: int = 1) -> Any:
 
 
 def died(safe: RetrySafe, fingerprint: Fingerprint) -> None:
-    """Somebody began the call with our key, and nobody knows how it ended."""
+    """A call with our key that was begun and whose outcome is unknown."""
     begun = claim(f"pay meta:{KEY}", scope=SCOPE, kind="tool", namespace="default", fingerprint=fingerprint, now=None)
     record = safe.execute(begun).record
     assert safe.execute(Suspect(record.id, record.fence, "died"))
 
 
 def scan(caplog: pytest.LogCaptureFixture) -> str:
-    """The SDK's lines at INFO and above, and all of ours. At DEBUG it writes whole requests, which is its own."""
+    """The SDK's lines at INFO and above, and all of ours. At DEBUG the SDK logs whole requests, which is not ours to
+    change."""
     formatter = logging.Formatter("%(levelname)s %(name)s %(message)s")
     lines = [formatter.format(each) for each in caplog.records if each.levelno >= logging.INFO]
     lines += [formatter.format(each) for each in caplog.records if each.name.startswith("retrysafe")]
-    said = "\n".join(lines)
-    assert "'pay'" in said, "nothing was said: there is nothing to scan"
-    return said
+    text = "\n".join(lines)
+    assert "'pay'" in text, "nothing was logged: there is nothing to scan"
+    return text
 
 
 @pytest.mark.parametrize("trouble", ["mismatch", "unknown"])
@@ -63,15 +64,15 @@ async def test_what_a_tool_refuses_names_the_record(caplog: pytest.LogCaptureFix
             else:
                 await call(client, "another key")
                 died(safe, safe.execute(List()).records[0].fingerprint)
-            told = await call(client, KEY)
-    assert record_id("tool", "default", SCOPE, f"pay meta:{KEY}").hex()[:16] in told
-    assert "canary" not in told + scan(caplog)
+            text = await call(client, KEY)
+    assert record_id("tool", "default", SCOPE, f"pay meta:{KEY}").hex()[:16] in text
+    assert "canary" not in text + scan(caplog)
 
 
 async def test_a_key_that_cannot_be_one_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with RetrySafe("memory://") as safe:
         async with Client(server(safe)) as client:
-            told = await call(client, KEY + "\n")
-    assert "1 to 255 printable" in told
-    assert "canary" not in told + scan(caplog)
+            text = await call(client, KEY + "\n")
+    assert "1 to 255 printable" in text
+    assert "canary" not in text + scan(caplog)

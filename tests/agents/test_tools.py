@@ -1,6 +1,6 @@
-"""Tools called again by a model, by a harness, and after the server was killed: the money moves once.
+"""Tools that are called again by a model, by a harness, and after the server was killed: the money moves once.
 
-With the SDK's own client and server, in the process and over stdio.
+The tests use the SDK's own client and server, in the process and over stdio.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.agents.bank import bank
 pytestmark = pytest.mark.timeout(300)
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 120.0
+TIMEOUT_SECONDS = 120.0
 
 
 def transfers(folder: Path) -> list[str]:
@@ -33,7 +33,9 @@ def transfers(folder: Path) -> list[str]:
 
 def over_stdio(folder: Path, moment: str = "") -> Client:
     command = ["-m", "tests.agents.bank", str(folder), *([moment] if moment else [])]
-    return Client(StdioServerParameters(command=sys.executable, args=command, cwd=ROOT), read_timeout_seconds=PATIENCE)
+    return Client(
+        StdioServerParameters(command=sys.executable, args=command, cwd=ROOT), read_timeout_seconds=TIMEOUT_SECONDS
+    )
 
 
 async def call(client: Client, tool: str, meta: dict[str, Any] | None = None, **given: Any) -> Any:
@@ -49,7 +51,7 @@ async def refused(client: Client, tool: str, meta: dict[str, Any] | None = None,
     return str(result.content[0].text)  # type: ignore[union-attr]  # our tools answer with text
 
 
-# What is the same call ------------------------------------------------------------------------------------------------
+# The key of a call ----------------------------------------------------------------------------------------------------
 
 
 async def test_by_what_the_developer_named(tmp_path: Path) -> None:
@@ -59,8 +61,8 @@ async def test_by_what_the_developer_named(tmp_path: Path) -> None:
         other = await call(client, "pay_invoice", invoice="inv-2", to="ann", cents=500)
         assert first == again == {"number": 1, "to": "ann", "cents": 500}
         assert other["number"] == 2
-        told = await refused(client, "pay_invoice", invoice="inv-1", to="bob", cents=500)
-        assert "first used with a different request" in told
+        text = await refused(client, "pay_invoice", invoice="inv-1", to="bob", cents=500)
+        assert "first used with a different request" in text
     assert transfers(tmp_path) == ["ann 500", "ann 500"]
 
 
@@ -118,7 +120,7 @@ async def test_the_schema_is_the_tool_s_own(tmp_path: Path) -> None:
 
 
 async def test_ten_at_once_are_one_in_two_servers(tmp_path: Path) -> None:
-    """One in this process and one in its own, on one store."""
+    """One server is in this process and one in its own; both use one store."""
     async with Client(bank(tmp_path)) as one, over_stdio(tmp_path) as other:
         calls = [call(client, "pay_invoice", invoice="i", to="ann", cents=5) for client in (one, other) * 5]
         results = await asyncio.gather(*calls)
@@ -129,7 +131,7 @@ async def test_ten_at_once_are_one_in_two_servers(tmp_path: Path) -> None:
 async def lost(client: Client, **given: Any) -> None:
     """A call whose server dies before it answers."""
     with pytest.raises(Exception, match=r".*") as gone:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await client.call_tool("pay_invoice", given)
     assert not isinstance(gone.value, TimeoutError)
 
@@ -147,13 +149,13 @@ async def test_killed_in_the_middle_the_outcome_is_unknown_and_nothing_runs_agai
     invoice = {"invoice": "i", "to": "ann", "cents": 5}
     async with over_stdio(tmp_path, "tool") as doomed:
         await lost(doomed, **invoice)
-    with RetrySafe(f"sqlite:///{tmp_path / 'bank.db'}") as safe:  # what the sweeper does once the lease has lapsed
+    with RetrySafe(f"sqlite:///{tmp_path / 'bank.db'}") as safe:  # as the sweeper does after the lease has lapsed
         (record,) = safe.execute(List()).records
         assert safe.execute(Suspect(record.id, record.fence, "its server died"))
     async with Client(bank(tmp_path)) as client:
-        told = await refused(client, "pay_invoice", **invoice)
-    assert "is unknown" in told
-    assert "will not run again" in told
+        text = await refused(client, "pay_invoice", **invoice)
+    assert "is unknown" in text
+    assert "will not run again" in text
     assert transfers(tmp_path) == ["ann 5"]
 
 

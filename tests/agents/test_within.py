@@ -1,4 +1,4 @@
-"""`same_within`: equal calls are one for as many seconds as it says, wherever its windows begin; and async scopes."""
+"""`same_within`: equal calls within so many seconds are one call, wherever the windows begin; and async scopes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ START = 1_800_000_000.0
 
 
 class Clocked(MemoryStore):
-    """The memory store, by a clock of the test's."""
+    """The memory store, with a clock of the test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Clocked(MemoryStore):
 
 
 class NoMeta:
-    """A request as it comes from a client that sends no key."""
+    """A request from a client that sends no key."""
 
     meta = None
 
@@ -51,7 +51,7 @@ class NoMeta:
 
 
 class Till:
-    """A tool that counts its runs, called at moments of our choice, in either colour."""
+    """A tool that counts its runs, plain or async, called at chosen moments."""
 
     def __init__(self, colour: str, **policy: Any) -> None:
         self.store = Clocked()
@@ -90,7 +90,7 @@ def till(colour: str) -> Till:
 
 @pytest.mark.parametrize("first", [0.0, 0.5, 5.0, 9.0, 9.75])
 def test_within_the_seconds_it_is_one_call_and_after_them_another(till: Till, first: float) -> None:
-    """From the first call on, and not from where a window begins."""
+    """The seconds count from the first call, not from the start of a window."""
     assert [till.at(first + later) for later in (0, 1, 5, 9.75)] == [1] * 4
     assert [till.at(first + later) for later in (10.0, 11, 19.75)] == [2] * 3
     assert till.at(first + 60) == 3
@@ -147,7 +147,8 @@ def test_what_a_dead_server_leaves_is_told_once(colour: str, died: float, asked:
 
 
 def at_once(clocks: list[float]) -> list[str]:
-    """Servers on one store that get the same call at the same moment, by clocks that differ; the runs there were."""
+    """Give the same call at the same moment to several servers on one store, whose clocks differ. Returns the number of
+    runs."""
     store, runs, start = MemoryStore(), list[str](), threading.Barrier(len(clocks))
 
     def tip(to: str) -> int:
@@ -168,7 +169,7 @@ def at_once(clocks: list[float]) -> list[str]:
 
 
 def test_two_servers_at_the_border_of_two_windows_are_one_call() -> None:
-    """Their clocks are on either side of it at the same moment."""
+    """At the same moment their clocks are on either side of the border."""
     for attempt in range(25):
         assert at_once([START - 0.001, START, START - 0.0005, START + 0.001]) == ["ann"], f"attempt {attempt}"
 
@@ -211,7 +212,7 @@ async def test_an_async_scope_is_awaited() -> None:
 
 
 class Account:
-    """An async scope that does not look like one."""
+    """An async scope that `iscoroutinefunction` does not recognise."""
 
     async def __call__(self, context: Any) -> str:
         return "ann"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from retrysafe.core.ops import Op
@@ -20,10 +21,9 @@ SECONDS = 60.0
 class Script:
     """What both colours share."""
 
-    mixed_batches = False
-    max_in_flight = 1
-
-    def __init__(self) -> None:
+    def __init__(self, mixed_batches: bool = False, max_in_flight: int = 1) -> None:
+        self.mixed_batches = mixed_batches
+        self.max_in_flight = max_in_flight
         self.plain: list[Op[Any]] = []
         self.batches: list[list[Op[Any]]] = []
         self.before: Trouble = lambda ops: None
@@ -63,7 +63,7 @@ class ScriptedStore(Script):
 
     @property
     def capabilities(self) -> Capabilities:
-        return self.inner.capabilities
+        return replace(self.inner.capabilities, mixed_batches=self.mixed_batches, max_in_flight=self.max_in_flight)
 
     def hold(self) -> None:
         self._gate.clear()
@@ -109,7 +109,7 @@ class AsyncScriptedStore(Script):
 
     @property
     def capabilities(self) -> Capabilities:
-        return self.inner.capabilities
+        return replace(self.inner.capabilities, mixed_batches=self.mixed_batches, max_in_flight=self.max_in_flight)
 
     def hold(self) -> None:
         self._gate.clear()

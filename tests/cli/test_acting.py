@@ -1,4 +1,4 @@
-"""Commands that change something act on the record that is meant, or on none."""
+"""A command that changes a record changes the right one, or none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VICTIM = record_id("http", "default", "acme", "victim-1")
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """Two guards that lapsed long ago. One client's key reads like the other's id."""
+    """Two guards that lapsed long ago. The key of one looks like the id of the other."""
     url = f"sqlite:///{tmp_path}/keys.db"
     store = open_store(url)
     store.migrate()
@@ -112,7 +112,7 @@ def test_a_call_and_a_request_with_one_key_are_two_runs(pay: Callable[..., Any])
 
 
 def test_a_run_of_another_application_is_none(pay: Callable[..., Any]) -> None:
-    """I34."""
+    """I34: a command does not change a run of another application."""
     other, theirs, _ = pay("other")
     theirs("x", key="order-7")
     safe, op, sent = pay()

@@ -1,4 +1,5 @@
-"""`keys resolve` and `operations`, for whoever decides: nothing is destroyed, and every refusal says what fits."""
+"""`keys resolve` and `operations` for a person who decides: no command loses data, and every refusal names the right
+one."""
 
 from __future__ import annotations
 
@@ -60,8 +61,8 @@ def leave_with_sealed_input(store: Store) -> None:
 
 
 def leave_with_sealed_progress(store: Store) -> None:
-    held = store.execute(builders.claim("k", now=None))
-    op: Op[object] = Sealer(RING).seal(builders.advance(held, on_lapse="uncertain", lease=0, now=None))
+    owner = store.execute(builders.claim("k", now=None))
+    op: Op[object] = Sealer(RING).seal(builders.advance(owner, on_lapse="uncertain", lease=0, now=None))
     assert store.execute(op)
 
 
@@ -74,12 +75,12 @@ def leave_with_keyed_fingerprint(store: Store) -> None:
 def test_an_answer_for_a_sealed_record_is_refused_where_there_is_no_ring(
     leave: object, url: str, store: Store, answer_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The application could not read it (`CorruptRecord`), and what is resolved cannot be resolved again."""
+    """The application could not read the answer (`CorruptRecord`), and a key can be resolved only once."""
     assert callable(leave)
     leave(store)
-    told = refusal(capsys, "keys", "resolve", url, "k", "--happened", "--answer", answer_file)
-    assert "key ring" in told
-    assert "safe.resolve(" in told
+    output = refusal(capsys, "keys", "resolve", url, "k", "--happened", "--answer", answer_file)
+    assert "key ring" in output
+    assert "safe.resolve(" in output
     assert main(["keys", "list", url, "--state", "uncertain", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["key"] == "k", "still to be resolved"
 
@@ -93,10 +94,10 @@ def test_what_needs_no_ring_is_said_of_a_sealed_record(
 
 
 def test_what_cannot_be_read_is_forgotten_on_the_store_itself(store: Store) -> None:
-    """The recipe of docs/howto/resolving.md: the fact stays, and the ring has nothing to open."""
-    held = store.execute(builders.claim("k", now=None))
-    assert store.execute(builders.complete(held, now=None)), "plain, where a ring is set"
-    record = held.record
+    """The recipe of docs/howto/resolving.md: the record stays completed, without an answer to decrypt."""
+    owner = store.execute(builders.claim("k", now=None))
+    assert store.execute(builders.complete(owner, now=None)), "plain, where a ring is set"
+    record = owner.record
     with RetrySafe(store, keyring=RING) as safe:
         with pytest.raises(CorruptRecord):
             safe.execute(Lookup(record.id))
@@ -110,20 +111,20 @@ def test_what_cannot_be_read_is_forgotten_on_the_store_itself(store: Store) -> N
 def test_what_was_released_is_not_said_to_be_somebodys(
     url: str, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    held = store.execute(builders.claim("k", kind="operation", now=None))
-    store.execute(builders.release(held, now=None))
-    told = refusal(capsys, "keys", "resolve", url, "k", "--happened")
-    assert "is released in attempt 1" in told
-    assert "somebody else" not in told
-    assert "operations MODULE:SAFE --resume" in told
+    owner = store.execute(builders.claim("k", kind="operation", now=None))
+    store.execute(builders.release(owner, now=None))
+    output = refusal(capsys, "keys", "resolve", url, "k", "--happened")
+    assert "is released in attempt 1" in output
+    assert "somebody else" not in output
+    assert "operations MODULE:SAFE --resume" in output
 
 
 def test_what_is_claimed_is_said_to_be_at_work(url: str, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     store.execute(builders.claim("k", lease=3600, now=None))
-    told = refusal(capsys, "keys", "resolve", url, "k", "--happened")
-    assert "is claimed in attempt 1" in told
-    assert "somebody else" not in told
-    assert "lease" in told
+    output = refusal(capsys, "keys", "resolve", url, "k", "--happened")
+    assert "is claimed in attempt 1" in output
+    assert "somebody else" not in output
+    assert "lease" in output
 
 
 # Runs of operations -------------------------------------------------------------------------------
@@ -144,25 +145,25 @@ def safe(monkeypatch: pytest.MonkeyPatch) -> Iterator[RetrySafe]:
 
 
 def abandon(safe: RetrySafe, key: str, on_lapse: str) -> bytes:
-    """A run whose owner went silent."""
+    """A run whose lease has lapsed."""
     claim = builders.claim(key, scope="order", kind="operation", target="order@1", lease=0, now=None)
     safe.store.execute(replace(claim, on_lapse=on_lapse))  # type: ignore[arg-type]
     return claim.id
 
 
 def test_an_undo_without_a_reason_names_the_option(safe: RetrySafe, capsys: pytest.CaptureFixture[str]) -> None:
-    told = refusal(capsys, "operations", "x:y", "--undo", abandon(safe, "k", "resume").hex())
-    assert "--because TEXT" in told
-    assert "undo_id" not in told
+    output = refusal(capsys, "operations", "x:y", "--undo", abandon(safe, "k", "resume").hex())
+    assert "--because TEXT" in output
+    assert "undo_id" not in output
 
 
 def test_a_lapsed_run_is_uncertain_in_both_lists(safe: RetrySafe, capsys: pytest.CaptureFixture[str]) -> None:
     abandon(safe, "unknown", "uncertain")
     abandon(safe, "goes-on", "resume")
     assert main(["operations", "x:y", "--list", "--state", "uncertain"]) == 0
-    told = capsys.readouterr().out
-    assert "unknown" in told
-    assert "goes-on" not in told
+    output = capsys.readouterr().out
+    assert "unknown" in output
+    assert "goes-on" not in output
 
 
 def test_each_run_is_listed_once(safe: RetrySafe, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,8 +178,8 @@ def test_a_lapsed_run_is_shown_as_lapsed(safe: RetrySafe, capsys: pytest.Capture
         assert main(["operations", "x:y", *arguments]) == 0
         assert "lapsed" in capsys.readouterr().out
     assert main(["operations", "x:y", "--show", run, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["state"], told["lapsed"]) == ("claimed", True)
+    output = json.loads(capsys.readouterr().out)
+    assert (output["state"], output["lapsed"]) == ("claimed", True)
 
 
 def test_a_lapsed_key_is_shown_as_lapsed(url: str, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,5 +190,5 @@ def test_a_lapsed_key_is_shown_as_lapsed(url: str, store: Store, capsys: pytest.
     assert main(["keys", "show", url, "living"]) == 0
     assert "lapsed)" not in capsys.readouterr().out
     assert main(["keys", "show", url, "gone", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["state"], told["lapsed"]) == ("claimed", True)
+    output = json.loads(capsys.readouterr().out)
+    assert (output["state"], output["lapsed"]) == ("claimed", True)

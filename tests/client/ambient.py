@@ -1,4 +1,4 @@
-"""Time and chance of a test: waiting is a number that is added up, chance is what the test says."""
+"""A clock for tests: sleeping only adds to a number, and random numbers come from the test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from retrysafe.client import Clock
 
 @dataclass
 class Virtual:
-    """A clock that moves only when somebody sleeps."""
+    """A clock that moves only when a caller sleeps."""
 
     now: float = 1_800_000_000.0
     draws: float = 0.5

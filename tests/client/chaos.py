@@ -1,11 +1,11 @@
-"""A shop behind our own middleware on uvicorn, and a proxy in front of it that loses what it can.
+"""A shop behind our middleware on uvicorn, and a proxy in front of it that loses requests and answers.
 
 before    the request is not forwarded, the connection closes
 lost      it is forwarded, and the connection closes while the shop works on it
-after     it is answered, and the answer is thrown away
+after     it is answered, and the answer is dropped
 half      half of the answer arrives
 reset     as `after`, with a RST
-slow      it is answered, and nothing is heard of it until the client hangs up
+slow      it is answered, and the answer is held back until the client closes the connection
 twice     it is forwarded twice at the same time, as by a proxy that retries
 refuse    the proxy itself answers 503 with Retry-After
 """
@@ -39,7 +39,7 @@ REFUSED = b"HTTP/1.1 503 Busy\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n"
 
 
 class Shop:
-    """Makes an order. Sometimes it fails before it has done anything; never after."""
+    """Makes an order. It sometimes fails before the effect, and never after it."""
 
     def __init__(self, seed: int, trouble: float) -> None:
         self.made: Counter[str] = Counter()
@@ -53,7 +53,7 @@ class Shop:
         order = json.loads(await _body(receive))["order"]
         if self._random.random() < self._trouble / 2:
             raise RuntimeError("the shop fell over before it did anything")
-        await asyncio.sleep(self._random.random() * 0.02)  # so that there is something to be busy with
+        await asyncio.sleep(self._random.random() * 0.02)  # so that a second request can find the key busy
         self.made[order] += 1
         self.number.setdefault(order, len(self.number) + 1)
         self.arrived.set()
@@ -70,8 +70,8 @@ async def _body(receive: Any) -> bytes:
     return body
 
 
-async def _answer(send: Any, status: int, told: dict[str, Any]) -> None:
-    body = json.dumps(told).encode()
+async def _answer(send: Any, status: int, content: dict[str, Any]) -> None:
+    body = json.dumps(content).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
@@ -79,7 +79,7 @@ async def _answer(send: Any, status: int, told: dict[str, Any]) -> None:
 
 @dataclass
 class Proxy:
-    """Forwards whole requests and whole answers, or does not."""
+    """Forwards whole requests and answers, or injects a fault."""
 
     shop_port: int
     seed: int
@@ -111,13 +111,13 @@ class Proxy:
             while await self._one(reader, writer):
                 pass
         except (OSError, asyncio.IncompleteReadError):
-            pass  # one of the ends left
+            pass  # the client or the shop closed the connection
         finally:
             writer.close()
             del self._open[task]
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """One request; whether the connection stays."""
+        """Forward one request. True if the connection stays open."""
         request = await _message(reader)
         fate = self._fate()
         self.fates[fate] += 1
@@ -175,7 +175,7 @@ class Street:
 
 @contextmanager
 def street(folder: Path, *, seed: int = 1, trouble: float = TROUBLE) -> Iterator[Street]:
-    """Shop and proxy share one event loop in a thread of their own."""
+    """Run the shop and the proxy on one event loop in a thread."""
     opened: list[Street] = []
     ready, leave = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""The three adapters behind one face, so that a behaviour is told once: `call("POST", "/x", json={})`."""
+"""One interface for the three adapters, so that one test covers all of them: `call("POST", "/x", json={})`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from retrysafe.client.httpx import AsyncRetryTransport, RetryTransport
 from retrysafe.client.requests import RetryAdapter
 
 TIMEOUT = 60.0
-"""Seconds for an answer, where none is late on purpose."""
+"""The timeout of tests in which no answer is late on purpose, in seconds."""
 FACES = ("httpx", "async", "requests")
 
 BROKEN = (httpx.TransportError, requests.RequestException)
-"""What the caller gets when there was no answer in the end."""
+"""The exceptions that the caller gets if there is no answer in the end."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ def _told(response: Any) -> Told:
 
 @contextmanager
 def calling(face: str, base: str, timeout: float = TIMEOUT, **options: Any) -> Iterator[Caller]:
-    """`content=` is the body of all three."""
+    """`content=` is the body, for all three."""
     if face == "httpx":
         with httpx.Client(transport=RetryTransport(**options), base_url=base, timeout=timeout) as client:
             yield lambda method, path, **more: _told(client.request(method, path, **more))

@@ -54,13 +54,13 @@ def problem(status: int, kind: str, same: bool, new: bool, **headers: str) -> Re
 
 @dataclass
 class Script:
-    """What is to come, and what came."""
+    """The actions to come, and the requests so far."""
 
     port: int
     todo: list[Reaction] = field(default_factory=list)
     got: list[Got] = field(default_factory=list)
     done: list[str | None] = field(default_factory=list)
-    """The keys under which something was done, one entry for each effect."""
+    """The key of each effect, one entry per effect."""
 
     @property
     def url(self) -> str:
@@ -104,7 +104,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(b"HTTP/1.1 201 Created\r\ncontent-type: application/json\r\n")
         if isinstance(reaction, Silence):
             self.connection.settimeout(120)
-            self.connection.recv(1)  # returns when the client hangs up
+            self.connection.recv(1)  # returns when the client closes the connection
         return None
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = handle_one  # noqa: N815  (http.server asks for them)
@@ -135,7 +135,7 @@ class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, address: Any) -> None:
-        """Clients that leave are what these tests are about."""
+        """Print nothing: these tests close connections on purpose."""
 
 
 @contextmanager
@@ -154,5 +154,5 @@ def serving() -> Iterator[Script]:
 
 
 def refused() -> str:
-    """An address where nobody listens."""
+    """An address without a server."""
     return f"http://127.0.0.1:{free_port()}"

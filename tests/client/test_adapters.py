@@ -1,4 +1,4 @@
-"""What httpx (both colours) and requests do on a real connection, told once for all three."""
+"""httpx (sync and async) and requests on a real connection: one test for all three."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def client(face: str, server: Script, virtual: Virtual) -> Any:
 def test_a_retry_carries_the_same_key(client: Any, server: Script, trouble: Any) -> None:
     server.then(trouble, trouble)
     with client() as call:
-        told = call("POST", "/payments", content=BODY)
-    assert (told.status, told.body) == (200, b'{"ok": true}')
+        reply = call("POST", "/payments", content=BODY)
+    assert (reply.status, reply.body) == (200, b'{"ok": true}')
     assert server.keys == ["key-1"] * 3
     assert [one.body for one in server.got] == [BODY] * 3
     assert server.done == ["key-1"]
-    assert told.trail is not None
-    assert told.trail[:2] == ("key-1", 3)
+    assert reply.trail is not None
+    assert reply.trail[:2] == ("key-1", 3)
 
 
 def test_two_calls_are_two_operations(client: Any, server: Script) -> None:
@@ -132,9 +132,9 @@ def test_in_progress_is_waited_for(client: Any, server: Script, virtual: Virtual
 def test_a_mismatch_is_told_at_once(client: Any, server: Script, virtual: Virtual) -> None:
     server.then(problem(422, "mismatch", False, True))
     with client() as call:
-        told = call("POST", "/payments", content=BODY)
-    assert told.status == 422
-    assert b"mismatch" in told.body
+        reply = call("POST", "/payments", content=BODY)
+    assert reply.status == 422
+    assert b"mismatch" in reply.body
     assert (len(server.got), virtual.slept) == (1, [])
 
 
@@ -142,19 +142,19 @@ def test_a_stored_failure_is_final(client: Any, server: Script) -> None:
     server.then(Reply(500), Reply(500, REPLAYED))
     with client() as call:
         assert call("POST", "/payments", content=BODY).status == 500
-    assert len(server.got) == 2, "the second one said that it will never be anything else"
+    assert len(server.got) == 2, "the second answer was a replay, which is final"
 
 
 def test_a_new_key_only_when_the_server_says_that_it_is_safe(client: Any, server: Script) -> None:
     server.then(problem(500, "wiped", False, True), Drop("after"))
     with client() as call:
-        told = call("POST", "/payments", content=BODY)
+        reply = call("POST", "/payments", content=BODY)
     first, *rest = server.keys
     assert first == "key-1"
     assert len(set(rest)) == 1
     assert first not in rest
-    assert told.trail is not None
-    assert told.trail.key == rest[0] == server.done[0]
+    assert reply.trail is not None
+    assert reply.trail.key == rest[0] == server.done[0]
 
 
 def test_a_named_operation_finds_its_exchanged_key_again(client: Any, server: Script) -> None:
@@ -180,10 +180,10 @@ def test_retry_after_is_capped(client: Any, server: Script, virtual: Virtual) ->
 def test_it_gives_up_and_hands_over_the_last_answer(client: Any, server: Script, virtual: Virtual) -> None:
     server.then(*[Reply(503, {}, b'{"sorry": 1}')] * 9)
     with client(retries=Retries(attempts=3, base=1, cap=60)) as call:
-        told = call("POST", "/payments", content=BODY)
-    assert (told.status, told.body) == (503, b'{"sorry": 1}')
-    assert told.trail is not None
-    assert told.trail == ("key-1", 3, "answered with 503; gave up after 3 attempts")
+        reply = call("POST", "/payments", content=BODY)
+    assert (reply.status, reply.body) == (503, b'{"sorry": 1}')
+    assert reply.trail is not None
+    assert reply.trail == ("key-1", 3, "answered with 503; gave up after 3 attempts")
     assert virtual.slept == [0.5, 1.0]
 
 
@@ -197,10 +197,10 @@ def test_it_does_not_sleep_past_the_deadline(client: Any, server: Script, virtua
 def test_the_budget_is_shared_by_all_calls_of_a_client(client: Any, server: Script) -> None:
     server.then(*[Reply(503)] * 99)
     with client(budget=Budget(3, per_second=0), retries=Retries(attempts=3)) as call:
-        told = [call("POST", "/payments", content=BODY) for _ in range(3)]
-    assert [one.trail.sends for one in told if one.trail] == [3, 2, 1]
-    assert told[2].trail is not None
-    assert "retry budget" in told[2].trail.why
+        replies = [call("POST", "/payments", content=BODY) for _ in range(3)]
+    assert [one.trail.sends for one in replies if one.trail] == [3, 2, 1]
+    assert replies[2].trail is not None
+    assert "retry budget" in replies[2].trail.why
 
 
 # Without an answer ------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def test_a_final_failure_names_the_key(client: Any, server: Script) -> None:
     with client(retries=Retries(attempts=3)) as call, pytest.raises(BROKEN) as caught:
         call("POST", "/payments", content=BODY)
     (note,) = caught.value.__notes__
-    assert "POST 127.0.0.1/payments was tried 3 time(s) with idempotency key 'key-1'" in note
+    assert "POST 127.0.0.1/payments was sent 3 time(s) with idempotency key 'key-1'" in note
     assert "same key" in note
 
 

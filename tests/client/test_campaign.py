@@ -37,7 +37,7 @@ async def asleep(seconds: float) -> None:
     await asyncio.sleep(min(seconds, TINY))
 
 
-# A Retry-After of a second is cut short: nothing here depends on how long anybody waits.
+# Waits are cut short: nothing here depends on their length.
 HASTY = Clock(sleep=lambda seconds: time.sleep(min(seconds, TINY)), asleep=asleep)
 STUBBORN = Retries(attempts=100, deadline=3600)
 
@@ -123,15 +123,15 @@ def test_one_effect_per_operation(by: Callable[[Street, dict[str, Any]], Answers
 
 
 def test_a_client_with_a_new_key_for_each_attempt_does_it_twice(tmp_path: Path) -> None:
-    """The control: the same street does punish a client that gets it wrong."""
+    """The control: with the same faults, a client that makes a new key for each attempt has double effects."""
     with street(tmp_path) as place, httpx.Client(base_url=place.url, timeout=TIMEOUT) as client:
         for number in range(40):
-            told = 0
-            while told != 201:
+            status = 0
+            while status != 201:
                 body = json.dumps({"order": f"order-{number}"}).encode()
                 try:
                     response = client.post("/orders", content=body, headers={"Idempotency-Key": uuid4().hex})
-                    told = response.status_code
+                    status = response.status_code
                 except httpx.TransportError:
                     continue
     assert sum(place.shop.made.values()) > 40

@@ -1,4 +1,4 @@
-"""The decisions, one by one: no server, no clock."""
+"""The decisions of `decide`, one by one, without a server or a clock."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RETRIES = Retries(attempts=4, deadline=100, base=1, cap=8, max_retry_after=30)
 BROKEN = OSError("gone")
 
 
-def told(same: bool, new: bool, kind: str = "urn:retrysafe:problem:x") -> bytes:
+def build_problem(same: bool, new: bool, kind: str = "urn:retrysafe:problem:x") -> bytes:
     return json.dumps({"type": kind, "retry_same_key": same, "safe_new_key": new}).encode()
 
 
@@ -43,7 +43,7 @@ def answer(status: int, body: bytes = b"", **headers: str) -> AnsweredAttempt:
     return AnsweredAttempt(status, {name.replace("_", "-"): value for name, value in headers.items()}, body)
 
 
-# What ends it -----------------------------------------------------------------------------------
+# Final ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [200, 201, 204, 304, 308, 400, 401, 403, 404, 410, 413, 422, 501, 505, 511])
@@ -55,14 +55,14 @@ def test_an_answer_that_will_not_change_is_given_to_the_caller(status: int) -> N
 
 @pytest.mark.parametrize("status", [409, 422, 500, 503])
 def test_a_replay_is_the_last_word_whatever_it_says(status: int) -> None:
-    found = verdict(answer(status, told(True, True), idempotent_replayed="true"))
+    found = verdict(answer(status, build_problem(True, True), idempotent_replayed="true"))
     assert isinstance(found, FinishVerdict)
     assert found.settled
 
 
 @pytest.mark.parametrize("status", [400, 409, 422, 500])
 def test_a_mismatch_is_never_retried_and_never_gets_a_new_key(status: int) -> None:
-    found = verdict(answer(status, told(False, True, "urn:retrysafe:problem:mismatch")))
+    found = verdict(answer(status, build_problem(False, True, "urn:retrysafe:problem:mismatch")))
     assert isinstance(found, FinishVerdict)
 
 
@@ -72,7 +72,7 @@ def test_a_certificate_nobody_trusts_is_not_tried_again() -> None:
     assert not found.settled
 
 
-# What is tried again ----------------------------------------------------------------------------
+# Retried ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 599])
@@ -86,7 +86,7 @@ def test_broken_connections_keep_the_key(reach: Any) -> None:
 
 
 def test_in_progress_does_not_count_as_a_failure() -> None:
-    busy = answer(409, told(True, False), retry_after="2")
+    busy = answer(409, build_problem(True, False), retry_after="2")
     found = verdict(busy, sends=50, busy=49)
     assert isinstance(found, RetryVerdict)
     assert found.busy
@@ -104,10 +104,10 @@ def test_stripes_way_to_say_in_progress() -> None:
     assert not bare.busy, "a bare 409 may be a refusal"
 
 
-@pytest.mark.parametrize(("said", "kind"), [("true", RetryVerdict), ("false", FinishVerdict)])
+@pytest.mark.parametrize(("value", "kind"), [("true", RetryVerdict), ("false", FinishVerdict)])
 @pytest.mark.parametrize("status", [409, 429, 500, 400])
-def test_stripe_should_retry_is_obeyed(said: str, kind: type, status: int) -> None:
-    assert isinstance(verdict(answer(status, stripe_should_retry=said)), kind)
+def test_stripe_should_retry_is_obeyed(value: str, kind: type, status: int) -> None:
+    assert isinstance(verdict(answer(status, stripe_should_retry=value)), kind)
 
 
 def test_it_ends_after_the_attempts_and_before_the_deadline() -> None:
@@ -125,21 +125,21 @@ def test_it_ends_after_the_attempts_and_before_the_deadline() -> None:
 
 
 def test_only_safe_new_key_allows_a_new_key() -> None:
-    assert isinstance(verdict(answer(500, told(False, True))), RotateVerdict)
-    assert isinstance(verdict(answer(500, told(True, True))), RetryVerdict), (
+    assert isinstance(verdict(answer(500, build_problem(False, True))), RotateVerdict)
+    assert isinstance(verdict(answer(500, build_problem(True, True))), RetryVerdict), (
         "the same key is as good, and cheaper to reason about"
     )
-    final = verdict(answer(500, told(False, False)))
+    final = verdict(answer(500, build_problem(False, False)))
     assert isinstance(final, FinishVerdict)
     assert final.settled
 
 
 @pytest.mark.parametrize("standing", [{"own_key": False}, {"rotations": 1}])
 def test_a_key_is_not_exchanged_when_it_is_the_callers_or_was_before(standing: dict[str, Any]) -> None:
-    assert isinstance(verdict(answer(500, told(False, True)), **standing), FinishVerdict)
+    assert isinstance(verdict(answer(500, build_problem(False, True)), **standing), FinishVerdict)
 
 
-@pytest.mark.parametrize("problem", problems.ALL, ids=lambda one: one.anchor)
+@pytest.mark.parametrize("problem", problems.ALL_PROBLEMS, ids=lambda one: one.anchor)
 def test_what_our_own_server_says_is_obeyed(problem: problems.Problem) -> None:
     sent = build_problem_response(problem, Codes(), retry_after=1)
     found = verdict(AnsweredAttempt(sent.status, {name.lower(): value for name, value in sent.headers}, sent.body))
@@ -171,7 +171,7 @@ def test_what_cannot_be_repeated_is_repeated_only_if_nothing_was_sent() -> None:
     assert isinstance(verdict(answer(503), repeatable=False), FinishVerdict)
 
 
-# How long ---------------------------------------------------------------------------------------
+# Delays -----------------------------------------------------------------------------------------
 
 
 def waits(seen: AnsweredAttempt | FailedAttempt, **standing: Any) -> float:
@@ -220,7 +220,15 @@ def test_no_header_breaks_it(text: str, date: str) -> None:
 
 @given(
     status=st.integers(400, 599),
-    body=st.sampled_from([b"", told(True, False), told(False, True), told(True, True), told(False, False)]),
+    body=st.sampled_from(
+        [
+            b"",
+            build_problem(True, False),
+            build_problem(False, True),
+            build_problem(True, True),
+            build_problem(False, False),
+        ]
+    ),
     draw=st.floats(0, 1, exclude_max=True),
     sends=st.integers(1, 9),
     elapsed=st.floats(0, 200),
@@ -230,7 +238,7 @@ def test_a_new_key_needs_the_servers_word_and_waiting_stays_within_the_deadline(
 ) -> None:
     found = verdict(answer(status, body), jitter=draw, sends=sends, elapsed=elapsed)
     if isinstance(found, RotateVerdict):
-        assert body == told(False, True)
+        assert body == build_problem(False, True)
     if not isinstance(found, FinishVerdict):
         assert found.after >= 0
         assert elapsed + found.after <= RETRIES.deadline

@@ -1,4 +1,4 @@
-"""The client's own errors are explained where all others are."""
+"""The client's errors are on the errors page."""
 
 from __future__ import annotations
 

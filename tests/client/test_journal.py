@@ -1,4 +1,4 @@
-"""The journal: what it knows after which move."""
+"""The journal: its entries after each step of a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that is killed between sending and the answer, and started again with its journal: still one effect."""
+"""A process is killed between the request and the answer, and restarted with its journal: there is one effect."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 def child(
     url: str, journal: Path, count: int = 1, seed: int = 0, chance: float = 0.0, timeout: float = 120.0
 ) -> Iterator[subprocess.Popen[str]]:
-    """`timeout`: after so many seconds it asks again. On a bad street some answers never come."""
+    """`timeout`: seconds after which the client retries. Behind the faulty proxy some answers never arrive."""
     arguments = [url, str(journal), str(count), str(seed), str(chance), str(timeout)]
     command = [sys.executable, "-m", "tests.client.child", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
@@ -65,10 +65,10 @@ def test_killed_while_the_server_works_on_it(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(600)
 def test_killed_again_and_again_on_a_bad_street(tmp_path: Path) -> None:
-    """Before sending and after the answer, at random, until one process lives to the end."""
+    """Processes are killed at random, before a request or after an answer, until one finishes."""
     journal, deaths, lines = tmp_path / "journal.db", 0, []
     with street(tmp_path) as place:
-        for seed in range(1, 100):  # the first three surely die: 12 orders draw at least 24 times
+        for seed in range(1, 100):  # the first three always die: 12 orders draw at least 24 random numbers
             with child(place.url, journal, 12, seed, 0.06, timeout=5.0) as process:
                 out, _ = process.communicate(timeout=120)
             if process.returncode == 0:
@@ -85,7 +85,7 @@ def test_killed_again_and_again_on_a_bad_street(tmp_path: Path) -> None:
 def test_what_a_dead_process_left_behind_can_be_finished_by_its_key(
     server: Script, virtual: Virtual, tmp_path: Path
 ) -> None:
-    """Without a name nobody knows which call a key belongs to but the journal: it tells what was open."""
+    """Without an operation name only the journal knows the keys. It lists the unfinished calls."""
     server.then(*[Drop("after")] * 5)
     journal = Journal(tmp_path / "journal.db")
     with calling("httpx", server.url, ambient=virtual.ambient(), journal=journal) as call, pytest.raises(BROKEN):

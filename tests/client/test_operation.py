@@ -1,4 +1,4 @@
-"""Which key a call gets."""
+"""The key of a call."""
 
 from __future__ import annotations
 

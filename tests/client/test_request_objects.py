@@ -1,4 +1,4 @@
-"""The caller's request object is its own: what is sent is a copy, and a redirect takes no key to another host."""
+"""The caller's request object is not changed: a copy is sent, and a redirect does not send the key to another host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import requests
 from retrysafe.client import Journal, Retries, operation, trail
 from retrysafe.client.httpx import AsyncRetryTransport, RetryTransport
 from retrysafe.client.requests import RetryAdapter
-from retrysafe.client.unanswered import Destination, UnansweredByHooks, same_host
+from retrysafe.client.unanswered import Destination, UnansweredByHooks, is_same_host
 from tests.client.ambient import Virtual
 from tests.client.faces import BROKEN, FACES
 from tests.client.scripted import Drop, Reply, Script, serving
@@ -81,8 +81,8 @@ def test_a_request_that_was_answered_is_a_new_operation_when_it_is_sent_again(
         first, second = client.send(request), client.send(request)
     assert server.keys == ["key-1", "key-2"]
     assert dict(request.headers) == before
-    told = [trail(one) for one in (first, second)]
-    assert [one.key for one in told if one] == ["key-1", "key-2"]
+    logs = [trail(one) for one in (first, second)]
+    assert [one.key for one in logs if one] == ["key-1", "key-2"]
 
 
 @pytest.mark.parametrize("trouble", [[Drop("after")] * 2, [Reply(503)] * 2])
@@ -260,4 +260,4 @@ def test_the_journal_names_both_hops(
     ],
 )
 def test_what_the_same_host_is(first: Any, second: Any, same: bool) -> None:
-    assert same_host(Destination(*first, "/x"), Destination(*second, "/y")) is same
+    assert is_same_host(Destination(*first, "/x"), Destination(*second, "/y")) is same

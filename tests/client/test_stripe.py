@@ -50,7 +50,7 @@ def test_a_payment_that_was_made_and_answered_with_500(double: Any, virtual: Vir
 
 def test_an_operation_survives_a_restart(double: Any, virtual: Virtual, tmp_path: Path) -> None:
     ids = []
-    for _ in range(2):  # two lives of a program
+    for _ in range(2):  # the program is started twice
         http = RetryHTTPClient(ambient=virtual.ambient(), journal=tmp_path / "stripe.db")
         with operation("order-7"):
             ids.append(sdk(double.server_port, http).v1.payment_intents.create(PAYMENT).id)

@@ -1,6 +1,6 @@
-"""The four brokers behind one face, so that one story is told of all of them; used by the tests and by their child
-processes. Each `Broker` has one queue (subject, stream, topic) of its own, and a file of its own: a child imports only
-the client it uses."""
+"""The four brokers behind one interface, so that each test runs on all of them; the tests and their child processes
+use it. Each `Broker` has its own queue (subject, stream, topic), and its own file: a child imports only the client
+it uses."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 
 from retrysafe.consumers import Inbox
 
-SOON = 0.5
-"""Seconds after which a broker brings back what nobody acknowledged. Too early does no harm: that is the point."""
+REDELIVERY_SECONDS = 0.5
+"""Seconds after which a broker delivers an unacknowledged message again. Too early does no harm, which is what these
+tests show."""
 AT_ONCE = 4
 
 
 class Sent(NamedTuple):
-    """A message to send; without an id if there is none."""
+    """A message to send; with an empty id if it has none."""
 
     id: str
     body: bytes
@@ -31,7 +32,7 @@ class Letter(NamedTuple):
 
 
 class Broker(ABC):
-    """One queue. `url` and `name` say where; a child process makes another of the same."""
+    """One queue. `url` and `name` are its address, so that a child process can make another object for it."""
 
     def __init__(self, kind: str, url: str, name: str) -> None:
         self.kind = kind
@@ -47,15 +48,15 @@ class Broker(ABC):
 
     @abstractmethod
     def consume(self, inbox: Inbox) -> Any:
-        """An async context in which messages are consumed: it gives the task that does."""
+        """An async context in which messages are consumed. Its value is the consuming task."""
 
     @abstractmethod
     async def left(self) -> int:
-        """How many messages are not acknowledged, while nobody consumes."""
+        """How many messages are not acknowledged, while no consumer runs."""
 
     @abstractmethod
     async def dead(self) -> list[Letter]:
-        """Take what is in the dead letters."""
+        """Take all dead letters."""
 
 
 @asynccontextmanager

@@ -1,9 +1,9 @@
-"""A consumer in a process of its own, which kills itself (SIGKILL) where it is told to.
+"""A consumer in its own process, which kills itself (SIGKILL) at a given moment.
 
     python -m tests.consumers.child BROKER URL NAME DATABASE STRENGTH MOMENT COUNT
 
-MOMENT is `ack` (the inbox has committed, the broker has heard nothing) or `handler` (in the middle of the handler);
-COUNT says at which new message.
+MOMENT is `ack` (the inbox has committed, the broker has no acknowledgement yet) or `handler` (in the middle of the
+handler); COUNT is the number of the new message at which it dies.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def die() -> None:
 
 
 class Deadly(Inbox):
-    """An inbox that dies between its commit and the broker's being told."""
+    """An inbox whose process dies between the commit and the acknowledgement."""
 
     countdown = 0
 
@@ -40,7 +40,8 @@ class Deadly(Inbox):
 
 
 def inbox_at(database: Path, strength: str, kill_in_handler_at: int = 0, **options: Any) -> Deadly:
-    """The effects of a handler with `tx` are rows of its transaction; of one without, lines of a file."""
+    """The effects of a handler with `tx` are rows of its transaction; those of a handler without it are lines of a
+    file."""
     safe = RetrySafe(f"sqlite:///{database}", tx=str(database))
     inbox = Deadly(safe, "tests", lease=5.0, pause=lambda failures: 0.0, **options)
     seen = [0]

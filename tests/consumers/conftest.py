@@ -1,4 +1,4 @@
-"""A broker and a queue for each test; one test process for each broker, so that none is started twice."""
+"""A broker and a queue for each test; one test process for each broker, so that no broker is started twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.opening import unique
 
 @pytest.fixture(scope="session")
 def kafka_address() -> Iterator[str]:
-    """librdkafka's mock broker: the real protocol, in this process. A real Kafka is not to be had as a package."""
+    """librdkafka's mock broker: the real protocol, in this process. A real Kafka is not available as a package."""
     producer = Producer({"test.mock.num.brokers": 1, "log_level": 0})
     (broker,) = producer.list_topics(timeout=60).brokers.values()
     yield f"{broker.host}:{broker.port}"

@@ -13,13 +13,13 @@ from tests.consumers.brokers import Broker, Letter, Sent, running
 
 
 class OwnBroker(Broker):
-    """librdkafka's mock broker, in the process of the test. Partitions are assigned by hand: a killed member of a group
-    is missed only after a time-out, and that is not what is tested."""
+    """librdkafka's mock broker, in the test's process. Partitions are assigned by hand: a group notices a killed member
+    only after a time-out, and that is not what is tested."""
 
     async def make(self) -> None:
         async with self._producer() as producer:
             for topic in (self.name, f"{self.name}.dead"):
-                while not await producer.partitions_for(topic):  # being created, since somebody asked
+                while not await producer.partitions_for(topic):  # the request for it makes the broker create it
                     await asyncio.sleep(0.02)
 
     @asynccontextmanager

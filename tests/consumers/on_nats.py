@@ -12,24 +12,24 @@ from nats.js.api import ConsumerConfig
 
 from retrysafe.consumers import Inbox
 from retrysafe.consumers import nats as on_nats
-from tests.consumers.brokers import AT_ONCE, SOON, Broker, Letter, Sent, running
+from tests.consumers.brokers import AT_ONCE, REDELIVERY_SECONDS, Broker, Letter, Sent, running
 
 
 class OwnBroker(Broker):
     @asynccontextmanager
     async def _stream(self) -> AsyncIterator[Any]:
         async with await nats.connect(self.url) as connection:
-            yield connection.jetstream(timeout=60)  # a busy machine is no failure
+            yield connection.jetstream(timeout=60)  # a slow machine must not fail the test
 
     async def make(self) -> None:
         async with self._stream() as js:
-            # JetStream drops what comes twice within minutes. It must not do our work here.
+            # JetStream drops duplicates within this window. It is short, so that the inbox has to find them.
             await js.add_stream(name=self.name, subjects=[f"{self.name}.new"], duplicate_window=0.1)
             await js.add_stream(name=f"{self.name}dead", subjects=[f"{self.name}.dead"])
             await self._subscribe(js)
 
     async def _subscribe(self, js: Any) -> Any:
-        settings = ConsumerConfig(ack_wait=2 * SOON, ack_policy="explicit")
+        settings = ConsumerConfig(ack_wait=2 * REDELIVERY_SECONDS, ack_policy="explicit")
         return await js.pull_subscribe(f"{self.name}.new", durable="tests", stream=self.name, config=settings)
 
     async def send(self, messages: Sequence[Sent]) -> None:

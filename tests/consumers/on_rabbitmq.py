@@ -33,7 +33,7 @@ class OwnBroker(Broker):
 
     @staticmethod
     def _message(sent: Sent) -> Any:
-        """Without an id as our own copies are: aio-pika lets no message out that has none."""
+        """A message without an id is sent like a copy of ours: aio-pika publishes no message without an id."""
         headers = {} if sent.id else {rabbitmq.NO_ID_HEADER: True}
         return aio_pika.Message(sent.body, message_id=sent.id or None, headers=headers, delivery_mode=2)
 

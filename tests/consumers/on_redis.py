@@ -10,7 +10,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from retrysafe.consumers import Inbox, redis
-from tests.consumers.brokers import AT_ONCE, SOON, Broker, Letter, Sent, running
+from tests.consumers.brokers import AT_ONCE, REDELIVERY_SECONDS, Broker, Letter, Sent, running
 
 
 class OwnBroker(Broker):
@@ -33,7 +33,7 @@ class OwnBroker(Broker):
     async def consume(self, inbox: Inbox) -> AsyncIterator[asyncio.Task[None]]:
         async with (
             self._client() as client,
-            running(redis.consume(client, self.name, "tests", inbox, idle=SOON, at_once=AT_ONCE)) as task,
+            running(redis.consume(client, self.name, "tests", inbox, idle=REDELIVERY_SECONDS, at_once=AT_ONCE)) as task,
         ):
             yield task
 

@@ -1,4 +1,4 @@
-"""The same stories on RabbitMQ, NATS JetStream, Redis streams and Kafka (librdkafka's mock broker)."""
+"""The same tests on RabbitMQ, NATS JetStream, Redis streams and Kafka (librdkafka's mock broker)."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ from retrysafe.consumers import Inbox, Message
 from retrysafe.core.ops import Claim, Release
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import UsageError
-from tests.consumers.brokers import SOON, Broker, Sent
+from tests.consumers.brokers import REDELIVERY_SECONDS, Broker, Sent
 from tests.consumers.child import inbox_at
 
 pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 120.0
+TIMEOUT_SECONDS = 120.0
 MESSAGES = int(os.environ.get("RETRYSAFE_MESSAGES", "200"))
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while not condition():
             await asyncio.sleep(0.02)
     assert condition(), what
 
 
 async def drained(broker: Broker) -> bool:
-    """Whether nothing is left once nobody consumes. What was handed out comes back first."""
+    """Whether no message is left after consumption has stopped. Unacknowledged messages go back to the queue first."""
     return await broker.left() == 0
 
 
 async def consume_all(broker: Broker, inbox: Inbox, done: Callable[[], bool]) -> None:
-    """Until the condition holds, and then until the broker has heard of everything."""
+    """Consume until the condition holds, and then until every message is acknowledged."""
     async with broker.consume(inbox) as task:
         await until(lambda: done() or task.done(), "the messages")
         if task.done():
             await task
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while not await drained(broker):
             async with broker.consume(inbox):
-                await asyncio.sleep(SOON)
+                await asyncio.sleep(REDELIVERY_SECONDS)
 
 
 def effects(database: Path) -> Counter[str]:
@@ -66,11 +66,11 @@ def lines(database: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-# What becomes of messages ---------------------------------------------------------------------------------------------
+# Verdicts -------------------------------------------------------------------------------------------------------------
 
 
 async def test_once_each_whatever_comes(broker: Broker, database: Path) -> None:
-    """Twice, failing once, failing always, refused, without an id, and with the id of another."""
+    """Messages that come twice, fail once, fail always, are refused, have no id, or have another message's id."""
     with RetrySafe(f"sqlite:///{database}", tx=str(database)) as safe:
         inbox = Inbox(safe, "billing", max_attempts=3, pause=lambda failures: 0.0)
         runs: Counter[str] = Counter()
@@ -88,12 +88,12 @@ async def test_once_each_whatever_comes(broker: Broker, database: Path) -> None:
         await consume_all(broker, inbox, lambda: effects(database).total() == 3 and runs["poison"] >= 3)
         assert effects(database) == {"a": 1, "b": 1, "flaky": 1}
         assert runs["flaky"] >= 2
-        told = {letter.body: letter.reason for letter in await broker.dead()}
-        assert set(told) == {b"poison", b"nameless"}
-        # A consumer that is stopped before it has written the letter sees the message once more.
-        assert re.search(r"failed [3-9] times", told[b"poison"])
-        assert "cannot do poison" in told[b"poison"]
-        assert "no id" in told[b"nameless"]
+        reasons = {letter.body: letter.reason for letter in await broker.dead()}
+        assert set(reasons) == {b"poison", b"nameless"}
+        # A consumer that is stopped before it has written the dead letter gets the message once more.
+        assert re.search(r"failed [3-9] times", reasons[b"poison"])
+        assert "cannot do poison" in reasons[b"poison"]
+        assert "no id" in reasons[b"nameless"]
         await broker.send([Sent("a", b"something else")])
         await consume_all(broker, inbox, lambda: safe.counters.get("mismatched", 0) >= 1)
         assert effects(database).total() == 3
@@ -123,7 +123,7 @@ async def test_what_somebody_else_works_on_comes_again(broker: Broker, database:
 
 
 async def test_a_program_that_is_wrong_ends_and_keeps_its_message(broker: Broker, database: Path) -> None:
-    """Nobody's message goes to the dead letters because a database was configured wrongly."""
+    """A wrong database configuration must not make a dead letter of a message."""
     with RetrySafe("memory://", tx=str(database)) as elsewhere:
         wrong = Inbox(elsewhere, "tests")
         wrong.handler(lambda message, tx: None)
@@ -131,7 +131,7 @@ async def test_a_program_that_is_wrong_ends_and_keeps_its_message(broker: Broker
         await broker.send([Sent("a", b"a")])
         async with broker.consume(wrong) as task:
             with pytest.raises(UsageError, match="no transaction of yours can reach"):
-                await asyncio.wait_for(task, PATIENCE)
+                await asyncio.wait_for(task, TIMEOUT_SECONDS)
     right = inbox_at(database, "transaction")
     with right.safe:
         await consume_all(broker, right, lambda: effects(database) == {"a": 1})
@@ -141,14 +141,14 @@ async def test_a_program_that_is_wrong_ends_and_keeps_its_message(broker: Broker
 
 
 async def killed(broker: Broker, database: Path, strength: str, moment: str, count: int) -> None:
-    """A consumer that lives until it has come to that moment with that many messages."""
+    """A consumer process that kills itself at the given moment of the given message."""
     command = [sys.executable, "-m", "tests.consumers.child", broker.kind, broker.url, broker.name, str(database)]
     process = subprocess.Popen(
         [*command, strength, moment, str(count)], cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
     )
     try:
-        _, said = await asyncio.to_thread(process.communicate, timeout=2 * PATIENCE)
-        assert process.returncode == -signal.SIGKILL, said.decode()[-2000:]
+        _, output = await asyncio.to_thread(process.communicate, timeout=2 * TIMEOUT_SECONDS)
+        assert process.returncode == -signal.SIGKILL, output.decode()[-2000:]
     finally:
         process.kill()
         process.wait()
@@ -156,7 +156,7 @@ async def killed(broker: Broker, database: Path, strength: str, moment: str, cou
 
 @pytest.mark.parametrize("broker", ["redis"], indirect=True)
 async def test_killed_between_commit_and_acknowledgement_with_the_guard(broker: Broker, database: Path) -> None:
-    """The mark is there, the broker has heard nothing and brings it again."""
+    """The mark is stored, the broker has no acknowledgement, and delivers the message again."""
     await broker.make()
     await broker.send([Sent(name, name.encode()) for name in ("a", "b", "c")])
     await killed(broker, database, "guard", "ack", 2)

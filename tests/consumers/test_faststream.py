@@ -52,8 +52,8 @@ async def test_a_handler_of_faststream_runs_once_in_its_transaction(rabbitmq_url
 
 def test_what_the_brokers_count() -> None:
     class Raw:
-        def __init__(self, **told: Any) -> None:
-            vars(self).update(told)
+        def __init__(self, **attributes: Any) -> None:
+            vars(self).update(attributes)
 
     assert count_deliveries(Raw(headers={"x-delivery-count": 3})) == 4
     assert count_deliveries(Raw(headers={}, redelivered=True)) == 2
@@ -62,7 +62,7 @@ def test_what_the_brokers_count() -> None:
 
 
 def test_it_is_the_producer_s_id_and_not_faststream_s() -> None:
-    """FastStream makes one up for each delivery where the producer sent none."""
+    """If the producer sent no id, FastStream makes one up for each delivery."""
     from faststream.message import StreamMessage
 
     from retrysafe.consumers.faststream import read_message

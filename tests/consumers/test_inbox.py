@@ -1,4 +1,4 @@
-"""The inbox without a broker: what becomes of a message, and why."""
+"""The inbox without a broker: the verdict on each message, and its reason."""
 
 from __future__ import annotations
 
@@ -184,7 +184,8 @@ def test_what_keeps_failing_and_what_is_rejected_goes_to_the_dead_letters(safe: 
 
 
 def test_a_message_that_kills_its_handler_is_put_aside(safe: RetrySafe) -> None:
-    """Nothing is raised then; the record has counted. Sent anew by a person who has repaired it, it may run."""
+    """Nothing is raised in that case, but the record counts. A person who repaired the handler may send the message
+    anew."""
     inbox, deadly = Inbox(safe, "billing", max_attempts=2), [True]
 
     class Killed(BaseException):

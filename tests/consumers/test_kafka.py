@@ -1,4 +1,4 @@
-"""What only Kafka does: partitions."""
+"""What only Kafka has: partitions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from retrysafe.consumers import Inbox, Message, kafka
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import UsageError
 from tests.consumers.brokers import running
-from tests.consumers.test_brokers import PATIENCE, until
+from tests.consumers.test_brokers import TIMEOUT_SECONDS, until
 from tests.opening import unique
 
 pytestmark = [pytest.mark.xdist_group("kafka"), pytest.mark.timeout(600)]
@@ -41,9 +41,9 @@ async def topic_at(address: str) -> AsyncIterator[Topic]:
         bootstrap_servers=address, group_id=name, enable_auto_commit=False, auto_offset_reset="earliest"
     )
     async with producer, consumer:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             for each in (name, f"{name}.dead"):
-                while len(await producer.partitions_for(each)) < 2:  # being created, since somebody asked
+                while len(await producer.partitions_for(each)) < 2:  # the request for it makes the broker create it
                     await asyncio.sleep(0.02)
         topic = Topic(name, producer, consumer)
         consumer.assign(topic.both)
@@ -51,7 +51,7 @@ async def topic_at(address: str) -> AsyncIterator[Topic]:
 
 
 def inbox_of(safe: RetrySafe, pause: float) -> tuple[Inbox, list[str], set[str]]:
-    """An inbox that fails on the names in a set, and what it has handled."""
+    """An inbox whose handler fails for the names in a set, and the list of what it has handled."""
     inbox, handled, failing = Inbox(safe, "billing", max_attempts=1000, pause=lambda failures: pause), [], {"bad"}
 
     @inbox.handler
@@ -119,4 +119,4 @@ async def test_a_wrong_program_ends_the_consumer(kafka_address: str) -> None:
             nobody: Any = Inbox(safe, "nobody")
             await topic.send(0, "a")
             with pytest.raises(UsageError, match="no handler"):
-                await asyncio.wait_for(kafka.consume(topic.consumer, nobody, producer=topic.producer), PATIENCE)
+                await asyncio.wait_for(kafka.consume(topic.consumer, nobody, producer=topic.producer), TIMEOUT_SECONDS)

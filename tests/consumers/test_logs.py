@@ -1,4 +1,4 @@
-"""S28: what consumers write to the log names a message by its record, never by its id, and has no words of handlers.
+"""S28: consumers log a message by its record's id, never by its own id, and without the text of the handler's error.
 The dead letter, which carries the message itself, has the whole reason."""
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def safe() -> Iterator[RetrySafe]:
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> str:
-    """Everything of ours, tracebacks too."""
+    """Everything that retrysafe logged, tracebacks included."""
     formatter = logging.Formatter("%(levelname)s %(name)s %(message)s")
     lines = [formatter.format(each) for each in caplog.records if each.name.startswith("retrysafe")]
-    assert lines, "nothing was said: there is nothing to scan"
+    assert lines, "nothing was logged: there is nothing to scan"
     return "\n".join(lines)
 
 
@@ -52,10 +52,10 @@ def test_a_handler_that_fails(
     verdict = inbox.process(message(failures=failures))
     assert isinstance(verdict, Dead | Later)
     assert WORDS in verdict.why, "the dead letter says why"
-    said = logged(caplog)
-    assert "canary" not in said
-    assert kind.__name__ in said
-    assert record_id("message", "default", "billing", ID).hex()[:16] in said
+    text = logged(caplog)
+    assert "canary" not in text
+    assert kind.__name__ in text
+    assert record_id("message", "default", "billing", ID).hex()[:16] in text
 
 
 def test_an_id_that_was_used_for_something_else(safe: RetrySafe, caplog: pytest.LogCaptureFixture) -> None:
@@ -82,9 +82,9 @@ def test_an_id_that_cannot_be_read(safe: RetrySafe, caplog: pytest.LogCaptureFix
     inbox = Inbox(safe, "billing", id=choose)
     inbox.handler(lambda message: None)
     assert isinstance(inbox.process(message()), Dead)
-    said = logged(caplog)
-    assert "canary" not in said
-    assert "KeyError" in said
+    text = logged(caplog)
+    assert "canary" not in text
+    assert "KeyError" in text
 
 
 def test_a_store_that_is_away_and_says_why(caplog: pytest.LogCaptureFixture) -> None:

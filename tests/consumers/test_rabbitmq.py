@@ -1,4 +1,4 @@
-"""What only RabbitMQ does."""
+"""What only RabbitMQ has."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from retrysafe.consumers import Inbox, Message, rabbitmq
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import UsageError
 from tests.consumers.brokers import Sent, broker_of
-from tests.consumers.test_brokers import PATIENCE, consume_all, effects, until
+from tests.consumers.test_brokers import TIMEOUT_SECONDS, consume_all, effects, until
 from tests.opening import unique
 
 pytestmark = [pytest.mark.xdist_group("rabbitmq"), pytest.mark.timeout(600)]
@@ -31,7 +31,7 @@ async def channel(rabbitmq_url: str) -> AsyncIterator[Any]:
 
 
 async def test_a_message_without_an_id_has_none_when_it_is_put_back(rabbitmq_url: str, database: Path) -> None:
-    """aio-pika makes one up for the copy. Known by that it would be another message, and could be handled twice."""
+    """aio-pika makes up an id for the copy. With that id it would be another message, and could be handled twice."""
     broker, runs = broker_of("rabbitmq", rabbitmq_url, unique("nameless")), Counter[str]()
     with RetrySafe(f"sqlite:///{database}", tx=str(database)) as safe:
         inbox = Inbox(safe, "nameless", missing="payload", pause=lambda failures: 0.0)
@@ -61,7 +61,7 @@ async def test_a_channel_that_is_closed_ends_the_consumer(channel: Any, database
         await until(lambda: bool(handled), "it consumes")
         await channel.close()
         with pytest.raises(ConnectionError, match="consume it again on a new one"):
-            await asyncio.wait_for(task, PATIENCE)
+            await asyncio.wait_for(task, TIMEOUT_SECONDS)
 
 
 async def test_dead_letters_by_the_queue_s_own_exchange(channel: Any, database: Path) -> None:
@@ -81,7 +81,7 @@ async def test_dead_letters_by_the_queue_s_own_exchange(channel: Any, database: 
                 letter = await grave.get(fail=False, no_ack=True)
                 found.extend([letter] if letter is not None else [])
 
-        await asyncio.wait_for(look(), PATIENCE)
+        await asyncio.wait_for(look(), TIMEOUT_SECONDS)
         task.cancel()
         await asyncio.wait({task})
     assert found[0].body == b"no id"
@@ -132,7 +132,7 @@ PROPERTIES = {
 
 
 async def test_a_message_that_is_put_back_keeps_what_its_sender_said(channel: Any, database: Path) -> None:
-    """All properties of AMQP; `user_id` as a header, because the broker takes it only from that user."""
+    """All properties of AMQP are kept; `user_id` as a header, because the broker accepts it only from that user."""
     name, seen = unique("properties"), []
     await channel.declare_queue(name, durable=True)
     with RetrySafe(f"sqlite:///{database}") as safe:
@@ -148,7 +148,7 @@ async def test_a_message_that_is_put_back_keeps_what_its_sender_said(channel: An
         task = asyncio.create_task(rabbitmq.consume(channel, name, inbox))
         await until(lambda: len(seen) == 3 or task.done(), "three attempts")
         grave = await channel.declare_queue(f"{name}.dead", durable=True)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while (letter := await grave.get(fail=False, no_ack=True)) is None:
                 await asyncio.sleep(0.02)
         task.cancel()

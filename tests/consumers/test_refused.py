@@ -1,4 +1,4 @@
-"""Consumers that could lose a message are refused before they take one."""
+"""A consumer that could lose a message is refused before it takes one."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ def inbox() -> Inbox:
 
 
 async def test_kafka_that_commits_by_itself_or_for_nobody() -> None:
-    for wrong, told in (({"group_id": "g"}, "enable_auto_commit=False"), ({"enable_auto_commit": False}, "group_id")):
+    for wrong, message in (
+        ({"group_id": "g"}, "enable_auto_commit=False"),
+        ({"enable_auto_commit": False}, "group_id"),
+    ):
         consumer = AIOKafkaConsumer("t", **wrong)
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             kafka.Consumer(consumer, inbox(), producer=None)
         await consumer.stop()
 
@@ -34,9 +37,9 @@ def test_kafka_that_deserializes() -> None:
 
 
 def test_a_record_of_kafka_is_known_by_its_headers() -> None:
-    told: Any = {"headers": [("Message-Id", b"m-1")], "value": b"x", "topic": "t", "key": None}
+    given: Any = {"headers": [("Message-Id", b"m-1")], "value": b"x", "topic": "t", "key": None}
     fields = dict.fromkeys(ConsumerRecord.__dataclass_fields__)
-    message = kafka.read_message(ConsumerRecord(**{**fields, **told}))
+    message = kafka.read_message(ConsumerRecord(**{**fields, **given}))
     assert (message.source, message.body, message.headers) == ("t", b"x", {"message-id": "m-1"})
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from retrysafe.core.ops import FENCED, Claim, Op
 from retrysafe.testing import Do
-from retrysafe.testing.late import resending
+from retrysafe.testing.late_copies import with_late_copies
 from tests.batching.crowd import FENCED_LANES, decoy
 from tests.opening import COLOURS, REDIS_KIN, STORES, Opener
 
@@ -60,7 +60,7 @@ def in_batches(do: Do) -> Do:
 TRANSPORTS: dict[str, Callable[[Do], Do]] = {
     "plain": plain,
     "lost-replies": lost_replies,
-    "late": resending,
+    "late": with_late_copies,
     "many": in_batches,
 }
 

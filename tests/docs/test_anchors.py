@@ -39,7 +39,7 @@ def _anchor(node: ast.stmt) -> str:
 
 
 def all_problems() -> list[Problem]:
-    return [*problems.ALL, *(each for each in vars(replies).values() if isinstance(each, Problem))]
+    return [*problems.ALL_PROBLEMS, *(each for each in vars(replies).values() if isinstance(each, Problem))]
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
-"""The answer is lost, or the request, or the server fails: each operation, in both colours, tells the truth (I11).
+"""The answer is lost, or the request, or the server fails: each operation, sync and async, reports what happened (I11).
 
-The SDK sends a request again by itself when no answer came. Then the second one meets what the first one did, and it is
-our token that tells it apart from somebody else's work.
+The SDK sends a request again by itself if no answer came. The second attempt then meets the result of the first. Our
+token shows that it is not the result of another caller.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ both_colours = pytest.mark.parametrize("colour", ["sync", "async"])
 
 @pytest.fixture(scope="module")
 def proxy(dynamodb_url: str) -> Iterator[DynamoProxy]:
-    """In front of a table of this module's own."""
+    """A proxy in front of a table for this module only."""
     proxy = DynamoProxy(with_option(dynamodb_url, "table", unique("cut_")))
     yield proxy
     proxy.close()
@@ -46,7 +46,7 @@ def proxy_endpoint(proxy: DynamoProxy) -> str:
 
 @pytest.fixture(scope="module")
 def through(proxy: DynamoProxy, healthy: Do) -> Iterator[dict[tuple[str, int], Do]]:
-    """Stores through the proxy, by colour and by how often the SDK may send."""
+    """Stores behind the proxy, by sync or async and by the number of SDK attempts."""
     opened = {
         (colour, attempts): open_do(with_option(proxy.url, "attempts", str(attempts)), colour)
         for colour in ("sync", "async")
@@ -65,7 +65,7 @@ Through = dict[tuple[str, int], Do]
 def test_the_sdks_own_retry_is_recognised(
     proxy: DynamoProxy, healthy: Do, through: Through, case: Case, colour: str
 ) -> None:
-    """The first sending was carried out and its answer lost; the caller never hears of it."""
+    """The first attempt was carried out and its answer lost. The caller does not notice."""
     op = case.make(healthy, unique())
     proxy.lose("swallow")
     reply, how = sent(through[colour, 2], op, healthy)
@@ -91,7 +91,8 @@ def test_a_lost_answer_is_unclear_and_sending_again_tells(
 def test_a_refusal_after_a_lost_answer_is_not_the_whole_truth(
     proxy: DynamoProxy, healthy: Do, through: Through, colour: str
 ) -> None:
-    """Carried out, the answer lost, the second sending throttled: to say that nothing was done would be a lie."""
+    """The first attempt was carried out, its answer lost, and the second attempt throttled. "Nothing was done" would be
+    wrong."""
     op = asked(unique())
     proxy.lose("swallow", 1)
     both = Throttled(proxy)
@@ -103,7 +104,7 @@ def test_a_refusal_after_a_lost_answer_is_not_the_whole_truth(
 
 
 class Throttled:
-    """After the first loss everything is throttled."""
+    """After the first lost answer, every request is throttled."""
 
     def __init__(self, proxy: DynamoProxy) -> None:
         self._proxy, self._fate = proxy, proxy.fate
@@ -120,7 +121,7 @@ class Throttled:
 def test_throttled_means_nothing_was_done(proxy: DynamoProxy, healthy: Do, through: Through, colour: str) -> None:
     op = asked(unique())
     proxy.lose("throttle", 1)
-    with pytest.raises(StoreUnavailable, match="takes no more") as told:
+    with pytest.raises(StoreUnavailable, match="throttles this caller") as told:
         through[colour, 1](op)
     assert not isinstance(told.value, StoreUnclear)
     assert healthy(lookup(op, now=None)).record is None
@@ -130,7 +131,7 @@ def test_throttled_means_nothing_was_done(proxy: DynamoProxy, healthy: Do, throu
 def test_a_rival_between_the_loss_and_the_sending_again(
     proxy: DynamoProxy, healthy: Do, through: Through, colour: str
 ) -> None:
-    """The first sending never arrived, a rival took the key; the second sending learns that it lost."""
+    """The first attempt never arrived, and another caller took the key. The second attempt learns that."""
     key = unique()
     op = asked(key)
     proxy.lose("before", 1)
@@ -149,7 +150,7 @@ def test_a_takeover_whose_answer_was_lost_is_recognised(
     key = unique()
     healthy(claim(key, lease=5, on_lapse="rerun", now=0))
     op = claim(key, lease=5, on_lapse="rerun", now=6)
-    proxy.lose("swallow", 2)  # the put, which is refused, and the takeover
+    proxy.lose("swallow", 2)  # the Put, whose condition fails, and the takeover
     with pytest.raises(StoreUnclear):
         through[colour, 1](op)
     with pytest.raises(StoreUnclear):

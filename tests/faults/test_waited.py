@@ -25,7 +25,7 @@ from psycopg import sql
 
 from retrysafe.core.ops import ClaimReply
 from retrysafe.core.times import duration_to_micros
-from retrysafe.stores.duckdb.sync import DuckdbStore
+from retrysafe.stores.duckdb import DuckdbStore
 from retrysafe.stores.mongo import settings as mongo_settings
 from retrysafe.stores.mysql import dialect as mysql_dialect
 from retrysafe.stores.postgres import dialect as postgres_dialect

@@ -1,9 +1,10 @@
-"""A delivery that comes while another worker is at the job: nothing runs, it comes back, and no try is used up.
+"""A delivery of a job that another worker runs: the job does not run, it is delivered again, and no retry is used up.
 
     python -m tests.jobs.busy REDIS_URL
 
-Each queue with a worker in this process, on a broker in memory where it has one. Prints one line of JSON: what went
-wrong with each, or nothing. A process of its own, because libraries leave connections behind that pytest minds.
+Each queue has a worker in this process, on a broker in memory if it has one. Prints one line of JSON: what went wrong
+with each queue, or nothing. This is a process of its own, because the libraries leave connections open, which pytest
+reports.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from taskiq import InMemoryBroker
 
 from retrysafe import RetrySafe
 from retrysafe.core.ops import Release
-from retrysafe.jobs import Message, QueueAdapter
+from retrysafe.jobs import JobMessage, QueueAdapter
 from retrysafe.jobs.bullmq import BullJobs
 from retrysafe.jobs.celery import CeleryJobs
 from retrysafe.jobs.dramatiq import DramatiqJobs
@@ -46,13 +47,13 @@ from retrysafe.jobs.task import BUSY_PAUSES_SECONDS
 from retrysafe.jobs.taskiq import TaskiqJobs
 from tests.waiting import until
 
-PATIENCE = 300.0
+TIMEOUT_SECONDS = 300.0
 runs: dict[str, list[int]] = {}
-"""Each queue's runs, by the job's first argument."""
+"""The runs of each queue, by the job's first argument."""
 
 
 class Other:
-    """Another worker that is at the job, until it lets go."""
+    """Another worker, which runs the job until it is released."""
 
     def __init__(self, jobs: QueueAdapter, name: str, id: str = "job-1") -> None:
         self._safe = jobs.safe
@@ -62,22 +63,22 @@ class Other:
         assert reply.record is not None
         self._release = Release(reply.record.id, reply.record.fence)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         assert self._safe.execute(self._release)
 
-    def let_go_when_somebody_came(self) -> threading.Thread:
-        thread = threading.Thread(target=lambda: (self.came(), self.let_go()))
+    def release_after_delivery(self) -> threading.Thread:
+        thread = threading.Thread(target=lambda: (self.came(), self.release()))
         thread.start()
         return thread
 
     def came(self) -> None:
-        # A delivery looks a few times before it gives up.
+        # A delivery checks the job a few times before it goes back to the queue.
         looks = len(BUSY_PAUSES_SECONDS) + 1
-        until(lambda: self._safe.counters.get("busy", 0) >= looks, PATIENCE, "a delivery that gave up")
+        until(lambda: self._safe.counters.get("busy", 0) >= looks, TIMEOUT_SECONDS, "a delivery that gave up")
 
 
-def message(name: str) -> Message:
-    return Message("job-1", "charge", (name,), {})
+def message(name: str) -> JobMessage:
+    return JobMessage("job-1", "charge", (name,), {})
 
 
 def on_celery(safe: RetrySafe, name: str, redis_url: str) -> None:
@@ -90,12 +91,12 @@ def on_celery(safe: RetrySafe, name: str, redis_url: str) -> None:
         return 7
 
     other = Other(jobs, name)
-    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=PATIENCE):
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=TIMEOUT_SECONDS):
         jobs.send(message(name))
         other.came()
         assert runs[name] == []
-        other.let_go()
-        assert jobs.result("job-1", wait=PATIENCE) == 7
+        other.release()
+        assert jobs.result("job-1", wait=TIMEOUT_SECONDS) == 7
     assert runs[name] == [0]
 
 
@@ -114,8 +115,8 @@ def on_dramatiq(safe: RetrySafe, name: str, redis_url: str) -> None:
         jobs.send(message(name))
         other.came()
         assert runs[name] == []
-        other.let_go()
-        assert jobs.result("job-1", wait=PATIENCE) is None
+        other.release()
+        assert jobs.result("job-1", wait=TIMEOUT_SECONDS) is None
         assert jobs.state("job-1") == "done"
     finally:
         worker.stop()
@@ -137,7 +138,7 @@ def on_huey(safe: RetrySafe, name: str, redis_url: str) -> None:
     huey.execute(huey.dequeue())
     assert runs[name] == []
     assert huey.scheduled_count() == 1
-    other.let_go()
+    other.release()
     (back,) = huey.read_schedule(datetime.datetime(9999, 1, 1))
     assert (back.id, back.retries) == ("job-1", 0)
     huey.execute(back, datetime.datetime(9999, 1, 1))
@@ -151,7 +152,7 @@ def rq_charge(name: str) -> int:
 
 class QuietWorker(SimpleWorker):
     def _install_signal_handlers(self) -> None:
-        """The signals are pytest's."""
+        """pytest has its own signal handlers."""
 
 
 def on_rq(safe: RetrySafe, name: str, redis_url: str) -> None:
@@ -162,10 +163,10 @@ def on_rq(safe: RetrySafe, name: str, redis_url: str) -> None:
     wrapped.__module__ = "tests.jobs.busy"  # RQ finds it by name
     sys.modules["tests.jobs.busy"] = sys.modules[__name__]
     globals()["rq_charge"] = wrapped
-    # RQ's ids are the whole database's, so this one is the test's own.
+    # RQ's ids are unique in the whole database, so this test uses its own id.
     other = Other(jobs, name, f"job-{name}")
     jobs.send(message(name)._replace(id=f"job-{name}"))
-    waiting = other.let_go_when_somebody_came()
+    waiting = other.release_after_delivery()
     QuietWorker([queue], connection=connection).work(burst=True, logging_level="ERROR")
     waiting.join()
     assert jobs.result(f"job-{name}") == 7
@@ -190,14 +191,14 @@ async def on_taskiq(safe: RetrySafe, name: str, redis_url: str) -> None:
     await jobs.asend(message(name))
     await asyncio.to_thread(other.came)
     assert runs[name] == []
-    other.let_go()
-    assert await jobs.aresult("job-1", wait=PATIENCE) == 7
+    other.release()
+    assert await jobs.aresult("job-1", wait=TIMEOUT_SECONDS) == 7
     assert runs[name] == [0]
     await broker.shutdown()
 
 
 async def on_bullmq(safe: RetrySafe, name: str, redis_url: str) -> None:
-    # A read timeout shorter than what a busy job is put off by, and than the worker blocks: ours has to be longer.
+    # This read timeout is shorter than a busy job's delay and than the worker blocks: the adapter must raise it.
     jobs = BullJobs(safe, name, {"connection": {**parse_url(redis_url), "socket_timeout": 1}})
 
     @jobs.task(name="charge", context=True)
@@ -211,8 +212,8 @@ async def on_bullmq(safe: RetrySafe, name: str, redis_url: str) -> None:
     working = asyncio.ensure_future(worker.run())
     await asyncio.to_thread(other.came)
     assert runs[name] == []
-    other.let_go()
-    assert await jobs.aresult("job-1", wait=PATIENCE) == 7
+    other.release()
+    assert await jobs.aresult("job-1", wait=TIMEOUT_SECONDS) == 7
     assert runs[name] == [0]
     await worker.close(force=True)
     working.cancel()
@@ -236,8 +237,8 @@ async def on_procrastinate(safe: RetrySafe, name: str, redis_url: str) -> None:
         )
         await asyncio.to_thread(other.came)
         assert runs[name] == []
-        other.let_go()
-        assert await jobs.aresult("job-1", wait=PATIENCE) == 7
+        other.release()
+        assert await jobs.aresult("job-1", wait=TIMEOUT_SECONDS) == 7
         assert runs[name] == [0]
         working.cancel()
         await asyncio.wait([working])
@@ -255,7 +256,7 @@ QUEUES: dict[str, Callable[..., Any]] = {
 
 
 def outcome(case: Callable[..., Any], redis_url: str) -> str:
-    """What went wrong; nothing if nothing did."""
+    """What went wrong; empty if nothing did."""
     name = uuid4().hex
     runs[name] = []
     try:

@@ -1,4 +1,4 @@
-"""busy.py for arq, which has an environment of its own.
+"""busy.py for arq, which has its own environment.
 
 .tools/arq/bin/python -m tests.jobs.busy_arq REDIS_URL
 """
@@ -16,11 +16,11 @@ from arq.worker import Worker
 
 from retrysafe import RetrySafe
 from retrysafe.core.ops import Release
-from retrysafe.jobs import Message
+from retrysafe.jobs import JobMessage
 from retrysafe.jobs.arq import ArqJobs
 from retrysafe.jobs.task import BUSY_PAUSES_SECONDS
 
-PATIENCE = 300.0
+TIMEOUT_SECONDS = 300.0
 
 
 async def main(redis_url: str) -> dict[str, Any]:
@@ -39,12 +39,12 @@ async def main(redis_url: str) -> dict[str, Any]:
     assert reply.record is not None
     worker = Worker(jobs.functions, queue_name=queue, redis_settings=settings, handle_signals=False, poll_delay=0.05)
     working = asyncio.ensure_future(worker.async_run())
-    await jobs.asend(Message(id, "charge", ("ada",), {}))
-    # Three deliveries give up: more than the tries it has would allow, if they counted.
+    await jobs.asend(JobMessage(id, "charge", ("ada",), {}))
+    # Three deliveries go back to the queue: more than the job's tries, if they counted as tries.
     await condition(lambda: safe.counters.get("busy", 0) >= 3 * (len(BUSY_PAUSES_SECONDS) + 1))
     held = list(runs)
     assert safe.execute(Release(reply.record.id, reply.record.fence))
-    result = await jobs.aresult(id, wait=PATIENCE)
+    result = await jobs.aresult(id, wait=TIMEOUT_SECONDS)
     again = await jobs.aenqueue(charge, ("ada",), key=id)
     working.cancel()
     await asyncio.wait([working])
@@ -52,7 +52,7 @@ async def main(redis_url: str) -> dict[str, Any]:
 
 
 async def condition(holds: Any) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while not holds():
             await asyncio.sleep(0.02)
 

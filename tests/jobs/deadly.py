@@ -2,8 +2,8 @@
 
     python -m tests.jobs.deadly sync|async DATABASE LIMIT
 
-It takes the job once, as a queue would deliver it, and notes each begin in a file. Ends by itself when the job is not
-begun; with 9 when it was.
+It takes the job once, as a queue would deliver it, and writes each begin into a file. It exits normally if the job was
+not begun, and with 9 if it was.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Many jobs, enqueued twice, while the workers that do them are killed.
+"""Many jobs, enqueued twice, while their workers are killed.
 
     python -m tests.jobs.drive on_celery JOBS KILLS WORKERS SEED
 
-Prints one line of JSON: what was counted. Kills come with progress and not with time, so that a slow machine kills in
-the middle of the work too. What the queue did not deliver again by itself is enqueued again, with the same key.
+Prints one line of JSON with the counts. A kill follows progress, not time, so that on a slow machine too it hits the
+middle of the work. A job that the queue did not deliver again by itself is enqueued again, with the same key.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from typing import Any
 from retrysafe.core.ops import Stats
 from tests.jobs.apps import world
 
-STILL, STARTING = 4.0, 30.0
-"""Seconds without progress after which what is missing is enqueued again; a message too many does no harm."""
-PATIENCE = 1500.0
+STALL_SECONDS, START_SECONDS = 4.0, 30.0
+"""Seconds without progress after which missing jobs are enqueued again. An extra message does no harm."""
+TIMEOUT_SECONDS = 1500.0
 
 
 class Workers:
-    """Worker processes of one application, each killed with all its children: RQ's have a group of their own."""
+    """The worker processes of one application. Each is killed with all its children: RQ's children have their own
+    process group."""
 
     def __init__(self, command: list[str], count: int) -> None:
         self._command = [sys.executable, *command]
@@ -56,12 +57,12 @@ def end(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # what was born meanwhile
+        os.killpg(process.pid, signal.SIGKILL)  # children that were started meanwhile
     process.wait()
 
 
 def descendants(pid: int) -> list[int]:
-    """A process's children, and theirs."""
+    """A process's children, and their children."""
     found: list[int] = []
     for listed in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -74,8 +75,8 @@ def done() -> int:
     return world.safe.execute(Stats()).completed
 
 
-def kills(workers: Workers, jobs: int, count: int, choose: random.Random, over: threading.Event) -> None:
-    """Each time another share of the jobs is done, one worker dies."""
+def kill_workers(workers: Workers, jobs: int, count: int, choose: random.Random, over: threading.Event) -> None:
+    """Kill one worker each time another share of the jobs is done."""
     for number in range(1, count + 1):
         while done() < jobs * number // (count + 1) and not over.is_set():
             time.sleep(0.05)
@@ -83,13 +84,13 @@ def kills(workers: Workers, jobs: int, count: int, choose: random.Random, over: 
 
 
 def wait_for_all(app: Any, jobs: int, deadline: float) -> int:
-    """Until all are done; how many had to be enqueued once more."""
+    """Wait until all jobs are done. Returns how many had to be enqueued once more."""
     again, last, since = 0, -1, time.monotonic()
     while (now_done := done()) < jobs:
         assert time.monotonic() < deadline, f"only {now_done} of {jobs} were done in time"
         if now_done != last:
             last, since = now_done, time.monotonic()
-        elif time.monotonic() - since > (STILL if now_done else STARTING):
+        elif time.monotonic() - since > (STALL_SECONDS if now_done else START_SECONDS):
             again += sum(enqueue(app, n, resend_after=0.0).sent for n in range(jobs))
             since = time.monotonic()
         time.sleep(0.2)
@@ -111,33 +112,33 @@ def main(name: str, jobs: int, kill: int, crew: int, seed: int) -> dict[str, Any
     app = importlib.import_module(f"tests.jobs.apps.{name}")
     if hasattr(app, "prepare"):
         app.prepare()
-    choose, over, deadline = random.Random(seed), threading.Event(), time.monotonic() + PATIENCE
+    choose, over, deadline = random.Random(seed), threading.Event(), time.monotonic() + TIMEOUT_SECONDS
     began = time.monotonic()
     first = [enqueue(app, n) for n in range(jobs)]
     workers = Workers(app.COMMAND, crew)
-    killer = threading.Thread(target=kills, args=(workers, jobs, kill, choose, over), daemon=True)
+    killer = threading.Thread(target=kill_workers, args=(workers, jobs, kill, choose, over), daemon=True)
     try:
         killer.start()
         second = [enqueue(app, n) for n in range(jobs)]
         again = wait_for_all(app, jobs, deadline)
     finally:
-        over.set()  # when it failed: the killer need not wait for progress that will not come
+        over.set()  # after a failure too, so that the killing thread does not wait for progress
         killer.join()
         workers.stop()
     third = [enqueue(app, n) for n in range(jobs)]
     tokens: dict[Any, Any] = dict(counted("SELECT n, token FROM effects UNION ALL SELECT n, token FROM charges"))
     return {
         "jobs": jobs,
-        "sent_first": sum(told.sent for told in first),
-        "sent_by_second": sum(told.sent for told in second),
+        "sent_first": sum(enqueued.sent for enqueued in first),
+        "sent_by_second": sum(enqueued.sent for enqueued in second),
         "enqueued_again": again,
         "killed": workers.killed,
         "rows": counted("SELECT count(*) FROM effects")[0][0],
         "charges": counted("SELECT count(*) FROM charges")[0][0],
         "calls": counted("SELECT count(*) FROM calls")[0][0],
-        "done": sum(told.state == "done" and not told.sent for told in third),
-        "first_results": sum(told.result == {"n": n, "token": tokens.get(n)} for n, told in enumerate(third)),
-        "kept": sum(app.jobs.result(f"job-{n}") == told.result for n, told in enumerate(third)),
+        "done": sum(enqueued.state == "done" and not enqueued.sent for enqueued in third),
+        "first_results": sum(enqueued.result == {"n": n, "token": tokens.get(n)} for n, enqueued in enumerate(third)),
+        "kept": sum(app.jobs.result(f"job-{n}") == enqueued.result for n, enqueued in enumerate(third)),
         "seconds": round(time.monotonic() - began, 1),
     }
 

@@ -1,4 +1,4 @@
-"""Enqueue a Celery job that kills its process, let a worker at it, and say what became of it, as one line of JSON.
+"""Enqueue a Celery job that kills its process, start a worker, and print the outcome as one line of JSON.
 
 DEADLY_DATABASE=… DEADLY_BROKER=… python -m tests.jobs.poison_celery
 """
@@ -17,7 +17,7 @@ from redis import Redis
 from tests.jobs.apps import deadly_celery as deadly
 from tests.waiting import until
 
-PATIENCE = 300.0
+TIMEOUT_SECONDS = 300.0
 KEY = "charge-7"
 
 
@@ -27,9 +27,11 @@ def main() -> dict[str, object]:
     broker = Redis.from_url(os.environ["DEADLY_BROKER"])
     worker = subprocess.Popen([sys.executable, *deadly.COMMAND], start_new_session=True, stdout=sys.stderr)
     try:
-        until(lambda: deadly.jobs.state(KEY) == "unknown", PATIENCE, "the last attempt")
-        # Delivered once more it is refused, and that is an end: nothing waits in the queue or for an acknowledgement.
-        until(lambda: not broker.llen("deadly") and not broker.hlen("unacked"), PATIENCE, "the queue to be empty")
+        until(lambda: deadly.jobs.state(KEY) == "unknown", TIMEOUT_SECONDS, "the last attempt")
+        # A further delivery is refused and acknowledged: nothing is left in the queue or unacknowledged.
+        until(
+            lambda: not broker.llen("deadly") and not broker.hlen("unacked"), TIMEOUT_SECONDS, "the queue to be empty"
+        )
         runs = len(Path(f"{deadly.DATABASE}.runs").read_text().splitlines())
         return {"runs": runs, "state": deadly.jobs.state(KEY), "alive": worker.poll() is None}
     finally:

@@ -1,4 +1,5 @@
-"""arq, with the interpreter of its own environment (tools/bootstrap.py): the how-to's code, and a busy job."""
+"""arq, with the interpreter of its own environment (tools/bootstrap.py): the code of the how-to page, and a busy
+job."""
 
 from __future__ import annotations
 
@@ -26,10 +27,10 @@ def test_the_code_of_the_page_runs(tmp_path: Path) -> None:
     (block,) = [
         found for found in re.findall(r"^```python no-run\n(.*?)^```", PAGE.read_text(), re.M | re.S) if "arq" in found
     ]
-    told = run("-c", f"{block}\nprint([each.name for each in WorkerSettings.functions])", folder=tmp_path)
-    assert told.strip() == "['__main__.charge']"
+    printed = run("-c", f"{block}\nprint([each.name for each in WorkerSettings.functions])", folder=tmp_path)
+    assert printed.strip() == "['__main__.charge']"
 
 
 def test_a_busy_job_comes_back_and_uses_up_no_try(redis_url: str) -> None:
-    told = json.loads(run("-m", "tests.jobs.busy_arq", redis_url).splitlines()[-1])
-    assert told == {"held": [], "runs": [1], "result": 7, "again": ["done", False, 7]}
+    printed = json.loads(run("-m", "tests.jobs.busy_arq", redis_url).splitlines()[-1])
+    assert printed == {"held": [], "runs": [1], "result": 7, "again": ["done", False, 7]}

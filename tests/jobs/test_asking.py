@@ -1,4 +1,4 @@
-"""A job is found by the key one would write down."""
+"""A job is found by its key as a person writes it."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ async def test_a_tasks_own_key_is_asked_for_as_it_reads(shop: Shop, order: Any) 
 
 def test_the_id_and_the_framed_key_work_too(shop: Shop) -> None:
     task = receipts(shop.jobs)
-    told = shop.enqueue(task, 7)
+    enqueued = shop.enqueue(task, 7)
     shop.work(task)
-    assert shop.jobs.result(told.id) == shop.jobs.result("receipt-{7}") == "receipt of 7"
+    assert shop.jobs.result(enqueued.id) == shop.jobs.result("receipt-{7}") == "receipt of 7"
 
 
 def test_a_key_that_is_somebodys_as_it_stands_is_theirs(shop: Shop) -> None:
@@ -55,9 +55,9 @@ def test_a_key_that_is_somebodys_as_it_stands_is_theirs(shop: Shop) -> None:
 def test_a_number_and_a_text_are_two_jobs_and_one_is_told_so(shop: Shop) -> None:
     task = receipts(shop.jobs)
     ids = [shop.enqueue(task, order).id for order in (7, "7")]
-    with pytest.raises(UsageError, match="may mean several jobs") as told:
+    with pytest.raises(UsageError, match="may mean several jobs") as raised:
         shop.jobs.result("receipt-7")
-    assert all(id in str(told.value) for id in ids)
+    assert all(id in str(raised.value) for id in ids)
     assert [shop.jobs.state(id) for id in ids] == ["waiting"] * 2
 
 

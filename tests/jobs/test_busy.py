@@ -1,4 +1,4 @@
-"""A delivery that comes while another worker is at the job, on every queue (busy.py)."""
+"""A delivery of a job that another worker runs, on every queue (busy.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 QUEUES = ("celery", "dramatiq", "rq", "taskiq", "bullmq", "huey", "procrastinate")
-"""arq pins an older redis-py; test_arq.py does the same with it in its own environment."""
+"""Without arq, which pins an older redis-py; test_arq.py runs the same with it in its own environment."""
 
 pytestmark = pytest.mark.xdist_group("jobs-busy")
 
@@ -25,8 +25,8 @@ def outcomes(redis_url: str) -> dict[str, str]:
         check=False, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1800,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr[-4000:]
-    told: dict[str, str] = json.loads(ended.stdout.splitlines()[-1])
-    return told
+    printed: dict[str, str] = json.loads(ended.stdout.splitlines()[-1])
+    return printed
 
 
 @pytest.mark.parametrize("queue", QUEUES)

@@ -1,4 +1,4 @@
-"""`countdown=`, `queue=` and `priority=` reach each queue that has them, and are refused where it has not."""
+"""`countdown=`, `queue=` and `priority=` reach each queue that supports them; any other queue refuses them."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from taskiq_redis import ListQueueBroker
 from retrysafe import RetrySafe
 from retrysafe.core.jobs import Job
 from retrysafe.errors import UsageError
-from retrysafe.jobs import Message, QueueAdapter
+from retrysafe.jobs import JobMessage, QueueAdapter
 from retrysafe.jobs.bullmq import BullJobs
 from retrysafe.jobs.celery import CeleryJobs
-from retrysafe.jobs.delivery_options import DeliveryOptions
+from retrysafe.jobs.delivery import DeliveryOptions
 from retrysafe.jobs.dramatiq import DramatiqJobs
 from retrysafe.jobs.huey import HueyJobs
 from retrysafe.jobs.procrastinate import ProcrastinateJobs
@@ -42,7 +42,7 @@ from tests.jobs.test_fence import Shop
 from tests.opening import unique
 
 HOUR = 3600.0
-SLACK = 600.0
+SLACK_SECONDS = 600.0
 """Seconds that a busy machine may take between two lines of a test."""
 
 
@@ -51,14 +51,14 @@ def charge(order: str) -> str:
 
 
 def about_an_hour_from_now(moment: float) -> bool:
-    return 0 <= time.time() + HOUR - moment < SLACK
+    return 0 <= time.time() + HOUR - moment < SLACK_SECONDS
 
 
 def store() -> RetrySafe:
     return RetrySafe("memory://")
 
 
-# Whatever the queue ---------------------------------------------------------------------------------------
+# Every queue ----------------------------------------------------------------------------------------------
 
 
 def test_a_sender_of_your_own_finds_it_in_the_message() -> None:
@@ -75,7 +75,7 @@ def test_it_is_no_part_of_what_the_job_is() -> None:
 
 
 def test_a_job_that_waits_on_purpose_is_not_sent_again() -> None:
-    """Only what is late is taken for lost, and it is late after its countdown."""
+    """A job counts as lost only after its countdown and `resend_after`."""
     shop = Shop()
     task = shop.task()
     shop.enqueue(task, "o-7", key="k", countdown=HOUR, resend_after=0.0)
@@ -97,10 +97,10 @@ def test_what_cannot_be_meant_is_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_the_outbox_passes_it_on() -> None:
-    sent: list[Message] = []
+    sent: list[JobMessage] = []
 
     class Listed(QueueAdapter):
-        def send(self, message: Message) -> None:
+        def send(self, message: JobMessage) -> None:
             sent.append(message)
 
     jobs = Listed(store())
@@ -154,11 +154,11 @@ def test_rq(redis_url: str) -> None:
         task = jobs.task(name="charge")(charge)
         jobs.enqueue(task, ("o-7",), key=unique("a"))
         assert len(queue.job_ids) == 1
-        told = jobs.enqueue(task, ("o-7",), key=unique("b"), countdown=HOUR, queue=slow)
+        enqueued = jobs.enqueue(task, ("o-7",), key=unique("b"), countdown=HOUR, queue=slow)
         waiting = Queue(slow, connection=redis).scheduled_job_registry
-        assert waiting.get_job_ids() == [told.id]
-        assert about_an_hour_from_now(waiting.get_scheduled_time(told.id).timestamp())
-        job = Queue(slow, connection=redis).fetch_job(told.id)
+        assert waiting.get_job_ids() == [enqueued.id]
+        assert about_an_hour_from_now(waiting.get_scheduled_time(enqueued.id).timestamp())
+        job = Queue(slow, connection=redis).fetch_job(enqueued.id)
         assert job is not None
         assert (job.result_ttl, job.args) == (77, ("o-7",))
         jobs.enqueue(task, ("o-7",), key=unique("c"), queue=slow)
@@ -271,7 +271,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 def test_arq(redis_url: str) -> None:
     queue = unique("arq")
-    told = json.loads(run_arq("-c", ARQ, redis_url, queue).splitlines()[-1])
-    assert told["id"] == f"later-{queue}"
-    assert about_an_hour_from_now(told["at"])
-    assert "arq cannot do that here" in told["refused"]
+    printed = json.loads(run_arq("-c", ARQ, redis_url, queue).splitlines()[-1])
+    assert printed["id"] == f"later-{queue}"
+    assert about_an_hour_from_now(printed["at"])
+    assert "arq cannot do that here" in printed["refused"]

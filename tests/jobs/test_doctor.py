@@ -1,4 +1,4 @@
-"""What each queue's own settings are read as, and what the command says of them."""
+"""How each adapter reads its queue's settings, and what the command prints about them."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def test_celery(safe: RetrySafe) -> None:
     jobs.task(name="late")(nothing)
     assert verdicts(jobs) == {
         "acks_late off": True,
-        "result_expires": False,  # a day, and we keep thirty
+        "result_expires": False,  # a day, while records are kept for thirty
         "visibility_timeout (redelivers)": True,
-        "visibility_timeout (notices)": False,  # an hour, and a lease is a minute
+        "visibility_timeout (notices)": False,  # an hour, while a lease is a minute
     }
     jobs.task(name="early", acks_late=False)(nothing)
     assert verdicts(jobs)["acks_late off"] is False

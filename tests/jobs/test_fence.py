@@ -1,4 +1,4 @@
-"""The fence itself, with a queue that is a list: what a worker may do, and what whoever asks again is told."""
+"""The fence itself, with a list as the queue: what a worker may do, and what a second caller gets."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from retrysafe.errors import (
     StoredFailure,
     UsageError,
 )
-from retrysafe.jobs import JOB, FencedTask, Message, QueueAdapter, RunningJob, current_job
+from retrysafe.jobs import JOB, FencedTask, JobMessage, QueueAdapter, RunningJob, current_job
 from retrysafe.jobs.enqueue_flow import SEND_LEASE_SECONDS, JobSnapshot, read_job_state
 
 
 class Shop:
-    """A fence, a list for a queue, and tasks that note each of their runs."""
+    """An adapter, a list as its queue, and tasks that record each of their runs."""
 
     def __init__(self, url: str = "memory://") -> None:
         self.safe = RetrySafe(url)
         self.jobs = QueueAdapter(self.safe)
-        self.queue: list[Message] = []
+        self.queue: list[JobMessage] = []
         self.runs: list[Any] = []
 
     def task(self, work: Callable[..., Any] | None = None, **options: Any) -> FencedTask:
@@ -49,7 +49,7 @@ class Shop:
         return self.jobs.enqueue(task, args, key=key, send=self.queue.append, **options)
 
     def work(self, task: FencedTask) -> Any:
-        """Deliver what was sent last."""
+        """Deliver the message that was sent last."""
         message = self.queue[-1]
         return task.run(message.id, message.args, message.kwargs)
 
@@ -78,8 +78,8 @@ def test_after_the_run_it_is_the_first_result(shop: Shop) -> None:
     task = shop.task()
     shop.enqueue(task, "o-7", key="charge-7")
     assert shop.work(task) == "receipt of o-7"
-    told = shop.enqueue(task, "o-7", key="charge-7")
-    assert (told.state, told.sent, told.result) == ("done", False, "receipt of o-7")
+    enqueued = shop.enqueue(task, "o-7", key="charge-7")
+    assert (enqueued.state, enqueued.sent, enqueued.result) == ("done", False, "receipt of o-7")
     assert shop.jobs.result("charge-7") == "receipt of o-7"
     assert len(shop.queue) == len(shop.runs) == 1
 
@@ -87,25 +87,25 @@ def test_after_the_run_it_is_the_first_result(shop: Shop) -> None:
 def test_many_at_once_send_one_message(shop: Shop, tmp_path: Path) -> None:
     shop = Shop(f"sqlite:///{tmp_path / 'jobs.db'}")
     shop.safe.migrate()
-    task, start, told = shop.task(), Barrier(8), []
+    task, start, enqueued = shop.task(), Barrier(8), []
 
     def caller() -> None:
         start.wait()
-        told.append(shop.enqueue(task, "o-7", key="charge-7"))
+        enqueued.append(shop.enqueue(task, "o-7", key="charge-7"))
 
     threads = [Thread(target=caller) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sum(each.sent for each in told) == len(shop.queue) == 1
-    assert {each.id for each in told} == {"charge-7"}
+    assert sum(each.sent for each in enqueued) == len(shop.queue) == 1
+    assert {each.id for each in enqueued} == {"charge-7"}
     shop.safe.close()
 
 
 def overtaken(shop: Shop, task: FencedTask, stalled: float = 0.0) -> JobSnapshot:
-    """An enqueue that is overtaken by another one between its look and its claim."""
-    message = Message("charge-7", "charge", ("o-7",), {})
+    """An enqueue during which another enqueue runs between the lookup and the claim."""
+    message = JobMessage("charge-7", "charge", ("o-7",), {})
 
     def perform(effect: Effect) -> Any:
         reply = shop.jobs._perform(effect)
@@ -118,10 +118,10 @@ def overtaken(shop: Shop, task: FencedTask, stalled: float = 0.0) -> JobSnapshot
 
 
 def test_who_is_overtaken_by_another_sender_does_not_send_it_again(shop: Shop) -> None:
-    """Eight threads showed it once in many runs: the first had sent and let go before the second one claimed."""
+    """Eight threads showed this once in many runs: the first had sent and released before the second claimed."""
     task = shop.task()
-    told = overtaken(shop, task)
-    assert (told.state, told.sent) == ("waiting", False)
+    enqueued = overtaken(shop, task)
+    assert (enqueued.state, enqueued.sent) == ("waiting", False)
     assert len(shop.queue) == 1
     assert shop.work(task) == "receipt of o-7"
     assert len(shop.runs) == 1
@@ -137,7 +137,7 @@ def test_who_is_overtaken_by_another_resend_does_not_send_it_again(shop: Shop) -
 
 
 def test_after_a_stall_it_is_sent_again_rather_than_perhaps_never(shop: Shop) -> None:
-    """Whoever claimed it meanwhile may have died before sending, and their lease would be over too."""
+    """Another sender may have claimed it meanwhile and died before sending; its lease would be over too."""
     assert overtaken(shop, shop.task(), stalled=SEND_LEASE_SECONDS).sent is True
     assert len(shop.queue) == 2
 
@@ -145,8 +145,8 @@ def test_after_a_stall_it_is_sent_again_rather_than_perhaps_never(shop: Shop) ->
 def test_positional_and_keyword_and_default_are_one_job(shop: Shop) -> None:
     task = shop.task()
     shop.enqueue(task, "o-7", key="charge-7")
-    told = shop.jobs.enqueue(task, (), {"cents": 500, "order": "o-7"}, key="charge-7", send=shop.queue.append)
-    assert told.sent is False
+    enqueued = shop.jobs.enqueue(task, (), {"cents": 500, "order": "o-7"}, key="charge-7", send=shop.queue.append)
+    assert enqueued.sent is False
 
 
 def test_another_job_under_the_same_key_is_refused(shop: Shop) -> None:
@@ -169,7 +169,7 @@ def test_a_key_of_the_task_is_made_of_its_arguments(shop: Shop) -> None:
     task = shop.task(key="charge-{order}")
     assert shop.enqueue(task, "o-7").id == shop.enqueue(task, "o-7").id != shop.enqueue(task, "o-8").id
     assert len(shop.queue) == 2
-    # A delivery with an id of the queue's own is still the same job.
+    # A delivery with another id of the queue is still the same job.
     assert task.run("some-uuid", ("o-7",), {}) == task.run("another-uuid", ("o-7",), {})
     assert shop.runs == [("o-7", 500)]
 
@@ -182,12 +182,13 @@ def test_without_a_key_nothing_is_enqueued(shop: Shop) -> None:
     assert shop.queue == []
 
 
-def broken(message: Message) -> None:
+def broken(message: JobMessage) -> None:
     raise ConnectionError("no broker")
 
 
 def test_a_sender_that_could_not_send_leaves_it_to_the_next_at_once(shop: Shop) -> None:
-    """Its lease would live on for ten seconds: who tries again in that time must not be told that all is well."""
+    """The failed sender's lease would last ten seconds: a second enqueue in that time must not report success without
+    sending."""
     task = shop.task()
     with pytest.raises(ConnectionError):
         shop.jobs.enqueue(task, ("o-7",), key="charge-7", send=broken)
@@ -201,7 +202,7 @@ async def test_a_sender_that_is_cancelled_leaves_it_to_the_next_at_once(shop: Sh
     task = shop.task()
     began = asyncio.Event()
 
-    async def hang(message: Message) -> None:
+    async def hang(message: JobMessage) -> None:
         began.set()
         await asyncio.Event().wait()
 
@@ -214,9 +215,9 @@ async def test_a_sender_that_is_cancelled_leaves_it_to_the_next_at_once(shop: Sh
 
 
 def test_who_is_overtaken_by_a_sender_that_failed_sends_it(shop: Shop) -> None:
-    """The other one claimed, could not send and let go, all between our look and our claim."""
+    """The other sender claimed, failed to send and released, all between our lookup and our claim."""
     task = shop.task()
-    message = Message("charge-7", "charge", ("o-7",), {})
+    message = JobMessage("charge-7", "charge", ("o-7",), {})
     looked = []
 
     def perform(effect: Effect) -> Any:
@@ -233,11 +234,11 @@ def test_who_is_overtaken_by_a_sender_that_failed_sends_it(shop: Shop) -> None:
 
 def test_while_another_is_sending_it_is_waited_for_and_sent_if_that_one_died(shop: Shop) -> None:
     task = shop.task()
-    message = Message("charge-7", "charge", ("o-7",), {})
+    message = JobMessage("charge-7", "charge", ("o-7",), {})
     waited = []
 
     def dies(effect: Effect) -> Any:
-        """A sender that is killed while it sends: nothing after the claim."""
+        """A sender that is killed while it sends: nothing happens after its claim."""
         if isinstance(effect, CallFunction):
             raise Killed
         assert not isinstance(effect, Advance), "it is dead"
@@ -269,12 +270,12 @@ def test_a_message_that_was_lost_is_sent_again_in_time(shop: Shop) -> None:
 
 
 def test_a_queue_that_runs_jobs_while_they_are_sent(shop: Shop) -> None:
-    """Eager, immediate: the modes queues have for tests."""
+    """The eager or immediate modes that queues have for tests."""
     task = shop.task()
-    told = shop.jobs.enqueue(
+    enqueued = shop.jobs.enqueue(
         task, ("o-7",), key="charge-7", send=lambda message: task.run(message.id, message.args, message.kwargs)
     )
-    assert told.sent
+    assert enqueued.sent
     assert shop.jobs.result("charge-7") == "receipt of o-7"
     assert shop.enqueue(task, "o-7", key="charge-7").state == "done"
 
@@ -284,7 +285,7 @@ async def test_enqueueing_on_a_loop(shop: Shop) -> None:
         shop.runs.append(order)
         return {"order": order}
 
-    async def send(message: Message) -> None:
+    async def send(message: JobMessage) -> None:
         shop.queue.append(message)
 
     task = shop.jobs.fence(charge, name="acharge")
@@ -374,7 +375,7 @@ class Killed(BaseException):
 
 
 def killed_at_work(shop: Shop, task: FencedTask) -> RunningJob:
-    """A worker that claims what was sent last, begins it, and is never heard of again."""
+    """A worker that claims the last message, begins the job, and dies."""
     message = shop.queue[-1]
     claim = task.build_task(message.id, message.args, message.kwargs).build_claim()
     reply = shop.safe.execute(claim)
@@ -384,7 +385,7 @@ def killed_at_work(shop: Shop, task: FencedTask) -> RunningJob:
 
 
 def lapse(shop: Shop, key: str) -> None:
-    """Let the owner's lease be over, as if it had been silent for long."""
+    """Make the owner's lease lapse."""
     record = shop.safe.execute(Lookup(shop.jobs._record_id(key))).record
     assert record is not None
     number = record.advances + 1
@@ -430,7 +431,7 @@ def test_what_is_not_repeatable_is_left_to_a_person(shop: Shop) -> None:
 
 
 def test_what_is_not_repeatable_may_wait_for_its_first_run(shop: Shop) -> None:
-    """Only a run leaves doubt; a sender that died has done nothing."""
+    """Only a run makes the outcome unknown; a sender that died has run nothing."""
     task = shop.task(repeatable=False)
     shop.enqueue(task, "o-7", key="charge-7")
     assert shop.jobs.state("charge-7") == "waiting"
@@ -504,7 +505,7 @@ def test_a_job_in_a_transaction_has_no_keys_for_others(tmp_path: Path) -> None:
     shop.safe.close()
 
 
-# Asking and declaring -------------------------------------------------------------------------------------
+# Reading and declaring ------------------------------------------------------------------------------------
 
 
 def test_a_result_is_waited_for(shop: Shop) -> None:
@@ -525,7 +526,7 @@ def test_perform_enqueues_and_waits(shop: Shop) -> None:
     task = shop.task()
 
     class Immediate(QueueAdapter):
-        def send(self, message: Message) -> None:
+        def send(self, message: JobMessage) -> None:
             Thread(target=task.run, args=(message.id, message.args, message.kwargs)).start()
 
     jobs = Immediate(shop.safe)

@@ -1,6 +1,6 @@
-"""Each queue with its real broker and real worker processes: jobs enqueued twice, workers killed meanwhile.
+"""Each queue with its real broker and real worker processes: jobs are enqueued twice, and workers are killed meanwhile.
 
-`RETRYSAFE_JOBS` and `RETRYSAFE_JOB_KILLS` set how many in the campaign; `make test` runs a small one of each.
+`RETRYSAFE_JOBS` and `RETRYSAFE_JOB_KILLS` set the numbers of the campaign; `make test` runs a small one of each.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from tests.servers.valkey import ValkeyServer
 
 ROOT = Path(__file__).parents[2]
 ARQ = ROOT / ".tools" / "arq" / "bin" / "python"
-"""arq pins an older redis-py than the rest of the suite uses: tools/bootstrap.py gives it an environment."""
+"""arq pins an older redis-py than the rest of the suite uses, so tools/bootstrap.py makes an environment for it."""
 
 QUEUES = ("celery", "dramatiq", "rq", "arq", "taskiq", "bullmq", "huey", "procrastinate")
 ON_RABBITMQ = ("celery", "dramatiq", "taskiq")
-"""The others have no broker for it: they are made for Redis, and Procrastinate for PostgreSQL."""
-PATIENCE = 1800.0
+"""The other queues have no broker for RabbitMQ: they use Redis, and Procrastinate uses PostgreSQL."""
+TIMEOUT_SECONDS = 1800.0
 
 
 @pytest.fixture
 def database() -> Iterator[str]:
-    """A database of this test's own: store, effects and, for Procrastinate, the queue."""
+    """A database for this test alone: store, effects and, for Procrastinate, the queue."""
     server, name = shared_url("postgres"), f"jobs_{uuid4().hex[:12]}"
     with psycopg.connect(server, autocommit=True) as admin:
         admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
@@ -44,7 +44,7 @@ def database() -> Iterator[str]:
 
 @pytest.fixture
 def broker() -> Iterator[str]:
-    """A broker of this test's own: queues know no prefixes, and some keep lists of all that is there."""
+    """A broker for this test alone: queues have no prefixes, and some list everything on the broker."""
     server = ValkeyServer(appendfsync="everysec").start()
     yield server.url
     server.stop()
@@ -61,20 +61,20 @@ def drive(queue: str, jobs: int, kills: int, workers: int, *, database: str, bro
     }
     ended = subprocess.run(
         [python, "-m", "tests.jobs.drive", f"on_{queue}", str(jobs), str(kills), str(workers), "7"],
-        check=False, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE,
+        check=False, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr[-6000:]
-    told: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-    print(queue, told)
-    return told
+    counts: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    print(queue, counts)
+    return counts
 
 
-def check(told: dict[str, Any], jobs: int, kills: int) -> None:
-    assert told["sent_first"] == jobs
-    assert told["killed"] == kills
-    assert told["rows"] == jobs // 2  # in a transaction: exactly one row each
-    assert told["charges"] == jobs - jobs // 2  # at a provider that knows its keys: one charge each
-    assert told["done"] == told["first_results"] == told["kept"] == jobs
+def check(counts: dict[str, Any], jobs: int, kills: int) -> None:
+    assert counts["sent_first"] == jobs
+    assert counts["killed"] == kills
+    assert counts["rows"] == jobs // 2  # written in a transaction: exactly one row each
+    assert counts["charges"] == jobs - jobs // 2  # at a provider that recognises keys: one charge each
+    assert counts["done"] == counts["first_results"] == counts["kept"] == jobs
 
 
 @pytest.mark.parametrize("queue", QUEUES)

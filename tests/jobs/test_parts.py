@@ -1,7 +1,8 @@
-"""The pure parts: ids, what makes two jobs the same, and what a queue's memory is worth."""
+"""The pure parts: ids, fingerprints, and the judgement of a queue's settings."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 from dataclasses import dataclass
@@ -19,10 +20,10 @@ from pydantic import BaseModel
 from retrysafe import RetrySafe
 from retrysafe.core.jobs import Job
 from retrysafe.errors import ArgumentError, InProgress, UsageError
-from retrysafe.jobs import Message, QueueAdapter, job_id, saga_step, step_key
+from retrysafe.jobs import JobMessage, QueueAdapter, job_id, saga_step, step_key
 from retrysafe.jobs.bullmq import BullJobs, with_read_timeout
-from retrysafe.jobs.busy_delay import MAX_DELAY_SECONDS, MIN_DELAY_SECONDS, compute_busy_delay
-from retrysafe.jobs.fingerprints import fingerprint_call, to_plain
+from retrysafe.jobs.delivery import MAX_DELAY_SECONDS, MIN_DELAY_SECONDS, ClientPerLoop, compute_busy_delay
+from retrysafe.jobs.fingerprints import fingerprint_job, to_plain
 from retrysafe.jobs.publisher import read_arguments
 from retrysafe.jobs.retention import Setting, diagnose_queue, format_duration, judge_setting
 from retrysafe.policy import DAY
@@ -98,13 +99,13 @@ def test_a_serialiser_between_does_not_make_it_another_job(sent: Any, arrived: A
 @pytest.mark.parametrize(("one", "other"), [(1, 1.5), (1, "1"), (None, ""), (True, 1), ([1, 2], [2, 1])])
 def test_different_jobs_stay_different(one: Any, other: Any) -> None:
     signature = inspect.signature(lambda value: None)
-    first, second = (fingerprint_call("t", signature, (value,), {}, frozenset()) for value in (one, other))
+    first, second = (fingerprint_job("t", signature, (value,), {}, frozenset()) for value in (one, other))
     assert first != second
 
 
 def test_what_cannot_be_compared_is_named() -> None:
     with pytest.raises(ArgumentError, match="'value' of task t"):
-        fingerprint_call("t", inspect.signature(lambda value: None), (object(),), {}, frozenset())
+        fingerprint_job("t", inspect.signature(lambda value: None), (object(),), {}, frozenset())
 
 
 # The outbox -----------------------------------------------------------------------------------------------
@@ -126,10 +127,10 @@ def test_a_payload_that_cannot_be_arguments_is_named(payload: bytes) -> None:
 
 
 def test_a_publisher_sends_with_the_staged_id_or_with_the_task_s_key() -> None:
-    sent: list[Message] = []
+    sent: list[JobMessage] = []
 
     class Listed(QueueAdapter):
-        def send(self, message: Message) -> None:
+        def send(self, message: JobMessage) -> None:
             sent.append(message)
 
     jobs = Listed(RetrySafe("memory://"))
@@ -138,10 +139,10 @@ def test_a_publisher_sends_with_the_staged_id_or_with_the_task_s_key() -> None:
     by_id(staged(b"[7]"))
     by_key(staged(b'{"order": 7}'))
     assert [message.id for message in sent] == ["0" * 32, job_id("receipt-{7}")]
-    assert sent[0] == Message("0" * 32, "by-id", (7,), {}, again=True)
+    assert sent[0] == JobMessage("0" * 32, "by-id", (7,), {}, again=True)
 
 
-# Waiting, and memory ----------------------------------------------------------------------------------------
+# Delays and retention ---------------------------------------------------------------------------------------
 
 
 @given(st.integers(0, 10**12))
@@ -150,7 +151,7 @@ def test_nobody_stays_away_too_long_or_too_short(left: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("connection", "told"),
+    ("connection", "expected"),
     [
         ("redis://localhost", "redis://localhost?socket_timeout=30"),
         ("unix:///run/valkey?db=3", "unix:///run/valkey?db=3&socket_timeout=30"),
@@ -163,8 +164,8 @@ def test_nobody_stays_away_too_long_or_too_short(left: int) -> None:
         (7, 7),
     ],
 )
-def test_a_read_outlasts_what_a_bullmq_worker_blocks(connection: Any, told: Any) -> None:
-    assert with_read_timeout(connection, 30.0) == told
+def test_a_read_outlasts_what_a_bullmq_worker_blocks(connection: Any, expected: Any) -> None:
+    assert with_read_timeout(connection, 30.0) == expected
 
 
 @pytest.mark.parametrize(
@@ -190,7 +191,7 @@ async def test_a_bullmq_worker_s_connections_are_patient(opts: dict[str, Any], a
     ],
 )
 def test_what_a_setting_is_worth(setting: Setting, fine: bool, limit: str) -> None:
-    finding = judge_setting(setting, kept=30 * DAY, lease=60.0)
+    finding = judge_setting(setting, retention=30 * DAY, lease=60.0)
     assert (finding.fine, finding.limit) == (fine, limit)
     assert finding.setting == setting.name
 
@@ -213,3 +214,55 @@ def test_durations_are_told_to_people() -> None:
     assert [format_duration(each) for each in (30, 90, 600, 7200, 30 * DAY, float("inf"))] == [
         "30 s", "90 s", "10 min", "2 h", "30 d", "for ever",
     ]  # fmt: skip
+
+
+# Clients ----------------------------------------------------------------------------------------------------
+
+
+class Opening:
+    """Opens clients, which are numbers; the first attempts fail."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.attempts = 0
+        self.may_end = asyncio.Event()
+        self._failures = failures
+
+    async def __call__(self) -> int:
+        self.attempts += 1
+        attempt = self.attempts
+        await self.may_end.wait()
+        if attempt <= self._failures:
+            raise ConnectionError
+        return attempt
+
+
+def test_each_loop_has_one_client() -> None:
+    opening = Opening()
+    opening.may_end.set()
+    clients = ClientPerLoop(opening)
+
+    async def use() -> tuple[int | None, list[int], int | None]:
+        return clients.get_existing(), [await clients.get(), await clients.get()], clients.get_existing()
+
+    assert asyncio.run(use()) == (None, [1, 1], 1)
+    assert asyncio.run(use()) == (None, [2, 2], 2)
+
+
+async def test_a_client_that_could_not_be_opened_is_opened_again() -> None:
+    opening = Opening(failures=1)
+    opening.may_end.set()
+    clients = ClientPerLoop(opening)
+    with pytest.raises(ConnectionError):
+        await clients.get()
+    assert await clients.get() == await clients.get() == 2
+
+
+async def test_a_caller_that_is_cancelled_does_not_cancel_the_client_of_the_others() -> None:
+    opening = Opening()
+    clients = ClientPerLoop(opening)
+    impatient, patient = asyncio.create_task(clients.get()), asyncio.create_task(clients.get())
+    await asyncio.sleep(0)
+    impatient.cancel()
+    await asyncio.wait({impatient})
+    opening.may_end.set()
+    assert await patient == opening.attempts == 1

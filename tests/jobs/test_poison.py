@@ -1,4 +1,4 @@
-"""A job that kills whoever does it is begun a bounded number of times, and then shown to a person."""
+"""A job that kills its workers is begun a bounded number of times; then a person has to decide."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 3
-"""Attempts: enqueueing it is the first."""
+"""Attempts; enqueueing the job is the first."""
 
 
 def worker(colour: str, database: Path, limit: int) -> subprocess.CompletedProcess[str]:
@@ -34,7 +34,7 @@ def runs(database: Path) -> int:
 
 
 def begun_again(jobs: QueueAdapter, colour: str, database: Path, limit: int) -> subprocess.CompletedProcess[str]:
-    """One more delivery, when the dead worker's lease is over."""
+    """One more delivery, after the dead worker's lease has lapsed."""
     until(lambda: jobs.state(KEY) not in ("running", "absent"), 60, "the lease of the dead")
     return worker(colour, database, limit)
 
@@ -59,7 +59,7 @@ def test_a_job_that_kills_its_worker_is_begun_a_bounded_number_of_times(tmp_path
 
 
 def test_on_celery_it_leaves_the_queue(tmp_path: Path) -> None:
-    """With a real worker: `acks_late` and `reject_on_worker_lost` would deliver it for ever."""
+    """With a real worker: without a limit, `acks_late` and `reject_on_worker_lost` would deliver the job for ever."""
     broker = ValkeyServer(appendfsync="everysec").start()
     try:
         environment = {

@@ -1,4 +1,4 @@
-"""What only Procrastinate does: it has locks of the user's own, and no ids."""
+"""What only Procrastinate has: locks of the user's own, and no ids chosen by the sender."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Reports:
 
 
 async def test_a_lock_of_the_users_own_is_not_the_jobs_name() -> None:
-    """The lock says that no two may wait at once. The second job, after the first one ran, is another job."""
+    """The lock says that two jobs may not wait at once. A second job, after the first one ran, is another job."""
     reports = Reports()
     async with reports.app.open_async():
         for _ in range(2):
@@ -57,7 +57,7 @@ async def test_a_job_that_was_enqueued_is_known_by_its_key(declared: dict[str, o
         await reports.work()
         again = await reports.jobs.aenqueue(reports.report, ("may",), key="report-may")
         assert (again.sent, again.result) == (False, "report of may")
-        # A second message under the same key, whoever sent it, is the same job.
+        # A second message with the same key is the same job, from any sender.
         await reports.report.configure(queueing_lock=f"{LOCK_PREFIX}report-may").defer_async(month="may")
         await reports.work()
     assert reports.runs == ["may"]

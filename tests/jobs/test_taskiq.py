@@ -1,4 +1,4 @@
-"""From threads, a Taskiq broker sends on the loop it was started on: there lives the one connection of RabbitMQ's."""
+"""From threads, a Taskiq broker sends on the loop it was started on: RabbitMQ's one connection belongs to that loop."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from retrysafe.errors import UsageError
 from retrysafe.jobs.taskiq import TaskiqJobs
 
 
-class Homebound(AsyncBroker):
-    """Connected by `startup`, and usable on that loop only."""
+class OneLoopBroker(AsyncBroker):
+    """A broker that `startup` connects, and that works on that loop only."""
 
     def __init__(self, failures: int = 0) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Homebound(AsyncBroker):
 
     async def startup(self) -> None:
         await super().startup()
-        await asyncio.sleep(0)  # connecting takes a while, and others come meanwhile
+        await asyncio.sleep(0)  # connecting takes a while, and other callers arrive meanwhile
         if self.failures:
             self.failures -= 1
             raise ConnectionError("nobody there")
@@ -49,7 +49,7 @@ def jobs_on(broker: AsyncBroker) -> TaskiqJobs:
 
 
 def test_a_broker_that_nobody_started_is_started_once() -> None:
-    broker, together = Homebound(), Barrier(4)
+    broker, together = OneLoopBroker(), Barrier(4)
     jobs = jobs_on(broker)
 
     def enqueue(order: int) -> bool:
@@ -63,7 +63,7 @@ def test_a_broker_that_nobody_started_is_started_once() -> None:
 
 
 async def test_a_broker_of_a_loop_sends_on_it() -> None:
-    broker = Homebound()
+    broker = OneLoopBroker()
     jobs = jobs_on(broker)
     await broker.startup()
     assert (await asyncio.to_thread(jobs.enqueue, "charge", (1,), key="from-a-thread")).sent
@@ -73,7 +73,7 @@ async def test_a_broker_of_a_loop_sends_on_it() -> None:
 
 
 async def test_the_broker_s_own_loop_must_not_be_blocked() -> None:
-    broker = Homebound()
+    broker = OneLoopBroker()
     jobs = jobs_on(broker)
     await broker.startup()
     with pytest.raises(UsageError, match="await aenqueue"):
@@ -83,7 +83,7 @@ async def test_the_broker_s_own_loop_must_not_be_blocked() -> None:
 
 @pytest.mark.parametrize("tidy", [True, False])
 def test_a_broker_whose_loop_has_ended_is_started_again(tidy: bool) -> None:
-    broker = Homebound()
+    broker = OneLoopBroker()
     jobs = jobs_on(broker)
 
     async def visit() -> None:
@@ -97,7 +97,7 @@ def test_a_broker_whose_loop_has_ended_is_started_again(tidy: bool) -> None:
 
 
 def test_a_broker_that_could_not_be_started_is_started_by_the_next() -> None:
-    broker = Homebound(failures=1)
+    broker = OneLoopBroker(failures=1)
     jobs = jobs_on(broker)
     with pytest.raises(ConnectionError):
         jobs.enqueue("charge", (1,), key="job-1")

@@ -1,4 +1,4 @@
-"""Which way imports point (STYLE.md section 3), and a few things no file may do. Read from the source, nothing is run.
+"""Which way imports point, and a few things no file may do. Read from the source, nothing is run.
 
 A rule that is in the way is changed here, with its reason, and nowhere else.
 """
@@ -15,10 +15,12 @@ from typing import NamedTuple
 import pytest
 
 import retrysafe
+import retrysafe_mssql
 
 ROOT = Path(retrysafe.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 NAMES = [str(path.relative_to(ROOT)) for path in FILES]
+MSSQL_ROOT = Path(retrysafe_mssql.__file__).parent
 
 BASE = ("core", "errors", "policy")
 MIDDLE = ("operations", "webhooks", "jobs", "consumers", "web", "client", "worker", "durable", "mcp")
@@ -35,7 +37,49 @@ SEAM = (
     "stores.wrappers",
     "stores.tiered",
     "stores.json_records",
+    "stores.url_options",
 )
+
+TRANSACTIONS = (*BASE, *SEAM, "engine", "transactions", "stores.sql")
+
+TRANSACTION_ARROWS: dict[str, dict[str, str]] = {
+    "base": {
+        "stores.postgres.dialect": "the SQL of the store, in the parameter styles of users' drivers",
+        "stores.mysql.dialect": "the same",
+        "stores.sqlite.file": "the same",
+    },
+    "binding": {
+        "stores.mongo.receipts": "SQL and MongoDB have different receipts, and this is where one of them is chosen",
+        "stores.mongo.settings": "the names of MongoDB's collections, which stand for the tables of SQL",
+    },
+    "failures": {
+        "stores.mysql.errors": "MySQL's error numbers stand in one place, with the store",
+        "stores.mysql.protocol": "where in an exception the number is",
+        "stores.duckdb.errors": "DuckDB has no codes: its errors are told apart by class and text, with the store",
+    },
+    "locks": {
+        "stores.mysql.dialect": "the statement that releases GET_LOCK has the name by which the store takes the lock",
+        "stores.mysql.protocol": "texts of MySQL are several statements, which a user's connection gets one by one",
+    },
+    "sources": {"stores.sqlite.file": "tx='sqlite:///…' is read as the store reads its URL"},
+    "on_duckdb": {
+        "stores.duckdb.dialect": "the SQL of the store, and how its driver binds values",
+        "stores.duckdb.errors": "a duplicate key",
+        "stores.duckdb.process": "the locks of keys belong to the process, and the store has them",
+    },
+    "on_dynamodb": {"stores.dynamodb.transact": "the operation that carries the user's writes, and its replies"},
+    "on_pymongo": {
+        "stores.mongo.client": "the codec",
+        "stores.mongo.errors": "errors inside a reply",
+        "stores.mongo.plans": "the type of a command",
+        "stores.mongo.receipts": "the dialect",
+        "stores.mongo.settings": "the timeout of write concerns",
+    },
+}
+"""Module of `transactions`, what it imports of a concrete store, and why."""
+
+SQL_STORES = ("sql", "sqlite", "postgres", "mysql", "duckdb")
+"""Stores that are built from stores/sql/."""
 
 # Who may import what of ours. The longest matching prefix counts.
 MAY: dict[str, tuple[str, ...]] = {
@@ -43,26 +87,26 @@ MAY: dict[str, tuple[str, ...]] = {
     "errors": ("core",),
     "policy": ("core", "errors"),
     "stores": (*BASE, *SEAM),
-    "stores.sql": (*BASE, "stores.base", "stores.sql"),
+    "stores.sql": (*BASE, "stores.base", "stores.url_options", "stores.sql"),
+    # Transactions read a receipt through one type for every database: sql/receipts.py has it, and the Dialect it needs.
+    "stores.mongo.receipts": (*BASE, *SEAM, "stores.sql"),
     "engine": (*BASE, *SEAM, "engine"),
     # RetrySafe is the one object users hold: everything that hangs on it is reached from there.
     "engine.safe": (*BASE, *SEAM, "engine", "transactions", "operations"),
-    # Joining the user's connection means speaking the dialect of the store that lives there.
-    "transactions": (
-        *BASE,
-        *SEAM,
-        "engine",
-        "transactions",
-        "stores.sql",
-        "stores.sqlite",
-        "stores.postgres",
-        "stores.mysql",
-        "stores.dynamodb",
-        "stores.mongo",
-        "stores.duckdb",
-        "stores.mssql",
-    ),
+    "transactions": TRANSACTIONS,
+    # A transaction on the user's connection writes what the store on the same database reads. Each arrow to a concrete
+    # store is one line here, with its reason; the flow, the effects and the drivers have none.
+    **{f"transactions.{name}": (*TRANSACTIONS, *arrows) for name, arrows in TRANSACTION_ARROWS.items()},
     **dict.fromkeys(MIDDLE, (*BASE, *SEAM, "engine", "transactions", "stores.sql", *MIDDLE)),
+    # The edges do not import each other. Each arrow to another package of the middle has its reason.
+    # operations: `saga_step` reads the running operation.
+    "jobs": (*BASE, *SEAM, "engine", "transactions", "operations", "jobs"),
+    # web.problems: the log's text of an error names problems by their titles.
+    "consumers": (*BASE, "engine", "transactions", "consumers", "web.problems"),
+    "mcp": (*BASE, "engine", "web.problems"),
+    # web: a receiver is mounted in web frameworks. operations: its inbox is an operation.
+    "webhooks": (*BASE, "engine", "transactions", "operations", "web", "webhooks"),
+    "durable": ("core", "errors", "durable"),
     # Django creates its tables by its own migrations, on the databases Django has.
     "web.django": (*BASE, *SEAM, "engine", "transactions", *MIDDLE, "stores.sql", "stores.mysql"),
     # The ends may also use the public names, as any user does.
@@ -71,6 +115,8 @@ MAY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("fastapi", "starlette", "flask", "litestar", "quart", "django"), ("web",)),
     # The reference store is the oracle of the tests.
     "testing": (*BASE, *SEAM, "engine", "stores.memory", "testing"),
+    # A simulated deployment runs all of it.
+    "testing.simulation": (*BASE, *SEAM, "engine", "stores.memory", "testing", "operations", "worker", "web"),
     "": (*BASE, *SEAM, "engine", "operations", "transactions", *MIDDLE),
 }
 
@@ -90,7 +136,6 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "pymysql": ("stores/mysql/", "transactions/on_pymysql.py"),
     "asyncmy": ("stores/mysql/", "transactions/on_asyncmy.py"),
     "duckdb": ("stores/duckdb/", "transactions/on_duckdb.py"),
-    "pymssql": ("stores/mssql/", "transactions/on_pymssql.py"),
     "pymongo": ("stores/mongo/", "transactions/on_pymongo.py"),
     "bson": ("stores/mongo/", "transactions/on_pymongo.py"),
     "boto3": ("stores/dynamodb/",),
@@ -153,7 +198,15 @@ def imports(path: Path) -> Iterator[Import]:
             if node.module in ("retrysafe", "retrysafe.stores"):
                 yield from (Import(f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
             else:
-                yield Import(node.module, node.lineno)
+                modules = dict.fromkeys(imported_module(node.module, alias.name) for alias in node.names)
+                yield from (Import(module, node.lineno) for module in modules)
+
+
+def imported_module(module: str, name: str) -> str:
+    """`from retrysafe.stores.mysql import errors` imports a module of that package; other names are in the module."""
+    folder = ROOT.joinpath(*module.split(".")[1:])
+    is_module = module.startswith("retrysafe.") and (folder / f"{name}.py").exists()
+    return f"{module}.{name}" if is_module else module
 
 
 def module_of(path: Path) -> str:
@@ -174,7 +227,8 @@ def allowed(module: str) -> tuple[str, ...]:
     if module.startswith("stores."):
         # `memory.py` and `memory_outbox.py` are one store; so is everything in a store's folder.
         name = module.split(".")[1].partition("_")[0]
-        found = (*found, "stores.sql", f"stores.{name}", f"stores.{name}_outbox")
+        shared = ("stores.sql",) if name in SQL_STORES else ()
+        found = (*found, *shared, f"stores.{name}", f"stores.{name}_outbox")
     return found
 
 
@@ -189,6 +243,62 @@ def test_imports_point_down(path: Path) -> None:
     assert wrong == []
 
 
+def test_each_arrow_from_transactions_to_a_store_is_needed() -> None:
+    """An arrow that is gone leaves the list, too."""
+    listed = {(name, store) for name, arrows in TRANSACTION_ARROWS.items() for store in arrows}
+    found = set()
+    for path in (ROOT / "transactions").glob("*.py"):
+        for each in imports(path):
+            store = each.module.removeprefix("retrysafe.")
+            if store.startswith("stores.") and not within(store, (*SEAM, "stores.sql")):
+                found.add((path.stem, store))
+    assert found == listed
+
+
+PACKAGE_CYCLES: dict[tuple[str, str], str] = {
+    ("engine", "transactions"): "RetrySafe (engine.safe) is the one object that users hold, and what hangs on it is "
+    "reached from there: safe.transaction. In the other direction transactions use the engine's flows; they "
+    "get the RetrySafe as an argument, and import it for its type only",
+    ("engine", "operations"): "the same for safe.operation and safe.publish",
+    (
+        "errors",
+        "core",
+    ): "messages have times and URLs in them, and core formats both; in the other direction core's own "
+    "checks raise our errors. The three modules that errors.py imports do not import it",
+}
+"""The arrows that close a cycle of packages, and why each is there. Without them no package imports itself by a way
+around."""
+
+
+def package_of(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def package_arrows() -> set[tuple[str, str]]:
+    arrows = set()
+    for path in FILES:
+        here = package_of(module_of(path))
+        for each in imports(path):
+            top, _, rest = each.module.partition(".")
+            if top == "retrysafe" and rest and here and package_of(rest) != here:
+                arrows.add((here, package_of(rest)))
+    return arrows
+
+
+def test_packages_that_import_each_other_are_listed() -> None:
+    arrows = package_arrows()
+    assert {frozenset(arrow) for arrow in arrows if arrow[::-1] in arrows} == {*map(frozenset, PACKAGE_CYCLES)}
+
+
+def test_without_the_listed_arrows_there_is_no_cycle() -> None:
+    """Take away, again and again, the packages that import none of those that are left."""
+    arrows = package_arrows() - PACKAGE_CYCLES.keys()
+    left = {package for arrow in arrows for package in arrow}
+    while free := {package for package in left if not any(a == package and b in left for a, b in arrows)}:
+        left -= free
+    assert left == set()
+
+
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_drivers_and_frameworks_stay_in_their_place(path: Path) -> None:
     name = str(path.relative_to(ROOT))
@@ -197,6 +307,19 @@ def test_drivers_and_frameworks_stay_in_their_place(path: Path) -> None:
         top = found.module.partition(".")[0]
         if top not in STDLIB and top != "retrysafe" and not name.startswith(THIRD_PARTY.get(top, ("nowhere",))):
             wrong.append(f"line {found.line}: {found.module}")
+    assert wrong == []
+
+
+def test_the_distribution_of_sql_server_uses_the_seam_and_one_driver() -> None:
+    """A distribution uses what a store uses, and the transactions that it registers with. Nothing of ours imports it:
+    test_drivers_and_frameworks_stay_in_their_place has no place for it."""
+    may = (*BASE, *SEAM, "stores.sql", "transactions")
+    wrong = []
+    for path in sorted(MSSQL_ROOT.rglob("*.py")):
+        for found in imports(path):
+            top, _, rest = found.module.partition(".")
+            if top not in STDLIB and top not in ("pymssql", "retrysafe_mssql") and not within(rest, may):
+                wrong.append(f"{path.name} line {found.line}: {found.module}")
     assert wrong == []
 
 
@@ -265,7 +388,9 @@ def test_stored_bytes_never_become_code(path: Path) -> None:
 
 # The fence ---------------------------------------------------------------------------------------
 
-SQL = sorted(path for path in (ROOT / "stores").rglob("*.sql") if "migrations" not in path.parts)
+SQL = sorted(
+    path for root in (ROOT / "stores", MSSQL_ROOT) for path in root.rglob("*.sql") if "migrations" not in path.parts
+)
 UPDATES = [path for path in SQL if re.search(r"\bUPDATE\s+\{keys\}", path.read_text())]
 UNFENCED = {
     "rebirth": "expires <= {now}",

@@ -9,23 +9,23 @@ from tests.opening import COLOURS
 from tests.operations.world import World, make_world
 
 PLACES = [
-    pytest.param((store, colour), id=f"{store}-{colour}", marks=pytest.mark.store(store))
+    pytest.param((store, mode), id=f"{store}-{mode}", marks=pytest.mark.store(store))
     for store in ("sqlite", "postgres")
-    for colour in COLOURS
+    for mode in COLOURS
 ]
 
 
 @pytest.fixture(params=PLACES)
 def w(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    store, colour = request.param
-    world = make_world(request, tmp_path, store, colour)
+    store, mode = request.param
+    world = make_world(request, tmp_path, store, mode)
     yield world
     world.close()
 
 
 @pytest.fixture(params=COLOURS)
 def new(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], World]]:
-    """On SQLite, another world each time it is called."""
+    """Makes a new world on SQLite each time it is called."""
     made: list[World] = []
 
     def world() -> World:
@@ -39,5 +39,5 @@ def new(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[],
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pauses between tries are there for other systems to recover; here nobody has to."""
+    """No pauses between tries: they give other systems time to recover, which is not needed here."""
     monkeypatch.setattr("retrysafe.operations.run.BACKOFF_SECONDS", (0.0, 0.0, 0.0))

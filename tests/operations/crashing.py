@@ -3,7 +3,7 @@
     python -m tests.operations.crashing
 
 reads one JSON command per line and forks a child for it: `{"store", "url", "database", "keys", "outbox", "orders",
-"provider", "key", "modes", "kill"}`. For each of its modes the child runs the order operation of DESIGN section 5 as a
+"provider", "key", "modes", "kill"}`. For each of its modes the child runs the order operation of world.py as a
 client, or the worker, and in the last of them dies by SIGKILL at boundary number `kill` (0: never). A boundary is
 before and after each statement of the store, of the user's transaction (begin and commit among them) and of the
 provider, and each call to the provider and publication.
@@ -111,7 +111,7 @@ class Charge:
 
 
 class Provider:
-    """Somebody else's system, in a file of its own: recognises a key it has seen, and keeps every request."""
+    """The other system, in a file of its own: recognises a key it has seen, and keeps every request."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -180,7 +180,7 @@ def child(command: dict[str, Any]) -> dict[str, Any]:
     connection = sqlite3.connect(database, timeout=30, isolation_level=None) if sqlite else psycopg.connect(database)
     answers = []
     for number, mode in enumerate(command["modes"]):
-        # Time has passed: nobody alive holds the key, or a job.
+        # Time has passed: all leases have lapsed.
         connection.execute(f"UPDATE {command['keys']} SET lease_until = 1 WHERE state = 'claimed'")
         connection.execute(f"UPDATE {command['outbox']} SET due = 1 WHERE dead = 0")
         connection.commit()

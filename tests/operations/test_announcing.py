@@ -1,8 +1,9 @@
-"""What may have been sent without a trace is announced (rule 16): other code comes to it under the same key, or refuses
+"""What may have been sent without a trace is announced (rule 16): other code sends it under the same key, or refuses
 before anything is sent."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,14 @@ from retrysafe import Answer, RetrySafe
 from retrysafe.core.states import State
 from retrysafe.errors import OperationChanged
 from retrysafe.operations import Stop, Undo
-from retrysafe.operations.announcing import START, UNNAMED, Habits, announce_in, announced_in, further
+from retrysafe.operations.announcing import (
+    START_PATH,
+    UNNAMED,
+    StepPredictor,
+    announce_in,
+    extend_path,
+    read_announcement,
+)
 from retrysafe.operations.journal import OperationJournal, describe_next_step
 from tests.operations.world import World
 
@@ -20,7 +28,7 @@ Story = Callable[[dict[str, Any]], Any]
 
 
 class Killed(BaseException):
-    """A process dies of this, not a program."""
+    """Stands for SIGKILL: the code under test does not catch it."""
 
 
 class Program:
@@ -51,7 +59,10 @@ class Program:
                 yield self.steps[name]
             return Answer(200, {})
 
-        self.op.body(w.coloured(body))
+        self.op.body(w.in_mode(body))
+
+    def is_local(self, name: str) -> bool:
+        return name.isupper()
 
     def declare(self, name: str) -> Any:
         def foreign(*, key: str) -> str:
@@ -68,11 +79,11 @@ class Program:
         def take_back_local(tx: Any, result: Any) -> None:
             self.w.sent.append(f"undo {name} {result}:")
 
-        step: Any = local if name.isupper() else foreign
+        step: Any = local if self.is_local(name) else foreign
         step.__name__ = name
-        undo = self.w.coloured(take_back_local if name.isupper() else take_back_foreign)
-        declare: Any = self.op.local if name.isupper() else self.op.foreign
-        return declare(undo=undo, **({} if name.isupper() else self.options))(self.w.coloured(step))
+        undo = self.w.in_mode(take_back_local if self.is_local(name) else take_back_foreign)
+        declare: Any = self.op.local if self.is_local(name) else self.op.foreign
+        return declare(undo=undo, **({} if self.is_local(name) else self.options))(self.w.in_mode(step))
 
     def met(self, name: str) -> str:
         if name == self.dies:
@@ -94,7 +105,7 @@ class Program:
         self.w.sent.clear()
 
     def die(self) -> None:
-        """Without a word: as it stood in the store at that moment, and the lease lapses."""
+        """Killed: the record is as it was in the store at that moment, and the lease lapses."""
         with pytest.raises(Killed):
             self()
         assert self.died is not None
@@ -171,16 +182,16 @@ def undoes(steps: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("story", [stops, undoes])
 def test_an_ending_that_leaves_it_out(w: World, story: Story) -> None:
-    """An answer that knows nothing of what may have been sent would be a guess."""
+    """An answer without the step that may have been sent would be a guess."""
     Program(w, ["KEEP", "pick"], dies="pick").die()
-    refuses(w, Program(w, ["KEEP", "pick"], story=story), "this code does not come to it")
+    refuses(w, Program(w, ["KEEP", "pick"], story=story), "this code does not call it")
     finishes(w, Program(w, ["KEEP", "pick"]))
 
 
 @pytest.mark.parametrize("before", [["pack", "pick"], ["KEEP", "pick"]])
 @pytest.mark.parametrize("now", [["pick", "pack"], ["KEEP", "pack", "pick"], ["KEEP", "ALSO", "pick"]])
 def test_a_body_that_goes_another_way_than_before_is_not_refused(w: World, before: list[str], now: list[str]) -> None:
-    """What was foreseen wrongly is corrected before anything is sent, or committed."""
+    """A wrong prediction is corrected before anything is sent or committed."""
     for dies in now:
         program = Program(w, [*before, *now], dies=dies)
         program.names = now
@@ -208,33 +219,43 @@ def test_a_person_says_that_it_was_not_sent(w: World) -> None:
 # Pure --------------------------------------------------------------------------------------------
 
 
-def test_what_followed_every_time_is_foreseen() -> None:
-    habits, path = Habits(), further(START, "insert")
-    assert habits.foresee(path) == ""
-    habits.learn(path, "charge")
-    habits.learn(path, "charge")
-    assert habits.foresee(path) == "charge"
-    habits.learn(path, "check")
-    habits.learn(path, "charge")
-    assert habits.foresee(path) == "", "it does not always go this way"
+def test_what_followed_every_time_is_predicted() -> None:
+    predictor, path = StepPredictor(), extend_path(START_PATH, "insert")
+    assert predictor.predict(path) == ""
+    predictor.learn(path, "charge")
+    predictor.learn(path, "charge")
+    assert predictor.predict(path) == "charge"
+    predictor.learn(path, "check")
+    predictor.learn(path, "charge")
+    assert predictor.predict(path) == "", "it does not always go this way"
 
 
-def test_habits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrysafe.operations.announcing.MANY", 3)
-    habits = Habits()
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retrysafe.operations.announcing.MAX_PATHS", 3)
+    predictor = StepPredictor()
     for path in range(10):
-        habits.learn(path, "step")
-    assert [habits.foresee(path) for path in range(5)] == ["step", "step", "step", "", ""]
+        predictor.learn(path, "step")
+    assert [predictor.predict(path) for path in range(5)] == ["step", "step", "step", "", ""]
 
 
 def test_a_runs_number_announces_its_first_step() -> None:
     for number in range(50):
         drawn = number.to_bytes(16, "big")
-        run = announce_in(drawn, "charge")
+        run = announce_in(drawn, "charge", "stripe")
         assert (len(run), run[:11]) == (16, drawn[:11])
-        assert announced_in(run, ["insert", "charge"]) == "charge"
-        assert announced_in(run, ["insert"]) == UNNAMED
-        assert announced_in(drawn, ["insert", "charge"]) == ""
+        assert read_announcement(run, {"insert": "", "charge": "stripe"}) == ("charge", True)
+        assert read_announcement(run, {"insert": "", "charge": ""}) == (UNNAMED, True)
+        assert read_announcement(run, {"insert": ""}) == (UNNAMED, True)
+        assert read_announcement(drawn, {"insert": "", "charge": "stripe"}) == ("", False)
+
+
+def test_a_run_whose_number_announces_no_service_goes_on() -> None:
+    """As runs were numbered before services were written down."""
+    head = bytes(range(11))
+    mark, name = (hashlib.sha256(b"first step\0" + head + text).digest() for text in (b"", b"charge"))
+    run = head + mark[:3] + name[:2]
+    assert read_announcement(run, {"insert": "", "charge": "stripe"}) == ("charge", False)
+    assert read_announcement(run, {"insert": ""}) == (UNNAMED, False)
 
 
 def test_a_journal_keeps_what_is_announced_until_an_entry_follows() -> None:

@@ -1,4 +1,4 @@
-"""Code that changed under an operation: it refuses instead of guessing, and leaves the record to who knows it (I31)."""
+"""Code that changed under an operation: it refuses the run instead of guessing, and leaves it to the old code (I31)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def declare(w: World, names: list[str], *, version: int = 1, fails: bool = False
             return name
 
         step.__name__ = name
-        steps[name] = op.foreign(w.coloured(step))
+        steps[name] = op.foreign(w.in_mode(step))
 
     def story() -> Any:
         if body is not None:
@@ -41,7 +41,7 @@ def declare(w: World, names: list[str], *, version: int = 1, fails: bool = False
             yield steps[name]
         return Answer(200, {"by": version})
 
-    op.body(w.coloured(story))
+    op.body(w.in_mode(story))
     return op
 
 
@@ -102,14 +102,14 @@ def stops(steps: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("body", [only_pick, stops])
 def test_a_body_that_no_longer_comes_to_a_step_refuses(w: World, body: Body) -> None:
-    """The step that was begun may have happened: an answer that knows nothing of it would be a guess."""
+    """The step that was begun may have happened: an answer without it would be a guess."""
     leave_half_way(w)
-    refused(w, declare(w, ["pick", "pack"], body=body), "went on to 'pack'")
+    refused(w, declare(w, ["pick", "pack"], body=body), "has a step 'pack', which the body no longer calls")
 
 
 def test_refusing_does_not_hide_a_call_that_left_no_trace(w: World) -> None:
-    """Killed in its first step: nothing is in the journal. Other code takes over and refuses; it is still unfinished
-    work, which nobody may forget."""
+    """Killed in its first step: nothing is in the journal. Other code takes over and refuses; the run is still
+    unfinished work."""
     op = declare(w, ["pick", "pack"])
     _, claim = op.prepare((), {}, "k")
     assert w.safe.execute(claim).granted

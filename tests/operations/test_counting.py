@@ -1,4 +1,4 @@
-"""What counts as a failed attempt: not a database that is away, not a client that asks again as it was told (I35)."""
+"""What counts as a failed attempt: not a database that is away, not a client that obeys Retry-After (I35)."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_body_may_say_the_ending_in_its_own_words(w: World) -> None:
 
 
 class Async:
-    """Two steps on a loop, and a body that is told how to call them."""
+    """Two steps on a loop, and a body that gets a function to call them."""
 
     def __init__(self, safe: RetrySafe, **options: Any) -> None:
         self.op = safe.operation("sending")
@@ -154,7 +154,7 @@ class Async:
     params=[pytest.param(store, id=store, marks=pytest.mark.store(store)) for store in ("sqlite", "postgres")]
 )
 def aw(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    """A world of async code: the other colour has nothing to await."""
+    """A world of async code: sync code has nothing to await."""
     world = make_world(request, tmp_path, request.param, "async")
     yield world
     world.close()
@@ -289,7 +289,7 @@ def one_step(w: World, kind: str, error: Exception, **options: Any) -> Any:
     def refund(result: Any, key: str) -> None:
         w.sent.append("undone")
 
-    @w.foreign(op, undo=w.coloured(refund))
+    @w.foreign(op, undo=w.in_mode(refund))
     def before(*, key: str) -> str:
         return "paid"
 

@@ -1,6 +1,6 @@
 """The order operation killed with SIGKILL at every statement and between all steps; once, and again while it recovers.
 
-Afterwards, whoever came next (the client's retry, or the worker): one order, one charge, one receipt, one stored
+Afterwards the client's retry, or the worker, continues: one order, one charge, one receipt, one stored
 answer, and the first answer any client saw is the one that is replayed.
 """
 
@@ -29,7 +29,7 @@ from tests.operations.world import World, make_world
 STORES = [pytest.param(store, marks=pytest.mark.store(store)) for store in ("sqlite", "postgres")]
 
 SLACK = 4
-"""Two runs may differ by a statement or two: a busy database is asked once more."""
+"""Two runs may differ by a statement or two: a busy database needs one more."""
 
 
 class Nursery:
@@ -37,7 +37,7 @@ class Nursery:
 
     def __init__(self, w: World, folder: Path) -> None:
         self.w = w
-        # Of two connections, the second is asked who it is at the moment it happens to be taken.
+        # With two connections, the number of statements varies: each new one is checked when it is first taken.
         self.url = w.url if w.store == "sqlite" else with_option(w.url, "pool", "1")
         self.provider = str(folder / "provider.db")
         with closing(sqlite3.connect(self.provider)) as db:
@@ -59,7 +59,7 @@ class Nursery:
         self.process.wait(30)
 
     def run(self, *modes: str, key: str, kill: int = 0) -> dict[str, Any]:
-        """One child, which is killed in its last mode. Before each of them time passes: nobody alive holds the key."""
+        """One child, which is killed in its last mode. Before each of them time passes: all leases have lapsed."""
         self.children += 1
         command = {
             "store": self.w.store,
@@ -87,7 +87,7 @@ class Nursery:
         """Faults have stopped: a client's retry, or the worker's rounds, and all is well; a client asks once more."""
         if how == "worker" and self.record(key) is None:
             assert self.w.sql(f"SELECT * FROM {self.w.orders} WHERE item = ?", key) == []
-            how = "client"  # it was killed before its claim was committed: nobody but the client knows of it
+            how = "client"  # it was killed before its claim was committed: only the client knows of it
         self.run(how, "worker", "client", key=key)
         self.check(key)
 

@@ -1,4 +1,4 @@
-"""The person who decides about an operation: what the ledger tells, going on, going back, and an answer by hand."""
+"""The person who decides about an operation: what the ledger says, resume, undo, and an answer by hand."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Print:
         def unprint(result: Any, key: str) -> None:
             self.undone.append(f"unprint {result}")
 
-        @w.foreign(op, undo=w.coloured(refund))
+        @w.foreign(op, undo=w.in_mode(refund))
         def charge(*, key: str) -> str:
             return "ch_1"
 
-        @w.foreign(op, repeatable=False, find=None if find is None else w.coloured(find), undo=w.coloured(unprint))
+        @w.foreign(op, repeatable=False, find=None if find is None else w.in_mode(find), undo=w.in_mode(unprint))
         def label(*, key: str) -> str:
             self.printed.append(key)
             if self.fail:
@@ -80,7 +80,7 @@ def test_going_on_needs_a_reason(w: World) -> None:
 
 
 def test_a_find_that_fails_leaves_it_unknown(w: World) -> None:
-    """Were it taken for "it did not happen", a second label would be printed."""
+    """If this counted as "it did not happen", a second label would be printed."""
     broken: list[BaseException] = [ConnectionError("their search is down")] * 3
 
     def find(*, key: str) -> str | None:
@@ -130,7 +130,7 @@ def test_an_undo_that_is_stuck_does_not_outlive_its_key(w: World) -> None:
         if failing:
             raise ConnectionError("no answer")
 
-    @w.foreign(op, undo=w.coloured(refund))
+    @w.foreign(op, undo=w.in_mode(refund))
     def charge(*, key: str) -> str:
         return "ch_1"
 

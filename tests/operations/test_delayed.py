@@ -57,7 +57,7 @@ class Guarded(Story):
             return f"sent {item}"
 
         policy = Policy(abandoned=self.abandoned, failures="release")
-        self._send = w.safe.once("send:{item}", scope="late", policy=policy)(w.coloured(send))
+        self._send = w.safe.once("send:{item}", scope="late", policy=policy)(w.in_mode(send))
 
     def run(self) -> Any:
         return self.w.run(self._send("a"))
@@ -155,7 +155,7 @@ def test_each_message_held_back(new: Callable[[], World], kind: type[Story]) -> 
 
 @pytest.mark.parametrize("kind", STORIES)
 def test_each_message_held_back_and_its_resend_refused(new: Callable[[], World], kind: type[Story]) -> None:
-    """First silence, then a store that is not there: the truth is still found out."""
+    """First silence, then a store that is not there: the outcome is still found."""
     counted, script, _ = played(new(), kind)
     counted.run()
     for number in range(1, script.calls + 1):
@@ -181,7 +181,7 @@ def settles(story: Story, shown: str) -> None:
 
 @pytest.mark.parametrize("kind", STORIES)
 def test_nobody_is_there_any_more_when_it_comes(new: Callable[[], World], kind: type[Story]) -> None:
-    """The caller dies with its message on the way: whoever comes next is held up by nothing that did not happen."""
+    """The caller dies with its message on the way. A message that arrives late does not hold up the next caller."""
     counted, script, _ = played(new(), kind)
     counted.run()
     for number in range(1, script.calls + 1):

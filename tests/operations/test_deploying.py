@@ -1,4 +1,4 @@
-"""A deployment between two attempts (rule 16, I35): the other code goes on rightly, or refuses and is seen to. No cell
+"""A deployment between two attempts (rule 16, I35): the other code continues rightly, or refuses visibly. No cell
 charges twice, refunds what was paid, or tells the client to take another key."""
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tests.operations.world import World, make_world
 
 PLACES = [
     pytest.param(
-        (store, colour),
-        id=f"{store}-{colour}",
-        marks=[pytest.mark.store(store), *([] if (store, colour) == ("sqlite", "sync") else [pytest.mark.campaign])],
+        (store, mode),
+        id=f"{store}-{mode}",
+        marks=[pytest.mark.store(store), *([] if (store, mode) == ("sqlite", "sync") else [pytest.mark.campaign])],
     )
     for store in ("sqlite", "postgres")
-    for colour in COLOURS
+    for mode in COLOURS
 ]
 
 
@@ -38,7 +38,7 @@ def w(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 
 
 class Killed(BaseException):
-    """A process dies of this, not a program."""
+    """Stands for SIGKILL: the code under test does not catch it."""
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Other:
 
 @dataclass
 class Shop:
-    """What happened outside, whoever did it."""
+    """What happened at the providers, from all processes."""
 
     charges: dict[str, str]
     shipped: set[str]
@@ -82,7 +82,7 @@ BOUNDARIES = ("insert", "charge:before", "charge:after", "ship:before", "ship:af
 
 
 class Code:
-    """One version of the user's program on a store. `dies` is where its process is killed, without a word."""
+    """One version of the user's program on a store. `dies` is where its process is killed."""
 
     def __init__(self, w: World, shop: Shop, version: str, forms: str, dies: str = "") -> None:
         self.w, self.shop, self.dies = w, shop, dies
@@ -91,6 +91,7 @@ class Code:
         self.typed: Any = {"field added": WithNote, "type changed": Other}.get(version, OrderIn)
         self.op = op = self.safe.operation("order")
         before, after = version == "step added before", version == "step added after"
+        service = "another" if version == "service changed" else ""
         bound = {"o": self.typed, "return": Answer}
 
         @w.local(op)
@@ -107,14 +108,25 @@ class Code:
         def refund(item: str, result: Any, key: str) -> None:
             shop.refunds.append(item)
 
-        @w.foreign(op, undo=w.coloured(refund))
+        @w.foreign(op, undo=w.in_mode(refund), service=service)
         def charge(item: str, *, key: str) -> str:
             self.meet("charge:before")
             made = shop.charges.setdefault(key, item)
             self.meet("charge:after")
             return made
 
-        @w.foreign(op)
+        @w.foreign(op, undo=w.in_mode(refund))
+        def charge_v2(item: str, *, key: str) -> str:
+            self.meet("charge:before")
+            made = shop.charges.setdefault(key, item)
+            self.meet("charge:after")
+            return made
+
+        @w.local(op)
+        def note(tx: Any, item: str) -> None:
+            yield from w.insert(tx, f"note {item}")
+
+        @w.foreign(op, service=service)
         def ship(item: str, *, key: str) -> str:
             self.meet("ship:before")
             shop.shipped.add(key)
@@ -131,7 +143,9 @@ class Code:
             item = yield lambda: insert(o.item if hasattr(o, "item") else "?")
             if before:
                 yield lambda: check(item)
-            yield lambda: charge(item)
+            if version == "local step added before":
+                yield lambda: note(item)
+            yield lambda: (charge_v2 if version == "another step in its place" else charge)(item)
             if after:
                 yield lambda: check(item)
             if version != "step removed":
@@ -141,7 +155,7 @@ class Code:
         if version == "body renamed":
             body.__name__ = body.__qualname__ = "another_name"
         body.__annotations__ = bound
-        op.body(w.coloured(body))
+        op.body(w.in_mode(body))
 
     def meet(self, where: str) -> None:
         if where == self.dies:
@@ -160,7 +174,7 @@ class Code:
 
 
 def killed(w: World, code: Code, busy: bool = False) -> None:
-    """Run it until it dies: there is what was written at that moment, and a lease that nobody renews. `busy`: its
+    """Run it until it is killed: the record is as it was at that moment, and its lease lapses. `busy`: its
     process has finished another one before, and knows which step follows which."""
     if busy:
         dies, code.dies = code.dies, ""
@@ -191,7 +205,10 @@ def told(code: Callable[[], Any]) -> str:
     return "finished"
 
 
-CHANGES = ("none", "field added", "step added before", "step added after", "step removed", "body renamed")
+CHANGES = (
+    *("none", "field added", "step added before", "local step added before", "step added after", "step removed"),
+    *("another step in its place", "service changed", "body renamed"),
+)
 
 
 CELLS = [
@@ -252,9 +269,15 @@ def test_by_default_a_step_before_the_charge_is_refused(w: World, where: str, bu
     assert go_on(w, where, "none", "step added before", "previous", busy) == "refused"
 
 
-def test_a_step_before_the_charge_does_not_change_its_key(w: World) -> None:
+def test_a_local_step_before_the_charge_does_not_change_its_key(w: World) -> None:
     """Killed inside the charge, which left no trace but at the provider."""
-    assert go_on(w, "charge:after", "none", "step added before", "current") == "finished"
+    assert go_on(w, "charge:after", "none", "local step added before", "current") == "finished"
+
+
+@pytest.mark.parametrize("change", ["step added before", "another step in its place", "service changed"])
+@pytest.mark.parametrize("forms", ["previous", "current"])
+def test_what_may_be_the_charge_under_another_key_is_refused(w: World, forms: str, change: str) -> None:
+    assert go_on(w, "charge:after", "none", change, forms) == "refused"
 
 
 @pytest.mark.parametrize("forms", ["previous", "current"])
@@ -262,7 +285,7 @@ def test_a_step_before_the_charge_does_not_change_its_key(w: World) -> None:
 def test_an_input_that_cannot_be_read_is_left_alone_however_often_it_is_tried(
     w: World, boundary: str, forms: str
 ) -> None:
-    """Ten refusals are no ten failures: the paid order is not refunded, and its client keeps its key."""
+    """Ten refusals are not ten failures: the paid order is not refunded, and its client keeps its key."""
     shop = new_shop()
     killed(w, Code(w, shop, "none", forms, dies=boundary))
     changed = Code(w, shop, "type changed", forms)

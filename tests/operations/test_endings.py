@@ -1,4 +1,4 @@
-"""How an operation ends: each line of DESIGN section 5's table, on both databases, in both colours."""
+"""How an operation ends: each line of the table in docs/howto/operations.md, on both databases, sync and async."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def asking(w: World, find: Any = None, **options: Any) -> tuple[Any, list[BaseEx
     op = w.safe.operation("asking", max_attempts=options.pop("max_attempts", 10))
     errors: list[BaseException] = []
 
-    @w.foreign(op, find=w.coloured(find) if find else None, **options)
+    @w.foreign(op, find=w.in_mode(find) if find else None, **options)
     def call(n: int, *, key: str) -> Charge:
         w.sent.append(key)
         if errors:
@@ -244,7 +244,7 @@ def test_past_its_life_a_key_is_not_sent_again(w: World) -> None:
 def test_a_host_with_a_wrong_clock_does_not_make_a_key_younger(
     w: World, wrong: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A host 600 s behind sent a key past its life again. Only the store's clock counts, and what has passed since."""
+    """A host 600 s behind sent a key past its life again. Only the store's clock counts, plus the time since."""
     op, errors = asking(w, key_life=1000)
     errors += [TimeoutError()] * 9
     with pytest.raises(NotFinished):
@@ -444,7 +444,7 @@ def test_steps_run_one_after_the_other(w: World) -> None:
 
     @w.body(op)
     def body() -> Answer:
-        if w.colour == "async":
+        if w.mode == "async":
             yield lambda: asyncio.gather(call(3), call(4))
         yield lambda: call(1)
         return Answer(200, {})
@@ -522,8 +522,8 @@ def test_while_one_is_at_it_another_is_told_to_wait(w: World) -> None:
 
 @pytest.mark.parametrize("where", ["insert_order", "charge", "finish"])
 def test_who_was_taken_over_writes_nothing_and_learns_it(w: World, where: str) -> None:
-    """I4, I16: its writes are rolled back, and the other's stand. On SQLite nobody can take over while a local step has
-    the file, so there it happens during the call."""
+    """I4, I16: its writes are rolled back, and the other's stand. On SQLite no other attempt can take over while a
+    local step has the file, so there it happens during the call."""
     ordering = Ordering(w)
     original = ordering.meet
     at = "charge" if w.store == "sqlite" else where
@@ -549,9 +549,9 @@ class Lossy:
     def __init__(self, w: World, lost: list[bool]) -> None:
         from retrysafe.transactions.sources import find_source
 
-        self._inner: Any = find_source(w.transactions(), w.colour)  # type: ignore[call-overload]
+        self._inner: Any = find_source(w.transactions(), w.mode)  # type: ignore[call-overload]
         self._lost = lost
-        self._async = w.colour == "async"
+        self._async = w.mode == "async"
 
     def begin(self) -> Any:
         return self._abegin() if self._async else self._begin()
@@ -585,7 +585,7 @@ class Lossy:
 
 @pytest.mark.parametrize("lost", [[True, True], [True, False], [False, True]], ids=str)
 def test_a_commit_whose_reply_was_lost_is_not_done_again(w: World, lost: list[bool]) -> None:
-    """I11, I15: what is stored tells, before anything runs again."""
+    """I11, I15: the stored record is read before anything runs again."""
     w.safe.tx = Lossy(w, list(lost))
     ordering = Ordering(w)
     first = ordering()

@@ -27,7 +27,7 @@ def asynchronous(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Wor
 
 
 def test_cancelled_at_any_await(asynchronous: World) -> None:
-    """Each caller is cancelled a little later than the one before; whoever asks next finishes the work, once."""
+    """Each caller is cancelled a little later than the one before; the next caller finishes the work, once."""
     w = asynchronous
     ordering = Ordering(w)
     ordering("warm", item="warm")
@@ -46,7 +46,7 @@ def test_cancelled_at_any_await(asynchronous: World) -> None:
     stopped = [w.loop.run(cancelled_after(turns)) for turns in range(CANCELLATIONS)]
     assert sum(stopped) > 10
     open_ones = [record for record in w.records() if record.state is State.CLAIMED]
-    assert open_ones == [], "whoever was cancelled gave back what it held"
+    assert open_ones == [], "a cancelled caller released its claim"
     for turns in range(CANCELLATIONS):
         assert ordering(f"k{turns}", item=f"k{turns}").status == 201
     assert Counter(w.items()) == Counter(["warm", *(f"k{turns}" for turns in range(CANCELLATIONS))])
@@ -107,7 +107,7 @@ def test_a_step_that_commits_and_then_raises_is_not_run_again(w: World) -> None:
 
 @pytest.mark.parametrize("passes_over", [False, True])
 def test_a_step_that_commits_and_then_meets_an_sql_error_is_not_run_again(w: World, passes_over: bool) -> None:
-    """PostgreSQL answers nothing more after its error: whether there was a commit is asked after the rollback."""
+    """PostgreSQL answers nothing more after its error: whether there was a commit is read after the rollback."""
     op = w.safe.operation("split")
 
     @w.local(op)
@@ -140,7 +140,7 @@ def test_a_step_that_commits_and_then_meets_an_sql_error_is_not_run_again(w: Wor
 def test_a_step_that_commits_and_then_meets_an_error_of_another_system_is_not_run_again(
     w: World, error: Exception
 ) -> None:
-    """It looks like a lost connection, and is none of ours: the connection can be asked."""
+    """It looks like a lost connection, but it is another one: ours can still be used."""
     op = w.safe.operation("split")
 
     @w.local(op)
@@ -184,15 +184,17 @@ def test_a_step_that_meets_an_error_of_another_system_without_a_commit_is_tried_
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_step_that_commits_and_closes_its_connection_is_not_run_again(w: World, fails: bool) -> None:
-    """Nobody can be asked then. A file has no connection that breaks by itself: the step has closed it."""
-    if w.store != "sqlite":
-        pytest.skip("a server's connection may be closed by others; what was committed on it is not known yet")
+    """A file has no connection that breaks by itself: the step has closed it. On a server another connection asks what
+    became of the transaction."""
     op = w.safe.operation("split")
 
     @w.local(op)
     def splits(tx: Any) -> Answer:
         yield from w.insert(tx, "kept")
-        yield tx.commit
+        if w.store == "postgres":
+            yield lambda: tx.execute("COMMIT")
+        else:
+            yield tx.commit
         yield tx.close
         if fails:
             raise ValueError("after the commit")
@@ -208,8 +210,30 @@ def test_a_step_that_commits_and_closes_its_connection_is_not_run_again(w: World
         assert (w.state(), w.items()) == (State.UNCERTAIN, ["kept"])
 
 
+def test_a_step_that_loses_its_connection_without_a_commit_is_tried_again(w: World) -> None:
+    if w.store != "postgres":
+        pytest.skip("a file has no connection that is lost")
+    op = w.safe.operation("tries")
+    ran: list[int] = []
+
+    @w.local(op)
+    def loses(tx: Any) -> Answer:
+        yield from w.insert(tx, "kept")
+        ran.append(1)
+        if len(ran) == 1:
+            yield lambda: tx.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        return Answer(200, {})
+
+    @w.body(op)
+    def body() -> Answer:
+        return (yield loses)
+
+    assert w.run(op(key="k")).status == 200
+    assert (len(ran), w.items()) == (2, ["kept"])
+
+
 def test_a_step_that_commits_and_then_finds_the_file_locked_is_not_run_again(w: World) -> None:
-    """Being busy undoes nothing on SQLite, so its transaction can be asked."""
+    """SQLITE_BUSY rolls nothing back, so the transaction can still be used."""
     if w.store != "sqlite":
         pytest.skip("only SQLite has one lock for the whole file")
     op = w.safe.operation("split")
@@ -261,7 +285,7 @@ def test_a_step_that_commits_and_returns_what_cannot_be_stored_is_not_run_again(
 
 
 def test_a_lease_that_lapsed_is_not_taken_while_its_owner_lives(w: World) -> None:
-    """The heartbeat renews: the second caller is told to wait however long the first takes."""
+    """The heartbeat renews: the second caller has to wait, however long the first takes."""
     ordering = Ordering(w)
     told: list[type[Exception]] = []
     original = ordering.meet

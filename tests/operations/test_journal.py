@@ -93,10 +93,10 @@ def test_a_commit_costs_the_same_however_long_the_journal_is(monkeypatch: pytest
         asked.clear()
         journal = journal.with_entry(place, StepEntry("a", "begun", given="00"))
         journal.call_number("a", place)
-        journal = journal.with_entry(place, journal.entries[place].replace(state="done", result="1")).but(at=place)
+        journal = journal.with_entry(place, journal.entries[place].replace(state="done", result="1")).replace(at=place)
         journal.encode()
         cost.append(len(asked))
-    assert max(cost) <= 2 * blocks.SIZE
+    assert max(cost) <= 2 * blocks.BLOCK_ENTRIES
     journal, cost = replace(journal, undoing=Answer(409)), []
     journal.encode()
     for place in reversed(range(1_000)):
@@ -106,11 +106,11 @@ def test_a_commit_costs_the_same_however_long_the_journal_is(monkeypatch: pytest
             format_recovery_point(journal)
             journal.encode()
         cost.append(len(asked))
-    assert max(cost) <= 4 * blocks.SIZE
+    assert max(cost) <= 4 * blocks.BLOCK_ENTRIES
 
 
 def whole(journal: OperationJournal) -> bytes:
-    """How a journal reads, told at once and from the beginning: the definition."""
+    """The text of a journal, made in one go without a cache: the definition."""
     parts = [[e.step, e.state, e.args, e.result, e.at, e.error, e.undo_at] for e in journal.entries]
     undoing = journal.undoing and [journal.undoing.status, journal.undoing.body.decode("latin-1"), []]
     told = {"v": journal.rule, "entries": parts, "undoing": undoing, "cause": journal.cause, "at": journal.at}
@@ -133,12 +133,12 @@ SOME = st.builds(
 
 
 class Writing(RuleBasedStateMachine):
-    """Whatever is done to a journal, in whatever order it is written down in between: it reads as if told at once."""
+    """After any changes, with encodings in between, a journal has the text of one that is encoded in one go."""
 
     def __init__(self) -> None:
         super().__init__()
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(blocks, "SIZE", 3)
+        self.patch.setattr(blocks, "BLOCK_ENTRIES", 3)
         self.journal = OperationJournal(rule=BY_CALL)
 
     def teardown(self) -> None:
@@ -160,7 +160,7 @@ class Writing(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, 9), cause=TEXTS)
     def change_the_rest(self, at: int, cause: str) -> None:
-        self.journal = self.journal.but(at=at, cause=cause, failed=at)
+        self.journal = self.journal.replace(at=at, cause=cause, failed=at)
 
     @rule(undoing=st.sampled_from((None, Answer(409))))
     def turn_back(self, undoing: Answer | None) -> None:
@@ -176,11 +176,11 @@ class Writing(RuleBasedStateMachine):
         place = data.draw(st.integers(0, len(self.journal.entries)))
         before = self.journal.entries[:place]
         assert self.journal.call_number(step, place) == sum(entry.step == step for entry in before)
-        undoing = replace(self.journal.but(), undoing=Answer(409))
+        undoing = replace(self.journal.replace(), undoing=Answer(409))
         left = sum(entry.state in TO_UNDO for entry in self.journal.entries)
         assert (
             format_recovery_point(undoing)
-            == format_recovery_point(self.journal.but(undoing=Answer(409)))
+            == format_recovery_point(self.journal.replace(undoing=Answer(409)))
             == f"undoing: {left} left"
         )
 

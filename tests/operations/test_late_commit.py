@@ -19,7 +19,7 @@ LATE = 0.5
 
 
 class GivesUp:
-    """Sends the commit and closes the connection without waiting for the reply, as often as it is told to."""
+    """Sends the commit and closes the connection without waiting for the reply, as often as it should."""
 
     def __init__(self, url: str, times: int) -> None:
         self.url = url

@@ -66,7 +66,7 @@ def test_a_lease_that_somebody_has_taken_over_begins_no_call(w: World) -> None:
 
 
 def test_a_renewal_that_takes_as_long_as_the_lease_begins_no_call(w: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each renewal is heard of too late: what is left then is less than the call may take."""
+    """The reply to each renewal is late: what is left of the lease is less than the call may take."""
     op = operation(w, lambda lease: setattr(lease, "until", clock() + 1.0))
     slow = [0.0]
 

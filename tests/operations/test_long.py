@@ -1,4 +1,4 @@
-"""Operations whose journal grows long: somebody is told while it still fits, and what to change when it does not."""
+"""Operations whose journal grows long: a warning while it still fits, and an error that says what to change."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def repeating(safe: RetrySafe, sent: list[str], size: int) -> Operation:
 
 
 def test_a_long_journal_is_told_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrysafe.operations.size.LARGE", 1_000)
+    monkeypatch.setattr("retrysafe.operations.journal.LARGE_JOURNAL_BYTES", 1_000)
     with RetrySafe("memory://") as safe:
         op = repeating(safe, [], 100)
         op(3, key="short")
@@ -72,6 +72,6 @@ def test_one_that_does_not_fit_says_what_to_change(request: pytest.FixtureReques
 
 
 def lapse(safe: RetrySafe, record: Record) -> None:
-    """Nobody holds it any more: its owner's lease is given up in its name."""
+    """Give up the owner's lease in its name."""
     where = (record.advances + 1, record.point, record.progress)
     assert safe.execute(Advance(record.id, record.fence, *where, "resume", 0))

@@ -20,7 +20,7 @@ from retrysafe.core.ops import Advance, List
 from retrysafe.core.states import State
 from retrysafe.errors import NotFinished, NotSameDatabase, OperationChanged, OperationError, SchemaMissing, UsageError
 from retrysafe.operations import Operation, Undo, stage
-from retrysafe.operations.receipts import RECORD
+from retrysafe.operations.receipts import RECORD_ROW
 from retrysafe.stores.registry import open_store
 from tests.opening import unique, with_option
 from tests.operations.world import Ordering, World, make_world
@@ -95,7 +95,7 @@ async def test_an_async_psycopg_pool(request: pytest.FixtureRequest) -> None:
 
 
 def test_a_transaction_on_another_database_is_refused(w: World, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    other = make_world(request, tmp_path, w.store, w.colour)
+    other = make_world(request, tmp_path, w.store, w.mode)
     empty = tmp_path / "empty.db"
     try:
         for number, tx in enumerate((other.safe.tx, empty)):
@@ -114,7 +114,7 @@ def outside(other: World, w: World) -> Any:
     """On PostgreSQL the two worlds share a database: another installation's tables there are no other database."""
     w.safe.tx = other.safe.tx
     w.sql(f"UPDATE {w.keys.removesuffix('_keys')}_meta SET value = 'somebody else' WHERE name = 'install'")
-    from retrysafe.transactions.tx_context import build_tx_context
+    from retrysafe.transactions.binding import build_tx_context
 
     build_tx_context(w.safe).install_id.value = "as it was"
     return pytest.raises(NotSameDatabase)
@@ -208,13 +208,13 @@ def test_a_receipt_commits_with_the_users_writes(elsewhere: Elsewhere) -> None:
     for _ in range(2):
         assert op("a", key="k") == Answer(200, {"item": "A"})
     assert elsewhere.items() == ["a", "finished"]
-    numbered = ["0:insert", "2:finish"] if elsewhere.forms == "previous" else ["0:finish", "0:insert", RECORD]
+    numbered = ["0:insert", "2:finish"] if elsewhere.forms == "previous" else ["0:finish", "0:insert", RECORD_ROW]
     assert [step for (step,) in elsewhere.sql("SELECT step FROM retrysafe_receipts ORDER BY step")] == numbered
 
 
 @pytest.mark.parametrize("where", ["between", "call", "finish"])
 def test_the_store_may_lag_behind_the_receipts(elsewhere: Elsewhere, where: str, monkeypatch: Any) -> None:
-    """The process dies after the user's commit, before the store heard of it: the step is not run again."""
+    """The process dies after the user's commit, before the store has the result: the step is not run again."""
     died: list[str] = []
 
     def meet(step: str) -> None:
@@ -319,11 +319,11 @@ def test_a_person_undoes_a_step_that_the_store_was_not_told_of(elsewhere: Elsewh
     other.close()
     assert elsewhere.items() == []
     receipts = [step for (step,) in elsewhere.sql("SELECT step FROM retrysafe_receipts")]
-    assert "0:insert" in receipts, "an owner that was taken over, and does not know it, finds it barred"
+    assert "0:insert" in receipts, "an owner that was taken over, and does not know it, finds it blocked"
 
 
 def lapse(elsewhere: Elsewhere) -> None:
-    """Nobody holds it any more: the dead owner's lease is given up in its name."""
+    """Give up the dead owner's lease in its name."""
     (record,) = elsewhere.safe.execute(List(state=State.CLAIMED)).records
     where = (record.advances + 1, record.point, record.progress)
     assert elsewhere.safe.execute(Advance(record.id, record.fence, *where, "resume", 0))
@@ -354,7 +354,7 @@ def test_two_attempts_at_once_leave_one_set_of_writes(elsewhere: Elsewhere) -> N
 
 
 def test_after_an_undo_a_late_owner_cannot_run_its_next_step(elsewhere: Elsewhere) -> None:
-    """I24: the one that undoes bars what the other may be about to do."""
+    """I24: the attempt that undoes blocks what the other may be about to do."""
     other = elsewhere.open()
 
     def uninsert(tx: sqlite3.Connection, item: str) -> None:

@@ -18,12 +18,20 @@ from retrysafe.core.states import State
 from retrysafe.core.times import duration_to_micros
 from retrysafe.errors import LeaseLost, NotFinished
 from retrysafe.operations import Operation, Undo, receipts
-from retrysafe.operations.receipts import KEPT, LATEST, RECORD, START, is_orphan, list_named, may_go
+from retrysafe.operations.receipts import (
+    BEFORE_ALL,
+    KEPT_SECONDS,
+    LATE_COMMIT_SECONDS,
+    RECORD_ROW,
+    can_delete_receipts,
+    is_orphan,
+    list_named_runs,
+)
 from retrysafe.stores.registry import open_store
 from retrysafe.stores.sql.names import build_names
 from retrysafe.transactions.base import SQLITE
 from retrysafe.worker import Worker
-from retrysafe.worker.receipts import Cleared, Clearer
+from retrysafe.worker.receipt_reaper import ReceiptReaper, ReceiptReaperCounts
 from tests.opening import unique
 
 
@@ -80,8 +88,8 @@ class Shop:
     def items(self) -> list[str]:
         return [item for (item,) in self.sql("SELECT item FROM items ORDER BY item")]
 
-    def clear(self, batch: int = 100) -> Cleared:
-        return Clearer(self.safe, batch).run_once(rest=lambda seconds: None)
+    def clear(self, batch: int = 100) -> ReceiptReaperCounts:
+        return ReceiptReaper(self.safe, batch).run_once(sleep=lambda seconds: None)
 
 
 @pytest.fixture
@@ -94,7 +102,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 @pytest.fixture
 def much_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is written down happened long enough ago."""
-    monkeypatch.setattr(receipts, "KEPT", 0.0)
+    monkeypatch.setattr(receipts, "KEPT_SECONDS", 0.0)
 
 
 # Which may go -----------------------------------------------------------------------------------------------------
@@ -108,22 +116,22 @@ def ended(shop: Shop) -> Record:
 
 def test_only_a_run_that_was_completed_long_ago_may_go(shop: Shop) -> None:
     record = ended(shop)
-    late = record.completed + duration_to_micros(KEPT)
-    assert may_go(record, record.run, late)
-    assert not may_go(record, record.run, late - 1)
+    late = record.completed + duration_to_micros(KEPT_SECONDS)
+    assert can_delete_receipts(record, record.run, late)
+    assert not can_delete_receipts(record, record.run, late - 1)
     for state in State:
         there = record._replace(state=state)
-        assert may_go(there, record.run, 10 * late) is (state is State.COMPLETED)
-    assert not may_go(None, record.run, 10 * late)
-    assert not may_go(record._replace(run=b"another"), record.run, 10 * late)
+        assert can_delete_receipts(there, record.run, 10 * late) is (state is State.COMPLETED)
+    assert not can_delete_receipts(None, record.run, 10 * late)
+    assert not can_delete_receipts(record._replace(run=b"another"), record.run, 10 * late)
 
 
 def test_an_owner_is_refused_long_before_its_receipts_go() -> None:
     """And both before a store may forget that the operation was completed."""
     from retrysafe.core.moves import KEPT_AFTER_COMPLETION_MICROS
 
-    assert LATEST < KEPT
-    assert duration_to_micros(KEPT) < KEPT_AFTER_COMPLETION_MICROS
+    assert LATE_COMMIT_SECONDS < KEPT_SECONDS
+    assert duration_to_micros(KEPT_SECONDS) < KEPT_AFTER_COMPLETION_MICROS
 
 
 # Going -----------------------------------------------------------------------------------------------------------
@@ -131,8 +139,8 @@ def test_an_owner_is_refused_long_before_its_receipts_go() -> None:
 
 def test_receipts_stay_for_a_while_after_the_end(shop: Shop) -> None:
     shop.op("a", key="k")
-    assert [step for _, step in shop.rows()] == ["0:pack", "0:take", RECORD]
-    assert shop.clear() == Cleared(0)
+    assert [step for _, step in shop.rows()] == ["0:pack", "0:take", RECORD_ROW]
+    assert shop.clear() == ReceiptReaperCounts(0)
     assert len(shop.rows()) == 3
 
 
@@ -141,10 +149,10 @@ def test_those_of_an_ended_operation_go_in_batches(shop: Shop) -> None:
     for number in range(7):
         shop.op(f"item {number}", key=f"k{number}")
     rests: list[float] = []
-    assert Clearer(shop.safe, batch=2).run_once(rest=rests.append) == Cleared(7)
+    assert ReceiptReaper(shop.safe, batch=2).run_once(sleep=rests.append) == ReceiptReaperCounts(7)
     assert len(rests) == 4, "after each of the batches"
     assert shop.rows() == []
-    assert shop.clear() == Cleared(0)
+    assert shop.clear() == ReceiptReaperCounts(0)
     assert shop.op("item 3", key="k3") == Answer(200, {"item": "item 3"}), "a replay asks for no receipt"
     assert len(shop.items()) == 7
 
@@ -178,14 +186,14 @@ def test_those_of_an_unfinished_operation_stay_however_old_they_are(
     assert record.state.value == how
     shop.sql("UPDATE retrysafe_receipts SET created = 1")
     before = shop.rows()
-    assert [step for _, step in before] == ["0:take", RECORD]
+    assert [step for _, step in before] == ["0:take", RECORD_ROW]
     shop.op("b", key="k2")
-    assert shop.clear(batch=1) == Cleared(1), "the one behind it goes"
+    assert shop.clear(batch=1) == ReceiptReaperCounts(1), "the one behind it goes"
     assert shop.rows() == before
     if how == "released":
         assert shop.op("a", key="k") == Answer(200, {"item": "a"})
         assert shop.items() == ["a", "b"], "it was found, and not run again"
-        assert shop.clear() == Cleared(1)
+        assert shop.clear() == ReceiptReaperCounts(1)
 
 
 @pytest.mark.usefixtures("much_later")
@@ -193,7 +201,7 @@ def test_those_of_a_dead_letter_stay(shop: Shop, monkeypatch: pytest.MonkeyPatch
     leave(shop, "claimed", monkeypatch)
     (record,) = shop.safe.execute(List()).records
     assert shop.safe.execute(Suspect(record.id, record.fence, "nobody knows"))
-    assert shop.clear() == Cleared(0)
+    assert shop.clear() == ReceiptReaperCounts(0)
     assert len(shop.rows()) == 2
 
 
@@ -206,8 +214,8 @@ def test_what_bars_a_late_owner_goes_with_the_rest(shop: Shop) -> None:
     shop.meet = undoes
     assert shop.op("a", key="k").status == 409
     assert shop.items() == []
-    assert [step for _, step in shop.rows()] == ["0:pack", "0:take", "0:take:undo", "1:take", RECORD]
-    assert shop.clear() == Cleared(1)
+    assert [step for _, step in shop.rows()] == ["0:pack", "0:take", "0:take:undo", "1:take", RECORD_ROW]
+    assert shop.clear() == ReceiptReaperCounts(1)
     assert shop.rows() == []
 
 
@@ -217,24 +225,26 @@ def test_what_another_store_knows_is_left_alone(shop: Shop, tmp_path: Path) -> N
     shop.op("a", key="k")
     other = RetrySafe(f"memory://{uuid4().hex}", tx=shop.path, forms="current")
     again = shop.declare(other)
-    assert Clearer(other).run_once() == Cleared(0, orphaned=1)
+    assert ReceiptReaper(other).run_once() == ReceiptReaperCounts(0, orphaned=1)
     again("b", key="k")
-    assert Clearer(other).run_once() == Cleared(1, orphaned=1), "the same key in its own store is another run"
+    assert ReceiptReaper(other).run_once() == ReceiptReaperCounts(1, orphaned=1), (
+        "the same key in its own store is another run"
+    )
     assert len(shop.rows()) == 3
     other.close()
-    assert shop.clear() == Cleared(1)
+    assert shop.clear() == ReceiptReaperCounts(1)
 
 
 @pytest.mark.usefixtures("much_later")
 def test_what_this_code_cannot_read_is_left_alone(shop: Shop) -> None:
     shop.op("a", key="k")
-    shop.sql(f"UPDATE retrysafe_receipts SET result = '2:' || result WHERE step = '{RECORD}'")
-    assert shop.clear() == Cleared(0, orphaned=1)
+    shop.sql(f"UPDATE retrysafe_receipts SET result = '2:' || result WHERE step = '{RECORD_ROW}'")
+    assert shop.clear() == ReceiptReaperCounts(0, orphaned=1)
     assert len(shop.rows()) == 3
 
 
 def test_the_old_ones_are_found_by_an_index(shop: Shop) -> None:
-    statement = next(list_named(SQLITE, build_names(), START, 10))
+    statement = next(list_named_runs(SQLITE, build_names(), BEFORE_ALL, 10))
     db = sqlite3.connect(shop.path)
     plan = db.execute(f"EXPLAIN QUERY PLAN {statement.sql}", {**statement.values, "now": 1}).fetchall()
     db.close()
@@ -253,9 +263,9 @@ def test_who_dies_between_two_batches_leaves_whole_runs(shop: Shop) -> None:
         raise Dies
 
     with pytest.raises(Dies):
-        Clearer(shop.safe, batch=2).run_once(rest=dies)
-    assert [step for _, step in shop.rows()] == ["0:pack", "0:take", RECORD] * 2
-    assert shop.clear() == Cleared(2)
+        ReceiptReaper(shop.safe, batch=2).run_once(sleep=dies)
+    assert [step for _, step in shop.rows()] == ["0:pack", "0:take", RECORD_ROW] * 2
+    assert shop.clear() == ReceiptReaperCounts(2)
 
 
 @pytest.mark.usefixtures("much_later")
@@ -279,14 +289,14 @@ def test_who_dies_in_the_middle_of_a_batch_has_deleted_nothing_of_it(
         with pytest.raises(Dies):
             shop.clear()
     assert shop.rows() == before
-    assert shop.clear() == Cleared(3)
+    assert shop.clear() == ReceiptReaperCounts(3)
 
 
 @pytest.mark.usefixtures("much_later")
 def test_two_at_once(shop: Shop) -> None:
     """Both have seen the same runs before either deletes: the second finds nothing to do, and nothing is wrong."""
     shop.op("a", key="k")
-    both = [Clearer(shop.safe).round() for _ in range(2)]
+    both = [ReceiptReaper(shop.safe).tick_flow() for _ in range(2)]
     asked = [next(story) for story in both]
     listed = [effect.function() for effect in asked]
     lookups = [story.send(found) for story, found in zip(both, listed, strict=True)]
@@ -338,7 +348,7 @@ def test_an_owner_that_was_paused_for_very_long_commits_nothing(
 
     def paused(step: str) -> None:
         # Its lease has been over for as long as an owner may be late, or longer.
-        over = asked + 60 + LATEST + 60 if late else asked + 60 + LATEST - 60
+        over = asked + 60 + LATE_COMMIT_SECONDS + 60 if late else asked + 60 + LATE_COMMIT_SECONDS - 60
         monkeypatch.setattr(receipts, "clock", lambda: over)
 
     shop.meet = paused
@@ -356,7 +366,7 @@ def test_an_owner_that_was_paused_for_very_long_commits_nothing(
 
 @pytest.mark.usefixtures("much_later")
 def test_in_the_forms_of_the_release_before_nothing_is_added_and_nothing_goes(tmp_path: Path) -> None:
-    """That release knows no LATEST: while one of its processes may be late, its receipts stay."""
+    """That release knows no LATE_COMMIT_SECONDS: while one of its processes may be late, its receipts stay."""
     shop = Shop(tmp_path, forms="previous")
     shop.op("a", key="k")
     assert [step for _, step in shop.rows()] == ["0:take", "1:pack"]
@@ -374,8 +384,8 @@ def test_a_run_of_the_older_forms_that_is_gone_on_with_gets_its_name(
     assert [step for _, step in shop.rows()] == ["0:take"]
     newer = shop.open()
     assert shop.declare(newer)("a", key="k").status == 200
-    assert RECORD in [step for _, step in shop.rows()]
-    assert Clearer(newer).run_once() == Cleared(1)
+    assert RECORD_ROW in [step for _, step in shop.rows()]
+    assert ReceiptReaper(newer).run_once() == ReceiptReaperCounts(1)
     assert shop.rows() == []
     newer.close()
     shop.safe.close()
@@ -386,7 +396,7 @@ def test_the_worker_does_it(shop: Shop) -> None:
     shop.op("a", key="k")
     done = Worker(shop.safe).run_once()
     assert done.healthy
-    assert done.counts["receipts"] == Cleared(1)
+    assert done.counts["receipts"] == ReceiptReaperCounts(1)
     assert shop.rows() == []
 
 
@@ -400,7 +410,7 @@ def test_where_there_is_nothing_to_clear_it_says_nothing(without: str, tmp_path:
             shop.declare(safe)
         done = Worker(safe).run_once()
         assert done.healthy
-        assert done.counts["receipts"] == Cleared(0)
+        assert done.counts["receipts"] == ReceiptReaperCounts(0)
         safe.close()
     db.close()
     shop.safe.close()

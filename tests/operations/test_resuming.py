@@ -1,4 +1,4 @@
-"""Going on with a run that somebody saw: that run and no other, and what nobody ran yet is new (I35)."""
+"""Resuming a run: that run and no other, and a submitted run that was never started counts as new (I35)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ SHORT = Policy(failures="release", retention=3600)
 
 
 class Killed(BaseException):
-    """A process dies of this, not a program."""
+    """Stands for SIGKILL: the code under test does not catch it."""
 
 
 def expire(w: World) -> None:
-    """Time passes: what was settled is over, but nobody has cleared it away."""
+    """Time passes: what was settled is expired, but not reaped yet."""
     w.sql(f"UPDATE {w.keys} SET expires = 1 WHERE state = 'completed'")
 
 
 def finished(w: World) -> tuple[Ordering, Any]:
-    """An order that was begun, seen by somebody as unfinished, and then finished by its client."""
+    """An order that was begun, listed as unfinished, and then finished by its client."""
     ordering = Ordering(w, policy=SHORT)
     ordering.fail["charge"] = [ConnectionError("down")] * 3
     with pytest.raises(NotFinished):
@@ -117,7 +117,7 @@ def test_a_second_and_third_attempt_count_from_the_first_that_ran(w: World) -> N
 
 
 def test_a_first_attempt_that_died_is_not_older_than_itself(w: World) -> None:
-    """It may have sent the charge, but not before it was given to anybody."""
+    """It may have sent the charge, but not before its first claim."""
     op = w.safe.operation("charging", policy=WORKER)
     written: list[Record] = []
 

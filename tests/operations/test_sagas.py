@@ -35,19 +35,19 @@ class Trip:
         def recall(result: str | None, key: str) -> None:
             self.meet("recall", result, key)
 
-        @w.local(op, undo=w.coloured(unreserve))
+        @w.local(op, undo=w.in_mode(unreserve))
         def reserve(tx: Any, o: OrderIn) -> int:
             found: int = yield from w.insert(tx, o.item, o.cents)
             self.meet("reserve")
             return found
 
-        @w.foreign(op, undo=w.coloured(refund))
+        @w.foreign(op, undo=w.in_mode(refund))
         def charge(order: int, *, key: str) -> Charge:
             w.sent.append(key)
             self.meet("charge")
             return Charge("ch")
 
-        @w.foreign(op, undo=w.coloured(recall))
+        @w.foreign(op, undo=w.in_mode(recall))
         def ship(*, key: str) -> str:
             self.meet("ship")
             return "shipped"
@@ -96,7 +96,7 @@ def test_a_step_without_an_undo_is_kept(w: World) -> None:
     def uncall(key: str) -> None:
         undone.append(key)
 
-    @w.foreign(op, undo=w.coloured(uncall))
+    @w.foreign(op, undo=w.in_mode(uncall))
     def call(*, key: str) -> str:
         return "x"
 
@@ -218,7 +218,7 @@ def test_jobs_staged_by_an_undo_are_its_own(w: World) -> None:
         yield lambda: None
         stage(tx, "unbooked", {})
 
-    @w.local(op, undo=w.coloured(unbook))
+    @w.local(op, undo=w.in_mode(unbook))
     def book(tx: Any) -> str:
         yield lambda: None
         stage(tx, "booked", {})

@@ -32,7 +32,7 @@ def declare(w: World) -> Any:
     def undo(card: str, result: str | None, *, key: str) -> None:
         raise ValueError(f"cannot undo {card} {result}")
 
-    @w.foreign(op, undo=w.coloured(undo), tries=1)
+    @w.foreign(op, undo=w.in_mode(undo), tries=1)
     def call(card: str, how: str, *, key: str) -> str:
         if how == "error":
             raise ConnectionError(f"provider said {card}")
@@ -71,7 +71,7 @@ def test_a_planted_secret_is_nowhere_in_the_file(w: World) -> None:
         scan(w)
     answer = w.run(op(CANARY, "finish", key="finish"))
     assert answer.json() == {"token": f"token-{CANARY}"}
-    assert CANARY in w.jobs()[0].job.payload.decode(), "whoever holds the ring can read it"
+    assert CANARY in w.jobs()[0].job.payload.decode(), "it can be read with the ring"
 
     def refuses(job: Any) -> None:
         raise ValueError(f"cannot deliver {job.payload!r}")

@@ -1,4 +1,4 @@
-"""start="worker": committed with its input, answered at once, run by the worker; and going on by id."""
+"""start="worker": committed with its input, answered at once, run by the worker; and resuming by id."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_submit_without_the_policy(w: World) -> None:
 
 
 def test_waiting_for_the_worker_does_not_age_its_keys(w: World) -> None:
-    """Accepted two days ago, and nobody was there: nothing was sent yet, so the key is new."""
+    """Accepted two days ago, and no worker was running: nothing was sent yet, so the key is new."""
     ordering = Ordering(w, policy=WORKER)
     ordering()
     w.age(2 * 86_400)

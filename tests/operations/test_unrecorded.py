@@ -1,5 +1,5 @@
-"""A store that goes away while the end of an operation is written down: the caller is told that it ran, never that
-nothing was done (I11). Whoever asks again gets the end."""
+"""A store that goes away while the end of an operation is written down: the error says that it ran, never that
+nothing was done (I11). The next call gets the answer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def declare(w: World, sent: list[str], *, undone: bool) -> Any:
     def take_back(*, key: str) -> None:
         sent.append("undo ship")
 
-    @w.foreign(op, undo=w.coloured(take_back))
+    @w.foreign(op, undo=w.in_mode(take_back))
     def ship(*, key: str) -> str:
         sent.append("ship")
         return "shipped"

@@ -1,6 +1,6 @@
-"""A place to run operations in: a store, a user's database beside it, and a provider; in either colour.
+"""A place to run operations in: a store, a user's database beside it, and a provider; sync or async.
 
-Bodies and steps are written once, as generators that yield what would be awaited; `World.coloured` makes a `def` or an
+Bodies and steps are written once, as generators that yield what would be awaited; `World.in_mode` makes a `def` or an
 `async def` of them.
 """
 
@@ -50,15 +50,15 @@ class Charge:
 class World:
     """`safe`, its user's database, and what happened so far."""
 
-    def __init__(self, store: str, colour: str, url: str, database: str, prefix: str, **options: Any) -> None:
+    def __init__(self, store: str, mode: str, url: str, database: str, prefix: str, **options: Any) -> None:
         self.store = store
-        self.colour = colour
+        self.mode = mode
         self.url = url
         self.database = database
         self.keys = f"{prefix}_keys"
         self.orders = f"{prefix}_orders"
         self.outbox = f"{prefix}_outbox"
-        self.loop = LoopThread() if colour == "async" else None
+        self.loop = LoopThread() if mode == "async" else None
         self.sent: list[str] = []
         self._pool: ConnectionPool[Any] | None = None
         self._own: Any = None
@@ -73,7 +73,7 @@ class World:
     def transactions(self) -> Any:
         if self.store == "sqlite":
             return Path(self.database)
-        if self.colour == "async":
+        if self.mode == "async":
             return lambda: psycopg.AsyncConnection.connect(self.database)
         self._pool = ConnectionPool(self.database, min_size=1, max_size=4, open=True)
         return self._pool
@@ -89,10 +89,10 @@ class World:
         if self._own is not None:
             self._own.close()
 
-    # Colours --------------------------------------------------------------------------------
+    # Sync or async ----------------------------------------------------------------------------
 
-    def coloured(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        if self.colour == "sync":
+    def in_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        if self.mode == "sync":
 
             @functools.wraps(function)
             def called(*args: Any, **kwargs: Any) -> Any:
@@ -112,13 +112,13 @@ class World:
         return self.loop.run(settle(made)) if self.loop is not None and inspect.isawaitable(made) else made
 
     def local(self, operation: Operation, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-        return lambda function: operation.local(**options)(self.coloured(function))
+        return lambda function: operation.local(**options)(self.in_mode(function))
 
     def foreign(self, operation: Operation, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-        return lambda function: operation.foreign(**options)(self.coloured(function))
+        return lambda function: operation.foreign(**options)(self.in_mode(function))
 
     def body(self, operation: Operation) -> Callable[[Callable[..., Any]], Operation]:
-        return lambda function: operation.body(self.coloured(function))
+        return lambda function: operation.body(self.in_mode(function))
 
     # What there is --------------------------------------------------------------------------
 
@@ -145,12 +145,12 @@ class World:
         return [item for (item,) in self.sql(f"SELECT item FROM {self.orders} ORDER BY id")]
 
     def lapse(self) -> None:
-        """Time passes: whoever held a lease has been silent for too long."""
+        """Time passes: all leases lapse, and all jobs are due."""
         self.sql(f"UPDATE {self.keys} SET lease_until = 1 WHERE state = 'claimed'")
         self.sql(f"UPDATE {self.outbox} SET due = 1 WHERE dead = 0")
 
     def age(self, seconds: float) -> None:
-        """Time passes by the store's clock: everything that is written down happened so much earlier."""
+        """Time passes by the store's clock: all stored times move back by so much."""
         record, past = self.record(), duration_to_micros(seconds)
         journal = OperationJournal.decode(record.progress)
         entries = tuple(
@@ -219,17 +219,17 @@ async def adrive(story: Any) -> Any:
         return done.value
 
 
-def make_world(request: pytest.FixtureRequest, tmp_path: Path, store: str, colour: str, **options: Any) -> World:
+def make_world(request: pytest.FixtureRequest, tmp_path: Path, store: str, mode: str, **options: Any) -> World:
     if store == "sqlite":
         path = str(tmp_path / f"{unique()}.db")
-        return World(store, colour, f"sqlite:///{path}", path, "retrysafe", **options)
+        return World(store, mode, f"sqlite:///{path}", path, "retrysafe", **options)
     prefix = unique()
     database: str = request.getfixturevalue("postgres_url")
-    return World(store, colour, with_option(patient(store, database), "table", prefix), database, prefix, **options)
+    return World(store, mode, with_option(patient(store, database), "table", prefix), database, prefix, **options)
 
 
 class Ordering:
-    """The order operation of DESIGN section 5, with a provider that can be told to misbehave."""
+    """The order operation of the how-to (docs/howto/operations.md), with a provider that fails on demand."""
 
     def __init__(self, w: World, **options: Any) -> None:
         self.w = w

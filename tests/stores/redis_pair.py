@@ -1,4 +1,4 @@
-"""A primary and its replica, for tests in which the one takes the place of the other."""
+"""A primary and its replica, for tests of a failover."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.servers.base import ServerUnavailable
 from tests.servers.valkey import ValkeyServer
 from tests.waiting import until
 
-PATIENCE = 120.0
+TIMEOUT_SECONDS = 120.0
 
-PATIENT = {"wait": "1", "wait_timeout": "50", "socket_timeout": "60"}
-"""One replica, however long it takes on a busy machine."""
+WAIT_OPTIONS = {"wait": "1", "wait_timeout": "50", "socket_timeout": "60"}
+"""Options that wait for one replica, long enough for a busy machine."""
 
 
 @dataclass
@@ -29,8 +29,12 @@ class Pair:
     def follow(self) -> None:
         with self.replica.client() as client:
             client.replicaof("127.0.0.1", self.primary.port)
-        until(lambda: linked(self.replica) and replicas(self.primary) == 1, PATIENCE, "the replica to follow")
-        until(lambda: persistent(self.replica), PATIENCE, "what the replica was given to be in its AOF")
+        until(
+            lambda: is_linked(self.replica) and count_replicas(self.primary) == 1,
+            TIMEOUT_SECONDS,
+            "the replica to follow",
+        )
+        until(lambda: is_persistent(self.replica), TIMEOUT_SECONDS, "the replica's copy to be in its AOF")
 
     def promote(self) -> None:
         with self.replica.client() as client:
@@ -40,7 +44,7 @@ class Pair:
         self.primary, self.replica = self.replica, self.primary
 
     def restore(self) -> None:
-        """Both alive, the second following the first."""
+        """Start both servers again if needed, and let the replica follow the primary."""
         for server in self.servers:
             if server.process is None:
                 server.resume()
@@ -54,8 +58,8 @@ class Pair:
         return [self.primary, self.replica]
 
 
-def started(kind: type[ValkeyServer]) -> Iterator[Pair]:
-    """For a fixture: two servers that do not know of each other yet."""
+def start_pair(kind: type[ValkeyServer]) -> Iterator[Pair]:
+    """Start two servers that do not know each other yet. For a fixture."""
     pair = Pair(kind(), kind())
     try:
         for server in pair.servers:
@@ -70,25 +74,26 @@ def started(kind: type[ValkeyServer]) -> Iterator[Pair]:
         server.stop()
 
 
-def linked(server: ValkeyServer) -> bool:
-    """Whether it follows another, and has everything of it."""
+def is_linked(server: ValkeyServer) -> bool:
+    """True if the server follows a primary and its copy is complete."""
     with server.client() as client:
         return str(client.info("replication").get("master_link_status")) == "up"
 
 
-def persistent(server: ValkeyServer) -> bool:
-    """A replica that was given everything anew writes its AOF anew; killed before that, it comes back with the old."""
+def is_persistent(server: ValkeyServer) -> bool:
+    """True if no rewrite of the AOF is pending. A replica rewrites its AOF after a full copy. If it is killed before
+    that, it comes back with the old data."""
     with server.client() as client:
-        told = client.info("persistence")
-    return not (int(told["aof_rewrite_in_progress"]) or int(told["aof_rewrite_scheduled"]))
+        info = client.info("persistence")
+    return not (int(info["aof_rewrite_in_progress"]) or int(info["aof_rewrite_scheduled"]))
 
 
-def replicas(server: ValkeyServer) -> int:
+def count_replicas(server: ValkeyServer) -> int:
     with server.client() as client:
         return int(client.info("replication")["connected_slaves"])
 
 
-def address(url: str, prefix: str, **options: str) -> str:
+def url_with(url: str, prefix: str, **options: str) -> str:
     url = with_option(url, "prefix", prefix)
     for name, value in options.items():
         url = with_option(url, name, value)

@@ -17,9 +17,9 @@ from retrysafe.core.states import State
 from retrysafe.errors import SchemaMissing, StoreOutage, StoreUnavailable, StoreURLError, SyncAsyncMismatch, UsageError
 from retrysafe.stores.base import BatchRefused
 from retrysafe.stores.diagnosis import diagnose
+from retrysafe.stores.duckdb import DuckdbStore
 from retrysafe.stores.duckdb.dialect import DIALECT, parse_url
 from retrysafe.stores.duckdb.doctor import check_settings
-from retrysafe.stores.duckdb.sync import DuckdbStore
 from retrysafe.stores.sql.names import build_names
 from retrysafe.testing.builders import claim, complete, lookup, reap, record_of
 from retrysafe.transactions.base import dialect_for_vendor

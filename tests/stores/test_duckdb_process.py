@@ -90,7 +90,7 @@ os.kill(os.getpid(), 9)  # nothing is closed: what counts is what was acknowledg
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_child_is_refused_and_its_end_loses_nothing(duckdb_url: str) -> None:
-    """Left to itself DuckDB lets the child in, and the child's end takes the parent's log away (see forks.py)."""
+    """Left to itself DuckDB lets the child in, and the child's end takes the parent's log away (see process.py)."""
     parent = python(FORKED, duckdb_url)
     told, _ = parent.communicate(timeout=DEADLINE)
     assert parent.returncode == -signal.SIGKILL

@@ -1,4 +1,4 @@
-"""DynamoDB beside the contract: addresses, errors, items, what an operation costs, the clock, the table, the doctor."""
+"""Features of the DynamoDB store: URLs, errors, items, requests of an operation, the clock, the table, the doctor."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from retrysafe.stores.base import Store
 from retrysafe.stores.diagnosis import diagnose
 from retrysafe.stores.dynamodb import doctor
 from retrysafe.stores.dynamodb.dispatch import combine_results
-from retrysafe.stores.dynamodb.errors import ServerFailed, translate_error
+from retrysafe.stores.dynamodb.errors import translate_error
 from retrysafe.stores.dynamodb.items import (
     DEFLATED,
     MAX_ITEM_BYTES,
@@ -46,7 +46,8 @@ from retrysafe.stores.dynamodb.items import (
     size_of,
     to_item,
 )
-from retrysafe.stores.dynamodb.requests import ConditionFailed, LockNotAvailable
+from retrysafe.stores.dynamodb.requests import ConditionFailed, TransactionConflict
+from retrysafe.stores.dynamodb.sdk import ServerFailed
 from retrysafe.stores.dynamodb.table import build_definition
 from retrysafe.stores.dynamodb.urls import parse_url
 from retrysafe.stores.registry import find_backend, open_store
@@ -130,24 +131,32 @@ def test_a_table_that_cannot_be_one() -> None:
 # Errors -------------------------------------------------------------------------------------------
 
 
-def said(code: str, status: int = 400, message: str = "said so", **more: Any) -> ClientError:
+def client_error(code: str, status: int = 400, message: str = "said so", **more: Any) -> ClientError:
     response = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}, **more}
     return ClientError(response, "PutItem")  # type: ignore[arg-type]  # as the SDK makes it
 
 
 @pytest.mark.parametrize(
-    ("error", "trail", "kind"),
+    ("error", "attempt_errors", "kind"),
     [
-        (said("ThrottlingException"), [], StoreUnavailable),
-        (said("ProvisionedThroughputExceededException"), [ConnectTimeoutError(endpoint_url="x")], StoreUnavailable),
-        (said("ProvisionedThroughputExceededException"), [ReadTimeoutError(endpoint_url="x")], StoreUnclear),
-        (said("ThrottlingException"), [ServerFailed()], StoreUnclear),
-        (said("InternalServerError", 500), [], StoreUnclear),
-        (said("AccessDeniedException"), [], StoreUnavailable),
-        (said("ResourceNotFoundException"), [], SchemaMissing),
-        (said("TransactionConflictException"), [], LockNotAvailable),
-        (said("ValidationException", message="Item size has exceeded the maximum allowed size"), [], StoreError),
-        (said("SomethingNew"), [], StoreError),
+        (client_error("ThrottlingException"), [], StoreUnavailable),
+        (
+            client_error("ProvisionedThroughputExceededException"),
+            [ConnectTimeoutError(endpoint_url="x")],
+            StoreUnavailable,
+        ),
+        (client_error("ProvisionedThroughputExceededException"), [ReadTimeoutError(endpoint_url="x")], StoreUnclear),
+        (client_error("ThrottlingException"), [ServerFailed()], StoreUnclear),
+        (client_error("InternalServerError", 500), [], StoreUnclear),
+        (client_error("AccessDeniedException"), [], StoreUnavailable),
+        (client_error("ResourceNotFoundException"), [], SchemaMissing),
+        (client_error("TransactionConflictException"), [], TransactionConflict),
+        (
+            client_error("ValidationException", message="Item size has exceeded the maximum allowed size"),
+            [],
+            StoreError,
+        ),
+        (client_error("SomethingNew"), [], StoreError),
         (EndpointConnectionError(endpoint_url="x"), [EndpointConnectionError(endpoint_url="x")], StoreUnreachable),
         (EndpointConnectionError(endpoint_url="x"), [ReadTimeoutError(endpoint_url="x")], StoreUnclear),
         (ReadTimeoutError(endpoint_url="x"), [], StoreUnclear),
@@ -155,15 +164,15 @@ def said(code: str, status: int = 400, message: str = "said so", **more: Any) ->
     ],
     ids=lambda value: getattr(value, "__name__", None) or (str(value)[:40] if isinstance(value, Exception) else None),
 )
-def test_what_an_error_means(error: Exception, trail: list[BaseException], kind: type[Exception]) -> None:
-    assert type(translate_error(error, trail, "dynamodb://eu-west-1/t")) is kind
+def test_what_an_error_means(error: Exception, attempt_errors: list[BaseException], kind: type[Exception]) -> None:
+    assert type(translate_error(error, attempt_errors, "dynamodb://eu-west-1/t")) is kind
 
 
 def test_a_failed_condition_is_no_error_even_after_a_lost_answer() -> None:
-    """It brings the record back, and that is the whole truth."""
+    """A failed condition returns the record, and the record shows what happened."""
     item = {"id": {"B": b"x"}}
     found = translate_error(
-        said("ConditionalCheckFailedException", Item=item), [ServerFailed()], "dynamodb://eu-west-1/t"
+        client_error("ConditionalCheckFailedException", Item=item), [ServerFailed()], "dynamodb://eu-west-1/t"
     )
     assert found == ConditionFailed(item)
 
@@ -172,9 +181,9 @@ def test_a_batch_says_the_most_doubtful_thing() -> None:
     assert combine_results([1, 2]) == [1, 2]
     with pytest.raises(StoreUnclear, match="a part of the batch"):
         combine_results([True, StoreUnavailable("busy")])
-    with pytest.raises(StoreUnavailable, match="busy") as told:
+    with pytest.raises(StoreUnavailable, match="busy") as caught:
         combine_results([StoreUnavailable("busy"), StoreUnavailable("busy")])
-    assert not isinstance(told.value, StoreUnclear)
+    assert not isinstance(caught.value, StoreUnclear)
     with pytest.raises(StoreUnclear, match="lost"):
         combine_results([StoreUnavailable("busy"), StoreUnclear("lost")])
 
@@ -182,7 +191,7 @@ def test_a_batch_says_the_most_doubtful_thing() -> None:
 # Items --------------------------------------------------------------------------------------------
 
 
-def full() -> Record:
+def full_record() -> Record:
     """A record with something in every field."""
     made = build_new_record(claim("k", input=b"in", now=5), 5 * SECOND_MICROS)
     return made._replace(
@@ -191,7 +200,7 @@ def full() -> Record:
 
 
 def test_a_record_comes_back_as_it_was() -> None:
-    for record in (full(), build_new_record(claim("k", now=0), 0)):
+    for record in (full_record(), build_new_record(claim("k", now=0), 0)):
         assert from_item(to_item(record, 3)) == record
 
 
@@ -211,7 +220,7 @@ def test_the_size_of_an_item_is_that_of_names_and_values() -> None:
 
 @pytest.mark.parametrize("name", ["state", "rev", "fp"])
 def test_an_item_that_is_not_ours_is_told(name: str) -> None:
-    item = to_item(full(), 0)
+    item = to_item(full_record(), 0)
     item[name] = {"S": "nonsense"} if name != "rev" else {"N": "1"}
     if name == "rev":
         del item["expires"]
@@ -225,12 +234,12 @@ def test_an_answer_that_is_too_large_is_refused_before_it_is_sent(dynamodb_url: 
     store.migrate()
     held = store.execute(claim("k"))
     proxy.lose("")
-    with pytest.raises(StoreError, match="max_answer") as told:
+    with pytest.raises(StoreError, match="max_answer") as caught:
         store.execute(complete(held, secrets.token_bytes(MAX_ITEM_BYTES)))
     with pytest.raises(StoreError, match="max_answer"):
         store.execute(claim("other", input=secrets.token_bytes(MAX_ITEM_BYTES + 1)))
     assert proxy.seen == []
-    assert not isinstance(told.value, StoreUnavailable)
+    assert not isinstance(caught.value, StoreUnavailable)
     assert store.execute(complete(held, secrets.token_bytes(MAX_ITEM_BYTES - 2000))) is True
     store.close()
     proxy.close()
@@ -291,7 +300,7 @@ def test_the_usual_operations_are_one_request_each(counted: tuple[Store, DynamoP
 
 
 def test_a_lease_is_not_taken_before_the_clocks_must_agree(url: str) -> None:
-    """By its own clock the owner may still have it: DynamoDB has none that could decide."""
+    """By the owner's own clock its lease may still be valid. DynamoDB has no clock that could decide."""
     careful, careless = open_store(with_option(url, "skew", "3600")), open_store(with_option(url, "skew", "0"))
     careful.migrate()
     for key in ("a", "b"):
@@ -306,12 +315,13 @@ def test_a_lease_is_not_taken_before_the_clocks_must_agree(url: str) -> None:
 
 
 def test_what_was_withdrawn_is_open_at_once_whatever_the_clocks_say(url: str) -> None:
-    """The client that follows a redirect may come to another machine, whose clock is behind and allows for as much."""
+    """The next request may reach another machine. Its clock may be behind by the skew, and it subtracts the skew
+    again."""
     store = open_store(with_option(url, "skew", "600"))
     store.migrate()
     held = store.execute(claim("k", now=None))
     assert store.execute(withdraw(held, now=None)) is True
-    behind = round(time.time()) - 600 - 600 + 1  # its clock, and what it allows for
+    behind = round(time.time()) - 600 - 600 + 1  # behind by the skew, minus the skew
     assert store.execute(reap(now=None)) == 0
     following = store.execute(claim("k", body=b"another request", now=behind))
     assert following.granted
@@ -320,7 +330,7 @@ def test_what_was_withdrawn_is_open_at_once_whatever_the_clocks_say(url: str) ->
 
 
 def test_only_settled_records_have_a_time_to_live(store: Store, url: str) -> None:
-    """I13: DynamoDB itself never deletes what is not finished, nor what is kept for ever; and the rest an hour late."""
+    """I13: DynamoDB itself never deletes a record that is unfinished or kept for ever, and others an hour late."""
     client = client_of(url)
 
     def ttl(key: Any) -> str | None:
@@ -418,7 +428,7 @@ def test_what_it_has_not_is_told(store: Store) -> None:
 
 
 def test_a_page_that_is_not_full_goes_on(store: Store) -> None:
-    """Records of others are passed over in bounded steps; the cursor leads to those behind them."""
+    """Records that do not match are skipped in bounded steps. The cursor continues behind them."""
     store.execute_many([claim(f"k{number}", scope="many", now=0) for number in range(60)])
     store.execute(claim("needle", scope="one", now=0))
     found, cursor, pages = [], "", 0
@@ -433,7 +443,7 @@ def test_a_page_that_is_not_full_goes_on(store: Store) -> None:
 
 
 def test_reaping_asks_the_record_itself(store: Store) -> None:
-    """The index may be behind: what was born again since is not deleted."""
+    """The index may be out of date: a record that was claimed anew since is not deleted."""
     held = store.execute(claim("k", retention=1, now=0))
     assert store.execute(complete(held, b"x", now=0)) is True
     assert store.execute(reap(now=3599)) == 0
@@ -483,7 +493,7 @@ def test_what_takes_something_off_the_promise(changed: dict[str, Any], found: di
 
 
 def test_how_far_the_clock_is_ahead() -> None:
-    """The header has whole seconds: within the one it names nothing can be said."""
+    """The Date header has whole seconds, so a difference below a second is not visible."""
     date = "Thu, 01 Jan 1970 00:01:40 GMT"
     assert doctor.clock_skew(date, 100.2, 100.3) == 0
     assert doctor.clock_skew(date, 103.0, 103.1) == pytest.approx(2.0)

@@ -24,9 +24,10 @@ from retrysafe.errors import (
     StoreUnreachable,
     StoreURLError,
 )
+from retrysafe.stores.base import LockNotAvailable
 from retrysafe.stores.mongo import batches, doctor, settings
 from retrysafe.stores.mongo.errors import find_reply_error, translate_error
-from retrysafe.stores.mongo.plans import LockNotAvailable, WriteConflict
+from retrysafe.stores.mongo.plans import WriteConflict
 from retrysafe.stores.mongo.settings import parse_url
 from retrysafe.stores.mongo.sync import MongoStore
 from retrysafe.stores.registry import find_backend, open_store
@@ -101,7 +102,7 @@ def test_what_the_driver_says() -> None:
 
 
 def test_a_majority_that_was_not_heard_of_is_unclear() -> None:
-    """I10: done on the primary, and perhaps undone by a failover."""
+    """I10: the write is on the primary, and a failover may still undo it."""
     reply = {"ok": 1, "value": {}, "writeConcernError": {"code": 64, "errmsg": "waiting for replication timed out"}}
     assert type(find_reply_error(reply)) is StoreUnclear
     assert find_reply_error({"ok": 1}) is None
@@ -187,7 +188,7 @@ class Heard(CommandListener):
 
 @pytest.fixture
 def heard(url: str) -> Iterator[tuple[MongoStore, Heard]]:
-    """A store on a client of the user's own, with weak settings, and what it says."""
+    """A store on the user's own client with weak settings, and the commands that it sends."""
     at, listener = parse_url(url), Heard()
     client: MongoClient[Any] = MongoClient(at.url, w=1, journal=False, retryWrites=True, event_listeners=[listener])
     store = MongoStore(client, at.database, collection=at.collection)
@@ -201,7 +202,7 @@ pytestmark = pytest.mark.store("mongodb")
 
 
 def test_every_write_asks_for_a_majority_and_its_journals(heard: tuple[MongoStore, Heard]) -> None:
-    """I10: whatever the client's own settings are. And the driver repeats nothing in secret."""
+    """I10: whatever the settings of the client are. The driver repeats no write by itself."""
     store, listener = heard
     reply = store.execute(claim("k", now=None))
     assert store.execute(renew(reply, now=None)) is True
@@ -218,7 +219,7 @@ def test_every_write_asks_for_a_majority_and_its_journals(heard: tuple[MongoStor
 
 
 def test_a_replay_writes_nothing(do: Do, keys: Any, url: str) -> None:
-    """Rule 1: a refused claim leaves no trace in the log that is replicated."""
+    """Rule 1: a refused claim writes nothing to the replicated log."""
     at = parse_url(url)
     held = do(claim("k", now=None))
     assert do(complete(held, b"x", now=None)) is True
@@ -246,7 +247,7 @@ def test_the_clock_is_the_servers(do: Do, keys: Any) -> None:
         moment: datetime = keys.database.command("hello")["localTime"]
         return round(moment.timestamp() * 1000) * 1000
 
-    # Naive datetimes of a plain client are UTC: only differences are looked at.
+    # Naive datetimes of a plain client are UTC; only differences are compared.
     before = server()
     record = record_of(reply := do(claim("k", lease=30, now=None)))
     after = server()
@@ -281,7 +282,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_done(do: Do) -> None:
 
 
 def test_a_list_of_large_records_comes_in_pages(do: Do) -> None:
-    """A reply ends at 16 MB, whatever was asked for."""
+    """A reply ends at 16 MB, whatever the limit is."""
     for number in range(5):
         assert do(complete(do(claim(f"k{number}", now=None)), b"x" * (6 << 20), now=None))
     from retrysafe.testing.builders import listing
@@ -292,7 +293,7 @@ def test_a_list_of_large_records_comes_in_pages(do: Do) -> None:
 
 
 def test_what_was_withdrawn_is_swept_like_anything_else(do: Do, keys: Any) -> None:
-    """It has expired, for whoever claims it; the server keeps it for late copies to find."""
+    """A claim sees it as expired. The server keeps it, so that late copies find it."""
     held = do(claim("k", retention=7200, now=None))
     assert do(withdraw(held, now=None)) is True
     found = do(lookup("k", now=None))
@@ -359,7 +360,7 @@ def test_a_batch_with_one_held_key_goes_on_alone(url: str, do: Do, keys: Any) ->
 
 @pytest.mark.xdist_group("mongodb of its own")
 def test_the_sweeper_takes_only_what_is_settled_and_expired(mongodb_url: str) -> None:
-    """I12, I13: the TTL index of a server whose monitor runs. What is unfinished has no date for it."""
+    """I12, I13: the TTL index, on a server whose TTL monitor runs. Unfinished work has no date for it."""
     server = MongoServer(ttlMonitorEnabled="true", ttlMonitorSleepSecs="1")
     server.start()
     try:

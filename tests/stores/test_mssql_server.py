@@ -22,7 +22,6 @@ from retrysafe import Answer, Policy, RetrySafe, open_store
 from retrysafe.core.states import State
 from retrysafe.errors import InProgress, NestedTransaction, TransactionSplit
 from retrysafe.stores.diagnosis import diagnose
-from retrysafe.stores.mssql.dialect import parse_url
 from retrysafe.testing import Do
 from retrysafe.testing.builders import claim, record_of
 from retrysafe.testing.contract.claim import *  # noqa: F403
@@ -34,6 +33,7 @@ from retrysafe.testing.contract.listing import *  # noqa: F403
 from retrysafe.testing.contract.many import *  # noqa: F403
 from retrysafe.testing.contract.outbox import *  # noqa: F403
 from retrysafe.testing.contract.settle import *  # noqa: F403
+from retrysafe_mssql.dialect import parse_url
 from tests.contract.conftest import TRANSPORTS
 from tests.opening import open_migrated, unique, with_option
 

@@ -104,7 +104,7 @@ def test_a_held_row_refuses_a_batch() -> None:
 
 
 def test_a_number_counts_only_from_a_driver() -> None:
-    """A KeyError(1213) of the user's is no deadlock; an error that wraps the driver's is the driver's."""
+    """A KeyError(1213) of the user is no deadlock. An error that wraps the driver's error counts as the driver's."""
     assert error_number(KeyError(1213)) is None
     wrapped = RuntimeError("from above")
     wrapped.__cause__ = pymysql.OperationalError(1213, "deadlock")
@@ -119,7 +119,7 @@ def plain(sql: str, values: Any) -> str:
 
 
 def heard(conversation: Any, *replies: PacketReply) -> tuple[list[str], Any]:
-    """What is sent, and what is read in the end."""
+    """The packets that are sent, and the rows that are read."""
     sent = [next(conversation)]
     for reply in replies[:-1]:
         sent.append(conversation.send(reply))
@@ -180,7 +180,7 @@ def test_every_text_can_be_split() -> None:
         for step in split_steps(text):
             assert step.count("'") % 2 == 0, name
             assert step.split()[0] in ("SELECT", "INSERT", "UPDATE", "DELETE", "SET"), name
-            assert "ON CONFLICT" not in step or name == "insert", name  # insert_or_read stands in its place
+            assert "ON CONFLICT" not in step or name == "insert", name  # insert_or_read is used instead
             assert '"' not in step, name
 
 
@@ -188,7 +188,7 @@ def test_every_text_can_be_split() -> None:
 
 
 def address(url: str) -> dict[str, Any]:
-    """Where the server is, and nothing that is the store's own affair."""
+    """The address of the server, without the store's own settings."""
     return {name: value for name, value in parse_url(url).connect.items() if name != "charset"}
 
 
@@ -250,7 +250,7 @@ def shape(cursor: Any, prefix: str) -> list[Any]:
 
 
 def test_a_server_that_is_not_strict_and_repeatable_changes_nothing(url: str) -> None:
-    """Our sessions say themselves how they want it."""
+    """The store's sessions set what they need."""
     store = open_store(url)
     store.migrate()
     reply = store.execute(claim("k" * 300))
@@ -270,12 +270,12 @@ def killer(url: str) -> Iterator[Any]:
 
 
 def connections(cursor: Any) -> set[int]:
-    """Those to this database. Other tests of this worker have theirs open: they are not ours to end."""
+    """The connections to this database. Connections of other tests must not be killed."""
     return sessions(cursor, "db = DATABASE()")
 
 
 def test_idle_connections_that_were_ended_are_not_given_out(url: str, killer: Any) -> None:
-    """wait_timeout, a restart, an administrator: the next caller does not pay for it."""
+    """wait_timeout, a restart, an administrator: the next call does not fail because of it."""
     before = connections(killer)
     store = open_store(url)
     store.migrate()
@@ -299,7 +299,7 @@ async def in_both_colours(safe: RetrySafe) -> None:
 
 
 def over(connect: Callable[..., Any], colour: str, **more: Any) -> Do:
-    """A store over a function that is given the driver's `connect`, and what the store wants it to be called with."""
+    """A store over a function that gets the driver's `connect` and the settings that the store passes."""
     if colour == "sync":
         return Do.sync(MysqlStore(lambda **settings: connect(pymysql.connect, settings), **more))
     return Do.asynchronous(AsyncMysqlStore(lambda **settings: connect(asyncmy.connect, settings), **more))
@@ -307,7 +307,7 @@ def over(connect: Callable[..., Any], colour: str, **more: Any) -> Do:
 
 @pytest.mark.parametrize("colour", COLOURS)
 def test_each_new_connection_asks_again(url: str, killer: Any, colour: str) -> None:
-    """As with credentials that are good for a while: those of the first connection are void when the second comes."""
+    """As with short-lived credentials: those of the first connection are invalid at the second."""
     at, asked = parse_url(url), []
     accounts = [unique("a"), unique("b")]
     for account in accounts:
@@ -336,7 +336,7 @@ def test_each_new_connection_asks_again(url: str, killer: Any, colour: str) -> N
 
 @pytest.mark.parametrize("colour", COLOURS)
 def test_a_function_that_keeps_the_settings_to_itself_is_told(url: str, colour: str) -> None:
-    """Without FOUND_ROWS a heartbeat that changes nothing would count as a lease that was lost."""
+    """Without FOUND_ROWS a heartbeat that changes nothing would look like a lost lease."""
     do = over(lambda driver, settings: driver(**address(url)), colour)
     with pytest.raises(UsageError, match=r"hand on the settings.*\.connect\(host=…, \*\*settings\)"):
         do(claim("k", now=None))
@@ -345,7 +345,7 @@ def test_a_function_that_keeps_the_settings_to_itself_is_told(url: str, colour: 
 
 @pytest.mark.parametrize("colour", COLOURS)
 def test_a_function_that_fails_means_unavailable(colour: str) -> None:
-    """Whatever it raises: nothing was sent, so nothing happened, and it can be tried again."""
+    """Whatever the function raises: nothing was sent, so nothing happened, and a retry is safe."""
 
     def connect(driver: Any, settings: dict[str, Any]) -> Any:
         raise LookupError("no token today")

@@ -1,5 +1,5 @@
-"""A primary that became read-only and goes on answering: its connections are let go of, and the next call asks anew
-where the primary is. On servers of its own: what is set here is set for everybody on a server."""
+"""A primary that became read-only and still answers: the store closes its connections, and the next call connects anew.
+These tests have servers of their own, because their settings hold for a whole server."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ each_colour = pytest.mark.parametrize("colour", COLOURS)
 
 KINDS = {"mysql": MySQLServer, "mariadb": MariaDBServer}
 CLERK = "clerk"
-"""A user without the right to write although the server is read-only: root has it."""
+"""A user that cannot write to a read-only server; root can."""
 
 
 class Primary:
-    """A server, and what its administrator does to it."""
+    """A server, and the actions of its administrator."""
 
     def __init__(self, server: MySQLFamilyServer) -> None:
         self.server = server
@@ -95,7 +95,7 @@ def successor(second: Primary) -> Iterator[Primary]:
 
 
 class Guest:
-    """A store of either colour, whose function to connect goes where the name of the database leads today."""
+    """A sync or async store whose `connect` goes to the server that the name points to now."""
 
     def __init__(self, server: MySQLFamilyServer, colour: str) -> None:
         self.server = server
@@ -107,7 +107,7 @@ class Guest:
 
     def _at(self) -> dict[str, Any]:
         at = {**parse_url(self.server.url).connect, "user": CLERK}
-        del at["charset"]  # the store says it
+        del at["charset"]  # the store sets it
         return at
 
     def __call__(self, op: Op[Any]) -> Any:
@@ -120,7 +120,7 @@ class Guest:
         return found if self.loop is None else self.loop.run(found)
 
     def beside(self, number: int, op: Op[Any]) -> Any:
-        """The operation, while so many other callers have a connection."""
+        """Run the operation while other callers hold this many connections."""
 
         async def aside() -> Any:
             async with AsyncExitStack() as stack:
@@ -144,7 +144,7 @@ class Guest:
 
 
 def refused(act: Callable[[], Any]) -> None:
-    """It says that nothing was done, and that is so."""
+    """The error says that nothing was done, and nothing was."""
     with pytest.raises(StoreUnavailable, match="read-only") as told:
         act()
     assert not isinstance(told.value, StoreUnclear)
@@ -168,7 +168,7 @@ def test_all_its_connections_are_let_go_of(primary: Primary, colour: str) -> Non
 @each_colour
 @pytest.mark.parametrize("batch", [False, True])
 def test_the_next_call_finds_the_new_primary(primary: Primary, successor: Primary, colour: str, batch: bool) -> None:
-    """The name leads elsewhere by then; whoever keeps the old connection is refused for ever."""
+    """The name points to another server by then. A caller on the old connection would be refused for ever."""
     with closing(Guest(primary.server, colour)) as guest:
         assert guest(claim("k", now=None)).granted
         primary.read_only(True)
@@ -183,7 +183,7 @@ def test_the_next_call_finds_the_new_primary(primary: Primary, successor: Primar
 
 @each_colour
 def test_one_that_was_in_use_meanwhile_is_not_kept_either(primary: Primary, colour: str) -> None:
-    """It was taken before the news came, and given back after."""
+    """The connection was taken before the failover was noticed, and returned afterwards."""
     with closing(Guest(primary.server, colour)) as guest:
         assert guest(claim("k", now=None)).granted
         primary.read_only(True)

@@ -1,4 +1,4 @@
-"""How a batch travels to PostgreSQL: packed by us, one transaction, prepared where that can be."""
+"""How a batch is sent to PostgreSQL: packed by the store, in one transaction, prepared if possible."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def admin(url: str) -> Iterator[psycopg.Connection[Any]]:
 
 @pytest.fixture
 def pool(url: str) -> Iterator[ConnectionPool[Any]]:
-    """One connection: what one batch leaves behind, the next one finds."""
+    """A pool with one connection: the next batch meets what the one before has left on it."""
     at_once = {"prepare_threshold": 0}
     with ConnectionPool(url.partition("?")[0], min_size=1, max_size=1, open=True, kwargs=at_once) as made:
         yield made
@@ -102,7 +102,7 @@ def test_several_kinds_are_one_transaction(pool: ConnectionPool[Any], url: str, 
 def test_one_kind_that_fails_undoes_the_others(
     pool: ConnectionPool[Any], url: str, admin: psycopg.Connection[Any]
 ) -> None:
-    """A NUL gets past our packing and is refused by the server, in the claims, which go first."""
+    """The packing accepts a NUL, and the server refuses it, in the claims, which are sent first."""
     store = store_on(pool, url)
     ops = [*mixed(store, "k"), claim("bad", target="POST /a\0b", now=1)]
     before = admin.execute(f"SELECT * FROM {parse_url(url).names.keys} ORDER BY id").fetchall()
@@ -140,7 +140,7 @@ def test_what_is_sent_now_and_then_is_not_prepared(url: str) -> None:
 
 
 def test_nothing_is_prepared_where_its_owner_says_so(url: str) -> None:
-    """`prepare_threshold=None`: what one does behind a pooler that does not know about prepared statements."""
+    """`prepare_threshold=None`: the setting for a pooler that does not know prepared statements."""
     bare = url.partition("?")[0]
     with ConnectionPool(bare, min_size=1, max_size=1, open=True, kwargs={"prepare_threshold": None}) as pool:
         store = store_on(pool, url)
@@ -151,7 +151,7 @@ def test_nothing_is_prepared_where_its_owner_says_so(url: str) -> None:
 
 @pytest.mark.parametrize("forget", ["DEALLOCATE ALL", "DISCARD ALL"])
 def test_a_server_that_forgot_what_was_prepared(pool: ConnectionPool[Any], url: str, forget: str) -> None:
-    """Another server behind the same connection, as a pooler in transaction mode gives it."""
+    """Another server session behind the same connection, as with a pooler in transaction mode."""
     store = store_on(pool, url)
     store.execute_many(mixed(store, "a"))
     with pool.connection() as connection:
@@ -164,7 +164,7 @@ def test_a_server_that_forgot_what_was_prepared(pool: ConnectionPool[Any], url: 
 
 
 def test_births_and_refusals_must_add_up() -> None:
-    """I1: a claim is not granted because a reply says nothing of it."""
+    """I1: a claim that is missing in the reply is not granted."""
     ops = [claim(f"k{number}") for number in range(3)]
     nothing: list[Any] = [None] * 26
     read = batches.BATCHES[type(ops[0])].read
@@ -176,7 +176,7 @@ def test_births_and_refusals_must_add_up() -> None:
 async def test_a_batch_that_is_cancelled_under_way_leaves_a_pool_that_works(
     async_pool: AsyncConnectionPool[Any], url: str, admin: psycopg.Connection[Any]
 ) -> None:
-    """I29, with one connection: nobody may go on talking where half a conversation was left."""
+    """I29, with one connection: no caller may use a connection with half an exchange on it."""
     store = AsyncPostgresStore(async_pool, table=parse_url(url).names.bare)
     waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%%unnest%%'"
 
@@ -185,12 +185,12 @@ async def test_a_batch_that_is_cancelled_under_way_leaves_a_pool_that_works(
         return row is not None and row[0] > 0
 
     with psycopg.connect(url.partition("?")[0], autocommit=True) as watcher:
-        # The plain statement first, so that the pool has its connection; then nobody gets at the table.
+        # First a plain statement, so that the pool has its connection; then the table is locked.
         await store.execute(claim("first", now=0))
         with admin.transaction():
             admin.execute(f"LOCK TABLE {parse_url(url).names.keys}")
             task = asyncio.create_task(store.execute_many([claim(f"k{number}", now=0) for number in range(3)]))
-            # lock_timeout bounds the wait; whichever comes first, the conversation is under way when it is cancelled.
+            # lock_timeout limits the wait. In each case the exchange has begun when it is cancelled.
             await asyncio.to_thread(until, lambda: task.done() or waiting(), 60, "the batch to wait for the table")
             task.cancel()
             await asyncio.wait({task})

@@ -1,4 +1,4 @@
-"""Taking from a long order costs by what is taken, not by what waits."""
+"""The cost of taking jobs of a long order depends on the jobs taken, not on those that wait."""
 
 from __future__ import annotations
 

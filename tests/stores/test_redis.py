@@ -1,6 +1,7 @@
-"""What is Redis's own: opening, scripts that vanish, the server's expiry beside ours, damaged records, errors in our
-words. The machine itself is in tests/contract/, what needs a server to be reconfigured or killed in
-test_redis_server.py, connections that are cut or cancelled in test_redis_connections.py.
+"""Features of the Redis store: opening, lost scripts, the server's own expiry, damaged records, error messages.
+
+tests/contract/ tests the state machine, test_redis_server.py what needs a server that is reconfigured or killed, and
+test_redis_connections.py connections that are cut or cancelled.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def store(url: str) -> Iterator[RedisStore]:
 
 @pytest.fixture
 async def astore(url: str) -> AsyncIterator[AsyncRedisStore]:
-    """With a pool of one: a connection that came back unclean is the next one's."""
+    """With a pool of one connection: if it were returned with unread data, the next caller would get them."""
     opened = AsyncRedisStore.open(with_option(url, "max_connections", "1"))
     yield opened
     await opened.aclose()
@@ -75,7 +76,7 @@ async def astore(url: str) -> AsyncIterator[AsyncRedisStore]:
 
 @pytest.fixture
 def raw(redis_url: str) -> Iterator[redis.Redis]:
-    """A client of our own, to look behind the store."""
+    """redis-py's own client, to inspect and damage the data without the store."""
     with redis.Redis.from_url(redis_url) as client:
         yield client
 
@@ -176,7 +177,7 @@ def test_the_schema_names_the_keys(url: str, prefix: str) -> None:
 
 @pytest.fixture(scope="module")
 def forgetful() -> Iterator[ValkeyServer]:
-    """A server of this file's own: whose scripts are forgotten, all who use it feel, and some count what they send."""
+    """A server for this file only: SCRIPT FLUSH affects every user of a server, and other tests count requests."""
     server = started(ValkeyServer())
     yield server
     server.stop()
@@ -232,7 +233,7 @@ def test_only_settled_records_expire_by_the_server(store: RedisStore, raw: redis
 
 
 def test_what_was_withdrawn_stays_for_an_hour(store: RedisStore, raw: redis.Redis, prefix: str) -> None:
-    """It has expired, for whoever claims it; the server keeps it for late copies to find."""
+    """The record has expired for every claimant. The server keeps it for an hour, so that late copies find it."""
     held = store.execute(claim(retention=7200, now=None))
     key = key_of(prefix, held.record.id)
     assert store.execute(withdraw(held, now=None))
@@ -262,7 +263,7 @@ def test_with_a_given_moment_the_server_expires_nothing(store: RedisStore, raw: 
 
 
 def test_what_the_server_expired_leaves_no_trace(store: RedisStore, raw: redis.Redis, prefix: str) -> None:
-    """The record is gone, its names are not: the reaper counts and clears them, a new life starts clean."""
+    """The record is gone, its index entries are not. The reaper counts and removes them; a new claim starts clean."""
     for key in ("a", "b"):
         held = store.execute(claim(key, now=0))
         store.execute(complete(held, now=0))
@@ -277,7 +278,7 @@ def test_what_the_server_expired_leaves_no_trace(store: RedisStore, raw: redis.R
 
 
 def test_indexes_stay_bounded_without_a_worker(store: RedisStore, raw: redis.Redis, prefix: str) -> None:
-    """One settling in sixteen clears the names of records that the server expired."""
+    """One settle operation in sixteen removes index entries of records that the server expired."""
     stale = [store.execute(claim(f"stale {n}", now=0)) for n in range(40)]
     for held in stale:
         assert store.execute(complete(held, now=0))
@@ -289,7 +290,7 @@ def test_indexes_stay_bounded_without_a_worker(store: RedisStore, raw: redis.Red
 
 
 def test_a_listing_survives_every_change_between_its_pages(store: RedisStore) -> None:
-    """Records that change state, lease or both while somebody pages through are still seen."""
+    """Records whose state or lease changes between two pages are still listed."""
     held = [store.execute(claim(str(n), lease=1000, now=0)) for n in range(12)]
     seen: set[bytes] = set()
     page = store.execute(listing(limit=3, now=1))
@@ -307,7 +308,7 @@ def test_a_listing_survives_every_change_between_its_pages(store: RedisStore) ->
 
 
 def test_a_listing_goes_on_behind_a_record_that_vanished(store: RedisStore, raw: redis.Redis, prefix: str) -> None:
-    """Also among records born at the same moment, where the order is that of their ids."""
+    """Also among records with the same creation time, which are ordered by id."""
     store.execute_many([claim(str(n), now=n // 5) for n in range(20)])
     seen: list[bytes] = []
     page = store.execute(listing(limit=3))
@@ -323,7 +324,7 @@ def test_a_listing_goes_on_behind_a_record_that_vanished(store: RedisStore, raw:
 
 
 def test_a_long_listing_goes_in_stretches(store: RedisStore) -> None:
-    """More records than one call looks at, and the wanted ones at the far end."""
+    """There are more records than one call reads, and the matching ones are at the end."""
     store.execute_many([claim(str(n)) for n in range(2500)])
     ids = sorted(record.id for record in everything(store, limit=700))
     assert len(ids) == len(set(ids)) == 2500
@@ -353,8 +354,8 @@ def test_a_foreign_cursor_is_named(store: RedisStore, cursor: str) -> None:
 # Damage -------------------------------------------------------------------------------------------
 
 
-def changed(field: str, change: Callable[[bytes], bytes]) -> Callable[[Any, str], Any]:
-    """Another value for one field of a record, or a first one."""
+def change_field(field: str, change: Callable[[bytes], bytes]) -> Callable[[Any, str], Any]:
+    """A function that changes one field of a record, or sets it if it is missing."""
     return lambda raw, key: raw.hset(key, field, change(raw.hget(key, field) or b""))
 
 
@@ -367,18 +368,18 @@ NO_HEADERS = struct.pack(">I", 0)
 DAMAGE = {
     "another type": lambda raw, key: (raw.delete(key), raw.set(key, "x")),
     "no head": lambda raw, key: raw.hdel(key, "h"),
-    "half a head": changed("h", lambda head: head[:30]),
-    "an unknown state": changed("h", lambda head: b"\x09" + head[1:]),
-    "an unknown fate": changed("h", lambda head: head[:1] + b"\x09" + head[2:]),
+    "half a head": change_field("h", lambda head: head[:30]),
+    "an unknown state": change_field("h", lambda head: b"\x09" + head[1:]),
+    "an unknown fate": change_field("h", lambda head: head[:1] + b"\x09" + head[2:]),
     "no birth": lambda raw, key: raw.hdel(key, "b"),
-    "half a birth": changed("b", lambda born: born[:-1]),
-    "a start of a birth": changed("b", lambda born: born[:20]),
-    "no fingerprint": changed("b", lambda born: struct.pack(">7I", 1, 0, 0, 0, 0, 0, 0) + b"?"),
-    "half a point": changed("p", lambda _: struct.pack(">I", 9) + b"charge"),
-    "a header without a value": changed("a", lambda _: answer(b"", struct.pack(">II", 1, 0))),
-    "half an answer": changed("a", lambda _: answer(b"", NO_HEADERS)[:-1]),
-    "an unknown tombstone": changed("a", lambda _: answer(b"fishing", NO_HEADERS)),
-    "no text": changed("n", lambda _: b"\xff"),
+    "half a birth": change_field("b", lambda born: born[:-1]),
+    "a start of a birth": change_field("b", lambda born: born[:20]),
+    "no fingerprint": change_field("b", lambda born: struct.pack(">7I", 1, 0, 0, 0, 0, 0, 0) + b"?"),
+    "half a point": change_field("p", lambda _: struct.pack(">I", 9) + b"charge"),
+    "a header without a value": change_field("a", lambda _: answer(b"", struct.pack(">II", 1, 0))),
+    "half an answer": change_field("a", lambda _: answer(b"", NO_HEADERS)[:-1]),
+    "an unknown tombstone": change_field("a", lambda _: answer(b"fishing", NO_HEADERS)),
+    "no text": change_field("n", lambda _: b"\xff"),
 }
 
 
@@ -430,16 +431,16 @@ def test_damage_does_not_stop_the_reaper(store: RedisStore, raw: redis.Redis, pr
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 def test_every_refusal_says_what_it_is_and_what_to_do(error: Exception, words: str) -> None:
-    told = refusal_error(error, "Redis at here:1")
-    assert isinstance(told, StoreUnavailable)
-    assert not isinstance(told, StoreUnclear)
+    translated = refusal_error(error, "Redis at here:1")
+    assert isinstance(translated, StoreUnavailable)
+    assert not isinstance(translated, StoreUnclear)
     with pytest.raises(StoreUnavailable, match=f"Redis at here:1.*{words}"):
-        raise told
+        raise translated
 
 
 def test_a_refused_log_in_is_a_refusal_too() -> None:
-    told = unreachable_error(redis.AuthenticationError("invalid username-password pair"), "Redis at here:1")
-    assert "WRONGPASS" in str(told)
+    translated = unreachable_error(redis.AuthenticationError("invalid username-password pair"), "Redis at here:1")
+    assert "WRONGPASS" in str(translated)
 
 
 def test_a_wrong_password_is_told_without_it(redis_url: str) -> None:

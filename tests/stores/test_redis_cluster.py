@@ -1,7 +1,7 @@
-"""A cluster of three real nodes and a replica for each: where keys live, slots that move, nodes that die.
+"""A cluster of three real nodes, each with a replica: where keys are stored, slots that move, nodes that die.
 
-The machine itself is shown on a cluster by tests/contract/ and tests/races/. Here it is a cluster of this file's own:
-its slots are moved and its nodes are killed.
+tests/contract/ and tests/races/ test the state machine on a cluster. This file has a cluster of its own, because it
+moves slots and kills nodes.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from retrysafe.stores.registry import open_store
 from retrysafe.testing.builders import claim, complete, listing, reap, record_of, stats
 from tests.opening import unique, with_option
 from tests.servers.base import ServerUnavailable
-from tests.servers.valkey import HASTY, STEADY, ValkeyCluster, ValkeyServer
-from tests.stores.redis_load import Load, lost
+from tests.servers.valkey import FAST_DOWN_AFTER_MS, SLOW_DOWN_AFTER_MS, ValkeyCluster, ValkeyServer
+from tests.stores.redis_load import Load, find_lost
 from tests.waiting import until
 
 pytestmark = [pytest.mark.store("redis_cluster"), pytest.mark.xdist_group("redis cluster"), pytest.mark.timeout(600)]
 
-PATIENCE = 120.0
+TIMEOUT_SECONDS = 120.0
 BUCKETS = 16
 
 
@@ -66,7 +66,7 @@ def store(url: str) -> Iterator[RedisClusterStore]:
 
 
 def observer(cluster: ValkeyCluster) -> RedisCluster:
-    """redis-py's own client, to look behind the store."""
+    """redis-py's own client, to inspect the data without the store."""
     return RedisCluster(host="127.0.0.1", port=living(cluster)[0].port)
 
 
@@ -95,9 +95,7 @@ def test_a_bucket_is_in_one_slot_and_buckets_are_on_every_node(
         tags = {key[: key.index(b"}")] for key in keys if b"}" in key}
         owners = {client.get_node_from_key(tag.decode() + "}").port for tag in tags}
     assert len(tags) == BUCKETS
-    assert (
-        len(keys) == 200 + 2 * BUCKETS + 1
-    )  # the records, two indexes in each bucket, and what is noted of the layout
+    assert len(keys) == 200 + 2 * BUCKETS + 1, "the records, two indexes in each bucket, and the layout's meta key"
     assert len(owners) == 3
 
 
@@ -119,7 +117,7 @@ def test_what_goes_over_all_buckets_finds_everything(store: RedisClusterStore) -
 
 async def test_calls_of_one_turn_go_to_all_nodes(url: str) -> None:
     store = AsyncRedisClusterStore.open(url)
-    assert store.native_batching
+    assert store.capabilities.native_batching
     replies = await asyncio.gather(*(store.execute(claim(f"k{n}")) for n in range(100)))
     assert all(reply.granted for reply in replies)
     assert await asyncio.gather(*(store.execute(complete(each)) for each in replies)) == [True] * 100
@@ -138,20 +136,20 @@ def test_scripts_are_loaded_again_on_every_node_that_forgot_them(
 
 
 def test_who_waits_is_woken_over_another_node(cluster: ValkeyCluster, url: str) -> None:
-    """Each store asks the nodes in another order."""
+    """The two stores try the nodes in a different order."""
     first = RedisClusterStore.open(url)
     nodes = ",".join(f"127.0.0.1:{node.port}" for node in reversed(cluster.primaries))
     second = RedisClusterStore.open(f"redis+cluster://{nodes}?{url.partition('?')[2]}")
     waiting = threading.Thread(target=first.wait, args=(b"x" * 32, 600.0), daemon=True)
     waiting.start()
     try:
-        assert first._listener.up.wait(PATIENCE)
+        assert first._listener.up.wait(TIMEOUT_SECONDS)
 
-        def told() -> bool:
+        def announce_and_check() -> bool:
             second.announce(b"x" * 32)
             return not waiting.is_alive()
 
-        until(told, PATIENCE, "the one that waits to be woken")
+        until(announce_and_check, TIMEOUT_SECONDS, "the waiting thread to be woken")
     finally:
         first.close()
         second.close()
@@ -193,7 +191,7 @@ def test_an_address_that_cannot_be_is_refused(url: str, said: str) -> None:
 
 
 def test_no_node_that_answers(cluster: ValkeyCluster) -> None:
-    with pytest.raises(StoreUnavailable, match="says who has which slot") as caught:
+    with pytest.raises(StoreUnavailable, match="returned its slots") as caught:
         open_store("redis+cluster://127.0.0.1:1,127.0.0.1:2").execute(claim())
     assert not isinstance(caught.value, StoreUnclear)
 
@@ -202,7 +200,7 @@ def test_no_node_that_answers(cluster: ValkeyCluster) -> None:
 
 
 def owner(cluster: ValkeyCluster, slot: int) -> ValkeyServer:
-    """Who has it, when all nodes are of one mind."""
+    """The node that owns the slot. Waits until all nodes agree on it."""
     agreed: set[int] = set()
 
     def agree() -> bool:
@@ -210,21 +208,21 @@ def owner(cluster: ValkeyCluster, slot: int) -> ValkeyServer:
         agreed = owners(cluster, slot)
         return len(agreed) == 1
 
-    until(agree, PATIENCE, "the nodes to agree")
+    until(agree, TIMEOUT_SECONDS, "the nodes to agree")
     [port] = agreed
     return next(node for node in cluster.nodes if node.port == port)
 
 
 def owners(cluster: ValkeyCluster, slot: int) -> set[int]:
-    """The ports of those who have it, in the eyes of each node."""
+    """The ports of the slot's owners, as each node sees them."""
     found = set()
     for node in living(cluster):
         with node.client() as client:
             client.set_response_callback("CLUSTER SLOTS", lambda reply, **_: reply)
             view = Topology([])
             view.learn(client.execute_command("CLUSTER SLOTS"), ("127.0.0.1", node.port))
-            who = view.owner_of(slot)
-            found.add(who[1] if who else 0)
+            address = view.owner_of(slot)
+            found.add(address[1] if address else 0)
     return found
 
 
@@ -237,33 +235,33 @@ def role(node: ValkeyServer) -> str:
         return str(client.info("replication")["role"])
 
 
-def turned_away(node: ValkeyServer) -> int:
-    """How often a node has sent somebody elsewhere, or asked to try again."""
+def count_redirects(node: ValkeyServer) -> int:
+    """How often a node has answered ASK, MOVED or TRYAGAIN."""
     with node.client() as client:
-        told = client.info("errorstats")
+        info = client.info("errorstats")
     return sum(
-        told[f"errorstat_{code}"]["count"] for code in ("ASK", "TRYAGAIN", "MOVED") if f"errorstat_{code}" in told
+        info[f"errorstat_{code}"]["count"] for code in ("ASK", "TRYAGAIN", "MOVED") if f"errorstat_{code}" in info
     )
 
 
-AS_LONG_AS_IT_TAKES = ("TIMEOUT", 100_000)
-"""Milliseconds a node waits until its replica knows of a slot's move, too; two seconds, unless it is told."""
+REPLICA_TIMEOUT = ("TIMEOUT", 100_000)
+"""How long (milliseconds) a node waits until its replica knows of a slot's move too. The default is two seconds."""
 
 
 @contextmanager
-def moving(cluster: ValkeyCluster, slot: int) -> Iterator[tuple[ValkeyServer, ValkeyServer]]:
-    """Between the announcement that a slot moves and the one that it has: from, to."""
+def moving_slot(cluster: ValkeyCluster, slot: int) -> Iterator[tuple[ValkeyServer, ValkeyServer]]:
+    """Begin to move a slot, yield its source and its target, and end the move."""
     source = owner(cluster, slot)
     target = next(node for node in primaries(cluster) if node is not source)
     with source.client() as giving, target.client() as taking:
-        taking.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.id_of(source), *AS_LONG_AS_IT_TAKES)
-        giving.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", cluster.id_of(target), *AS_LONG_AS_IT_TAKES)
+        taking.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.id_of(source), *REPLICA_TIMEOUT)
+        giving.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", cluster.id_of(target), *REPLICA_TIMEOUT)
         yield source, target
         for node in (taking, giving):
-            node.execute_command("CLUSTER", "SETSLOT", slot, "NODE", cluster.id_of(target), *AS_LONG_AS_IT_TAKES)
+            node.execute_command("CLUSTER", "SETSLOT", slot, "NODE", cluster.id_of(target), *REPLICA_TIMEOUT)
 
 
-def carry(source: ValkeyServer, target: ValkeyServer, slot: int, at_most: int) -> int:
+def migrate_keys(source: ValkeyServer, target: ValkeyServer, slot: int, at_most: int) -> int:
     with source.client() as giving:
         keys = giving.execute_command("CLUSTER", "GETKEYSINSLOT", slot, at_most)
         if keys:
@@ -273,54 +271,55 @@ def carry(source: ValkeyServer, target: ValkeyServer, slot: int, at_most: int) -
 
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_slots_move_key_by_key_under_load(cluster: ValkeyCluster, url: str, prefix: str, colour: str) -> None:
-    """As every resharding tool does it. Half way, records and their indexes are on different nodes."""
+    """Every resharding tool moves keys like this. Halfway, records and their indexes are on different nodes."""
     slots = [slot_of(f"{prefix}{{{bucket}}}:".encode()) for bucket in (0, 7)]
     load = Load(url, colour)
     try:
-        load.go_on()
+        load.wait_for_more()
         for slot in slots:
-            with moving(cluster, slot) as (source, target):
+            with moving_slot(cluster, slot) as (source, target):
                 with target.client() as client:
-                    client.script_flush()  # what comes there does not find its script
-                before = turned_away(source) + turned_away(target)
-                carry(source, target, slot, 3)
+                    client.script_flush()  # so that commands that arrive there miss their script
+                before = count_redirects(source) + count_redirects(target)
+                migrate_keys(source, target, slot, 3)
                 until(
-                    lambda before=before, nodes=(source, target): sum(map(turned_away, nodes)) > before,
-                    PATIENCE,
-                    "somebody to be turned away",
+                    lambda before=before, nodes=(source, target): sum(map(count_redirects, nodes)) > before,
+                    TIMEOUT_SECONDS,
+                    "a command to be redirected",
                 )
-                while carry(source, target, slot, 100):
+                while migrate_keys(source, target, slot, 100):
                     pass
-            load.go_on()
+            load.wait_for_more()
     finally:
-        told = load.stop()
+        acknowledged = load.stop()
     check = open_store(url)
-    assert lost(check, told) == []
+    assert find_lost(check, acknowledged) == []
     assert check.execute(stats(now=None)).completed == load.completed
     check.close()
 
 
-def moved(cluster: ValkeyCluster, slot: int, source: ValkeyServer, target: ValkeyServer) -> bool:
-    """Whether it is there by now. A move that takes the nodes some seconds is given up, so it is ordered again."""
-    with source.client() as client, suppress(ResponseError):  # it is under way, or there
+def is_moved(cluster: ValkeyCluster, slot: int, source: ValkeyServer, target: ValkeyServer) -> bool:
+    """Ask for the move, and return True once it has happened. The nodes give up a move that takes some seconds, so this
+    is called again."""
+    with source.client() as client, suppress(ResponseError):  # the move is running, or done
         client.execute_command("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", cluster.id_of(target))
     return owner(cluster, slot) is target
 
 
 def test_a_slot_moves_at_once_under_load(cluster: ValkeyCluster, url: str, prefix: str) -> None:
-    """As Valkey 9 does it by itself."""
+    """Valkey 9 moves a whole slot by itself (CLUSTER MIGRATESLOTS)."""
     slot = slot_of(f"{prefix}{{3}}:".encode())
     source = owner(cluster, slot)
     target = next(node for node in primaries(cluster) if node is not source)
     load = Load(url, "async")
     try:
-        load.go_on()
-        until(lambda: moved(cluster, slot, source, target), PATIENCE, "the slot to arrive")
-        load.go_on()
+        load.wait_for_more()
+        until(lambda: is_moved(cluster, slot, source, target), TIMEOUT_SECONDS, "the slot to arrive")
+        load.wait_for_more()
     finally:
-        told = load.stop()
+        acknowledged = load.stop()
     check = open_store(url)
-    assert lost(check, told) == []
+    assert find_lost(check, acknowledged) == []
     assert check.execute(stats(now=None)).completed == load.completed
     check.close()
 
@@ -336,31 +335,32 @@ def test_a_primary_is_killed_and_its_replica_takes_over(cluster: ValkeyCluster, 
     assert diagnose(url).label == "at-most-once-until-failover"
     load = Load(waiting, colour)
     try:
-        load.go_on()
+        load.wait_for_more()
         victim = primaries(cluster)[0]
         before = len(primaries(cluster))
-        cluster.patience(HASTY)
+        cluster.set_down_after(FAST_DOWN_AFTER_MS)
         victim.kill()
-        until(lambda: len(primaries(cluster)) == before, PATIENCE, "a replica to be promoted")
-        victim.resume()  # until it is there again the promoted one has no replica, and acknowledges nothing
-        until(lambda: role(victim) == "slave" and linked(victim), PATIENCE, "it to come back as a replica")
-        cluster.patience(STEADY)
-        load.go_on()
+        until(lambda: len(primaries(cluster)) == before, TIMEOUT_SECONDS, "a replica to be promoted")
+        victim.resume()  # until then the promoted node has no replica and acknowledges nothing
+        until(lambda: role(victim) == "slave" and is_linked(victim), TIMEOUT_SECONDS, "it to come back as a replica")
+        cluster.set_down_after(SLOW_DOWN_AFTER_MS)
+        load.wait_for_more()
     finally:
-        told = load.stop()
-    assert load.troubles, "the kill was not felt"
+        acknowledged = load.stop()
+    assert load.errors, "the kill had no effect"
     check = open_store(url)
-    assert lost(check, told) == []
+    assert find_lost(check, acknowledged) == []
     check.close()
 
 
-def linked(node: ValkeyServer) -> bool:
+def is_linked(node: ValkeyServer) -> bool:
     with node.client() as client:
         return str(client.info("replication").get("master_link_status")) == "up"
 
 
 def test_without_its_replicas_nothing_is_acknowledged(cluster: ValkeyCluster, url: str) -> None:
-    """`wait=2` where each primary has one: done, unclear, and known again when it is sent once more."""
+    """`wait=2`, but each primary has one replica: the operation is done, unclear, and recognised when it is sent
+    again."""
     store = RedisClusterStore.open(with_option(with_option(url, "wait", "2"), "wait_timeout", "0.05"))
     op = claim(now=None)
     with pytest.raises(StoreUnclear, match=r"[01] replicas instead of 2 \(\?wait=\)"):

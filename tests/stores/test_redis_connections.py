@@ -1,4 +1,5 @@
-"""Connections to Redis that are never had, cut, silent or cancelled: what is told, and what the next one finds."""
+"""Connections to Redis that fail, are cut, hang or are cancelled: which error is raised, and what the next caller
+gets."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def url(redis_url: str, prefix: str) -> str:
 
 @pytest.fixture
 async def astore(url: str) -> AsyncIterator[AsyncRedisStore]:
-    """With a pool of one: a connection that came back unclean is the next one's."""
+    """With a pool of one connection: if it were returned with unread data, the next caller would get them."""
     opened = AsyncRedisStore.open(with_option(url, "max_connections", "1"))
     yield opened
     await opened.aclose()
@@ -70,19 +71,19 @@ async def test_no_server_means_nothing_was_sent_async() -> None:
 
 @pytest.mark.parametrize("how", HOWS)
 def test_an_end_at_any_turn_leaves_no_connection(url: str, how: How) -> None:
-    """Tasks are cancelled, some before their first step."""
+    """Tasks are cancelled at each turn of the event loop, some before their first step."""
     assert leaking_turns(lambda: AsyncRedisStore.open(url), how) == []
 
 
 async def test_a_store_closed_before_its_first_step_to_the_server_tells_who_waits(url: str) -> None:
-    """The task that would connect is cancelled before it begins, and so can tell nobody."""
+    """The task that connects is cancelled before its first step, so it cannot fail the callers itself."""
     store = AsyncRedisStore.open(url)
-    asked = asyncio.ensure_future(store.execute(claim(now=None)))
+    pending = asyncio.ensure_future(store.execute(claim(now=None)))
     await asyncio.sleep(0)
     await store.aclose()
     async with asyncio.timeout(60):
         with pytest.raises(StoreUnavailable, match="was closed"):
-            await asked
+            await pending
 
 
 async def test_a_store_that_is_closed_as_its_connection_breaks_makes_no_other(url: str) -> None:
@@ -93,14 +94,14 @@ async def test_a_store_that_is_closed_as_its_connection_breaks_makes_no_other(ur
     assert pipe._protocol is not None
     sent = asyncio.ensure_future(store.execute(claim(now=None)))
     unsent = asyncio.ensure_future(store.execute(claim(now=None)))
-    await asyncio.sleep(0)  # one was written, the other is for the end of the turn
+    await asyncio.sleep(0)  # one was written, the other waits for the end of the turn
     assert pipe._unsent
     closing = begin(store.aclose())
     pipe._protocol.fail(ConnectionError("in this test"))
     async with asyncio.timeout(60):
         await closing
-        told = await asyncio.gather(sent, unsent, return_exceptions=True)
-    assert [isinstance(each, StoreUnavailable | StoreUnclear) for each in told] == [True, True], told
+        results = await asyncio.gather(sent, unsent, return_exceptions=True)
+    assert [isinstance(each, StoreUnavailable | StoreUnclear) for each in results] == [True, True], results
     assert pipe._tasks == set()
     assert pipe._protocol is None
 
@@ -108,7 +109,7 @@ async def test_a_store_that_is_closed_as_its_connection_breaks_makes_no_other(ur
 async def test_a_store_closed_while_it_connects_leaves_the_client_s_other_connections_alone(
     url: str, prefix: str
 ) -> None:
-    """They belong to the application."""
+    """The other connections belong to the application."""
     server = url.partition("?")[0]
     async with redis.asyncio.Redis.from_url(server) as client, redis.asyncio.Redis.from_url(server) as other:
         theirs = asyncio.ensure_future(client.blpop([f"{prefix}queue"], timeout=60))
@@ -116,19 +117,20 @@ async def test_a_store_closed_while_it_connects_leaves_the_client_s_other_connec
             while not any(each["cmd"] == "blpop" for each in await other.client_list()):
                 await asyncio.sleep(0)
             store = AsyncRedisStore(client, prefix=prefix)
-            asked = asyncio.ensure_future(store.execute(claim(now=None)))
+            pending = asyncio.ensure_future(store.execute(claim(now=None)))
             await asyncio.sleep(0)
-            await asyncio.sleep(0)  # the connecting has begun
+            await asyncio.sleep(0)  # the store has begun to connect
             await store.aclose()
             with pytest.raises(StoreUnavailable):
-                await asked
+                await pending
             await other.rpush(f"{prefix}queue", "x")
             assert await theirs == (f"{prefix}queue".encode(), b"x")
 
 
 @contextmanager
 def cutting_proxy(redis_url: str) -> Iterator[str]:
-    """Passes everything on, but hangs up in place of the first answer to a script: done, and nobody told."""
+    """Forwards everything, but closes the connection instead of the first reply to a script: it was done, but the
+    caller gets no reply."""
     address = redis.connection.parse_url(redis_url)
     with listener() as server:
 
@@ -191,8 +193,8 @@ def test_a_silent_server_is_given_up_on() -> None:
 # Cancellation -------------------------------------------------------------------------------------
 
 
-async def cancelled_after(turns: int, work: Any) -> bool:
-    """Cancel a task after so many turns of the event loop. False if it was done before."""
+async def cancel_after(turns: int, work: Any) -> bool:
+    """Cancel a task after this many turns of the event loop. False if it had finished before."""
     task = asyncio.ensure_future(work)
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -207,16 +209,16 @@ async def cancelled_after(turns: int, work: Any) -> bool:
 
 
 async def test_a_cancelled_task_leaves_no_answer_for_the_next(astore: AsyncRedisStore) -> None:
-    """At every turn of the loop, on a pool of one connection: the next operation gets its own reply."""
+    """The task is cancelled at every turn, on a pool of one connection. The next operation gets its own reply."""
     await astore.execute(complete(await astore.execute(claim("other")), b"other"))
     interrupted = 0
     for turns in range(40):
         op = claim(f"k{turns}", lease=600, now=0)
-        interrupted += await cancelled_after(turns, astore.execute(op))
+        interrupted += await cancel_after(turns, astore.execute(op))
         seen = await astore.execute(lookup("other"))
         assert seen.record is not None
         assert seen.record.answer == Answer(201, b"other", [("content-type", "text/plain")])
-        # Whether the cancelled claim got through or not, sending it again tells.
+        # The cancelled claim may have been executed or not. Sent again, it is granted in both cases.
         again = await astore.execute(op)
         assert again.granted
         assert again.record.token == op.token
@@ -227,7 +229,7 @@ async def test_a_cancelled_batch_leaves_no_answers_for_the_next(astore: AsyncRed
     interrupted = 0
     for turns in range(40):
         ops = [claim(f"{turns}-{n}", now=0) for n in range(5)]
-        interrupted += await cancelled_after(turns, astore.execute_many(ops))
+        interrupted += await cancel_after(turns, astore.execute_many(ops))
         replies = await astore.execute_many(ops)
         assert [reply.record.token for reply in replies] == [op.token for op in ops]
         assert all(reply.granted for reply in replies)

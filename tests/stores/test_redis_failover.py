@@ -1,6 +1,6 @@
-"""A replica is promoted at the worst moment, and what had been acknowledged is looked for.
+"""A replica is promoted at the worst moment. The tests look for the claims that had been acknowledged.
 
-What is lost, and what is not, is what the doctor says of the same URL. test_redis_sentinel.py does it under load.
+The doctor's verdict for the same URL must agree with what is lost. test_redis_sentinel.py does this under load.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.faults.story import asked, eventually
 from tests.opening import unique
 from tests.servers.ports import free_port
 from tests.servers.valkey import RedisServer, ValkeyServer
-from tests.stores.redis_pair import PATIENCE, PATIENT, Pair, address, replicas, started
+from tests.stores.redis_pair import TIMEOUT_SECONDS, WAIT_OPTIONS, Pair, count_replicas, start_pair, url_with
 from tests.waiting import until
 
 pytestmark = [pytest.mark.xdist_group("redis failover"), pytest.mark.timeout(600)]
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.xdist_group("redis failover"), pytest.mark.timeout(600
     ],
 )
 def servers(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    yield from started(request.param)
+    yield from start_pair(request.param)
 
 
 @pytest.fixture
@@ -40,21 +40,21 @@ def pair(servers: Pair) -> Pair:
     return servers
 
 
-def acknowledged(url: str, prefix: str, keys: int) -> list[str]:
-    """The keys whose claim was acknowledged."""
+def claim_keys(url: str, prefix: str, keys: int) -> list[str]:
+    """Claim keys, and return those whose claim was acknowledged."""
     store = RedisStore.open(url)
-    told = []
+    acknowledged = []
     for number in range(keys):
         try:
             assert store.execute(asked(f"{prefix}-{number}")).granted
-            told.append(f"{prefix}-{number}")
+            acknowledged.append(f"{prefix}-{number}")
         except StoreUnclear:
             pass
     store.close()
-    return told
+    return acknowledged
 
 
-def missing(url: str, keys: list[str]) -> list[str]:
+def find_missing(url: str, keys: list[str]) -> list[str]:
     store = RedisStore.open(url)
     gone = [key for key in keys if store.execute(lookup(asked(key), now=None)).record is None]
     store.close()
@@ -62,7 +62,7 @@ def missing(url: str, keys: list[str]) -> list[str]:
 
 
 QUIET = {"socket_timeout": "60"}
-"""The primary itself answers; on a machine that stands still not at once."""
+"""Without `wait` the primary answers by itself. A busy machine may take long."""
 
 WORST = [
     pytest.param(QUIET, "0", "at-most-once-until-failover", 30, 30, id="as it comes"),
@@ -75,40 +75,41 @@ WORST = [
 def test_the_replica_hangs_and_then_the_primary_dies(
     pair: Pair, options: dict[str, str], min_replicas: str, label: str, told: int, gone: int
 ) -> None:
-    """All that was acknowledged while it hung is lost, and the doctor says so. With `wait` nothing is acknowledged."""
+    """Everything that was acknowledged while the replica hung is lost, and the doctor says so. With `wait` nothing is
+    acknowledged in that time."""
     prefix = unique() + ":"
-    url = address(pair.primary.url, prefix, **options)
+    url = url_with(pair.primary.url, prefix, **options)
     with pair.primary.client() as client:
         client.config_set("min-replicas-to-write", min_replicas)
         client.config_set("min-replicas-max-lag", "600")
     assert diagnose(url).label == label
-    before = acknowledged(address(pair.primary.url, prefix, **PATIENT), "before", 20)
+    before = claim_keys(url_with(pair.primary.url, prefix, **WAIT_OPTIONS), "before", 20)
     assert len(before) == 20
     pair.replica.pause()
-    during = acknowledged(url, "during", 30)
+    during = claim_keys(url, "during", 30)
     pair.primary.kill()
-    pair.replica.kill()  # what was on its way to it is gone, too
+    pair.replica.kill()  # so that data on its way to the replica is lost too
     pair.replica.resume()
     pair.promote()
     pair.swap()
-    now = address(pair.primary.url, prefix, **QUIET)
-    assert missing(now, before) == []
+    now = url_with(pair.primary.url, prefix, **QUIET)
+    assert find_missing(now, before) == []
     assert len(during) == told
-    assert len(missing(now, during)) == gone
+    assert len(find_missing(now, during)) == gone
 
 
 def test_a_replica_that_is_cut_off_is_not_waited_for_in_vain(pair: Pair) -> None:
-    """Unclear, done on the primary, recognised when it is sent again; the doctor says why."""
+    """The operation is unclear, but done on the primary, and recognised when it is sent again. The doctor says why."""
     prefix = unique() + ":"
-    url = address(pair.primary.url, prefix, wait="1", wait_timeout="0.05")
+    url = url_with(pair.primary.url, prefix, wait="1", wait_timeout="0.05")
     with pair.replica.client() as client:
         client.replicaof("127.0.0.1", free_port())
-    until(lambda: replicas(pair.primary) == 0, PATIENCE, "the replica to be gone")
+    until(lambda: count_replicas(pair.primary) == 0, TIMEOUT_SECONDS, "the replica to be gone")
     store, op = RedisStore.open(url), claim(now=None)
     with pytest.raises(StoreUnclear, match=r"0 replicas instead of 1 \(\?wait=\)"):
         store.execute(op)
     with pytest.raises(StoreUnclear):
-        store.execute(op)  # it writes nothing this time, and still is not called safe
+        store.execute(op)  # it writes nothing this time, and is still unclear
     [finding] = [one for one in diagnose(url).findings if one.setting == "replicas"]
     assert not finding.fine
     assert "every operation ends as unclear" in finding.why
@@ -121,10 +122,10 @@ def test_a_replica_that_is_cut_off_is_not_waited_for_in_vain(pair: Pair) -> None
 
 
 def test_a_replay_is_not_given_before_the_replicas_have_it(pair: Pair) -> None:
-    """Somebody else wrote it without waiting. WAIT alone would only know of what its own connection wrote."""
+    """Another store wrote the answer without waiting. WAIT alone covers only the writes of its own connection."""
     prefix = unique() + ":"
-    quick = RedisStore.open(address(pair.primary.url, prefix, **QUIET))
-    careful = RedisStore.open(address(pair.primary.url, prefix, wait="1", wait_timeout="0.05"))
+    quick = RedisStore.open(url_with(pair.primary.url, prefix, **QUIET))
+    careful = RedisStore.open(url_with(pair.primary.url, prefix, wait="1", wait_timeout="0.05"))
     held = quick.execute(asked("k"))
     pair.replica.pause()
     try:
@@ -143,14 +144,14 @@ def test_a_replay_is_not_given_before_the_replicas_have_it(pair: Pair) -> None:
 
 async def test_replicas_are_waited_for_async(pair: Pair) -> None:
     prefix = unique() + ":"
-    store = AsyncRedisStore.open(address(pair.primary.url, prefix, **PATIENT))
-    assert not store.native_batching  # WAIT holds up whatever is behind it on its connection
+    store = AsyncRedisStore.open(url_with(pair.primary.url, prefix, **WAIT_OPTIONS))
+    assert not store.capabilities.native_batching  # WAIT blocks the commands behind it on its connection
     held = await store.execute(claim(now=None))
     assert await store.execute(complete(held, now=None))
     assert await store.migrate() == ["0001_layout"]
     assert (await store.execute(stats(now=None))).completed == 1
     await store.aclose()
-    hasty = AsyncRedisStore.open(address(pair.primary.url, prefix, wait="2", wait_timeout="0.05"))
+    hasty = AsyncRedisStore.open(url_with(pair.primary.url, prefix, wait="2", wait_timeout="0.05"))
     with pytest.raises(StoreUnclear, match=r"[01] replicas instead of 2"):
         await hasty.execute(claim("other", now=None))
     await hasty.aclose()
@@ -158,7 +159,7 @@ async def test_replicas_are_waited_for_async(pair: Pair) -> None:
 
 def test_full_memory_lets_answers_in_while_replicas_are_waited_for(pair: Pair) -> None:
     prefix = unique() + ":"
-    store = RedisStore.open(address(pair.primary.url, prefix, **PATIENT))
+    store = RedisStore.open(url_with(pair.primary.url, prefix, **WAIT_OPTIONS))
     held = store.execute(claim(now=None))
     with pair.primary.client() as client:
         client.config_set("maxmemory", "1")

@@ -1,4 +1,4 @@
-"""What is packed by hand is what the driver would have packed."""
+"""The fast encoder (packing.py) produces the same bytes as commands.py and hiredis."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_bytes_are_the_same(op: Any, layout: Layout) -> None:
 
 
 def test_many_in_one_run_are_what_their_calls_make_together() -> None:
-    """For both kinds of connection one run is put together; the same one."""
+    """The pipe and the pooled connections build the same script run."""
     layout = Layout()
     ops = [claim(f"k{number}", now=None) for number in range(130)]
     pieces = [PACKERS[Claim](op, layout) for op in ops]

@@ -1,4 +1,4 @@
-"""The pipe: one connection, commands as they come, replies in their order, whatever breaks in between."""
+"""The pipe (pipe.py): one shared connection, with replies in order, also when something breaks."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ async def store(redis_url: str) -> AsyncIterator[AsyncRedisStore]:
     await opened.aclose()
 
 
-def piped(store: AsyncRedisStore) -> pipe.Pipe:
+def pipe_of(store: AsyncRedisStore) -> pipe.Pipe:
     assert store._pipe is not None, "the tests have hiredis"
     return store._pipe
 
 
-def ear(store: AsyncRedisStore) -> pipe.RespProtocol:
-    found = piped(store)._protocol
+def protocol_of(store: AsyncRedisStore) -> pipe.RespProtocol:
+    found = pipe_of(store)._protocol
     assert found is not None, "it has not connected yet"
     return found
 
 
-def writes(store: AsyncRedisStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes each write to the socket had."""
+def record_writes(store: AsyncRedisStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The size of each write to the socket, in bytes."""
     sizes: list[int] = []
-    real = ear(store).transport.write
+    real = protocol_of(store).transport.write
     counting = SimpleNamespace(write=lambda data: (sizes.append(len(data)), real(data)))
-    monkeypatch.setattr(ear(store), "transport", counting)
+    monkeypatch.setattr(protocol_of(store), "transport", counting)
     return sizes
 
 
@@ -55,7 +55,7 @@ async def test_what_is_asked_in_one_turn_goes_out_together(
     store: AsyncRedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.execute(claim("first", now=0))
-    sizes = writes(store, monkeypatch)
+    sizes = record_writes(store, monkeypatch)
     replies = await asyncio.gather(*(store.execute(claim(f"k{number}", now=0)) for number in range(pipe.MIN_WRITE_OPS)))
     assert [record_of(reply).key for reply in replies] == [f"k{number}" for number in range(pipe.MIN_WRITE_OPS)]
     assert len(sizes) == 2, "the first at once, the others in one write"
@@ -64,13 +64,15 @@ async def test_what_is_asked_in_one_turn_goes_out_together(
 async def test_among_many_a_part_goes_out_before_the_turn_ends(
     store: AsyncRedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or server and client would take turns at being idle."""
+    """Otherwise server and client would idle in turns."""
     await store.execute(claim("first", now=0))
-    sizes = writes(store, monkeypatch)
+    sizes = record_writes(store, monkeypatch)
     keys = [f"k{number}" for number in range(8 * pipe.MIN_WRITE_OPS)]
-    asked = [asyncio.ensure_future(store.execute(claim(key, now=0))) for key in keys]
-    asyncio.get_running_loop().call_soon(lambda: sizes.append(0))  # the turn in which all of them ask ends here
-    replies = await asyncio.gather(*asked)
+    calls = [asyncio.ensure_future(store.execute(claim(key, now=0))) for key in keys]
+    asyncio.get_running_loop().call_soon(
+        lambda: sizes.append(0)
+    )  # marks the end of the turn in which all calls are made
+    replies = await asyncio.gather(*calls)
     assert [record_of(reply).key for reply in replies] == keys
     first, *parts = sizes[: sizes.index(0)]
     assert len(parts) >= pipe.WRITES_PER_TURN, "the first at once, then parts"
@@ -78,7 +80,7 @@ async def test_among_many_a_part_goes_out_before_the_turn_ends(
 
 
 async def test_one_run_serves_each_kind_of_claim_and_two_of_one_key(store: AsyncRedisStore) -> None:
-    """Births, replays, takeovers, rebirths and refusals of one turn: each judged as if it had come alone."""
+    """New records, replays, takeovers, expired records and refusals in one turn: each is judged as if it were alone."""
     held = {key: await store.execute(claim(key, lease=9, now=0)) for key in ("busy", "done", "old", "released")}
     await store.execute(claim("lapsed", lease=1, on_lapse="rerun", now=0))
     await asyncio.gather(
@@ -87,12 +89,12 @@ async def test_one_run_serves_each_kind_of_claim_and_two_of_one_key(store: Async
         store.execute(release(held["released"], now=1)),
     )
     await store.execute(claim("old", now=0))
-    asked = ("new", "busy", "done", "lapsed", "released", "twice", "twice", "lapsed")
-    replies = await asyncio.gather(*(store.execute(claim(key, now=5)) for key in asked))
+    keys = ("new", "busy", "done", "lapsed", "released", "twice", "twice", "lapsed")
+    replies = await asyncio.gather(*(store.execute(claim(key, now=5)) for key in keys))
     assert [(reply.granted, record_of(reply).attempt) for reply in replies] == [
         *((True, 1), (False, 1), (False, 1), (True, 2), (True, 2), (True, 1), (False, 1), (False, 2))
     ]
-    assert [record_of(reply).key for reply in replies] == list(asked)
+    assert [record_of(reply).key for reply in replies] == list(keys)
     reborn = await asyncio.gather(*(store.execute(claim(key, now=9 * 86400)) for key in ("old", "done", "new2")))
     assert all(reply.granted and record_of(reply).attempt == 1 for reply in reborn)
     assert (await store.execute(stats(now=5))).claimed == 8
@@ -130,16 +132,16 @@ async def test_a_damaged_record_fails_alone(store: AsyncRedisStore, redis_url: s
 
 
 def test_a_loop_that_ends_without_closing_leaves_nothing_open(redis_url: str) -> None:
-    """The warnings of the test run are errors: a transport that was left open would be one."""
+    """Warnings are errors in the tests, and a transport that stays open is a warning."""
     store = AsyncRedisStore.open(with_option(patient("redis", redis_url), "prefix", unique() + ":"))
     assert asyncio.run(store.execute(claim("k", now=0))).granted
-    assert piped(store)._protocol is None
+    assert pipe_of(store)._protocol is None
     gc.collect()
 
 
 async def test_a_cancelled_caller_leaves_the_connection_and_the_others_alone(store: AsyncRedisStore) -> None:
     await store.execute(claim("warm", now=0))
-    connection = ear(store)
+    connection = protocol_of(store)
     tasks = [asyncio.ensure_future(store.execute(claim(f"k{number}", now=0))) for number in range(20)]
     await asyncio.sleep(0)
     for task in tasks[::3]:
@@ -151,7 +153,7 @@ async def test_a_cancelled_caller_leaves_the_connection_and_the_others_alone(sto
         else:
             assert isinstance(reply, asyncio.CancelledError)
     assert (await store.execute(lookup("k1", now=0))).record is not None
-    assert ear(store) is connection
+    assert protocol_of(store) is connection
 
 
 async def test_a_broken_connection_is_unclear_for_what_was_sent_and_replaced_for_the_next(
@@ -160,7 +162,7 @@ async def test_a_broken_connection_is_unclear_for_what_was_sent_and_replaced_for
     held = await store.execute(claim("k", now=0))
     task = asyncio.ensure_future(store.execute(complete(held, b"x", now=1)))
     await asyncio.sleep(0)
-    ear(store).transport.abort()
+    protocol_of(store).transport.abort()
     with pytest.raises(StoreUnclear):
         await task
     assert await store.execute(complete(held, b"x", now=1))
@@ -168,42 +170,42 @@ async def test_a_broken_connection_is_unclear_for_what_was_sent_and_replaced_for
 
 async def test_a_connection_closed_while_idle_is_noticed_before_it_is_used(store: AsyncRedisStore) -> None:
     await store.execute(claim("a", now=0))
-    first = ear(store)
+    first = protocol_of(store)
     first.transport.abort()
-    while piped(store)._protocol is first:
+    while pipe_of(store)._protocol is first:
         await asyncio.sleep(0)
     assert (await store.execute(claim("b", now=0))).granted
 
 
 async def test_the_end_of_an_old_connection_is_not_the_new_one_s(store: AsyncRedisStore) -> None:
-    """Its loss may be told late. Taken for the new one's, it would call what is under way there unclear, and the
-    replies to that would then be handed to whoever asks next."""
+    """The loss of a connection may be reported late. If it were taken for the loss of the new connection, operations in
+    flight there would be called unclear, and their replies would go to later callers."""
     await store.execute(claim("warm", now=0))
-    old = ear(store)
+    old = protocol_of(store)
     old.fail(ConnectionError("in this test"))
     held = await store.execute(claim("a", now=0))
-    new = ear(store)
+    new = protocol_of(store)
     assert new is not old
     first = asyncio.ensure_future(store.execute(claim("b", now=0)))
     await asyncio.sleep(0)
-    assert piped(store)._sent, "it is under way"
-    old.connection_lost(ConnectionError("told late"))
+    assert pipe_of(store)._sent, "it is in flight"
+    old.connection_lost(ConnectionError("reported late"))
     second = asyncio.ensure_future(store.execute(lookup("a", now=0)))
     assert record_of(await first).key == "b"
     assert (await second).record == held.record
-    assert ear(store) is new
+    assert protocol_of(store) is new
 
 
 async def test_what_an_old_connection_still_says_is_nobody_s(store: AsyncRedisStore) -> None:
     await store.execute(claim("warm", now=0))
-    old = ear(store)
+    old = protocol_of(store)
     old.fail(ConnectionError("in this test"))
     await store.execute(claim("a", now=0))
-    asked = asyncio.ensure_future(store.execute(claim("b", now=0)))
+    pending = asyncio.ensure_future(store.execute(claim("b", now=0)))
     await asyncio.sleep(0)
-    assert piped(store)._sent, "it is under way"
-    old.data_received(b"*1\r\n:7\r\n")  # read like the reply to one claim: a birth
-    assert record_of(await asked).created == 0
+    assert pipe_of(store)._sent, "it is in flight"
+    old.data_received(b"*1\r\n:7\r\n")  # it looks like the reply to a claim that created a record
+    assert record_of(await pending).created == 0
 
 
 async def test_the_number_of_those_who_wait_is_bounded(store: AsyncRedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,9 +226,9 @@ async def test_a_closed_store_says_so(store: AsyncRedisStore) -> None:
 
 
 async def test_without_hiredis_it_goes_the_drivers_way(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrysafe.stores.redis.anode.can_pipe", lambda pool: False)
+    monkeypatch.setattr("retrysafe.stores.redis.node.can_pipe", lambda pool: False)
     store = AsyncRedisStore.open(with_option(patient("redis", redis_url), "prefix", unique() + ":"))
-    assert not store.native_batching
+    assert not store.capabilities.native_batching
     replies = await asyncio.gather(*(store.execute(claim(f"k{number}", now=0)) for number in range(20)))
     assert all(reply.granted for reply in replies)
     await store.aclose()

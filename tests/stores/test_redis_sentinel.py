@@ -1,6 +1,6 @@
-"""Sentinels promote a replica under load: by order, and because the primary was killed. Nothing acknowledged is lost.
+"""Sentinels promote a replica under load: on request, and after the primary was killed. No acknowledged write is lost.
 
-Threads on Redis, tasks on Valkey; the sentinels are Valkey's.
+The tests use threads on Redis and tasks on Valkey. The sentinels are Valkey's.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from retrysafe.stores.registry import open_store
 from retrysafe.testing.builders import claim
 from tests.opening import unique, with_option
 from tests.servers.ports import free_port
-from tests.servers.valkey import HASTY, STEADY, RedisServer, Sentinel, ValkeyServer
-from tests.stores.redis_load import Load, lost
-from tests.stores.redis_pair import PATIENCE, Pair, started
+from tests.servers.valkey import FAST_DOWN_AFTER_MS, SLOW_DOWN_AFTER_MS, RedisServer, Sentinel, ValkeyServer
+from tests.stores.redis_load import Load, find_lost
+from tests.stores.redis_pair import TIMEOUT_SECONDS, Pair, start_pair
 from tests.waiting import until
 
 pytestmark = [pytest.mark.xdist_group("redis sentinel"), pytest.mark.timeout(600)]
@@ -36,7 +36,7 @@ COLOURS = {ValkeyServer: "async", RedisServer: "sync"}
     ],
 )
 def servers(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    yield from started(request.param)
+    yield from start_pair(request.param)
 
 
 @pytest.fixture
@@ -52,18 +52,22 @@ def colour(servers: Pair) -> str:
 
 @pytest.fixture
 def sentinels(pair: Pair) -> Iterator[list[Sentinel]]:
-    """Three, of which two must agree."""
+    """Three sentinels; two of them must agree."""
     own = [Sentinel(pair.primary) for _ in range(3)]
     for sentinel in own:
         sentinel.start()
-    until(lambda: all(each.knows(replicas=1, sentinels=2) for each in own), PATIENCE, "sentinels to know everybody")
+    until(
+        lambda: all(each.knows(replicas=1, sentinels=2) for each in own),
+        TIMEOUT_SECONDS,
+        "sentinels to know each other",
+    )
     yield own
     for sentinel in own:
         sentinel.kill()
         sentinel.stop()
 
 
-def watched(sentinels: list[Sentinel], prefix: str, **options: str) -> str:
+def sentinel_url(sentinels: list[Sentinel], prefix: str, **options: str) -> str:
     places = ",".join(f"127.0.0.1:{each.port}" for each in sentinels)
     url = f"redis+sentinel://{places}/0?master={Sentinel.master}&prefix={prefix}"
     for name, value in options.items():
@@ -71,64 +75,64 @@ def watched(sentinels: list[Sentinel], prefix: str, **options: str) -> str:
     return url
 
 
-def promoted(sentinels: list[Sentinel], pair: Pair) -> bool:
-    """They send clients to the other one, and it takes writes."""
+def is_promoted(sentinels: list[Sentinel], pair: Pair) -> bool:
+    """True if all sentinels name the former replica as the primary, and it accepts writes."""
     if any(each.primary_port() != pair.replica.port for each in sentinels):
         return False
     with pair.replica.client() as client:
         return str(client.info("replication")["role"]) == "master"
 
 
-def ordered(sentinels: list[Sentinel], pair: Pair) -> bool:
-    """Whether it was done by now; else it is ordered, once more if need be."""
+def order_and_check(sentinels: list[Sentinel], pair: Pair) -> bool:
+    """Ask for a failover, again if needed, and return True once it has happened."""
     sentinels[0].order_failover(away_from=pair.primary.port)
-    return promoted(sentinels, pair)
+    return is_promoted(sentinels, pair)
 
 
 def test_a_promotion_by_order_under_load(pair: Pair, sentinels: list[Sentinel], colour: str) -> None:
-    """SENTINEL FAILOVER: both live, and everybody moves over."""
-    url = watched(sentinels, unique() + ":", wait="1", wait_timeout="4")
+    """SENTINEL FAILOVER: both servers are alive, and all clients move to the new primary."""
+    url = sentinel_url(sentinels, unique() + ":", wait="1", wait_timeout="4")
     assert diagnose(url).label == "exactly-once-capable"
     load = Load(url, colour)
     try:
-        load.go_on()
-        until(lambda: ordered(sentinels, pair), PATIENCE, "the promotion")
+        load.wait_for_more()
+        until(lambda: order_and_check(sentinels, pair), TIMEOUT_SECONDS, "the promotion")
         pair.swap()
-        pair.follow()  # the sentinels would see to that, but take ten seconds
-        load.go_on()
+        pair.follow()  # the sentinels do this too, but only after ten seconds
+        load.wait_for_more()
     finally:
-        told = load.stop()
+        acknowledged = load.stop()
     check = open_store(url)
-    assert lost(check, told) == []
+    assert find_lost(check, acknowledged) == []
     check.close()
 
 
 def test_a_primary_is_killed_under_load(pair: Pair, sentinels: list[Sentinel], colour: str) -> None:
     """SIGKILL, with `wait=1`: the sentinels promote the replica, and nothing that was acknowledged is lost."""
-    url = watched(sentinels, unique() + ":", wait="1", wait_timeout="4")
+    url = sentinel_url(sentinels, unique() + ":", wait="1", wait_timeout="4")
     load = Load(url, colour)
     try:
-        load.go_on()
+        load.wait_for_more()
         pair.primary.kill()
         for each in sentinels:
-            each.patience(HASTY)
-        until(lambda: promoted(sentinels, pair), PATIENCE, "the promotion")
+            each.set_down_after(FAST_DOWN_AFTER_MS)
+        until(lambda: is_promoted(sentinels, pair), TIMEOUT_SECONDS, "the promotion")
         for each in sentinels:
-            each.patience(STEADY)  # who is silent from here on is only busy
+            each.set_down_after(SLOW_DOWN_AFTER_MS)  # from here on a silent server is only busy
         pair.primary.resume()
         pair.swap()
         pair.follow()
-        load.go_on()
+        load.wait_for_more()
     finally:
-        told = load.stop()
-    assert load.troubles, "the kill was not felt"
+        acknowledged = load.stop()
+    assert load.errors, "the kill had no effect"
     check = open_store(url)
-    assert lost(check, told) == []
+    assert find_lost(check, acknowledged) == []
     check.close()
 
 
 def test_sentinels_that_know_nobody(pair: Pair, sentinels: list[Sentinel]) -> None:
-    url = watched(sentinels, "t:").replace(f"master={Sentinel.master}", "master=nobody")
+    url = sentinel_url(sentinels, "t:").replace(f"master={Sentinel.master}", "master=nobody")
     store = open_store(url)
     with pytest.raises(StoreUnavailable, match="'nobody'") as caught:
         store.execute(claim())
@@ -139,9 +143,9 @@ def test_sentinels_that_know_nobody(pair: Pair, sentinels: list[Sentinel]) -> No
 
 
 async def test_no_sentinel_is_forgotten_by_callers_at_the_same_time(sentinels: list[Sentinel]) -> None:
-    """The first of them is down, so that each caller has another one answer, and puts it in front."""
+    """The first sentinel is down. So each caller gets its answer from another one and moves that one to the front."""
     dead = free_port()
-    url = watched(sentinels[:2], "t:").replace("//", f"//127.0.0.1:{dead},", 1)
+    url = sentinel_url(sentinels[:2], "t:").replace("//", f"//127.0.0.1:{dead},", 1)
     store = AsyncRedisStore.open(url)
     primary = store._pool.connection_kwargs["connection_pool"]
     known = set(primary.sentinels.sentinels)
@@ -154,7 +158,7 @@ async def test_no_sentinel_is_forgotten_by_callers_at_the_same_time(sentinels: l
 
 def test_threads_forget_no_sentinel_either(sentinels: list[Sentinel]) -> None:
     dead = free_port()
-    store = RedisStore.open(watched(sentinels[:2], "t:").replace("//", f"//127.0.0.1:{dead},", 1))
+    store = RedisStore.open(sentinel_url(sentinels[:2], "t:").replace("//", f"//127.0.0.1:{dead},", 1))
     primary = store._pool.connection_kwargs["connection_pool"]
     known = set(primary.sentinels.sentinels)
     with ThreadPoolExecutor(8) as pool:

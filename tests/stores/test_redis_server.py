@@ -1,4 +1,7 @@
-"""A Redis that is full, demoted, alone, locked or killed. Each test reconfigures a server of this file's own."""
+"""A Redis server that is full, demoted, without replicas, restricted by ACL or killed.
+
+This file has a server of its own, because each test reconfigures it.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ def configured(client: redis.Redis, name: str, value: str) -> Iterator[None]:
 
 
 def test_a_refused_claim_and_a_replay_write_nothing(store: RedisStore, server_client: redis.Redis) -> None:
-    """Neither to the log nor to the replicas: the replication offset and the dirty counter stand still."""
+    """Nothing goes to the log or to replicas: the replication offset and the dirty counter do not change."""
 
     def written() -> tuple[int, int]:
         info = server_client.info()
@@ -105,7 +108,7 @@ def test_full_memory_turns_new_work_away_and_lets_answers_in(store: RedisStore, 
 async def test_full_memory_refuses_only_the_new_work_of_a_turn(
     server: ValkeyServer, server_client: redis.Redis
 ) -> None:
-    """One run of a script for all the claims of a turn, and still nobody is refused for somebody else's birth."""
+    """One script run has all claims of a turn. Still, a claim is not refused because another one creates a record."""
     store = AsyncRedisStore.open(with_option(patient("redis", server.url), "prefix", unique() + ":"))
     done, running = [await store.execute(claim(key, now=None)) for key in ("done", "running")]
     await store.execute(complete(done, b"paid", now=None))
@@ -131,7 +134,7 @@ def test_a_server_without_its_replicas_says_so(store: RedisStore, server_client:
 
 
 def test_a_replica_neither_grants_nor_refuses_nor_replays(store: RedisStore, server_client: redis.Redis) -> None:
-    """What it knows may be long past, so even a no must come from the primary."""
+    """A replica's data may be old, so even a refusal must come from the primary."""
     held, done = store.execute_many([claim("held", now=None), claim("done", now=None)])
     store.execute(complete(done, now=None))
     stale = claim("held", token=b"x" * 16, now=None)
@@ -149,7 +152,7 @@ def test_a_replica_neither_grants_nor_refuses_nor_replays(store: RedisStore, ser
 
 
 def test_a_replica_does_not_recognise_a_claim_as_ours(store: RedisStore, server_client: redis.Redis) -> None:
-    """A claim that is sent again finds its own token there, but whoever was promoted instead may know better."""
+    """A repeated claim finds its own token on the replica, but another server may have been promoted since."""
     own = claim("held", now=None)
     assert store.execute(own).granted
     server_client.replicaof("127.0.0.1", free_port())
@@ -174,7 +177,7 @@ def test_a_user_with_too_few_rights_is_told(server: ValkeyServer, server_client:
 
 
 def test_the_rights_we_ask_for_are_enough(server: ValkeyServer, server_client: redis.Redis) -> None:
-    """The very words of the message for NOPERM."""
+    """The rights are those that the message for NOPERM names."""
     rights = "~retrysafe:* +@read +@write +@scripting +time"
     server_client.execute_command("ACL", "SETUSER", "app", "on", "nopass", *rights.split())
     store = RedisStore.open(f"redis://app:x@127.0.0.1:{server.port}/0")

@@ -1,4 +1,4 @@
-"""TLS: a real server with a certificate of its own, and our own traffic on it (the pipe takes over the transport)."""
+"""TLS: a real server with its own certificate. The pipe takes over the TLS transport of redis-py."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ pytestmark = [pytest.mark.store("redis8"), pytest.mark.xdist_group("redis tls")]
 LARGE = os.urandom(1 << 20)
 
 
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """Signed by itself, for the loopback address, and its key."""
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """Make a self-signed certificate for the loopback address, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "retrysafe tests")])
     now = datetime.now(UTC)
@@ -57,10 +57,10 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 
 
 class TLSServer(RedisServer):
-    """Speaks nothing but TLS."""
+    """A Redis server that accepts TLS only."""
 
     def __init__(self, folder: Path) -> None:
-        self.certificate, secret = certificate(folder)
+        self.certificate, secret = make_certificate(folder)
         tls = {"tls-cert-file": str(self.certificate), "tls-key-file": str(secret), "tls-auth-clients": "no"}
         super().__init__(**tls)
         self.settings["tls-port"] = str(self.port)
@@ -106,9 +106,9 @@ def test_threads_over_tls(server: TLSServer) -> None:
 
 
 async def test_one_connection_for_all_over_tls(server: TLSServer) -> None:
-    """Many calls in one turn, answers larger than any buffer, and back."""
+    """Many calls in one turn, and answers that are larger than any buffer."""
     store = AsyncRedisStore.open(server.url)
-    assert store.native_batching
+    assert store.capabilities.native_batching
     held = await asyncio.gather(*(store.execute(claim(f"k{n}", now=None)) for n in range(200)))
     assert all(each.granted for each in held)
     done = await asyncio.gather(*(store.execute(complete(each, LARGE, now=None)) for each in held[:5]))
@@ -126,7 +126,7 @@ async def test_a_cut_connection_is_unclear_and_replaced_over_tls(server: TLSServ
         client.client_kill_filter(_type="normal", skipme=True)
     try:
         again = await store.execute(op)
-    except StoreUnclear:  # it depends on which of the two is noticed first
+    except StoreUnclear:  # depends on whether the loss is noticed before or after sending
         again = await store.execute(op)
     assert again.granted
     assert again.record is not None
@@ -136,8 +136,8 @@ async def test_a_cut_connection_is_unclear_and_replaced_over_tls(server: TLSServ
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "left"])
 def test_a_server_that_does_not_say_goodbye_leaves_nothing_open(server: TLSServer, closed: bool) -> None:
-    """A polite end of TLS waits for the other one's. A loop that is over before it comes would leave the socket open: a
-    warning, and those are errors here."""
+    """A regular TLS shutdown waits for the server. An event loop that ends before would leave the socket open. That is
+    a warning, and warnings are errors in the tests."""
 
     async def use() -> None:
         store = AsyncRedisStore.open(server.url)
@@ -155,7 +155,7 @@ def test_a_server_that_does_not_say_goodbye_leaves_nothing_open(server: TLSServe
 
 @pytest.mark.parametrize("how", HOWS)
 def test_an_end_at_any_turn_leaves_no_connection_over_tls(server: TLSServer, how: How) -> None:
-    """While it resolves, connects, shakes hands, logs in or asks."""
+    """The end comes while the store resolves, connects, does the TLS handshake, logs in or sends."""
     assert leaking_turns(lambda: AsyncRedisStore.open(server.url), how) == []
 
 

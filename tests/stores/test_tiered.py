@@ -14,7 +14,7 @@ from retrysafe.core.times import HOUR_MICROS, SECOND_MICROS
 from retrysafe.errors import UsageError
 from retrysafe.stores.memory import AsyncMemoryStore, MemoryStore
 from retrysafe.stores.redis.cache import AsyncRedisCache, RedisCache
-from retrysafe.stores.tiered import AsyncTiered, CachedRecord, MemoryCache, Tiered, seconds_left
+from retrysafe.stores.tiered import AsyncTiered, CachedRecord, MemoryCache, Tiered, compute_seconds_left
 from retrysafe.testing import Do
 from retrysafe.testing.builders import answer, claim, complete, forget
 from retrysafe.testing.contract.claim import *  # noqa: F403
@@ -113,8 +113,8 @@ def a_record(key: str = "k", body: bytes = b"x", *, expires: int = 10 * SECOND_M
 
 
 def test_i12_it_is_kept_no_longer_than_the_record() -> None:
-    assert seconds_left(a_record(expires=5 * SECOND_MICROS), 60) == 5
-    assert seconds_left(a_record(expires=HOUR_MICROS), 60) == 60
+    assert compute_seconds_left(a_record(expires=5 * SECOND_MICROS), 60) == 5
+    assert compute_seconds_left(a_record(expires=HOUR_MICROS), 60) == 60
 
 
 def test_time_is_up() -> None:

@@ -9,8 +9,8 @@ from tests.transactions.rigs import World
 from tests.waiting import until
 
 LOOKS = (0.0, 0.02, 0.1, 0.3, *[1.0] * 60)
-"""Pauses for `flow.FIND_OUT_AFTER`: a lost transaction is looked for until the server has noticed, however busy it is.
-As it comes that is given up after three seconds, and the caller told so."""
+"""Pauses for `flow.RECOVERY_DELAYS_SECONDS`: a lost transaction is looked up until the server has noticed, however busy
+it is. The default gives up after three seconds and raises StoreUnclear."""
 
 HELD = """SELECT 1 FROM pg_locks WHERE locktype = 'advisory'
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
@@ -18,7 +18,7 @@ HELD = """SELECT 1 FROM pg_locks WHERE locktype = 'advisory'
 
 
 def wait_for_the_dead(world: World) -> None:
-    """On MySQL for whoever holds the key of `crashing`, on PostgreSQL for anybody. On SQLite there is nobody."""
+    """Wait until the lock is free: on MySQL that of `crashing`'s key, on PostgreSQL every one. SQLite has none."""
     if world.url.startswith(("mysql", "mariadb")):
         lock = lock_number(parse_url(world.url).names, KEY.id("default"))
         free = f"SELECT IS_FREE_LOCK(CONCAT('retrysafe:', CRC32(DATABASE()), ':', {lock}))"

@@ -1,4 +1,4 @@
-"""One small interface to every way of holding a transaction, so that each behaviour is told once.
+"""One small interface to every way of holding a transaction, so that each behaviour is tested by one function.
 
 A body is a list of steps: text is written to the table `effects` through the user's own handle, COMMIT and its like are
 sent as they are, anything callable is called. A caller is one user with a connection of its own; it works from any one
@@ -41,11 +41,13 @@ from tests.transactions.django_databases import close_alias, django_alias
 COMMIT = "COMMIT"
 ROLLBACK = "ROLLBACK"
 DEADLOCK = "DO $$ BEGIN RAISE deadlock_detected; END $$"
-RAW = (COMMIT, ROLLBACK, "DO ")
+MYSQL_DEADLOCK = "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'Deadlock found'"
+MYSQL_LOCK_TIMEOUT = "SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1205, MESSAGE_TEXT = 'Lock wait timeout exceeded'"
+RAW = (COMMIT, ROLLBACK, "DO ", "SIGNAL ")
 SCOPE = "acct-1"
 RELEASE = Policy(failures="release")
 QUICK = 0.1
-"""Seconds a caller on SQLite waits for the write lock here: nobody in a test gives it up before being told to."""
+"""Seconds a caller on SQLite waits for the write lock here: in a test it is not released in the meantime."""
 
 Step = str | Callable[[], object]
 

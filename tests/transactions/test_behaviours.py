@@ -38,7 +38,7 @@ from tests.transactions.rigs import (
 )
 
 Open = Callable[[], Caller]
-PATIENCE = 120.0
+WAIT_SECONDS = 120.0
 
 
 def stored(world: World, key: str) -> Record | None:
@@ -135,7 +135,7 @@ def test_busy_while_another_holds_it(world: World, caller: Open) -> None:
 
 
 def test_waiting_callers_get_the_answer_of_the_first(world: World, caller: Open) -> None:
-    wait = RELEASE.replace(busy="wait", wait=PATIENCE)
+    wait = RELEASE.replace(busy="wait", wait=WAIT_SECONDS)
     with Holding(caller(), "k", ["a"]) as first:
         # The first look of the second meets the first inside; its event is what lets the first go on.
         with pytest.raises(InProgress):
@@ -150,10 +150,10 @@ def test_waiting_callers_get_the_answer_of_the_first(world: World, caller: Open)
 def test_of_many_at_once_exactly_one_has_its_effect(world: World, caller: Open) -> None:
     rivals = [caller() for _ in range(4)]
     start = threading.Barrier(len(rivals))
-    wait = RELEASE.replace(busy="wait", wait=PATIENCE)
+    wait = RELEASE.replace(busy="wait", wait=WAIT_SECONDS)
 
     def compete(number: int) -> Any:
-        start.wait(PATIENCE)
+        start.wait(WAIT_SECONDS)
         return rivals[number].run("k", [f"by-{number}"], policy=wait)
 
     with ThreadPoolExecutor(len(rivals)) as pool:
@@ -206,9 +206,9 @@ COMMIT_EACH = {
 @pytest.mark.parametrize("form", ["block", "run"])
 def test_a_commit_in_the_middle_is_detected_and_told(world: World, caller: Open, rig: str, form: str) -> None:
     user = caller()
-    with pytest.raises(TransactionSplit) as told:
+    with pytest.raises(TransactionSplit) as caught:
         getattr(user, form)("k", ["a", COMMIT, "b"])
-    assert not getattr(told.value, "__notes__", []), told.value.__notes__
+    assert not getattr(caught.value, "__notes__", []), caught.value.__notes__
     stays = ["a", "b"] if rig in COMMIT_EACH else ["a"]
     assert world.effects() == stays
     record = stored(world, "k")
@@ -225,9 +225,9 @@ def test_a_commit_in_the_middle_of_a_body_that_then_raises_is_detected_too(
 ) -> None:
     """Were it taken for a plain failure, the retry would write "a" a second time."""
     user = caller()
-    with pytest.raises(TransactionSplit) as told:
+    with pytest.raises(TransactionSplit) as caught:
         getattr(user, form)("k", ["a", COMMIT, "b", explode])
-    assert isinstance(told.value.__cause__, Boom)
+    assert isinstance(caught.value.__cause__, Boom)
     stays = ["a", "b"] if rig in COMMIT_EACH else ["a"]
     assert world.effects() == stays
     record = stored(world, "k")
@@ -244,9 +244,9 @@ def test_a_commit_in_the_middle_of_a_body_that_then_meets_an_sql_error_is_detect
 ) -> None:
     """PostgreSQL answers nothing more in a transaction with an error: what was before it is found out after it."""
     user = caller()
-    with pytest.raises(TransactionSplit) as told:
+    with pytest.raises(TransactionSplit) as caught:
         getattr(user, form)("k", ["a", COMMIT, "b", "b"])
-    assert classify_error(told.value.__cause__ or told.value) is ErrorClass.CONSTRAINT
+    assert classify_error(caught.value.__cause__ or caught.value) is ErrorClass.CONSTRAINT
     stays = ["a", "b"] if rig in COMMIT_EACH else ["a"]
     assert world.effects() == stays
     record = stored(world, "k")
@@ -271,9 +271,9 @@ def test_a_commit_before_an_error_that_looks_like_a_lost_connection_is_detected_
         ran.append(1)
         raise error
 
-    with pytest.raises(TransactionSplit) as told:
+    with pytest.raises(TransactionSplit) as caught:
         getattr(caller(), form)("k", ["a", COMMIT, call_away])
-    assert told.value.__cause__ is error
+    assert caught.value.__cause__ is error
     assert (ran, world.effects()) == ([1], ["a"])
     record = stored(world, "k")
     assert record is not None
@@ -303,14 +303,14 @@ def test_an_error_that_looks_like_a_lost_connection_without_a_commit_is_a_failur
 def test_an_sql_error_without_a_commit_is_a_failure_like_any_other(world: World, caller: Open, form: str) -> None:
     user = caller()
     for _ in range(2):  # also where the connection has seen a commit of ours before
-        with pytest.raises(Exception, match=r".") as told:
+        with pytest.raises(Exception, match=r".") as caught:
             getattr(user, form)("k", ["b", "b"])
-        assert classify_error(told.value) is ErrorClass.CONSTRAINT
+        assert classify_error(caught.value) is ErrorClass.CONSTRAINT
         assert world.effects() == []
     assert getattr(user, form)("k", ["b"]).replayed is False
-    with pytest.raises(Exception, match=r".") as told:
+    with pytest.raises(Exception, match=r".") as caught:
         getattr(user, form)("other", ["c", "c"])
-    assert classify_error(told.value) is ErrorClass.CONSTRAINT
+    assert classify_error(caught.value) is ErrorClass.CONSTRAINT
     assert world.effects() == ["b"]
 
 
@@ -443,22 +443,22 @@ class Background:
 
     def result(self) -> Any:
         try:
-            return self._future.result(PATIENCE)
+            return self._future.result(WAIT_SECONDS)
         finally:
             self._pool.shutdown()
 
 
 class Holding:
-    """A user that stands in the middle of its transaction until told to go on."""
+    """A user that waits in the middle of its transaction until the test lets it continue."""
 
     def __init__(self, user: Caller, key: str, steps: list[Any]) -> None:
         self._inside = threading.Event()
         self._go = threading.Event()
-        self._work = lambda: user.run(key, [*steps, self._inside.set, lambda: self._go.wait(PATIENCE)])
+        self._work = lambda: user.run(key, [*steps, self._inside.set, lambda: self._go.wait(WAIT_SECONDS)])
 
     def __enter__(self) -> Holding:
         self._running = Background(self._work)
-        assert self._inside.wait(PATIENCE)
+        assert self._inside.wait(WAIT_SECONDS)
         return self
 
     def go(self) -> None:

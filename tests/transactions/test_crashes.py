@@ -30,7 +30,7 @@ FORKS.set_forkserver_preload(["tests.transactions.crashing"])
 )
 def shop(request: pytest.FixtureRequest) -> World:
     world: World = request.getfixturevalue(request.param)
-    told(world, *(f"CREATE TABLE {table} (value text)" for table in TABLES if not there(world, table)))
+    run_statements(world, *(f"CREATE TABLE {table} (value text)" for table in TABLES if not there(world, table)))
     return world
 
 
@@ -42,7 +42,7 @@ def there(world: World, table: str) -> bool:
     return True
 
 
-def told(world: World, *statements: str) -> None:
+def run_statements(world: World, *statements: str) -> None:
     if world.url.startswith(("mysql", "mariadb")):
         with connect_pymysql(world, autocommit=True) as admin, admin.cursor() as cursor:
             for statement in statements:
@@ -60,7 +60,7 @@ def told(world: World, *statements: str) -> None:
 
 def emptied(world: World) -> None:
     keys = '"retrysafe_keys"' if world.url.startswith("sqlite") else f"{world.url.rpartition('table=')[2]}_keys"
-    told(world, *(f"DELETE FROM {table}" for table in (*TABLES, keys)))
+    run_statements(world, *(f"DELETE FROM {table}" for table in (*TABLES, keys)))
 
 
 def counts(world: World) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The transaction strength on DynamoDB: the user's writes and the receipt in one request, in both colours."""
+"""The transaction strength on DynamoDB: the user's writes and the receipt in one request, sync and async."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.store("dynamodb")
 
 
 class Shop:
-    """A table of orders, and a store beside it; `do` carries writes out in the colour under test."""
+    """A table of orders and a store. `do` carries out writes, sync or async."""
 
     def __init__(self, url: str, colour: str, **more: Any) -> None:
         self.url, self.colour = url, colour
@@ -125,7 +125,7 @@ def test_another_request_under_the_same_key_is_refused(shop: Shop) -> None:
 
 
 def test_a_condition_of_the_users_own_leaves_nothing_behind(shop: Shop) -> None:
-    """All or nothing, the receipt included; and the key is still free for the corrected writes."""
+    """All writes are carried out or none, the receipt included. The key is still free for the corrected writes."""
     shop.do(Writes([shop.new("o1")], Answer(201)), key="first")
     old = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     taken = shop.put("o1", ConditionExpression="attribute_not_exists(id)", **old)
@@ -147,7 +147,7 @@ def test_a_body_that_raises_writes_nothing(shop: Shop) -> None:
 
 
 def test_twins_at_the_same_moment(shop: Shop) -> None:
-    """Both ran their body, both sent; one receipt went in, and the other twin is given its answer."""
+    """Both callers ran their body and sent it. One receipt was stored, and the other caller gets its answer."""
     gate = threading.Barrier(2)
     met = threading.Event()
     ended: list[Ended] = []
@@ -198,7 +198,7 @@ def test_an_operation_that_stopped_half_way_is_not_overwritten(shop: Shop) -> No
 
 @pytest.mark.parametrize("how", ["swallow", "fail"])
 def test_a_lost_answer_is_found_again(make: Callable[..., Shop], dynamodb_url: str, how: Any) -> None:
-    """The transaction was carried out; the SDK, or the engine, sends the very same again and learns it."""
+    """The transaction was carried out. The SDK or the engine sends the same request again and learns that."""
     proxy = DynamoProxy(with_option(dynamodb_url, "table", unique("keys_")))
     shop = make(proxy.url)
     proxy.lose(how)
@@ -219,7 +219,7 @@ def test_a_lost_request_is_sent_again(make: Callable[..., Shop], dynamodb_url: s
 
 
 def test_the_receipt_is_recognised_when_dynamodb_has_forgotten_the_request(shop: Shop) -> None:
-    """After ten minutes the ClientRequestToken is forgotten: then the receipt's own token tells."""
+    """After ten minutes DynamoDB forgets the ClientRequestToken. Then the token in the receipt decides."""
     op = TransactOp(claim("k", now=None), Answer(201), (shop.put("o1"),), at=1_700_000_000_000_000)
     assert shop.safe.store.execute(op).claim.granted
     later = TransactOp(op.claim, op.answer, (shop.put("o2"),), at=op.at)
@@ -227,13 +227,13 @@ def test_the_receipt_is_recognised_when_dynamodb_has_forgotten_the_request(shop:
         shop.safe.store.execute(later)  # within ten minutes: the same token, other writes
     forgotten = TransactOp(op.claim, op.answer, op.writes, at=op.at)
     sent: list[str] = []
-    store = shop.safe.store._current()  # type: ignore[attr-defined]  # what ForkSafe opened
+    store = shop.safe.store._current().store  # type: ignore[attr-defined]  # what ForkSafe opened
 
     def other_token(params: dict[str, Any], **_: Any) -> None:
         params["ClientRequestToken"] = unique("another-")
         sent.append(params["ClientRequestToken"])
 
-    inner = getattr(store, "_store", store)  # batching may be around it
+    inner = getattr(store, "_store", store)  # it may be wrapped for batching
     inner._client.meta.events.register("provide-client-params.dynamodb.TransactWriteItems", other_token)
     reply = shop.safe.store.execute(forgotten)
     assert sent

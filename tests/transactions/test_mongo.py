@@ -74,7 +74,7 @@ def killed(world: World, point: int) -> None:
 
 
 def still_open(admin: MongoClient[Any], appname: str) -> bool:
-    """Whether it has a transaction, which is then told to end."""
+    """Whether the session has a transaction. If so, end it."""
     stages: list[dict[str, Any]] = [
         {"$currentOp": {"idleSessions": True, "allUsers": True}},
         {"$match": {"appName": appname}},
@@ -198,7 +198,7 @@ def test_a_conflict_in_the_users_own_writes_runs_the_body_again(user: Caller, mo
 
 
 def test_what_was_there_before_is_the_users_own_error(user: Caller, mongodb: World) -> None:
-    """E11000 of a document of the user's is no conflict of ours: it is told as it is."""
+    """E11000 of a document of the user's is no conflict of ours: it is raised unchanged."""
     user.run("k", ["a"])
     with pytest.raises(OperationFailure, match="E11000"):
         user.run("l", ["b", "a"])

@@ -61,7 +61,8 @@ OURS = [
 def test_the_lock_is_held_while_it_runs_and_given_back(
     request: pytest.FixtureRequest, database: str, name: str
 ) -> None:
-    """GET_LOCK does not end with the transaction, and a connection in a pool lives on: nobody may find it held."""
+    """GET_LOCK does not end with the transaction, and a connection in a pool lives on: the lock must be free
+    for other callers."""
     world: World = request.getfixturevalue(database)
     seen: list[bool] = []
     rig = {"mysql": MYSQL, "mariadb": MARIADB}[database][name]
@@ -180,8 +181,8 @@ class Kept:
     def __enter__(self) -> Any:
         return self._connection
 
-    def __exit__(self, *told: object) -> None:
-        """It is somebody else's."""
+    def __exit__(self, *details: object) -> None:
+        """The connection belongs to the test."""
 
 
 def written(value: str, runs: list[str] | None = None) -> Callable[[Any], Answer]:
@@ -223,13 +224,13 @@ def test_cut_at_every_request(family: World, proxy: MysqlProxy, side: Any) -> No
         try:
             run(family.safe, this, through(proxy), written(key))
         except Exception:
-            told = False
+            returned = False
         else:
-            told = True
+            returned = True
         assert proxy.was_cut()
         record = family.safe.execute(Lookup(this.key.id("default"))).record
         assert (key in family.effects()) == (record is not None and record.state is State.COMPLETED)
-        assert not told or key in family.effects()
+        assert not returned or key in family.effects()
         proxy.count()
         patient = task(family.safe, key, 1, RELEASE.replace(busy="wait"))
         run(family.safe, patient, through(proxy), written(key))

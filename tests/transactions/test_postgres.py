@@ -90,9 +90,9 @@ def test_a_block_cannot_run_again_and_says_so(postgres: World, strict_pool: Any)
             write(tx.handle, "mine")
             tx.answer = ANSWER
 
-    with pytest.raises(RolledBack) as told:
+    with pytest.raises(RolledBack) as caught:
         block()
-    assert told.value.retryable
+    assert caught.value.retryable
     assert postgres.effects() == ["rival"]
 
 
@@ -175,7 +175,7 @@ def test_an_error_that_was_passed_over_is_met_at_the_receipt(postgres: World, po
 
 @pytest.fixture
 def alone() -> Iterator[World]:
-    """A server that nobody else uses: its transaction counter counts only us."""
+    """A server of its own: its transaction counter counts only our transactions."""
     server = PostgresServer(autovacuum="off")
     server.start()
     safe = RetrySafe(server.url)
@@ -195,7 +195,7 @@ def test_one_commit_in_all_counted_at_the_server(alone: World) -> None:
 
 
 def logged(admin: psycopg.Connection[Any], work: Any) -> dict[str, int]:
-    """Commits that wrote something, told by how far the transaction counter moved: one number per writing commit."""
+    """Commits that wrote something: the transaction counter moves by one for each."""
     before = admin.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())").fetchone()
     work()
     after = admin.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())").fetchone()
@@ -262,14 +262,14 @@ def test_the_connection_is_cut_at_every_message(postgres: World, proxy: Postgres
         this = task(postgres.safe, key, 1, RELEASE)
         proxy.cut_at(number, side)
         try:
-            told = "done" if not run(postgres.safe, this, connect, body).replayed else "replayed"
+            outcome = "done" if not run(postgres.safe, this, connect, body).replayed else "replayed"
         except Exception as error:
-            told = type(error).__name__
-        outcomes[told] = outcomes.get(told, 0) + 1
+            outcome = type(error).__name__
+        outcomes[outcome] = outcomes.get(outcome, 0) + 1
         wait_for_the_dead(postgres)  # what was on its way has arrived, or never will
         record = postgres.safe.execute(Lookup(this.key.id("default"))).record
         assert (key in postgres.effects()) == (record is not None and record.state is State.COMPLETED)
-        assert told != "done" or key in postgres.effects()
+        assert outcome != "done" or key in postgres.effects()
         proxy.count()
         run(postgres.safe, patient(this), connect, body)
         assert postgres.effects().count(key) == 1
@@ -289,7 +289,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("looks")
 def test_a_commit_whose_reply_was_lost_is_recognised(postgres: World, proxy: PostgresProxy) -> None:
-    """The COMMIT is carried out, its reply swallowed: the caller is told "done", and the body ran once."""
+    """The COMMIT is carried out, its reply swallowed: the caller gets "done", and the body ran once."""
     runs: list[int] = []
     with psycopg_pool.ConnectionPool(proxy.url, min_size=1, max_size=2, open=True) as pool:
         pool.wait()

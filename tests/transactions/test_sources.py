@@ -1,4 +1,4 @@
-"""What is recognised as a source of transactions, in which colour, and what is said of everything else."""
+"""What is recognised as a source of transactions, sync or async, and the errors for everything else."""
 
 from __future__ import annotations
 

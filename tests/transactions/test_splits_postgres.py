@@ -55,9 +55,9 @@ def test_a_deadlock_without_a_commit_runs_it_again(world: World, caller: Open) -
 
 @pytest.mark.parametrize("rig", IN_A_TRANSACTION, indirect=True)
 def test_a_rollback_by_hand_before_the_error_is_no_split(world: World, caller: Open) -> None:
-    with pytest.raises(Exception, match="duplicate") as told:
+    with pytest.raises(Exception, match="duplicate") as caught:
         caller().run("k", ["a", ROLLBACK, "b", "b"])
-    assert classify_error(told.value) is ErrorClass.CONSTRAINT
+    assert classify_error(caught.value) is ErrorClass.CONSTRAINT
     assert caller().run("k", ["c"]).replayed is False
     assert "a" not in world.effects()
 

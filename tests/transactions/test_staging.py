@@ -82,7 +82,7 @@ def test_in_a_function(safe: RetrySafe) -> None:
 
 @pytest.fixture
 def rung(safe: RetrySafe, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[str]]]:
-    """What was in the outbox each time the bell rang, and whom the store told."""
+    """What was in the outbox at each notification, and which waiters the store notified."""
     heard: list[list[str]] = []
 
     def wake() -> None:
@@ -94,7 +94,8 @@ def rung(safe: RetrySafe, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list
 
 
 def test_the_commit_rings_the_bell(safe: RetrySafe, rung: list[list[str]]) -> None:
-    """Else the job waits for the worker's next tick. After the commit: who looked before would see nothing."""
+    """Else the job waits for the worker's next tick. The notification comes after the commit: before it, a
+    worker would see nothing."""
     with safe.transaction(safe.tx, key="k", scope="t", request=1) as tx:
         stage(tx, "paid", {})
         tx.answer = Answer(201, {})

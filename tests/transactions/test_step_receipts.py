@@ -16,14 +16,14 @@ from retrysafe.operations import Operation, receipts
 from retrysafe.stores.registry import open_store
 from retrysafe.transactions.sources import find_adapter
 from retrysafe.worker.flows import arun, run
-from retrysafe.worker.receipts import Cleared, Clearer
+from retrysafe.worker.receipt_reaper import ReceiptReaper, ReceiptReaperCounts
 from tests.transactions.rigs import AsyncCaller, Caller, World
 
 
 @pytest.fixture(autouse=True)
 def much_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is written down happened long enough ago."""
-    monkeypatch.setattr(receipts, "KEPT", 0.0)
+    monkeypatch.setattr(receipts, "KEPT_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ def sold(caller: Caller, op: Operation, item: str) -> Answer:
     return caller.runner.run(awaited()) if isinstance(caller, AsyncCaller) else op(item, key=item)
 
 
-def cleared(caller: Caller, safe: RetrySafe) -> Cleared:
-    story = Clearer(safe, batch=1).round()
+def cleared(caller: Caller, safe: RetrySafe) -> ReceiptReaperCounts:
+    story = ReceiptReaper(safe, batch=1).tick_flow()
     if isinstance(caller, AsyncCaller):
         return caller.runner.run(arun(safe, story))
     return run(safe, story, lambda seconds: None)
@@ -96,7 +96,7 @@ def test_with_every_adapter(there: World, caller: Callable[[], Caller]) -> None:
     if there.url.startswith("mongodb"):
         with pytest.raises(UsageError, match="cannot run in a MongoDB transaction"):
             sold(user, op, "a")
-        assert cleared(user, safe) == Cleared(0), "so there are none"
+        assert cleared(user, safe) == ReceiptReaperCounts(0), "so there are none"
         return
     before = counted(there, user)
     for item in ("a", "b", "a"):
@@ -105,7 +105,7 @@ def test_with_every_adapter(there: World, caller: Callable[[], Caller]) -> None:
     done = cleared(user, safe)
     adapter = find_adapter(user.given, "sync")
     if adapter is not None and adapter.closes:
-        assert done == Cleared(0), "one connection, which somebody else may be using"
+        assert done == ReceiptReaperCounts(0), "one connection, which somebody else may be using"
         return
     assert done.cleared == 2
     assert counted(there, user) == before

@@ -21,10 +21,22 @@ from retrysafe import (
 )
 from retrysafe.core.ops import ClaimReply, Lookup, LookupReply, Renew
 from retrysafe.core.records import Fence
+from retrysafe.engine.trace import TraceEvent
 from retrysafe.stores.base import AsyncStore, Store
 from retrysafe.testing import builders
 
 safe = RetrySafe("sqlite:///app.db", namespace="shop", policy=Policy(lease=5), keyring=KeyRing({"a": b""}))
+
+durations: dict[str, float] = {}
+
+
+def note_duration(event: TraceEvent) -> None:
+    if event.seconds is not None:
+        durations[event.name] = event.seconds
+
+
+RetrySafe("memory://", trace=note_duration)
+RetrySafe("memory://", trace=lambda name, seconds: None)  # type: ignore[arg-type, misc]
 
 
 # `once` keeps the signature ----------------------------------------------------------------------

@@ -61,7 +61,7 @@ def test_whoever_may_retry_is_not_to_blame() -> None:
 
 
 def test_the_statuses_of_the_http_contract() -> None:
-    """DESIGN section 3."""
+    """What an HTTP layer answers, as docs/reference/http.md says."""
     assert errors.MissingKey.status == errors.MalformedKey.status == 400
     assert errors.InProgress.status == 409
     assert errors.FingerprintMismatch.status == 422

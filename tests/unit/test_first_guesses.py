@@ -5,11 +5,15 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 import retrysafe
-from retrysafe import Policy
+from retrysafe import Policy, webhooks
+from retrysafe.core.ops import List
+from retrysafe.stores.memory import MemoryStore
+from retrysafe.testing import Do
 
 
 @pytest.mark.parametrize("name", ["fastapi", "starlette", "flask", "litestar", "quart", "django"])
@@ -43,6 +47,7 @@ def test_a_policy_is_still_changed_by_its_old_verb() -> None:
     [
         ("retrysafe.errors", "WrongColour", "SyncAsyncMismatch"),
         ("retrysafe.jobs", "Fence", "QueueAdapter"),
+        ("retrysafe.jobs", "Message", "JobMessage"),
         ("retrysafe.web.asgi", "Shortcut", "ResponseReady"),
         ("retrysafe.web.wsgi", "Shortcut", "ResponseReady"),
         ("retrysafe.client", "Ambient", "Clock"),
@@ -55,3 +60,29 @@ def test_an_old_name_goes_on_and_says_the_new_one(module: str, old: str, new: st
         assert getattr(found, old) is getattr(found, new)
     with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
         _ = found.Nonsense
+
+
+def test_an_old_method_of_the_testing_tools_says_the_new_one() -> None:
+    do = Do.sync(MemoryStore())
+    with pytest.warns(DeprecationWarning, match=r"Do\.list_all"):
+        assert do.listed(List()) == do.list_all(List()) == {}
+
+
+def test_a_webhook_scheme_of_ones_own_may_use_the_older_names() -> None:
+    class Acme(webhooks.Scheme):
+        name = "acme"
+
+        def prepared(self, secrets: tuple[str | bytes, ...]) -> tuple[bytes, ...]:
+            return (b"prepared",)
+
+        def read(self, headers: Any, body: bytes, now: float) -> Any:
+            sent_at = self.sent_at(headers.one("x-time"), now)
+            return self.event_id(headers.one("x-id"), "x-id"), sent_at, headers.maybe("x-none"), self.listed(["a"])
+
+    with pytest.warns(DeprecationWarning, match=r"Acme.prepared is now called Acme.prepare_secrets"):
+        scheme = Acme("secret")
+    assert scheme.secrets == (b"prepared",)
+    with pytest.warns(DeprecationWarning, match=r"is now called (Headers|Scheme)\."):
+        assert scheme.verify({"X-Time": "100", "X-Id": "7"}, b"", now=100.0) == ("7", 100, None, ["a"])
+    with pytest.raises(AttributeError, match="'Acme' object has no attribute 'raed'"):
+        _ = scheme.raed

@@ -17,33 +17,41 @@ PLAN = steady.Plan(("tests/a.py",), load=2, runs=5, commit="abc", timeout=60)
 
 
 def note(**changes: Any) -> dict[str, Any]:
-    told = {"tests": ["tests/a.py"], "load": 2, "commit": "abc", "ok": True, "seconds": 3.0, "failed": [], "said": ""}
-    return {**told, **changes}
+    plain = {
+        "tests": ["tests/a.py"],
+        "load": 2,
+        "commit": "abc",
+        "ok": True,
+        "seconds": 3.0,
+        "failed": [],
+        "output": "",
+    }
+    return {**plain, **changes}
 
 
 def test_only_runs_of_the_same_thing_count() -> None:
     others = [note(load=8), note(commit="abc-dirty"), note(tests=["tests/b.py"]), {}]
-    assert steady.left(PLAN, others) == 5
-    assert steady.left(PLAN, [*others, note(), note(ok=False)]) == 3
-    assert steady.left(PLAN, [note()] * 9) == 0
+    assert steady.count_remaining_runs(PLAN, others) == 5
+    assert steady.count_remaining_runs(PLAN, [*others, note(), note(ok=False)]) == 3
+    assert steady.count_remaining_runs(PLAN, [note()] * 9) == 0
 
 
 def test_a_line_that_was_cut_off_does_not_count(tmp_path: Path) -> None:
     file = tmp_path / "notes"
-    assert steady.notes(file) == []
+    assert steady.read_notes(file) == []
     file.write_text(json.dumps(note()) + "\n" + json.dumps(note())[:20])
-    assert steady.notes(file) == [note()]
+    assert steady.read_notes(file) == [note()]
 
 
 def test_what_is_told() -> None:
-    failed = note(ok=False, seconds=9.0, failed=["tests/a.py::test_it"], said="unclosed transport")
-    told = steady.summary(PLAN, [note(), note(seconds=5.0), failed, note(load=8, ok=False)])
-    assert told.splitlines()[0] == "3 of 5 runs beside a load of 2: 1 failed; 3 to 9 s, half of them within 5 s"
-    assert told.splitlines()[1:] == ["  tests/a.py::test_it: unclosed transport"]
+    failed = note(ok=False, seconds=9.0, failed=["tests/a.py::test_it"], output="unclosed transport")
+    summary = steady.format_summary(PLAN, [note(), note(seconds=5.0), failed, note(load=8, ok=False)])
+    assert summary.splitlines()[0] == "3 of 5 runs under a load of 2: 1 failed; 3 to 9 s, half of them within 5 s"
+    assert summary.splitlines()[1:] == ["  tests/a.py::test_it: unclosed transport"]
 
 
 def test_the_load_is_ended() -> None:
-    with steady.busy(2) as running:
+    with steady.run_load(2) as running:
         assert len(running) == 2
         for pid in running:
             os.kill(pid, 0)
@@ -58,18 +66,18 @@ def test_runs_side_by_side_are_load_to_each_other(tmp_path: Path, monkeypatch: p
     loads: list[int] = []
 
     @contextmanager
-    def busy(number: int) -> Iterator[list[int]]:
+    def run_load(number: int) -> Iterator[list[int]]:
         loads.append(number)
         yield []
 
-    def once(plan: steady.Plan) -> dict[str, Any]:
+    def run_tests(plan: steady.Plan) -> dict[str, Any]:
         together.wait()  # broken unless three are there at the same time
         return note()
 
-    monkeypatch.setattr(steady, "busy", busy)
-    monkeypatch.setattr(steady, "once", once)
+    monkeypatch.setattr(steady, "run_load", run_load)
+    monkeypatch.setattr(steady, "run_tests", run_tests)
     file = tmp_path / "notes"
-    assert len(steady.campaign(PLAN._replace(runs=6), file, float("inf"), at_once=3)) == 6
+    assert len(steady.run_campaign(PLAN._replace(runs=6), file, float("inf"), at_once=3)) == 6
     assert loads == [0]
 
 
@@ -79,12 +87,12 @@ def test_it_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFixtu
     file = tmp_path / "notes"
     quick = ["tests/unit/test_errors.py", "--load", "1", "--notes", str(file)]
     assert steady.main([*quick, "--runs", "1"]) == 0
-    assert [each["ok"] for each in steady.notes(file)] == [True]
+    assert [each["ok"] for each in steady.read_notes(file)] == [True]
     assert steady.main([*quick, "--runs", "2"]) == 0
-    assert [each["ok"] for each in steady.notes(file)] == [True] * 2
+    assert [each["ok"] for each in steady.read_notes(file)] == [True] * 2
     bad = tmp_path / "test_bad.py"
     bad.write_text("def test_it():\n    assert 1 == 2\n")
     assert steady.main([str(bad), "--load", "1", "--notes", str(file), "--runs", "1"]) == 1
-    (failed,) = steady.notes(file)[-1]["failed"]
+    (failed,) = steady.read_notes(file)[-1]["failed"]
     assert failed.endswith("test_bad.py::test_it")
     assert "1 failed" in capsys.readouterr().out

@@ -144,7 +144,7 @@ def until_only_a_message_helps(listener: Any) -> None:
 
 def inner(store: Any) -> Any:
     """The store itself, under lifetime and batching."""
-    opened = store._current()
+    opened = store._current().store
     return getattr(opened, "_store", opened)
 
 

@@ -1,10 +1,11 @@
-"""An application with an inbox, as `retrysafe worker tests.webhooks.inbox_app:safe` finds it; and its front door:
+"""An application with an inbox, as `retrysafe worker tests.webhooks.inbox_app:safe` finds it, and its receiving
+process:
 
     python -m tests.webhooks.inbox_app COUNT
 
-takes in that many events, each sent twice. The environment says where its database is (`INBOX_DATABASE`), and where it
-kills itself with SIGKILL: `INBOX_KILL` is `taken` (committed to the inbox, the sender not answered), `handler` (in the
-handler, after its write) or `done` (committed, and nothing else done), `INBOX_KILL_AT` at which event.
+receives that many events, each sent twice. The environment gives its database (`INBOX_DATABASE`) and the moment at
+which it kills itself with SIGKILL: `INBOX_KILL` is `taken` (committed to the inbox, the sender not answered), `handler`
+(in the handler, after its write) or `done` (committed, and nothing else done), `INBOX_KILL_AT` the number of the event.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ def came_to(moment: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def told(happened: Happened) -> None:
+def kill_on_event(happened: Happened) -> None:
     if happened.name == "completed":
         came_to("done")
 
 
-safe = RetrySafe(f"sqlite:///{DATABASE}", tx=DATABASE, on_event=told)
-# A worker that died keeps its event for the lease: that it lapses is part of the story.
+safe = RetrySafe(f"sqlite:///{DATABASE}", tx=DATABASE, on_event=kill_on_event)
+# A worker that died keeps its event until the lease lapses, which is part of the test.
 receiver = Receiver(safe, SLACK.scheme, inbox=True, clock=lambda: NOW, lease=1.0)
 
 

@@ -1,4 +1,4 @@
-"""Senders for the tests: each signs as its scheme says, and puts id and type where its scheme looks for them."""
+"""Senders for the tests: each signs as its scheme requires, and puts id and type where its scheme reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Only VerificationError ever escapes. The long run: `python tools/fuzz.py webhooks --count 10000000` (S18)."""
+"""Only VerificationError is ever raised. The long run: `python tools/fuzz.py webhooks --count 10000000` (S18)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_whatever_the_headers_and_the_body_are(sender: Sender, data: Any) -> Non
 
 @pytest.mark.parametrize("name", SENDERS)
 def test_nothing_unverified_ever_takes_a_place(name: str) -> None:
-    """No record and no call to a handler, whatever arrives without a good signature (S21)."""
+    """A delivery without a valid signature makes no record and no call to a handler (S21)."""
     sender = SENDERS[name]
     safe = RetrySafe("memory://")
     receiver = Receiver(safe, sender.scheme, clock=lambda: NOW)
@@ -57,7 +57,9 @@ def test_nothing_unverified_ever_takes_a_place(name: str) -> None:
         assert receiver.receive(headers, forged).status == 400
     for header in headers:
         assert receiver.receive({**headers, header: "x" * 64}, body).status in (200, 400)
-    stolen = len(handled)  # an id or topic outside the signature may differ: it is another key, never the victim's
+    stolen = len(
+        handled
+    )  # an id or topic outside the signature may differ: then the key differs too, and is never the victim's
     assert stolen == 0 if sender.signs_id else stolen == 2
     assert receiver.receive(headers, body).status == 200
     assert handled[-1].id == "victim", "its place was free"

@@ -1,4 +1,4 @@
-"""The inbox: committed, answered, and run by the worker; once, whatever happens in between."""
+"""The inbox: an event is committed, answered, and run by the worker; once, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_what_fails_is_tried_again_by_the_worker(safe: RetrySafe) -> None:
 def test_what_keeps_failing_is_given_to_a_person(safe: RetrySafe, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "retrysafe.operations.run.MAX_SPACING_SECONDS", 0.0
-    )  # every failure counts, however soon after the last
+    )  # every failure counts, however soon it follows the last one
     receiver = inbox(safe, max_attempts=3)
     receiver.on()(lambda event: 1 / 0)
     receiver.receive(*SLACK.send("Ev1"))
@@ -184,7 +184,7 @@ def test_signatures_and_credentials_are_not_stored(safe: RetrySafe) -> None:
 
 @pytest.mark.parametrize("via", ["thread", "loop"])
 def test_an_event_begun_without_an_inbox_is_finished_as_it_was_begun(safe: RetrySafe, via: str) -> None:
-    """Nobody but the sender comes for it, so it is not thanked for before it is done."""
+    """Only the sender's retry runs it, so it must not get 2xx before it is done."""
     direct = Receiver(RetrySafe(safe.store), SLACK.scheme, clock=lambda: NOW)
     direct.on()(lambda event: 1 / 0)
     sent, handled = SLACK.send("Ev1"), []
@@ -212,7 +212,7 @@ def test_an_event_in_the_inbox_survives_a_release_without_one(safe: RetrySafe) -
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("second", [True, False])
 def test_a_second_receiver_of_one_provider_is_refused(safe: RetrySafe, first: bool, second: bool) -> None:
-    """They would share the ids of the events: what one has handled, the other's handler never sees."""
+    """The two would share the ids of the events: an event that one has handled, the other's handler would never see."""
     Receiver(safe, SLACK.scheme, inbox=first)
     with pytest.raises(UsageError, match="there is a receiver for 'slack' already"):
         Receiver(safe, SLACK.scheme, inbox=second)
@@ -225,7 +225,7 @@ def awaited_if_need_be(result: Any) -> Any:
 
 @pytest.mark.parametrize("colour", ["def", "async def"])
 def test_an_event_waits_for_a_worker_that_has_its_handler(safe: RetrySafe, colour: str) -> None:
-    """It was taken in because there was a handler: a worker without it must not say that it is done."""
+    """It was accepted because there was a handler: a worker without the handler must not mark it as done."""
     receiver, handled = inbox(safe), []
 
     @receiver.on("plain")
@@ -242,7 +242,7 @@ def test_an_event_waits_for_a_worker_that_has_its_handler(safe: RetrySafe, colou
     for _ in range(4):
         assert work(older) == CompleterCounts(0, 0, 0, waiting=1)
     (record,) = records(safe)
-    with pytest.raises(OperationChanged, match="nobody here handles"):
+    with pytest.raises(OperationChanged, match="there is no handler for"):
         awaited_if_need_be(older.operations[record.target].resume_id(record.id))
     assert [record.state for record in records(safe)] == [State.RELEASED]
     assert work(safe) == CompleterCounts(1, 0, 0)

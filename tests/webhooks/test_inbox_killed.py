@@ -1,4 +1,5 @@
-"""The inbox with real processes and `kill -9`: the front door, and `retrysafe worker`. Each event is handled once."""
+"""The inbox with real processes and `kill -9`: the receiving process, and `retrysafe worker`. Each event is handled
+once."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 EVENTS = 20
 DOOR = ["-m", "tests.webhooks.inbox_app", str(EVENTS)]
 WORKER = ["-m", "retrysafe.cli.main", "worker", "tests.webhooks.inbox_app:safe", "--grace", "0"]
-PATIENCE = 120.0
+TIMEOUT_SECONDS = 120.0
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def run(command: list[str], database: Path, kill: str = "", at: int = 0) -> subp
         env=os.environ | where,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_SECONDS,
         check=False,
     )
 
@@ -73,9 +74,9 @@ def test_each_event_is_handled_once_whoever_is_killed(database: Path) -> None:
         assert done.returncode == 0, done.stderr
         return len(effects(database)) == EVENTS
 
-    until(all_handled, PATIENCE, "the worker to finish what the others have left")
+    until(all_handled, TIMEOUT_SECONDS, "the worker to finish what the others have left")
     late = run(DOOR, database)
     assert late.returncode == 0, late.stderr
     assert run([*WORKER, "--once"], database).returncode == 0
-    # The sender came once more for all of them, and nothing happened.
+    # The sender sent all of them once more, and nothing happened.
     assert effects(database) == {f"Ev{number}": 1 for number in range(EVENTS)}

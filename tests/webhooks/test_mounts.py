@@ -1,4 +1,5 @@
-"""Every mount over a real server: raw bytes in, the same answers out; and servers that are killed in mid handler."""
+"""Every mount on a real server: raw bytes in, the same answers out; and servers that are killed in the middle of a
+handler."""
 
 from __future__ import annotations
 
@@ -21,9 +22,9 @@ from tests.web.conformance.targets import Launch, Target, gunicorn, uvicorn
 APPS = "tests.webhooks.apps"
 SCHEME = Stripe("whsec_old")
 LIMIT = 1 << 20
-PATIENCE = 120.0
-SHORT = "1.0"
-"""The lease where a server is killed: it has to lapse before anybody else may handle the event."""
+TIMEOUT_SECONDS = 120.0
+SHORT_LEASE_SECONDS = "1.0"
+"""The lease where a server is killed: it has to lapse before the event may be handled again."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Running:
         return len(path.read_text().splitlines()) if path.exists() else 0
 
     def began(self, id_: str, times: int = 1) -> None:
-        until(lambda: self.effects(id_) >= times, PATIENCE, f"handler {times} of {id_}")
+        until(lambda: self.effects(id_) >= times, TIMEOUT_SECONDS, f"handler {times} of {id_}")
 
 
 @pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.store("sqlite")) for name in MOUNTS])
@@ -96,10 +97,10 @@ def test_once_and_then_the_same_answer(running: Running, type_: str) -> None:
 def test_a_forged_delivery_is_refused(running: Running) -> None:
     id_ = new_id()
     headers, body = running.request(id_)
-    told = running.post(headers, body.replace(b"made", b"mode"))
-    assert told.status_code == 400
-    assert told.headers["content-type"] == "application/problem+json"
-    assert told.json()["type"] == "urn:retrysafe:problem:verification"
+    response = running.post(headers, body.replace(b"made", b"mode"))
+    assert response.status_code == 400
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.json()["type"] == "urn:retrysafe:problem:verification"
     assert running.post({}, body).status_code == 400
     assert running.effects(id_) == 0
     assert running.post(headers, body).status_code == 200
@@ -108,10 +109,10 @@ def test_a_forged_delivery_is_refused(running: Running) -> None:
 def test_a_body_without_a_length_is_read_too(running: Running) -> None:
     id_ = new_id()
     headers, body = running.request(id_)
-    told = running.post(headers, iter([body[:9], body[9:]]))
-    # Django's WSGI side sees no body without a length: nothing is believed then, and nothing happens.
+    response = running.post(headers, iter([body[:9], body[9:]]))
+    # Django's WSGI side has no body without a length, so the delivery is refused, and nothing happens.
     read = running.target.name != "django"
-    assert told.status_code == (200 if read else 400)
+    assert response.status_code == (200 if read else 400)
     assert running.effects(id_) == read
 
 
@@ -122,9 +123,9 @@ def test_a_body_that_is_too_large_is_refused(running: Running) -> None:
 
 def test_only_post(running: Running) -> None:
     for method in ("GET", "PUT", "DELETE"):
-        told = running.target.http.request(method, running.mount.path)
-        assert told.status_code == 405
-        assert "POST" in told.headers["allow"]
+        response = running.target.http.request(method, running.mount.path)
+        assert response.status_code == 405
+        assert "POST" in response.headers["allow"]
 
 
 @pytest.mark.parametrize("type_", ["plain.made", "async.made"])
@@ -161,22 +162,23 @@ def raw_request(running: Running, id_: str, type_: str) -> bytes:
 
 @pytest.mark.parametrize("type_", ["plain.slow", "async.slow"])
 def test_a_sender_that_hangs_up_is_answered_when_it_comes_again(running: Running, type_: str) -> None:
-    """Senders wait for some seconds and no longer; the handler goes on, and the retry finds its result."""
+    """Senders wait only some seconds. The handler goes on, and the retry finds its result."""
     id_ = new_id()
     with closing(running.target.connect()) as connection:
         connection.sendall(raw_request(running, id_, type_))
         running.began(id_)
     assert running.send(id_, type_).status_code == 409
     running.target.go(id_)
-    until(lambda: running.send(id_, type_).status_code == 200, PATIENCE, "the handler to finish")
+    until(lambda: running.send(id_, type_).status_code == 200, TIMEOUT_SECONDS, "the handler to finish")
     assert running.effects(id_) == 1
 
 
 @pytest.mark.store("sqlite")
 @pytest.mark.parametrize("name", ["asgi", "wsgi", "django"])
 def test_killed_in_mid_handler_the_retry_runs(name: str, tmp_path: Path) -> None:
-    """kill -9: held until the lease lapses, and then the sender's retry runs it. Never lost, never 2xx for nothing."""
-    (tmp_path / "lease").write_text(SHORT)
+    """kill -9: the event is held until the lease lapses, and then the sender's retry runs it. It is never lost, and 2xx
+    is never sent for nothing."""
+    (tmp_path / "lease").write_text(SHORT_LEASE_SECONDS)
     running, events = Running(name, tmp_path), {new_id(): "plain.slow", new_id(): "async.slow"}
     try:
         with ExitStack() as connections:
@@ -197,12 +199,12 @@ def test_killed_in_mid_handler_the_retry_runs(name: str, tmp_path: Path) -> None
 
 
 def delivered(running: Running, id_: str, type_: str) -> list[int]:
-    """What the sender is told until it is 200."""
+    """The answers to the sender until one is 200."""
     statuses: list[int] = []
 
-    def told() -> bool:
+    def is_answered() -> bool:
         statuses.append(running.send(id_, type_).status_code)
         return statuses[-1] == 200
 
-    until(told, PATIENCE, "the lease to lapse")
+    until(is_answered, TIMEOUT_SECONDS, "the lease to lapse")
     return statuses

@@ -1,4 +1,4 @@
-"""Each scheme against its provider's own library, both ways, or against the provider's published example."""
+"""Each scheme against its provider's own library, in both directions, or against the provider's published example."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_the_example_of_githubs_documentation() -> None:
 
 
 def test_shopify_as_its_documentation_says() -> None:
-    """ShopifyAPI verifies only redirects; the rule for webhooks is one line of the documentation, written out here."""
+    """ShopifyAPI verifies only redirects. The rule for webhooks is one line of the documentation, implemented here."""
     code = base64.b64encode(hmac.new(b"hush", BODY, hashlib.sha256).digest()).decode()
     headers = {
         "X-Shopify-Topic": "orders/create",

@@ -1,4 +1,4 @@
-"""Verify, dedupe, handle, 2xx: for plain and async handlers, called from threads and from event loops."""
+"""Verify, deduplicate, handle, 2xx: for plain and async handlers, called from threads and from event loops."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def receiver_of(safe: RetrySafe, sender: Sender = STRIPE, **options: Any) -> Rec
 
 
 class Recorder:
-    """A handler of either colour, and what it was given."""
+    """A plain or async handler that records its events."""
 
     def __init__(self, colour: str = "def") -> None:
         self.events: list[Event] = []
@@ -98,7 +98,7 @@ def test_an_event_is_handled_once_however_often_it_comes(
 
 
 def test_a_retry_with_a_new_time_and_another_counter_in_the_body_is_the_same_event(safe: RetrySafe) -> None:
-    """Stripe signs every try anew and counts `pending_webhooks` down: the id says that it is the same event."""
+    """Stripe signs every try anew and counts `pending_webhooks` down, but the id is the same."""
     receiver, handled = receiver_of(safe), Recorder()
     receiver.on()(handled.handler)
     assert receiver.receive(*STRIPE.send("evt-1", now=NOW - 200, pending_webhooks=2)).status == 200
@@ -147,10 +147,10 @@ def test_a_failing_handler_answers_500_and_the_retry_runs(
     receiver.on()(recorder.handler)
     recorder.raises = RuntimeError("the mail server said hunter2")
     sent = STRIPE.send()
-    told = take(receiver, *sent)
-    assert told.status == 500
-    assert b"hunter2" not in told.body
-    assert "hunter2" in caplog.text, "the operator is told"
+    response = take(receiver, *sent)
+    assert response.status == 500
+    assert b"hunter2" not in response.body
+    assert "hunter2" in caplog.text, "the operator finds it in the log"
     recorder.raises = None
     assert [take(receiver, *sent).status for _ in range(2)] == [200, 200]
     assert len(recorder.events) == 2
@@ -164,9 +164,9 @@ def test_what_a_handler_answers_other_than_2xx_is_told_and_not_kept(
     receiver.on()(recorder.handler)
     recorder.returns = Answer(status, {"later": True}, {"retry-after": "60"})
     sent = STRIPE.send()
-    told = take(receiver, *sent)
-    assert (told.status, told.body) == (status, b'{"later":true}')
-    assert ("retry-after", "60") in told.headers
+    response = take(receiver, *sent)
+    assert (response.status, response.body) == (status, b'{"later":true}')
+    assert ("retry-after", "60") in response.headers
     recorder.returns = Answer(202, {"done": True})
     first, again = take(receiver, *sent), take(receiver, *sent)
     assert first.status == again.status == 202
@@ -187,7 +187,7 @@ def test_what_a_handler_returns_otherwise_is_not_the_senders_business(
 
 
 def test_an_erased_answer_is_still_a_thank_you(safe: RetrySafe) -> None:
-    """410 would make some senders remove the endpoint."""
+    """After a 410 some senders would remove the endpoint."""
     receiver, handled = receiver_of(safe), Recorder()
     handled.returns = Answer(200, b"x", gone="too_large")
     receiver.on()(handled.handler)
@@ -202,7 +202,7 @@ def test_store_down_nothing_runs_and_the_sender_is_asked_to_come_again(
 ) -> None:
     monkeypatch.setattr("retrysafe.engine.resending.RESEND_DELAYS_SECONDS", (0.0,))
     monkeypatch.setattr("retrysafe.engine.resending.RESEND_LIMIT_SECONDS", 0.0)
-    sendings = 2 if point == "applied" else 1  # an unclear one is sent once more
+    sendings = 2 if point == "applied" else 1  # an operation with an unclear outcome is sent once more
     script = Script([Fault(n, point) for n in range(1, 1 + sendings)])
     safe = RetrySafe(FaultStore(MemoryStore(), script))
     receiver, handled = receiver_of(safe, lease=0.05), Recorder()
@@ -210,9 +210,9 @@ def test_store_down_nothing_runs_and_the_sender_is_asked_to_come_again(
     sent = STRIPE.send()
     assert receiver.receive(*sent).status == 503
     assert handled.events == []
-    while (told := receiver.receive(*sent)).status == 409:
+    while (response := receiver.receive(*sent)).status == 409:
         assert point == "applied", "a claim whose reply was lost is held until its lease lapses"
-    assert told.status == 200
+    assert response.status == 200
     assert len(handled.events) == 1
     safe.close()
 
@@ -238,8 +238,8 @@ def test_while_it_is_handled_it_is_answered_409_and_does_not_run_in_threads(safe
         again = [receiver.receive(*sent) for _ in range(3)]
         go.set()
         assert first.result().status == 200
-    assert [told.status for told in again] == [409, 409, 409]
-    assert all(dict(told.headers)["retry-after"].isdigit() for told in again)
+    assert [response.status for response in again] == [409, 409, 409]
+    assert all(dict(response.headers)["retry-after"].isdigit() for response in again)
     assert receiver.receive(*sent).status == 200
     assert runs == ["evt-1"]
 
@@ -290,9 +290,9 @@ async def test_a_sender_that_hangs_up_does_not_stop_the_handler(safe: RetrySafe)
     go.set()
     await asyncio.wait_for(done.wait(), 30)
     await asyncio.gather(*receiver._running)
-    told = await receiver.areceive(*sent)
-    assert told.status == 200
-    assert ("idempotent-replayed", "true") in told.headers
+    response = await receiver.areceive(*sent)
+    assert response.status == 200
+    assert ("idempotent-replayed", "true") in response.headers
 
 
 def test_a_handler_knows_its_lease(safe: RetrySafe) -> None:
@@ -322,8 +322,8 @@ def test_slacks_question_is_answered_and_leaves_no_trace(safe: RetrySafe, take: 
     scheme = SENDERS["slack"].scheme
     receiver = receiver_of(safe, SENDERS["slack"])
     body = b'{"type": "url_verification", "challenge": "abc"}'
-    told = take(receiver, scheme.sign(body, id="", now=NOW), body)
-    assert (told.status, told.body) == (200, b"abc")
+    response = take(receiver, scheme.sign(body, id="", now=NOW), body)
+    assert (response.status, response.body) == (200, b"abc")
     assert sum(safe.execute(Stats())[:4]) == 0
 
 

@@ -1,7 +1,7 @@
-"""A sender over its whole retry schedule, in virtual time, against a receiver whose processes fail and die (I25).
+"""A sender over its whole retry schedule, in virtual time, with a receiver whose processes fail and die (I25).
 
-Each try is signed anew, as senders do. Every way a try can end without a 2xx is drawn at random; the last is spared.
-Then somebody sends the event again by hand, as late as the sender allows, with the reaper at work all the time.
+Each try is signed anew, as senders do. Each try but the last ends at random in one of the ways that give no 2xx. Then
+the event is sent again by hand, as late as the sender allows. The reaper runs all the time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from retrysafe.stores.sql.names import build_names
 from retrysafe.testing.faults import Crashed
 from retrysafe.webhooks import Event, Receiver
 from tests.webhooks.senders import SENDERS, Sender
-from tests.webhooks.worlds import Mortal, Timed, TimedReceiver, World
+from tests.webhooks.worlds import DyingConnection, Timed, TimedReceiver, World
 
 WITH_SCHEDULE = [name for name, sender in SENDERS.items() if sender.scheme.schedule.delays]
 SEEDS = range(10)
 
 
-class Told(NamedTuple):
-    """What the sender saw: the statuses of its tries, 0 for none at all."""
+class Tries(NamedTuple):
+    """What the sender saw: the statuses of its tries, 0 for no answer."""
 
     statuses: list[int]
 
@@ -39,7 +39,7 @@ class Told(NamedTuple):
         return 200 in self.statuses
 
 
-def deliver(world: World, receiver: Receiver, sender: Sender, id_: str, endings: list[str]) -> Told:
+def deliver(world: World, receiver: Receiver, sender: Sender, id_: str, endings: list[str]) -> Tries:
     """One event, over the schedule of its sender, until it is answered 2xx."""
     statuses: list[int] = []
     delays = (0.0, *sender.scheme.schedule.delays)
@@ -51,7 +51,7 @@ def deliver(world: World, receiver: Receiver, sender: Sender, id_: str, endings:
         world.start()
         if statuses[-1] // 100 == 2:
             break
-    return Told(statuses)
+    return Tries(statuses)
 
 
 def attempt(receiver: Receiver, sender: Sender, id_: str, now: float) -> int:
@@ -61,7 +61,7 @@ def attempt(receiver: Receiver, sender: Sender, id_: str, now: float) -> int:
 
 
 def by_hand(world: World, receiver: Receiver, sender: Sender, id_: str, first: float) -> None:
-    """Again and again up to the end of what the sender allows, and the reaper meanwhile."""
+    """Send the event by hand again and again, up to the end of what the sender allows, while the reaper runs."""
     schedule = sender.scheme.schedule
     last = first + max(schedule.horizon, schedule.by_hand)
     while world.now < last:
@@ -78,7 +78,7 @@ ENDINGS = ("before the claim", "after the claim", "in the handler", "after compl
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", WITH_SCHEDULE)
 def test_each_event_is_handled_once_over_the_whole_schedule(name: str, seed: int) -> None:
-    """The handler's effect is its last act. A process that dies between effect and completion is the next test's."""
+    """The handler's effect is its last act. The next test has the process that dies between effect and completion."""
     rng, world, sender = random.Random(seed), World(), SENDERS[name]
     safe = RetrySafe(Timed(MemoryStore(), world))
     receiver = Receiver(safe, sender.scheme, clock=world.clock)
@@ -104,7 +104,7 @@ def test_each_event_is_handled_once_over_the_whole_schedule(name: str, seed: int
 
 
 def test_without_tx_a_death_between_effect_and_completion_runs_it_again() -> None:
-    """The honest limit of this strength, and the reason for `tx`."""
+    """The limit of this guarantee, and the reason for `tx`."""
     world, sender = World(), SENDERS["stripe"]
     safe = RetrySafe(Timed(MemoryStore(), world))
     receiver = Receiver(safe, sender.scheme, clock=world.clock)
@@ -125,13 +125,14 @@ def test_a_death_keeps_the_event_until_the_lease_lapses_and_no_longer() -> None:
     safe = RetrySafe(Timed(MemoryStore(), world))
     receiver = Receiver(safe, sender.scheme, clock=world.clock)
     receiver.on()(lambda event: world.at("in the handler"))
-    told = deliver(world, receiver, sender, "evt-1", ["in the handler"])
-    assert told.statuses == [0, 409, 200], "at once: still held; after a minute: free"
+    tries = deliver(world, receiver, sender, "evt-1", ["in the handler"])
+    assert tries.statuses == [0, 409, 200], "at once: still held; after a minute: free"
     safe.close()
 
 
 def test_forgetting_too_early_would_handle_it_twice() -> None:
-    """The ablation: ids kept for five minutes, as the specification suggests, do not survive its own schedule."""
+    """The ablation: ids that are kept for five minutes, as the specification suggests, do not outlive its own
+    schedule."""
     world, sender = World(), SENDERS["standard"]
     safe = RetrySafe(Timed(MemoryStore(), world))
     receiver = Receiver(safe, sender.scheme, clock=world.clock, retention=300)
@@ -154,7 +155,7 @@ TX_ENDINGS = (*ENDINGS[2:3], "after the effect", "before the commit", "after the
 def test_with_tx_each_event_is_handled_once_wherever_the_process_dies(name: str, seed: int, tmp_path: Path) -> None:
     rng, world, sender = random.Random(seed), World(), SENDERS[name]
     path = tmp_path / "app.db"
-    Connection = type("Connection", (Mortal,), {"world": world, "__module__": "sqlite3"})
+    Connection = type("Connection", (DyingConnection,), {"world": world, "__module__": "sqlite3"})
 
     def connect() -> sqlite3.Connection:
         return sqlite3.connect(path, isolation_level=None, factory=Connection)
@@ -163,7 +164,7 @@ def test_with_tx_each_event_is_handled_once_wherever_the_process_dies(name: str,
     safe.migrate()
     receiver = TimedReceiver(world, safe, sender.scheme)
     with connect() as db:
-        db.execute("CREATE TABLE effects (id TEXT)")  # nothing makes it unique but us
+        db.execute("CREATE TABLE effects (id TEXT)")  # no constraint makes it unique
     db.close()
 
     @receiver.on()

@@ -1,4 +1,4 @@
-"""What is refused, and how: S18, S19, S20, and the bugs of others (PEERS section 6), each as a test."""
+"""What is refused, and how: S18, S19, S20, and the bugs of other libraries, each as a test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EACH_TIMED = pytest.mark.parametrize("sender", [SENDERS[name] for name in TIMED]
 
 
 def refused(scheme: Scheme, headers: Any, body: Any, now: float = NOW) -> str:
-    """Why it was refused."""
+    """The reason of the refusal."""
     with pytest.raises(VerificationError) as caught:
         scheme.verify(headers, body, now=now)
     assert "check the signing secret" in str(caught.value)
@@ -40,7 +40,7 @@ def test_a_genuine_delivery_is_believed_and_a_changed_byte_is_not(sender: Sender
 
 @EACH
 def test_header_names_have_no_case_and_may_be_bytes(sender: Sender) -> None:
-    """webhookkit looks headers up by case: ASGI gives lower case, and it refused everything."""
+    """webhookkit looks headers up by case, so it refused everything from ASGI servers, which give lower-case names."""
     headers, body = sender.send()
     lower = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     upper = {name.upper(): value for name, value in headers.items()}
@@ -100,7 +100,7 @@ def test_stripe_tries_every_signature_and_not_only_the_last() -> None:
 
 
 def test_a_malformed_signature_in_the_list_does_not_hide_a_good_one() -> None:
-    """standardwebhooks 1.1.0 raises ValueError on an item without a comma, before it comes to the good one."""
+    """standardwebhooks 1.1.0 raises ValueError for an item without a comma, before it reaches the valid one."""
     headers, body = SENDERS["standard"].send()
     good = headers["webhook-signature"]
     for noise in ("v1", "v1,", ",", "v1,a,b", "v1,%%%%", "v2," + "A" * 44, "v1a,AAAA", "", "v1,AAAA"):
@@ -112,7 +112,7 @@ def test_a_malformed_signature_in_the_list_does_not_hide_a_good_one() -> None:
 
 
 def test_a_body_that_is_not_text_is_verified_like_any_other() -> None:
-    """standardwebhooks 1.1.0 raises UnicodeDecodeError on it."""
+    """standardwebhooks 1.1.0 raises UnicodeDecodeError for it."""
     body = b"\xff\xfe\x00 binary"
     for name in ("standard", "standard-ed25519", "github", "shopify", "slack"):
         scheme = SENDERS[name].scheme
@@ -124,7 +124,7 @@ def test_a_body_that_is_not_text_is_verified_like_any_other() -> None:
 def test_base64_has_one_spelling() -> None:
     headers, body = Sender(Shopify("s")).send()
     good = headers["X-Shopify-Hmac-SHA256"]
-    stray = good[:-2] + chr(ord(good[-2]) + 1) + "="  # decodes to the same bytes where it is not strict
+    stray = good[:-2] + chr(ord(good[-2]) + 1) + "="  # a decoder that is not strict gives the same bytes
     for other in (
         good.rstrip("="),
         good + "=",
@@ -189,7 +189,7 @@ def test_s20_very_many_signatures_are_refused_before_the_first_is_tried(monkeypa
 @EACH_TIMED
 @pytest.mark.parametrize("way", [-1, 1], ids=["past", "future"])
 def test_s19_a_time_counts_up_to_the_tolerance_both_ways(sender: Sender, way: int) -> None:
-    """Stripe's own library accepts any time from the future."""
+    """Stripe's own library accepts any time in the future."""
     headers, body = sender.send(now=NOW)
     assert sender.scheme.verify(headers, body, now=NOW + way * 300).timestamp == NOW
     assert "s from our clock" in refused(sender.scheme, headers, body, now=NOW + way * 301)
@@ -249,7 +249,7 @@ def test_a_signed_body_that_is_no_object_is_refused_where_the_id_is_in_it(body: 
 
 @pytest.mark.parametrize("name", ["github", "shopify"])
 def test_an_unsigned_id_counts_only_together_with_the_signed_body(name: str) -> None:
-    """Whoever holds one signed body cannot use it to take the place of another event."""
+    """An attacker who has one signed body cannot use it to take the place of another event."""
     sender = SENDERS[name]
     first = sender.scheme.verify(*sender.send("evt-1", n=1), now=NOW)
     again = sender.scheme.verify(*sender.send("evt-1", n=1), now=NOW + 10**6)
@@ -313,7 +313,7 @@ def test_slack_interactions_have_their_trigger_and_what_has_nothing_its_digest()
         (lambda: Custom("a", "s", signature="X", id_field="id", algorithm="rot13"), "algorithm='rot13'"),
         (lambda: Custom("a", "s", signature="X", id_field="id", content="{id}"), "{body} once"),
         (lambda: Custom("a", "s", signature="X", id_field="id", content="{body}.x"), "must end with {body}"),
-        (lambda: Custom("a", "s", signature="X", id_field="id", timestamp="T"), "an unsigned time is none"),
+        (lambda: Custom("a", "s", signature="X", id_field="id", timestamp="T"), "an unsigned time proves nothing"),
         (lambda: Custom("a", "s", signature="X", id_field="id", content="{id}{body}"), "id_header="),
     ],
 )

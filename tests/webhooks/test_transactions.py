@@ -1,4 +1,4 @@
-"""Handlers that ask for `tx`: what they write commits with the mark that the event was handled."""
+"""Handlers that ask for `tx`: their writes commit with the mark that the event was handled."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Virtual time, and processes that die in it.
 
-`Timed` gives every operation the world's time and, once the process is dead, answers nothing. Nothing is faked about
-the store itself: the operations reach a real one.
+`Timed` gives every operation the virtual time, and answers nothing once the process is dead. The store itself is a real
+one.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any, TypeVar
 from retrysafe.core.ops import Claim, Complete, Op
 from retrysafe.core.times import SECOND_MICROS
 from retrysafe.engine.guard import Task
+from retrysafe.engine.handlers import Handler
 from retrysafe.stores.base import Capabilities, Store
 from retrysafe.stores.sql.names import TableNames
 from retrysafe.testing.faults import Crashed
 from retrysafe.webhooks import Event, Receiver
-from retrysafe.webhooks.handlers import Handler
 
 R = TypeVar("R")
 
 
 @dataclass
 class World:
-    """What the time is (seconds), and where the process that runs now will die."""
+    """The virtual time in seconds, and the point at which the current process will die."""
 
     now: float = 1_700_000_000.0
     dies: str = ""
@@ -50,13 +50,13 @@ class World:
 
 
 class Timed:
-    """A store in the world's time. A process dies before its claim, after it, or after its completion."""
+    """A store in virtual time. A process dies before its claim, after it, or after its completion."""
 
     def __init__(self, inner: Store, world: World, names: TableNames | None = None) -> None:
         self._inner = inner
         self._world = world
         self.names = names
-        """Its tables, where it has some that a transaction can reach."""
+        """The store's tables, if it has some that a transaction can reach."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -84,7 +84,7 @@ class Timed:
 
 
 class TimedTask(Task):
-    """A task whose claim is made in the world's time: for transactions, whose statements do not pass `Timed`."""
+    """A task whose claim is made in virtual time: for transactions, whose statements do not pass through `Timed`."""
 
     world: World
 
@@ -93,7 +93,7 @@ class TimedTask(Task):
 
 
 class TimedReceiver(Receiver):
-    """A receiver in the world's time."""
+    """A receiver in virtual time."""
 
     def __init__(self, world: World, *args: Any, **options: Any) -> None:
         super().__init__(*args, clock=world.clock, **options)
@@ -106,7 +106,7 @@ class TimedReceiver(Receiver):
         return timed
 
 
-class Mortal(sqlite3.Connection):
+class DyingConnection(sqlite3.Connection):
     """A connection whose process may die just before or just after its commit."""
 
     world: World

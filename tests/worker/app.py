@@ -44,7 +44,7 @@ def connect(path: str) -> sqlite3.Connection:
 
 @cache
 def pool() -> ConnectionPool[Any]:
-    """Opened by the first who needs it: after a fork, and not before."""
+    """Opened when it is first needed: after a fork, and not before."""
     return ConnectionPool(DATABASE, min_size=1, max_size=2, timeout=60, open=True)
 
 

@@ -30,7 +30,7 @@ AT_ONCE = 3
 
 
 def work() -> None:
-    """A worker, until somebody ends it. Its rounds come at once; only an idle one waits."""
+    """A worker, until it is killed. It waits only after an idle round."""
     completer = Completer(app.safe, grace=0, backoff=lambda attempt: 0.1)
     enqueuer = Enqueuer(app.safe, app.safe.publishers, lease=JOB_LEASE, batch=10)
     while True:

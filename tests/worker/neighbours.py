@@ -37,7 +37,7 @@ SLACK = SENDERS["slack"]
 
 
 class Shop:
-    """One application. What it is handed says whose it is, so that whoever handles it can tell."""
+    """One application. Each item names its application, so that the handler can check it."""
 
     def __init__(self, url: str, folder: str, name: str) -> None:
         self.name = name

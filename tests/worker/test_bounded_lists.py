@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from retrysafe import Answer, RetrySafe
-from retrysafe.cli import finding, operations
+from retrysafe.cli import operations, record_search
 from retrysafe.cli.main import main
 from retrysafe.core.ops import List, Op
 
@@ -27,7 +27,7 @@ class Counting(RetrySafe):
 def test_a_list_of_operations_stops_when_it_has_enough(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(finding, "PAGE", 10)
+    monkeypatch.setattr(record_search, "PAGE_RECORDS", 10)
     with Counting("memory://") as safe:
         greet = safe.operation("greet")
 

@@ -121,7 +121,7 @@ print(json.dumps({**told, "state": left.state.value}))
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["completed"], told["state"]) == (1, "claimed")
-    assert told["after_lease"] >= 0, "it was taken from somebody who might have been alive"
+    assert told["after_lease"] >= 0, "it was taken from an owner that might have been alive"
     with capsys.disabled():
         print(
             f"\nan abandoned operation (lease {LEASE} s, grace 0) was finished {told['seconds']:.2f} s after its death"

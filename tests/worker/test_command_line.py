@@ -108,7 +108,7 @@ def test_it_works_until_it_is_told_to_stop_and_says_how_it_is(app: App) -> None:
         worker.wait()
     assert worker.returncode == 0
     assert "operations: order@1; topics: receipt" in said
-    assert "SIGTERM: stopping after what is being done now" in said
+    assert "SIGTERM: stopping after the current work" in said
     assert said.rstrip().endswith("stopped")
 
 
@@ -123,7 +123,7 @@ def test_a_store_that_is_away_is_reported_and_tried_again(app: App) -> None:
     ("given", "said"),
     [
         ("tests.worker.app", "write MODULE:NAME"),
-        ("no.such.module:safe", "there is no module 'no'"),
+        ("no.such.module:safe", "no module named 'no'"),
         ("tests.worker.app:nothing", "has no 'nothing'; it has"),
         ("tests.worker.app:order", "is a Operation, not a RetrySafe; did you mean tests.worker.app:safe?"),
         ("tests.worker.unimportable:safe", "importing tests.worker.unimportable failed with ZeroDivisionError"),
@@ -213,9 +213,9 @@ def test_reconcile_tells_by_its_exit_code(app: App) -> None:
 
 
 def test_health_addresses() -> None:
-    from retrysafe.worker.health import host_and_port
+    from retrysafe.worker.health import parse_address
 
-    assert host_and_port("127.0.0.1:0") == ("127.0.0.1", 0)
+    assert parse_address("127.0.0.1:0") == ("127.0.0.1", 0)
     for wrong in ("127.0.0.1", ":80", "a:b"):
         with pytest.raises(UsageError, match="HOST:PORT"):
-            host_and_port(wrong)
+            parse_address(wrong)

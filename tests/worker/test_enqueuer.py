@@ -1,4 +1,4 @@
-"""Publishing: at least once with a stable id, in turn where asked, dead letters, and who may be sent to."""
+"""Publishing: at least once with a stable id, in order on request, dead letters, and allowed addresses."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ STORES = [pytest.param(name, marks=pytest.mark.store(name)) for name in ("sqlite
 
 
 class Noting:
-    """A store that notes what it was asked, and what its lists gave."""
+    """A store that notes its operations, and the length of its lists."""
 
     def __init__(self, url: str) -> None:
         self._store = open_store(url)
@@ -60,4 +60,4 @@ def test_an_idle_round_neither_counts_nor_walks(request: pytest.FixtureRequest, 
         Worker(safe).run_once()
         assert noting.asked
         assert [op for op in noting.asked if isinstance(op, Stats)] == []
-        assert noting.listed == 0, "thirty settled records are nobody's work"
+        assert noting.listed == 0, "thirty settled records need no work"

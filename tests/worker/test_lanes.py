@@ -49,7 +49,7 @@ def killed_at(safe: RetrySafe, enqueuer: Enqueuer, poison: str) -> bool:
 
 
 def test_a_delivery_that_ends_its_process_becomes_a_dead_letter_and_the_others_go_on(safe: RetrySafe) -> None:
-    """30 of 30 workers were killed by one job, and nobody else's was ever sent."""
+    """30 of 30 workers were killed by one job, and no other job was ever sent."""
     sent: list[str] = []
     staged(safe, *(job(number) for number in range(20)))
     poison = job(7).id

@@ -215,7 +215,7 @@ def test_operations_shows_those_of_its_application(
     b.order("b-0", key="same")
     assert operations.find_run(a.safe, "same").namespace == "shop-a"
     theirs = operations.find_run(b.safe, "same").id.hex()
-    assert [each.namespace for each in operations.Runs(a.safe).of(None)] == ["shop-a"]
+    assert [each.namespace for each in operations.RunSearch(a.safe).iter_runs(None)] == ["shop-a"]
     from retrysafe.errors import UsageError
 
     with pytest.raises(UsageError, match="names 0 runs"):

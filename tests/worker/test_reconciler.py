@@ -1,4 +1,4 @@
-"""What is told of two lists: both kinds of missing, and everything that is there more than once."""
+"""What is reported of two lists: both kinds of missing, and everything that is there more than once."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_two_charges_of_one_operation_are_not_clean_though_both_sides_agree() ->
     found = compare(both, both, one_per=True)
     assert (found.matched, found.several_here, found.several_there) == (4, [A, *both[2:]], [A, *both[2:]])
     assert not found.clean
-    assert compare(both, both).clean, "nobody said that there may be one only"
+    assert compare(both, both).clean, "`one_per` was not given"
 
 
 def test_items_of_no_operation_are_not_counted() -> None:

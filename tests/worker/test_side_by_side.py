@@ -1,4 +1,4 @@
-"""The worker while it runs: services beside each other, woken by the bell, in threads and on the application's loop."""
+"""The worker while it runs: services side by side, woken by notifications, in threads and on the application's loop."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def listening(store: Any) -> bool:
         found = getattr(inner, "_listener", None)
         if found is not None:
             return bool(found.up.is_set())
-        inner = getattr(inner, "_store", None) or (inner._current() if hasattr(inner, "_current") else None)
+        inner = getattr(inner, "_store", None) or (inner._current().store if hasattr(inner, "_current") else None)
     return False
 
 

@@ -1,4 +1,4 @@
-"""One record that cannot be read stops nobody: it is skipped, counted and shown, and the others go on."""
+"""One record that cannot be read holds up no other: it is skipped, counted and shown."""
 
 from __future__ import annotations
 

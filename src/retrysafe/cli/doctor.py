@@ -1,4 +1,4 @@
-"""`retrysafe doctor URL`: what a store's real settings are worth, and how to mend them; `module:jobs`: a queue's."""
+"""`retrysafe doctor URL`: check a store's real settings and print the fixes; `module:jobs` checks a job queue."""
 
 from __future__ import annotations
 
@@ -8,73 +8,73 @@ from typing import Any
 
 from retrysafe.cli.import_object import import_object
 from retrysafe.core.jobs import Namespaces
+from retrysafe.core.keys import OBSERVED_PREFIX
 from retrysafe.errors import StoreError, UsageError
 from retrysafe.stores.diagnosis import LABELS, Diagnosis, Finding, bad, diagnose, worst_label
 from retrysafe.stores.registry import find_backend, open_store, safe_url
-from retrysafe.worker.namespaces import OBSERVED_PREFIX
 
 EXIT_BELOW_REQUIRED = 1
 
 
-def add(commands: Any) -> None:
+def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "doctor",
-        help="say what a store's settings are worth",
-        description="Reads a store's real settings and says what they are worth, with the command that mends each. "
-        "Exits with 1 when they are worth less than --require.",
+        help="check a store's settings",
+        description="Reads a store's real settings and prints the guarantee that they allow, with a fix for each wrong "
+        "setting. Exits with 1 if the guarantee is below --require.",
     )
     parser.add_argument(
         "url",
         metavar="URL",
-        help="the store, for example postgresql://user@host/db; or the jobs of an application, as module:jobs",
+        help="the store, for example postgresql://user@host/db; or the jobs object of your application, as module:jobs",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
-        "--require", choices=tuple(LABELS), default="exactly-once-capable", help="the least that is good enough"
+        "--require", choices=tuple(LABELS), default="exactly-once-capable", help="the lowest guarantee to accept"
     )
     parser.set_defaults(run=run)
 
 
-def run(given: argparse.Namespace) -> int:
-    found = diagnose_store(given.url) if "://" in given.url else diagnose_jobs(given.url)
-    print(format_json(found) if given.json else "\n".join(format_table(found, safe_url(given.url))))
-    return 0 if worst_label((found.label, given.require)) == given.require else EXIT_BELOW_REQUIRED
+def run(args: argparse.Namespace) -> int:
+    found = diagnose_store(args.url) if "://" in args.url else diagnose_jobs(args.url)
+    print(format_json(found) if args.json else "\n".join(format_table(found, safe_url(args.url))))
+    return 0 if worst_label((found.label, args.require)) == args.require else EXIT_BELOW_REQUIRED
 
 
 def diagnose_store(url: str) -> Diagnosis:
-    """The store's settings, and whether all that waits in it is somebody's (rule 15)."""
+    """Check the store's settings, and that every staged job has a namespace (rule 15)."""
     found = diagnose(url)
     unnamed = find_unnamed_jobs(url)
     return found if unnamed is None else found._replace(findings=(*found.findings, unnamed))
 
 
 def find_unnamed_jobs(url: str) -> Finding | None:
-    """Jobs without a namespace, where several applications use the store; nothing where all is well, or not there."""
+    """Report jobs without a namespace in a store that several applications use. None if there are none."""
     if not find_backend(url).capabilities.outbox:
         return None
     store = open_store(url)
     try:
         seen = store.execute(Namespaces())
     except StoreError:
-        return None  # its tables are not there, which is not the doctor's to say
+        return None  # no tables yet: `retrysafe migrate` was not run, and that is no finding
     finally:
         store.close()
     applications = [name for name in seen.names if not name.startswith(OBSERVED_PREFIX)]
     if not seen.unnamed or len(applications) < 2:
         return None
     jobs = "1 staged job belongs" if seen.unnamed == 1 else f"{seen.unnamed} staged jobs belong"
-    why = f"{jobs} to no application, and there are {', '.join(applications)}: nobody publishes it"
+    why = f"{jobs} to no application, and the store is used by {', '.join(applications)}: no worker publishes it"
     fix = f"retrysafe outbox assign {safe_url(url)} --namespace NAME"
     return bad("outbox", seen.unnamed, "exactly-once-capable", why, fix, invariant="I34")
 
 
 def diagnose_jobs(where: str) -> Diagnosis:
-    """What the queue of an application remembers, beside what we do (retrysafe.jobs)."""
+    """Check the settings of an application's job queue (retrysafe.jobs)."""
     found = import_object(where)
     if not hasattr(found, "diagnose"):
         raise UsageError(
-            f"{where} is a {type(found).__name__}: name a store's URL, or the jobs of an application, such as the "
-            "CeleryJobs it has"
+            f"{where} is a {type(found).__name__}: give the URL of a store, or the jobs object of an "
+            "application, for example its CeleryJobs"
         )
     diagnosed: Diagnosis = found.diagnose()
     return diagnosed

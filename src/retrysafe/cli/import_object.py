@@ -1,4 +1,4 @@
-"""`module:name`: the user's own object, for commands that need the application and not only its store."""
+"""Import the user's object from `module:name`, for commands that need the application and not only its store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from retrysafe.errors import UsageError
 
 
 def load_safe(text: str) -> RetrySafe:
-    """The application's RetrySafe, with every operation and publisher that its modules declare."""
+    """Import the application's RetrySafe, with the operations and publishers that its modules declare."""
     found = import_object(text)
     if isinstance(found, RetrySafe):
         return found
@@ -22,7 +22,7 @@ def load_safe(text: str) -> RetrySafe:
 
 
 def import_object(text: str) -> Any:
-    """What `package.module:name` (or `:name.attribute`) stands for; the current folder is looked in too."""
+    """Import `package.module:name` (or `:name.attribute`). The current folder is searched too."""
     found: Any = _import_module(text)
     module, _, path = text.partition(":")
     for name in path.split("."):
@@ -45,7 +45,7 @@ def _import_module(text: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is not None and (module == error.name or module.startswith(error.name + ".")):
             raise UsageError(
-                f"{text}: there is no module {error.name!r} here; run this where `python -c 'import {module}'` works"
+                f"{text}: no module named {error.name!r}; run this where `python -c 'import {module}'` works"
             ) from error
         raise UsageError(f"{text}: importing {module} failed: {error}") from error
     except Exception as error:

@@ -1,4 +1,4 @@
-"""`retrysafe`: the one program. Each command group is a file that adds its parsers here."""
+"""`retrysafe`: the command line program. Each command group is a module with an `add_parser` function, listed here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from retrysafe.errors import RetrySafeError
 COMMAND_MODULES = (demo, worker, migrate, doctor, keys, operations, outbox, reconcile)
 
 EXIT_REFUSED = 1
-"""The command was understood and could not be done. (argparse exits with 2 when it was not understood.)"""
+"""The command failed. (argparse exits with 2 if the arguments are wrong.)"""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -21,14 +21,14 @@ def build_parser() -> argparse.ArgumentParser:
     root.add_argument("--version", action="version", version=f"retrysafe {__version__}")
     commands = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for group in COMMAND_MODULES:
-        group.add(commands)
+        group.add_parser(commands)
     return root
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = build_parser().parse_args(arguments)
+    args = build_parser().parse_args(arguments)
     try:
-        return int(given.run(given) or 0)
+        return int(args.run(args) or 0)
     except RetrySafeError as error:
         print(f"retrysafe: {error}", file=sys.stderr)
         return EXIT_REFUSED

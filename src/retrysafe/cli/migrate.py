@@ -1,4 +1,4 @@
-"""`retrysafe migrate URL`: create or upgrade the tables."""
+"""`retrysafe migrate URL`: create or upgrade the tables. A file of its own, like every command group."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any
 from retrysafe.stores.registry import find_backend, open_store, safe_url
 
 
-def add(commands: Any) -> None:
+def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "migrate",
         help="create or upgrade a store's tables",
-        description="Creates or upgrades a store's tables. Safe to run twice, and by several machines at once.",
+        description="Creates or upgrades a store's tables. It is safe to run it twice, or on several machines at once.",
     )
     parser.add_argument("url", metavar="URL", help="the store, for example postgresql://user@host/db")
-    parser.add_argument("--sql", action="store_true", help="print the schema instead of applying it")
+    parser.add_argument("--sql", action="store_true", help="print the SQL and change nothing")
     parser.set_defaults(run=run)
 
 
-def run(given: argparse.Namespace) -> int:
-    if given.sql:
-        sys.stdout.write(find_backend(given.url).schema(given.url))
+def run(args: argparse.Namespace) -> int:
+    if args.sql:
+        sys.stdout.write(find_backend(args.url).schema(args.url))
         return 0
-    store = open_store(given.url)
+    store = open_store(args.url)
     try:
         applied = store.migrate()
     finally:
         store.close()
     for name in applied:
         print(f"applied {name}")
-    print(f"{safe_url(given.url)} is up to date")
+    print(f"{safe_url(args.url)} is up to date")
     return 0

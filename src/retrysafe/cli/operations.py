@@ -1,4 +1,4 @@
-"""`retrysafe operations module:safe`: what is declared, what is under way, and going on with one of them."""
+"""`retrysafe operations module:safe`: list and draw operations, list their runs, show, resume and undo a run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,17 @@ from collections.abc import Callable, Iterator
 from itertools import islice, takewhile
 from typing import Any
 
-from retrysafe.cli import finding
-from retrysafe.cli.finding import ALL_DIGITS, EXAMINED, Search, Wanted, cursor_before, telling
+from retrysafe.cli import record_search
 from retrysafe.cli.import_object import load_safe
-from retrysafe.cli.keys import NOBODY, describe_state
+from retrysafe.cli.keys import NO_RECORD_ID, describe_state
+from retrysafe.cli.record_search import (
+    ID_DIGITS,
+    MAX_EXAMINED_RECORDS,
+    RecordQuery,
+    RecordSearch,
+    cursor_before,
+    make_progress_reporter,
+)
 from retrysafe.core.keys import Key
 from retrysafe.core.ops import List, Lookup
 from retrysafe.core.records import Record
@@ -27,55 +34,62 @@ from retrysafe.operations.journal import OperationJournal, build_ledger, describ
 from retrysafe.operations.operation import Operation
 
 
-def add(commands: Any) -> None:
+def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "operations",
-        help="draw operations, list their runs, show a ledger, go on with one",
-        description="Without an option: what is declared. --show and --resume take the id of a run, or its key.",
+        help="list and draw operations, list their runs, show, resume and undo a run",
+        description="Without an option it lists the declared operations. --show, --resume and --undo take the id of a "
+        "run, or its key.",
     )
     parser.add_argument("safe", metavar="MODULE:SAFE", help="your RetrySafe, with its operations")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--diagram", action="store_true", help="every operation as a Mermaid flowchart")
-    what.add_argument("--list", action="store_true", help="runs, those that are not finished first")
-    what.add_argument("--show", metavar="ID", help="one run and its ledger")
-    what.add_argument("--resume", metavar="ID", help="go on with one run from its recovery point, now")
-    what.add_argument("--undo", metavar="ID", help="undo one run: every step that began, in reverse")
+    what.add_argument("--diagram", action="store_true", help="draw every operation as a Mermaid flowchart")
+    what.add_argument("--list", action="store_true", help="list runs, unfinished ones first")
+    what.add_argument("--show", metavar="ID", help="show one run and its ledger")
+    what.add_argument("--resume", metavar="ID", help="resume one run now, from its recovery point")
+    what.add_argument("--undo", metavar="ID", help="undo one run: every step that began, in reverse order")
     parser.add_argument(
         "--because",
         default="",
         metavar="TEXT",
-        help="with --undo, and with --resume of a run whose outcome is unknown: what showed that it did not happen",
+        help="with --undo: the reason; with --resume of a run whose outcome is unknown: how you know that it did not "
+        "happen",
     )
-    parser.add_argument("--id", action="store_true", help="what --show, --resume and --undo are given is an id, no key")
+    parser.add_argument("--id", action="store_true", help="--show, --resume and --undo take an id, not a key")
     parser.add_argument("--name", help="only the operation of this name")
     parser.add_argument("--state", choices=sorted(STATES), help="only runs in this state")
-    parser.add_argument("--limit", type=int, default=50, help="how many runs at most (50)")
+    parser.add_argument("--limit", type=int, default=50, help="print at most this many runs (50)")
     parser.add_argument(
-        "--examine", type=int, metavar="N", help=f"look at so many records of a state at most ({EXAMINED})"
+        "--examine",
+        type=int,
+        metavar="N",
+        help=f"search at most this many records of each state ({MAX_EXAMINED_RECORDS})",
     )
-    parser.add_argument("--after", default="", metavar="CURSOR", help="with --list and --state: go on where it ended")
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.add_argument(
+        "--after", default="", metavar="CURSOR", help="with --list and --state: continue a list that ended at its limit"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.set_defaults(run=run)
 
 
-def run(given: argparse.Namespace) -> int:
-    safe = load_safe(given.safe)
+def run(args: argparse.Namespace) -> int:
+    safe = load_safe(args.safe)
     try:
-        if given.diagram:
-            return print_diagrams(find_operations(safe, given.name))
-        if given.list:
-            return list_runs(safe, given)
-        if given.show:
-            return print_run(find_run(safe, given.show, by_id=given.id), read_time(safe), as_json=given.json)
-        if given.resume:
-            record = find_run(safe, given.resume, by_id=given.id, to_act=True)
-            return finish_run(safe, record, lambda operation: operation.resume_id(record.id, given.because))
-        if given.undo:
-            if not given.because.strip():
-                raise UsageError("--undo needs --because TEXT: say why it is undone; it stands in its ledger")
-            record = find_run(safe, given.undo, by_id=given.id, to_act=True)
-            return finish_run(safe, record, lambda operation: operation.undo_id(record.id, given.because))
-        return print_operations(find_operations(safe, given.name))
+        if args.diagram:
+            return print_diagrams(find_operations(safe, args.name))
+        if args.list:
+            return list_runs(safe, args)
+        if args.show:
+            return print_run(find_run(safe, args.show, by_id=args.id), read_time(safe), as_json=args.json)
+        if args.resume:
+            record = find_run(safe, args.resume, by_id=args.id, to_act=True)
+            return finish_run(safe, record, lambda operation: operation.resume_id(record.id, args.because))
+        if args.undo:
+            if not args.because.strip():
+                raise UsageError("--undo needs --because TEXT: give the reason; it is stored in the ledger")
+            record = find_run(safe, args.undo, by_id=args.id, to_act=True)
+            return finish_run(safe, record, lambda operation: operation.undo_id(record.id, args.because))
+        return print_operations(find_operations(safe, args.name))
     finally:
         safe.close()
 
@@ -106,85 +120,92 @@ def print_diagrams(operations: list[Operation]) -> int:
 # Runs -------------------------------------------------------------------------------------------
 
 
-def list_runs(safe: RetrySafe, given: argparse.Namespace) -> int:
-    for name, value in (("--limit", given.limit), ("--examine", given.examine)):
+def list_runs(safe: RetrySafe, args: argparse.Namespace) -> int:
+    for name, value in (("--limit", args.limit), ("--examine", args.examine)):
         if value is not None and value < 1:
-            raise UsageError(f"{name} {value}: ask for at least one")
-    state = STATES.get(given.state or "")
-    if given.after and state is None:
-        raise UsageError(f"--after {given.after}: it goes on within one state; give --state too")
-    runs = Runs(safe, given.examine)
-    stream = runs.in_state(state, given.after) if state is not None else runs.unfinished_first()
-    wanted = (record for record in stream if given.name is None or record.target.partition("@")[0] == given.name)
-    # No more is read than is shown: there may be millions behind it.
-    found = sorted(islice(wanted, given.limit), key=lambda record: (record.state is State.COMPLETED, -record.created))
+            raise UsageError(f"{name} {value}: give 1 or more")
+    state = STATES.get(args.state or "")
+    if args.after and state is None:
+        raise UsageError(f"--after {args.after}: a cursor belongs to one state; give --state too")
+    runs = RunSearch(safe, args.examine)
+    records = runs.iter_state(state, args.after) if state is not None else runs.iter_unfinished_first()
+    named = (record for record in records if args.name is None or record.target.partition("@")[0] == args.name)
+    # Read no more than is shown: the store may hold millions.
+    found = sorted(islice(named, args.limit), key=lambda record: (record.state is State.COMPLETED, -record.created))
     now = read_time(safe)
     for record in found:
-        print(json.dumps(summarize_run(record, now)) if given.json else format_line(record, now))
-    if not given.json:
-        more = "; there may be more, see --limit, --state and --name" if len(found) == given.limit else ""
+        print(json.dumps(summarize_run(record, now)) if args.json else format_line(record, now))
+    if not args.json:
+        more = "; there may be more, see --limit, --state and --name" if len(found) == args.limit else ""
         print(f"{len(found)} shown{more}", file=sys.stderr)
-    for name, search in runs.ended:
-        cursor = f"go on with --state {name} --after {search.cursor}"
-        how = "look at more with --examine N" if name == "lapsed" else cursor  # no state of its own to go on in
-        print(f"looked at {search.looked:,} {name} records; there are more: {how}", file=sys.stderr)
+    for name, search in runs.unfinished:
+        # "lapsed" is no state, so --state cannot continue it.
+        how = (
+            "search more with --examine N"
+            if name == "lapsed"
+            else f"continue with --state {name} --after {search.cursor}"
+        )
+        print(f"searched {search.examined:,} {name} records; there are more: {how}", file=sys.stderr)
     return 0
 
 
-class Runs:
-    """Runs of operations among all the other records of an application. They have their version in their target; guards
-    and functions have not. Of each state so many are looked at, and no more."""
+class RunSearch:
+    """Finds the runs of operations among all records of an application. The target of a run holds the version of its
+    operation after an "@"; the targets of guards and functions have none. At most `limit` records of each state are
+    searched."""
 
-    def __init__(self, safe: RetrySafe, most: int | None = None) -> None:
+    def __init__(self, safe: RetrySafe, limit: int | None = None) -> None:
         self._safe = safe
-        self._most = finding.EXAMINED if most is None else most
-        self.ended: list[tuple[str, Search]] = []
-        """The states whose search was ended by its limit, and where."""
+        self._limit = record_search.MAX_EXAMINED_RECORDS if limit is None else limit
+        self.unfinished: list[tuple[str, RecordSearch]] = []
+        """The states whose search ended at its limit, each with its search."""
 
-    def unfinished_first(self) -> Iterator[Record]:
-        """What somebody may have to look at comes first, and is found by index; then what is done."""
+    def iter_unfinished_first(self) -> Iterator[Record]:
+        """Runs that a person may have to look at come first, and are found by an index. Completed runs come last."""
         for state in (State.UNCERTAIN, State.CLAIMED):
-            yield from self.of(state)
-        yield from self.of(State.RELEASED, resting=True)
-        yield from self.of(State.COMPLETED)
+            yield from self.iter_runs(state)
+        yield from self.iter_runs(State.RELEASED, resting=True)
+        yield from self.iter_runs(State.COMPLETED)
 
-    def in_state(self, state: State, cursor: str = "") -> Iterator[Record]:
-        """As people mean it: what is uncertain includes what lapsed and will be called so (as in `keys list`)."""
-        yield from self.of(state, cursor=cursor)
+    def iter_state(self, state: State, cursor: str = "") -> Iterator[Record]:
+        """The runs in a state. Uncertain runs include lapsed ones that will become uncertain (as in `keys list`)."""
+        yield from self.iter_runs(state, cursor=cursor)
         if state is State.UNCERTAIN and not cursor:
-            lapsed = self.of(State.CLAIMED, lapsed=True)
+            lapsed = self.iter_runs(State.CLAIMED, lapsed=True)
             yield from (record for record in lapsed if record.on_lapse == "uncertain")
 
-    def of(
+    def iter_runs(
         self, state: State | None, *, cursor: str = "", resting: bool = False, lapsed: bool = False
     ) -> Iterator[Record]:
-        wanted = List(self._safe.namespace, state, cursor=cursor, resting=resting, lapsed=lapsed)
-        search = Search(self._safe.execute, wanted, self._most, telling())
+        query = List(self._safe.namespace, state, cursor=cursor, resting=resting, lapsed=lapsed)
+        search = RecordSearch(self._safe.execute, query, self._limit, make_progress_reporter())
         yield from (record for record in search if "@" in record.target)
         if search.cursor:
             name = state.value if state is not None else ""
-            self.ended.append(("lapsed" if lapsed else name, search))
+            self.unfinished.append(("lapsed" if lapsed else name, search))
 
 
 def read_time(safe: RetrySafe) -> int:
-    """The store's time: what lapsed is said by its clock."""
-    return int(safe.execute(Lookup(NOBODY)).now)
+    """The store's time. Its clock decides which leases have lapsed."""
+    return int(safe.execute(Lookup(NO_RECORD_ID)).now)
 
 
 def find_run(safe: RetrySafe, wanted: str, *, by_id: bool = False, to_act: bool = False) -> Record:
-    """By id, by the first eight or more digits of it, or by key: that of a call of the operation at once, that of a
-    request by a search. Whoever acts on it must not take a call's run where a request has the same key."""
-    if by_id and not Wanted(wanted).digits:
+    """Find one run by its id, by the first eight or more digits of its id, or by its key. The key of a direct call is
+    looked up; the key of a request needs a search. With `to_act=True` both are done: a call and a request may have
+    the same key, and the command must not act on the wrong run."""
+    if by_id and not RecordQuery(wanted).digits:
         raise UsageError(f"--id {wanted!r}: an id is 8 to 64 digits, 0 to 9 and a to f; --list shows them")
     found = {each.id: each for each in _look_up(safe, wanted, by_id)}
     if not found or (to_act and not by_id):
-        runs = Runs(safe)
-        named = (each for each in runs.of(None) if _begins(each, wanted) or (each.key == wanted and not by_id))
+        runs = RunSearch(safe)
+        query = RecordQuery(wanted)
+        named = (each for each in runs.iter_runs(None) if query.matches_id(each) or (each.key == wanted and not by_id))
         found |= {each.id: each for each in named}
-        if runs.ended:
+        if runs.unfinished:
             raise UsageError(
-                f"{wanted!r} was searched for among {runs.ended[0][1].looked:,} records, and there are more: give its "
-                "id, as --list shows it, and --id"
+                f"the search for {wanted!r} ended after {runs.unfinished[0][1].examined:,} records, and there are "
+                "more: give its id, as --list shows it, and --id"
             )
     if len(found) != 1:
         which = "; ".join(f"{each.id.hex()[:16]} ({each.target}, {each.scope})" for each in list(found.values())[:10])
@@ -195,23 +216,19 @@ def find_run(safe: RetrySafe, wanted: str, *, by_id: bool = False, to_act: bool 
 
 
 def _look_up(safe: RetrySafe, wanted: str, by_id: bool) -> Iterator[Record]:
-    digits = Wanted(wanted).digits
+    query = RecordQuery(wanted)
+    digits = query.digits
     names = [] if by_id else sorted({operation.name for operation in safe.operations.values()})
     ids = [Key(wanted, name, "operation").id(safe.namespace) for name in names]
-    for each in ids + ([bytes.fromhex(digits)] if len(digits) == ALL_DIGITS else []):
+    for each in ids + ([bytes.fromhex(digits)] if len(digits) == ID_DIGITS else []):
         record = safe.execute(Lookup(each)).record
         if record is not None and record.namespace == safe.namespace:
             yield record
     if digits and safe.store.capabilities.lists_by_id:
-        search = Search(safe.execute, List(cursor=cursor_before(digits)), finding.EXAMINED)
-        for record in takewhile(lambda each: _begins(each, wanted), search):
-            if record.namespace == safe.namespace and "@" in record.target and len(digits) < ALL_DIGITS:
+        search = RecordSearch(safe.execute, List(cursor=cursor_before(digits)), record_search.MAX_EXAMINED_RECORDS)
+        for record in takewhile(query.matches_id, search):
+            if record.namespace == safe.namespace and "@" in record.target and len(digits) < ID_DIGITS:
                 yield record
-
-
-def _begins(record: Record, wanted: str) -> bool:
-    digits = Wanted(wanted).digits
-    return bool(digits) and record.id.hex().startswith(digits)
 
 
 def summarize_run(record: Record, now: int) -> dict[str, Any]:
@@ -240,8 +257,8 @@ def format_line(record: Record, now: int) -> str:
 def print_run(record: Record, now: int, *, as_json: bool) -> int:
     journal = OperationJournal.decode(record.progress)
     if as_json:
-        told = {"cause": journal.cause, "next": describe_next(record, journal), "ledger": build_ledger(journal)}
-        print(json.dumps({**summarize_run(record, now), **told}))
+        details = {"cause": journal.cause, "next": describe_next(record, journal), "ledger": build_ledger(journal)}
+        print(json.dumps({**summarize_run(record, now), **details}))
         return 0
     shown = summarize_run(record, now) | {"state": describe_state(record, now)}
     del shown["lapsed"]
@@ -261,13 +278,14 @@ def describe_next(record: Record, journal: OperationJournal) -> str:
     return "" if record.state is State.COMPLETED else describe_next_step(journal, record.point)
 
 
-def finish_run(safe: RetrySafe, record: Record, go: Callable[[Operation], Any]) -> int:
+def finish_run(safe: RetrySafe, record: Record, call: Callable[[Operation], Any]) -> int:
+    """Resume or undo a run with `call`, wait for it, and print its answer."""
     operation = safe.operations.get(record.target)
     if operation is None:
-        raise OperationChanged(record.target, "this code does not know it")
-    made = go(operation)
-    if inspect.isawaitable(made):
-        made = wait_for(made)
-    how = "it was finished before" if made.replayed else "finished"
-    print(f"{how}: {made.answer.status} {made.answer.body.decode('utf-8', 'replace')[:2000]}")
+        raise OperationChanged(record.target, "this code does not declare it")
+    result = call(operation)
+    if inspect.isawaitable(result):
+        result = wait_for(result)
+    how = "it was finished before" if result.replayed else "finished"
+    print(f"{how}: {result.answer.status} {result.answer.body.decode('utf-8', 'replace')[:2000]}")
     return 0

@@ -1,4 +1,4 @@
-"""`retrysafe outbox list|revive|assign URL`: jobs that wait, dead letters, and whose they are."""
+"""`retrysafe outbox list|revive|assign URL`: list staged jobs, revive dead letters, give jobs a namespace."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from retrysafe.cli.finding import LEAST_DIGITS
+from retrysafe.cli.record_search import MIN_ID_DIGITS
 from retrysafe.core.jobs import AssignJobs, ListJobs, ReviveJob, StagedJob
 from retrysafe.core.times import format_time
 from retrysafe.errors import UsageError
@@ -18,34 +18,32 @@ PAGE_ROWS = 1000
 JOB_DIGITS = 32
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser("outbox", help="look at staged jobs, revive dead ones, say whose they are")
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("outbox", help="list staged jobs, revive dead letters, give jobs a namespace")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
 
-    listing = verbs.add_parser("list", help="list staged jobs in their order, with why the last delivery failed")
+    listing = verbs.add_parser("list", help="list staged jobs in order, with the error of the last delivery")
     listing.add_argument("url", metavar="URL")
     listing.add_argument("--dead", action="store_true", help="only dead letters")
-    listing.add_argument("--namespace", help="only jobs of this application ('': of none)")
-    listing.add_argument("--limit", type=int, default=50, help="how many at most (50)")
-    listing.add_argument("--json", action="store_true", help="one JSON object per line")
+    listing.add_argument("--namespace", help="only jobs of this application ('': jobs without a namespace)")
+    listing.add_argument("--limit", type=int, default=50, help="print at most this many (50)")
+    listing.add_argument("--json", action="store_true", help="print one JSON object per line")
     listing.set_defaults(run=run_list)
 
-    revive = verbs.add_parser("revive", help="let a dead letter be delivered again")
+    revive = verbs.add_parser("revive", help="make a dead letter deliverable again")
     revive.add_argument("url", metavar="URL")
-    revive.add_argument(
-        "id", metavar="ID", help="the job's id, as `outbox list` shows it, or its first 8 or more digits"
-    )
-    revive.add_argument("--namespace", required=True, help="whose job it is")
+    revive.add_argument("id", metavar="ID", help="the job's id from `outbox list`, or its first 8 or more digits")
+    revive.add_argument("--namespace", required=True, help="the application that the job belongs to")
     revive.set_defaults(run=run_revive)
 
     assign = verbs.add_parser(
         "assign",
-        help="say whose the jobs are that have no namespace",
-        description="Jobs that were staged by a release that did not write down whose they are go on by themselves "
-        "where one application uses the store. Where several do, they wait for this.",
+        help="give jobs without a namespace to an application",
+        description="Old releases staged jobs without a namespace. If one application uses the store, its worker "
+        "publishes them. If several applications use it, the jobs wait until this command gives them to one.",
     )
     assign.add_argument("url", metavar="URL")
-    assign.add_argument("--namespace", required=True, help="the application they are given to")
+    assign.add_argument("--namespace", required=True, help="the application that gets the jobs")
     assign.set_defaults(run=run_assign)
 
 
@@ -53,43 +51,46 @@ def open_outbox_store(url: str) -> Store:
     store = open_store(url)
     if not store.capabilities.outbox:
         store.close()
-        raise UsageError(f"the store {store.capabilities.name!r} has no outbox: jobs cannot be staged in it")
+        raise UsageError(
+            f"the store {store.capabilities.name!r} has no outbox, so it holds no jobs; use a store "
+            "with one, such as SQLite or PostgreSQL"
+        )
     return store
 
 
-def run_list(given: argparse.Namespace) -> int:
-    if given.limit < 1:
-        raise UsageError(f"--limit {given.limit}: ask for at least one")
-    store = open_outbox_store(given.url)
+def run_list(args: argparse.Namespace) -> int:
+    if args.limit < 1:
+        raise UsageError(f"--limit {args.limit}: give 1 or more")
+    store = open_outbox_store(args.url)
     try:
-        found = store.execute(ListJobs(given.dead, limit=given.limit, namespace=given.namespace))
+        found = store.execute(ListJobs(args.dead, limit=args.limit, namespace=args.namespace))
     finally:
         store.close()
     for staged in found:
-        print(json.dumps(summarize_job(staged)) if given.json else format_line(staged))
-    if not given.json:
+        print(json.dumps(summarize_job(staged)) if args.json else format_line(staged))
+    if not args.json:
         print(f"{len(found)} shown", file=sys.stderr)
     return 0
 
 
-def run_revive(given: argparse.Namespace) -> int:
-    store = open_outbox_store(given.url)
+def run_revive(args: argparse.Namespace) -> int:
+    store = open_outbox_store(args.url)
     try:
-        job_id = find_dead_id(store, given.id, given.namespace)
-        done = store.execute(ReviveJob(job_id, namespace=given.namespace))
+        job_id = find_dead_id(store, args.id, args.namespace)
+        done = store.execute(ReviveJob(job_id, namespace=args.namespace))
     finally:
         store.close()
     if not done:
-        print(f"no dead job {given.id!r} in namespace {given.namespace!r}; see `outbox list --dead`", file=sys.stderr)
+        print(f"no dead job {args.id!r} in namespace {args.namespace!r}; see `outbox list --dead`", file=sys.stderr)
         return 1
-    print("it is delivered again")
+    print("the job will be delivered again")
     return 0
 
 
 def find_dead_id(store: Store, wanted: str, namespace: str) -> str:
-    """The whole id of the one dead job whose id begins so; `wanted` itself where there is none, or it is too short."""
+    """The full id of the dead job whose id begins with `wanted`; `wanted` itself if none does, or it is too short."""
     low = wanted.lower()
-    if not LEAST_DIGITS <= len(low) < JOB_DIGITS:
+    if not MIN_ID_DIGITS <= len(low) < JOB_DIGITS:
         return wanted
     found: list[str] = []
     after = 0
@@ -101,15 +102,15 @@ def find_dead_id(store: Store, wanted: str, namespace: str) -> str:
     return found[0] if found else wanted
 
 
-def run_assign(given: argparse.Namespace) -> int:
-    if not given.namespace:
-        raise UsageError("--namespace '': name the application they belong to")
-    store = open_outbox_store(given.url)
+def run_assign(args: argparse.Namespace) -> int:
+    if not args.namespace:
+        raise UsageError("--namespace '': give the name of the application that gets the jobs")
+    store = open_outbox_store(args.url)
     try:
-        done = store.execute(AssignJobs(given.namespace))
+        done = store.execute(AssignJobs(args.namespace))
     finally:
         store.close()
-    print(f"{done} jobs belong to {given.namespace!r} now")
+    print(f"{done} jobs now belong to {args.namespace!r}")
     return 0
 
 
@@ -128,8 +129,8 @@ def summarize_job(staged: StagedJob) -> dict[str, Any]:
 
 
 def format_line(staged: StagedJob) -> str:
-    told = summarize_job(staged)
+    job = summarize_job(staged)
     order = f"  order {staged.job.order}" if staged.job.order else ""
     error = f"  {staged.error}" if staged.error else ""
-    what = f"{told['id']}  {told['state']:7}  {staged.namespace or '(none)'}  {staged.job.topic}{order}"
-    return f"{what}  {staged.attempts} deliveries  due {told['due']}{error}"
+    what = f"{job['id']}  {job['state']:7}  {staged.namespace or '(none)'}  {staged.job.topic}{order}"
+    return f"{what}  {staged.attempts} deliveries  due {job['due']}{error}"

@@ -1,4 +1,4 @@
-"""`retrysafe reconcile module:object`: what we think happened against what the other system says."""
+"""`retrysafe reconcile module:object`: compare our records with those of the other system."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ EXIT_FAILED = 2
 SHOWN_ITEMS = 100
 
 
-def add(commands: Any) -> None:
+def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "reconcile",
         help="compare our records with the other system's",
-        description="Compares and changes nothing. Exits with 0 when both sides agree, 1 when they differ, and 2 when "
-        "it could not be found out.",
+        description="Compares both sides and changes nothing. Exits with 0 if they agree, 1 if they differ, and 2 if "
+        "the comparison failed.",
     )
     parser.add_argument(
         "object",
         metavar="MODULE:OBJECT",
-        help="an object with ours(), theirs() and key(item), perhaps one_per(item), or a callable making one",
+        help="an object with ours(), theirs(), key(item) and optionally one_per(item), or a callable that returns one",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object with all differences")
+    parser.add_argument("--json", action="store_true", help="print one JSON object with all differences")
     parser.set_defaults(run=run)
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     try:
-        found = reconcile(load_reconciliation(given.object))
-    except Exception as error:  # whatever the user's own code raises: cron wants a number, a person the reason
+        found = reconcile(load_reconciliation(args.object))
+    except Exception as error:  # the user's code may raise anything: report it with an exit code of its own
         print(f"retrysafe: could not reconcile: {error if str(error) else type(error).__name__}", file=sys.stderr)
         return EXIT_FAILED
-    print(format_json(found) if given.json else format_table(found))
+    print(format_json(found) if args.json else format_table(found))
     return 0 if found.clean else EXIT_DIFFERENT
 
 
@@ -47,7 +47,7 @@ def load_reconciliation(text: str) -> Reconciliation:
     if not isinstance(found, Reconciliation) and callable(found):
         found = found()
     if not isinstance(found, Reconciliation):
-        raise UsageError(f"{text} is a {type(found).__name__} without ours(), theirs() and key(item)")
+        raise UsageError(f"{text} is a {type(found).__name__}; it needs the methods ours(), theirs() and key(item)")
     return found
 
 
@@ -62,8 +62,8 @@ DIFFERENCE_LABELS = {
 
 
 def format_json(found: Differences) -> str:
-    told = {name: [str(item) for item in getattr(found, name)] for name in DIFFERENCE_LABELS}
-    return json.dumps({"clean": found.clean, "matched": found.matched, **told})
+    differences = {name: [str(item) for item in getattr(found, name)] for name in DIFFERENCE_LABELS}
+    return json.dumps({"clean": found.clean, "matched": found.matched, **differences})
 
 
 def format_table(found: Differences) -> str:

@@ -1,4 +1,4 @@
-"""`retrysafe worker module:safe`: finishes what others began, until it is told to stop."""
+"""`retrysafe worker module:safe`: run the worker until a signal stops it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 from retrysafe.cli.import_object import load_safe
 from retrysafe.errors import UsageError
+from retrysafe.policy import DEFAULT_LEASE_SECONDS
 from retrysafe.worker.completer import GRACE_SECONDS
-from retrysafe.worker.enqueuer import LEASE_SECONDS
 from retrysafe.worker.health import Health, plain_count
 from retrysafe.worker.service import TICK_SECONDS, Worker
 from retrysafe.worker.status import TickResult
@@ -20,14 +20,14 @@ from retrysafe.worker.status import TickResult
 EXIT_UNHEALTHY = 1
 
 
-def add(commands: Any) -> None:
+def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "worker",
-        help="finish abandoned operations, publish staged jobs, clean up",
-        description="Runs every service beside the others: completer (abandoned operations), sweeper (guards whose "
-        "owner went silent), enqueuer (staged jobs, each topic in a lane of its own), reaper (expired records). Each "
-        "goes round when there is work, and at every tick. Any number of workers may run on one store, and each "
-        "touches only its application's namespace. SIGTERM and SIGINT stop it after what it is doing now.",
+        help="finish abandoned operations, publish staged jobs, delete expired records",
+        description="Runs four services side by side: completer (resumes abandoned operations), sweeper (settles "
+        "guards whose lease lapsed), enqueuer (publishes staged jobs, each topic on its own), reaper (deletes expired "
+        "records). Each runs when there is work, and at every tick. Any number of workers may run on one store. Each "
+        "worker touches only its application's namespace. SIGTERM and SIGINT stop it after the current work.",
     )
     parser.add_argument("safe", metavar="MODULE:SAFE", help="your RetrySafe, with its operations and publishers")
     parser.add_argument(
@@ -35,49 +35,49 @@ def add(commands: Any) -> None:
         type=float,
         default=TICK_SECONDS,
         metavar="S",
-        help=f"seconds between rounds that nothing wakes ({TICK_SECONDS:.0f})",
+        help=f"seconds between two ticks ({TICK_SECONDS:.0f})",
     )
     parser.add_argument(
         "--grace",
         type=float,
         default=GRACE_SECONDS,
         metavar="S",
-        help=f"seconds left to a client's own retry ({GRACE_SECONDS:.0f})",
+        help=f"seconds to leave for the client's own retry ({GRACE_SECONDS:.0f})",
     )
     parser.add_argument(
         "--job-lease",
         type=float,
-        default=LEASE_SECONDS,
+        default=DEFAULT_LEASE_SECONDS,
         metavar="S",
-        help=f"seconds until jobs that a dead worker had taken are taken by another ({LEASE_SECONDS:.0f}); "
-        "longer than any delivery takes",
+        help=f"seconds until another worker takes over the jobs of a dead worker ({DEFAULT_LEASE_SECONDS:.0f}); "
+        "make it longer than any delivery takes",
     )
-    parser.add_argument("--once", action="store_true", help="one round of each service, then leave; for cron")
-    parser.add_argument("--health", metavar="HOST:PORT", help="serve 200 or 503 and what was done lately as JSON")
-    parser.add_argument("--json", action="store_true", help="one JSON object per report")
+    parser.add_argument("--once", action="store_true", help="run each service once and exit; for cron")
+    parser.add_argument("--health", metavar="HOST:PORT", help="serve 200 or 503, with recent activity as JSON")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per report")
     parser.set_defaults(run=run)
 
 
-def run(given: argparse.Namespace) -> int:
-    if not given.tick > 0 or not given.grace >= 0 or not given.job_lease > 0:
+def run(args: argparse.Namespace) -> int:
+    if not args.tick > 0 or not args.grace >= 0 or not args.job_lease > 0:
         raise UsageError(
-            f"--tick {given.tick} --grace {given.grace} --job-lease {given.job_lease}: a tick and a lease are above "
-            "zero, a grace not below it"
+            f"--tick {args.tick} --grace {args.grace} --job-lease {args.job_lease}: give a tick and a lease above "
+            "zero, and a grace of zero or more"
         )
-    safe = load_safe(given.safe)
-    worker = Worker(safe, tick=given.tick, grace=given.grace, job_lease=given.job_lease)
-    health = Health(worker, given.health) if given.health else None
+    safe = load_safe(args.safe)
+    worker = Worker(safe, tick=args.tick, grace=args.grace, job_lease=args.job_lease)
+    health = Health(worker, args.health) if args.health else None
 
     def report(done: TickResult) -> None:
-        print(format_tick(done, as_json=given.json), flush=True)
+        print(format_tick(done, as_json=args.json), flush=True)
 
     try:
-        if given.once:
+        if args.once:
             done = worker.run_once()
             report(done)
             return 0 if done.healthy else EXIT_UNHEALTHY
         stop_on_signals(worker)
-        announce(safe.operations, safe.publishers, worker, health)
+        print_banner(safe.operations, safe.publishers, worker, health)
         worker.run(report)
         print("stopped", file=sys.stderr)
         return 0
@@ -89,22 +89,22 @@ def run(given: argparse.Namespace) -> int:
 
 def stop_on_signals(worker: Worker) -> None:
     def stop(number: int, frame: Any) -> None:
-        if worker.stopping:  # asked twice: whoever asks does not want to wait
+        if worker.stopping:  # second signal: stop at once, without waiting for the current work
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
-        print(f"{signal.Signals(number).name}: stopping after what is being done now", file=sys.stderr)
+        print(f"{signal.Signals(number).name}: stopping after the current work", file=sys.stderr)
         worker.stop()
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
 
 
-def announce(operations: Any, publishers: Any, worker: Worker, health: Health | None) -> None:
-    """On stderr, so that what goes to stdout is rounds and nothing else."""
+def print_banner(operations: Any, publishers: Any, worker: Worker, health: Health | None) -> None:
+    """Printed on stderr: stdout carries only the reports."""
     known = ", ".join(sorted(operations)) or "none"
     topics = ", ".join(sorted(publishers)) or "none"
     where = f"; health on http://{health.address}" if health is not None else ""
-    print(f"worker: namespace {worker.safe.namespace!r}, a round every {worker.tick:g} s{where}", file=sys.stderr)
+    print(f"worker: namespace {worker.safe.namespace!r}, a tick every {worker.tick:g} s{where}", file=sys.stderr)
     print(f"operations: {known}; topics: {topics}", file=sys.stderr, flush=True)
 
 

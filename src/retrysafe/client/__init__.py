@@ -1,7 +1,6 @@
-"""The other half: clients that make a key per logical operation, keep it over retries and restarts, and know
-when to stop.
+"""HTTP clients that retry safely: one idempotency key per logical operation, kept over retries and restarts.
 
-`retrysafe.client.httpx`, `.requests` and `.stripe` are the adapters; each needs only its own library.
+`retrysafe.client.httpx`, `.requests` and `.stripe` are the adapters. Each needs only its own library.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ __all__ = [
 
 
 def trail(response: Any) -> AttemptLog | None:
-    """What happened to the call behind a response of httpx or requests: its key, how often it was sent, and why."""
-    found = getattr(response, "extensions", None)
-    told = found.get("retrysafe") if isinstance(found, dict) else getattr(response, "retrysafe", None)
-    return told if isinstance(told, AttemptLog) else None
+    """The attempt log of a response of httpx or requests: its key, how often it was sent, and why."""
+    extensions = getattr(response, "extensions", None)
+    log = extensions.get("retrysafe") if isinstance(extensions, dict) else getattr(response, "retrysafe", None)
+    return log if isinstance(log, AttemptLog) else None
 
 
 __getattr__ = renamed_names("retrysafe.client", {"Ambient": "Clock", "Trail": "AttemptLog"})

@@ -1,7 +1,8 @@
-"""A budget for retries, shared by all calls of one client: when everything fails, retrying everything makes it worse.
+"""The retry budget: a token bucket that all calls of one client share. When a server fails every request, retrying them
+all makes the outage worse.
 
-A bucket of tokens. A retry takes one; a call that ends well gives back a part of one, and time gives back a little,
-so that a client with little traffic may retry too. An empty bucket means: this failure is told to the caller at once.
+A retry takes one token. A successful call adds a part of a token, and so does time, so that a client with little
+traffic may retry too. If the bucket is empty, the caller gets the failure at once.
 """
 
 from __future__ import annotations
@@ -13,36 +14,37 @@ from retrysafe.client.errors import RetriesError
 
 
 class Budget:
-    """`tokens`: how many retries in one burst. `per_call`: what a success gives back. `per_second`: what time does.
+    """`tokens`: the capacity, which is the longest burst of retries. `per_call`: what a success adds. `per_second`:
+    what each second adds.
 
-    The defaults allow bursts of 20, and in the long run one retry for every five calls that end well.
+    The defaults allow bursts of 20, and in the long run one retry for every five successful calls.
     """
 
     def __init__(self, tokens: float = 20.0, *, per_call: float = 0.2, per_second: float = 0.5) -> None:
         for name, value in (("tokens", tokens), ("per_call", per_call), ("per_second", per_second)):
             if not value >= 0:
                 raise RetriesError(name, value, "give a number, zero or more")
-        self._most = float(tokens)
+        self._capacity = float(tokens)
         self._per_call = float(per_call)
         self._per_second = float(per_second)
-        self._level = self._most
-        self._seen: float | None = None
+        self._level = self._capacity
+        self._updated: float | None = None
         self._lock = threading.Lock()
 
     def take(self, clock: Callable[[], float]) -> bool:
-        """One retry. False: there is none left."""
+        """Take the token of one retry. False if none is left."""
         with self._lock:
             now = clock()
-            if self._seen is not None:
-                self._add(max(0.0, now - self._seen) * self._per_second)
-            self._seen = now
+            if self._updated is not None:
+                self._add(max(0.0, now - self._updated) * self._per_second)
+            self._updated = now
             if self._level < 1:
                 return False
             self._level -= 1
             return True
 
     def give(self) -> None:
-        """A call ended well."""
+        """Add what a successful call gives."""
         with self._lock:
             self._add(self._per_call)
 
@@ -51,4 +53,4 @@ class Budget:
         return self._level
 
     def _add(self, amount: float) -> None:
-        self._level = min(self._most, self._level + amount)
+        self._level = min(self._capacity, self._level + amount)

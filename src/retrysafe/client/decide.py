@@ -1,27 +1,27 @@
-"""What to do after an attempt. Pure: what was seen and where we stand come in, one of three verdicts goes out.
+"""Decide what to do after an attempt: a pure function of the attempt and the state of the call, with three verdicts.
 
-    Again     the same request with the same key, after a while
-    Rotate    the same request with a new key: the server said that under this key it surely did not happen
-    Finish    the caller gets what was seen; `settled` if it is the server's last word on this key
+    RetryVerdict      send the same request with the same key, after a delay
+    RotateVerdict     send the same request with a new key: the server reports that nothing happened under the old one
+    FinishVerdict     return the attempt to the caller; `settled` if it is the server's final answer for this key
 
-How an attempt is read, in this order:
+How an attempt is classified, in this order:
 
-| seen | reading |
+| attempt | class |
 |---|---|
 | no connection was made | retry: nothing was sent |
-| the connection broke, or it took too long | retry with the same key: it may have happened |
-| a certificate nobody trusts, a request that cannot be written | finish |
-| below 400, or a replay | finish: this is the answer |
-| a problem with `retry_same_key` | 409: busy, wait for as long as there is time; else retry |
+| the connection broke, or the attempt timed out | retry with the same key: the request may have been executed |
+| an untrusted certificate, a request that cannot be written | final |
+| a status below 400, or a replay | final: this is the answer |
+| a problem with `retry_same_key` | 409: busy, wait until the deadline; else retry |
 | a problem with only `safe_new_key`, 5xx and not a mismatch | rotate |
-| a problem with neither | finish: it will not change |
-| `Stripe-Should-Retry` | what it says |
+| a problem with neither | final: a retry gets the same |
+| `Stripe-Should-Retry` | as the header says |
 | 409 with Retry-After, or Stripe's `idempotency_key_in_use` | busy |
-| 409 | retry: it may be busy or a refusal. A second refusal is a replay, and ends it |
+| 409 | retry: the key may be busy, or this is a refusal. A second refusal is a replay, which is final |
 | 408, 425, 429, and 5xx but 501, 505, 511 | retry |
-| anything else, 422 above all | finish |
+| anything else, 422 above all | final |
 
-Requests without a key (GET, HEAD …) are retried for broken connections, 408, 425, 429 and 5xx only.
+Requests without a key (GET, HEAD …) are retried only for broken connections, 408, 425, 429 and 5xx.
 """
 
 from __future__ import annotations
@@ -38,19 +38,21 @@ from typing import Any, Literal, NamedTuple
 from retrysafe.client.settings import Retries
 
 Reach = Literal["unsent", "unclear", "hopeless"]
-"""How far a failed attempt came: surely not to the server; nobody knows; it would fail the same way again."""
+"""How far a failed attempt got. `unsent`: the server got nothing. `unclear`: it may have got the request. `hopeless`: a
+retry would fail in the same way."""
 
 TRANSIENT_STATUSES = frozenset({408, 425, 429})
 PERMANENT_STATUSES = frozenset({501, 505, 511})
-"""Not implemented, HTTP version, log in to the network: the next attempt gets the same."""
+"""Not implemented, HTTP version not supported, network login required: a retry gets the same."""
 
 MAX_DOUBLINGS = 32
-"""Beyond it the cap has long been reached, and the power would only grow."""
+"""Limits the power of two. The cap is reached long before."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnsweredAttempt:
-    """An answer. `headers` are in lower case; `body` is decoded, and empty where nobody has to look into it."""
+    """The server answered. `headers` are in lower case. `body` is decoded; it is empty if the decision does not need
+    it."""
 
     status: int
     headers: Mapping[str, str]
@@ -60,7 +62,7 @@ class AnsweredAttempt:
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
-    """No answer."""
+    """The attempt ended without an answer."""
 
     error: Exception
     reach: Reach
@@ -71,39 +73,46 @@ AttemptResult = AnsweredAttempt | FailedAttempt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptState:
-    """Where a call stands after an attempt."""
+    """The state of a call after an attempt."""
 
     sends: int
     """Attempts so far, this one included."""
     busy: int = 0
-    """How many of the earlier ones were told that the first is still running."""
+    """How many earlier attempts got the answer that the first request is still in progress."""
     elapsed: float = 0.0
     now: float = 0.0
-    """Seconds since 1970: only for a Retry-After that is a date, from a server that sends no Date."""
+    """Seconds since 1970. Used only for a Retry-After date of a server that sends no Date header."""
     jitter: float = 0.0
-    """Chance, from 0 up to but not including 1."""
+    """A random number, 0 <= jitter < 1."""
     keyed: bool = True
     repeatable: bool = True
     rotations: int = 0
     own_key: bool = True
-    """We made the key. A key that the caller gave is never exchanged."""
+    """The client made the key. A key that the caller set is never rotated."""
 
 
 class RetryVerdict(NamedTuple):
+    """Send the same request with the same key after `after` seconds."""
+
     after: float
     why: str
     busy: bool = False
-    """The server is working on it: not a failure, and no charge on the retry budget."""
+    """The first request is still in progress. That is no failure, and takes nothing from the retry budget."""
 
 
 class RotateVerdict(NamedTuple):
+    """Send the same request with a new key after `after` seconds."""
+
     after: float
     why: str
 
 
 class FinishVerdict(NamedTuple):
+    """Return the attempt to the caller."""
+
     why: str
     settled: bool = False
+    """This is the server's final answer for the key."""
 
 
 AttemptVerdict = RetryVerdict | RotateVerdict | FinishVerdict
@@ -117,7 +126,7 @@ class AttemptClass(Enum):
 
 
 class ServerProblem(NamedTuple):
-    """What a server says about the key: the members that retrysafe's own answers carry, and anybody's may."""
+    """What an error answer says about the key. retrysafe's servers send these members, and others may too."""
 
     type: str
     retry_same_key: bool
@@ -127,61 +136,64 @@ class ServerProblem(NamedTuple):
 # The decision -----------------------------------------------------------------------------------
 
 
-def decide(seen: AttemptResult, at: AttemptState, retries: Retries) -> AttemptVerdict:
-    reading, why = read_failure(seen) if isinstance(seen, FailedAttempt) else read_answer(seen, at)
-    if reading is AttemptClass.FINAL:
-        return FinishVerdict(why, settled=isinstance(seen, AnsweredAttempt))
-    if reading is AttemptClass.ROTATE and not (at.own_key and at.rotations < retries.new_keys):
-        return FinishVerdict(f"{why}, but this key may not be exchanged", settled=True)
-    if not at.repeatable and not (isinstance(seen, FailedAttempt) and seen.reach == "unsent"):
-        return FinishVerdict(f"{why}; it could be sent only once")
-    if reading is not AttemptClass.BUSY and at.sends - at.busy >= retries.attempts:
-        return FinishVerdict(f"{why}; gave up after {at.sends} attempts")
-    after = compute_delay(seen, at, retries)
-    if at.elapsed + after > retries.deadline:
+def decide(attempt: AttemptResult, state: AttemptState, retries: Retries) -> AttemptVerdict:
+    """Classify the attempt, then apply the limits: rotations, repeatable body, number of attempts, deadline."""
+    attempt_class, why = (
+        classify_failure(attempt) if isinstance(attempt, FailedAttempt) else classify_answer(attempt, state)
+    )
+    if attempt_class is AttemptClass.FINAL:
+        return FinishVerdict(why, settled=isinstance(attempt, AnsweredAttempt))
+    if attempt_class is AttemptClass.ROTATE and not (state.own_key and state.rotations < retries.new_keys):
+        return FinishVerdict(f"{why}, but this key may not be rotated", settled=True)
+    if not state.repeatable and not (isinstance(attempt, FailedAttempt) and attempt.reach == "unsent"):
+        return FinishVerdict(f"{why}; its body can be sent only once")
+    if attempt_class is not AttemptClass.BUSY and state.sends - state.busy >= retries.attempts:
+        return FinishVerdict(f"{why}; gave up after {state.sends} attempts")
+    after = compute_delay(attempt, state, retries)
+    if state.elapsed + after > retries.deadline:
         return FinishVerdict(f"{why}; the next attempt would be after the deadline of {retries.deadline:g} s")
-    if reading is AttemptClass.ROTATE:
+    if attempt_class is AttemptClass.ROTATE:
         return RotateVerdict(after, why)
-    return RetryVerdict(after, why, busy=reading is AttemptClass.BUSY)
+    return RetryVerdict(after, why, busy=attempt_class is AttemptClass.BUSY)
 
 
-def read_failure(seen: FailedAttempt) -> tuple[AttemptClass, str]:
-    name = type(seen.error).__name__
-    if seen.reach == "hopeless":
-        return AttemptClass.FINAL, f"{name} would happen again"
-    if seen.reach == "unsent":
+def classify_failure(attempt: FailedAttempt) -> tuple[AttemptClass, str]:
+    name = type(attempt.error).__name__
+    if attempt.reach == "hopeless":
+        return AttemptClass.FINAL, f"{name}: a retry would fail in the same way"
+    if attempt.reach == "unsent":
         return AttemptClass.RETRY, f"{name}: nothing was sent"
-    return AttemptClass.RETRY, f"{name}: it may have arrived"
+    return AttemptClass.RETRY, f"{name}: the request may have arrived"
 
 
-def read_answer(seen: AnsweredAttempt, at: AttemptState) -> tuple[AttemptClass, str]:
-    status = seen.status
+def classify_answer(attempt: AnsweredAttempt, state: AttemptState) -> tuple[AttemptClass, str]:
+    status = attempt.status
     if status < 400:
         return AttemptClass.FINAL, f"answered with {status}"
-    if not at.keyed:
+    if not state.keyed:
         return (AttemptClass.RETRY if is_transient(status) else AttemptClass.FINAL), f"answered with {status}"
-    if seen.headers.get("idempotent-replayed", "").strip().lower() == "true":
+    if attempt.headers.get("idempotent-replayed", "").strip().lower() == "true":
         return AttemptClass.FINAL, f"{status} is the stored answer of this key"
-    problem = parse_problem(seen)
+    problem = parse_problem(attempt)
     if problem is not None:
-        return read_problem(status, problem)
-    asked = seen.headers.get("stripe-should-retry", "").strip().lower()
-    if asked in ("true", "false"):
-        reading = AttemptClass.RETRY if asked == "true" else AttemptClass.FINAL
-        return reading, f"answered with {status}, and Stripe-Should-Retry is {asked}"
+        return classify_problem(status, problem)
+    should_retry = attempt.headers.get("stripe-should-retry", "").strip().lower()
+    if should_retry in ("true", "false"):
+        attempt_class = AttemptClass.RETRY if should_retry == "true" else AttemptClass.FINAL
+        return attempt_class, f"answered with {status}, and Stripe-Should-Retry is {should_retry}"
     if status == 409:
-        return (AttemptClass.BUSY if is_busy(seen) else AttemptClass.RETRY), "answered with 409"
+        return (AttemptClass.BUSY if is_busy(attempt) else AttemptClass.RETRY), "answered with 409"
     return (AttemptClass.RETRY if is_transient(status) else AttemptClass.FINAL), f"answered with {status}"
 
 
-def read_problem(status: int, problem: ServerProblem) -> tuple[AttemptClass, str]:
+def classify_problem(status: int, problem: ServerProblem) -> tuple[AttemptClass, str]:
     why = f"answered with {status} ({problem.type or 'no type'})"
     if problem.retry_same_key:
         return (AttemptClass.BUSY if status == 409 else AttemptClass.RETRY), why
-    # A mismatch may say that a new key is safe, and is right; but it is the caller who has to see that one key was
-    # used for two requests. And a 4xx stays what it is under any key.
+    # A mismatch may say that a new key is safe, and that is true. But the caller must learn that one key was used for
+    # two requests. Any other 4xx would be the same with a new key.
     if problem.safe_new_key and status >= 500 and not problem.type.endswith("mismatch"):
-        return AttemptClass.ROTATE, f"{why}: it surely did not happen"
+        return AttemptClass.ROTATE, f"{why}: nothing happened under this key"
     return AttemptClass.FINAL, f"{why}, and that is final"
 
 
@@ -189,20 +201,20 @@ def is_transient(status: int) -> bool:
     return status in TRANSIENT_STATUSES or (status >= 500 and status not in PERMANENT_STATUSES)
 
 
-def is_busy(seen: AnsweredAttempt) -> bool:
-    if "retry-after" in seen.headers:
+def is_busy(attempt: AnsweredAttempt) -> bool:
+    if "retry-after" in attempt.headers:
         return True
-    error = _parse_object(seen.body).get("error")
+    error = _parse_object(attempt.body).get("error")
     return isinstance(error, dict) and error.get("code") == "idempotency_key_in_use"
 
 
-def parse_problem(seen: AnsweredAttempt) -> ServerProblem | None:
-    """What the server says about the key; None if it says nothing of the kind."""
-    told = _parse_object(seen.body)
-    same, new = told.get("retry_same_key"), told.get("safe_new_key")
+def parse_problem(attempt: AnsweredAttempt) -> ServerProblem | None:
+    """The problem document of an answer. None if it says nothing about the key."""
+    problem = _parse_object(attempt.body)
+    same, new = problem.get("retry_same_key"), problem.get("safe_new_key")
     if not isinstance(same, bool) and not isinstance(new, bool):
         return None
-    kind = told.get("type")
+    kind = problem.get("type")
     return ServerProblem(kind if isinstance(kind, str) else "", same is True, new is True)
 
 
@@ -210,30 +222,31 @@ def _parse_object(body: bytes) -> dict[str, Any]:
     if body.lstrip()[:1] != b"{":
         return {}
     try:
-        told = json.loads(body)
+        parsed = json.loads(body)
     except (ValueError, RecursionError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 # How long to wait -------------------------------------------------------------------------------
 
 
-def compute_delay(seen: AttemptResult, at: AttemptState, retries: Retries) -> float:
-    """Full jitter; or what the server asks for, with a little jitter, so that not all come back at that second."""
-    asked = parse_retry_after(seen.headers, at.now) if isinstance(seen, AnsweredAttempt) else None
-    if asked is not None:
-        return min(asked, retries.max_retry_after) + at.jitter * min(retries.base, retries.cap)
-    return at.jitter * min(retries.cap, retries.base * float(1 << min(at.sends - 1, MAX_DOUBLINGS)))
+def compute_delay(attempt: AttemptResult, state: AttemptState, retries: Retries) -> float:
+    """The delay in seconds: full jitter. If the server sent Retry-After: that, plus a little jitter, so that its
+    clients do not all return in the same second."""
+    retry_after = parse_retry_after(attempt.headers, state.now) if isinstance(attempt, AnsweredAttempt) else None
+    if retry_after is not None:
+        return min(retry_after, retries.max_retry_after) + state.jitter * min(retries.base, retries.cap)
+    return state.jitter * min(retries.cap, retries.base * float(1 << min(state.sends - 1, MAX_DOUBLINGS)))
 
 
 _SECONDS_PATTERN = re.compile(r"\d{1,15}(\.\d{1,9})?")
 
 
 def parse_retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Seconds from now, by a number or a date; None if there is none that can be read.
+    """Seconds from now, from a number or a date. None if the header is missing or cannot be parsed.
 
-    A date is compared with the server's own Date where it sent one: then nobody's clock has to be right.
+    A date is compared with the server's own Date header if there is one, so that clocks need not agree.
     """
     text = headers.get("retry-after", "").strip()
     if _SECONDS_PATTERN.fullmatch(text):

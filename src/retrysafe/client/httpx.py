@@ -1,9 +1,9 @@
-"""httpx: a transport around the real one, sync and async.
+"""httpx transports that wrap another transport and retry, sync and async.
 
     httpx.Client(transport=RetryTransport())
     httpx.AsyncClient(transport=AsyncRetryTransport())
 
-What the caller sees is httpx as always: a response, or httpx's own exception with a note that names the key.
+The caller gets what httpx always returns: a response, or httpx's own exception with a note that names the key.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import httpx
 
 from retrysafe.client.budget import Budget
 from retrysafe.client.decide import AnsweredAttempt, AttemptResult, FailedAttempt, Reach
-from retrysafe.client.errors import UnrepeatableBody
-from retrysafe.client.exception_chain import is_untrusted_certificate
+from retrysafe.client.errors import UnrepeatableBody, is_untrusted_certificate
 from retrysafe.client.flow import (
     CallResult,
     ClientCall,
@@ -36,14 +35,14 @@ from retrysafe.client.settings import Clock, Retries
 from retrysafe.client.unanswered import UnansweredByStream
 
 LIVE_MEDIA_TYPES = ("text/event-stream", "application/x-ndjson", "application/jsonl", "multipart/x-mixed-replace")
-"""Answers that are read while they are written: waiting for their end would defeat them."""
+"""Streaming answers. They are passed on at once: waiting for their end would defeat their purpose."""
 
 
 class RetryTransport(httpx.BaseTransport):
-    """Retries what may be retried, with one key per logical operation.
+    """Retries requests that are safe to retry, with one key per logical operation.
 
-    `transport` does the sending (TLS, proxies, limits and HTTP/2 are its business); `journal` keeps keys over a
-    restart; `budget` may be shared between clients.
+    `transport` sends the requests (TLS, proxies, limits and HTTP/2 are configured there). `journal` keeps keys over a
+    restart. `budget` may be shared between clients.
     """
 
     def __init__(
@@ -64,12 +63,12 @@ class RetryTransport(httpx.BaseTransport):
             request.read()
         call = ClientCall(describe_request(request, self.state), self.state, self._unanswered.find(request.stream))
         try:
-            ending = drive(
+            result = drive(
                 call_flow(call), HttpxAttemptTransport(self, copy_request(request)), self.state.ambient.sleep
             )
         finally:
             self._unanswered.remember(request.stream, call.get_unanswered())
-        return return_or_raise(ending, call.request)
+        return return_or_raise(result, call.request)
 
     def close(self) -> None:
         self.inner.close()
@@ -97,10 +96,10 @@ class AsyncRetryTransport(httpx.AsyncBaseTransport):
             await request.aread()
         call = ClientCall(describe_request(request, self.state), self.state, self._unanswered.find(request.stream))
         try:
-            ending = await adrive(call_flow(call), AsyncHttpxAttemptTransport(self, copy_request(request)))
+            result = await adrive(call_flow(call), AsyncHttpxAttemptTransport(self, copy_request(request)))
         finally:
             self._unanswered.remember(request.stream, call.get_unanswered())
-        return return_or_raise(ending, call.request)
+        return return_or_raise(result, call.request)
 
     async def aclose(self) -> None:
         await self.inner.aclose()
@@ -111,7 +110,8 @@ class AsyncRetryTransport(httpx.AsyncBaseTransport):
 
 
 def can_buffer(request: httpx.Request, retries: Retries) -> bool:
-    """Whether a stream is to be read, so that it can be sent again: its length is known, and not too much."""
+    """True if a stream is to be read into memory, so that it can be sent again: its length is known and within the
+    limit."""
     if content_or_none(request) is not None or not retries.is_keyed(request.method):
         return False
     length = request.headers.get("content-length", "")
@@ -125,8 +125,8 @@ def content_or_none(request: httpx.Request) -> bytes | None:
         return None
 
 
-def describe_request(request: httpx.Request, kit: ClientState) -> RequestInfo:
-    body, retries = content_or_none(request), kit.retries
+def describe_request(request: httpx.Request, state: ClientState) -> RequestInfo:
+    body, retries = content_or_none(request), state.retries
     method, url = request.method.upper(), request.url
     path = url.raw_path.partition(b"?")[0].decode("latin-1")  # as it is sent: `/a%2Fb` is not `/a/b`
     if body is None and retries.is_keyed(method) and retries.streams == "refuse":
@@ -138,21 +138,22 @@ def describe_request(request: httpx.Request, kit: ClientState) -> RequestInfo:
 
 
 def copy_request(request: httpx.Request) -> httpx.Request:
-    """What goes over the wire with our key. The caller's own request stays as it is, and may be sent again."""
-    ours = httpx.Request(
+    """A copy to send with the key. The caller's own request is not changed and may be sent again."""
+    copy = httpx.Request(
         request.method, request.url, headers=request.headers, stream=request.stream, extensions=request.extensions
     )
     if content_or_none(request) is not None:
-        ours.read()
-    return ours
+        copy.read()
+    return copy
 
 
-def return_or_raise(ending: CallResult, view: RequestInfo) -> httpx.Response:
-    if isinstance(ending.seen, FailedAttempt):
-        annotate(ending.seen.error, view, ending.trail)
-        raise ending.seen.error
-    response: httpx.Response = ending.seen.raw
-    response.extensions["retrysafe"] = ending.trail
+def return_or_raise(result: CallResult, request: RequestInfo) -> httpx.Response:
+    """Return the response of the last attempt, or raise its error."""
+    if isinstance(result.attempt, FailedAttempt):
+        annotate(result.attempt.error, request, result.log)
+        raise result.attempt.error
+    response: httpx.Response = result.attempt.raw
+    response.extensions["retrysafe"] = result.log
     return response
 
 
@@ -168,9 +169,9 @@ def classify_error(error: httpx.TransportError) -> Reach:
 
 
 def should_read(response: httpx.Response, request: httpx.Request, retries: Retries) -> bool:
-    """Whether an answer is read here, so that a connection that breaks in the middle of it is retried too."""
+    """True if the answer is read here, so that a connection that breaks in the middle of the body is retried too."""
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if response.is_stream_consumed:  # a transport inside of ours has read it: its wire has nothing more to give
+    if response.is_stream_consumed:  # the wrapped transport has read it already
         return False
     return retries.is_keyed(request.method) and retries.max_answer > 0 and kind not in LIVE_MEDIA_TYPES
 
@@ -182,19 +183,19 @@ def rebuild_response(response: httpx.Response, stream: httpx.SyncByteStream | ht
 
 
 def build_answered(response: httpx.Response, body: bytes | None) -> AnsweredAttempt:
-    """`body` as it came over the wire; only what is an error may have to be looked into."""
+    """`body` is the raw body. Only the body of an error is decoded: the decision may need it."""
     headers = {name.lower(): value for name, value in response.headers.items()}
-    inside = response.content if response.is_stream_consumed else b""
+    decoded = response.content if response.is_stream_consumed else b""
     if body and response.status_code >= 400:
         try:
-            inside = httpx.Response(200, headers=response.headers, content=body).content
+            decoded = httpx.Response(200, headers=response.headers, content=body).content
         except httpx.DecodingError:
-            inside = b""  # the caller finds out when it reads it
-    return AnsweredAttempt(response.status_code, headers, inside, response)
+            decoded = b""  # the caller gets the error when it reads the body
+    return AnsweredAttempt(response.status_code, headers, decoded, response)
 
 
 class PrefetchedStream(httpx.SyncByteStream):
-    """An answer that turned out to be large: what was read of it, then the rest of the wire."""
+    """A large answer: the parts that were read already, then the rest of the stream."""
 
     def __init__(self, parts: list[bytes], rest: Iterator[bytes], whole: httpx.SyncByteStream) -> None:
         self._parts, self._rest, self._whole = parts, rest, whole
@@ -208,6 +209,8 @@ class PrefetchedStream(httpx.SyncByteStream):
 
 
 class AsyncPrefetchedStream(httpx.AsyncByteStream):
+    """`PrefetchedStream` for async answers."""
+
     def __init__(self, parts: list[bytes], rest: AsyncIterator[bytes], whole: httpx.AsyncByteStream) -> None:
         self._parts, self._rest, self._whole = parts, rest, whole
 
@@ -221,10 +224,12 @@ class AsyncPrefetchedStream(httpx.AsyncByteStream):
         await self._whole.aclose()
 
 
-# The hands --------------------------------------------------------------------------------------
+# Attempts ---------------------------------------------------------------------------------------
 
 
 class HttpxAttemptTransport:
+    """Sends the attempts of one request."""
+
     def __init__(self, owner: RetryTransport, request: httpx.Request) -> None:
         self._inner, self._retries, self._request = owner.inner, owner.state.retries, request
 
@@ -256,11 +261,13 @@ class HttpxAttemptTransport:
         body = b"".join(parts)
         return build_answered(rebuild_response(response, httpx.ByteStream(body)), body)
 
-    def discard(self, seen: AnsweredAttempt) -> None:
-        seen.raw.close()
+    def discard(self, attempt: AnsweredAttempt) -> None:
+        attempt.raw.close()
 
 
 class AsyncHttpxAttemptTransport:
+    """`HttpxAttemptTransport` for `httpx.AsyncClient`."""
+
     def __init__(self, owner: AsyncRetryTransport, request: httpx.Request) -> None:
         self._inner, self._retries, self._request = owner.inner, owner.state.retries, request
         self._async_sleep = owner.state.ambient.asleep or anyio.sleep
@@ -293,12 +300,12 @@ class AsyncHttpxAttemptTransport:
         body = b"".join(parts)
         return build_answered(rebuild_response(response, httpx.ByteStream(body)), body)
 
-    async def discard(self, seen: AnsweredAttempt) -> None:
-        await seen.raw.aclose()
+    async def discard(self, attempt: AnsweredAttempt) -> None:
+        await attempt.raw.aclose()
 
     async def sleep(self, seconds: float) -> None:
         await self._async_sleep(seconds)
 
-    async def run_blocking(self, do: Callable[[], Any]) -> Any:
-        # A commit waits for the disk, and the event loop must not.
-        return await anyio.to_thread.run_sync(do)
+    async def run_blocking(self, function: Callable[[], Any]) -> Any:
+        # In a thread: a commit waits for the disk and would block the event loop.
+        return await anyio.to_thread.run_sync(function)

@@ -1,13 +1,16 @@
-"""A journal of keys on disk: written before anything is sent, so that a process that dies knows what it was about.
+"""The journal of keys on disk. It is written before a request is sent, so that after a crash the next process uses the
+same key.
 
-One SQLite file, which many threads and processes may share. One row for each logical call, in one of three states:
+It is one SQLite file, which many threads and processes may share. It has one row per logical call, in one of three
+states:
 
-    planned     it has a key, and surely was never sent. Left by `send`
-    sent        it may have arrived. Left by `answered`, or by `unsent` if no connection was made after all
-    answered    the server has said its last word on this key. Left by nobody; pruned when it is old
+    planned     the call has a key and was never sent. `record_send` moves it to sent
+    sent        the request may have arrived. `record_answer` moves it to answered, `record_unsent` back to planned if
+                no connection was made
+    answered    the server gave its final answer for this key. The row is pruned when it is old
 
-The journal never decides who may run: the server does. What it adds is memory: the key that was exchanged, the request
-that a key stands for, and how old a key is. It holds no bodies, no headers and no query; its file is the owner's alone.
+The journal does not decide what may be executed: the server does. The journal stores rotated keys, the request that a
+key belongs to, and the age of a key. It holds no bodies, no headers and no query, and only its owner can read the file.
 """
 
 from __future__ import annotations
@@ -50,18 +53,18 @@ MAX_PRUNE_ROWS = 1_000
 
 
 class PlannedCall(NamedTuple):
-    """What is about to be sent."""
+    """A call that is about to be sent."""
 
     id: str
     operation: str
     call: str
     key: str
     fingerprint: bytes
-    """Empty for a stream, which nobody can look at twice."""
+    """Empty for a stream, which can be read only once."""
 
 
 class Entry(NamedTuple):
-    """One logical call, as the journal knows it. Times are microseconds since 1970."""
+    """One logical call in the journal. Times are microseconds since 1970."""
 
     id: str
     operation: str
@@ -77,9 +80,11 @@ class Entry(NamedTuple):
 
 
 class Journal:
-    """`keep`: how long answered calls are remembered; 30 days. Calls without an answer stay until you `forget` them.
+    """`keep`: how long answered calls stay in the journal; 30 days. Calls without an answer stay until you `forget`
+    them.
 
-    A name that is used again after that is a new call to the journal, so `keep` is longer than any server's key life.
+    If an operation name is used again after that, the journal takes it for a new call. So make `keep` longer than the
+    time for which the server keeps keys.
     """
 
     def __init__(self, path: str | Path, *, keep: float | timedelta = 30 * 24 * 3600.0, timeout: float = 30.0) -> None:
@@ -93,10 +98,11 @@ class Journal:
         self._pid = 0
         self._planned = 0
 
-    # What a call does -----------------------------------------------------------------------------
+    # For the retry flow ---------------------------------------------------------------------------
 
     def record_send(self, plan: PlannedCall, now: int, key_life: float) -> Entry:
-        """Note that this call is about to be sent. The entry says with which key; it is on disk when this returns."""
+        """Write that this call is about to be sent, and return its entry with the key to use. It is on disk on
+        return."""
         with self._transaction() as db:
             known = _find(db, plan.id)
             if known is None:
@@ -120,7 +126,8 @@ class Journal:
             return found
 
     def record_unsent(self, id: str, now: int) -> None:
-        """No connection was made. Only the sole sender may say so: another process may have sent it too."""
+        """No connection was made: back to planned. Only if this was the only send: another process may have sent it
+        too."""
         with self._transaction() as db:
             db.execute(
                 "UPDATE calls SET state = 'planned', sends = 0, updated = ?"
@@ -129,7 +136,8 @@ class Journal:
             )
 
     def record_rotation(self, id: str, key: str, rotations: int, now: int) -> None:
-        """A new key: under the old one it surely did not happen. If another process was first, its key stays."""
+        """Store a new key, because nothing happened under the old one. If another process rotated first, its key
+        stays."""
         with self._transaction() as db:
             db.execute(
                 "UPDATE calls SET key = ?, rotations = ?, state = 'planned', sends = 0, status = NULL, updated = ?"
@@ -138,10 +146,11 @@ class Journal:
             )
 
     def record_answer(self, id: str, status: int, now: int) -> None:
+        """Store the status of the final answer."""
         with self._transaction() as db:
             db.execute("UPDATE calls SET state = 'answered', status = ?, updated = ? WHERE id = ?", (status, now, id))
 
-    # What people do -------------------------------------------------------------------------------
+    # For people -----------------------------------------------------------------------------------
 
     def unfinished(self) -> list[Entry]:
         """Calls that may have arrived and were never answered, oldest first."""
@@ -162,12 +171,13 @@ class Journal:
         return [Entry._make(row) for row in rows]
 
     def forget(self, id: str) -> bool:
-        """Remove one call, whatever its state: you have found out what became of it."""
+        """Remove one call in any state, after you have found out how it ended. False if there is no such call."""
         with self._transaction() as db:
             return db.execute("DELETE FROM calls WHERE id = ?", (id,)).rowcount == 1
 
     def prune(self, now: int) -> int:
-        """Remove what is older than `keep` and was answered or never sent; at most 1,000. Returns how many."""
+        """Remove calls older than `keep` that were answered or never sent, at most 1,000. Returns the number
+        removed."""
         with self._transaction() as db:
             return _prune(db, now - self._keep)
 
@@ -187,7 +197,8 @@ class Journal:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """One transaction. IMMEDIATE: a deferred one that becomes a writer fails at once, whatever the timeout."""
+        """One transaction. IMMEDIATE: a deferred transaction that starts to write fails at once, without using the
+        timeout."""
         try:
             with self._lock:
                 db = self._open()
@@ -196,30 +207,30 @@ class Journal:
                     yield db
                     db.execute("COMMIT")
                 except BaseException:
-                    # Closing rolls back, also after a COMMIT that failed half way; the next call opens it anew.
+                    # Closing rolls back, also after a COMMIT that failed halfway. The next call opens a new connection.
                     self._connection = None
                     db.close()
                     raise
         except sqlite3.Error as error:
             raise StoreUnavailable(
                 f"the journal {str(self.path)!r} cannot be used ({error}), so nothing was sent: make the file and its "
-                "folder writable, or do without a journal"
+                "folder writable, or use no journal"
             ) from error
 
     def _open(self) -> sqlite3.Connection:
-        # A connection that came through a fork must not be touched: its locks belong to the parent.
+        # A connection from before a fork must not be used or closed: its locks belong to the parent process.
         if self._connection is None or self._pid != os.getpid():
             self._connection, self._pid = _connect(self.path, self._timeout), os.getpid()
         return self._connection
 
 
 def _connect(path: Path, timeout: float) -> sqlite3.Connection:
-    with suppress(OSError):  # what is wrong with the place, SQLite says better
+    with suppress(OSError):  # SQLite reports the same problem with a better message
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     db = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
     try:
         db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")  # a commit is on the disk before the request is on the wire
+        db.execute("PRAGMA synchronous = FULL")  # a commit is on disk before the request is sent
         db.execute(TABLE_SQL)
         db.execute(INDEX_SQL)
     except sqlite3.Error:
@@ -234,7 +245,7 @@ def _find(db: sqlite3.Connection, id: str) -> Entry | None:
 
 
 def _check_resend(known: Entry, plan: PlannedCall, now: int, key_life: float) -> None:
-    """Whether a call that may have arrived may be sent again."""
+    """Raise if a call that may have arrived must not be sent again: another request, or a key that is too old."""
     if known.fingerprint and plan.fingerprint and known.fingerprint != plan.fingerprint:
         raise FingerprintMismatch(known.key, known.first_sent)
     if now - known.first_sent >= duration_to_micros(key_life):

@@ -1,12 +1,12 @@
-"""Which key a call gets: one per logical operation, the same however often it is sent.
+"""The key of a call: one per logical operation, the same for every attempt.
 
     outside of an operation      a random key for each call
-    in `with operation("x")`     derived from the name, the call (method, host, path) and its number among the equal
-                                 ones: the same after a restart, and different calls need not come in the same order
+    in `with operation("x")`     derived from the name, the call (method, host, path) and its number among equal calls:
+                                 the same after a restart, even if different calls come in another order
     a key the caller has set     that key
 
-The body and the query are not part of it on purpose: a program that starts again and computes its body anew, with
-another time stamp in it, must get the old key and be told of the mismatch, not a new key and a second payment.
+The body and the query are not part of the key on purpose. A program that restarts may compute a new body, for example
+with another time stamp. It must get the old key and a mismatch error, not a new key and a second payment.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ SERVICE = "retrysafe.client"
 
 
 class OperationFrame:
-    """One entered operation: its names from the outermost on, and how often each call was made in it."""
+    """One entered operation: its names, outermost first, and a counter for each call made in it."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
-        self._made: Counter[tuple[str, str, str]] = Counter()
+        self._counts: Counter[tuple[str, str, str]] = Counter()
         self._lock = threading.Lock()  # a context may be copied into threads, which then share this frame
 
     def next_number(self, method: str, host: str, path: str) -> int:
         with self._lock:
-            self._made[method, host, path] += 1
-            return self._made[method, host, path]
+            self._counts[method, host, path] += 1
+            return self._counts[method, host, path]
 
 
 _entered: ContextVar[tuple[OperationFrame, ...]] = ContextVar("retrysafe_client_operations", default=())
 
 
 class Operation:
-    """`with operation("order-7"):` every write in the block gets a key of its own that belongs to this name.
+    """`with operation("order-7"):` gives every write in the block its own key, derived from this name.
 
-    Entering it again, in this process or in the next one, gives the same keys again: that is how a block is retried as
-    a whole. Blocks may be nested to tell equal calls apart: `with operation("line-3"):` inside of it.
+    Entering the operation again, in this process or in a later one, gives the same keys: so a block can be retried as a
+    whole. Nest blocks to distinguish equal calls: `with operation("line-3"):` inside the first block.
     """
 
     def __init__(self, name: str) -> None:
@@ -65,9 +65,9 @@ class Operation:
 
 
 def operation(name: str | None = None) -> Operation:
-    """An operation of several calls. Name it after what it does, once and for ever: `order-7`, never `order`.
+    """An operation of several calls. Its name must be unique to this one operation: `order-7`, never `order`.
 
-    Without a name it gets a random one (`.name`), which holds for as long as you keep it.
+    Without a name it gets a random one (`.name`). Store it if the operation must survive a restart.
     """
     if name is None:
         return Operation(secrets.token_hex(DERIVED_KEY_CHARS // 2))
@@ -77,43 +77,43 @@ def operation(name: str | None = None) -> Operation:
 
 
 def is_inside_operation() -> bool:
-    """Whether we are inside of an operation."""
+    """True inside a `with operation(…)` block."""
     return bool(_entered.get())
 
 
 def current_names() -> tuple[str, ...]:
-    """The names of the operations we are inside of, from the outermost on."""
-    around = _entered.get()
-    return around[-1].names if around else ()
+    """The names of the current operations, outermost first."""
+    frames = _entered.get()
+    return frames[-1].names if frames else ()
 
 
 class Identity(NamedTuple):
-    """Which logical call this is."""
+    """The identity of one logical call."""
 
     id: str
-    """What the journal finds it by."""
+    """The primary key of its journal entry."""
     key: str
     operation: str
     call: str
     own: bool
-    """We made the key."""
+    """The client made the key, not the caller."""
 
 
 def identify(method: str, host: str, path: str, given: str | None, token: Callable[[], str]) -> Identity:
-    """The identity of the call that is about to be made. Counts it, so it is asked once for each call."""
+    """The identity of the call that is about to be made. It also counts the call, so use it once per call."""
     step = f"{method} {path}"
-    if given:  # sent as it is: whether it is a good key is between the caller and the server
+    if given:  # sent unchanged: whether it is a valid key is for the server to decide
         return Identity(derive(given, host, step, part="given"), given, given, f"{method} {host}{path}", own=False)
-    around = _entered.get()
-    if not around:
+    frames = _entered.get()
+    if not frames:
         key = token()
         return Identity(key, key, "", f"{method} {host}{path}", own=True)
-    here = around[-1]
-    number = here.next_number(method, host, path)
-    key = derive(frame(SERVICE, *here.names), host, step, part=str(number))
-    return Identity(key, key, " / ".join(here.names), f"{method} {host}{path} #{number}", own=True)
+    innermost = frames[-1]
+    number = innermost.next_number(method, host, path)
+    key = derive(frame(SERVICE, *innermost.names), host, step, part=str(number))
+    return Identity(key, key, " / ".join(innermost.names), f"{method} {host}{path} #{number}", own=True)
 
 
 def rotate_key(key: str, times: int) -> str:
-    """The key after it was exchanged some times: derived, so that a restart without a journal finds the way again."""
+    """The key after `times` rotations. It is derived, so that a process without a journal gets the same keys again."""
     return key if times == 0 else derive(key, SERVICE, "rotate", part=str(times))

@@ -1,9 +1,9 @@
-"""requests: an adapter to mount.
+"""An adapter for requests that retries.
 
     session = requests.Session()
     session.mount("https://", RetryAdapter())
 
-What the caller sees is requests as always: a response, or its own exception with a note that names the key.
+The caller gets what requests always returns: a response, or its own exception with a note that names the key.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from urllib3.exceptions import NewConnectionError
 
 from retrysafe.client.budget import Budget
 from retrysafe.client.decide import AnsweredAttempt, AttemptResult, FailedAttempt, Reach
-from retrysafe.client.errors import RetriesError, UnrepeatableBody
-from retrysafe.client.exception_chain import is_untrusted_certificate, iter_wrapped
+from retrysafe.client.errors import RetriesError, UnrepeatableBody, is_untrusted_certificate, iter_wrapped
 from retrysafe.client.flow import ClientCall, RequestInfo, annotate, build_client_state, call_flow, drive
 from retrysafe.client.journal import Journal
 from retrysafe.client.settings import Clock, Retries
@@ -36,7 +35,8 @@ PERMANENT_ERRORS = (
 
 
 class RetryAdapter(HTTPAdapter):
-    """Retries what may be retried, with one key per logical operation. `pool` goes to requests' own adapter."""
+    """Retries requests that are safe to retry, with one key per logical operation. `pool` goes to requests' own
+    adapter."""
 
     def __init__(
         self,
@@ -64,26 +64,27 @@ class RetryAdapter(HTTPAdapter):
         cert: Any = None,
         proxies: Mapping[str, str] | None = None,
     ) -> requests.Response:
-        ours = request.copy()  # what goes over the wire with our key; the caller's own may be sent again
-        call = ClientCall(describe_request(ours, self.state.retries), self.state, self._unanswered.find(request))
-        how = {"stream": stream, "timeout": timeout, "verify": verify, "cert": cert, "proxies": proxies}
+        copy = request.copy()  # gets the key; the caller's own request is not changed and may be sent again
+        call = ClientCall(describe_request(copy, self.state.retries), self.state, self._unanswered.find(request))
+        options = {"stream": stream, "timeout": timeout, "verify": verify, "cert": cert, "proxies": proxies}
         try:
-            ending = drive(call_flow(call), RequestsAttemptTransport(self, ours, how), self.state.ambient.sleep)
+            result = drive(call_flow(call), RequestsAttemptTransport(self, copy, options), self.state.ambient.sleep)
         finally:
             self._unanswered.remember(request, call.get_unanswered())
-        if isinstance(ending.seen, FailedAttempt):
-            annotate(ending.seen.error, call.request, ending.trail)
-            raise ending.seen.error
-        response: requests.Response = ending.seen.raw
-        response.__dict__["retrysafe"] = ending.trail
+        if isinstance(result.attempt, FailedAttempt):
+            annotate(result.attempt.error, call.request, result.log)
+            raise result.attempt.error
+        response: requests.Response = result.attempt.raw
+        response.__dict__["retrysafe"] = result.log
         return response
 
     def close(self) -> None:
         super().close()
         self.state.close()
 
-    def send_once(self, request: requests.PreparedRequest, how: dict[str, Any]) -> requests.Response:
-        return super().send(request, **how)
+    def send_once(self, request: requests.PreparedRequest, options: dict[str, Any]) -> requests.Response:
+        """Send one attempt with requests' own adapter."""
+        return super().send(request, **options)
 
 
 def describe_request(request: requests.PreparedRequest, retries: Retries) -> RequestInfo:
@@ -112,7 +113,7 @@ def read_repeatable_body(body: Any) -> bytes | None:
 
 
 def buffer_file_body(request: requests.PreparedRequest, retries: Retries) -> None:
-    """Read a file of known and moderate length, so that it can be sent again."""
+    """Read a file body into memory, so that it can be sent again, if its length is known and within the limit."""
     body: Any = request.body
     length = to_text(request.headers.get("content-length")) or ""
     if (
@@ -121,11 +122,11 @@ def buffer_file_body(request: requests.PreparedRequest, retries: Retries) -> Non
         and length.isdigit()
         and int(length) <= retries.max_body
     ):
-        place = body.tell() if is_seekable(body) else None
-        found = body.read()
-        request.body = found.encode() if isinstance(found, str) else found
-        if place is not None:
-            body.seek(place)  # the caller's request still has the file, and may be sent again
+        position = body.tell() if is_seekable(body) else None
+        content = body.read()
+        request.body = content.encode() if isinstance(content, str) else content
+        if position is not None:
+            body.seek(position)  # the caller's request still has the file and may be sent again
 
 
 def is_seekable(body: Any) -> bool:
@@ -141,9 +142,9 @@ def classify_error(error: requests.RequestException) -> Reach:
 
 
 def is_cut_short(response: requests.Response, method: str) -> bool:
-    """Whether an empty answer lost its end. http.client takes a connection that closes within the headers for the end
-    of the headers, and then a 201 without a body is all that is left of the answer. Such an answer does not say how
-    long it is, nor that the connection ends with it, which HTTP/1.1 asks for.
+    """True if an empty answer was cut off within its headers. http.client takes a closed connection for the end of the
+    headers, so such an answer looks like a 201 without a body. It has neither a length nor `Connection: close`, and
+    HTTP/1.1 requires one of them.
     """
     if method.upper() == "HEAD" or response.status_code in (204, 304) or getattr(response.raw, "version", 11) < 11:
         return False
@@ -152,10 +153,10 @@ def is_cut_short(response: requests.Response, method: str) -> bool:
 
 
 class RequestsAttemptTransport:
-    """The hands."""
+    """Sends the attempts of one request."""
 
-    def __init__(self, adapter: RetryAdapter, request: requests.PreparedRequest, how: dict[str, Any]) -> None:
-        self._adapter, self._request, self._how = adapter, request, how
+    def __init__(self, adapter: RetryAdapter, request: requests.PreparedRequest, options: dict[str, Any]) -> None:
+        self._adapter, self._request, self._how = adapter, request, options
         self._retries = adapter.state.retries
 
     def send(self, key: str | None) -> AttemptResult:
@@ -168,7 +169,8 @@ class RequestsAttemptTransport:
             return FailedAttempt(error, classify_error(error))
 
     def _build_answered(self, response: requests.Response) -> AnsweredAttempt:
-        """Whoever did not ask for a stream gets a body that is all there; errors are read in any case."""
+        """Read the body of a keyed request, unless the caller asked for a stream. The body of an error is always
+        read."""
         headers = {name.lower(): value for name, value in response.headers.items()}
         failed = response.status_code >= 400
         if self._retries.is_keyed(self._request.method or "") and (failed or not self._how["stream"]):
@@ -178,5 +180,5 @@ class RequestsAttemptTransport:
             return AnsweredAttempt(response.status_code, headers, body if failed else b"", response)
         return AnsweredAttempt(response.status_code, headers, b"", response)
 
-    def discard(self, seen: AnsweredAttempt) -> None:
-        seen.raw.close()
+    def discard(self, attempt: AnsweredAttempt) -> None:
+        attempt.raw.close()

@@ -1,4 +1,4 @@
-"""How often, how long and with which limits: `Retries`. And where time and chance come from: `Clock`."""
+"""The client's settings: `Retries` (attempts, delays, limits) and `Clock` (time, sleep and randomness)."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ UNSAFE_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
-    """Durations are seconds, or a `timedelta`.
+    """When and how often to retry. Durations are seconds, or a `timedelta`.
 
-    attempts         how often one call is sent at most; 5: with the waits below that is some seconds of outage.
-                     "Still in progress" is not a failure and does not count, only the deadline ends it
-    deadline         after this no further attempt begins; 120 s, twice the lease of a server that died at work
-    base, cap        attempt n waits a random time between 0 and min(cap, base · 2ⁿ⁻¹): full jitter, so that the clients
-                     of a server that comes back do not all come back at once
+    attempts         the maximum number of attempts of one call; 5, which with these delays covers an outage of some
+                     seconds. The answer "still in progress" does not count: only the deadline ends the waiting
+    deadline         after this no further attempt begins; 120 s, twice the default lease of a server that died
+    base, cap        attempt n waits a random time between 0 and min(cap, base · 2ⁿ⁻¹): full jitter, so that a
+                     server that recovers does not get all retries at once
     max_retry_after  a longer Retry-After is cut to this; a minute
     key_life         how long the server keeps keys; 24 h, what Stripe promises. A journal refuses to send an older key
-    new_keys         how often a call may change its key when the server says that it surely did not happen; 1
+    new_keys         how often a call may rotate its key when the server says that nothing happened under the old one; 1
     methods          which methods get a key; the others are retried without one if they are safe
-    header           where the key goes
-    max_body         a stream of known length up to this is read into memory, so that it can be sent again; 1 MiB
-    max_answer       the answer to a keyed request is read up to this before the caller gets it, so that a connection
-                     that breaks in the middle of it is retried too; 1 MiB. Zero: never
-    streams          what happens to other streams: `refuse`, or `once` (a key is sent, but only once)
+    header           the name of the header that carries the key
+    max_body         a stream of known length up to this many bytes is read into memory, so that it can be sent again;
+                     1 MiB
+    max_answer       up to this many bytes of the answer to a keyed request are read before the caller gets it, so that
+                     a connection that breaks in the middle of the body is retried too; 1 MiB. Zero: never
+    streams          what to do with other streams: `refuse` them, or send them `once` (with a key, without retries)
     """
 
     attempts: int = 5
@@ -68,7 +69,9 @@ class Retries:
 def _check_seconds(name: str, value: object) -> float:
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:  # not `<`: NaN is neither
+    if (
+        isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0
+    ):  # not `<`: this way NaN is refused too
         raise RetriesError(name, value, "give seconds or a timedelta, zero or more")
     return float(value)
 
@@ -79,9 +82,10 @@ def _generate_token() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """Everything that is not decided here: the clocks, waiting, chance. Tests pass their own and never sleep.
+    """Clocks, sleeping and randomness. Tests pass their own and never sleep.
 
-    `asleep` is None for the event loop's own sleep, whichever loop that is.
+    `wall` is the time of day and `clock` a monotonic clock, in seconds. `draw` returns a random number below 1, `token`
+    a new key. `asleep` sleeps on the event loop; None means the event loop's own sleep.
     """
 
     wall: Callable[[], float] = time.time

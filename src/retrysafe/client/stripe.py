@@ -1,10 +1,10 @@
-"""Stripe's SDK on our transport: its keys, our retries.
+"""An HTTP client for Stripe's SDK that retries with the transports of `retrysafe.client.httpx`.
 
     stripe.StripeClient("sk_…", http_client=RetryHTTPClient(journal="stripe.db"))
 
-The SDK mints a random key for each POST. Outside of an operation that key is kept over all retries of the call. Inside
-`with operation("order-7"):` it is replaced by the operation's own, which also survives a restart; a key that you pass
-yourself (`idempotency_key=`) stays, unless it has the shape of what the SDK mints, a UUID.
+The SDK makes a random key for each POST. Outside of an operation, all retries of the call use that key. Inside
+`with operation("order-7"):` the operation's own key replaces it, which also survives a restart. A key that you pass
+yourself (`idempotency_key=`) is kept, unless it looks like a key of the SDK, a UUID.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from retrysafe.client.operation import is_inside_operation
 from retrysafe.client.settings import Clock, Retries
 
 SDK_KEY_PATTERN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""What the SDK mints: 16 random bytes in the shape of a UUID, whose version bits are not always set."""
+"""A key of the SDK: 16 random bytes in the form of a UUID. Its version bits are not always set."""
 
 HEADER = "Idempotency-Key"
 
 
 class RetryHTTPClient(stripe.HTTPClient):
-    """`timeout`: seconds for each attempt; 80, the SDK's own default. The rest as for `RetryTransport`."""
+    """`timeout`: seconds for each attempt; 80, the SDK's own default. For the others see `RetryTransport`."""
 
     name: ClassVar[str] = "retrysafe"
 
@@ -47,39 +47,37 @@ class RetryHTTPClient(stripe.HTTPClient):
         async_transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         super().__init__()
-        self._state = shared = build_client_state(retries, journal, budget, ambient)
+        self._state = state = build_client_state(retries, journal, budget, ambient)
         parts: dict[str, Any] = {
-            "retries": shared.retries,
-            "journal": shared.journal,
-            "budget": shared.budget,
-            "ambient": shared.ambient,
+            "retries": state.retries,
+            "journal": state.journal,
+            "budget": state.budget,
+            "ambient": state.ambient,
         }
         self._client = httpx.Client(transport=RetryTransport(transport, **parts), timeout=timeout)
         self._async = httpx.AsyncClient(transport=AsyncRetryTransport(async_transport, **parts), timeout=timeout)
 
-    # The SDK's own loops would retry what we gave up on, without our deadline and budget: they are told not to.
+    # The SDK's own retry loop gets 0 retries: it would continue after our deadline and budget have ended a call.
 
     def request_with_retries(
         self, method: str, url: str, headers: Mapping[str, str], post_data: Any = None, *_: Any, **more: Any
     ) -> tuple[Any, int, Mapping[str, str]]:
-        return super().request_with_retries(method, url, headers, post_data, 0, **usage_options(more))
+        return super().request_with_retries(method, url, headers, post_data, 0, **keep_usage(more))
 
     def request_stream_with_retries(
         self, method: str, url: str, headers: Mapping[str, str], post_data: Any = None, *_: Any, **more: Any
     ) -> tuple[Any, int, Mapping[str, str]]:
-        return super().request_stream_with_retries(method, url, headers, post_data, 0, **usage_options(more))
+        return super().request_stream_with_retries(method, url, headers, post_data, 0, **keep_usage(more))
 
     async def request_with_retries_async(
         self, method: str, url: str, headers: Mapping[str, str], post_data: Any = None, *_: Any, **more: Any
     ) -> tuple[Any, int, Any]:
-        return await super().request_with_retries_async(method, url, headers, post_data, 0, **usage_options(more))
+        return await super().request_with_retries_async(method, url, headers, post_data, 0, **keep_usage(more))
 
     async def request_stream_with_retries_async(
         self, method: str, url: str, headers: Mapping[str, str], post_data: Any = None, *_: Any, **more: Any
     ) -> tuple[AsyncIterable[bytes], int, Any]:
-        return await super().request_stream_with_retries_async(
-            method, url, headers, post_data, 0, **usage_options(more)
-        )
+        return await super().request_stream_with_retries_async(method, url, headers, post_data, 0, **keep_usage(more))
 
     # One call ---------------------------------------------------------------------------------------
 
@@ -128,8 +126,8 @@ class RetryHTTPClient(stripe.HTTPClient):
         self._state.close()
 
 
-def usage_options(more: Mapping[str, Any]) -> dict[str, Any]:
-    """What the SDK counts for its telemetry; older versions do not pass it."""
+def keep_usage(more: Mapping[str, Any]) -> dict[str, Any]:
+    """Keep the `_usage` argument of the SDK's telemetry. Older versions do not pass it."""
     return {name: value for name, value in more.items() if name == "_usage"}
 
 
@@ -145,7 +143,7 @@ def build_request(
 
 
 def connection_error(error: httpx.HTTPError) -> stripe.APIConnectionError:
-    """The SDK's own kind, with the note that names the key; it was retried already."""
+    """The SDK's own error, with the note that names the key. `should_retry=False`: it was retried already."""
     notes = "\n".join(getattr(error, "__notes__", ()))
     make: Any = stripe.APIConnectionError  # untyped in the SDK
     made: stripe.APIConnectionError = make(f"{type(error).__name__}: {error}\n{notes}", should_retry=False)

@@ -1,14 +1,14 @@
-"""A request object is one operation until it is answered.
+"""Remember request objects that were sent and not answered, with their keys.
 
-Whoever sends a request object again after an answer means a second operation: it gets a new key. Whoever sends it
-again because there was no answer (the connection broke, the wait was cancelled, the retries were used up) means the
-same operation: it gets the same key. The request object itself is never changed, so this is where it is remembered,
-for as long as somebody else holds the request.
+If the caller sends a request object again after an answer, it is a second operation and gets a new key. If the caller
+sends it again because there was no answer (the connection broke, the wait was cancelled, the retries were used up), it
+is the same operation and gets the same key. The request object itself is never changed, so the key is remembered here,
+for as long as the caller holds the request.
 
-A request that follows a redirect is built by httpx or requests from the first one, and belongs to the same operation:
+httpx and requests build the request that follows a redirect from the first one. It belongs to the same operation:
 
     the same host        the same key
-    another host         a key derived from it: that host never sees the first one, and still recognises a repetition
+    another host         a key derived from it: that host does not learn the first key, and still recognises a retry
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from retrysafe.core.keys import derive
 
 
 class Destination(NamedTuple):
-    """Where a request goes."""
+    """The target of a request."""
 
     scheme: str
     host: str
@@ -36,8 +36,8 @@ class Destination(NamedTuple):
         return f"{self.host}:{port}"
 
 
-def same_host(first: Destination, second: Destination) -> bool:
-    """The same server, or the same name with TLS after it went without."""
+def is_same_host(first: Destination, second: Destination) -> bool:
+    """True if both are the same server, or the second is the same host after an upgrade from HTTP to HTTPS."""
     if first.authority == second.authority:
         return True
     upgraded = (first.scheme, second.scheme) == ("http", "https") and first.host == second.host
@@ -45,48 +45,49 @@ def same_host(first: Destination, second: Destination) -> bool:
 
 
 class UnansweredOperation(NamedTuple):
-    """An operation that was sent and not answered: as it began, however many redirects it has followed since."""
+    """An operation that was sent and not answered, as it was before any redirect."""
 
     identity: Identity
     rotations: int
     method: str
     destination: Destination
-    around: tuple[str, ...]
-    """The names of the operations it was sent in: inside of another one it is another operation."""
+    operation_names: tuple[str, ...]
+    """The operations that were entered when it was sent. In another operation the same request is another call."""
 
 
 def begin_operation(
-    method: str, place: Destination, given: str | None, token: Callable[[], str]
+    method: str, destination: Destination, given: str | None, token: Callable[[], str]
 ) -> UnansweredOperation:
-    identity = identify(method, place.host, place.path, given, token)
-    return UnansweredOperation(identity, 0, method, place, current_names())
+    identity = identify(method, destination.host, destination.path, given, token)
+    return UnansweredOperation(identity, 0, method, destination, current_names())
 
 
 def continue_operation(
-    pending: UnansweredOperation | None, method: str, place: Destination, given: str | None
+    pending: UnansweredOperation | None, method: str, target: Destination, given: str | None
 ) -> tuple[Identity, int] | None:
-    """Who a request of an unanswered operation is, and how often its key was exchanged; None: it is a new one."""
-    if pending is None or pending.around != current_names() or pending.method != method:
+    """The identity of a request that continues an unanswered operation, and how often its key was rotated. None if the
+    request is a new operation."""
+    if pending is None or pending.operation_names != current_names() or pending.method != method:
         return None
     first = pending.identity
     key = rotate_key(first.key, pending.rotations)
     if given not in (None, first.key, key):
         return None
-    if pending.destination == place:
+    if pending.destination == target:
         return first, pending.rotations
-    step = f"{method} {place.path}"
-    if not same_host(pending.destination, place):
-        key = derive(key, place.authority, "redirect", part="host")
-    id = derive(key, place.host, step, part="redirect")
-    return Identity(id, key, first.operation, f"{method} {place.host}{place.path}", own=False), 0
+    step = f"{method} {target.path}"
+    if not is_same_host(pending.destination, target):
+        key = derive(key, target.authority, "redirect", part="host")
+    id = derive(key, target.host, step, part="redirect")
+    return Identity(id, key, first.operation, f"{method} {target.host}{target.path}", own=False), 0
 
 
-# Where it is remembered -------------------------------------------------------------------------
+# One memory for each library --------------------------------------------------------------------
 
 
 class UnansweredByStream:
-    """httpx: a request that follows a redirect has the stream of the one that was redirected. A stream of the user's
-    own making that cannot be referred to weakly is not remembered: each time it is sent it is a new operation."""
+    """For httpx: a request that follows a redirect has the same stream as the first one. A stream class of the user's
+    that does not allow weak references is not remembered: each time it is sent, it is a new operation."""
 
     def __init__(self) -> None:
         self._known: MutableMapping[Any, UnansweredOperation] = weakref.WeakKeyDictionary()
@@ -106,8 +107,8 @@ class UnansweredByStream:
 
 
 class UnansweredByHooks:
-    """requests: a copy of a prepared request has the hooks of the first. They are a dictionary, so they are found by
-    their address, which is theirs for as long as the request that we saw them in is alive.
+    """For requests: a copy of a prepared request has the same `hooks` dictionary as the first one. A dictionary allows
+    no weak reference, so it is found by its id(), which is unique for as long as the first request is alive.
     """
 
     def __init__(self) -> None:
@@ -119,17 +120,17 @@ class UnansweredByHooks:
         return pending if first is not None and first.hooks is request.hooks else None
 
     def remember(self, request: Any, pending: UnansweredOperation | None) -> None:
-        here = id(request.hooks)
+        address = id(request.hooks)
         if pending is None:
-            self._known.pop(here, None)
+            self._known.pop(address, None)
             return
-        owner, _ = self._known.get(here, (None, None))
+        owner, _ = self._known.get(address, (None, None))
         first = owner() if owner is not None else None
         if first is None or first.hooks is not request.hooks:
-            owner = weakref.ref(request, lambda gone: self._forget(here, gone))
+            owner = weakref.ref(request, lambda dead: self._forget(address, dead))
         assert owner is not None
-        self._known[here] = (owner, pending)
+        self._known[address] = (owner, pending)
 
-    def _forget(self, here: int, gone: weakref.ref[Any]) -> None:
-        if self._known.get(here, (None,))[0] is gone:
-            self._known.pop(here, None)
+    def _forget(self, address: int, dead: weakref.ref[Any]) -> None:
+        if self._known.get(address, (None,))[0] is dead:
+            self._known.pop(address, None)

@@ -5,8 +5,9 @@
     @billing.handler
     async def on_order(message: consumers.Message, tx) -> None: ...
 
-Then let one of retrysafe.consumers.rabbitmq, .nats, .redis or .kafka feed it (`consume`), put it into FastStream
-(`retrysafe.consumers.faststream`), or call `billing.process(message)` from a loop of your own and do what it says.
+Then feed the inbox from a broker with `consume` of retrysafe.consumers.rabbitmq, .nats, .redis or .kafka, or put it
+into FastStream (`retrysafe.consumers.faststream`), or call `billing.process(message)` from a loop of your own and
+follow the verdict that it returns.
 """
 
 from __future__ import annotations

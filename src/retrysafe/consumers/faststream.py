@@ -5,11 +5,13 @@
     @broker.subscriber("orders", ack_policy=AckPolicy.NACK_ON_ERROR)
     async def on_order(order: Order, tx: Any = Context("tx")) -> None: ...
 
-The mark commits first, then FastStream acknowledges. A message that was handled before is acknowledged without running
-the handler. One that comes later is refused (`nack`), one for the dead letters rejected (`reject`): where it goes then
-is what your broker makes of that, so give RabbitMQ queues a dead-letter exchange. If the inbox has `tx`, the handler
-runs in its transaction and finds it in FastStream's context under the name `tx`. What FastStream publishes as a
-handler's reply is sent after the commit and not repeated for a message that comes again; stage it instead.
+The inbox commits its mark first, then FastStream acknowledges. A message that was handled before is acknowledged
+without running the handler. A message for later is refused (`nack`), and a dead letter is rejected (`reject`). Your
+broker decides where a rejected message goes, so give RabbitMQ queues a dead-letter exchange.
+
+If the inbox has `tx`, the handler runs in its transaction and finds it in FastStream's context under the name `tx`.
+FastStream publishes a handler's reply after the commit, and not again when the message is delivered again. Stage the
+reply instead.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from faststream.message import StreamMessage
 from retrysafe.consumers.inbox import Inbox
 from retrysafe.consumers.message import Message, normalize_headers
 from retrysafe.consumers.verdicts import Dead, Done
+from retrysafe.engine.handlers import Handler
 from retrysafe.errors import UsageError
-from retrysafe.webhooks.handlers import Handler
 
 
 def once(inbox: Inbox) -> Callable[..., InboxMiddleware]:
@@ -63,12 +65,13 @@ class InboxMiddleware(BaseMiddleware[Any, Any]):
             return results[-1]
         if isinstance(verdict, Dead):
             raise RejectMessage
-        await asyncio.sleep(verdict.seconds)  # most brokers bring it back this instant
+        await asyncio.sleep(verdict.seconds)  # most brokers deliver a refused message again at once
         raise NackMessage
 
 
 def read_message(msg: StreamMessage[Any]) -> Message:
-    """Not FastStream's own `message_id`: where the producer sent none, it makes a new one for each delivery."""
+    """A FastStream message as a `Message`. FastStream's own `message_id` is not used: if the producer sent no id,
+    FastStream makes a new one for each delivery."""
     if not isinstance(msg.body, bytes):
         raise UsageError("a batch has many ids; use the middleware with subscribers that take one message at a time")
     raw = msg.raw_message
@@ -85,11 +88,12 @@ def read_message(msg: StreamMessage[Any]) -> Message:
 
 
 def count_deliveries(raw: Any) -> int:
-    """As far as the broker counts: quorum queues and JetStream do, classic queues only tell whether it came before."""
+    """How often the broker delivered this message, as far as the broker counts. Quorum queues and JetStream count;
+    classic queues say only whether the message was delivered before."""
     headers = getattr(raw, "headers", None)
     counted = headers.get("x-delivery-count") if isinstance(headers, dict) else None
     if isinstance(counted, int):
         return counted + 1
     metadata = getattr(raw, "metadata", None)
-    told = getattr(metadata, "num_delivered", None)
-    return int(told) if told else 2 if getattr(raw, "redelivered", False) else 1
+    delivered = getattr(metadata, "num_delivered", None)
+    return int(delivered) if delivered else 2 if getattr(raw, "redelivered", False) else 1

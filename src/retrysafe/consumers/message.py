@@ -1,7 +1,8 @@
-"""A message as handlers see it, whichever broker it came from; and by what it is known.
+"""A message as handlers see it, whichever broker it came from, and how its id is found.
 
-The id must be the producer's: given once per message and kept over its retries. What a broker numbers by itself (a
-delivery tag, a Redis entry id, a Kafka offset) is another one each time a producer sends again, so it is never taken.
+The id must come from the producer: chosen once per message and kept over the producer's retries. The numbers that a
+broker assigns (a delivery tag, a Redis entry id, a Kafka offset) are new each time a producer sends again, so they are
+never used.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from retrysafe.core.keys import frame
 from retrysafe.errors import UsageError
 
 Missing = Literal["dead", "payload"]
-"""What becomes of a message without an id: dead letters, or an id made from what it says."""
+"""What happens to a message without an id: it becomes a dead letter, or its id is made from its content."""
 
 ID_HEADERS = ("message-id", "message_id", "x-message-id", "nats-msg-id", "idempotency-key")
-"""Where producers put an id if the protocol has no place for it."""
+"""Headers in which producers put an id if the protocol has no field for it."""
 
 CLOUD_EVENTS = ("ce-{}", "ce_{}", "cloudevents:{}", "cloudevents_{}")
 """How the CloudEvents bindings spell an attribute in HTTP and NATS, in Kafka, and in AMQP."""
@@ -27,10 +28,11 @@ CLOUD_EVENTS = ("ce-{}", "ce_{}", "cloudevents:{}", "cloudevents_{}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """`id` is what the message is known by; on its way in, the one the protocol has a place for.
+    """A message. `id` identifies it; before the inbox has chosen the id, it is the one from the protocol's own field.
 
-    `headers` have lower-case names. `deliveries` counts this one too, `failures` only those whose handler failed, as
-    far as the broker can tell. `content` is what makes two messages with one id the same; without it, the body.
+    `headers` have lower-case names. `deliveries` counts this delivery too; `failures` counts only deliveries whose
+    handler failed, as far as the broker can tell. `content` is compared when an id is used again; if it is empty, the
+    body is.
     """
 
     body: bytes
@@ -53,7 +55,7 @@ ReadId = Callable[[Message], str | None]
 
 
 def normalize_headers(given: Mapping[Any, Any] | Iterable[tuple[Any, Any]] | None) -> dict[str, str]:
-    """Names in lower case, values as text. What is neither text nor bytes nor a number is left out."""
+    """Headers with names in lower case and values as text. A value that is not text, bytes or a number is left out."""
     pairs = given.items() if isinstance(given, Mapping) else given or ()
     return {
         to_text(name).lower(): to_text(value)
@@ -66,11 +68,11 @@ def to_text(value: Any) -> str:
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
-# Which id -------------------------------------------------------------------------------------------------------------
+# The id ---------------------------------------------------------------------------------------------------------------
 
 
 def build_id_reader(given: str | ReadId | None) -> ReadId:
-    """How the id of a message is found: by the user's function, by the name of a header, or where it usually is."""
+    """The function that reads a message's id: the user's own, one that reads a named header, or the default."""
     if given is None:
         return find_usual_id
     if isinstance(given, str) and given:
@@ -81,7 +83,7 @@ def build_id_reader(given: str | ReadId | None) -> ReadId:
 
 
 def find_usual_id(message: Message) -> str | None:
-    """The protocol's own, then a header that is usual, then that of a CloudEvent."""
+    """The id in the protocol's own field, else in one of the usual headers, else that of a CloudEvent."""
     if message.id:
         return message.id
     named = next((message.headers[name] for name in ID_HEADERS if message.headers.get(name)), None)
@@ -89,7 +91,7 @@ def find_usual_id(message: Message) -> str | None:
 
 
 def read_cloud_event_id(headers: Mapping[str, str]) -> str | None:
-    """CloudEvents are unique by source and id together, and by neither alone."""
+    """The id of a CloudEvent: its source and its id together, because only the pair is unique."""
     for spelling in CLOUD_EVENTS:
         id_, source = headers.get(spelling.format("id")), headers.get(spelling.format("source"))
         if id_:
@@ -98,9 +100,10 @@ def read_cloud_event_id(headers: Mapping[str, str]) -> str | None:
 
 
 def hash_payload(message: Message) -> str:
-    """An id made from what the message says: two messages that say the same are then one."""
-    return f"sha256:{hashlib.sha256(frame(message.source, content_of(message))).hexdigest()}"
+    """An id made from the content: two messages with equal content are then one message."""
+    return f"sha256:{hashlib.sha256(frame(message.source, get_content(message))).hexdigest()}"
 
 
-def content_of(message: Message) -> bytes:
+def get_content(message: Message) -> bytes:
+    """What is compared when an id is used again."""
     return message.content or message.body

@@ -3,16 +3,16 @@
     orders = await js.pull_subscribe("orders.created", durable="billing", stream="ORDERS")
     await nats.consume(js, orders, inbox, dead="dead.billing")
 
-Acknowledged after the commit; what comes later is refused with a delay, which JetStream keeps. While a handler works
-the server is told so, or it would deliver the message to somebody else after `ack_wait`. `dead` is a subject that some
-stream keeps: JetStream has no dead letters of its own. The id is the header `Nats-Msg-Id`, by which JetStream itself
-drops what a producer sends twice within minutes; the inbox remembers it for as long as you say.
+A message is acknowledged after the commit. A message for later is refused with a delay, which JetStream keeps. While a
+handler runs, the consumer reports progress to the server; otherwise the server would deliver the message to another
+consumer after `ack_wait`. `dead` is a subject that some stream stores: JetStream has no dead letters of its own. The id
+is the header `Nats-Msg-Id`, by which JetStream itself drops what a producer sends twice within minutes. The inbox
+stores the id for as long as its `retention` says.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -22,8 +22,8 @@ from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
 
+from retrysafe.consumers.common import MAX_REASON_CHARS, gather_all, run_forever, warn_unacknowledged
 from retrysafe.consumers.inbox import Inbox
-from retrysafe.consumers.loops import gather_all, run_forever
 from retrysafe.consumers.message import Message, normalize_headers
 from retrysafe.consumers.verdicts import Dead, Done, Verdict
 from retrysafe.errors import UsageError
@@ -33,10 +33,7 @@ REASON_HEADER = "Retrysafe-Reason"
 SUBJECT_HEADER = "Retrysafe-Subject"
 DEAD_ID_HEADER = "Retrysafe-Message-Id"
 ACK_WAIT_SECONDS = 30.0
-"""JetStream's own default, where the consumer does not say."""
-MAX_REASON_CHARS = 1000
-
-_log = logging.getLogger("retrysafe.consumers")
+"""JetStream's default, for a consumer without its own value."""
 
 Subscription = JetStreamContext.PullSubscription
 
@@ -65,25 +62,25 @@ class Consumer:
         await run_forever(self.run_once)
 
     async def run_once(self, wait: float = 1.0) -> int:
-        """Fetch what is there, or wait a moment for it; how many messages it were."""
+        """Fetch messages, waiting at most `wait` seconds for them, and handle them. Returns the number of messages."""
         try:
             self._ack_wait = self._ack_wait or await self._check_subscription()
             messages = await self._subscription.fetch(self._at_once, timeout=wait)
-        except TimeoutError:  # nothing came, or the server is slow: nats-py raises its own and Python's for either
+        except TimeoutError:  # no message, or a slow server: nats-py's own error and Python's can mean either
             return 0
         await gather_all([self.handle(each) for each in messages])
         return len(messages)
 
     async def handle(self, msg: Msg) -> Verdict:
-        """One message: handle it, then tell the server. If that fails, the server brings it again after `ack_wait`."""
+        """Handle one message, then acknowledge it. If the acknowledgement fails, the server delivers the message again
+        after `ack_wait`."""
         message = read_message(msg)
         async with self._keep_in_progress(msg):
             verdict = await self.inbox.aprocess(message)
         try:
             await self._acknowledge(msg, message, verdict)
         except (NatsError, TimeoutError) as error:
-            shown, kind = self.inbox.logged_as(message), type(error).__qualname__
-            _log.warning("NATS was not told of message %s, and brings it again: %s", shown, kind)
+            warn_unacknowledged("NATS", self.inbox, message, error)
         return verdict
 
     async def _acknowledge(self, msg: Msg, message: Message, verdict: Verdict) -> None:
@@ -96,23 +93,23 @@ class Consumer:
 
     async def _dead_letter(self, msg: Msg, message: Message, verdict: Dead) -> None:
         kept = {name: value for name, value in (msg.headers or {}).items() if name.lower() != ID_HEADER.lower()}
-        # Under its own id the stream might take a copy for the message itself, and drop it.
+        # With the message's own id, the stream might drop the copy as a duplicate of the message.
         headers = {
             **kept,
-            REASON_HEADER: one_line(verdict.why),
+            REASON_HEADER: to_header_value(verdict.why),
             SUBJECT_HEADER: msg.subject,
-            DEAD_ID_HEADER: one_line(message.id),
+            DEAD_ID_HEADER: to_header_value(message.id),
         }
         await self._js.publish(self._dead, msg.data, headers=headers)
         await msg.term()
 
     @asynccontextmanager
     async def _keep_in_progress(self, msg: Msg) -> AsyncIterator[None]:
-        beating = asyncio.create_task(self._send_in_progress(msg))
+        reporting = asyncio.create_task(self._send_in_progress(msg))
         try:
             yield
         finally:
-            beating.cancel()
+            reporting.cancel()
 
     async def _send_in_progress(self, msg: Msg) -> None:
         while True:
@@ -120,7 +117,7 @@ class Consumer:
             await msg.in_progress()
 
     async def _check_subscription(self) -> float:
-        """The consumer's ack_wait; and a place for dead letters, before there are any."""
+        """The consumer's `ack_wait`. Raises UsageError if no stream stores the subject for dead letters."""
         info = await self._subscription.consumer_info()
         try:
             await self._js.find_stream_name_by_subject(self._dead)
@@ -146,6 +143,6 @@ def read_message(msg: Msg) -> Message:
     )
 
 
-def one_line(text: Any) -> str:
-    """Fit for a header."""
+def to_header_value(text: Any) -> str:
+    """A text on one line, in ASCII, short enough for a header."""
     return " ".join(str(text).split())[:MAX_REASON_CHARS].encode("ascii", "backslashreplace").decode()

@@ -2,19 +2,18 @@
 
     await rabbitmq.consume(channel, "orders", inbox)
 
-Acknowledged after the commit. RabbitMQ brings what is refused back at once and does not count, so a message whose
-handler failed is put at the end of its queue anew, with a count in a header, and then acknowledged: a crash between
-the two leaves two of them, which the inbox takes for the one they are. Dead letters go to the queue `<queue>.dead`,
-or to the queue's own dead-letter exchange with `dead="exchange"`.
+A message is acknowledged after the commit. RabbitMQ delivers a refused message again at once and does not count it. So
+a message whose handler failed is published again at the end of its queue, with a count in a header, and then
+acknowledged. A crash between the two leaves two copies, which have one id and are one message for the inbox. Dead
+letters go to the queue `<queue>.dead`, or to the queue's own dead-letter exchange with `dead="exchange"`.
 
-The id is the property `message_id`. aio-pika makes one up for each message it publishes without: another one for each
-retry of a producer, so have producers give their own.
+The id is the property `message_id`. aio-pika makes up an id for each message that is published without one. That id is
+new for each retry of a producer, so producers should set their own.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -22,6 +21,7 @@ from aio_pika import Message as Outgoing
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractRobustChannel
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS
 
+from retrysafe.consumers.common import shorten_reason, warn_unacknowledged
 from retrysafe.consumers.inbox import Inbox
 from retrysafe.consumers.message import Message, normalize_headers
 from retrysafe.consumers.verdicts import Dead, Done, Verdict
@@ -30,14 +30,11 @@ from retrysafe.errors import UsageError
 FAILURES_HEADER = "x-retrysafe-failures"
 """How often the handler of this message has failed so far."""
 NO_ID_HEADER = "x-retrysafe-no-id"
-"""On a copy of a message that had no id: aio-pika makes up one for whatever it publishes, and it means nothing."""
+"""Marks a copy of a message without an id: the id that aio-pika makes up for the copy is ignored."""
 REASON_HEADER = "x-retrysafe-reason"
-"""Why a dead letter is one."""
-MAX_REASON_CHARS = 1000
+"""Why the message is a dead letter."""
 USER_ID_HEADER = "x-retrysafe-user-id"
-"""Who sent it, on a copy of a message with the property `user_id`."""
-
-_log = logging.getLogger("retrysafe.consumers")
+"""The sender's `user_id`, on a copy of a message with that property."""
 
 
 async def consume(
@@ -80,58 +77,58 @@ class Consumer:
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Until cancelled; then what is being handled is handled to its end, and nothing new is begun."""
+        """Run until cancelled. Then the messages that are being handled are handled to their end, and no new one is
+        begun."""
         await self._channel.set_qos(prefetch_count=self._at_once)
         if self.dead_queue:
             await self._channel.declare_queue(self.dead_queue, durable=True)
         queue = await self._channel.get_queue(self._queue)
-        trouble: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        program_error: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         async def take(incoming: AbstractIncomingMessage) -> None:
-            task = asyncio.create_task(self._process(incoming, trouble))
+            task = asyncio.create_task(self._process(incoming, program_error))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 
         tag = await queue.consume(take)
         try:
-            await self._wait_for_end(trouble)
+            await self._wait_for_end(program_error)
         finally:
             self._stopping.set()
-            with suppress(*CONNECTION_EXCEPTIONS):  # if the connection is gone, nothing more comes anyway
+            with suppress(*CONNECTION_EXCEPTIONS):  # without a connection nothing more is delivered
                 await queue.cancel(tag)
             if self._running:
                 await asyncio.wait(self._running)
 
-    async def _wait_for_end(self, trouble: asyncio.Future[None]) -> None:
-        """A robust channel comes back by itself; any other is over when it is closed."""
+    async def _wait_for_end(self, program_error: asyncio.Future[None]) -> None:
+        """Wait until the program fails or the channel closes. A robust channel reopens by itself; any other channel
+        stays closed."""
         if isinstance(self._channel, AbstractRobustChannel):
-            return await trouble
-        either: set[asyncio.Future[Any]] = {trouble, asyncio.ensure_future(self._channel.closed())}
+            return await program_error
+        either: set[asyncio.Future[Any]] = {program_error, asyncio.ensure_future(self._channel.closed())}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if trouble.done():
-            return trouble.result()
+        if program_error.done():
+            return program_error.result()
         raise ConnectionError(
             f"the channel on which {self._queue!r} was consumed is closed; consume it again on a new one, or connect "
             "with aio_pika.connect_robust"
         )
 
-    async def _process(self, incoming: AbstractIncomingMessage, trouble: asyncio.Future[None]) -> None:
+    async def _process(self, incoming: AbstractIncomingMessage, program_error: asyncio.Future[None]) -> None:
         message = read_message(incoming, self._queue)
         try:
             verdict = await self.inbox.aprocess(message)
-        except Exception as error:  # the program is wrong, and not the message, which comes again
-            if not trouble.done():
-                trouble.set_exception(error)
+        except Exception as error:  # the program is wrong, not the message: RabbitMQ delivers it again
+            if not program_error.done():
+                program_error.set_exception(error)
             return
         try:
             await self._acknowledge(incoming, verdict)
         except CONNECTION_EXCEPTIONS as error:
-            # Its kind and not its words: some of these errors quote the message.
-            shown, kind = self.inbox.logged_as(message), type(error).__qualname__
-            _log.warning("RabbitMQ was not told of message %s, and brings it again: %s", shown, kind)
+            warn_unacknowledged("RabbitMQ", self.inbox, message, error)
 
     async def handle(self, incoming: AbstractIncomingMessage) -> Verdict:
-        """One message: handle it, then tell the broker. For consumers with a loop of their own."""
+        """Handle one message, then acknowledge it. For consumers with a loop of their own."""
         verdict = await self.inbox.aprocess(read_message(incoming, self._queue))
         await self._acknowledge(incoming, verdict)
         return verdict
@@ -150,7 +147,8 @@ class Consumer:
                 await incoming.nack(requeue=True)
 
     async def _pause(self, seconds: float) -> None:
-        """Before it is given back: the broker would bring it again this instant. Whoever stops need not wait for it."""
+        """Wait before the message goes back: the broker would deliver it again at once. `run` ends this wait when it
+        stops."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
@@ -159,11 +157,11 @@ class Consumer:
         if not self.dead_queue:
             await incoming.reject(requeue=False)
             return
-        await self._publish_copy(incoming, self.dead_queue, {REASON_HEADER: verdict.why[:MAX_REASON_CHARS]})
+        await self._publish_copy(incoming, self.dead_queue, {REASON_HEADER: shorten_reason(verdict)})
         await incoming.ack()
 
     async def _publish_copy(self, incoming: AbstractIncomingMessage, queue: str, more: dict[str, Any]) -> None:
-        """A copy to a queue, confirmed by the broker."""
+        """Publish a copy to a queue, confirmed by the broker."""
         copy = copy_message(incoming, more, expires=queue != self.dead_queue)
         confirmed = await self._channel.default_exchange.publish(copy, routing_key=queue)
         if type(confirmed).__name__ != "Ack":
@@ -171,19 +169,19 @@ class Consumer:
 
 
 DELIVERY_HEADERS = frozenset({FAILURES_HEADER, REASON_HEADER, "x-delivery-count", "x-death"})
-"""Headers that belong to one delivery and are not carried over to a copy."""
+"""Headers that belong to one delivery. A copy does not carry them."""
 
 
 def copy_message(incoming: AbstractIncomingMessage, more: dict[str, Any], *, expires: bool) -> Outgoing:
-    """The message once more, with all that its sender said of it. Two things it cannot say again: `user_id`, which the
-    broker takes only from a connection of that user, so it is kept as a header; and that a dead letter expires, for it
-    waits for a person. The time until it expires is that in a queue, and begins anew with each copy."""
+    """A copy of the message with all its properties, except two. The broker accepts `user_id` only from a connection of
+    that user, so the copy carries it in a header. A dead letter does not expire, because it waits for a person.
+    `expiration` is the time in one queue, and begins anew with each copy."""
     kept = {name: value for name, value in incoming.headers.items() if name not in DELIVERY_HEADERS}
-    nameless = {} if incoming.message_id and NO_ID_HEADER not in kept else {NO_ID_HEADER: True}
+    no_id = {} if incoming.message_id and NO_ID_HEADER not in kept else {NO_ID_HEADER: True}
     sender = {USER_ID_HEADER: incoming.user_id} if incoming.user_id else {}
     return Outgoing(
         incoming.body,
-        headers={**kept, **nameless, **sender, **more},
+        headers={**kept, **no_id, **sender, **more},
         content_type=incoming.content_type,
         content_encoding=incoming.content_encoding,
         delivery_mode=incoming.delivery_mode,

@@ -2,10 +2,11 @@
 
     await redis.consume(client, "orders", "billing", inbox)
 
-Acknowledged after the commit. What was not acknowledged stays in the group's list of pending entries, and is taken
-over after `idle` seconds by whoever asks, ourselves included: that is how a message comes later, and how one comes
-back whose consumer died. Dead letters go to the stream `<stream>:dead`. The id is the field `id` (as
-`RedisStreamPublisher` writes it) or `message_id`; never the entry's own, which a producer that sends again gets anew.
+A message is acknowledged after the commit. A message that was not acknowledged stays in the group's list of pending
+entries. After `idle` seconds any consumer of the group may claim it, this one included: so a message for later is
+delivered again, and so is the message of a consumer that died. Dead letters go to the stream `<stream>:dead`. The id is
+the field `id` (as `RedisStreamPublisher` writes it) or `message_id`, never the entry's own id: a producer that sends
+again gets a new one.
 """
 
 from __future__ import annotations
@@ -18,17 +19,16 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from retrysafe.consumers.common import gather_all, run_forever, shorten_reason
 from retrysafe.consumers.inbox import Inbox
-from retrysafe.consumers.loops import gather_all, run_forever
 from retrysafe.consumers.message import Message, normalize_headers
 from retrysafe.consumers.verdicts import Dead, Done, Verdict
 from retrysafe.core.keys import frame
 from retrysafe.errors import UsageError
 
 IDLE_SECONDS = 60.0
-"""Seconds an entry may be pending before it is taken over; longer than most handlers take."""
+"""How long an entry may be pending before another consumer claims it; longer than most handlers take."""
 REASON_FIELD = "retrysafe-reason"
-MAX_REASON_CHARS = 1000
 BODY_FIELD = "payload"
 
 StreamEntry = tuple[bytes, Mapping[bytes, bytes]]
@@ -50,7 +50,7 @@ async def consume(
 
 
 class Consumer:
-    """One member of a consumer group. `name` is who it is in the group; `body` the field that is the message's body."""
+    """One member of a consumer group. `name` is its name in the group; `body` is the field with the message's body."""
 
     def __init__(
         self,
@@ -76,26 +76,27 @@ class Consumer:
         self._at_once = at_once
         self._body = body
         self._cursor: Any = "0-0"
-        self._made = False
+        self._has_group = False
 
     async def run(self) -> None:
         await run_forever(self.run_once)
 
     async def run_once(self, wait: float = 1.0) -> int:
-        """Take over what lies idle, else read what is new, or wait a moment for it; how many messages it were."""
-        if not self._made:
+        """Claim idle entries, else read new ones, waiting at most `wait` seconds, and handle them. Returns the number
+        of messages."""
+        if not self._has_group:
             await self._make_group()
-        taken = await self._claim_idle() or await self._read_new(wait)
-        await gather_all([self.handle(*each) for each in taken])
-        return len(taken)
+        entries = await self._claim_idle() or await self._read_new(wait)
+        await gather_all([self.handle(*each) for each in entries])
+        return len(entries)
 
     async def handle(self, entry: StreamEntry, deliveries: int) -> Verdict:
-        """One entry: handle it, then tell the group."""
+        """Handle one entry, then acknowledge it."""
         entry_id, fields = entry
         verdict = await self.inbox.aprocess(read_message(entry, self._stream, self._body, deliveries))
         if isinstance(verdict, Dead):
-            buried: dict[Any, Any] = {**fields, REASON_FIELD: verdict.why[:MAX_REASON_CHARS]}
-            await self._client.xadd(self.dead_stream, buried)
+            dead_letter: dict[Any, Any] = {**fields, REASON_FIELD: shorten_reason(verdict)}
+            await self._client.xadd(self.dead_stream, dead_letter)
         if isinstance(verdict, Dead | Done):
             await self._client.xack(self._stream, self._group, entry_id)
         return verdict
@@ -113,7 +114,7 @@ class Consumer:
             self._stream, self._group, self._name, int(self._idle * 1000), self._cursor, count=self._at_once
         )
         self._cursor = found[0]
-        # An entry that was trimmed away meanwhile has no fields, and nothing can be done about it.
+        # An entry that was trimmed from the stream has no fields, so it cannot be handled.
         entries = [(entry_id, fields) for entry_id, fields in found[1] if fields]
         return [(entry, await self._count_deliveries(entry[0])) for entry in entries]
 
@@ -122,17 +123,17 @@ class Consumer:
         return int(pending[0]["times_delivered"]) if pending else 1
 
     async def _make_group(self) -> None:
-        """From the first entry on: a consumer that is new has everything before it."""
+        """Create the group at the stream's first entry, so that a new consumer gets every entry."""
         try:
             await self._client.xgroup_create(self._stream, self._group, id="0", mkstream=True)
         except ResponseError as error:
             if "BUSYGROUP" not in str(error):
                 raise
-        self._made = True
+        self._has_group = True
 
 
 def _parse_entries(streams: Any) -> list[StreamEntry]:
-    """Of one stream, in the shape of either protocol version."""
+    """The entries of a reply for one stream, in either protocol version."""
     return [
         (entry[0], entry[1])
         for _, entries in streams

@@ -1,4 +1,4 @@
-"""What becomes of a message: it is done, it comes again later, or it goes to the dead letters. Pure."""
+"""The verdict on a message: it is done, it is delivered again later, or it is a dead letter. Pure."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from retrysafe.errors import (
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Handled and committed, now or before (`replayed`): acknowledge it."""
+    """The message was handled and committed, now or before (`replayed`): acknowledge it."""
 
     replayed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Not now: let the broker bring it again in `seconds`. `failed`: because its handler failed."""
+    """Let the broker deliver the message again in `seconds`. `failed`: its handler failed."""
 
     seconds: float
     why: str
     failed: bool = False
     logged: str = field(default="", compare=False)
-    """Why, for the log: no id, and no words of the handler (S28)."""
+    """The reason for the log: without ids and without the text of the handler's error (S28)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """Never by itself: put it aside for a person, then acknowledge it."""
+    """No retry will help: put the message aside for a person, then acknowledge it."""
 
     why: str
-    """Whole, for the dead letter, which carries the message itself."""
+    """The whole reason, for the dead letter, which carries the message itself."""
     logged: str = field(default="", compare=False)
 
 
@@ -49,17 +49,17 @@ Verdict = Done | Later | Dead
 
 
 class Reject(Exception):
-    """Raised by a handler for a message that no retry will help: it goes to the dead letters at once."""
+    """Raised by a handler for a message that no retry will help: it becomes a dead letter at once."""
 
 
 BUSY_PAUSE_SECONDS = 2.0
-"""Seconds at most until a message that somebody else works on is looked at again: most are done by then."""
+"""The longest wait for a message that another worker handles: most are done by then."""
 
 STORE_PAUSE_SECONDS = 5.0
-"""Seconds until a store that could not be reached is asked again. Nothing was handled, and nothing is counted."""
+"""The wait after the store could not be reached. The handler did not run, and no failure is counted."""
 
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 30.0
-"""Seconds after the first failure of a handler; doubled each time, up to the last."""
+"""The wait after a handler's first failure; it doubles with each failure, up to the maximum."""
 
 
 def compute_backoff(failures: int) -> float:
@@ -67,7 +67,7 @@ def compute_backoff(failures: int) -> float:
 
 
 def verdict_for_error(error: RetrySafeError) -> Verdict | None:
-    """What an error of ours means for the message; None where the program is wrong and not the message."""
+    """The verdict for an error of ours; None if the program is wrong and not the message."""
     if isinstance(error, AnswerGone):
         return Done(replayed=True)
     if isinstance(error, InProgress):
@@ -84,10 +84,10 @@ def verdict_for_error(error: RetrySafeError) -> Verdict | None:
 
 
 def verdict_for_failure(error: Exception, failures: int, limit: int, pause: float) -> Verdict:
-    """What it means that the handler failed for the `failures`th time."""
-    told = f"{type(error).__qualname__}: {error}"
+    """The verdict after the handler failed for the `failures`th time."""
+    reason = f"{type(error).__qualname__}: {error}"
     if isinstance(error, Reject):
         return Dead(f"its handler rejected it: {error}")
     if failures >= limit:
-        return Dead(f"its handler failed {failures} times, the last time with {told}")
-    return Later(pause, f"its handler failed with {told}", failed=True)
+        return Dead(f"its handler failed {failures} times, the last time with {reason}")
+    return Later(pause, f"its handler failed with {reason}", failed=True)

@@ -1,4 +1,4 @@
-"""The pure heart: no I/O, no clock, no randomness, no third-party import.
+"""The pure core: no I/O, no clock, no randomness, no third-party import.
 
-If something here wants the time it takes `now`; if it wants I/O it returns an operation.
+A function that needs the time takes `now`; a function that needs I/O returns an operation.
 """

@@ -1,9 +1,10 @@
-"""What a request or a call was, boiled down to a digest.
+"""Fingerprints: a request or a call as a digest of its canonical form.
 
-Two bodies that mean the same must agree (key order, white space and escapes of JSON; the order of different
-form fields; the random boundary of multipart), and two that may mean something different must not: `1` and
-`1.0`, 2⁶⁴ and 2⁶⁴+1, `{"a":1,"a":2}` and `{"a":2}`. Whatever cannot be read is hashed as it came:
-a fingerprint never fails.
+Two bodies that mean the same must agree: key order, white space and escapes of JSON, the order of different form
+fields, and the random boundary of multipart do not count. Two bodies that may mean something different must not agree:
+`1` and `1.0`, 2⁶⁴ and 2⁶⁴+1, `{"a":1,"a":2}` and `{"a":2}`. So the canonical JSON is not RFC 8785 (JCS), which
+makes one number of `1` and `1.0` and a double of a large integer. A body that cannot be parsed is hashed as raw
+bytes: making a fingerprint never fails.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def fingerprint_body(content_type: str, chunks: list[bytes]) -> Fingerprint:
         try:
             text = canonical(b"".join(chunks), content_type)
         except (ValueError, RecursionError, OverflowError):
-            pass  # not what its content type says: hashed as it came
+            pass  # the body does not fit its content type: hashed as raw bytes
         else:
             return Fingerprint(f"{family}1", hashlib.sha256(text).digest(), len(text))
     raw = hashlib.sha256()
@@ -54,13 +55,13 @@ def fingerprint_text(algorithm: str, text: str) -> Fingerprint:
 
 
 def media_type(content_type: str) -> str:
-    """`Application/JSON; charset=utf-8` is `application/json`: parameters are not part of what was asked."""
+    """`Application/JSON; charset=utf-8` gives `application/json`: parameters are not part of the request's meaning."""
     return content_type.partition(";")[0].strip().lower()
 
 
 @lru_cache(64)
 def _parse_media_type(content_type: str) -> tuple[str, str]:
-    """The media type and the family whose canonical form it has. Clients send the same few over and over."""
+    """The media type, and the family whose canonical form it has. Cached: clients send the same few types."""
     media = media_type(content_type)
     return media, _canonical_family(media)
 
@@ -74,12 +75,12 @@ def _canonical_family(media: str) -> str:
 
 
 def canonicalize_json(body: bytes, content_type: str = "") -> bytes:
-    """One text for all spellings of the same JSON value; raises ValueError if it is not strict JSON in UTF-8.
+    """One text for all spellings of the same JSON value. Raises ValueError if the body is not strict JSON in UTF-8.
 
-    Numbers with a point or exponent keep their literal, objects with a repeated key keep all their pairs.
-    Both are written as an object with one key that starts with NUL; real keys that do are escaped.
+    Numbers with a point or exponent keep their literal, and objects with a repeated key keep all their pairs.
+    Both are written as an object with one key that starts with NUL; real keys with that prefix are escaped.
     """
-    # What only the careful reader tells apart can be seen in the bytes, and is seldom there: then json's own are used.
+    # The careful reader is slower, and needed only for bodies that contain one of these two texts.
     read = _read_carefully if b"-0" in body or b"\\u0000" in body else _read
     text = body.decode().strip(_JSON_SPACE)
     found, end = read(text)
@@ -93,7 +94,7 @@ def _wrap_literal(text: str) -> dict[str, str]:
 
 
 def _parse_integer(text: str) -> int | dict[str, str]:
-    return _wrap_literal(text) if text == "-0" else int(text)  # `int` would make it 0, which other readers tell apart
+    return _wrap_literal(text) if text == "-0" else int(text)  # `int` makes 0 of -0; other parsers tell them apart
 
 
 def _refuse_constant(text: str) -> NoReturn:
@@ -114,7 +115,7 @@ def _build_careful_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-# Made once: json.loads and json.dumps would make a reader and a writer for each request.
+# Made once: json.loads and json.dumps would make a decoder and an encoder for each request.
 _JSON_SPACE = " \t\n\r"
 _read = json.JSONDecoder(
     parse_float=_wrap_literal, parse_constant=_refuse_constant, object_pairs_hook=_build_object
@@ -129,7 +130,7 @@ _write = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def canonicalize_form(body: bytes, content_type: str = "") -> bytes:
-    """Fields sorted by name; the values of one name keep their order, for that order may mean something."""
+    """Fields sorted by name. The values of one name keep their order, which may have a meaning."""
     from urllib.parse import parse_qsl  # slow to import, and only forms need it
 
     pairs = parse_qsl(
@@ -143,7 +144,8 @@ def canonicalize_form(body: bytes, content_type: str = "") -> bytes:
 
 
 def canonicalize_multipart(body: bytes, content_type: str) -> bytes:
-    """The parts in their order, without the boundary that a client draws anew for each try."""
+    """The parts in their order, without the boundary, which a client draws anew for each attempt. This splits the body;
+    it is not a full parser."""
     boundary = _parse_boundary(content_type)
     delimiter = b"\r\n--" + boundary
     pieces = (b"\r\n" + body).split(delimiter)
@@ -151,7 +153,7 @@ def canonicalize_multipart(body: bytes, content_type: str) -> bytes:
         raise ValueError("the multipart body is not closed by its boundary")
     parts = []
     for piece in pieces[1:-1]:
-        # What follows the boundary on its line makes it another, longer boundary: that is content, not a part.
+        # If the line does not end after the boundary, it is another, longer boundary: content, not a new part.
         if not piece.startswith(b"\r\n"):
             raise ValueError("a boundary of the multipart body does not end its line")
         head, separator, content = piece.partition(b"\r\n\r\n")
@@ -162,8 +164,8 @@ def canonicalize_multipart(body: bytes, content_type: str) -> bytes:
 
 
 def has_one_reading(content_type: str) -> bool:
-    """Whether everybody reads a body of this content type alike. With two boundaries, one reader takes for an epilogue
-    what is the content to another."""
+    """Whether all parsers read a body of this content type alike. With two boundaries, one parser skips as an epilogue
+    what another reads as content."""
     if _parse_media_type(content_type)[1] != "multipart":
         return True
     names = [parameter.partition("=")[0].strip().lower() for parameter in content_type.split(";")[1:]]

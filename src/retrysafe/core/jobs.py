@@ -1,8 +1,8 @@
-"""Staged jobs: the outbox. A job is committed together with the work that wants it, published at least once with a
+"""Staged jobs: the outbox. A job is committed together with the work that stages it, published at least once with a
 stable id, and deleted by exactly that id.
 
-Namespaces are walls: a job belongs to the application that staged it, and so does its order key. A job that was staged
-before there were namespaces in the outbox has none (an empty one).
+A job belongs to the namespace of the application that staged it, and so does its order key. A job that was staged
+before the outbox had namespaces has an empty one.
 """
 
 from __future__ import annotations
@@ -10,21 +10,20 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from retrysafe.core.ops import Op
-from retrysafe.core.value import value_class
+from retrysafe.core.ops import Op, value_class
 from retrysafe.errors import UsageError
 
 
 class Job(NamedTuple):
-    """What is to be told to somebody else."""
+    """One outbox message: an id, a topic and a payload."""
 
     id: str
-    """Stable over every publication, so whoever receives it twice can tell; 32 hex digits, no colon."""
+    """The same in every publication, so that a receiver can detect duplicates; 32 hex digits, no colon."""
     topic: str
     payload: bytes
-    """What goes over the wire: staged bytes as they were, anything else as JSON."""
+    """The bytes to publish: staged bytes unchanged, any other value as JSON."""
     order: str = ""
-    """Jobs with the same order key are published one after the other; empty: in any order."""
+    """The order key. Jobs with the same one are published one after the other; empty: in any order."""
 
     def json(self) -> Any:
         """The payload, decoded."""
@@ -38,32 +37,32 @@ class Job(NamedTuple):
 
 
 class StagedJob(NamedTuple):
-    """A job as it stands in the outbox."""
+    """A job in the outbox, with the state of its delivery."""
 
     job: Job
     sequence: int
     created: int
     attempts: int
-    """Deliveries that were begun. Being looked at, or taken and given back, is none."""
+    """How many deliveries were begun. A job that was listed, or taken and returned, was not delivered."""
     due: int
     dead: bool
     error: str
     """Why its last delivery failed."""
     namespace: str = ""
     unreadable: str = ""
-    """Why its payload could not be opened; never stored."""
+    """Why the payload could not be decrypted; never stored."""
 
 
 class NamespacesReply(NamedTuple):
     unnamed: int
-    """Jobs that belong to no application: staged by a release that did not write whose they are."""
+    """How many jobs have no namespace: they were staged by a release that did not write one."""
     names: tuple[str, ...]
-    """Whose records and jobs there are, in order. Left out where no job is unnamed, unless all were asked for."""
+    """The namespaces of records and jobs, sorted. Left out if every job has one, unless `every` was set."""
 
 
 @value_class
 class Stage(Op[int]):
-    """Put jobs in; how many were new. The same job again is the same job."""
+    """Add jobs to the outbox; the reply is how many were new. A job with a known id is not added again."""
 
     jobs: tuple[Job, ...]
     now: int | None = None
@@ -72,14 +71,14 @@ class Stage(Op[int]):
 
 @value_class
 class TakeJobs(Op[tuple[StagedJob, ...]]):
-    """Lease at most `limit` jobs that are due, in their order: nobody else takes them until the lease is over.
+    """Lease at most `limit` jobs that are due, in their order. No other worker gets them until the lease is over.
 
-    Each is counted as a delivery: whoever takes it is about to deliver it, and if that ends the process nobody is left
-    to count. Of jobs that share an order key a run from the first one on may be out, with one taker.
+    Each job is counted as a delivery when it is taken: if the delivery kills the process, nothing could count it
+    afterwards. Of the jobs that share an order key, one worker at a time has some, from the first one on.
 
-    `topics` are the only ones, or with `others` the ones to leave out. `left` takes those whose last taker let its
-    lease run out, instead of those nobody has: they are to be taken alone, for one of them may have ended its process.
-    `unnamed`: those of no namespace too.
+    `topics` are the only topics, or with `others` the topics to leave out. `left` takes the jobs whose last lease ran
+    out, instead of those that are not leased: they are to be taken alone, because one of them may have killed its
+    process. `unnamed` also takes jobs without a namespace.
     """
 
     limit: int
@@ -95,7 +94,7 @@ class TakeJobs(Op[tuple[StagedJob, ...]]):
 
 @value_class
 class FinishJobs(Op[int]):
-    """Published: delete exactly these (I19), if we still hold them."""
+    """The jobs were published: delete exactly these (I19), if this worker still leases them."""
 
     ids: tuple[str, ...]
     token: bytes
@@ -104,7 +103,7 @@ class FinishJobs(Op[int]):
 
 @value_class
 class FailJob(Op[bool]):
-    """Not published: try again after `delay`, or with `dead` never, until a person says so."""
+    """A delivery failed: try again after `delay`, or, with `dead`, make it a dead letter until a person revives it."""
 
     id: str
     token: bytes
@@ -116,7 +115,7 @@ class FailJob(Op[bool]):
 
 @value_class
 class ReturnJob(Op[bool]):
-    """Taken and not tried: it is not counted, and due again after `delay`."""
+    """Return a job that was taken and not tried: this is not counted as a delivery. It is due again after `delay`."""
 
     id: str
     token: bytes
@@ -127,7 +126,7 @@ class ReturnJob(Op[bool]):
 
 @value_class
 class ReviveJob(Op[bool]):
-    """A person says: try that dead one again."""
+    """A person revives a dead letter: deliver it again."""
 
     id: str
     now: int | None = None
@@ -136,7 +135,7 @@ class ReviveJob(Op[bool]):
 
 @value_class
 class AssignJobs(Op[int]):
-    """A person says: the jobs of no namespace are this application's."""
+    """A person gives the jobs without a namespace to this application."""
 
     namespace: str
     now: int | None = None
@@ -144,16 +143,17 @@ class AssignJobs(Op[int]):
 
 @value_class
 class Namespaces(Op[NamespacesReply]):
-    """Whether there are jobs of no namespace, and whose they could be."""
+    """Ask whether there are jobs without a namespace, and which namespaces there are."""
 
     every: bool = False
-    """Tell the names in any case. They are read from the records, which may take long."""
+    """List the namespaces in any case. They are read from the records, which may take long."""
     now: int | None = None
 
 
 @value_class
 class ListJobs(Op[tuple[StagedJob, ...]]):
-    """Jobs in their order, after `after`; only the dead ones if asked. Of one namespace, unless that is None."""
+    """List jobs in their order, after the sequence number `after`; with `dead`, only dead letters. None as namespace:
+    of all."""
 
     dead: bool = False
     after: int = 0

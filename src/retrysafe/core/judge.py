@@ -1,4 +1,4 @@
-"""Read a claim's reply: which of the five outcomes it is. Pure, total, and the only place that decides."""
+"""Decides which of the five outcomes (outcomes.py) a claim's reply means. Pure, and the only place that decides it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LAPSED_UNSEEN = "the lease lapsed: its owner stopped without saying how it ended
 
 
 def judge(op: Claim, reply: ClaimReply) -> Outcome:
-    """What the caller does next."""
+    """The outcome of a claim."""
     record = reply.record
     if record is None:
-        return Busy(SECOND_MICROS)  # held by a transaction that has not committed: nothing of it can be seen yet
+        return Busy(SECOND_MICROS)  # locked by a transaction that has not committed: its row cannot be seen yet
     if reply.granted:
         return Execute(record.fence, record, reply.now, reply.asked)
-    # Before the state: a foreign body must get neither the answer nor a hint to wait for it (I8, I9).
+    # Before the state: another request must get neither the answer nor a hint to wait for it (I8, I9).
     if not op.accepts(record.fingerprint):
         check_readable(op, record)
         return Mismatch(record.created)
@@ -33,7 +33,8 @@ def judge(op: Claim, reply: ClaimReply) -> Outcome:
 
 
 def check_readable(op: Claim, record: Record) -> None:
-    """A fingerprint that was made with a key we do not have cannot be compared: that is no mismatch."""
+    """Raise CorruptRecord if the fingerprint was made with a key that is not in the ring: it cannot be compared, so it
+    is not a mismatch."""
     key = record.fingerprint.key
     if key and key not in {form.key for form in (op.fingerprint, *op.alternatives)}:
         raise CorruptRecord(
@@ -43,7 +44,7 @@ def check_readable(op: Claim, record: Record) -> None:
 
 
 def judge_refused(record: Record, now: int) -> Outcome:
-    """Open or just released by somebody else: come back, or wait for a person."""
+    """The outcome for a record that is open, or that another caller has just released: busy or uncertain."""
     if record.state is State.UNCERTAIN:
         return Uncertain(record.started, record.note)
     if record.lapsed(now) and record.on_lapse == "uncertain":

@@ -1,7 +1,7 @@
-"""Keys: read from a header, framed into an id, derived for others.
+"""Keys: parsed from a header, framed into a record's id, derived for other services.
 
-Framing means every part is preceded by its length. Without it ("a", "bc") and ("ab", "c") would be one
-record, and one tenant could reach another's by choosing its key well.
+Framing means that the length of each part precedes it. Without framing, ("a", "bc") and ("ab", "c") would be one
+record, and a tenant could reach another tenant's record by the choice of its key.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ESCAPE = re.compile(r'\\(["\\])')
 
 
 def parse_key(header: str) -> str:
-    """The key in an `Idempotency-Key` header: an RFC 8941 string or bare text; both spellings are one key."""
+    """The key of an `Idempotency-Key` header: an RFC 8941 string or bare text. Both spellings mean the same key."""
     text = header.strip(" \t")
     if text.startswith('"'):
         quoted = _QUOTED.match(text)
@@ -73,7 +73,7 @@ def frame(*parts: str | bytes) -> bytes:
 
 
 def record_id(kind: Kind, namespace: str, scope: str, key: str) -> bytes:
-    """The 32 bytes a record is found by: a digest of its framed parts."""
+    """The id of a record, 32 bytes: a digest of its framed parts."""
     digest = _hash_id_prefix(kind, namespace, scope).copy()
     digest.update(frame(key))
     return digest.digest()
@@ -81,19 +81,27 @@ def record_id(kind: Kind, namespace: str, scope: str, key: str) -> bytes:
 
 @lru_cache(1024)
 def _hash_id_prefix(kind: Kind, namespace: str, scope: str) -> hashlib._Hash:
-    """All but the key: many keys share it."""
+    """The digest of all parts but the key. Many keys share it."""
     return hashlib.sha256(frame(ID_VERSION, kind, namespace, scope))
+
+
+OBSERVED_PREFIX = "observed:"
+
+
+def observed_namespace(namespace: str) -> str:
+    """The namespace in which observe mode stores an application's records (web/observe.py)."""
+    return OBSERVED_PREFIX + namespace
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key together with whose it is. Without a scope there is no key: that would share answers between tenants."""
+    """A key and its scope. The scope is required: without it, tenants would share answers."""
 
     value: str
     scope: str
     kind: Kind = "http"
     request: Fingerprint | None = dataclasses.field(default=None, compare=False, repr=False)
-    """What request it came with, where it came with one: an operation is compared by it."""
+    """The fingerprint of the HTTP request that brought the key, if one did. Operations compare it."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.scope, str) or not self.scope:
@@ -122,9 +130,9 @@ def _is_encodable(text: str) -> bool:
 
 
 def derive(key: str | bytes | Key, service: str, step: str, *, part: str = "", undo: bool = False) -> str:
-    """A stable key for somebody else's API: the same for the same inputs, for ever; 48 characters, no colon.
+    """A stable key for another service's API: always the same for the same inputs; 48 characters, no colon.
 
-    `derive("order-7", "stripe", "charge")` may be sent any number of times and charges once.
+    A request with `derive("order-7", "stripe", "charge")` may be sent any number of times and charges once.
     """
     root = frame(key.kind, key.scope, key.value) if isinstance(key, Key) else key
     digest = hashlib.sha256(frame("derive", root, service, step, "undo" if undo else "do", part))
@@ -133,7 +141,8 @@ def derive(key: str | bytes | Key, service: str, step: str, *, part: str = "", u
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """`receipt:{order_id}`: a key made of a function's arguments, each framed, so that no two calls collide."""
+    """A key template, `receipt:{order_id}`: it makes keys of a function's arguments, framed so that no two calls
+    collide."""
 
     text: str
     fields: tuple[str, ...]
@@ -158,7 +167,7 @@ class Template:
         return cls(text, tuple(fields))
 
     def fill(self, arguments: Mapping[str, Any]) -> str:
-        """The key of one call. Values stand as canonical JSON in braces: `receipt:{42}` is not `receipt:{"42"}`."""
+        """The key of one call. Values are canonical JSON in braces: `receipt:{42}` is not `receipt:{"42"}`."""
         filled = []
         for literal, field, _, _ in Formatter().parse(self.text):
             filled.append(literal)

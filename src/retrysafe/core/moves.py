@@ -1,7 +1,7 @@
-"""The machine in motion: what each operation does to a record, as pure functions.
+"""The moves of the state machine: what each operation does to a record, as pure functions.
 
-This is the definition. The memory store runs it as it stands, and the SQL and Lua of the other stores are
-compared with it, reply by reply, by tests/stateful/.
+This is the definition. The memory store runs these functions, and tests/stateful/ compares the SQL, Lua and updates of
+the other stores with them, reply by reply.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from retrysafe.core.states import OPEN, SETTLED, State
 from retrysafe.core.times import FOREVER_MICROS, HOUR_MICROS, add_micros
 
 KEPT_AFTER_COMPLETION_MICROS = HOUR_MICROS
-"""An answer that took a whole retention to produce is still there for the client that is about to ask."""
+"""An answer is kept at least this long after it was stored, also if the work took the whole retention."""
 
 
 class Grant(Enum):
@@ -38,13 +38,13 @@ class Grant(Enum):
     REBIRTH = "rebirth"
     TAKEOVER = "takeover"
     OWN = "own"
-    """It was granted before, and the reply got lost."""
+    """This very claim was granted before, and its reply was lost."""
 
 
 def decide_grant(found: Record | None, op: Claim, now: int) -> Grant | None:
-    """Whether this claim may be granted, given what is stored. The whole of DESIGN's table, in ten lines.
+    """How this claim may be granted, given the stored record; None if it is refused.
 
-    A token is granted once: a copy of a claim that arrives after its attempt ended would be granted to nobody (I32).
+    A token is granted once: a copy of a claim that arrives after its attempt ended has no caller any more (I32).
     """
     if found is None:
         return None if op.resumes else Grant.BIRTH
@@ -61,8 +61,8 @@ def decide_grant(found: Record | None, op: Claim, now: int) -> Grant | None:
 
 
 def build_new_record(op: Claim, now: int, before: Record | None = None) -> Record:
-    """A record's first moment; `before` is the expired one whose row it takes. By position: every request makes one,
-    and two dozen names cost four times as much."""
+    """The record of a new life. `before` is the expired record whose row it replaces. Arguments are passed by position:
+    every request makes a record, and two dozen keywords cost four times as much."""
     return Record(
         *(op.id, op.namespace, op.kind, op.scope, op.key, op.target, op.fingerprint),
         *(State.CLAIMED, 1, op.token, op.run, add_micros(now, op.lease), op.on_lapse),
@@ -73,7 +73,7 @@ def build_new_record(op: Claim, now: int, before: Record | None = None) -> Recor
 
 
 def take_over(found: Record, op: Claim, now: int) -> Record:
-    """The next attempt of the same life: run, recovery point and input stay, the fence changes."""
+    """The next attempt of the same life. Run, recovery point and input stay; the fence changes."""
     return found._replace(
         state=State.CLAIMED,
         attempt=found.attempt + 1,
@@ -90,8 +90,8 @@ def take_over(found: Record, op: Claim, now: int) -> Record:
 
 
 def apply_grant(grant: Grant, found: Record | None, op: Claim, now: int) -> Record:
-    """The record as a grant leaves it."""
-    assert grant is not Grant.OWN, "it was granted before, and stays as it is"
+    """The record after a grant."""
+    assert grant is not Grant.OWN, "the claim was granted before, and the record stays as it is"
     if found is not None and grant is Grant.TAKEOVER:
         return take_over(found, op, now)
     return build_new_record(op, now, found)
@@ -106,7 +106,8 @@ def claim(found: Record | None, op: Claim, now: int) -> tuple[Record | None, Cla
 
 
 def settle(record: Record, state: State, now: int, note: str, answer: Answer | None = None) -> Record:
-    """Into completed or released. Released at a recovery point is unfinished work, and that never expires."""
+    """Move the record to completed or released. A record released at a recovery point is unfinished work and never
+    expires."""
     unfinished = state is State.RELEASED and record.point != ""
     kept = max(add_micros(record.created, record.retention), add_micros(now, KEPT_AFTER_COMPLETION_MICROS))
     return record._replace(
@@ -120,7 +121,7 @@ def settle(record: Record, state: State, now: int, note: str, answer: Answer | N
 
 
 def renew(record: Record, op: Renew, now: int) -> Record | None:
-    """A late copy neither shortens the lease nor takes back that the owner gave up (I32)."""
+    """A late copy neither shortens the lease nor undoes that the owner has given up (I32)."""
     if record.state is State.UNCERTAIN and record.advances == CLOSED:
         return None
     lease_until = max(record.lease_until, add_micros(now, op.lease))
@@ -128,7 +129,7 @@ def renew(record: Record, op: Renew, now: int) -> Record | None:
 
 
 def advance(record: Record, op: Advance, now: int) -> Record | None:
-    """Only the next one: a late copy of an earlier one must not move the point back over what followed (I32)."""
+    """Only the next number counts: a late copy of an earlier advance must not move the recovery point back (I32)."""
     if op.number != record.advances + 1:
         return None
     return record._replace(
@@ -151,22 +152,23 @@ def release(record: Record, op: Release, now: int) -> Record:
 
 
 def withdraw(record: Record, op: Withdraw, now: int) -> Record:
-    """Released, and expired at once: the next claim is a new life, whatever it asks. The row stays for an hour
-    (`reapable`), so that a late copy of the claim or of this finds what became of it."""
+    """Release the record and let it expire at once: the next claim begins a new life, with any request. The row stays
+    for an hour (`reapable`), so that a late copy of the claim or of this operation is recognised."""
     released = settle(record, State.RELEASED, now, op.note)
     untouched = record.attempt == 1 and record.point == ""
     return released._replace(expires=now) if untouched else released
 
 
 def reapable(record: Record, now: int) -> bool:
-    """Expired, and an hour after its end. Only a withdrawn record expires sooner than that."""
+    """Whether the reaper may delete the record: it is expired, and was settled an hour ago. Only a withdrawn record
+    expires sooner than that."""
     kept = add_micros(record.completed, KEPT_AFTER_COMPLETION_MICROS)
     return record.state in SETTLED and record.expired(now) and kept <= now
 
 
 def suspect(record: Record, op: Suspect, now: int) -> Record | None:
-    """The sweeper only suspects: the owner may come back. An owner that says so itself has given up, and is believed
-    also where the sweeper was quicker."""
+    """After the sweeper's mark the owner may come back. An owner that marks the record itself has given up; that counts
+    also if the sweeper was quicker."""
     if not op.lapsed_only:
         given_up = record.state is State.UNCERTAIN and record.advances == CLOSED
         return None if given_up else record._replace(state=State.UNCERTAIN, note=op.note, advances=CLOSED)
@@ -176,7 +178,7 @@ def suspect(record: Record, op: Suspect, now: int) -> Record | None:
 
 
 def resolve(record: Record, op: Resolve, now: int) -> Record | None:
-    """Also what the sweeper has not come to yet: a lapsed guard is as uncertain before as after."""
+    """Also resolves a lapsed guard that the sweeper has not marked yet."""
     if not is_outcome_unknown(record, now):
         return None
     state = State.RELEASED if op.answer is None else State.COMPLETED
@@ -184,13 +186,13 @@ def resolve(record: Record, op: Resolve, now: int) -> Record | None:
 
 
 def is_outcome_unknown(record: Record, now: int) -> bool:
-    """Whether nobody knows how it ended."""
+    """Whether nobody knows how the attempt ended."""
     return record.state is State.UNCERTAIN or (record.lapsed(now) and record.on_lapse == "uncertain")
 
 
 def forget(record: Record, op: Forget, now: int) -> Record | None:
     if record.state is State.RELEASED and record.point != "":
-        return None  # unfinished work: its input and progress are what it resumes from
+        return None  # unfinished work resumes from its input and progress
     erased = None
     if record.answer is not None:
         erased = Answer(record.answer.status, b"", (), gone="forgotten")
@@ -210,7 +212,7 @@ FENCED_MOVES: dict[type[Any], tuple[frozenset[State], Callable[[Record, Any, int
 
 
 def move(found: Record | None, op: Fenced, now: int) -> tuple[Record | None, bool]:
-    """Apply a fenced operation. False means: nothing was changed, and not because it already had been."""
+    """Apply a fenced operation. The reply is False if nothing changed and the operation had not succeeded before."""
     allowed, change = FENCED_MOVES[type(op)]
     if found is not None and owns(found, op.fence) and found.state in allowed:
         after = change(found, op, now)
@@ -226,8 +228,7 @@ def owns(record: Record, fence: Fence) -> bool:
 def is_recognised(found: Record | None, op: Fenced) -> bool:
     """Whether the record shows that this very operation succeeded before, and only its reply was lost.
 
-    An answer is compared byte by byte: a second, different answer under the same fence is a refusal,
-    never a quiet success.
+    An answer is compared byte by byte: a second, different answer under the same fence is refused.
     """
     if found is None or not owns(found, op.fence):
         return False

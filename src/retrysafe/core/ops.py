@@ -1,31 +1,40 @@
-"""The storage operations, as values. A store is two verbs over these: execute(op), execute_many(ops).
+"""The storage operations, as values. A store has two verbs over them: execute(op) and execute_many(ops). The operations
+of the outbox are in jobs.py.
 
-Every operation may be sent again. It carries what makes a second arrival recognisable (a token, a fence),
-so after an unclear failure the caller simply sends the same value once more and learns the truth.
+Every operation may be sent again. It carries a token or a fence, by which the store recognises a second arrival. So
+after an unclear failure the caller sends the same value once more, and the reply tells how it ended.
 
 `now` is None in production: the store's own clock decides. Tests pass a number and never sleep.
 
-To add an operation: a class here, its move in moves.py (which gives it to the memory store), its statement
-in stores/sql/ and its script in stores/redis/, and a case in testing/contract/. Staged jobs and the undo
-ledger will be operations of this same shape.
+To add an operation: a class here, its move in moves.py (which the memory store runs), its statement in stores/sql/, its
+script in stores/redis/, and a case in testing/contract/.
 """
 
 from __future__ import annotations
 
-from typing import Any, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar, dataclass_transform
 
 from retrysafe.core.records import Answer, Fence, Fingerprint, Record
 from retrysafe.core.states import OnLapse, State
-from retrysafe.core.value import value_class
 
 R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+def value_class(fields: type[T]) -> type[T]:
+    """A class decorator: a dataclass whose fields are set once. Only the type checker refuses a second assignment. A
+    check at run time would make each new object three to four times as expensive, and every request makes a handful.
+    """
+    return dataclass(slots=True, eq=False, repr=False)(fields)
 
 
 class Op(Generic[R_co]):
     """An operation whose reply is an R. A value: compared, hashed and shown by its fields.
 
-    Said once here and not generated for each class: two dozen sets of generated methods are a fifth of what importing
-    retrysafe costs.
+    The methods are written here, not generated for each class: two dozen sets of generated methods would be a fifth of
+    the cost of importing retrysafe.
     """
 
     __slots__: tuple[str, ...] = ()
@@ -45,13 +54,13 @@ class Op(Generic[R_co]):
 
 
 class ClaimReply(NamedTuple):
-    """`record` is None only when another transaction holds the key and has not shown it yet."""
+    """`record` is None only while another transaction locks the key and has not committed yet."""
 
     granted: bool
     record: Record | None
     now: int
     asked: float = 0.0
-    """On the asking process's clock, just before it was sent; the engine writes it down (engine/clock.py)."""
+    """The caller's clock (engine/clock.py) just before the claim was sent. The engine sets it, not the store."""
 
 
 class LookupReply(NamedTuple):
@@ -60,13 +69,12 @@ class LookupReply(NamedTuple):
 
 
 class Page(NamedTuple):
-    """`cursor` is the store's own; empty when this was the last page."""
+    """One page of records. `cursor` has the store's own form; it is empty on the last page."""
 
     records: tuple[Record, ...]
     cursor: str
     unreadable: tuple[bytes, ...] = ()
-    """Ids of records that belong here and cannot be read (damaged, or sealed with a key that is not in the ring): they
-    hide none of the others."""
+    """Ids of records of this page that cannot be read: damaged, or encrypted with a key that is not in the ring."""
 
 
 class StatsReply(NamedTuple):
@@ -75,15 +83,16 @@ class StatsReply(NamedTuple):
     completed: int
     uncertain: int
     lapsed: int
-    """Of the claimed, how many have no living owner."""
+    """How many of the claimed ones have a lapsed lease."""
     expired: int
-    """Of the settled, how many the reaper may take."""
+    """How many of the settled ones the reaper may delete."""
     now: int
 
 
 @value_class
 class Claim(Op[ClaimReply]):
-    """Ask to be the one who runs it. A refusal writes nothing; the token recognises an earlier grant of this claim."""
+    """Ask for the right to run the work. A refusal writes nothing. By the token, the store recognises an earlier grant
+    of this claim."""
 
     id: bytes
     namespace: str
@@ -100,22 +109,22 @@ class Claim(Op[ClaimReply]):
     input: bytes = b""
     now: int | None = None
     alternatives: tuple[Fingerprint, ...] = ()
-    """The same request in the forms of other releases or keys: a record that has one of them is not another request."""
+    """Fingerprints of the same request in the forms of other releases or keys. A record with one of them matches."""
     resumes: bytes = b""
-    """The run to go on with, and no other: such a claim takes over or is refused, it never begins a life."""
+    """The only run to resume. Such a claim takes over or is refused; it never begins a new life."""
 
     def wants(self, run: bytes) -> bool:
-        """Whether it may go on with this run."""
+        """Whether this claim may resume this run."""
         return not self.resumes or self.resumes == run
 
     def accepts(self, fingerprint: Fingerprint) -> bool:
-        """Whether a record with this fingerprint stands for the same request."""
+        """Whether a record with this fingerprint belongs to the same request."""
         return fingerprint == self.fingerprint or fingerprint in self.alternatives
 
 
 @value_class
 class Renew(Op[bool]):
-    """Keep the lease: the heartbeat. It never shortens a lease, and never takes back that its owner gave up."""
+    """Renew the lease: the heartbeat. It never shortens a lease, and never undoes that the owner has given up."""
 
     id: bytes
     fence: Fence
@@ -125,10 +134,10 @@ class Renew(Op[bool]):
 
 @value_class
 class Advance(Op[bool]):
-    """Commit a recovery point, and say what a lapsed lease means from here on.
+    """Commit a recovery point, and set what a lapsed lease means from here on.
 
-    The advances of an attempt are numbered from 1. Only the next number is obeyed, so a copy that arrives late cannot
-    move the point back over what followed.
+    The advances of an attempt are numbered from 1. Only the next number counts, so a copy that arrives late cannot move
+    the recovery point back.
     """
 
     id: bytes
@@ -153,7 +162,7 @@ class Complete(Op[bool]):
 
 @value_class
 class Release(Op[bool]):
-    """Nothing final happened: whoever asks next may try, at the recovery point if there is one."""
+    """Give the key back without an answer: the next claim may run, from the recovery point if there is one."""
 
     id: bytes
     fence: Fence
@@ -163,8 +172,8 @@ class Release(Op[bool]):
 
 @value_class
 class Withdraw(Op[bool]):
-    """The owner knows that nothing was entered: as if the claim had not been made. On the first attempt, and with no
-    recovery point, whoever claims next begins a new life, with any request; otherwise it is an ordinary release."""
+    """Undo the claim: the owner knows that no endpoint was entered. On the first attempt and without a recovery point,
+    the next claim begins a new life, with any request; otherwise this is an ordinary release."""
 
     id: bytes
     fence: Fence
@@ -174,7 +183,7 @@ class Withdraw(Op[bool]):
 
 @value_class
 class Suspect(Op[bool]):
-    """Mark the outcome unknown. The sweeper sets `lapsed_only`: it must never accuse an owner that is alive."""
+    """Mark the outcome unknown. The sweeper sets `lapsed_only`, so that it never marks the record of a living owner."""
 
     id: bytes
     fence: Fence
@@ -185,8 +194,8 @@ class Suspect(Op[bool]):
 
 @value_class
 class Resolve(Op[bool]):
-    """A person or a probe knows: it happened (the answer), or it did not (None). Only of what is uncertain, whether the
-    sweeper has said so yet or not: a lapsed lease that makes it uncertain is enough."""
+    """A person or a probe says how an uncertain attempt ended: it happened (the answer), or it did not (None). The
+    record need not be marked yet: a lapsed lease with `on_lapse` uncertain is enough."""
 
     id: bytes
     fence: Fence
@@ -217,14 +226,14 @@ class Reap(Op[int]):
     limit: int
     now: int | None = None
     namespace: str | None = None
-    """Only those of this application; None: of all."""
+    """Only the records of this application; None: of all."""
 
 
 @value_class
 class List(Op[Page]):
-    """Page through records. A record that is there throughout is seen at least once; order is the store's own.
+    """Page through records, in the store's own order. A record that exists throughout is seen at least once.
 
-    Of the released, those that have expired are left out: nobody is to try them again."""
+    Released records that have expired are left out: they are not to be tried again."""
 
     namespace: str | None = None
     state: State | None = None
@@ -235,14 +244,14 @@ class List(Op[Page]):
     limit: int = 100
     now: int | None = None
     resting: bool = False
-    """Only what was released at a recovery point: unfinished work, which is rare among what was released."""
+    """Only records that were released at a recovery point: unfinished work, which is rare among the released."""
 
 
 @value_class
 class Stats(Op[StatsReply]):
-    """How many stand where. It costs by what is in the store: SQL stores and MongoDB read every record or an index of
-    all; Redis and DynamoDB read every record if it is for one application (for all together Redis asks its index, and
-    DynamoDB counts it). So it is for people who ask; nothing that runs by itself may send it."""
+    """Count the records in each state. The cost grows with the store: SQL stores and MongoDB read every record or an
+    index of all; Redis and DynamoDB read every record if one application is asked for (for all of them Redis reads its
+    index, and DynamoDB counts it). So this is for people who ask; no background service may send it."""
 
     now: int | None = None
     namespace: str | None = None
@@ -250,8 +259,25 @@ class Stats(Op[StatsReply]):
 
 @value_class
 class Install(Op[str]):
-    """Which installation this is: a name drawn when its tables were made. Two connections that read the same one
-    are connections to the same database. Only the SQL stores answer it."""
+    """Read the id of the installation, drawn when its tables were created. Two connections that read the same id are
+    connected to the same database. Only the SQL stores answer it."""
+
+
+@value_class
+class LookupCommit(Op[bool | None]):
+    """Whether a transaction of the user's was committed, asked after its own connection was lost. `began` and `marker`
+    are how the transaction was marked. None: it is still open, or the database does not know. Only the SQL stores
+    answer it."""
+
+    began: int
+    marker: bytes = b""
+
+
+@value_class
+class ForgetMarker(Op[None]):
+    """Delete the marker of a transaction whose early commit was noted on its record. Only the SQL stores do it."""
+
+    marker: bytes
 
 
 Fenced = Renew | Advance | Complete | Release | Withdraw | Suspect | Resolve | Forget

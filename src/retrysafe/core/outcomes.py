@@ -1,4 +1,4 @@
-"""What the caller of a claim does next. There are five answers, and every reply has exactly one of them."""
+"""The five outcomes of a claim: what its caller does next. `judge` (judge.py) reads one of them from each reply."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from retrysafe.core.times import SECOND_MICROS
 
 
 class Execute(NamedTuple):
-    """It is yours: run it (from `record.point` if there is one), then settle it with this fence."""
+    """The claim was granted: run the work (from `record.point` if there is one), then settle it with this fence."""
 
     fence: Fence
     record: Record
     now: int = 0
-    """By the store's clock, when it was granted or recognised."""
+    """The store's clock when the claim was granted or recognised."""
     asked: float = 0.0
-    """By the asking process's clock, just before it was sent."""
+    """The caller's clock just before the claim was sent."""
 
     @property
     def until(self) -> float:
-        """Where the lease ends on the asking process's clock, at the latest: the store read its own after we asked."""
+        """The end of the lease on the caller's clock. The store read its clock after `asked`, so the real end is not
+        earlier."""
         return self.asked + (self.record.lease_until - self.now) / SECOND_MICROS
 
 
 class Replay(NamedTuple):
-    """It was done: give the stored answer."""
+    """The work was done: return the stored answer."""
 
     record: Record
 
 
 class Busy(NamedTuple):
-    """Somebody is at it: come back in `retry_after` microseconds."""
+    """Another caller owns the key: retry in `retry_after` microseconds."""
 
     retry_after: int
 
@@ -43,7 +44,7 @@ class Mismatch(NamedTuple):
 
 
 class Uncertain(NamedTuple):
-    """It began, and nobody knows how it ended. Nothing runs until somebody resolves it."""
+    """The work began, and nobody knows how it ended. Nothing runs until the record is resolved."""
 
     since: int
     note: str

@@ -1,4 +1,6 @@
-"""What is kept of a key: the record, its fence, its fingerprint and its answer."""
+"""The record, which is what a store keeps of a key, and its parts: fence, fingerprint, answer, and the tokens of past
+attempts in their packed form.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from retrysafe.core.states import OnLapse, State
 
 Kind = Literal["http", "function", "operation", "webhook", "job", "message", "tool"]
-"""Keeps HTTP tenants, functions, webhooks … apart: the same scope and key under two kinds are two records."""
+"""Where a key comes from. The same scope and key under two kinds are two records."""
 
 Gone = Literal["", "too_large", "stream", "unstorable", "forgotten"]
 """Why a completed record has no answer to show; empty when it has one."""
@@ -18,30 +20,31 @@ Gone = Literal["", "too_large", "stream", "unstorable", "forgotten"]
 Headers = tuple[tuple[str, str], ...]
 
 CLOSED = 2**31 - 1
-"""In the place of a number of advances: the owner gave up. Neither an advance nor a renewal of it counts any more."""
+"""Stored instead of the number of advances when the owner has given up: its advances and renewals no longer count."""
 
 MAX_ENDED_TOKENS = 8
-"""How many ended tokens a record keeps. A copy of a claim that arrives after more attempts than that is a stranger."""
+"""How many ended tokens a record keeps. A copy of a claim that arrives after more attempts than that is not
+recognised."""
 
 
 class Fence(NamedTuple):
-    """The right to write: which attempt, and the random token its claim was made with."""
+    """The fencing token of a grant: the attempt's number, and the random token of its claim."""
 
     attempt: int
     token: bytes
 
 
 class Fingerprint(NamedTuple):
-    """What a request was, boiled down. All three parts are compared, so two algorithms never agree by chance."""
+    """A hash of a request. All three parts are compared, so two algorithms never agree by chance."""
 
     algorithm: str
-    """How it was made; where it is keyed, `+` and the name of the key behind it: `json1+2026-11`."""
+    """How the digest was made; for a keyed one with `+` and the name of the key: `json1+2026-11`."""
     digest: bytes
     length: int
 
     @property
     def key(self) -> str:
-        """The name of the key it was made with, as it is written; empty where there is none."""
+        """The name of the key it was made with, as it is written; empty if it was made without a key."""
         return self.algorithm.partition("+")[2]
 
     def __str__(self) -> str:
@@ -55,9 +58,9 @@ class Fingerprint(NamedTuple):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Answer:
-    """What the first caller was told and every later one is told again, byte for byte.
+    """The stored response: the first caller gets it, and every later one gets the same bytes.
 
-    `Answer(201, {"order": 7})` stores JSON; bytes are stored as they are. `gone` marks a tombstone: the
+    `Answer(201, {"order": 7})` stores JSON; bytes are stored unchanged. `gone` marks a tombstone: the
     work was done, but its answer could not or must not be kept.
     """
 
@@ -97,13 +100,14 @@ class Record(NamedTuple):
     scope: str
     key: str
     target: str
-    """What it is for: `POST /payments`, or an operation's name and version."""
+    """What the key is for: `POST /payments`, or an operation's name and version."""
     fingerprint: Fingerprint
     state: State
     attempt: int
     token: bytes
     run: bytes
-    """Minted when this life began, kept over its attempts: downstream keys derive from it."""
+    """The id of this life, drawn when it began and kept over its attempts. Keys for other services are derived from
+    it."""
     lease_until: int
     on_lapse: OnLapse
     point: str
@@ -111,17 +115,17 @@ class Record(NamedTuple):
     input: bytes
     answer: Answer | None
     note: str
-    """For people: why it is uncertain, who resolved it."""
+    """A text for people: why the record is uncertain, who resolved it."""
     created: int
     started: int
     completed: int
-    """When it was settled; 0 while it is open."""
+    """When the record was settled; 0 while it is open."""
     expires: int
     retention: int
     advances: int = 0
-    """How many recovery points this attempt has committed; CLOSED once its owner said that it gives up."""
+    """How many recovery points this attempt has committed; CLOSED once its owner has given up."""
     ended: tuple[bytes, ...] = ()
-    """The tokens of attempts that ended before this one, newest first: none of them is granted again."""
+    """The tokens of earlier attempts, newest first. None of them is granted again."""
 
     @property
     def fence(self) -> Fence:
@@ -129,12 +133,39 @@ class Record(NamedTuple):
 
     @property
     def ended_with_this(self) -> tuple[bytes, ...]:
-        """What `ended` becomes when the next attempt begins."""
+        """The value of `ended` for the next attempt."""
         return (self.token, *self.ended)[:MAX_ENDED_TOKENS]
 
     def expired(self, now: int) -> bool:
-        """By comparison, never by presence. Open records carry FOREVER here, so they never are."""
+        """Whether `expires` has passed. Open records have FOREVER_MICROS there, so they never expire."""
         return self.expires <= now
 
     def lapsed(self, now: int) -> bool:
         return self.state is State.CLAIMED and self.lease_until <= now
+
+
+# The tokens of past attempts, as one value in a row -----------------------------------------------
+#
+# Each token follows its length in one byte. A claim writes its own token together with those of the attempts before it.
+# So the token is still there when a process of the release before, which does not know the list, takes the record over.
+
+
+def pack_tokens(tokens: Iterable[bytes]) -> bytes:
+    return b"".join([b"%c%b" % (len(token), token) for token in tokens])
+
+
+def unpack_tokens(data: bytes) -> tuple[bytes, ...]:
+    """Raises ValueError for bytes that `pack_tokens` did not make."""
+    tokens, start = [], 0
+    while start < len(data):
+        end = start + 1 + data[start]
+        if end > len(data):
+            raise ValueError("its ended tokens are cut off")
+        tokens.append(data[start + 1 : end])
+        start = end
+    return tuple(tokens)
+
+
+def past_tokens(noted: Iterable[bytes], token: bytes) -> tuple[bytes, ...]:
+    """The stored tokens without that of the present attempt, `token`."""
+    return tuple([each for each in noted if each != token])[:MAX_ENDED_TOKENS]

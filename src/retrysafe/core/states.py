@@ -2,29 +2,29 @@
 
 Theory
 ------
-A record is one key's life. It is born `claimed`: somebody was told "yours" and holds a lease. From there
-it goes one of three ways. The owner knows how it ended and says so (`completed`: there is an answer;
-`released`: nothing final happened, anybody may try again). Or nobody knows (`uncertain`), and then nothing
-runs until a person, a probe, or the owner itself comes back with the truth.
+A record is one life of a key. It begins `claimed`: one caller was granted the key and holds a lease. From there
+it goes one of three ways. The owner knows how the work ended and settles the record (`completed`: there is an
+answer; `released`: nothing final happened, and any caller may try again). Or nobody knows (`uncertain`), and then
+nothing runs until a person, a probe, or the owner itself says how it ended.
 
-Rules the table below obeys:
+The rules of the table below:
 
-1.  Only a claim starts work, and a claim is one arbitrated operation.
-2.  Every move out of an open state (claimed, uncertain) needs the fence: attempt and token together.
-    The attempt grows on each takeover; the token makes a record that was reaped and born again a stranger
-    to its former owner, although its attempt starts at 1 once more.
+1.  Only a claim starts work, and the store decides each claim atomically.
+2.  Every move out of an open state (claimed, uncertain) needs the fencing token: attempt and token together.
+    The attempt grows on each takeover. The token differs in each life: a record that was reaped and claimed
+    again does not accept its former owner, although its attempt starts at 1 again.
 3.  Open states never expire. Settled states (completed, released) expire by comparison of `expires` with
-    the store's clock, and an expired record is as good as none: the next claim starts a new life.
+    the store's clock. An expired record counts as absent: the next claim starts a new life.
 4.  A completed record is written once. Its only exits are expiry and `forget`, which erases the answer's
     bytes but keeps the fact that it happened.
-5.  An owner whose lease lapsed, but whom nobody replaced, still owns: its fence matches. This holds even
-    after the sweeper marked the record uncertain: the owner is the best witness there is. An owner that marked
-    it itself has given up: it may still tell how it ended, but no renewal or advance of it counts any more.
-6.  What arrives late changes nothing. Advances of an attempt are numbered and only the next is obeyed; a renewal
-    never shortens a lease; a token is granted once, and a record keeps the last eight that ended.
+5.  An owner whose lease lapsed still owns the record until another attempt takes over: its fence matches. This
+    holds also after the sweeper marked the record uncertain, because the owner knows best how the work ended. An
+    owner that marked it itself has given up: it may still settle, but its renewals and advances no longer count.
+6.  A message that arrives late changes nothing. The advances of an attempt are numbered and only the next one
+    counts; a renewal never shortens a lease; a token is granted once, and a record keeps the last eight that ended.
 
-What a lapsed lease means is not the state's business but the record's `on_lapse`, written by the claim and
-by each advance: `resume` and `rerun` let the next claim take over, `uncertain` does not.
+What a lapsed lease means depends on the record's `on_lapse`, which the claim and each advance write: `resume` and
+`rerun` let the next claim take over, `uncertain` does not.
 
 The diagram in docs/explanation/state-machine.md is drawn from `TRANSITIONS` by tools/diagram.py.
 """
@@ -36,14 +36,14 @@ from typing import Literal, NamedTuple
 
 
 class State(Enum):
-    """Where a record stands. Stored as the lower-case value."""
+    """The state of a record. Its lower-case value is stored."""
 
     CLAIMED = "claimed"
-    """Somebody works on it. Exits: its owner (complete, release, withdraw, suspect), a claim once the lease lapsed
-    (if `on_lapse` allows it), the sweeper (suspect, once lapsed, if `on_lapse` says uncertain)."""
+    """An owner works on it. Exits: the owner (complete, release, withdraw, suspect), a claim once the lease lapsed
+    (if `on_lapse` allows it), the sweeper (suspect, once lapsed, if `on_lapse` is uncertain)."""
 
     RELEASED = "released"
-    """An attempt ended without a final answer. Exits: the next claim; after expiry the reaper. What was withdrawn is
+    """An attempt ended without a final answer. Exits: the next claim; after expiry the reaper. A withdrawn record is
     released and expired at once; the reaper waits for an hour."""
 
     COMPLETED = "completed"

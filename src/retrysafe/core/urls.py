@@ -1,4 +1,4 @@
-"""URLs as they may be shown: in messages and logs a password never appears."""
+"""URLs without secrets: no password appears in messages and logs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 REDACTED = "***"
 
 _SECRET_WORDS = ("password", "passwd", "pwd", "secret", "token", "credential", "authmechanismproperties")
-"""What the name of a secret option holds: of libpq, of MongoDB (whose AWS token is a property), of cloud SDKs."""
+"""Words in the names of secret options: of libpq, of MongoDB (whose AWS token is a property), of cloud SDKs."""
 
 _SEPARATOR = re.compile(r"([?&;\s])")
 _QUOTED = re.compile(r"=\s*'[^']*'")
@@ -16,8 +16,8 @@ _QUOTED = re.compile(r"=\s*'[^']*'")
 def safe_url(url: str) -> str:
     """The URL without its passwords and tokens.
 
-    By hand, from the first `://` to the last `@`: where a password holds `/`, `#`, `?` or `://`, a URL parser no longer
-    sees that it is one.
+    The account is what lies between the first `://` and the last `@`. A URL parser does not find a password that
+    contains `/`, `#`, `?` or `://`.
     """
     account, at, place = url.rpartition("@")
     front, colons, user = account.partition("://")
@@ -29,15 +29,15 @@ def safe_url(url: str) -> str:
 
 
 def redact_secrets(text: str, url: str) -> str:
-    """Somebody else's words about this URL, without what is secret in it. A parser that takes a password for a port
-    says so, and quotes it."""
+    """A driver's message about this URL, without the URL's secrets. A parser that takes a password for a port quotes
+    it."""
     for secret in sorted(_find_secrets(url), key=len, reverse=True):
         text = text.replace(secret, REDACTED)
     return safe_url(text)
 
 
 def _find_secrets(url: str) -> set[str]:
-    """The secrets of a URL, and the pieces a parser may take them apart into."""
+    """The secrets of a URL, and the pieces into which a parser may split them."""
     from urllib.parse import unquote  # slow to import, and only errors need it
 
     user = url.rpartition("@")[0].partition("://")[2]
@@ -47,7 +47,7 @@ def _find_secrets(url: str) -> set[str]:
         if _is_secret(name):
             whole.append(value)
     found = {form for secret in whole for form in (secret, unquote(secret)) if secret}
-    # Pieces of one or two characters give nothing away, and would be found in every word.
+    # Pieces of one or two characters reveal nothing, and occur in ordinary words.
     return found | {piece for secret in whole for piece in re.split(r"[/?#@:\[\]]+", secret) if len(piece) > 2}
 
 
@@ -58,12 +58,12 @@ def _mask_option(piece: str) -> str:
 
 def _is_secret(name: str) -> bool:
     if "%" in name:
-        from urllib.parse import unquote  # drivers read names so, too
+        from urllib.parse import unquote  # drivers unquote names, too
 
         name = unquote(name)
     return any(word in name.lower() for word in _SECRET_WORDS)
 
 
 def _join_quoted(quoted: re.Match[str]) -> str:
-    """A quoted value of `name='a b'` as one piece."""
+    """A quoted value, as in `name='a b'`, without separators in it."""
     return re.sub(r"[?&;\s]+", "_", quoted.group())

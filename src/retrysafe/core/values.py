@@ -1,9 +1,9 @@
-"""Python values as JSON and back, without losing what JSON cannot say.
+"""Python values as JSON and back, without loss.
 
-`dumps` is canonical (sorted keys, no white space), so it serves for fingerprints and key templates;
-`loads` gives back exactly what went in, so it serves as the result codec. What is not a plain JSON value
-is written as an object with one key that starts with `$`: {"$tuple": [1, 2]}, {"$bytes": "aGk="}. Real keys
-that start with `$` are escaped with another, so nothing a user stores can pose as one of ours.
+`dumps` is canonical (sorted keys, no white space), so fingerprints and key templates use it. `loads` returns exactly
+what was written, so the result codec uses it. A value that JSON does not have is written as an object with one key that
+starts with `$`: {"$tuple": [1, 2]}, {"$bytes": "aGk="}. A user's key that starts with `$` gets a second one, so that it
+is never taken for one of ours.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Moment = TypeVar("Moment", datetime, time)
 
 
 class NotPlain(TypeError):
-    """A value that has no faithful JSON form. `path` says where it stands."""
+    """A value that has no lossless JSON form. `path` is its place."""
 
     def __init__(self, value: object, path: str, why: str = "which has no faithful JSON form") -> None:
         self.value_type = type(value).__qualname__
@@ -29,13 +29,13 @@ class NotPlain(TypeError):
 
 
 def dumps(value: Any) -> str:
-    """Canonical text of a value. Raises NotPlain where `loads(dumps(v)) == v` could not hold."""
+    """The canonical text of a value. Raises NotPlain where `loads(dumps(v)) == v` would not hold."""
     try:
         plain = _to_plain(value, "")
         return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     except RecursionError:
         raise NotPlain(value, "", "nested too deeply, or inside itself") from None
-    except ValueError as error:  # an integer of more digits than Python will write (or read back)
+    except ValueError as error:  # an integer with more digits than Python converts to text
         raise NotPlain(value, "", f"which cannot be written ({error})") from None
 
 
@@ -91,8 +91,8 @@ def _all_from_plain(items: Iterable[Any]) -> list[Any]:
 
 
 def _write_moment(moment: datetime | time) -> Any:
-    """ISO text; with `fold` and the zone's name beside it where ISO cannot say them, so that a moment in the hour
-    that clocks show twice, or in Europe/Berlin, is not quietly turned into another or into a bare offset."""
+    """ISO text, with `fold` and the zone's name where ISO text cannot express them. Otherwise a moment in the repeated
+    hour at the end of summer time, or in Europe/Berlin, would come back as another moment or with a bare offset."""
     zone = _zone_name(moment.tzinfo)
     if zone:
         return [moment.replace(tzinfo=None).isoformat(), moment.fold, zone]
@@ -107,10 +107,10 @@ def _zone_name(info: tzinfo | None) -> str:
     return (info.key or "") if type(info) is ZoneInfo else ""
 
 
-def _read_moment(kind: type[Moment], told: Any) -> Moment:
-    if isinstance(told, str):
-        return kind.fromisoformat(told)
-    text, fold, zone = told
+def _read_moment(kind: type[Moment], written: Any) -> Moment:
+    if isinstance(written, str):
+        return kind.fromisoformat(written)
+    text, fold, zone = written
     moment = kind.fromisoformat(text).replace(fold=fold)
     if not zone:
         return moment
@@ -127,7 +127,7 @@ _WRITERS: dict[type, Callable[[Any], Any]] = {
     timedelta: lambda v: [v.days, v.seconds, v.microseconds],
 }
 
-# Whoever has one of these has imported its module; whoever has none need not pay for that.
+# Found by name: a program that has such a value has imported its module, and the others need not import it.
 _WRITERS_BY_NAME: dict[tuple[str, str], Callable[[Any], Any]] = {("decimal", "Decimal"): str, ("uuid", "UUID"): str}
 
 

@@ -1,1 +1,1 @@
-"""The demo: a payments API one can double-click on."""
+"""The demo of `make demo`: a payments API and a page to try retries on."""

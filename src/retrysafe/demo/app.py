@@ -1,8 +1,8 @@
-"""The demo's API, as a bare ASGI application: no framework between the reader and what happens.
+"""The demo's API, as a plain ASGI application without a framework.
 
     POST /payments            {"amount": 10000, "currency": "usd"}; send an Idempotency-Key and it is safe to retry
     GET  /payments/{id}
-    GET  /provider/charges    what the payment provider has charged; it knows nothing of us
+    GET  /provider/charges    what the payment provider has charged; the provider does not use retrysafe
 
 The bearer token is the account. Without one the account is `demo`.
 """
@@ -24,6 +24,7 @@ from retrysafe.engine.guard import Ended
 from retrysafe.errors import RetrySafeError
 from retrysafe.policy import Policy
 from retrysafe.web.asgi import ASGIApp, IdempotencyMiddleware
+from retrysafe.web.capture import build_replay_headers
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.worker import Worker
 
@@ -69,21 +70,21 @@ class DemoApp:
         return _json_reply(404, {"error": f"nothing answers to {method} {path}"})
 
     async def _pay(self, scope: Any, body: bytes) -> Reply:
-        wanted = read_payment(body, read_account(scope))
-        if isinstance(wanted, Reply):
-            return wanted
+        form = read_payment(body, read_account(scope))
+        if isinstance(form, Reply):
+            return form
         exchange = scope[EXCHANGE]
         task = await exchange.identify(read_account(scope), target="POST /payments")
         # Without a key each request is a new operation: the page shows what that costs.
         key = task.key if task is not None else Key(secrets.token_hex(16), read_account(scope))
         try:
-            ended = await asyncio.to_thread(self.checkout.pay.start, wanted, key=key)
+            ended = await asyncio.to_thread(self.checkout.pay.start, form, key=key)
         except RetrySafeError as error:
             raise exchange.refusal_error(error) from error
         return build_reply(ended)
 
     async def _run_lifespan(self, receive: Any, send: Any) -> None:
-        """A worker beside the server: it finishes what a killed server left half done, and sends the receipts."""
+        """Run a worker beside the server. It finishes operations that a killed server began, and sends the receipts."""
         worker = Worker(self.checkout.safe, tick=1.0, grace=2.0)
         thread = threading.Thread(target=worker.run, name="demo-worker", daemon=True)
         while True:
@@ -100,13 +101,13 @@ class DemoApp:
 
 
 def make_app(folder: Path) -> ASGIApp:
-    """The demo behind the middleware; its data in `folder`."""
+    """The demo behind the middleware. Its data is in `folder`."""
     demo = DemoApp(folder)
     return IdempotencyMiddleware(demo, safe=demo.checkout.safe, policy=Policy(mode="optional"))
 
 
 def read_account(scope: Any) -> str:
-    """A demo's idea of authentication: the bearer token is the account."""
+    """The account. The demo does not authenticate: the bearer token is the account."""
     for name, value in scope["headers"]:
         if name == b"authorization":
             scheme, _, token = value.decode("latin-1").partition(" ")
@@ -115,26 +116,26 @@ def read_account(scope: Any) -> str:
     return "demo"
 
 
-def read_payment(body: bytes, whose: str) -> CheckoutForm | Reply:
-    """What is wanted, or what is wrong with it."""
+def read_payment(body: bytes, account: str) -> CheckoutForm | Reply:
+    """The payment in a request body, or the error reply."""
     try:
-        given = json.loads(body)
+        payment = json.loads(body)
     except ValueError:
         return _json_reply(400, {"error": 'send JSON like {"amount": 10000, "currency": "usd"}'})
-    amount = given.get("amount") if isinstance(given, dict) else None
-    currency = given.get("currency") if isinstance(given, dict) else None
+    amount = payment.get("amount") if isinstance(payment, dict) else None
+    currency = payment.get("currency") if isinstance(payment, dict) else None
     if not isinstance(amount, int) or isinstance(amount, bool) or not 0 < amount <= MAX_AMOUNT_CENTS:
         return _json_reply(
             422, {"error": f"amount is {amount!r}: give cents, a whole number from 1 to {MAX_AMOUNT_CENTS}"}
         )
     if not isinstance(currency, str) or len(currency) != 3 or not currency.isalpha():
         return _json_reply(422, {"error": f"currency is {currency!r}: give three letters, like usd"})
-    return CheckoutForm(whose, amount, currency.lower())
+    return CheckoutForm(account, amount, currency.lower())
 
 
 def build_reply(ended: Ended) -> Reply:
-    marker = (("idempotent-replayed", "true"), ("cache-control", "no-store")) if ended.replayed else ()
-    return Reply(ended.answer.status, ended.answer.body, (*ended.answer.headers, *marker))
+    headers = build_replay_headers(ended.answer.headers) if ended.replayed else ended.answer.headers
+    return Reply(ended.answer.status, ended.answer.body, tuple(headers))
 
 
 async def _read_body(receive: Any) -> bytes:

@@ -1,7 +1,7 @@
-"""Paying, as an operation: a payment row, a charge at the provider, a receipt in the outbox.
+"""A payment as an operation: a payment row, a charge at the provider, a receipt in the outbox.
 
-Each step is committed before the next begins, and the provider is always told the same key. So wherever the process
-dies, whoever comes next (the client's retry, or the worker) goes on from there, and the card is charged once.
+Each step is committed before the next one begins, and the provider always gets the same key. So wherever the process
+dies, the client's retry or the worker resumes from there, and the card is charged once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FIELDS = ("id", "account", "amount", "currency", "charge")
 
 @dataclass
 class CheckoutForm:
-    """What a client asks for. The principal is a declared field of it: the worker has no request to look at."""
+    """The input of a payment. The account is a field of it, because the worker has no request to read it from."""
 
     account: str
     amount: int
@@ -46,7 +46,7 @@ class Payment:
 
 
 class Checkout:
-    """The demo's own account book, and the operation that writes to it."""
+    """The demo's own table of payments, and the operation that writes to it."""
 
     def __init__(self, folder: Path, provider: Provider) -> None:
         self._path = folder / "payments.db"
@@ -67,7 +67,7 @@ class Checkout:
         return dict(zip(_FIELDS, found, strict=True)) if found else None
 
     def _send_receipt(self, job: Job) -> None:
-        """A demo's idea of e-mail."""
+        """Stands for sending an e-mail."""
         self.receipts.append(job.payload.decode())
 
     def _connect(self) -> sqlite3.Connection:

@@ -1,7 +1,7 @@
-"""The demo's payment provider: a file of its own, an account book of its own, and no idea that retrysafe exists.
+"""The demo's payment provider: a separate database file, and no use of retrysafe.
 
-Like the real ones it takes an idempotency key with each charge, and gives the first charge back when it sees
-the key again. Whoever sends no key is charged each time.
+Like real providers it takes an idempotency key with each charge, and returns the first charge when it gets the key
+again. A client that sends no key is charged each time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FIELDS = ("id", "amount", "currency", "idempotency_key", "created")
 
 
 class Provider:
-    """Charges cards, in SQLite."""
+    """A payment provider that keeps its charges in SQLite."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -38,7 +38,7 @@ class Provider:
             db.execute(_SCHEMA)
 
     def charge(self, amount: int, currency: str, key: str | None) -> dict[str, Any]:
-        """Take the money, once per key."""
+        """Charge the card, once per key."""
         new = (f"ch_{secrets.token_hex(8)}", amount, currency, key, time.time())
         with self._lock, closing(self._connect()) as db, db:
             db.execute("INSERT INTO charges VALUES (?, ?, ?, ?, ?) ON CONFLICT (idempotency_key) DO NOTHING", new)

@@ -1,1 +1,1 @@
-"""The engine: flows that yield operations and calls, the two loops that drive them, and RetrySafe itself."""
+"""The engine: flows that decide, the loops that drive them, the performers that do the I/O, and RetrySafe."""

@@ -1,4 +1,4 @@
-"""The heartbeat of event loops.
+"""The heartbeat for event loops: the twin of heartbeat.py.
 
 A file of its own, loaded when the first flow runs on a loop: sync programs need not import asyncio.
 """
@@ -20,7 +20,7 @@ class AsyncHeartbeat:
         self._store = store
         self._on_beat = on_beat
         self._beats: _LoopBeats | None = None
-        """Of the loop that asked last: nearly every process has one."""
+        """The beats of the loop that asked last. Nearly every process has one loop."""
         self._others: dict[asyncio.AbstractEventLoop, _LoopBeats] = {}
 
     def start(self, lease: Lease, duration: float) -> StopCallback:
@@ -39,7 +39,7 @@ class AsyncHeartbeat:
 
 
 class _LoopBeats:
-    """The leases of one event loop, by when they are due."""
+    """The leases of one event loop, ordered by when they are due."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, store: AsyncStore, on_beat: OnBeat) -> None:
         self.loop = loop
@@ -64,14 +64,14 @@ class _LoopBeats:
         now, self._timer = clock(), None
         while (lease := self._due.pop_due(now)) is not None:
             task = self.loop.create_task(self._renew_lease(lease))
-            self._tasks.add(task)  # a task nobody holds may vanish
+            self._tasks.add(task)  # asyncio keeps only a weak reference
             task.add_done_callback(self._tasks.discard)
         due = self._due.next_due()
         if due is not None:
             self._wake_at(due)
 
     async def _renew_lease(self, lease: Lease) -> None:
-        asked, step = clock(), lease.duration / BEATS_PER_LEASE
+        sent_at, step = clock(), lease.duration / BEATS_PER_LEASE
         try:
             renewed = await self._store.execute(lease.build_renewal())
         except Exception:
@@ -79,7 +79,7 @@ class _LoopBeats:
             step /= BEATS_PER_LEASE
         else:
             if renewed:
-                lease.record_renewal(asked)
+                lease.record_renewal(sent_at)
             else:
                 mark_lost(lease, self._on_beat)
         if not lease.done and not lease.lost:

@@ -1,4 +1,4 @@
-"""Performing effects for event loops: as perform.py, and what cancellation asks for besides.
+"""The performer for event loops: the twin of perform.py, and the handling of cancellation.
 
 A file of its own, loaded when the first flow runs on a loop: sync programs need not import asyncio.
 """
@@ -15,35 +15,40 @@ from typing import Any, TypeVar
 
 from retrysafe.core.ops import Claim, ClaimReply, Op, Release
 from retrysafe.engine.aheartbeat import AsyncHeartbeat
+from retrysafe.engine.cancellation import finish_despite_cancellation
 from retrysafe.engine.circuit import FIRST_PROBE_SECONDS, CircuitBreaker, next_pause, proves_contact
 from retrysafe.engine.clock import clock
-from retrysafe.engine.drive import CancelledDuringOp
+from retrysafe.engine.drive import CancelledDuringOp, arun
 from retrysafe.engine.effects import Effect, FlowPause, Invoke, NotifyWaiters, Persist
 from retrysafe.engine.heartbeat import Lease, hold_lease
-from retrysafe.engine.orphaned_claims import MAX_ORPHANED_CLAIMS, ORPHANED_NOTE, OrphanFlow, release_orphaned
+from retrysafe.engine.orphaned_claims import MAX_ORPHANED_CLAIMS, ORPHANED_NOTE, release_orphaned
 from retrysafe.engine.perform import P, stamp_asked
 from retrysafe.engine.resending import CANCEL_TIMEOUT_SECONDS, ResendState
 from retrysafe.engine.sealing import Sealer
 from retrysafe.errors import StoreError, StoreUnclear
-from retrysafe.stores.base import AsyncStore, is_in_order, node_of
+from retrysafe.stores.base import AsyncStore, find_async_notifier, find_node_lookup, find_ordered
+from retrysafe.stores.wrappers import adopt_old_async_attributes
 
 R = TypeVar("R")
 
 
 CLOSE_TIMEOUT_SECONDS = 5.0
-"""Seconds a store that is closed waits for claims that are being given back."""
+"""How long closing waits for claims that are being released in the background."""
 
 
 class AsyncPerformer:
-    """Effects for event loops."""
+    """Carries out effects on event loops."""
 
     def __init__(self, store: AsyncStore, heartbeat: AsyncHeartbeat, sealer: Sealer) -> None:
+        store = adopt_old_async_attributes(store)
         self._store = store
+        self._notifier = find_async_notifier(store)
+        self._ordered = find_ordered(store)
         self.heartbeat = heartbeat
         self._sealer = sealer
         self._detached: set[asyncio.Task[Any]] = set()
-        self._caches = getattr(store, "caches", False)
-        self._circuit = CircuitBreaker(partial(node_of, store))
+        self._caches = store.capabilities.caches
+        self._circuit = CircuitBreaker(find_node_lookup(store))
         self._probe: asyncio.Task[None] | None = None
 
     async def __call__(self, effect: Effect) -> Any:
@@ -54,15 +59,17 @@ class AsyncPerformer:
         return await self._perform_other(effect)
 
     async def _execute_through_cancel(self, op: Op[R], until: float | None) -> R:
-        """Carry it out. A cancellation meanwhile is held back until its end is known, and then told (Interrupted)."""
+        """Execute the operation. A cancellation that arrives meanwhile is held back until the operation has ended, and
+        is then raised as CancelledDuringOp."""
         task = asyncio.current_task()
-        asked = task.cancelling() if task is not None else 0
-        # A claim that is abandoned half way may be granted when nobody waits for it any more. So it gets a task of its
-        # own, which goes on whoever is cancelled. Other writes have an owner: a late copy of them changes nothing. And
-        # where the store keeps the order, the second sending tells what became of the first.
-        sealed = self._sealer.seal(op)  # once: a copy that is sealed anew would not be recognised
+        cancels_before = task.cancelling() if task is not None else 0
+        # A claim that is abandoned half way may be granted when no caller waits for it any more. So a claim gets a task
+        # of its own, which goes on when the caller is cancelled. Other writes have an owner: a late copy of them has no
+        # effect. Where the store keeps the order, the reply to the second sending tells what became of the first.
+        sealed = self._sealer.seal(op)  # once: a copy that is encrypted anew would not be recognised
         sending = self._send(op, sealed, until)
-        first = asyncio.ensure_future(sending) if type(op) is Claim and not is_in_order(self._store) else None
+        in_order = self._ordered is not None and self._ordered.in_order
+        first = asyncio.ensure_future(sending) if type(op) is Claim and not in_order else None
         try:
             reply = await (sending if first is None else asyncio.shield(first))
         except asyncio.CancelledError as cause:
@@ -70,18 +77,19 @@ class AsyncPerformer:
                 self._detach_task(op, first)
             raise await self._finish_after_cancel(op, sealed, until, cause) from None
         # A driver may lose a cancellation (before Python 3.12 `asyncio.wait_for` does, when what it waits for has
-        # just ended). The task still knows that it was asked, and the caller must hear of it.
-        if task is not None and task.cancelling() > asked:
+        # just ended). The task still counts the request, so the cancellation is raised here.
+        if task is not None and task.cancelling() > cancels_before:
             raise CancelledDuringOp(asyncio.CancelledError(), reply)
         return reply
 
     async def _finish_after_cancel(
         self, op: Op[Any], sealed: Op[Any], until: float | None, cause: asyncio.CancelledError
     ) -> CancelledDuringOp:
-        """The end of an operation whose caller was cancelled: it is sent once more, and the reply is awaited through
-        further cancels, but not for ever."""
+        """Find out how the operation of a cancelled caller ended: send it once more, and wait for the reply for a
+        limited time, also if the caller is cancelled again."""
         work = asyncio.ensure_future(self._send(op, sealed, until))
-        if not await _wait_done(work, CANCEL_TIMEOUT_SECONDS):
+        await finish_despite_cancellation(work, seconds=CANCEL_TIMEOUT_SECONDS)
+        if not work.done():
             self._detach_task(op, work)
             late = StoreUnclear(
                 f"the caller was cancelled, and the store did not answer within {CANCEL_TIMEOUT_SECONDS:.0f} s"
@@ -95,14 +103,14 @@ class AsyncPerformer:
         return CancelledDuringOp(cause, None if error else work.result(), error)
 
     def _detach_task(self, op: Op[Any], work: asyncio.Task[Any]) -> None:
-        """Nobody waits for it any more. A claim that is granted after all is given back: nothing ran."""
-        self._detached.add(work)  # a task nobody holds may vanish
-        # A claim without a lease is for the worker: it was never this caller's.
-        mine = isinstance(op, Claim) and op.lease > 0
-        work.add_done_callback(self._release_late_grant if mine else self._discard_task)
+        """Let a task end without a caller. A claim that is granted after all is released: nothing ran."""
+        self._detached.add(work)  # asyncio keeps only a weak reference
+        # A claim without a lease is for the worker: this caller never owned it.
+        owned = isinstance(op, Claim) and op.lease > 0
+        work.add_done_callback(self._release_late_grant if owned else self._discard_task)
 
     def _discard_task(self, work: asyncio.Task[Any]) -> bool:
-        """Whether it came to an end without an error."""
+        """Forget a task that has ended. True if it ended without an error."""
         self._detached.discard(work)
         return not work.cancelled() and work.exception() is None
 
@@ -128,75 +136,66 @@ class AsyncPerformer:
 
     async def _pause(self, pause: FlowPause) -> float:
         began = time.monotonic()
-        if self._store.capabilities.wakes and pause.notify_timeout:
-            await self._store.wait(pause.id, pause.notify_timeout)  # type: ignore[attr-defined]  # says capabilities.wakes
+        if self._notifier is not None and pause.notify_timeout:
+            await self._notifier.wait(pause.id, pause.notify_timeout)
         else:
             await asyncio.sleep(pause.seconds)
         return time.monotonic() - began
 
     async def _notify_waiters(self, effect: NotifyWaiters) -> None:
-        if self._store.capabilities.wakes:
+        if self._notifier is not None:
             with suppress(StoreError):
-                await self._store.announce(effect.id)  # type: ignore[attr-defined]  # says capabilities.wakes
+                await self._notifier.announce(effect.id)
 
     def seal(self, op: Op[R]) -> Op[R]:
         return self._sealer.seal(op)
 
     async def execute(self, op: Op[R], until: float | None = None) -> R:
-        """One operation, sent again where that is needed; `until` is where its owner's lease ends (Persist)."""
+        """Execute one operation, and send it again where needed. `until` is the end of its owner's lease (Persist)."""
         return await self._send(op, self._sealer.seal(op), until)
 
     async def _send(self, op: Op[R], sealed: Op[R], until: float | None) -> R:
-        asked = clock()
+        sent_at = clock()
         if self._circuit.away and not self._caches:
-            self._refuse_if_away(op, asked)
+            self._refuse_if_away(op, sent_at)
         resending: ResendState | None = None
         while True:
             try:
                 reply = await self._store.execute(sealed)
             except StoreError as error:
                 self._circuit.record_failure(op, error, clock())
-                resending = resending or ResendState(op, asked, until)
+                resending = resending or ResendState(op, sent_at, until)
                 pause = self._decide_delay(sealed, partial(resending.delay_after_error, error))
             else:
                 if self._circuit.away:
                     self._circuit.record_answer(op)
-                doubt = (
+                delay = (
                     None
                     if resending is None
                     else self._decide_delay(sealed, partial(resending.delay_after_reply, reply))
                 )
-                if doubt is None:
-                    return self._sealer.unseal(stamp_asked(reply, asked))
-                pause = doubt
+                if delay is None:
+                    return self._sealer.unseal(stamp_asked(reply, sent_at))
+                pause = delay
             await asyncio.sleep(pause)
-            asked = clock()
+            sent_at = clock()
 
     def _decide_delay(self, op: Op[Any], decide: Callable[[float], P]) -> P:
-        """What resending.py says. A claim that is given up unheard is looked after (leftover.py)."""
+        """Ask resending.py. A claim that is given up without a reply is followed up (orphaned_claims.py)."""
         try:
             return decide(clock())
         except StoreUnclear:
             if isinstance(op, Claim) and op.lease > 0 and len(self._detached) < MAX_ORPHANED_CLAIMS:
-                task = asyncio.ensure_future(self._follow(release_orphaned(op)))
+                task = asyncio.ensure_future(arun(release_orphaned(op), self._perform_orphan_step))
                 self._detached.add(task)
                 task.add_done_callback(self._discard_task)
             raise
 
-    async def _follow(self, story: OrphanFlow) -> None:
-        asked = next(story)
-        with suppress(StopIteration):
-            while True:
-                if isinstance(asked, float):
-                    await asyncio.sleep(asked)
-                    asked = story.send(None)
-                    continue
-                try:
-                    reply = await self._store.execute(asked)
-                except StoreError as error:
-                    asked = story.throw(error)
-                else:
-                    asked = story.send(reply)
+    async def _perform_orphan_step(self, step: Op[Any] | float) -> Any:
+        """What the flow of an orphaned claim yields: an operation, or seconds to wait."""
+        if isinstance(step, float):
+            return await asyncio.sleep(step)
+        return await self._store.execute(step)
 
     def _refuse_if_away(self, op: Op[Any], now: float) -> None:
         refusal = self._circuit.refusal_error(op, now)
@@ -208,7 +207,7 @@ class AsyncPerformer:
         raise refusal
 
     async def _probe_until_back(self) -> None:
-        """Whether it is back (probe.py): a task of the loop that was refused."""
+        """Ask the store until it answers, in a task of the loop whose claim was refused (probe.py is the twin)."""
         pause = FIRST_PROBE_SECONDS
         while self._circuit.away:
             await asyncio.sleep(pause)
@@ -224,10 +223,10 @@ class AsyncPerformer:
     async def aclose(self) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + CLOSE_TIMEOUT_SECONDS
-        # One that ends may leave another: a claim that is granted after all is given back.
+        # A task that ends may start another: a claim that is granted after all is released.
         while (left := self._left_on(loop)) and loop.time() < deadline:
             await asyncio.wait(left, timeout=deadline - loop.time())
-            await asyncio.sleep(0)  # for those that are told of its end
+            await asyncio.sleep(0)  # so that the done callbacks run
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
@@ -241,11 +240,11 @@ class AsyncPerformer:
         return [task for task in self._detached if task.get_loop() is loop]
 
     async def renew(self, lease: Lease) -> bool:
-        """Ask for a new lease now, not when the next beat is due."""
-        asked = clock()
+        """Renew the lease now, without waiting for its next heartbeat."""
+        sent_at = clock()
         if not await self.execute(lease.build_renewal(), lease.until):
             return False
-        lease.record_renewal(asked)
+        lease.record_renewal(sent_at)
         return True
 
     async def ensure_lease(self, lease: Lease) -> bool:
@@ -259,13 +258,3 @@ class AsyncPerformer:
             call.started = True
             result = call.function()
             return await result if inspect.isawaitable(result) else result
-
-
-async def _wait_done(work: asyncio.Task[Any], seconds: float) -> bool:
-    """Await to the end, whoever cancels meanwhile, but not for ever."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
-    while not work.done() and loop.time() < deadline:
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait({work}, timeout=deadline - loop.time())
-    return work.done()

@@ -1,18 +1,18 @@
-"""A call's arguments as plain data: for the fingerprint of a function call, and for its key.
+"""The arguments of a call as plain data: for the fingerprint of a function call, and for its key.
 
-Positional and keyword spellings are one call, defaults count as given, and every argument counts that is not
-explicitly ignored. What cannot be described is an error, because leaving it out would make different calls one.
+Positional and keyword spellings are the same call, defaults count as given, and every argument counts that is not
+ignored explicitly. An argument that cannot be described is an error: without it, different calls would look the same.
 
-Values with fields are compared by their attributes, all the way down: pydantic models of a subclass and fields marked
-`exclude=True` too, dataclass fields marked `compare=False` too (that is about `==`, and an argument that must not
-count is what `ignore=` is for). Private attributes of a model are no fields and do not count.
+Values with fields are compared by their attributes, recursively. That includes pydantic models of a subclass, fields
+marked `exclude=True`, and dataclass fields marked `compare=False` (which is about `==`; an argument that must not count
+goes into `ignore=`). Private attributes of a model are not fields and do not count.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -22,61 +22,69 @@ from retrysafe.engine import models
 from retrysafe.errors import ArgumentError
 
 TAG_PREFIX = "\0"
-"""Begins the keys we write; a user's key that begins with it gets another, so that no dict can pose as an enum."""
+"""Prefix of the keys that we write. A user's key with this prefix gets it twice, so that no dict looks like an enum."""
 
 
 def bind_arguments(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Every argument by its name; TypeError as Python itself would raise it."""
+    """Every argument by its name. Raises the TypeError that a call would raise."""
     given = signature.bind(*args, **kwargs)
     given.apply_defaults()
     return dict(given.arguments)
 
 
 def fingerprint_call(function: str, arguments: Mapping[str, Any], ignore: frozenset[str]) -> Fingerprint:
-    """What this call is. In the form that the release before this one writes, wherever that form leaves nothing out."""
-    telling = ArgumentDescriber()
+    """The fingerprint of a call, in the form of the release before this one where that form leaves nothing out."""
+    describer = ArgumentDescriber()
+    described = describe_arguments(function, arguments, ignore, describer.describe)
+    form = "call1"
+    if describer.beyond_legacy_form or not _is_legacy_form_complete(describer.models):
+        form = "call2"
+    elif describer.models:
+        described = {name: describe_legacy(arguments[name]) for name in described}
+    # The function's name is included: two functions that share a scope and a key must not get each other's results.
+    return fingerprint.fingerprint_text(form, values.dumps([function, described]))
+
+
+def describe_arguments(
+    function: str, arguments: Mapping[str, Any], ignore: frozenset[str], describe: Callable[[Any], Any]
+) -> dict[str, Any]:
+    """The arguments that are not ignored, each described as plain data. Raises ArgumentError for one that cannot be."""
     described = {}
     for name, value in arguments.items():
         if name in ignore:
             continue
         try:
-            described[name] = telling.describe(value)
+            described[name] = describe(value)
             values.dumps(described[name])
         except values.NotPlain as error:
             raise ArgumentError(
                 f"argument {name!r} of {function} cannot be fingerprinted: {error}. Pass plain data, or leave it out "
                 f"of the comparison with ignore=({name!r},)"
             ) from None
-    form = "call1"
-    if telling.beyond_legacy_form or not _is_legacy_form_complete(telling.models):
-        form = "call2"
-    elif telling.models:
-        described = {name: describe_legacy(arguments[name]) for name in described}
-    # With the function's name: two functions that share a scope and a key must not get each other's results.
-    return fingerprint.fingerprint_text(form, values.dumps([function, described]))
+    return described
 
 
-def _is_legacy_form_complete(met: list[Any]) -> bool:
-    if not met:
+def _is_legacy_form_complete(found_models: list[Any]) -> bool:
+    if not found_models:
         return True
-    from retrysafe.engine.dump_coverage import is_dump_complete  # only who passes models pays for it
+    from retrysafe.engine.dump_coverage import is_dump_complete  # here, not above: only calls with models need it
 
-    return all(map(is_dump_complete, met))
+    return all(map(is_dump_complete, found_models))
 
 
 class ArgumentDescriber:
-    """Takes the values of one call apart. Remembers the models it met, outermost only: the older form, in which they
-    showed themselves, may be another text."""
+    """Describes the values of one call. It remembers the outermost models: their older form, `model_dump()`, may be
+    another text."""
 
     def __init__(self) -> None:
         self.models: list[Any] = []
         self.beyond_legacy_form = False
-        """Whether something was met that the older form had no words for: a set of values with fields."""
+        """Whether there was something that the older form could not express: a set of values with fields."""
         self._open_ids: set[int] = set()
         self._models_within = 0
 
     def describe(self, value: Any) -> Any:
-        """Plain data that differs whenever the values do. Types are named: two classes with the same fields differ."""
+        """Plain data that differs whenever the values do. It names types: two classes with the same fields differ."""
         if type(value) in _SCALARS:
             return value
         if id(value) in self._open_ids:
@@ -101,8 +109,8 @@ class ArgumentDescriber:
             return _describe_enum(value)
         if models.is_model(kind) and not dataclasses.is_dataclass(kind):
             return self._describe_model(value)
-        told = _read_fields(value)
-        return value if told is None else self._describe_fields(value, told)
+        fields = _read_fields(value)
+        return value if fields is None else self._describe_fields(value, fields)
 
     def _describe_model(self, model: Any) -> Any:
         if not self._models_within:
@@ -115,7 +123,7 @@ class ArgumentDescriber:
 
     def _describe_set(self, value: Any) -> Any:
         items = [self.describe(item) for item in value]
-        if all(told is item or told == item for told, item in zip(items, value, strict=True)):
+        if all(described is item or described == item for described, item in zip(items, value, strict=True)):
             return value
         self.beyond_legacy_form = True
         return {f"{TAG_PREFIX}{type(value).__name__}": sorted(items, key=values.dumps)}
@@ -128,18 +136,18 @@ _SCALARS = frozenset({str, int, bool, float, bytes, type(None)})
 
 
 def describe_legacy(value: Any) -> Any:
-    """The older form, in which models show themselves. Keys made of arguments are made of it for ever: another text
-    would be another key, and what was done would be done again. Different values that share a key are told apart by
-    their fingerprints."""
+    """The older form, in which a model is its `model_dump()`. Keys made of arguments keep this form for ever: another
+    text would be another key, and work that was done would run again. Different values that share a key are told apart
+    by their fingerprints."""
     if isinstance(value, Enum):
         return _describe_enum(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _describe_fields_legacy(value, _read_fields(value) or {})
     if hasattr(type(value), "model_dump"):
         return _describe_fields_legacy(value, value.model_dump())
-    told = _read_fields(value)
-    if told is not None:
-        return _describe_fields_legacy(value, told)
+    fields = _read_fields(value)
+    if fields is not None:
+        return _describe_fields_legacy(value, fields)
     if type(value) is list:
         return [describe_legacy(item) for item in value]
     if type(value) is tuple:
@@ -159,11 +167,11 @@ def _read_fields(value: Any) -> Mapping[str, Any] | None:
     if hasattr(kind, "__attrs_attrs__"):
         return _read_attributes(value, (field.name for field in kind.__attrs_attrs__))
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        told: Mapping[str, Any] = value._asdict()
-        return told
-    if hasattr(kind, "model_dump"):  # not pydantic's, but of its manners
-        shown: Mapping[str, Any] = value.model_dump()
-        return shown
+        fields: Mapping[str, Any] = value._asdict()
+        return fields
+    if hasattr(kind, "model_dump"):  # not a pydantic model, but with the same method
+        dumped: Mapping[str, Any] = value.model_dump()
+        return dumped
     return None
 
 

@@ -1,6 +1,6 @@
-"""Awaiting from a thread: one event loop in the background, for workers that serve both colours.
+"""Awaits from a thread: one event loop in the background, for sync workers that call async functions.
 
-Nothing on a hot path uses it: a thread hop costs more than the work it would carry.
+No hot path uses it: the switch between threads costs more than the work.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Whether the store is there, as far as this process knows: a decision, for both colours. No clock and no I/O.
+"""The circuit breaker: new claims are refused at once while the store cannot be reached. Sync and async performers use
+it; it has no clock and does no I/O.
 
-A store that cannot be reached makes everybody wait for the connection's timeout before they are told so. So after one
-failure to connect, new claims are refused at once, and only they: nothing has begun for them. Whoever owns a key goes
-on trying to settle it, and the first of those that gets through, or a probe in the background, lets claims in again.
+Without it, each caller would wait for the connection timeout. After one failure to connect, new claims are refused,
+and only claims: nothing has begun for them. Owners go on trying to settle. The first operation that gets through, or a
+probe in the background, closes the circuit again.
 
-A store of several nodes says which one it was (`StoreUnreachable.node`) and which one has a record (`node(id)`): the
-keys of the others go on.
+A store of several nodes says which node failed (`StoreUnreachable.node`) and which node has a record (`node(id)`). The
+keys of the other nodes are not affected.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from retrysafe.core.ops import Claim, Lookup, Op
 from retrysafe.errors import StoreError, StoreOutage, StoreUnreachable
 
 FIRST_PROBE_SECONDS, MAX_PROBE_SECONDS = 0.25, 2.0
-"""Seconds between two probes: the first pause, and the longest."""
+"""Seconds between two probes: at first, and at most."""
 
 TRIAL_CLAIM_SECONDS = 3.0
-"""Seconds after which a claim is let through to see for itself."""
+"""How often one claim is let through as a trial."""
 
 WHOLE_STORE = ""
-"""The node of a store that has one, or all of them."""
+"""The name of the only node, or of all nodes together."""
 
 
 class UnreachableNode(NamedTuple):
@@ -32,11 +33,12 @@ class UnreachableNode(NamedTuple):
     since: float
     why: str
     sample: bytes
-    """A record of its, for the probe."""
+    """The id of a record on this node, for the probe."""
 
 
 class CircuitBreaker:
-    """`away`: the nodes that claims are not sent to. `node` says which one has a record, where a store has several."""
+    """`away` holds the nodes to which no claims are sent. `node` tells which node has a record, where a store has
+    several."""
 
     __slots__ = ("_node", "_tried", "away")
 
@@ -46,7 +48,7 @@ class CircuitBreaker:
         self.away: dict[str, UnreachableNode] = {}
 
     def record_failure(self, op: Op[Any], error: StoreError, now: float) -> None:
-        """An operation failed. Contention (a row that is held, a pool that is exhausted) says nothing either way."""
+        """Note a failed operation. Contention (a locked row, an exhausted pool) says nothing about the connection."""
         if proves_contact(error):
             self.record_answer(op)
         elif isinstance(error, StoreUnreachable) and (error.node == WHOLE_STORE or self._node is not None):
@@ -58,7 +60,7 @@ class CircuitBreaker:
             self.away.pop(self._node_of(op), None)
 
     def refusal_error(self, op: Op[Any], now: float) -> StoreUnreachable | None:
-        """What to tell a new claim; None: ask the store."""
+        """The error for a new claim; None if the operation is to be sent."""
         if not isinstance(op, Claim):
             return None
         node = WHOLE_STORE if WHOLE_STORE in self.away else self._node_of(op)
@@ -71,19 +73,18 @@ class CircuitBreaker:
         )
 
     def _may_try(self, node: str, found: UnreachableNode, now: float) -> bool:
-        """One claim every few seconds goes through as its own probe: the probe in the background may have ended with
-        its event loop."""
+        """Let one claim through every few seconds: the background probe may have ended together with its event loop."""
         if now - self._tried.get(node, found.since) < TRIAL_CLAIM_SECONDS:
             return False
         self._tried[node] = now
         return True
 
     def build_probes(self) -> list[tuple[str, Lookup]]:
-        """One for each node that is away: they cost a round trip, and change nothing."""
+        """One lookup for each node that is away. A lookup costs a round trip and changes nothing."""
         return [(node, Lookup(each.sample)) for node, each in list(self.away.items())]
 
     def mark_back(self, node: str) -> None:
-        """Its probe was answered: by itself, or by whoever has its records now."""
+        """Note that the probe of a node was answered, by that node or by the one that has its records now."""
         self.away.pop(node, None)
         self._tried.pop(node, None)
 
@@ -93,10 +94,10 @@ class CircuitBreaker:
 
 
 def proves_contact(error: Exception) -> bool:
-    """Whether an error is proof that the store was reached. Others than its own are told to whoever claims next."""
+    """Whether an error proves that the store was reached."""
     return not isinstance(error, StoreOutage)
 
 
 def next_pause(pause: float) -> float:
-    """Twice as long each time."""
+    """The pause before the next probe: twice the last one."""
     return min(pause * 2, MAX_PROBE_SECONDS)

@@ -1,7 +1,7 @@
-"""The clock by which a process counts its own leases.
+"""The clock by which a process counts its own leases. A file of its own, because all that count leases import it.
 
-It goes on while the machine is suspended: `time.monotonic` stands still then on Linux and macOS, and an owner that was
-asleep would believe in a lease that the store has long given to somebody else (I33).
+The clock goes on while the machine is suspended. `time.monotonic` stands still then on Linux and macOS, and an owner
+that was suspended would trust a lease that the store has granted to another attempt since (I33).
 """
 
 from __future__ import annotations
@@ -21,4 +21,4 @@ def _pick_clock() -> Callable[[], float]:
 
 
 clock: Callable[[], float] = _pick_clock()
-"""Seconds, from a start of its own."""
+"""Seconds since an arbitrary start."""

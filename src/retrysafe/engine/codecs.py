@@ -1,4 +1,4 @@
-"""What is stored of a function's result, and how it comes back. Never pickle: a store is not code."""
+"""Codecs: how the result of a function is stored and read back. Never pickle: reading a store must not run code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RAISED_STATUS = 500
 
 
 class Codec(Protocol):
-    """Bytes out of a value and back. `media_type` names the format, so that a record says how to read it."""
+    """Encodes a value into bytes and back. `media_type` names the format and is stored with the record."""
 
     @property
     def media_type(self) -> str: ...
@@ -25,7 +25,7 @@ class Codec(Protocol):
 
 
 class JsonCodec:
-    """JSON that loses nothing: None, falsy values, tuples, bytes, dates, decimals and UUIDs come back as they were."""
+    """JSON without loss: None, falsy values, tuples, bytes, dates, decimals and UUIDs come back as they were."""
 
     media_type = "application/vnd.retrysafe.value+json"
 
@@ -37,16 +37,16 @@ class JsonCodec:
 
 
 _TYPED = b'{"$typed":'
-"""Before a value that was taken apart. No user's own key comes out as `$typed`: core/values.py escapes them."""
+"""Prefix of a value that was stored by its fields. No user's key is written as `$typed`: core/values.py escapes it."""
 
 
 class TypedCodec(JsonCodec):
-    """The same, and what has fields besides: pydantic models, dataclasses, msgspec structs, attrs classes, named tuples
-    and enums are stored by their fields and come back as what the annotation says (`TypedCodec(list[Order])`).
+    """JsonCodec, and values with fields: pydantic models, dataclasses, msgspec structs, attrs classes, named tuples and
+    enums are stored by their fields and come back as the type of the annotation (`TypedCodec(list[Order])`).
 
-    Plain data stays as it is, whatever the annotation: nothing is made into something it was not.
+    Plain data stays as it is, whatever the annotation says.
 
-    A field marked `exclude=True` is stored with `sealed` only: say it where a key ring is set.
+    A field marked `exclude=True` is stored only with `sealed=True`: pass it where a key ring is set.
     """
 
     def __init__(self, annotation: Any, *, sealed: bool = False) -> None:
@@ -61,7 +61,7 @@ class TypedCodec(JsonCodec):
         try:
             return super().encode(value)
         except values.NotPlain:
-            from retrysafe.engine import typed  # only who needs it pays for it
+            from retrysafe.engine import typed  # here, not above: plain values do not need it
 
             text = typed.dump(value, typed.secrets_rule(self._sealed))
             self._check_round_trip(value, text, typed.load(text, self.annotation))
@@ -75,7 +75,7 @@ class TypedCodec(JsonCodec):
         return typed.load(data[len(_TYPED) : -1].decode("utf-8", "surrogatepass"), self.annotation)
 
     def _check_round_trip(self, value: Any, text: str, back: Any) -> None:
-        """Now, while the result is at hand: later it would be too late to say that it does not come back."""
+        """Check now that the result comes back as it was: on a replay the error would come too late."""
         from retrysafe.engine import typed
 
         if not typed.has_same_types(value, back) or typed.dump(back, typed.secrets_rule(self._sealed)) != text:
@@ -86,7 +86,7 @@ class TypedCodec(JsonCodec):
 
 
 class ResultCodec(TypedCodec):
-    """What a function uses unless told otherwise: its return annotation says what comes back."""
+    """The default codec of a function: its return annotation is the type that comes back."""
 
     def __init__(self, function: Callable[..., Any], *, sealed: bool = False) -> None:
         super().__init__(None, sealed=sealed)
@@ -94,15 +94,15 @@ class ResultCodec(TypedCodec):
 
     @cached_property
     def annotation(self) -> Any:
-        """Looked up when it is first needed: a name in it may be defined only after the function."""
+        """Read at first use: a name in the annotation may be defined only after the function."""
         try:
             return typing.get_type_hints(self._function).get("return")
-        except Exception:  # a name that only the type checker knows: then only plain results have a stored form
+        except Exception:  # a name that only the type checker knows: then only plain results can be stored
             return None
 
 
 def encode_result(codec: Codec, value: Any, limit: int | None = None) -> Answer:
-    """A result as a stored answer. Above the limit it leaves a tombstone: whoever ran it has it, nobody else will."""
+    """A result as a stored answer. Above the limit it is a tombstone: only the first caller gets the result."""
     body = codec.encode(value)
     if limit is not None and len(body) > limit:
         return Answer(RETURNED_STATUS, gone="too_large")
@@ -110,17 +110,17 @@ def encode_result(codec: Codec, value: Any, limit: int | None = None) -> Answer:
 
 
 def encode_exception(error: BaseException) -> Answer:
-    """An exception as a stored answer: its name and words, never its object."""
+    """An exception as a stored answer: its class name and its message, never the object."""
     try:
         message = str(error)
-    except Exception as broken:  # an exception that cannot say what it is was still raised
+    except Exception as broken:  # an exception whose text fails was raised all the same
         message = f"(its text cannot be had: {type(broken).__qualname__})"
-    told = {"type": type(error).__qualname__, "message": str.__str__(message)}
-    return Answer(RAISED_STATUS, JsonCodec().encode(told), [("content-type", JsonCodec.media_type)])
+    stored = {"type": type(error).__qualname__, "message": str.__str__(message)}
+    return Answer(RAISED_STATUS, JsonCodec().encode(stored), [("content-type", JsonCodec.media_type)])
 
 
 def decode_answer(codec: Codec, answer: Answer, record_id: bytes) -> Any:
-    """The value a stored answer stands for."""
+    """Decode a stored answer. Raises CorruptRecord if the codec cannot read it."""
     stored = dict(answer.headers).get("content-type", "")
     if stored != codec.media_type:
         raise CorruptRecord(
@@ -128,5 +128,5 @@ def decode_answer(codec: Codec, answer: Answer, record_id: bytes) -> Any:
         )
     try:
         return codec.decode(answer.body)
-    except Exception as error:  # a codec may be anybody's
+    except Exception as error:  # a user's codec may raise anything
         raise CorruptRecord(record_id, f"its result does not decode ({type(error).__name__}: {error})") from error

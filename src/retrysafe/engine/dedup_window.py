@@ -1,12 +1,13 @@
-"""The same call within some seconds, for work that has no key of its own. Retention cannot say it: an answer is kept
-for an hour at least, so that nobody who is about to ask comes too late.
+"""A deduplication window: calls with the same arguments within some seconds are one call. For work that has no key of
+its own. Retention cannot express it: an answer is kept for an hour at least, for a client that is about to retry.
 
-Time is cut into windows as long as "within" is, and the window is part of the key. Two calls that are closer than that
-are in one window or in two that touch. So each call holds two keys, that of the window before its own and then its own:
-calls of two windows that touch meet at the one they share, and the store decides between them as it always does. A call
-that is found there and began longer ago than "within" is another one; then only the own window counts.
+Time is cut into windows of the length `within`, and the number of the window is part of the key. Two calls that are
+closer than `within` are in the same window or in neighbouring ones. So each call claims two keys: that of the window
+before its own, and then that of its own. Calls of neighbouring windows meet at the key they share, and the store
+decides between them as for any key. If the call found there began longer ago than `within`, it is another call, and
+only the own window counts.
 
-The first key is only held. What is in doubt after a crash is told under the second one, once.
+The first key is only held while the second one does the work. After a crash, only the second one is uncertain.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from retrysafe.engine.guard import GuardedWork, Task
 
 
 def window_number(now: int, width: int) -> int:
-    """Which window a moment is in; both in microseconds."""
+    """The number of the window that a moment is in; both in microseconds."""
     return now // width
 
 
 def is_other_call(seen: LookupReply, width: int) -> bool:
-    """Whether what was found in the window before is another call: it began longer ago than `width`.
+    """Whether the record of the window before belongs to another call: it began longer ago than `width`.
 
-    What was released left nothing behind, and its key is free to be held.
+    A released record left nothing behind, and its key may be claimed.
     """
     record = seen.record
     if record is None or record.expired(seen.now) or record.state is State.RELEASED:
@@ -38,13 +39,13 @@ def is_other_call(seen: LookupReply, width: int) -> bool:
 
 
 def build_holding_task(task: Task) -> Task:
-    """A task whose key is only held while another one does the work: whoever dies with it leaves it free, and no
-    failure stays in it."""
+    """A task whose key is only held while another one does the work. If its owner dies, the key is free again, and no
+    failure is stored under it."""
     return replace(task, policy=task.policy.replace(abandoned="rerun", failures="release"))
 
 
 class HoldingWork:
-    """The work of whoever holds the first key: to do it under the second one. What it returns is stored under both."""
+    """The work under the first key: do the real work under the second one. The result is stored under both."""
 
     __slots__ = ("_inner", "_run")
 

@@ -1,20 +1,57 @@
-"""The only two loops that resume a flow."""
+"""The generator protocol, and the two loops that drive flows: `run` for threads, `arun` for event loops.
+
+What decides is written as a generator that does no I/O. It yields a request, the driver carries the request out and
+resumes the generator with the reply, and the generator's return value is the result. So one text serves threads, event
+loops and tests.
+
+The rules, for every type below:
+
+- One request at a time. The driver resumes with `send(reply)`, or with `throw(error)` if the request failed. The
+  generator decides whether the error is final.
+- A generator does not do I/O, sleep, await, or hold a lock over a `yield`. It yields a request instead.
+- A generator that catches what is not an `Exception` (a cancellation, KeyboardInterrupt) may still settle what it
+  holds, and raises it again. After GeneratorExit it yields nothing: there is no driver any more.
+- Generators are composed with `yield from`.
+
+The types, what each yields, and what drives it:
+
+- `Flow` (engine/effects.py) yields operations and other effects; `run` and `arun` drive it with a performer.
+- `OrphanFlow` (engine/orphaned_claims.py) yields operations and seconds to wait; `run` and `arun`.
+- `WorkerFlow` (worker/flows.py) yields operations, calls and seconds to sleep; `run` and `arun`.
+- Local steps (operations/local.py) yield statements and the user's function; `run` and `arun`, from
+  operations/perform.py, with an open transaction.
+- `TxFlow` (transactions/effects.py) yields statements, begin, end and the user's body; transactions/drive.py. Its loops
+  can stop at the body and go on later.
+- `Plan` (stores/base.py) yields the requests of one store (SQL, scripts, …); `follow` and `afollow` in that file.
+- `PacketPlan` (stores/mysql/protocol.py) yields packets of statements; `follow` and `afollow`, too.
+- `PipelineGen` (stores/postgres/pipeline.py) yields psycopg's waits for a socket; psycopg, and a loop in that file.
+- `CallFlow` (client/flow.py) yields requests to send and pauses; two loops in that file. The client imports no engine.
+
+Some generators resume another one, to change what it yields or to run several side by side: the plans of batches,
+routes and replicas (stores/redis/wire.py, stores/redis/routing.py, stores/redis/replicas.py, stores/mysql/protocol.py,
+stores/mongo/receipts.py, transactions/early_commits.py), and flows of the web (web/claim_flows.py,
+web/transaction_flow.py). transactions/block.py resumes a flow at the end of the user's block. web/timeouts.py resumes a
+coroutine.
+
+tests/unit/engine/test_drive.py compares this list with the source.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrysafe.core.ops import Op
-from retrysafe.engine.effects import INTERRUPTIBLE, Effect, Flow, Persist
+from retrysafe.engine.effects import INTERRUPTIBLE, Persist
 
 if TYPE_CHECKING:
     import asyncio
 
+E = TypeVar("E")
 R = TypeVar("R")
 
 
-def run(flow: Flow[R], perform: Callable[[Effect], Any]) -> R:
+def run(flow: Generator[E, Any, R], perform: Callable[[E], Any]) -> R:
     """Drive a flow with a blocking `perform`."""
     try:
         effect = next(flow)
@@ -26,12 +63,13 @@ def run(flow: Flow[R], perform: Callable[[Effect], Any]) -> R:
             else:
                 effect = flow.send(reply)
     except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
+        result: R = done.value
+        return result
 
 
 class CancelledDuringOp(BaseException):
-    """The caller was cancelled during a storage operation, which was brought to its end all the same: to a reply, or
-    to an error."""
+    """Raised by a performer: the caller was cancelled during a storage operation, and the operation was finished
+    nevertheless. `reply` or `error` is how it ended, `cause` the cancellation."""
 
     def __init__(self, cause: asyncio.CancelledError, reply: Any, error: Exception | None = None) -> None:
         super().__init__()
@@ -43,11 +81,12 @@ class CancelledDuringOp(BaseException):
 _STORE_EFFECTS = (Op, Persist)
 
 
-async def arun(flow: Flow[R], perform: Callable[[Effect], Awaitable[Any]]) -> R:
+async def arun(flow: Generator[E, Any, R], perform: Callable[[E], Awaitable[Any]]) -> R:
     """Drive a flow with an awaitable `perform`.
 
-    A cancellation that arrives during a storage operation is held back until that operation is settled: the flow
-    goes on to give back what it holds, but starts nothing new. Then the cancellation is delivered.
+    A cancellation that arrives during a storage operation is held back until that operation has ended. The flow then
+    goes on with storage operations only, so that it can release what it holds; at its first other effect the
+    cancellation is thrown into it.
     """
     held: asyncio.CancelledError | None = None
     try:
@@ -68,8 +107,9 @@ async def arun(flow: Flow[R], perform: Callable[[Effect], Awaitable[Any]]) -> R:
     except StopIteration as done:
         if held is not None:
             raise held from None
-        return done.value  # type: ignore[no-any-return]
+        result: R = done.value
+        return result
     except Exception as error:
-        if held is not None:  # what the flow made of it is less than what its caller asked for
+        if held is not None:  # the caller asked for a cancellation, so that is what it gets
             raise held from error
         raise

@@ -1,11 +1,11 @@
-"""Whether `model_dump()` told everything about a model: fields, their values, and of which class each part is.
+"""Whether `model_dump()` writes everything about a model: its fields, their values, and the class of each part.
 
-Until 0.1 the fingerprint of a call was made of that. Where it told everything, the same text is made today, so that
-releases side by side agree (rule 17 of the design). Where it did not, two different calls had one fingerprint: such a
-call gets the new form only, and a record of the older release that may have been another call is never replayed for it.
+Until 0.1 the fingerprint of a call was made of the dump. Where the dump is complete, the same text is made today, so
+that two releases side by side agree. Where it is not, two different calls had one fingerprint. Such a call gets the new
+form only: a record of the older release, which may belong to another call, is never replayed for it.
 
-The answer must not depend on the values where it can depend on the classes: a field marked `exclude=True` may have
-held anything, also where it holds its default now.
+The result depends on the classes rather than the values: a field marked `exclude=True` may have had any value, also if
+it has its default now.
 """
 
 from __future__ import annotations
@@ -23,46 +23,48 @@ def is_dump_complete(model: Any) -> bool:
     """Whether the older form of this model leaves nothing out."""
     if not _dumps_every_field(type(model)):
         return False
-    told = model.model_dump()
-    return isinstance(told, dict) and _is_covered(told, model, type(model))
+    dumped = model.model_dump()
+    return isinstance(dumped, dict) and _is_covered(dumped, model, type(model))
 
 
-def _is_covered(told: Any, value: Any, declared: Any) -> bool:
+def _is_covered(dumped: Any, value: Any, declared: Any) -> bool:
     kind: Any = type(value)
     if models.is_model(kind) or dataclasses.is_dataclass(kind):
-        return _are_fields_covered(told, value, declared)
+        return _are_fields_covered(dumped, value, declared)
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
         return False
     if kind in (list, tuple):
-        pairs = zip(told, value, strict=True) if type(told) is kind and len(told) == len(value) else None
+        pairs = zip(dumped, value, strict=True) if type(dumped) is kind and len(dumped) == len(value) else None
         return pairs is not None and all(
             _is_covered(each, item, _item_annotation(declared, place)) for place, (each, item) in enumerate(pairs)
         )
     if kind is dict:
-        alike = type(told) is dict and told.keys() == value.keys()
+        alike = type(dumped) is dict and dumped.keys() == value.keys()
         return alike and all(
-            _is_covered(told[key], item, _item_annotation(declared, -1)) for key, item in value.items()
+            _is_covered(dumped[key], item, _item_annotation(declared, -1)) for key, item in value.items()
         )
     if hasattr(kind, "__struct_fields__") or hasattr(kind, "__attrs_attrs__"):
         return False
-    return told is value or (type(told) is kind and bool(told == value))
+    return dumped is value or (type(dumped) is kind and bool(dumped == value))
 
 
-def _are_fields_covered(told: Any, value: Any, declared: Any) -> bool:
+def _are_fields_covered(dumped: Any, value: Any, declared: Any) -> bool:
     kind: Any = type(value)
     if not (_dumps_every_field(kind) and _is_declared_as(kind, declared)):
         return False
     if getattr(kind, "__pydantic_root_model__", False):
-        return _is_covered(told, value.root, models.field_infos(kind)["root"].annotation)
+        return _is_covered(dumped, value.root, models.field_infos(kind)["root"].annotation)
     hints = _read_field_hints(kind)
-    if not isinstance(told, dict) or hints is None:
+    if not isinstance(dumped, dict) or hints is None:
         return False
-    held = models.read_attributes(value) if models.is_model(kind) else {name: getattr(value, name) for name in hints}
-    named = {name if name in told else models.dump_name(kind, name): item for name, item in held.items()}
-    if not named.keys() <= told.keys():
+    attributes = (
+        models.read_attributes(value) if models.is_model(kind) else {name: getattr(value, name) for name in hints}
+    )
+    named = {name if name in dumped else models.dump_name(kind, name): item for name, item in attributes.items()}
+    if not named.keys() <= dumped.keys():
         return False
-    types_of = {name if name in told else models.dump_name(kind, name): hint for name, hint in hints.items()}
-    return all(_is_covered(told[name], item, types_of.get(name, Any)) for name, item in named.items())
+    types_of = {name if name in dumped else models.dump_name(kind, name): hint for name, hint in hints.items()}
+    return all(_is_covered(dumped[name], item, types_of.get(name, Any)) for name, item in named.items())
 
 
 def _dumps_every_field(kind: Any) -> bool:
@@ -70,13 +72,13 @@ def _dumps_every_field(kind: Any) -> bool:
 
 
 def _is_declared_as(kind: Any, declared: Any) -> bool:
-    """Whether the annotation says that it is of this class: the older form had no class names inside a model."""
+    """Whether the annotation implies this class: the older form had no class names inside a model."""
     options = _union_options(declared)
     return kind in options and all(each is kind or _is_distinguishable(kind, each) for each in options)
 
 
 def _is_distinguishable(kind: Any, other: Any) -> bool:
-    """Whether the fields alone say that it is the one and not the other."""
+    """Whether the fields alone tell the two classes apart."""
     if get_origin(other) is not None:
         return get_origin(other) in (list, tuple, set, frozenset)
     if not isinstance(other, type) or issubclass(other, dict):
@@ -96,7 +98,7 @@ def _has_no_common_literal(one: Any, other: Any) -> bool:
 
 @lru_cache(maxsize=512)
 def _read_field_hints(kind: Any) -> dict[str, Any] | None:
-    """The annotations of a class's fields; None where they cannot be had."""
+    """The annotations of a class's fields; None if they cannot be read."""
     if models.is_model(kind):
         return {name: info.annotation for name, info in models.field_infos(kind).items()}
     try:
@@ -115,7 +117,7 @@ def _union_options(annotation: Any) -> tuple[Any, ...]:
 
 
 def _item_annotation(annotation: Any, place: int) -> Any:
-    """What the annotation of a container says about the item in this place; Any where it does not say it."""
+    """The annotation of the item in this place of a container; Any if there is none."""
     found = [each for each in _union_options(annotation) if get_args(each) and get_origin(each) is not Literal]
     if len(found) != 1:
         return Any

@@ -1,7 +1,7 @@
-"""What a flow asks for: a storage operation, the user's call, or a pause. Flows are generators that yield these
-and never do I/O themselves, so that one flow serves threads, event loops and simulations alike.
+"""Effects: what a flow yields, such as a storage operation, a call of the user's function, or a pause. A performer
+carries them out (perform.py, aperform.py); drive.py explains the protocol.
 
-Unlike operations these are requests of one flow at one moment, so they are not compared by value.
+Unlike operations, effects are requests of one flow at one moment, so they are not compared by value.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ R = TypeVar("R")
 
 @dataclass(slots=True, eq=False)
 class Invoke:
-    """Call the user's function, keeping the lease alive meanwhile. It may return an awaitable to the async loop."""
+    """Call the user's function and keep the lease alive meanwhile. On an event loop the function may return an
+    awaitable."""
 
     function: Callable[[], Any]
     lease: Lease
-    """Whoever yields this ends it, once the outcome is written down: until then it is kept."""
+    """The lease to keep. The flow ends it when the outcome is stored."""
     duration: float
     started: bool = field(default=False, init=False)
-    """Set by whoever performs it, just before the call: an interruption before that has had no effect."""
+    """Set by the performer just before the call. If it is False, an interruption came before the function ran."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlowPause:
-    """Wait a little: `seconds`, or at most `patience` where the store wakes us when the record is settled.
-
-    The reply is how long it was.
+    """Wait for `seconds`; or, where the store sends notifications, until the record is settled, at most
+    `notify_timeout` seconds. The reply is how long the pause was.
     """
 
     id: bytes
@@ -44,15 +44,15 @@ class FlowPause:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Persist:
-    """An owner's own write: sent again also where the store was away, for what is left of the lease (until `until`, on
-    the process's clock) and 30 seconds at most."""
+    """A write of the owner, which is sent again also after the store was unavailable: for what is left of the lease
+    (until `until`, on the process's clock), and 30 seconds at most."""
 
     op: Op[Any]
     until: float
 
 
 class Interruptible:
-    """Nothing is asked for: a place between two operations where a cancellation that was held back is delivered."""
+    """No request. A point between two operations at which a cancellation that was held back is delivered."""
 
     __slots__ = ()
 
@@ -62,19 +62,19 @@ INTERRUPTIBLE = Interruptible()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NotifyWaiters:
-    """Tell those who wait that the record was settled. A courtesy: if it fails they look again by themselves."""
+    """Notify waiters that the record was settled. Best effort: without it they poll."""
 
     id: bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NotifyWorker:
-    """Work for the worker was committed: wake it (engine/worker_notify.py). A courtesy, like Announce."""
+    """Wake the worker, because work for it was committed (engine/worker_notify.py). Best effort, like NotifyWaiters."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallFunction:
-    """Call a function of the user's while the lease is kept by somebody further out; bounded on an event loop."""
+    """Call a function of the user's under a lease that an outer flow keeps. On an event loop `timeout` bounds it."""
 
     function: Callable[[], Any]
     timeout: float | None = None
@@ -82,8 +82,8 @@ class CallFunction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunTransaction:
-    """One transaction on the user's database. `story` is told the open transaction and yields what to do in it (see
-    operations/local.py); when it ends all is committed, and when it raises all is rolled back."""
+    """Run one transaction on the user's database. `flow` gets the open transaction and yields what to do in it
+    (operations/local.py). Its end commits the transaction; an exception rolls it back."""
 
     flow: Callable[[Any], Generator[Any, Any, Any]]
 

@@ -1,4 +1,5 @@
-"""Counters and an event hook. Nothing here carries a key, a scope or a body: an id is enough to look it up (S28)."""
+"""Counters and the event hook: what happens to records. No event carries a key, a scope or a body; the id is enough to
+look a record up (S28). trace.py is the hook for durations."""
 
 from __future__ import annotations
 
@@ -7,14 +8,19 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
+from retrysafe.core.outcomes import Busy, Mismatch, Outcome, Uncertain
+
 EventName = Literal[
     "new", "replayed", "busy", "mismatched", "uncertain", "completed", "released", "withdrawn", "suspected",
     "lease_lost", "renew_failed", "store_failed", "job_dead", "step_changed", "journal_large",
 ]  # fmt: skip
 
+REFUSED_EVENTS: dict[type[Outcome], EventName] = {Busy: "busy", Mismatch: "mismatched", Uncertain: "uncertain"}
+"""The event of each outcome that neither runs nor replays."""
+
 
 class RecordEvent(NamedTuple):
-    """Something that happened to a record: `name`, what it was for, and its id in hex."""
+    """Something that happened to a record: its `name`, the record's `target`, and its id in hex."""
 
     name: str
     target: str
@@ -25,7 +31,7 @@ EventHook = Callable[[RecordEvent], None]
 
 
 class Events:
-    """Counts by name, and tells whoever asked to be told. A hook that fails is logged and disturbs nobody."""
+    """Counts events by name and calls the hooks. A hook that raises is logged and has no other effect."""
 
     def __init__(self, hook: EventHook | None = None) -> None:
         self._hooks = [hook] if hook is not None else []

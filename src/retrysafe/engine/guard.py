@@ -1,8 +1,8 @@
-"""The guard: claim, call the user's function, settle. One generator; it yields what it needs and decides the rest.
+"""The guard: claim a key, call the user's function, settle. One flow, which decides; a performer does the I/O.
 
-The order is the promise. The claim is committed before the function starts, the answer before anybody sees it,
-and every way out of the call (an answer, an exception, a cancellation, nothing at all) ends in a state that
-tells the truth about what is known.
+The guarantee rests on the order. The claim is committed before the function starts, and the answer before the caller
+gets it. Each way in which the call can end (an answer, an exception, a cancellation, the death of the process) leaves
+the record in a state that is true.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import Any, NamedTuple, Protocol
 
 from retrysafe.core.judge import judge
 from retrysafe.core.keys import Key
-from retrysafe.core.ops import Claim, ClaimReply, Complete, Release, Renew, Suspect, Withdraw
+from retrysafe.core.ops import Claim, ClaimReply, Complete, Release, Renew, Suspect, Withdraw, value_class
 from retrysafe.core.outcomes import Busy, Execute, Mismatch, Outcome, Replay, Uncertain
 from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.core.states import State
 from retrysafe.core.times import SECOND_MICROS
-from retrysafe.core.value import value_class
 from retrysafe.engine.effects import Flow, FlowPause, Invoke, NotifyWaiters, Persist
-from retrysafe.engine.events import Events
+from retrysafe.engine.events import REFUSED_EVENTS, Events
 from retrysafe.engine.heartbeat import Lease
 from retrysafe.errors import (
     AnswerGone,
@@ -35,15 +34,15 @@ from retrysafe.errors import (
 from retrysafe.policy import Policy
 
 NOTIFY_POLL_SECONDS = 2.0
-"""Seconds between two looks where the store wakes us: only what a lost message would cost."""
+"""Poll interval where the store sends notifications. A lost notification delays a waiter by at most this long."""
 
 POLL_SECONDS = (0.1, 0.2)
-"""Seconds between two looks at a busy key; drawn anew each time, so that waiters do not march in step."""
+"""Poll interval for a busy key, from and to. It is drawn anew each time, so that waiters do not poll in step."""
 
 
 @value_class
 class Task:
-    """What is being protected, apart from how it is run."""
+    """What is protected: the key, the request's fingerprint and the policy. `GuardedWork` is how it is run."""
 
     key: Key
     namespace: str
@@ -56,11 +55,12 @@ class Task:
 
     @property
     def notifies_waiters(self) -> bool:
-        """Whether those who wait are woken. Only on routes that wait: it is not free, and functions wait rarely."""
+        """Whether waiters are notified. Only on routes whose policy waits: a notification is not free, and functions
+        rarely wait."""
         return self.policy.busy == "wait" and self.key.kind == "http"
 
     def build_claim(self) -> Claim:
-        drawn = os.urandom(32)  # for both: asking the system costs more than what it gives
+        drawn = os.urandom(32)  # for token and run: one system call instead of two
         return Claim(
             id=self.key.id(self.namespace),
             namespace=self.namespace,
@@ -80,7 +80,7 @@ class Task:
 
 
 class GuardedWork(Protocol):
-    """How it is run, and what its endings mean."""
+    """How the work is run, and which answer its result or its failure becomes."""
 
     def call(self, record: Record) -> Any: ...
     def answer(self, result: Any) -> Answer: ...
@@ -88,7 +88,7 @@ class GuardedWork(Protocol):
 
 
 class Ended(NamedTuple):
-    """How it ended for this caller. `result` is what the function returned; None on a replay."""
+    """How the call ended for this caller. `result` is what the function returned; None on a replay."""
 
     answer: Answer
     replayed: bool
@@ -97,7 +97,7 @@ class Ended(NamedTuple):
 
 
 class Unstorable(Exception):
-    """Raised by `Work.answer`: it ran, but its result has no stored form. `problem` is what the caller is told."""
+    """Raised by `GuardedWork.answer`: the work ran, but its result has no stored form. The caller gets `problem`."""
 
     def __init__(self, problem: RetrySafeError) -> None:
         super().__init__(str(problem))
@@ -105,7 +105,7 @@ class Unstorable(Exception):
 
 
 def guard(task: Task, work: GuardedWork, events: Events) -> Flow[Ended]:
-    """Run it once, or give the stored answer."""
+    """Run the work once, or return the stored answer."""
     claim = task.build_claim()
     outcome = yield from claim_or_wait(claim, task, events)
     if isinstance(outcome, Replay):
@@ -121,7 +121,7 @@ def guard(task: Task, work: GuardedWork, events: Events) -> Flow[Ended]:
         try:
             result = yield call
         except GeneratorExit:
-            raise  # nobody drives this flow any more (its loop is gone): it can ask for nothing; the lease will lapse
+            raise  # the event loop is gone and nothing drives this flow any more: the lease will lapse
         except BaseException as error:
             yield from settle_failed(task, work, call, error, events)
             raise
@@ -135,13 +135,14 @@ def guard(task: Task, work: GuardedWork, events: Events) -> Flow[Ended]:
 
 
 def claim_or_wait(claim: Claim, task: Task, events: Events) -> Flow[Outcome]:
-    """Claim; while another is at it wait as the policy says. Each look compares the fingerprint anew."""
+    """Claim the key. While another caller owns it, wait as the policy says and claim again; each claim compares the
+    fingerprint."""
     waited = 0.0
     while True:
         reply: ClaimReply = yield claim
         outcome = judge(claim, reply)
         if isinstance(outcome, Execute) and outcome.record.lapsed(outcome.now):
-            # Granted long ago: its reply was lost, and its lease is over by now. A new one first, or a new claim.
+            # Granted long ago: the reply was lost, and the lease is over by now. Renew it, or make a new claim.
             if not (yield Renew(claim.id, outcome.fence, claim.lease)):
                 claim = build_fresh_claim(claim)
             continue
@@ -149,7 +150,7 @@ def claim_or_wait(claim: Claim, task: Task, events: Events) -> Flow[Outcome]:
             return outcome
         found = reply.record
         if found is not None and was_swept(claim, found) and (yield Renew(claim.id, found.fence, claim.lease)):
-            continue  # granted unheard, and given up by the sweeper: nothing ran, and it is ours again
+            continue  # granted, but the reply was lost and the sweeper marked it: nothing ran, and it is ours again
         if has_attempt_ended(claim, reply.record):
             claim = build_fresh_claim(claim)
             continue
@@ -157,33 +158,33 @@ def claim_or_wait(claim: Claim, task: Task, events: Events) -> Flow[Outcome]:
         if not (isinstance(outcome, Busy) and task.policy.busy == "wait" and left > 0):
             events.emit(REFUSED_EVENTS[type(outcome)], claim.id, task.target)
             return outcome
-        import random  # only who waits needs it
+        import random  # here, not above: only a caller that waits needs it
 
         pause = min(random.uniform(*POLL_SECONDS), left)
-        # The first pause is short even where we are woken: it was settled, perhaps, before anybody listened.
-        patience = min(NOTIFY_POLL_SECONDS if waited else pause, left) if task.notifies_waiters else 0.0
-        slept = yield FlowPause(claim.id, pause, patience)
+        # The first pause is short also where the store notifies: the record may have been settled before we listened.
+        notify_timeout = min(NOTIFY_POLL_SECONDS if waited else pause, left) if task.notifies_waiters else 0.0
+        slept = yield FlowPause(claim.id, pause, notify_timeout)
         waited += pause if slept is None else slept
 
 
 def was_swept(claim: Claim, found: Record) -> bool:
-    """Whether it was granted unheard, and lapsed since: its owner is back, and knows that nothing ran."""
+    """Whether this claim was granted, its reply was lost, and the sweeper has marked the record since. The caller knows
+    that nothing ran."""
     return claim.token == found.token and found.state is State.UNCERTAIN
 
 
 def has_attempt_ended(claim: Claim, found: Record | None) -> bool:
-    """Whether a claim is refused because it was granted before, unheard, and somebody has ended that attempt since."""
+    """Whether this claim was granted before, its reply was lost, and that attempt has been ended since."""
     return found is not None and (claim.token == found.token or claim.token in found.ended)
 
 
 def build_fresh_claim(claim: Claim) -> Claim:
-    """The same claim as one that was never sent."""
+    """The same claim with a new token, as if it had never been sent."""
     drawn = os.urandom(32)
     return replace(claim, token=drawn[:16], run=drawn[16:])
 
 
 _FINAL_OUTCOMES = (Execute, Replay)
-REFUSED_EVENTS: dict[type[Outcome], Any] = {Busy: "busy", Mismatch: "mismatched", Uncertain: "uncertain"}
 
 
 def refusal_error(task: Task, outcome: Outcome) -> RetrySafeError:
@@ -206,7 +207,8 @@ def build_replay(task: Task, record: Record) -> Ended:
 
 
 def build_stored_answer(work: GuardedWork, result: Any) -> tuple[Answer, RetrySafeError | None]:
-    """The answer to store. A result that cannot be stored leaves a tombstone: the work was done, and once is enough."""
+    """The answer to store. A result that cannot be stored leaves a tombstone: the work was done and must not run
+    again."""
     try:
         return work.answer(result), None
     except Unstorable as error:
@@ -229,7 +231,7 @@ def settle_complete(task: Task, lease: Lease, answer: Answer, events: Events) ->
 
 
 def settle_failed(task: Task, work: GuardedWork, call: Invoke, error: BaseException, events: Events) -> Flow[None]:
-    """The call ended without a result: write down what that means. The error itself goes on to the caller."""
+    """Settle a call that ended without a result. The caller gets the error itself."""
     lease = call.lease
     try:
         if not call.started:
@@ -240,15 +242,16 @@ def settle_failed(task: Task, work: GuardedWork, call: Invoke, error: BaseExcept
             yield from settle_complete(task, lease, work.failure(error), events)
         else:
             yield from settle_released(task, lease, f"it failed with {type(error).__qualname__}", events)
-    except OutcomeUnrecorded as trouble:
-        error.add_note(f"retrysafe could not write down how this ended: {trouble.__cause__}")
-    except Exception as trouble:  # the store's, or the user's own `failures` callable or error text
+    except OutcomeUnrecorded as unrecorded:
+        error.add_note(f"retrysafe could not write down how this ended: {unrecorded.__cause__}")
+    except Exception as unrecorded:  # of the store, or of the user's own `failures` callable or error text
         events.emit("store_failed", lease.id, task.target)
-        error.add_note(f"retrysafe could not write down how this ended: {trouble}")
+        error.add_note(f"retrysafe could not write down how this ended: {unrecorded}")
 
 
 def is_final(policy: Policy, error: Exception) -> bool:
-    """A rule of the user's that fails counts as "yes": it ran, and once is what was promised."""
+    """Whether a failure is stored as the answer. If the user's own rule raises, it is: the work ran, and must not run
+    twice."""
     try:
         return policy.final(getattr(error, "status_code", 500), error)
     except Exception as broken:
@@ -265,7 +268,7 @@ def settle_released(task: Task, lease: Lease, note: str, events: Events) -> Flow
 
 
 def settle_withdrawn(task: Task, lease: Lease, note: str, events: Events) -> Flow[None]:
-    """Nothing was entered: as if it had never been asked."""
+    """No endpoint was entered: undo the claim, as if it had never been made."""
     lease.settling = True
     if (yield Persist(Withdraw(lease.id, lease.fence, note), lease.until)):
         events.emit("withdrawn", lease.id, task.target)
@@ -274,7 +277,8 @@ def settle_withdrawn(task: Task, lease: Lease, note: str, events: Events) -> Flo
 
 
 def settle_abandoned(task: Task, lease: Lease, error: BaseException, events: Events) -> Flow[None]:
-    """Stopped half way (cancelled, interrupted): nobody knows what was done, unless the policy lets it run again."""
+    """The call was stopped half way (cancelled, interrupted). Mark the outcome unknown, unless the policy lets the work
+    run again."""
     lease.settling = True
     note = f"it was stopped half way by {type(error).__qualname__}"
     if task.policy.abandoned == "rerun":

@@ -1,8 +1,8 @@
-"""Keeping a lease alive while the user's function runs, and telling it when that failed.
+"""The lease of a running call, and the heartbeat that renews it.
 
-One thread watches over all calls of a process, one timer over all calls of an event loop (aheartbeat.py). A call that
-is over before its first beat costs a heap push. The beats themselves are sent by a few other threads: one that waits
-for a row somebody else has locked holds up nobody's beat but its own.
+One thread watches the leases of all calls of a process; on an event loop one timer does (aheartbeat.py). A call that
+ends before its first beat costs one heap push. A few other threads send the renewals, so that a renewal that waits for
+a locked row delays no other.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from retrysafe.stores.base import Store
 BEATS_PER_LEASE = 3
 IDLE_SECONDS = 5.0
 RETRY_SECONDS = 0.1
-"""Seconds until a beat that found no thread is tried again."""
+"""Delay before a beat for which no thread could be started is tried again."""
 MAX_BEAT_THREADS = 8
-"""Threads that send beats at once, at most. Nearly always one is enough; the others are for beats that have to wait."""
+"""Threads that send beats. One is nearly always enough; the others are for beats that wait for a lock."""
 
 OnBeat = Callable[[str, bytes], None]
 """Called with `lease_lost` or `renew_failed`, and the record's id."""
 
 StopCallback = Callable[[], None]
-"""Ends what was started."""
+"""Ends the heartbeat of a lease, or whatever else was started."""
 
 
 class Lease:
-    """What a running function can ask about its right to run.
+    """The right of one attempt to run, as its process knows it.
 
-    `until` is on this process's clock (engine/clock.py), counted from before the claim or renewal was asked for: until
-    then nobody else can have been told that it is theirs.
+    `until` is on this process's clock (engine/clock.py), counted from the moment before the claim or renewal was sent.
+    The store read its clock later, so before `until` it cannot have granted the key to another attempt.
     """
 
     __slots__ = ("_attempt", "_key", "done", "duration", "fence", "id", "kept", "lost", "settling", "until")
@@ -51,41 +51,42 @@ class Lease:
         self.kept = False
         self.lost = False
         self.settling = False
-        """Whether its end is being written down: from then on that write tells whether it was lost, not a beat."""
+        """Whether the attempt is being settled. From then on the settling write, not a heartbeat, finds out whether the
+        lease was lost."""
         self.done = False
         self.until = until
         self.duration = 0.0
-        """Seconds a renewal asks for; set when it begins to be kept."""
+        """Seconds that a renewal asks for; set when the heartbeat starts."""
         self._key = key
         self._attempt = fence.attempt
 
     def keep_for(self, duration: float) -> bool:
-        """Whether a heartbeat is to begin: not where one keeps it already."""
+        """Set the duration of renewals. False if a heartbeat keeps this lease already."""
         begins, self.kept = not self.kept, True
         if begins:
             self.duration = duration
         return begins
 
     def end(self) -> None:
-        """The work is over: no beat is needed any more."""
+        """Stop the heartbeat: the work is over."""
         self.done = True
 
     def build_renewal(self) -> Renew:
         return Renew(self.id, self.fence, duration_to_micros(self.duration))
 
-    def record_renewal(self, asked: float) -> None:
-        """The store said yes to a renewal that was asked for at `asked`."""
-        self.until = max(self.until, asked + self.duration)
+    def record_renewal(self, sent_at: float) -> None:
+        """Move the end of the lease after a renewal that was sent at `sent_at`."""
+        self.until = max(self.until, sent_at + self.duration)
 
     def fits(self, seconds: float) -> bool:
-        """Whether something that takes so long would be over before the lease is."""
+        """Whether work of so many seconds would end before the lease does."""
         return not self.lost and clock() + seconds < self.until
 
     def check(self) -> None:
-        """Raise LeaseLost if another attempt has taken over, or may have: call it before each irrevocable act.
+        """Raise LeaseLost if another attempt has taken over, or may have. Call it before each irrevocable act.
 
-        "May have" matters: a process that was paused for longer than its lease asks here before its heartbeat
-        has had a chance to find out, and one that is cut off from the store never finds out at all.
+        "May have" matters. A process that was paused for longer than its lease can get here before its heartbeat
+        notices; a process that is cut off from the store never notices.
         """
         if self.lost or clock() >= self.until:
             raise self.lease_lost_error()
@@ -112,20 +113,20 @@ def hold_lease(lease: Lease) -> Iterator[None]:
 
 
 def adopt_lease(lease: Lease) -> Token[Lease | None]:
-    """Make it the current lease. A context that ends with the work, such as a task's, need not disown it."""
+    """Make this the current lease. In a context that ends with the work, such as a task's, it need not be disowned."""
     return _current.set(lease)
 
 
 def disown_lease(token: Token[Lease | None]) -> None:
     try:
         _current.reset(token)
-    except ValueError:  # it ends in another context than it began in: an async view under WSGI
+    except ValueError:  # an async view under WSGI ends in another context than it began in
         _current.set(None)
 
 
 @contextmanager
 def stop_on_exit(stop: StopCallback) -> Iterator[None]:
-    """For the time of a block: what was started is ended with it."""
+    """Call `stop` at the end of the block."""
     try:
         yield
     finally:
@@ -133,7 +134,7 @@ def stop_on_exit(stop: StopCallback) -> Iterator[None]:
 
 
 class Heartbeat:
-    """A thread that watches over leases, and others that renew them as they come due."""
+    """The heartbeat for threads: one thread that watches the leases, and others that renew those that are due."""
 
     def __init__(self, store: Callable[[], Store], on_beat: OnBeat) -> None:
         self._store = store
@@ -158,7 +159,7 @@ class Heartbeat:
 
     def stop(self) -> None:
         if self._pid != os.getpid():
-            self._reset()  # the lock may be held for ever by a thread that did not come along through the fork
+            self._reset()  # after a fork the lock may be held for ever, by a thread that exists only in the parent
             return
         with self._changed:
             self._stopped = True
@@ -173,11 +174,11 @@ class Heartbeat:
 
     def _add(self, due: float, lease: Lease) -> None:
         if self._pid != os.getpid():
-            self._reset()  # the threads did not come along through the fork
+            self._reset()  # after a fork the threads exist only in the parent
         with self._changed:
             if self._thread is None:
                 watcher = threading.Thread(target=self._watch, name="retrysafe-heartbeat", daemon=True)
-                watcher.start()  # if there is no thread to be had this call fails, and the next one tries again
+                watcher.start()  # if no thread can be started, this call fails and the next one tries again
                 self._thread = watcher
             self._due.add(due, lease)
             if due < self._wakes_at:
@@ -199,12 +200,12 @@ class Heartbeat:
                     self._dispatch(lease)
 
     def _dispatch(self, lease: Lease) -> None:
-        """To whoever is free; to a new thread if nobody is and there may be another."""
+        """Give the lease to an idle thread, or to a new one if none is idle and the limit allows it."""
         if self._idle_threads <= self._ready.qsize() and len(self._beat_threads) < MAX_BEAT_THREADS:
             beater = threading.Thread(target=self._run_beats, name="retrysafe-beat", daemon=True)
             try:
                 beater.start()
-            except RuntimeError:  # no thread to be had just now: this one must not take the watcher with it
+            except RuntimeError:  # no thread can be started just now, and the watcher must survive that
                 if not self._beat_threads:
                     self._due.add(clock() + RETRY_SECONDS, lease)
                     return
@@ -219,7 +220,7 @@ class Heartbeat:
                 self._renew_lease(lease)
                 continue
             with self._changed:
-                if self._ready.empty() or self._stopped:  # nobody counted on this thread between its waking and now
+                if self._ready.empty() or self._stopped:  # no lease was given to this thread since it woke
                     self._beat_threads.discard(threading.current_thread())
                     return
 
@@ -236,24 +237,24 @@ class Heartbeat:
     def _renew_lease(self, lease: Lease) -> None:
         if lease.done:
             return None
-        asked, step = clock(), lease.duration / BEATS_PER_LEASE
+        sent_at, step = clock(), lease.duration / BEATS_PER_LEASE
         try:
             renewed = self._store().execute(lease.build_renewal())
         except Exception:
-            # Not only StoreError: this thread beats for every call of the process, and must survive a broken store.
+            # Not only StoreError: this thread renews for every call of the process and must survive a broken store.
             self._on_beat("renew_failed", lease.id)
-            step /= BEATS_PER_LEASE  # there are two more chances: use them early
+            step /= BEATS_PER_LEASE  # two beats are left before the lease ends: send the next one early
         else:
             if not renewed:
                 return mark_lost(lease, self._on_beat)
-            lease.record_renewal(asked)
+            lease.record_renewal(sent_at)
         if not lease.done:
             self._add(clock() + step, lease)
         return None
 
 
 def first_beat_time(lease: Lease) -> float:
-    """A third of a lease after it was asked for."""
+    """When the first renewal is due: a third of the lease after the claim was sent."""
     return lease.until - lease.duration * (1 - 1 / BEATS_PER_LEASE)
 
 

@@ -1,7 +1,7 @@
-"""What pydantic says about a class, without importing pydantic: whoever has a model has imported it.
+"""Reads pydantic models without importing pydantic: a program that has a model has imported it.
 
-A model is taken by its attributes, never by what it shows of itself: `model_dump()` leaves out fields marked
-`exclude=True`, and of a subclass in a field of the base type it tells only what the base has.
+A model is read by its attributes, not by `model_dump()`: that leaves out fields marked `exclude=True`, and for a
+subclass in a field of the base type it writes only the fields of the base.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ def is_model(kind: Any) -> bool:
 
 
 def read_attributes(model: Any) -> dict[str, Any]:
-    """Every field and every extra of a model as it is. Private attributes and cached properties are no fields."""
-    held = vars(model)
-    known = {name: held[name] for name in field_infos(type(model)) if name in held}
+    """The fields and extras of a model, unchanged. Private attributes and cached properties are not fields."""
+    attributes = vars(model)
+    known = {name: attributes[name] for name in field_infos(type(model)) if name in attributes}
     return {**known, **(getattr(model, "__pydantic_extra__", None) or {})}
 
 
@@ -29,7 +29,7 @@ def field_infos(kind: Any) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=512)
 def excluded_fields(kind: Any) -> frozenset[str]:
-    """The fields that the class keeps to itself when it is shown: often secrets."""
+    """The fields that the class leaves out of `model_dump()`: often secrets."""
     return frozenset(
         name
         for name, info in field_infos(kind).items()
@@ -39,7 +39,7 @@ def excluded_fields(kind: Any) -> frozenset[str]:
 
 @lru_cache(maxsize=512)
 def serializer_fields(kind: Any) -> frozenset[str] | None:
-    """The fields that a serializer of the user's own writes; None when one writes the whole model."""
+    """The fields that the user's own serializers write; None if one of them writes the whole model."""
     declared = getattr(kind, "__pydantic_decorators__", None)
     if declared is not None and declared.model_serializers:
         return None
@@ -58,7 +58,7 @@ def dump_name(kind: Any, name: str) -> str:
 
 
 def validation_name(kind: Any, name: str) -> str:
-    """The name under which validation asks for a field."""
+    """The name under which validation expects a field."""
     info = field_infos(kind).get(name)
-    asked = None if info is None else info.validation_alias
-    return asked if isinstance(asked, str) else dump_name(kind, name)
+    alias = None if info is None else info.validation_alias
+    return alias if isinstance(alias, str) else dump_name(kind, name)

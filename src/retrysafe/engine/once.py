@@ -61,16 +61,11 @@ class Once:
         return self.safe.build_task(key, self.name, fingerprint, self.policy)
 
     def read_result(self, ended: Ended) -> Any:
-        if not ended.replayed:
-            return ended.result
-        if ended.answer.status == codecs.RAISED_STATUS:
-            told = codecs.decode_answer(codecs.JsonCodec(), ended.answer, ended.record.id)
-            raise StoredFailure(self.name, told["type"], told["message"])
-        return codecs.decode_answer(self.codec, ended.answer, ended.record.id)
+        return read_result(self.name, self.codec, ended)
 
 
 class OnceCall:
-    """One call, as the guard's Work."""
+    """One call, as the GuardedWork of the guard."""
 
     __slots__ = ("_args", "_kwargs", "_once")
 
@@ -83,17 +78,36 @@ class OnceCall:
         return self._once.function(*self._args, **self._kwargs)
 
     def answer(self, result: Any) -> Answer:
-        try:
-            return codecs.encode_result(self._once.codec, result, self._once.policy.max_answer)
-        except Exception as error:  # whatever a codec raises: the work is done and must not be done again
-            raise Unstorable(ResultNotStorable(self._once.name, str(error))) from error
+        return encode_answer(self._once.name, self._once.codec, result, self._once.policy.max_answer)
 
     def failure(self, error: Exception) -> Answer:
         return codecs.encode_exception(error)
 
 
+def read_result(name: str, codec: Codec, ended: Ended) -> Any:
+    """The result of a call of the function `name`: what it returned here, or what is stored of an earlier run."""
+    return read_answer(name, codec, ended.answer, ended.record.id) if ended.replayed else ended.result
+
+
+def read_answer(name: str, codec: Codec, answer: Answer, record_id: bytes) -> Any:
+    """The result in a stored answer. Raises StoredFailure if the stored result is an exception."""
+    if answer.status == codecs.RAISED_STATUS:
+        failure = codecs.decode_answer(codecs.JsonCodec(), answer, record_id)
+        raise StoredFailure(name, failure["type"], failure["message"])
+    return codecs.decode_answer(codec, answer, record_id)
+
+
+def encode_answer(name: str, codec: Codec, result: Any, limit: int | None, *, rolled_back: bool = False) -> Answer:
+    """A result as a stored answer. Raises Unstorable, whatever the codec raises: the function ran and must not run
+    again, unless its effects were rolled back."""
+    try:
+        return codecs.encode_result(codec, result, limit)
+    except Exception as error:
+        raise Unstorable(ResultNotStorable(name, str(error), rolled_back=rolled_back)) from error
+
+
 def wrap(once: Once) -> Callable[..., Any]:
-    """The decorated function, in the colour of the original."""
+    """The decorated function; async if the original is."""
     if inspect.iscoroutinefunction(once.function):
 
         @functools.wraps(once.function)

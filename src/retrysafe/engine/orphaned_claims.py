@@ -1,10 +1,10 @@
-"""Claims that were given up unheard, and what becomes of them.
+"""Orphaned claims: claims whose caller gave up before the store replied.
 
-A store that hangs may carry out a claim after its caller has stopped waiting. The key would then be held by nobody and
-lapse to `uncertain`, although nothing ran. So whoever gives a claim up leaves it here. It is sent again in the
-background until the store answers. What it is granted then is given back, and its token has ended: a copy of it that
-arrives later is refused (I32). Where somebody else has the key it is looked at a few times more, for a copy may still
-be under way.
+A store that hangs may grant a claim after its caller has stopped waiting. The key would then have no living owner and
+lapse to `uncertain`, although nothing ran. So a claim that is given up is handed over to this module. The claim is sent
+again in the background until the store answers. A grant is released, and with that its token has ended: a copy of the
+claim that arrives later is refused (I32). If another caller owns the key, the record is looked up a few more times,
+because a copy of the claim may still be under way.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from typing import Any
 from retrysafe.core.ops import Claim, ClaimReply, Lookup, LookupReply, Op, Release
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
+from retrysafe.engine.drive import run
 from retrysafe.errors import StoreError
 
 ORPHANED_NOTE = "it was granted when its caller had left"
 MAX_ORPHANED_CLAIMS = 1_000
-"""Claims that are looked after at once; more would be a store that is away for good."""
+"""Claims that are followed up at once. More of them would mean that the store is away for good."""
 ORPHAN_RESEND_SECONDS = (0.25, 0.5, 1.0, 2.0, 5.0)
-"""Seconds between two sendings; the last one for all that follow."""
+"""Delay between two sendings; the last value is used for all that follow."""
 MAX_ORPHAN_SENDS = 120
-"""About ten minutes: a store that is away for longer has forgotten what it was sent."""
+"""About ten minutes. A store that is away for longer no longer has what it was sent."""
 ORPHAN_LOOKUP_SECONDS = (1.0, 5.0, 15.0)
-"""Seconds until a key that somebody else has is looked at again."""
+"""Delays before a key of another owner is looked up again."""
 
 OrphanFlow = Generator["Op[Any] | float", Any, None]
 """Yields operations, and seconds to wait. An operation that fails is thrown in as StoreError."""
 
 
 def release_orphaned(claim: Claim) -> OrphanFlow:
-    """Until nobody can be granted this claim any more."""
+    """Follow up one claim until no copy of it can be granted any more."""
     reply = yield from send_until_answered(claim)
     if not isinstance(reply, ClaimReply):
         return
@@ -61,7 +62,7 @@ def release_record(record: Record | None) -> OrphanFlow:
 
 
 def send_until_answered(op: Op[Any]) -> Generator[Op[Any] | float, Any, Any]:
-    """The reply, or None if there was none for too long."""
+    """Send an operation until the store replies. Returns the reply, or None after too many sendings."""
     for sent in range(MAX_ORPHAN_SENDS):
         try:
             return (yield op)
@@ -71,7 +72,7 @@ def send_until_answered(op: Op[Any]) -> Generator[Op[Any] | float, Any, Any]:
 
 
 class OrphanedClaims:
-    """Looks after them in a thread of its own, which ends when there is nothing left to do."""
+    """Follows up claims in a thread of its own, which ends when there is nothing left to do."""
 
     def __init__(self, execute: Callable[[Op[Any]], Any]) -> None:
         self._execute = execute
@@ -86,14 +87,14 @@ class OrphanedClaims:
 
     def add(self, claim: Claim) -> None:
         if self._pid != os.getpid():
-            self._reset()  # the thread did not come along through the fork, and what it looks after is its process's
+            self._reset()  # after a fork the thread exists only in the parent, and so do its claims
         if self._waiting.qsize() >= MAX_ORPHANED_CLAIMS:
             return
         self._waiting.put(claim)
         with self._lock:
             if self._thread is None and not self._stop.is_set():
-                thread = threading.Thread(target=self._run, name="retrysafe-leftovers", daemon=True)
-                with suppress(RuntimeError):  # no thread to be had: the next one starts it
+                thread = threading.Thread(target=self._run, name="retrysafe-orphaned-claims", daemon=True)
+                with suppress(RuntimeError):  # no thread can be started: the next claim tries again
                     thread.start()
                     self._thread = thread
 
@@ -109,24 +110,17 @@ class OrphanedClaims:
                 except queue.Empty:
                     self._thread = None
                     return
-            with suppress(Exception):  # one that cannot be given back must not keep the others from it
-                self._follow(release_orphaned(claim))
+            with suppress(Exception):  # a claim that cannot be released must not hinder the others
+                run(release_orphaned(claim), self._perform)
 
-    def _follow(self, story: OrphanFlow) -> None:
-        asked = next(story)
-        while not self._stop.is_set():
-            try:
-                if isinstance(asked, float):
-                    self._stop.wait(asked)
-                    asked = story.send(None)
-                else:
-                    asked = self._send(story, asked)
-            except StopIteration:
-                return
+    def _perform(self, step: Op[Any] | float) -> Any:
+        """What the flow yields: an operation, or seconds to wait."""
+        if isinstance(step, float):
+            self._stop.wait(step)
+        if self._stop.is_set():
+            raise _Stopped
+        return None if isinstance(step, float) else self._execute(step)
 
-    def _send(self, story: OrphanFlow, op: Op[Any]) -> Op[Any] | float:
-        try:
-            reply = self._execute(op)
-        except StoreError as error:
-            return story.throw(error)
-        return story.send(reply)
+
+class _Stopped(Exception):
+    """Thrown into a flow when the store is being closed: it ends there."""

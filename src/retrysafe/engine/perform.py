@@ -1,5 +1,5 @@
-"""Performing effects for threads: the I/O at the edge. Its twin for event loops is aperform.py; when an operation is
-sent again is decided in resending.py.
+"""The performer for threads: it carries out what flows yield. Its twin for event loops is aperform.py; resending.py
+decides when an operation is sent again.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ from retrysafe.engine.probe import Probe
 from retrysafe.engine.resending import ResendState
 from retrysafe.engine.sealing import Sealer
 from retrysafe.errors import StoreError, StoreUnclear
-from retrysafe.stores.base import Store, node_of
+from retrysafe.stores.base import Store, find_node_lookup, find_notifier
+from retrysafe.stores.wrappers import adopt_old_attributes
 
 R = TypeVar("R")
 P = TypeVar("P", float, float | None)
 
 
 class Performer:
-    """Effects for threads."""
+    """Carries out effects in the calling thread."""
 
     def __init__(self, store: Store, heartbeat: Heartbeat, sealer: Sealer) -> None:
+        store = adopt_old_attributes(store)
         self._store = store
+        self._notifier = find_notifier(store)
         self._heartbeat = heartbeat
         self._sealer = sealer
-        self._caches = getattr(store, "caches", False)
-        self._circuit = CircuitBreaker(partial(node_of, store))
+        self._caches = store.capabilities.caches
+        self._circuit = CircuitBreaker(find_node_lookup(store))
         self._probe = Probe(store, self._circuit)
         self._orphaned_claims = OrphanedClaims(store.execute)
 
@@ -52,52 +55,52 @@ class Performer:
 
     def _pause(self, pause: FlowPause) -> float:
         began = time.monotonic()
-        if self._store.capabilities.wakes and pause.notify_timeout:
-            self._store.wait(pause.id, pause.notify_timeout)  # type: ignore[attr-defined]  # says capabilities.wakes
+        if self._notifier is not None and pause.notify_timeout:
+            self._notifier.wait(pause.id, pause.notify_timeout)
         else:
             time.sleep(pause.seconds)
         return time.monotonic() - began
 
     def _notify_waiters(self, effect: NotifyWaiters) -> None:
-        if self._store.capabilities.wakes:
+        if self._notifier is not None:
             with suppress(StoreError):
-                self._store.announce(effect.id)  # type: ignore[attr-defined]  # says capabilities.wakes
+                self._notifier.announce(effect.id)
 
     def seal(self, op: Op[R]) -> Op[R]:
-        """For operations that go to the store by another way: on the user's connection."""
+        """Encrypt an operation that goes to the database on the user's connection, not through the store."""
         return self._sealer.seal(op)
 
     def execute(self, op: Op[R], until: float | None = None) -> R:
-        """One operation, sent again where that is needed; `until` is where its owner's lease ends (Persist)."""
+        """Execute one operation, and send it again where needed. `until` is the end of its owner's lease (Persist)."""
         sealed = self._sealer.seal(op)
-        asked = clock()
+        sent_at = clock()
         if self._circuit.away and not self._caches:
-            self._refuse_if_away(op, asked)
+            self._refuse_if_away(op, sent_at)
         resending: ResendState | None = None
         while True:
             try:
                 reply = self._execute_interruptible(sealed)
             except StoreError as error:
                 self._circuit.record_failure(op, error, clock())
-                resending = resending or ResendState(op, asked, until)
+                resending = resending or ResendState(op, sent_at, until)
                 pause = self._decide_delay(sealed, partial(resending.delay_after_error, error))
             else:
                 if self._circuit.away:
                     self._circuit.record_answer(op)
-                doubt = (
+                delay = (
                     None
                     if resending is None
                     else self._decide_delay(sealed, partial(resending.delay_after_reply, reply))
                 )
-                if doubt is None:
-                    return self._sealer.unseal(stamp_asked(reply, asked))
-                pause = doubt
+                if delay is None:
+                    return self._sealer.unseal(stamp_asked(reply, sent_at))
+                pause = delay
             time.sleep(pause)
-            asked = clock()
+            sent_at = clock()
 
     def _execute_interruptible(self, op: Op[R]) -> R:
-        """A thread may be interrupted anywhere (Ctrl-C, a time limit by signal). A claim that was under way then is
-        given back: nobody heard what became of it."""
+        """Execute once. A thread may be interrupted anywhere (Ctrl-C, a time limit by signal). A claim that was under
+        way then is released in the background, because no caller has its reply."""
         try:
             return self._store.execute(op)
         except StoreError:
@@ -108,7 +111,7 @@ class Performer:
             raise
 
     def _decide_delay(self, op: Op[Any], decide: Callable[[float], P]) -> P:
-        """What resending.py says. A claim that is given up unheard is looked after (leftover.py)."""
+        """Ask resending.py. A claim that is given up without a reply is followed up (orphaned_claims.py)."""
         try:
             return decide(clock())
         except StoreUnclear:
@@ -117,7 +120,7 @@ class Performer:
             raise
 
     def _refuse_if_away(self, op: Op[Any], now: float) -> None:
-        """A new claim, while the store is away. Others are sent all the same: they have an owner."""
+        """Refuse a new claim while the store is away. Other operations are sent all the same: they have an owner."""
         refusal = self._circuit.refusal_error(op, now)
         if refusal is not None:
             self._probe.start()
@@ -128,16 +131,16 @@ class Performer:
         self._orphaned_claims.close()
 
     def renew(self, lease: Lease) -> bool:
-        """Ask for a new lease now, not when the next beat is due."""
-        asked = clock()
+        """Renew the lease now, without waiting for its next heartbeat."""
+        sent_at = clock()
         if not self.execute(lease.build_renewal(), lease.until):
             return False
-        lease.record_renewal(asked)
+        lease.record_renewal(sent_at)
         return True
 
     def ensure_lease(self, lease: Lease) -> bool:
-        """Whether it still stands, just before the work begins. A process that was stopped since it was granted asks
-        for another; somebody else may have it by now (I33)."""
+        """Check the lease just before the work begins, and renew it if it has run out: the process may have been
+        stopped since the grant. False if another attempt owns the key by now (I33)."""
         return lease.fits(0.0) or (not lease.lost and self.renew(lease))
 
     def _invoke(self, call: Invoke) -> Any:
@@ -149,8 +152,8 @@ class Performer:
             return call.function()
 
 
-def stamp_asked(reply: R, asked: float) -> R:
-    """A claim's reply says when it was asked for: from then on its owner counts the lease (I33)."""
+def stamp_asked(reply: R, sent_at: float) -> R:
+    """Write into a claim's reply when it was asked for: the owner counts its lease from that moment (I33)."""
     if isinstance(reply, ClaimReply):
-        return ClaimReply(reply.granted, reply.record, reply.now, asked)  # type: ignore[return-value]  # R is one
+        return ClaimReply(reply.granted, reply.record, reply.now, sent_at)  # type: ignore[return-value]  # R is one
     return reply

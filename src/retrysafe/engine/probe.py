@@ -1,5 +1,5 @@
-"""Asking a store that could not be reached whether it is back: a thread, while there is need for it. Its twin for event
-loops is in aperform.py."""
+"""The probe: a thread that asks an unreachable store whether it is back. Its twin for event loops is
+`AsyncPerformer._probe_until_back` (aperform.py)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from retrysafe.stores.base import Store
 
 
 class Probe:
-    """Begun by the first claim that is refused; over when no node is away any more, or `stop` is called."""
+    """Starts with the first claim that is refused, and ends when no node is away any more or `stop` is called."""
 
     def __init__(self, store: Store, circuit: CircuitBreaker) -> None:
         self._store = store
@@ -28,18 +28,18 @@ class Probe:
 
     def start(self) -> None:
         if self._pid != os.getpid():
-            self._reset()  # the thread did not come along through the fork
+            self._reset()  # after a fork the thread exists only in the parent
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(
                     target=self._probe_until_back, args=(self._stopped,), name="retrysafe-probe", daemon=True
                 )
-                with suppress(RuntimeError):  # no thread to be had: the next refused claim tries again
+                with suppress(RuntimeError):  # no thread can be started: the next refused claim tries again
                     thread.start()
                     self._thread = thread
 
     def stop(self) -> None:
-        if self._pid == os.getpid():  # else its lock may be held for ever, by a thread that did not come along
+        if self._pid == os.getpid():  # after a fork the lock may be held for ever, by a thread of the parent
             self._stopped.set()
         self._reset()
 

@@ -1,7 +1,7 @@
-"""The person who decides: what nobody knows is resolved, once, by who found out.
+"""Manual resolution: a person decides how an uncertain attempt ended.
 
-A fenced operation like any other: it decides about the attempt that was looked at. An owner that came back, a second
-person, a worker that got there first: one wins, and the others are told.
+The decision is a fenced operation: it counts only for the attempt that the person looked at. If the owner comes back,
+or a second person or a worker decides at the same time, one of them wins and the others get NotUncertain.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from retrysafe.engine.effects import Flow
 from retrysafe.errors import NotUncertain, UsageError
 
 WITHOUT_ANSWER = Answer(200, b"", gone="forgotten")
-"""It happened, and nobody has the answer: a retry is told so, and does not run."""
+"""For work that happened and whose answer nobody has. A retry gets AnswerGone and does not run."""
 
 
 def parse_record_id(which: Key | str | bytes, namespace: str) -> bytes:
-    """The record's id: of a Key, or as it is (32 bytes, or 64 hex digits)."""
+    """The id of a record, from a Key, from 32 bytes or from 64 hex digits."""
     if isinstance(which, Key):
         return which.id(namespace)
     try:
@@ -35,7 +35,7 @@ def parse_record_id(which: Key | str | bytes, namespace: str) -> bytes:
 
 
 def advise_on_settled(record: Record, now: int, attempt: int | None) -> str:
-    """Why there is nothing to resolve, and what fits instead. Only what the record shows is said."""
+    """Why there is nothing to resolve, and which command fits instead, as far as the record shows it."""
     if attempt not in (None, record.attempt):
         return f"attempt {attempt} was asked for. Look at it again before you decide"
     go_on = f"`retrysafe operations MODULE:SAFE --resume {record.id.hex()[:16]}`"
@@ -63,7 +63,7 @@ def resolve_uncertain(
     namespace: str | None = None,
     attempt: int | None = None,
 ) -> Flow[Record]:
-    """Decide; the record as it is then. Raises NotUncertain where there is nothing to decide any more."""
+    """Resolve the record, and return it as it is then. Raises NotUncertain if there is nothing to decide any more."""
     if not isinstance(because, str) or (not happened and not because.strip()):
         raise UsageError("say because=...: what showed that it did not happen; whoever looks later will ask")
     if not happened and answer is not None:
@@ -74,12 +74,12 @@ def resolve_uncertain(
         where = "" if namespace is None else f" in namespace {namespace!r}"
         raise UsageError(f"there is no record {record_id.hex()!r}{where}; `retrysafe keys list` shows what there is")
     if not is_outcome_unknown(record, seen.now) or attempt not in (None, record.attempt):
-        told = advise_on_settled(record, seen.now, attempt)
-        raise NotUncertain(record.key, record.state.value, record.attempt, record.note, told)
-    said = (answer or WITHOUT_ANSWER) if happened else None
-    if not (yield Resolve(record.id, record.fence, said, because)):
+        advice = advise_on_settled(record, seen.now, attempt)
+        raise NotUncertain(record.key, record.state.value, record.attempt, record.note, advice)
+    resolved_answer = (answer or WITHOUT_ANSWER) if happened else None
+    if not (yield Resolve(record.id, record.fence, resolved_answer, because)):
         found = (yield Lookup(record_id)).record
-        now = found if found is not None else record._replace(state=State.RELEASED, note="it is gone")
-        raise NotUncertain(now.key, now.state.value, now.attempt, now.note)
+        current = found if found is not None else record._replace(state=State.RELEASED, note="it is gone")
+        raise NotUncertain(current.key, current.state.value, current.attempt, current.note)
     after: Record | None = (yield Lookup(record_id)).record
     return record if after is None else after

@@ -1,8 +1,10 @@
-"""RetrySafe: the one object users hold. Sync and async both work on it; nothing opens until it is used."""
+"""RetrySafe: the object that users make. It serves sync and async code, and opens no connection until it is used."""
 
 from __future__ import annotations
 
 import os
+import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
@@ -27,6 +29,7 @@ from retrysafe.stores.registry import find_backend, open_async_store, open_store
 
 if TYPE_CHECKING:
     from retrysafe.engine.aperform import AsyncPerformer
+    from retrysafe.engine.trace import Trace, TraceCallback
     from retrysafe.operations.operation import Operation
     from retrysafe.transactions.block import Block
 
@@ -38,9 +41,10 @@ class RetrySafe:
     """Made from a store's URL, or from stores you built around your own pool or client.
 
     `namespace` separates applications that share a store; `policy` is what routes and functions start from;
-    `keyring` encrypts what is stored; `on_event` is told what happens; `tx` says how to open your own transactions
-    (a pool, a sessionmaker, "django:default"); `batching` lets calls that wait anyway go to the store together;
-    `forms="current"` writes new operations in forms that the release before this one refuses (docs/howto/deploying.md).
+    `keyring` encrypts what is stored; `on_event` is called with each event; `tx` says how to open your own transactions
+    (a pool, a sessionmaker, "django:default"); `batching` sends calls that have to wait to the store together;
+    `forms="current"` writes new operations in forms that the release before this one refuses (docs/howto/deploying.md);
+    `trace` is called with the name and duration of each claim, statement and settlement (docs/howto/tracing.md).
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class RetrySafe:
         tx: Any = None,
         batching: bool = True,
         forms: Literal["previous", "current"] = "previous",
+        trace: TraceCallback | None = None,
     ) -> None:
         if forms not in ("previous", "current"):
             raise UsageError(f"forms={forms!r}: 'previous' while older releases share the store, 'current' after that")
@@ -75,6 +80,12 @@ class RetrySafe:
         self._url = ""
         self._batching = batching
         self._sync, self._async = self._open_stores(store, async_store)
+        if trace is not None and not callable(trace):
+            raise UsageError(f"trace={trace!r}: give a function of one TraceEvent, or leave it out")
+        self._trace_callback = trace
+        self._trace_lock = threading.Lock()
+        self._trace: Trace | None = None
+        self._start_trace()
         self._heartbeat = Heartbeat(lambda: self.store, self.events.emit)  # type: ignore[arg-type]
         self._performer: Performer | None = None
         self._async_performer: AsyncPerformer | None = None
@@ -85,7 +96,7 @@ class RetrySafe:
         if isinstance(store, str):
             if async_store is not None:
                 raise UsageError("give a URL, or stores of your own; not both")
-            # A private memory store still has to be one store in both colours.
+            # A private memory store has to be the same store in sync and async code.
             self._url = store + os.urandom(8).hex() if store == "memory://" else store
             find_backend(self._url)
             return (
@@ -127,7 +138,7 @@ class RetrySafe:
 
     @property
     def counters(self) -> dict[str, int]:
-        """What has happened so far in this process, by name."""
+        """How often each event has happened in this process, by name."""
         return self.events.counts()
 
     @property
@@ -145,8 +156,8 @@ class RetrySafe:
         input: bytes = b"",
         alternatives: Sequence[Fingerprint] = (),
     ) -> Task:
-        """What is to be protected. `alternatives` are the same request in the forms of older releases; the key ring
-        adds its own (S12)."""
+        """Build the Task of a call. `alternatives` are fingerprints of the same request in the forms of older releases;
+        the key ring adds its own (S12)."""
         first, *others = self._sealer.fingerprint_forms((fingerprint, *alternatives))
         return Task(key, self.namespace, target, first, policy, input, tuple(others))
 
@@ -212,8 +223,8 @@ class RetrySafe:
         policy: Policy | None = None,
         codec: Codec | None = None,
     ) -> Callable[[Callable[..., R]], Callable[..., R]]:
-        """`once` for work that lives in one database: the function's argument `tx` is the connection or session, and
-        what it writes there commits together with its result. Callers do not pass `tx`."""
+        """`once` for work in one database. The function's argument `tx` is the connection or session; what the function
+        writes there commits together with its result. Callers do not pass `tx`."""
         from retrysafe.transactions import function as transactional
 
         chosen = policy or self.policy or Policy.preset("function")
@@ -248,7 +259,8 @@ class RetrySafe:
         return made
 
     def publish(self, topic: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """Say who delivers the jobs of a topic (`"*"`: of all others): a function of a `Job`, sync or async."""
+        """Register the function, sync or async, that delivers the jobs of a topic (`"*"`: of all other topics). It is
+        called with a `Job`."""
 
         def register(function: Callable[P, R]) -> Callable[P, R]:
             self.publishers[topic] = function
@@ -256,7 +268,7 @@ class RetrySafe:
 
         return register
 
-    # The person who decides -----------------------------------------------------------------
+    # Manual resolution ----------------------------------------------------------------------
 
     def resolve(
         self,
@@ -267,9 +279,9 @@ class RetrySafe:
         because: str = "",
         attempt: int | None = None,
     ) -> Record:
-        """Say how something ended that nobody knows of: a key, or a record's id. It happened (with this answer, or one
-        that nobody has), or it did not, and then whoever asks next runs it. Raises NotUncertain if its owner or
-        somebody else was quicker; `attempt` insists on the one that was looked at."""
+        """Resolve an uncertain key, given as a Key or a record's id. Either it happened, with this answer or with an
+        answer that nobody has; or it did not happen, and then the next retry runs it. Raises NotUncertain if its owner
+        or another person was quicker. With `attempt`, only that attempt is resolved."""
         return self.run(self._resolve_flow(which, happened, answer, because, attempt))
 
     async def aresolve(
@@ -286,16 +298,21 @@ class RetrySafe:
     def _resolve_flow(
         self, which: Key | str | bytes, happened: bool, answer: Answer | None, because: str, attempt: int | None
     ) -> Flow[Record]:
-        from retrysafe.engine.resolving import parse_record_id, resolve_uncertain  # only who decides needs it
+        from retrysafe.engine.resolving import parse_record_id, resolve_uncertain  # seldom needed
 
-        found = parse_record_id(which, self.namespace)
-        said = {"happened": happened, "answer": answer, "because": because}
-        return resolve_uncertain(found, **said, namespace=self.namespace, attempt=attempt)  # type: ignore[arg-type]
+        return resolve_uncertain(
+            parse_record_id(which, self.namespace),
+            happened=happened,
+            answer=answer,
+            because=because,
+            namespace=self.namespace,
+            attempt=attempt,
+        )
 
     # Flows ----------------------------------------------------------------------------------
 
     def guard(self, task: Task, work: GuardedWork) -> Ended:
-        """Run `work` once for `task`, or give the stored answer."""
+        """Run `work` once for `task`, or return the stored answer."""
         return self.run(guard(task, work, self.events))
 
     async def aguard(self, task: Task, work: GuardedWork) -> Ended:
@@ -309,20 +326,56 @@ class RetrySafe:
 
     def performer(self) -> Performer:
         if self._performer is None:
-            self._performer = Performer(self.store, self._heartbeat, self._sealer)
+            self._performer = self._make_performer()
         return self._performer
+
+    def _make_performer(self) -> Performer:
+        self._start_trace()
+        if self._trace is None:
+            return Performer(self.store, self._heartbeat, self._sealer)
+        from retrysafe.engine.trace import TracedPerformer
+
+        return TracedPerformer(self.store, self._heartbeat, self._sealer, self._trace)
 
     def async_performer(self) -> AsyncPerformer:
         if self._async_performer is None:
-            from retrysafe.engine.aheartbeat import AsyncHeartbeat  # with asyncio, which sync programs need not load
-            from retrysafe.engine.aperform import AsyncPerformer
-
-            beats = AsyncHeartbeat(self.async_store, self.events.emit)  # type: ignore[arg-type]
-            self._async_performer = AsyncPerformer(self.async_store, beats, self._sealer)
+            self._async_performer = self._make_async_performer()
         return self._async_performer
 
+    def _make_async_performer(self) -> AsyncPerformer:
+        from retrysafe.engine.aheartbeat import AsyncHeartbeat  # with asyncio, which sync programs need not load
+        from retrysafe.engine.aperform import AsyncPerformer
+
+        self._start_trace()
+        beats = AsyncHeartbeat(self.async_store, self.events.emit)  # type: ignore[arg-type]
+        if self._trace is None:
+            return AsyncPerformer(self.async_store, beats, self._sealer)
+        from retrysafe.engine.atrace import AsyncTracedPerformer
+
+        return AsyncTracedPerformer(self.async_store, beats, self._sealer, self._trace)
+
+    def _start_trace(self) -> None:
+        """Wrap the stores, if a callback was given or the logger `retrysafe.trace` is on. This runs when the object is
+        made and when it is first used: many programs set up logging in between."""
+        if self._trace is not None or (self._trace_callback is None and not _is_trace_logged()):
+            return
+        with self._trace_lock:
+            self._wrap_stores()
+
+    def _wrap_stores(self) -> None:
+        if self._trace is not None:
+            return  # another thread was first
+        from retrysafe.engine.trace import AsyncTracedStore, Trace, TracedStore
+
+        trace = Trace(self._trace_callback)
+        if self._sync is not None:
+            self._sync = TracedStore(self._sync, trace)
+        if self._async is not None:
+            self._async = AsyncTracedStore(self._async, trace)
+        self._trace = trace
+
     def keep(self, lease: Lease, duration: float) -> StopCallback:
-        """Keep a lease alive until the returned function is called, for callers that cannot be an `Invoke`."""
+        """Keep a lease alive until the returned function is called: for callers that cannot yield `Invoke`."""
         return self._heartbeat.start(lease, duration)
 
     def akeep(self, lease: Lease, duration: float) -> StopCallback:
@@ -330,7 +383,7 @@ class RetrySafe:
         return self.async_performer().heartbeat.start(lease, duration)
 
     def execute(self, op: Op[R]) -> R:
-        """One storage operation, sealed and sent again where that is needed: what tools are made of."""
+        """Execute one storage operation: encrypted, and sent again where needed. For tools."""
         return self.performer().execute(op)
 
     async def aexecute(self, op: Op[R]) -> R:
@@ -339,7 +392,7 @@ class RetrySafe:
     # Lifetime -------------------------------------------------------------------------------
 
     def migrate(self) -> list[str]:
-        """Create or upgrade the store's tables; what was applied, by name."""
+        """Create or upgrade the store's tables. Returns the names of the migrations that were applied."""
         return self.store.migrate()
 
     def close(self) -> None:
@@ -350,7 +403,7 @@ class RetrySafe:
             self._sync.close()
 
     async def aclose(self) -> None:
-        """Close what the running loop uses, and the sync side."""
+        """Close the stores: what the running loop uses, and the sync side."""
         if self._async_performer is not None:
             await self._async_performer.aclose()
         if self._async is not None:
@@ -373,3 +426,10 @@ class RetrySafe:
 
     def __repr__(self) -> str:
         return f"RetrySafe({safe_url(self._url) or self._sync or self._async!r}, namespace={self.namespace!r})"
+
+
+def _is_trace_logged() -> bool:
+    """Whether the logger `retrysafe.trace` is enabled for DEBUG. A program that has not imported logging has not done
+    that, and need not import it for this check."""
+    logging = sys.modules.get("logging")
+    return logging is not None and logging.getLogger("retrysafe.trace").isEnabledFor(logging.DEBUG)

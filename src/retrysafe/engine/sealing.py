@@ -1,5 +1,5 @@
-"""Encryption of what is stored: answers, inputs, progress. A step from operation to operation, so every store and
-every path is covered, and no store knows.
+"""Encryption of what is stored: answers, inputs, progress, staged jobs. The sealer encrypts the fields of an operation
+before it goes to the store. So it works for every store, and no store knows of it.
 
 AES-256-GCM with a random 96-bit nonce. The associated data is the record's id, the field and the status, so a
 ciphertext moved to another row, field or status does not open (S11). The key ring has one active key and any
@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 MAGIC = b"rs1"
 SEALED_HEADERS = (("retrysafe-sealed", "1"),)
-"""Stands in the place of a sealed answer's headers, so that nobody without the ring takes it for a body."""
+"""Stored as the headers of a sealed answer, so that a reader without the ring does not take it for a plain body."""
 NONCE_BYTES = 12
 KEY_BYTES = 32
 
@@ -37,12 +37,11 @@ KEY_BYTES = 32
 class KeyRing:
     """Keys by name. `KeyRing({"2026-11": key, "2026-05": old}, active="2026-11")`; each key is 32 random bytes.
 
-    `accept_plain` reads what was stored before there was a ring: for the time of one retention after it is set up.
+    `accept_plain` also reads what was stored before there was a ring: set it for one retention after that.
 
-    `keyed_fingerprints` makes the fingerprints of requests with the active key too, so that nobody who has the store
-    can guess a short body from its digest (S12). Processes of the release before this one do not know them and would
-    see another request: switch it on when all of them are gone. Records of either form are compared rightly all the
-    time.
+    `keyed_fingerprints` makes fingerprints with the active key too, so that a reader of the store cannot guess a short
+    body from its digest (S12). The release before this one does not know keyed fingerprints and would see another
+    request: switch it on when all its processes are gone. Records of both forms are always compared correctly.
     """
 
     def __init__(
@@ -78,8 +77,8 @@ class KeyRing:
 
     def key_fingerprint(self, name: str, plain: Fingerprint) -> Fingerprint:
         """A request's fingerprint under one key of the ring."""
-        told = frame(plain.algorithm, plain.digest, str(plain.length))
-        keyed = hmac.digest(self._hash_keys[name], told, "sha256")
+        framed = frame(plain.algorithm, plain.digest, str(plain.length))
+        keyed = hmac.digest(self._hash_keys[name], framed, "sha256")
         return Fingerprint(f"{plain.algorithm}+{quote(name, safe='')}", keyed, plain.length)
 
     def fingerprint_forms(self, plain: Sequence[Fingerprint]) -> tuple[Fingerprint, ...]:
@@ -95,7 +94,7 @@ class KeyRing:
         return MAGIC + bytes([len(name)]) + name + nonce + sealed
 
     def decrypt(self, data: bytes, bound_to: bytes) -> bytes:
-        """Raises ValueError with the reason when it does not open."""
+        """Raises ValueError with the reason if the data cannot be decrypted."""
         if not data.startswith(MAGIC):
             if self.accept_plain:
                 return data
@@ -117,12 +116,12 @@ class KeyRing:
 
 
 def _derive_hash_key(key: bytes) -> bytes:
-    """Another key for another purpose: what encrypts must not hash."""
+    """A second key, for fingerprints: the key that encrypts must not be used to hash."""
     return hmac.digest(key, b"retrysafe fingerprints", "sha256")
 
 
 class Sealer:
-    """Seals operations on their way to the store, and opens replies on their way back."""
+    """Encrypts operations on their way to the store, and decrypts replies on their way back."""
 
     def __init__(self, ring: KeyRing | None) -> None:
         self._ring = ring
@@ -153,17 +152,17 @@ class Sealer:
 
     @property
     def active(self) -> bool:
-        """Whether a key ring is set: then no text of the user's may be stored beside what is sealed."""
+        """Whether a key ring is set. Then no text of the user's may be stored in the clear."""
         return self._ring is not None
 
     def seal_text(self, text: str, *bound_to: bytes | str) -> str:
-        """A text for a text column, bound to where it stands."""
+        """Encrypt a text for a text column. `bound_to` is its place: moved elsewhere, it cannot be decrypted."""
         if self._ring is None:
             return text
         return base64.b64encode(self._ring.encrypt(text.encode(), frame("text", *bound_to))).decode()
 
     def open_text(self, text: str, *bound_to: bytes | str) -> str:
-        """Raises ValueError with the reason when it does not open."""
+        """Decrypt such a text. Raises ValueError with the reason if it cannot be decrypted."""
         if self._ring is None:
             return text
         return self._ring.decrypt(base64.b64decode(text), frame("text", *bound_to)).decode()
@@ -183,11 +182,11 @@ class Sealer:
         return opened  # type: ignore[no-any-return]
 
 
-_WITH_RECORD = (ClaimReply, LookupReply)  # a tuple, not a union: this is looked at for every operation
+_WITH_RECORD = (ClaimReply, LookupReply)  # a tuple, not a union: isinstance runs for every operation
 
 
 def _check_unsealed(reply: R) -> R:
-    """Without a ring nothing has to be opened; but a sealed answer must not be given to anybody as it is."""
+    """Without a ring nothing is decrypted; but a sealed answer must not be passed on as it is."""
     record = reply.record if isinstance(reply, _WITH_RECORD) else None
     if record is not None and record.answer is not None and record.answer.headers == SEALED_HEADERS:
         raise CorruptRecord(record.id, "it is encrypted, and no key ring is set; pass keyring= to RetrySafe")
@@ -195,11 +194,11 @@ def _check_unsealed(reply: R) -> R:
 
 
 def is_sealed(record: Record) -> bool:
-    """Whether a record, as it is stored, shows that its application has a key ring. One without input, progress and
-    answer shows nothing unless fingerprints are keyed."""
+    """Whether a stored record shows that its application has a key ring. A record without input, progress and answer
+    shows it only if fingerprints are keyed."""
     answer = record.answer is not None and record.answer.headers == SEALED_HEADERS
-    held = any(each.startswith(MAGIC) for each in (record.input, record.progress))
-    return answer or held or bool(record.fingerprint.key)
+    fields = any(each.startswith(MAGIC) for each in (record.input, record.progress))
+    return answer or fields or bool(record.fingerprint.key)
 
 
 def _associated_data(record_id: bytes, field: str, status: int = 0) -> bytes:
@@ -211,7 +210,7 @@ def _seal_payload(ring: KeyRing, job: Job) -> bytes:
 
 
 def _open_job(ring: KeyRing, staged: StagedJob) -> StagedJob:
-    """One that does not open says why, and holds up none of those beside it."""
+    """Decrypt a job. A job that cannot be decrypted carries the reason, and does not hold up the others."""
     job = staged.job
     try:
         return staged._replace(job=job._replace(payload=ring.decrypt(job.payload, frame("job", job.id, job.topic))))
@@ -220,7 +219,7 @@ def _open_job(ring: KeyRing, staged: StagedJob) -> StagedJob:
 
 
 def _seal_answer(ring: KeyRing, record_id: bytes, answer: Answer) -> Answer:
-    """Headers go inside too: a Location can be a secret."""
+    """Encrypt body and headers: a Location can be a secret."""
     plain = frame(json.dumps(answer.headers).encode(), answer.body)
     return Answer(
         answer.status, ring.encrypt(plain, _associated_data(record_id, "answer", answer.status)), SEALED_HEADERS
@@ -228,7 +227,7 @@ def _seal_answer(ring: KeyRing, record_id: bytes, answer: Answer) -> Answer:
 
 
 def _open_page(ring: KeyRing, page: Page) -> Page:
-    """One record that does not open must not hide the others from whoever looks after them."""
+    """Decrypt a page. A record that cannot be decrypted is listed as unreadable and does not hide the others."""
     opened, unreadable = [], list(page.unreadable)
     for record in page.records:
         try:

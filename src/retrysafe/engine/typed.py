@@ -1,10 +1,10 @@
-"""Values with types: what a step takes and returns is stored as plain data and comes back as what its annotation says.
+"""Typed values: the arguments and results of steps are stored as plain data and read back as the annotated type.
 
-Dataclasses, pydantic models, msgspec structs, attrs classes, named tuples and enums are taken apart by their fields
-and put together again; everything else goes through core/values.py as it is. Never pickle.
+Dataclasses, pydantic models, msgspec structs, attrs classes, named tuples and enums are stored by their fields; all
+other values go through core/values.py unchanged. Never pickle.
 
-What has no annotation comes back as plain data. Callers give back what `load(dump(value))` gives from the start, so
-that a program sees the same on its first run as after a crash.
+A value without an annotation comes back as plain data. Callers pass on `load(dump(value))` from the start, so that a
+program sees the same value on its first run as after a crash.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from retrysafe.engine import models
 from retrysafe.errors import UsageError
 
 SecretsRule = Literal["refuse", "keep", "leave out"]
-"""What becomes of a field marked `exclude=True`, which often marks a secret: `keep` where what is stored is encrypted,
-`refuse` where it is not, `leave out` where the text is meant to be shown, as the class itself would show it."""
+"""What happens to a field marked `exclude=True`, which often marks a secret. `keep`: the store is encrypted. `refuse`:
+it is not. `leave out`: the text is to be shown, as `model_dump()` would show it."""
 
 
 class SecretField(TypeError):
@@ -44,12 +44,12 @@ def secrets_rule(sealed: bool) -> SecretsRule:
 
 
 def dump(value: Any, secrets: SecretsRule = "refuse") -> str:
-    """A typed value as text. Raises values.NotPlain where it has no faithful form, SecretField where it may not."""
+    """A typed value as text. Raises NotPlain if it has no lossless form, SecretField if it must not be stored."""
     return values.dumps(to_plain(value, secrets))
 
 
 def load(text: str, annotation: Any) -> Any:
-    """The value a text stands for, as its annotation says."""
+    """The value of a text, as the annotated type."""
     return from_plain(values.loads(text), annotation)
 
 
@@ -66,8 +66,8 @@ def to_plain(value: Any, secrets: SecretsRule = "refuse") -> Any:
         hidden = models.excluded_fields(kind)
         if secrets == "refuse" and hidden:
             raise SecretField(kind, hidden)
-        told = [name for name in fields if secrets == "keep" or name not in hidden]
-        return {name: to_plain(getattr(value, name), secrets) for name in told}
+        written = [name for name in fields if secrets == "keep" or name not in hidden]
+        return {name: to_plain(getattr(value, name), secrets) for name in written}
     if kind in (list, tuple, set, frozenset):
         return kind(to_plain(item, secrets) for item in value)
     if kind is dict:
@@ -76,8 +76,8 @@ def to_plain(value: Any, secrets: SecretsRule = "refuse") -> Any:
 
 
 def _model_to_plain(model: Any, secrets: SecretsRule) -> Any:
-    """What a model shows of itself, under the names that validation asks for; and what it does not show: excluded
-    fields, and the fields of a subclass where the base was declared."""
+    """What `model_dump()` writes, under the names that validation expects; and what it leaves out: excluded fields, and
+    the fields of a subclass where the base was declared."""
     kind: Any = type(model)
     shown = model.model_dump(by_alias=True)
     reshaped = models.serializer_fields(kind)
@@ -87,20 +87,20 @@ def _model_to_plain(model: Any, secrets: SecretsRule) -> Any:
         raise SecretField(kind, models.excluded_fields(kind))
     if getattr(kind, "__pydantic_root_model__", False):
         return to_plain(model.root, secrets)
-    told = {}
+    plain = {}
     for name, item in models.read_attributes(model).items():
         written = shown.pop(models.dump_name(kind, name), _ABSENT)
         own = written is _ABSENT or (name not in reshaped and _has_fields(item))
-        told[models.validation_name(kind, name)] = to_plain(item if own else written, secrets)
-    return {**told, **to_plain(shown, secrets)}
+        plain[models.validation_name(kind, name)] = to_plain(item if own else written, secrets)
+    return {**plain, **to_plain(shown, secrets)}
 
 
 _ABSENT: Any = object()
 
 
 def _has_fields(value: Any) -> bool:
-    """Whether a part of a model has parts itself, which the model might not show. pydantic's own dataclasses go by what
-    it shows, unless that leaves something out: their fields may have other names there."""
+    """Whether a part of a model has fields itself, which `model_dump()` might leave out. For pydantic's own dataclasses
+    the dump is used, unless it leaves something out: their fields may have other names in it."""
     kind: Any = type(value)
     if models.is_model(kind) or models.excluded_fields(kind):
         return True
@@ -133,7 +133,7 @@ def from_plain(data: Any, annotation: Any) -> Any:
 
 
 def has_same_types(value: Any, back: Any) -> bool:
-    """Whether what came back is of the same types as what went in, all the way down; values are not compared."""
+    """Whether a value and what was read back have the same types, recursively. Values are not compared."""
     kind: Any = type(value)
     if type(back) is not kind:
         return False
@@ -169,7 +169,7 @@ _CONTAINERS = frozenset(
 
 
 def _from_container(data: Any, inner: tuple[Any, ...]) -> Any:
-    """By what it is, not by what it was called: a Sequence may have been a list or a tuple."""
+    """Convert the items. The data decides the container, not the annotation: a Sequence may be a list or a tuple."""
     if not inner:
         return data
     if isinstance(data, dict):
@@ -197,7 +197,7 @@ def _field_names(kind: Any) -> tuple[str, ...] | None:
 
 @lru_cache(maxsize=512)
 def _find_builder(kind: Any) -> Callable[[Any], Any] | None:
-    """How to make one from plain data; None for types that are plain already."""
+    """The function that makes a value of this type from plain data; None for types that are plain already."""
     validating: Callable[[Any], Any] | None = kind if issubclass(kind, Enum) else getattr(kind, "model_validate", None)
     if validating is not None or _field_names(kind) is None:
         return validating
@@ -215,7 +215,7 @@ def _find_builder(kind: Any) -> Callable[[Any], Any] | None:
 
 
 def _not_in_init(kind: type[Any]) -> frozenset[str]:
-    """Fields that the constructor does not take: they are set afterwards."""
+    """The fields that the constructor does not take. They are set afterwards."""
     if dataclasses.is_dataclass(kind):
         return frozenset(field.name for field in dataclasses.fields(kind) if not field.init)
     if hasattr(kind, "__attrs_attrs__"):

@@ -1,7 +1,7 @@
-"""The bell: work for the worker was committed. Whoever waits in this process hears it at once; workers elsewhere are
-told through the store, where it can (NOTIFY, PUBLISH).
+"""Notifies the worker that work for it was committed. Workers in this process are woken directly; workers elsewhere get
+a notification through the store, where the store can send one (NOTIFY, PUBLISH).
 
-It is a courtesy: a worker looks by itself at every tick, so a ring that is lost costs patience and nothing else.
+Best effort: a worker polls at every tick, so a lost notification only delays the work.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from collections.abc import Callable
 from retrysafe.core.keys import frame
 
 NOTIFY_INTERVAL_SECONDS = 0.02
-"""Seconds between two announcements of one process: a NOTIFY takes a lock on the whole database at its commit."""
+"""Minimum time between two notifications of one process: a NOTIFY locks the whole database when it commits."""
 
 RECHECK_SECONDS = 0.05
-"""Seconds after which a worker that was woken looks once more: longer than EVERY, so what was not announced is seen."""
+"""When a woken worker polls once more: longer than NOTIFY_INTERVAL_SECONDS, so that it finds work whose notification
+was left out."""
 
 
 def worker_channel_id(namespace: str) -> bytes:
-    """What is announced for an application; no record has this id."""
+    """The id under which the worker of an application is notified. No record has it."""
     return hashlib.sha256(frame("retrysafe-bell", namespace)).digest()
 
 
 class WorkerNotifier:
-    """Thread-safe."""
+    """The notifier of one application. Thread-safe."""
 
     def __init__(self, namespace: str) -> None:
         self.id = worker_channel_id(namespace)
@@ -35,7 +36,7 @@ class WorkerNotifier:
         self._last = -NOTIFY_INTERVAL_SECONDS
 
     def wake_local(self) -> bool:
-        """Wake those who wait here. Whether those elsewhere are to be told: not if they were just now."""
+        """Wake the workers of this process. True if the store is to notify the others: not if it has just done so."""
         with self._lock:
             waiting, now = list(self._waiting), time.monotonic()
             due = now - self._last >= NOTIFY_INTERVAL_SECONDS

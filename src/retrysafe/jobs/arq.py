@@ -10,7 +10,7 @@
 
     await jobs.aenqueue(charge, ("order-7", 500))
 
-A function gets arq's `ctx` only if it asks for it: `@jobs.task(context=True)`.
+A function that needs arq's `ctx` is declared with `@jobs.task(context=True)`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from arq.connections import ArqRedis, RedisSettings
 from arq.constants import result_key_prefix, retry_key_prefix
 
 from retrysafe.errors import InProgress
-from retrysafe.jobs.busy_delay import compute_busy_delay
-from retrysafe.jobs.enqueue_flow import Message
-from retrysafe.jobs.per_loop import ClientPerLoop
+from retrysafe.jobs.delivery import ClientPerLoop, compute_busy_delay
+from retrysafe.jobs.enqueue_flow import JobMessage
 from retrysafe.jobs.queue_adapter import QueueAdapter
 from retrysafe.jobs.retention import Setting
 from retrysafe.jobs.task import FencedTask
@@ -38,6 +37,8 @@ JOB_TIMEOUT_SECONDS = 300.0
 
 
 class ArqJobs(QueueAdapter):
+    """Tasks of arq that run once per job."""
+
     queue = "arq"
     control: ClassVar[tuple[type[BaseException], ...]] = (Retry,)
 
@@ -51,7 +52,8 @@ class ArqJobs(QueueAdapter):
         job_timeout: float = JOB_TIMEOUT_SECONDS,
         **options: Any,
     ) -> None:
-        """`redis`: settings, from which each event loop gets a pool of its own; or a pool of yours, for one loop."""
+        """`redis` is either settings, from which each event loop gets its own pool, or a pool of yours, for one
+        loop."""
         super().__init__(safe, **options)
         self.queue_name = queue_name
         self.keep_result = keep_result
@@ -61,19 +63,19 @@ class ArqJobs(QueueAdapter):
         self._redis = (
             ClientPerLoop(lambda: create_pool(redis))
             if isinstance(redis, RedisSettings)
-            else ClientPerLoop(wrap_pool(redis))
+            else ClientPerLoop(make_pool_getter(redis))
         )
 
     def register(self, fenced: FencedTask, options: dict[str, Any]) -> Any:
         timing = {"keep_result": self.keep_result, "timeout": self.job_timeout, **options}
-        made = func(wrap_task(fenced), name=fenced.name, **timing)
-        self.functions.append(made)
-        return made
+        function = func(wrap_task(fenced), name=fenced.name, **timing)
+        self.functions.append(function)
+        return function
 
-    async def asend(self, message: Message) -> Any:
+    async def asend(self, message: JobMessage) -> Any:
         redis = await self._redis.get()
         if message.again:
-            # arq refuses an id whose result it still keeps, and the last attempt's failure is such a result.
+            # arq refuses an id whose result it still keeps, and the failure of the last attempt is a result too.
             await redis.delete(result_key_prefix + message.id)
         countdown, queue, _ = message.delivery
         return await redis.enqueue_job(
@@ -95,19 +97,23 @@ class ArqJobs(QueueAdapter):
         ]
 
 
-def wrap_pool(redis: ArqRedis) -> Callable[[], Awaitable[ArqRedis]]:
-    async def same() -> ArqRedis:
+def make_pool_getter(redis: ArqRedis) -> Callable[[], Awaitable[ArqRedis]]:
+    """A function that gives the user's own pool, whichever loop asks."""
+
+    async def get_pool() -> ArqRedis:
         return redis
 
-    return same
+    return get_pool
 
 
 def wrap_task(fenced: FencedTask) -> Callable[..., Awaitable[Any]]:
+    """The coroutine function that arq calls in a worker."""
+
     async def run(ctx: dict[Any, Any], *args: Any, **kwargs: Any) -> Any:
         try:
             return await fenced.arun(ctx["job_id"], args, kwargs, ctx)
         except InProgress as busy:
-            # arq has counted this try already; waiting for another worker is none of them.
+            # arq has counted this delivery as a try. Waiting for another worker must not use up a try.
             await ctx["redis"].decr(retry_key_prefix + ctx["job_id"])
             raise Retry(defer=compute_busy_delay(busy)) from busy
 

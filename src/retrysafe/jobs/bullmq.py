@@ -8,7 +8,7 @@
     worker = jobs.worker()
     await jobs.aenqueue(charge, ("order-7", 500))
 
-A job's data is `{"args": […], "kwargs": {…}}`; producers in Node may add jobs of that shape, with a `jobId` of theirs.
+A job's data is `{"args": […], "kwargs": {…}}`. Producers in Node may add jobs of that shape, each with its own `jobId`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from bullmq import Job, Queue, Worker
 from bullmq.custom_errors import DelayedError, WaitingChildrenError
 
 from retrysafe.errors import InProgress, UsageError
-from retrysafe.jobs.busy_delay import compute_busy_delay
-from retrysafe.jobs.enqueue_flow import Message
-from retrysafe.jobs.per_loop import ClientPerLoop
+from retrysafe.jobs.delivery import ClientPerLoop, compute_busy_delay
+from retrysafe.jobs.enqueue_flow import JobMessage
 from retrysafe.jobs.queue_adapter import QueueAdapter
 from retrysafe.jobs.retention import Setting
 
@@ -35,12 +34,14 @@ STALLED_INTERVAL_SECONDS = 30.0
 ENDED_STATES = ("failed", "completed", "unknown")
 
 DRAIN_DELAY_SECONDS, MAX_BLOCK_SECONDS = 5.0, 10.0
-"""Seconds BullMQ's worker blocks: on an empty queue (`drainDelay`), and at most until a delayed job is due."""
+"""How long BullMQ's worker blocks: on an empty queue (`drainDelay`), and at most until a delayed job is due."""
 READ_GRACE_SECONDS = 20.0
-"""Seconds more until a read is given up: a reply may be late on a machine that stands still."""
+"""Added to the blocking time before a read times out: a reply may be late on a machine that stalls."""
 
 
 class BullJobs(QueueAdapter):
+    """Jobs of one BullMQ queue that run once."""
+
     queue = "BullMQ"
     control: ClassVar[tuple[type[BaseException], ...]] = (DelayedError, WaitingChildrenError)
 
@@ -53,7 +54,7 @@ class BullJobs(QueueAdapter):
         job_opts: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        """`opts`: BullMQ's options for queue and worker; `job_opts`: those every job is added with."""
+        """`opts` are BullMQ's options for queue and worker; `job_opts` are the options that every job is added with."""
         super().__init__(safe, **options)
         self.name = name
         self.opts = dict(opts or {})
@@ -66,7 +67,7 @@ class BullJobs(QueueAdapter):
     def worker(self, **opts: Any) -> Any:
         """A BullMQ worker on the running loop, for every task declared here.
 
-        Its connection waits for replies longer than the worker blocks: see `patient`.
+        The read timeout of its connection is longer than the worker blocks: see `with_read_timeout`.
         """
         chosen = {**self.opts, **opts}
         if chosen.get("backend") != "postgres":
@@ -75,7 +76,7 @@ class BullJobs(QueueAdapter):
         return Worker(self.name, self.process, chosen)
 
     async def process(self, job: Any, token: str) -> Any:
-        """The processor: for a `Worker` of your own."""
+        """The processor function, for a `Worker` that you make yourself."""
         data = job.data if isinstance(job.data, dict) else {}
         if not {"args", "kwargs"} & data.keys():
             raise UsageError(f"job {job.id!r} has data {job.data!r}; it should be {{'args': […], 'kwargs': {{…}}}}")
@@ -86,13 +87,13 @@ class BullJobs(QueueAdapter):
             await job.moveToDelayed(round((time.time() + compute_busy_delay(busy)) * 1000), token)
             raise DelayedError from busy
 
-    async def asend(self, message: Message) -> Any:
+    async def asend(self, message: JobMessage) -> Any:
         queue = await self._queues.get()
         if message.again:
-            # BullMQ takes an id it still knows for the same job, and the last attempt's failure is still known.
-            found = await Job.fromId(queue, message.id)
-            if found is not None and await found.getState() in ENDED_STATES:
-                await found.remove()
+            # BullMQ ignores a job whose id it still has, and it keeps the job whose last attempt failed.
+            ended_job = await Job.fromId(queue, message.id)
+            if ended_job is not None and await ended_job.getState() in ENDED_STATES:
+                await ended_job.remove()
         data = {"args": list(message.args), "kwargs": message.kwargs}
         countdown, _, priority = message.delivery
         chosen = {**self.job_opts, "jobId": message.id}
@@ -113,29 +114,29 @@ class BullJobs(QueueAdapter):
 
     def settings(self) -> list[Setting]:
         interval = float(self.opts.get("stalledInterval", STALLED_INTERVAL_SECONDS * 1000)) / 1000
-        removed = self.job_opts.get("removeOnComplete", self.opts.get("removeOnComplete", False))
-        kept = float("inf")
-        if removed:
-            kept = float(removed.get("age", 0)) if isinstance(removed, dict) else 0.0
+        removal = self.job_opts.get("removeOnComplete", self.opts.get("removeOnComplete", False))
+        kept_seconds = float("inf")
+        if removal:
+            kept_seconds = float(removal.get("age", 0)) if isinstance(removal, dict) else 0.0
         return [
-            Setting("removeOnComplete", "keeps", kept, "job_opts={'removeOnComplete': {'age': …}}"),
+            Setting("removeOnComplete", "keeps", kept_seconds, "job_opts={'removeOnComplete': {'age': …}}"),
             Setting("stalledInterval", "notices", interval, "opts={'stalledInterval': 30000}"),
         ]
 
 
 def with_read_timeout(connection: Any, seconds: float) -> Any:
-    """BullMQ's option `connection`, with a read timeout of at least this.
+    """BullMQ's option `connection`, with a read timeout of at least `seconds`.
 
-    redis-py 8 gives up a read after 5 s unless it is told otherwise, and BullMQ's worker blocks for 5 s and longer. The
-    read that was given up is tried again twenty times, with pauses of up to 20 s, and until one of them meets a new job
-    nobody looks whether a delayed one is due. A client of your own is taken as it is.
+    By default a read of redis-py 8 times out after 5 s, and BullMQ's worker blocks for 5 s and longer. BullMQ repeats
+    the read that timed out up to twenty times, with pauses of up to 20 s. During that time it does not check whether a
+    delayed job is due, unless a new job arrives. A client of your own is used as it is.
     """
     if isinstance(connection, str):
         address, _, options = connection.partition("?")
         query = dict(parse_qsl(options))
-        longer = max(float(query.get("socket_timeout", 0)), seconds)
-        return f"{address}?{urlencode({**query, 'socket_timeout': f'{longer:g}'})}"
+        timeout = max(float(query.get("socket_timeout", 0)), seconds)
+        return f"{address}?{urlencode({**query, 'socket_timeout': f'{timeout:g}'})}"
     if isinstance(connection, Mapping):
-        theirs = connection.get("socket_timeout", 0)  # None waits for ever
-        return {**connection, "socket_timeout": theirs if theirs is None else max(theirs, seconds)}
+        given_timeout = connection.get("socket_timeout", 0)  # None: no timeout
+        return {**connection, "socket_timeout": None if given_timeout is None else max(given_timeout, seconds)}
     return connection

@@ -7,8 +7,8 @@
 
     jobs.enqueue(charge, ("order-7", 500))
 
-The task is an ordinary Celery task: `.delay`, chains, `autoretry_for` and the rest work as ever. `acks_late` and
-`reject_on_worker_lost` are on, because a job whose worker dies is to be delivered again: the fence makes that safe.
+The task is an ordinary Celery task: `.delay`, chains, `autoretry_for` and the rest work as usual. `acks_late` and
+`reject_on_worker_lost` are on, so that Celery delivers a job again when its worker dies. The fence makes that safe.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from celery import Celery, Task
 from celery.exceptions import Ignore, Reject, Retry
 
 from retrysafe.errors import InProgress
-from retrysafe.jobs.busy_delay import compute_busy_delay
-from retrysafe.jobs.enqueue_flow import Message
+from retrysafe.jobs.delivery import compute_busy_delay
+from retrysafe.jobs.enqueue_flow import JobMessage
 from retrysafe.jobs.queue_adapter import QueueAdapter
 from retrysafe.jobs.retention import Setting
 from retrysafe.jobs.task import FencedTask
@@ -36,6 +36,8 @@ DEFAULT_VISIBILITY_TIMEOUT_SECONDS = 3600.0
 
 
 class CeleryJobs(QueueAdapter):
+    """Tasks of Celery that run once per job."""
+
     queue = "Celery"
     control: ClassVar[tuple[type[BaseException], ...]] = (Retry, Ignore, Reject)
 
@@ -44,11 +46,11 @@ class CeleryJobs(QueueAdapter):
         self.app = app
 
     def register(self, fenced: FencedTask, options: dict[str, Any]) -> Any:
-        # Not shared: another Celery app of this process with a task of the same name must not get ours.
+        # Not shared: another Celery app in this process must not get this task for a task of the same name.
         chosen = {"acks_late": True, "reject_on_worker_lost": True, "shared": False, **options}
         return self.app.task(bind=True, name=fenced.name, **chosen)(wrap_task(fenced))
 
-    def send(self, message: Message) -> Any:
+    def send(self, message: JobMessage) -> Any:
         task = self.app.tasks[message.task]
         return task.apply_async(message.args, message.kwargs, task_id=message.id, **message.delivery.given_options())
 
@@ -57,9 +59,9 @@ class CeleryJobs(QueueAdapter):
         visibility = float(
             (conf.broker_transport_options or {}).get("visibility_timeout", DEFAULT_VISIBILITY_TIMEOUT_SECONDS)
         )
-        eager = any(not self.app.tasks[name].acks_late for name in self.tasks)
+        acks_early = any(not self.app.tasks[name].acks_late for name in self.tasks)
         found = [
-            Setting("acks_late off", "loses", float(eager), "declare the task with acks_late=True"),
+            Setting("acks_late off", "loses", float(acks_early), "declare the task with acks_late=True"),
             Setting("result_expires", "keeps", parse_expiry(conf.result_expires), "app.conf.result_expires = …"),
         ]
         if str(conf.broker_url or "").startswith(("redis", "sqs", "sentinel")):
@@ -72,7 +74,8 @@ class CeleryJobs(QueueAdapter):
 
 
 def wrap_task(fenced: FencedTask) -> Callable[..., Any]:
-    """What Celery calls: in a worker the fence, called directly the function itself."""
+    """The function that Celery calls. In a worker it runs the task behind the fence; called directly, it is the plain
+    function."""
 
     @functools.wraps(fenced.function)
     def run(task: Task, *args: Any, **kwargs: Any) -> Any:
@@ -84,23 +87,23 @@ def wrap_task(fenced: FencedTask) -> Callable[..., Any]:
         except InProgress as busy:
             if request.called_directly or request.is_eager:
                 raise
-            # Not `task.retry`: waiting for another worker must not use up the tries the task has for its failures.
-            again = task.signature_from_request(
+            # Not `task.retry`: waiting for another worker must not use up a retry that the task has for failures.
+            retry = task.signature_from_request(
                 request, args, kwargs, countdown=compute_busy_delay(busy), retries=request.retries or 0
             )
-            again.apply_async()
+            retry.apply_async()
             raise Ignore from busy
 
     first = inspect.Parameter("task", inspect.Parameter.POSITIONAL_ONLY)
     shown = [
         parameter.replace(annotation=inspect.Parameter.empty) for parameter in fenced.signature.parameters.values()
     ]
-    run.__signature__ = inspect.Signature([first, *shown])  # type: ignore[attr-defined]  # what inspect looks for
+    run.__signature__ = inspect.Signature([first, *shown])  # type: ignore[attr-defined]  # inspect.signature() reads it
     return run
 
 
 def parse_expiry(value: Any) -> float:
-    """`result_expires` in seconds; None and 0 keep results for ever."""
+    """`result_expires` in seconds. None and 0 keep results for ever."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     return float(value) if value else float("inf")

@@ -7,7 +7,7 @@
 
     jobs.enqueue(charge, ("order-7", 500))
 
-The actor is an ordinary Dramatiq actor. Its message's id is the job's.
+The actor is an ordinary Dramatiq actor. The id of its message is the id of the job.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from dramatiq.middleware import CurrentMessage, Middleware
 from dramatiq.results import Results
 
 from retrysafe.errors import InProgress
-from retrysafe.jobs.busy_delay import compute_busy_delay
-from retrysafe.jobs.enqueue_flow import Message
+from retrysafe.jobs.delivery import compute_busy_delay
+from retrysafe.jobs.enqueue_flow import JobMessage
 from retrysafe.jobs.queue_adapter import QueueAdapter
 from retrysafe.jobs.retention import Setting
 from retrysafe.jobs.task import FencedTask
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 
 class RetryLater(Retry):
-    """Another worker is at it: come back, without counting it as a failure."""
+    """Another worker runs the job: deliver it again later, without counting a failure."""
 
 
 class UncountWaits(Middleware):
-    """Takes a wait off the count of retries before Dramatiq's own middleware adds it: hooks that run after a message
-    run in reverse, and this one is added last."""
+    """Subtracts a wait from the count of retries before Dramatiq's own middleware adds it. This middleware is added
+    last, and hooks that run after a message run in reverse order."""
 
     def after_process_message(
         self, broker: Any, message: Any, *, result: Any = None, exception: BaseException | None = None
@@ -48,15 +48,17 @@ class UncountWaits(Middleware):
 
 
 class DramatiqJobs(QueueAdapter):
+    """Actors of Dramatiq that run once per job."""
+
     queue = "Dramatiq"
     control: ClassVar[tuple[type[BaseException], ...]] = (Retry, RateLimitExceeded)
 
     def __init__(self, safe: RetrySafe, broker: dramatiq.Broker, **options: Any) -> None:
         super().__init__(safe, **options)
         self.broker = broker
-        for wanted in (CurrentMessage, UncountWaits):
-            if not any(isinstance(each, wanted) for each in broker.middleware):
-                broker.add_middleware(wanted())
+        for middleware in (CurrentMessage, UncountWaits):
+            if not any(isinstance(each, middleware) for each in broker.middleware):
+                broker.add_middleware(middleware())
 
     def register(self, fenced: FencedTask, options: dict[str, Any]) -> Any:
         return dramatiq.actor(actor_name=fenced.name, broker=self.broker, **options)(wrap_task(fenced))
@@ -67,15 +69,15 @@ class DramatiqJobs(QueueAdapter):
     def name_of(self, task: Any) -> str:
         return str(task.actor_name) if isinstance(task, dramatiq.Actor) else super().name_of(task)
 
-    def send(self, message: Message) -> Any:
+    def send(self, message: JobMessage) -> Any:
         countdown, queue, priority = message.delivery
         options = {} if priority is None else {"broker_priority": priority}
         actor = self.broker.get_actor(message.task)
-        made = actor.message_with_options(args=message.args, kwargs=message.kwargs, **options)
+        unnamed = actor.message_with_options(args=message.args, kwargs=message.kwargs, **options)
         if queue is not None:
             self.broker.declare_queue(queue)
-        named = made.copy(message_id=message.id, queue_name=queue or made.queue_name)
-        return self.broker.enqueue(named, delay=None if countdown is None else round(countdown * 1000))
+        outgoing = unnamed.copy(message_id=message.id, queue_name=queue or unnamed.queue_name)
+        return self.broker.enqueue(outgoing, delay=None if countdown is None else round(countdown * 1000))
 
     def unsupported_options(self) -> dict[str, str]:
         if getattr(self.broker, "max_priority", None):
@@ -92,13 +94,14 @@ class DramatiqJobs(QueueAdapter):
             )
         for each in self.broker.middleware:
             if isinstance(each, Results):
-                kept = float(each.result_ttl) / 1000
-                found.append(Setting("Results(result_ttl=…)", "keeps", kept, "Results(result_ttl=…)"))
+                kept_seconds = float(each.result_ttl) / 1000
+                found.append(Setting("Results(result_ttl=…)", "keeps", kept_seconds, "Results(result_ttl=…)"))
         return found
 
 
 def wrap_task(fenced: FencedTask) -> Callable[..., Any]:
-    """What Dramatiq calls: in a worker the fence, called directly the function itself."""
+    """The function that Dramatiq calls. In a worker it runs the task behind the fence; called directly, it is the plain
+    function."""
 
     @functools.wraps(fenced.function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -112,5 +115,5 @@ def wrap_task(fenced: FencedTask) -> Callable[..., Any]:
         except InProgress as busy:
             raise RetryLater(str(busy), delay=round(compute_busy_delay(busy) * 1000)) from busy
 
-    del run.__wrapped__  # or Dramatiq would take an async function's wrapper for async
+    del run.__wrapped__  # Dramatiq follows it, and would treat the wrapper of an async function as async
     return run

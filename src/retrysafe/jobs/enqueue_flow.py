@@ -1,9 +1,11 @@
-"""Enqueue once: the flow that sends a job to its queue, or says how far it is.
+"""Enqueue once: the flow that sends a job to its queue, or reports the job's state.
 
-The job's own record arbitrates. Who creates it sends, and then notes that it was sent; who comes later finds the
-note, a worker at work, or the result. A sender that fails notes that it did not send, and gives the job up at once. One
-that dies between claim and note leaves a lease that lapses; whoever comes meanwhile waits for that. Then the next one
-sends again: the fence in the worker makes a second message harmless, and a lost one would not be.
+The job's own record arbitrates between callers. The caller that creates the record sends the job and then notes in the
+record that it was sent. A later caller finds that note, a running worker, or the result.
+
+A sender whose `send` fails notes that the job was not sent and gives up its lease at once. A sender that dies between
+claim and note leaves a lease, which lapses; callers wait for that, and the next one sends the job again. A second
+message is harmless, because the fence in the worker runs the job once. A lost message would not be harmless.
 """
 
 from __future__ import annotations
@@ -22,50 +24,49 @@ from retrysafe.core.times import SECOND_MICROS, duration_to_micros
 from retrysafe.engine.effects import CallFunction, Flow, FlowPause
 from retrysafe.engine.guard import Task, refusal_error
 from retrysafe.errors import NotDone, StoreError
-from retrysafe.jobs.delivery_options import DeliveryOptions
+from retrysafe.jobs.delivery import DeliveryOptions
 
 JobState = Literal["absent", "waiting", "running", "lost", "failed", "done", "unknown"]
 """absent   never enqueued, or its result has expired
-waiting  sent, and no worker has taken it yet
-running  a worker is at it
-lost     whoever was at it (a worker, or who enqueued it) is silent: enqueueing it again sends it again
-failed   its last attempt raised: the queue tries it again by its own rules, and enqueueing it again does at once
-done     its result is kept
-unknown  it began, it is not repeatable, and nobody knows how it ended: a person has to look
-"""
+waiting  sent, and no worker has begun it
+running  a worker runs it
+lost     its worker, or its sender, no longer renews its lease: enqueueing it again sends it again
+failed   its last attempt raised: the queue retries it by its own rules, and enqueueing it again sends it at once
+done     its result is stored
+unknown  it began, it is not repeatable, and its outcome is unknown: a person has to decide"""
 
 SENT_NOTE = "it was sent to its queue"
 SEND_LEASE_SECONDS = 10.0
-"""Seconds a sender may take. Workers that are quicker wait for it, so it is noted as sent at once."""
+"""The lease of a sender. A worker that gets the message earlier waits for the sender's note."""
 
 RESEND_AFTER_SECONDS = 600.0
-"""Seconds after which a job that no worker has taken is sent again by whoever enqueues it again. A message that was
-only late is then a replay; one that the broker has lost is not lost any more."""
+"""A job that no worker has begun for this long is sent again when it is enqueued again. If the first message was only
+late, its delivery is a replay. If the broker lost it, the second message replaces it."""
 
 POLL_SECONDS = 0.05
 MAX_POLL_SECONDS = 1.0
 
 
 current_sending: ContextVar[tuple[bytes, Fence] | None] = ContextVar("retrysafe_sending", default=None)
-"""What is being sent here, with its sender's fence. A queue in its immediate (eager) mode runs the job inside `send`,
-where the sender must not be in its own way."""
+"""The record id and the sender's fence of the job that is being sent here. A queue in its immediate (eager) mode runs
+the job inside `send`, and then the sender's own claim must not block the job."""
 
 
-class Message(NamedTuple):
-    """What goes to the queue."""
+class JobMessage(NamedTuple):
+    """What a queue gets: the job's id, its task and its arguments."""
 
     id: str
     task: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     again: bool = False
-    """It may have been sent before: a queue that remembers ids must be made to take it all the same."""
+    """The job may have been sent before: a queue that remembers ids must accept this id again."""
     delivery: DeliveryOptions = DeliveryOptions()
-    """When, where and before whom: for the queue, where it has that."""
+    """When and where the queue delivers the job, as far as the queue supports it."""
 
 
 class JobSnapshot(NamedTuple):
-    """How a job stands, with its record."""
+    """The state of a job, with its record."""
 
     state: JobState
     record: Record | None
@@ -73,7 +74,7 @@ class JobSnapshot(NamedTuple):
 
 
 def read_job_state(record: Record | None, now: int) -> JobState:
-    """How far a job is, read from its record."""
+    """The state of a job, read from its record."""
     if record is None or record.expired(now):
         return "absent"
     if record.state is State.COMPLETED:
@@ -88,14 +89,15 @@ def read_job_state(record: Record | None, now: int) -> JobState:
 
 
 def should_send(state: JobState, record: Record | None, now: int, resend_after: float) -> bool:
-    """Whether enqueueing it now sends it."""
+    """Whether enqueueing the job now sends it."""
     if state == "waiting":
         return record is not None and now - record.completed >= duration_to_micros(resend_after)
     return state in ("absent", "lost", "failed")
 
 
 def is_being_sent(record: Record | None, state: JobState) -> bool:
-    """Whether its owner is a sender: a worker's lease is longer, or its heartbeat makes it so."""
+    """Whether the owner of the record is a sender. A worker's lease is longer, at the latest after its first
+    heartbeat."""
     return (
         state == "running"
         and record is not None
@@ -105,35 +107,40 @@ def is_being_sent(record: Record | None, state: JobState) -> bool:
 
 
 def encode_unsent(attempt: int) -> bytes:
-    """What a sender leaves that could not send. It outlives the next claim, so whoever is granted that one sees it."""
+    """The mark of a sender that could not send. It stays in the record over the next claim, so the next owner sees
+    it."""
     return f"unsent {attempt}".encode()
 
 
 def was_sent_meanwhile(seen: LookupReply, granted: Record, now: int) -> bool:
-    """Whether somebody sent it between our look and our grant.
+    """Whether another caller sent the job between our lookup and our grant.
 
-    Another attempt than the next one was granted in between. Its sender let go of it, and that is the note that it
-    was sent, unless it left the mark that it was not: one that died in there would still hold its lease. After a stall
-    longer than that lease nobody can tell, and sending again is the harmless side.
+    In that case the granted attempt is not the next one after the attempt we saw. The attempts in between were
+    released, and a sender releases the record after sending, unless it left the mark that it could not send. A sender
+    that died would still hold its lease. After a stall longer than that lease this is unknown, and then the job is
+    sent again, which is harmless.
     """
     before = seen.record if read_job_state(seen.record, seen.now) != "absent" else None
     expected = before.attempt + 1 if before is not None else 1
-    failed = granted.progress == encode_unsent(granted.attempt - 1)
-    return granted.attempt != expected and not failed and now - seen.now < duration_to_micros(SEND_LEASE_SECONDS)
+    unsent = granted.progress == encode_unsent(granted.attempt - 1)
+    return granted.attempt != expected and not unsent and now - seen.now < duration_to_micros(SEND_LEASE_SECONDS)
 
 
-def enqueue(task: Task, message: Message, send: Callable[[Message], Any], resend_after: float) -> Flow[JobSnapshot]:
-    """Send it, or say how it stands."""
+def enqueue(
+    task: Task, message: JobMessage, send: Callable[[JobMessage], Any], resend_after: float
+) -> Flow[JobSnapshot]:
+    """Send the job, or read its state. Waits while another caller sends it."""
     while True:
-        done = yield from send_or_read(task, message, send, resend_after)
-        if done.record is None or not is_being_sent(done.record, done.state):
-            return done
-        # Another caller is sending it. Should it die now, nobody would, and our caller believes that it is enqueued.
-        yield from wait_until_sent(done.record)
+        snapshot = yield from send_or_read(task, message, send, resend_after)
+        if snapshot.record is None or not is_being_sent(snapshot.record, snapshot.state):
+            return snapshot
+        # Another caller is sending the job. If that caller died now, the job would not be sent, although our caller
+        # believes that it is enqueued.
+        yield from wait_until_sent(snapshot.record)
 
 
 def wait_until_sent(record: Record) -> Flow[None]:
-    """Wait while that very attempt may still be sending: at most as long as a sender may take."""
+    """Wait while the attempt in `record` may still be sending: at most until the sender's lease lapses."""
     while True:
         seen: LookupReply = yield Lookup(record.id)
         found = seen.record
@@ -144,8 +151,9 @@ def wait_until_sent(record: Record) -> Flow[None]:
 
 
 def send_or_read(
-    task: Task, message: Message, send: Callable[[Message], Any], resend_after: float
+    task: Task, message: JobMessage, send: Callable[[JobMessage], Any], resend_after: float
 ) -> Flow[JobSnapshot]:
+    """Send the job if its state asks for it, otherwise read its state."""
     claim = replace(task.build_claim(), lease=duration_to_micros(SEND_LEASE_SECONDS), on_lapse="rerun")
     seen: LookupReply = yield Lookup(claim.id)
     state = read_job_state(seen.record, seen.now)
@@ -155,7 +163,7 @@ def send_or_read(
         return JobSnapshot(state, seen.record)
     reply: ClaimReply = yield claim
     outcome = judge(claim, reply)
-    if not isinstance(outcome, Execute):  # somebody else was quicker: it is theirs to send, or running, or done
+    if not isinstance(outcome, Execute):  # another caller claimed it first: it is being sent, running, or done
         check_same_job(task, reply.record, reply.now)
         return JobSnapshot(read_job_state(reply.record, reply.now), reply.record)
     if was_sent_meanwhile(seen, outcome.record, reply.now):
@@ -171,52 +179,38 @@ def send_or_read(
         raise
     finally:
         current_sending.reset(token)
-    # Refused when a worker has it already: then there is nothing left to note.
+    # The store refuses this if a worker has claimed the job already. Then the note is not needed.
     yield Release(claim.id, outcome.fence, SENT_NOTE)
     return JobSnapshot("waiting", outcome.record, sent=True)
 
 
 def record_unsent(record_id: bytes, fence: Fence, error: BaseException) -> Flow[None]:
-    """It was not sent, or nobody knows: whoever enqueues it next sends it, at once."""
+    """Note that the job was not sent, or that this is unknown, and end the lease: the next caller sends the job at
+    once."""
     try:
         yield Advance(record_id, fence, 1, "", encode_unsent(fence.attempt), "rerun", 0)
-    except StoreError as trouble:
+    except StoreError as store_error:
         error.add_note(
-            f"retrysafe could not note that the job was not sent; for {SEND_LEASE_SECONDS:g} s it waits: {trouble}"
+            "retrysafe could not record that the job was not sent, so the next enqueue may wait for "
+            f"{SEND_LEASE_SECONDS:g} s: {store_error}"
         )
 
 
 def release_for_own_sender(record_id: bytes) -> Release | None:
-    """What a job that is run by its own sender does first: note that it was sent."""
+    """The release that a job does first if its own sender runs it inside `send`: it notes that the job was sent."""
     own = current_sending.get()
     return Release(record_id, own[1], SENT_NOTE) if own is not None and own[0] == record_id else None
 
 
 def check_same_job(task: Task, record: Record | None, now: int) -> None:
-    """Refuse what the key does not stand for, and what only a person may go on with."""
+    """Raise if the key belongs to another job, or if only a person may decide how the job goes on."""
     outcome = judge(task.build_claim(), ClaimReply(False, record, now))
     if isinstance(outcome, Mismatch | Uncertain):
         raise refusal_error(task, outcome)
 
 
-def wait_for_record(record_id: bytes, key: str, wait: float) -> Flow[Record]:
-    """The record of a job that is done; wait for it for at most `wait` seconds."""
-    waited, pause = 0.0, POLL_SECONDS
-    while True:
-        seen = yield Lookup(record_id)
-        state = read_job_state(seen.record, seen.now)
-        if state == "done":
-            record: Record = seen.record
-            return record
-        if state == "unknown" or waited >= wait:
-            raise not_done_error(key, state, seen.record)
-        pause = min(pause, max(wait - waited, 0.0))
-        slept = yield FlowPause(record_id, pause)
-        waited += pause if slept is None else slept
-        pause = min(pause * 2, MAX_POLL_SECONDS)
-
-
 def not_done_error(key: str, state: JobState, record: Record | None) -> Exception:
+    """OutcomeUnknown for a job with an unknown outcome, NotDone for any other."""
     if state == "unknown":
         from retrysafe.errors import OutcomeUnknown
 

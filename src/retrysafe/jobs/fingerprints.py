@@ -1,7 +1,7 @@
-"""What a job was asked to do, as one fingerprint: the same where it is enqueued and where it is run.
+"""The fingerprint of a job: equal where the job is enqueued and where it runs.
 
-Between the two lies the queue's serialiser, which makes lists of tuples, text of dates and plain objects of models.
-None of that makes it another job. So the arguments are compared by what a JSON serialiser would leave of them.
+The queue's serialiser lies between the two. It turns tuples into lists, dates into text, and models into plain objects.
+None of that makes a different job, so arguments are compared in the form that a JSON serialiser would give them.
 """
 
 from __future__ import annotations
@@ -14,32 +14,21 @@ from typing import Any
 
 from retrysafe.core import fingerprint, values
 from retrysafe.core.records import Fingerprint
-from retrysafe.engine.arguments import bind_arguments
-from retrysafe.errors import ArgumentError
+from retrysafe.engine.arguments import bind_arguments, describe_arguments
 
 
-def fingerprint_call(
+def fingerprint_job(
     task: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any], ignore: frozenset[str]
 ) -> Fingerprint:
-    """Of the task's name and every argument that is not ignored, by name: positional and keyword are one call."""
+    """The fingerprint of the task's name and of every argument that is not ignored, by name: a positional and a keyword
+    argument make the same call."""
     given = bind_arguments(signature, args, kwargs)
-    described = {}
-    for name, value in given.items():
-        if name in ignore:
-            continue
-        try:
-            described[name] = to_plain(value)
-            values.dumps(described[name])
-        except values.NotPlain as error:
-            raise ArgumentError(
-                f"argument {name!r} of task {task} cannot be compared: {error}. Pass plain data, or leave it out of "
-                f"the comparison with ignore=({name!r},)"
-            ) from None
+    described = describe_arguments(f"task {task}", given, ignore, to_plain)
     return fingerprint.fingerprint_text("job1", values.dumps([task, described]))
 
 
 def to_plain(value: Any) -> Any:
-    """What a queue's serialiser would leave of a value, whichever it is."""
+    """The form that a queue's serialiser would give a value, whichever serialiser it is."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, Enum):
@@ -59,10 +48,11 @@ def to_plain(value: Any) -> Any:
         return value.isoformat()
     if type(value).__name__ in ("Decimal", "UUID"):
         return str(value)
-    return value  # left to the check of whoever asked: it names the argument
+    return value  # describe_arguments refuses it, with the name of the argument
 
 
 def _field_names(value: Any) -> list[str] | None:
+    """The names of a value's fields; None if its class has no declared fields."""
     kind = type(value)
     if dataclasses.is_dataclass(kind):
         return [field.name for field in dataclasses.fields(kind)]

@@ -7,8 +7,8 @@
 
     jobs.enqueue(charge, ("order-7", 500))
 
-Huey forgets a job when a worker takes it. One whose worker was killed is not delivered again: it is `lost` or still
-`waiting`, and enqueueing it again with its key sends it again.
+Huey removes a job from its queue when a worker takes it, so a job whose worker was killed is not delivered again. Its
+state is `lost` or still `waiting`, and enqueueing it again with its key sends it again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from huey.exceptions import CancelExecution, RetryTask
 from huey.utils import normalize_time
 
 from retrysafe.errors import InProgress
-from retrysafe.jobs.busy_delay import compute_busy_delay
-from retrysafe.jobs.enqueue_flow import Message
+from retrysafe.jobs.delivery import compute_busy_delay
+from retrysafe.jobs.enqueue_flow import JobMessage
 from retrysafe.jobs.queue_adapter import QueueAdapter
 from retrysafe.jobs.retention import Setting
 from retrysafe.jobs.task import FencedTask
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 
 class HueyJobs(QueueAdapter):
+    """Tasks of one Huey that run once per job."""
+
     queue = "Huey"
     control: ClassVar[tuple[type[BaseException], ...]] = (RetryTask, CancelExecution)
 
@@ -42,32 +44,35 @@ class HueyJobs(QueueAdapter):
         self._wrappers: dict[str, Any] = {}
 
     def register(self, fenced: FencedTask, options: dict[str, Any]) -> Any:
-        made = self.huey.task(context=True, name=fenced.name, **options)(wrap_task(fenced))
-        self._wrappers[fenced.name] = made
-        return made
+        wrapper = self.huey.task(context=True, name=fenced.name, **options)(wrap_task(fenced))
+        self._wrappers[fenced.name] = wrapper
+        return wrapper
 
     def default_name(self, function: Callable[..., Any]) -> str:
         return function.__name__
 
-    def send(self, message: Message) -> Any:
+    def send(self, message: JobMessage) -> Any:
         countdown, _, priority = message.delivery
         chosen: dict[str, Any] = {} if priority is None else {"priority": priority}
         if countdown is not None:
             chosen["eta"] = normalize_time(delay=countdown, utc=self.huey.utc)
-        made = self._wrappers[message.task].task_class(message.args, message.kwargs, id=message.id, **chosen)
-        return self.huey.enqueue(made)
+        task = self._wrappers[message.task].task_class(message.args, message.kwargs, id=message.id, **chosen)
+        return self.huey.enqueue(task)
 
     def unsupported_options(self) -> dict[str, str]:
-        found = {"queue": "a Huey is one queue; make another Huey, and a HueyJobs for it"}
+        reasons = {"queue": "a Huey is one queue; make another Huey, and a HueyJobs for it"}
         if not self.huey.storage.priority:
-            found["priority"] = f"{type(self.huey.storage).__name__} has none; use PriorityRedisHuey or SqliteHuey"
-        return found
+            reasons["priority"] = f"{type(self.huey.storage).__name__} has none; use PriorityRedisHuey or SqliteHuey"
+        return reasons
 
     def settings(self) -> list[Setting]:
         return [Setting("takes jobs off the queue first", "loses", 1.0, "enqueue again with the same key until done")]
 
 
 def wrap_task(fenced: FencedTask) -> Callable[..., Any]:
+    """The function that Huey calls. In a worker it runs the task behind the fence; called directly, it is the plain
+    function."""
+
     @functools.wraps(fenced.function)
     def run(*args: Any, task: Any = None, **kwargs: Any) -> Any:
         if task is None and fenced.template is None:
@@ -79,5 +84,5 @@ def wrap_task(fenced: FencedTask) -> Callable[..., Any]:
                 raise
             raise RetryTask(str(busy), delay=compute_busy_delay(busy)) from busy
 
-    del run.__wrapped__  # or Huey would refuse an async function's wrapper
+    del run.__wrapped__  # Huey follows it, and would refuse the wrapper of an async function
     return run

@@ -1,8 +1,8 @@
-"""Asking for a job by the key one would write down: `jobs.result("receipt-7")`.
+"""Finding a job by its key as a person writes it: `jobs.result("receipt-7")`.
 
-A task's own key is made of its arguments, framed so that no two calls collide: `receipt-{7}`, and text is another job
-than a number. People ask for `receipt-7`. So a key that is nobody's as it stands is read as what the declared templates
-could have made of plain numbers and texts.
+A task's own key is made of its arguments, framed so that no two calls collide: `receipt-{7}`, where the text "7" is
+another job than the number 7. People ask for `receipt-7`. So a key that names no job as it is gets matched against the
+declared templates, with plain numbers and texts as their arguments.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from retrysafe.jobs.enqueue_flow import MAX_POLL_SECONDS, POLL_SECONDS, JobState
 from retrysafe.jobs.ids import job_id
 
 MAX_CANDIDATE_IDS = 64
-"""Readings of one key that are tried. Fields that touch can be read in as many ways as a text can be cut."""
+"""How many readings of one key are tried. If two fields touch, the text can be split between them in many ways."""
 MAX_CUTS = 10_000
-"""Cuts that are tried for one template: the text may be anybody's."""
+"""How many splits are tried for one template. The limit bounds the work for any text a caller may send."""
 
 _WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 
 
 def find_candidate_ids(key: str, templates: Iterable[Template]) -> list[str]:
-    """The ids of the jobs that somebody who writes this key may mean; first the one that has it as it stands."""
+    """The ids of the jobs that this key may mean. The first is the id of the key as it is."""
     found = dict.fromkeys([job_id(key)])
     for template in templates:
         for values in iter_template_matches(template, key):
             try:
                 found.setdefault(job_id(template.fill(values)))
             except TemplateError:
-                continue  # an empty value makes no key
+                continue  # a template refuses an empty value
             if len(found) > MAX_CANDIDATE_IDS:
                 return list(found)
     return list(found)
 
 
 def iter_template_matches(template: Template, text: str) -> Iterator[dict[str, Any]]:
-    """The arguments with which a template may stand for a text, as far as `STEPS` go."""
+    """The arguments with which a template makes this text, up to `MAX_CUTS` attempts."""
     pieces = [(literal, field) for literal, field, _, _ in Formatter().parse(template.text)]
     yield from _iter_matches(pieces, text, {}, iter(range(MAX_CUTS)))
 
@@ -71,22 +71,22 @@ def _iter_matches(
 
 
 def _iter_value_ends(text: str, rest: list[tuple[str, str | None]]) -> Iterable[int]:
-    """Where a value at the beginning of a text may end: before what the template says next, the longest first."""
+    """Where a value at the start of the text may end: before the template's next literal, the longest value first."""
     if not rest:
         return [len(text)] if text else []
     return (end for end in range(len(text), 0, -1) if text.startswith(rest[0][0], end))
 
 
 def parse_values(text: str) -> list[Any]:
-    """What an argument may have been that is written like this: the text, or a whole number."""
+    """The arguments that are written like this: the text itself, and the whole number if it is one."""
     return [int(text), text] if _WHOLE.fullmatch(text) and text != "-0" else [text]
 
 
-# Asking ---------------------------------------------------------------------------------------------
+# Looking up -----------------------------------------------------------------------------------------
 
 
 def lookup_job(ids: list[str], record_id: Callable[[str], bytes], key: str) -> Flow[LookupReply]:
-    """What is stored of the job that a key means. Raises UsageError where it means several."""
+    """What is stored of the job that a key means. Raises UsageError if the key may mean several jobs."""
     first: LookupReply = yield Lookup(record_id(ids[0]))
     if len(ids) == 1 or read_job_state(first.record, first.now) != "absent":
         return first
@@ -96,19 +96,20 @@ def lookup_job(ids: list[str], record_id: Callable[[str], bytes], key: str) -> F
         if read_job_state(seen.record, seen.now) != "absent":
             found.append(seen)
     if len(found) > 1:
-        told = ", ".join(repr(seen.record.key) for seen in found if seen.record is not None)
-        raise UsageError(f"{key!r} may mean several jobs: ask for one of them by its id, {told}")
+        job_ids = ", ".join(repr(seen.record.key) for seen in found if seen.record is not None)
+        raise UsageError(f"{key!r} may mean several jobs: ask for one of them by its id, {job_ids}")
     return found[0] if found else first
 
 
 def wait_for_result(ids: list[str], record_id: Callable[[str], bytes], key: str, wait: float) -> Flow[Record]:
-    """The record of the job that a key means, once it is done; wait for it for at most `wait` seconds."""
+    """The record of the job that a key means, once the job is done. Waits at most `wait` seconds, then raises
+    NotDone."""
     waited, pause = 0.0, POLL_SECONDS
     while True:
         seen = yield from lookup_job(ids, record_id, key)
         state: JobState = read_job_state(seen.record, seen.now)
         if state == "done":
-            assert seen.record is not None, "what is done is there"
+            assert seen.record is not None, "a job that is done has a record"
             return seen.record
         if state == "unknown" or waited >= wait:
             raise not_done_error(key, state, seen.record)

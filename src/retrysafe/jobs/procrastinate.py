@@ -7,10 +7,10 @@
 
     await jobs.aenqueue(charge, ("order-7", 500))
 
-Procrastinate numbers its jobs itself, so our id travels in its `queueing_lock`, as `retrysafe:<id>`. A lock of your own
-says which jobs may not wait at the same time, and not which job it is: a job that you defer yourself is known by its
-number. A job whose worker was killed stays `doing` until somebody retries stalled jobs (Procrastinate's docs say
-how) or enqueues it again with its key.
+Procrastinate numbers its jobs itself, so the job's id travels in its `queueing_lock`, as `retrysafe:<id>`. A lock of
+your own says which jobs may not wait at the same time; it does not identify a job. A job that you defer yourself is
+identified by its number. A job whose worker was killed stays `doing` until stalled jobs are retried (Procrastinate's
+docs say how) or the job is enqueued again with its key.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from procrastinate.retry import RetryStrategy
 
 from retrysafe.engine.arguments import bind_arguments
 from retrysafe.errors import InProgress
-from retrysafe.jobs.busy_delay import compute_busy_delay
-from retrysafe.jobs.enqueue_flow import Message
+from retrysafe.jobs.delivery import compute_busy_delay
+from retrysafe.jobs.enqueue_flow import JobMessage
 from retrysafe.jobs.queue_adapter import QueueAdapter
 from retrysafe.jobs.retention import Setting
 from retrysafe.jobs.task import FencedTask
@@ -37,25 +37,27 @@ if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
 
 LOCK_PREFIX = "retrysafe:"
-"""What a `queueing_lock` begins with that is ours."""
+"""The prefix of a `queueing_lock` that retrysafe sets."""
 
 
 class WaitOrRetryStrategy(BaseRetryStrategy):
-    """Later, while another worker is at it; otherwise as the task says."""
+    """Retry later while another worker runs the job; otherwise follow the task's own strategy."""
 
-    def __init__(self, otherwise: BaseRetryStrategy | None) -> None:
-        self._otherwise = otherwise
+    def __init__(self, own_strategy: BaseRetryStrategy | None) -> None:
+        self._own_strategy = own_strategy
 
     def get_retry_decision(self, *, exception: BaseException, job: Job) -> RetryDecision | None:
         if isinstance(exception, InProgress):
             return RetryDecision(retry_in={"seconds": max(1, round(compute_busy_delay(exception)))})
-        if self._otherwise is None:
+        if self._own_strategy is None:
             return None
-        asked = self._otherwise.get_retry_exception(exception=exception, job=job)
-        return asked.retry_decision if asked is not None else None
+        retry = self._own_strategy.get_retry_exception(exception=exception, job=job)
+        return retry.retry_decision if retry is not None else None
 
 
 class ProcrastinateJobs(QueueAdapter):
+    """Tasks of Procrastinate that run once per job."""
+
     queue = "Procrastinate"
     control: ClassVar[tuple[type[BaseException], ...]] = (JobRetry, JobAborted)
 
@@ -67,15 +69,15 @@ class ProcrastinateJobs(QueueAdapter):
         chosen = {**options, "retry": WaitOrRetryStrategy(build_retry_strategy(options.get("retry", False)))}
         return self.app.task(name=fenced.name, pass_context=True, **chosen)(wrap_task(fenced))
 
-    def send(self, message: Message) -> Any:
-        with suppress(AlreadyEnqueued):  # it is in the queue: that is what was asked for
+    def send(self, message: JobMessage) -> Any:
+        with suppress(AlreadyEnqueued):  # the job is in the queue already, which is the purpose
             return self._build_deferrer(message).defer(**self._bind_by_name(message))
 
-    async def asend(self, message: Message) -> Any:
+    async def asend(self, message: JobMessage) -> Any:
         with suppress(AlreadyEnqueued):
             return await self._build_deferrer(message).defer_async(**self._bind_by_name(message))
 
-    def _build_deferrer(self, message: Message) -> Any:
+    def _build_deferrer(self, message: JobMessage) -> Any:
         countdown, queue, priority = message.delivery
         return self.app.tasks[message.task].configure(
             queueing_lock=f"{LOCK_PREFIX}{message.id}",
@@ -84,7 +86,7 @@ class ProcrastinateJobs(QueueAdapter):
             priority=priority,
         )
 
-    def _bind_by_name(self, message: Message) -> dict[str, Any]:
+    def _bind_by_name(self, message: JobMessage) -> dict[str, Any]:
         """Procrastinate takes arguments by name only."""
         return bind_arguments(self.tasks[message.task].signature, message.args, message.kwargs)
 
@@ -94,6 +96,7 @@ class ProcrastinateJobs(QueueAdapter):
 
 
 def build_retry_strategy(retry: bool | int | BaseRetryStrategy) -> BaseRetryStrategy | None:
+    """The task's option `retry` as a strategy, by Procrastinate's own rules."""
     if isinstance(retry, BaseRetryStrategy):
         return retry
     if retry is False:
@@ -102,24 +105,26 @@ def build_retry_strategy(retry: bool | int | BaseRetryStrategy) -> BaseRetryStra
 
 
 def wrap_task(fenced: FencedTask) -> Callable[..., Any]:
-    """In the colour of the function: Procrastinate runs plain ones in threads."""
+    """The function that Procrastinate calls: async if the task's function is async. Procrastinate runs plain functions
+    in threads."""
     if fenced.is_async:
 
         @functools.wraps(fenced.function)
-        async def awaited(context: JobContext, **kwargs: Any) -> Any:
+        async def run_async(context: JobContext, **kwargs: Any) -> Any:
             return await fenced.arun(read_job_id(context.job), (), kwargs, context)
 
-        return awaited
+        return run_async
 
     @functools.wraps(fenced.function)
-    def called(context: JobContext, **kwargs: Any) -> Any:
+    def run_sync(context: JobContext, **kwargs: Any) -> Any:
         return fenced.run(read_job_id(context.job), (), kwargs, context)
 
-    return called
+    return run_sync
 
 
 def read_job_id(job: Job) -> str:
-    """Only a lock of ours names the job. One of the user's is used again for the next job, tomorrow's report after
-    today's, and taken for its name it would make a repetition of it."""
+    """The job's id, from a lock that retrysafe set, or made of Procrastinate's number. A lock of the user's is used
+    again for the next job, such as tomorrow's report after today's: as an id it would make the next job a
+    repetition."""
     lock = job.queueing_lock or ""
     return lock.removeprefix(LOCK_PREFIX) if lock.startswith(LOCK_PREFIX) else f"procrastinate-{job.id}"

@@ -2,8 +2,8 @@
 
     safe.publish("order.paid")(jobs.publisher(send_receipt))
 
-Publishing twice sends twice, with one id, and the fence runs it once. So nothing is claimed here: the enqueuer has
-its own record of what it has published.
+Publishing twice sends two messages with one id, and the fence runs the job once. So the publisher claims nothing: the
+enqueuer has its own record of what it has published.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from retrysafe.core.jobs import Job
 from retrysafe.errors import UsageError
-from retrysafe.jobs.delivery_options import DeliveryOptions
-from retrysafe.jobs.enqueue_flow import Message
+from retrysafe.jobs.delivery import DeliveryOptions
+from retrysafe.jobs.enqueue_flow import JobMessage
 from retrysafe.jobs.task import FencedTask
 
 if TYPE_CHECKING:
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 
 class QueuePublisher:
-    """Delivers staged jobs to a queue."""
+    """Sends staged jobs to a queue."""
 
-    def __init__(self, fence: QueueAdapter, task: FencedTask, delivery: DeliveryOptions) -> None:
-        self._fence = fence
+    def __init__(self, adapter: QueueAdapter, task: FencedTask, delivery: DeliveryOptions) -> None:
+        self._adapter = adapter
         self._task = task
         self._delivery = delivery
 
     def __call__(self, job: Job) -> Any:
         args, kwargs = read_arguments(job)
         id = self._task.key_of(args, kwargs) if self._task.template is not None else job.id
-        return self._fence.send(Message(id, self._task.name, args, kwargs, again=True, delivery=self._delivery))
+        return self._adapter.send(JobMessage(id, self._task.name, args, kwargs, again=True, delivery=self._delivery))
 
 
 def read_arguments(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments a payload stands for."""
+    """The positional and keyword arguments in a staged job's payload."""
     try:
         payload = json.loads(job.payload)
     except ValueError:

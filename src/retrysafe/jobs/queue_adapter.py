@@ -1,7 +1,7 @@
-"""The fence for task functions, and what every queue's adapter has in common: declare, enqueue once, ask for results.
+"""What every queue's adapter has in common: declare tasks, enqueue a job once, read its state and its result.
 
-It works with any queue: declare tasks with `fence`, call `run` or `arun` in the worker with the delivery's id, and
-give `enqueue` a function that sends. An adapter is that, written down for one queue.
+`QueueAdapter` works with any queue: declare tasks with `fence`, call `run` or `arun` in the worker with the delivery's
+id, and give `enqueue` a function that sends. An adapter does these three things for one queue.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from retrysafe.engine.bridge import wait_for
 from retrysafe.engine.codecs import Codec, JsonCodec
 from retrysafe.engine.drive import arun, run
 from retrysafe.engine.effects import CallFunction, Effect, Flow
+from retrysafe.engine.once import read_answer
 from retrysafe.errors import AnswerGone, UsageError
 from retrysafe.jobs import enqueue_flow, job_lookup
-from retrysafe.jobs.delivery_options import DeliveryOptions, check_delivery
-from retrysafe.jobs.enqueue_flow import RESEND_AFTER_SECONDS, JobSnapshot, JobState, Message, read_job_state
+from retrysafe.jobs.delivery import DeliveryOptions, check_delivery
+from retrysafe.jobs.enqueue_flow import RESEND_AFTER_SECONDS, JobMessage, JobSnapshot, JobState, read_job_state
 from retrysafe.jobs.task import JOB, MAX_ATTEMPTS, FencedTask, declare_task
 from retrysafe.policy import Policy
 
@@ -30,27 +31,28 @@ if TYPE_CHECKING:
 
 
 class Enqueued(NamedTuple):
-    """What became of an `enqueue`."""
+    """The result of an `enqueue`."""
 
     id: str
     state: JobState
     sent: bool
-    """Whether this call sent it."""
+    """Whether this call sent the job."""
     result: Any = None
-    """The first run's result, when the state is "done"."""
+    """The result of the first run, if the state is "done"."""
 
 
 class QueueAdapter:
     """Tasks that run once per job, on any queue.
 
-    `scope` keeps several queues on one store apart: the same key in two scopes is two jobs. `resend_after`: seconds
-    after which a job that no worker has taken is sent again by whoever enqueues it again. `max_attempts`: after so many
-    attempts a job whose worker dies is not begun again, but left to a person; None: it is begun again for ever.
+    `scope` separates several queues on one store: the same key in two scopes is two jobs. `resend_after` is in seconds:
+    a job that no worker has begun for so long is sent again when it is enqueued again. `max_attempts`: after so many
+    attempts a job whose worker dies is not begun again, but left to a person. With None it is begun again without
+    limit.
     """
 
     queue: ClassVar[str] = "queue"
     control: ClassVar[tuple[type[BaseException], ...]] = ()
-    """Exceptions by which a task talks to its queue (try again, give up): never its result."""
+    """Exceptions with which a task controls its queue (retry, give up). They are never stored as the task's result."""
 
     def __init__(
         self,
@@ -86,13 +88,13 @@ class QueueAdapter:
     ) -> FencedTask:
         """Put a function behind the fence.
 
-        name        what the queue calls it; the module and name of the function unless given
-        key         `"receipt-{order_id}"`: the job's key, made of its arguments; without it the job's id is the key
-        ignore      arguments that are not compared when a key is used again
-        repeatable  whether it may run again after its worker died; False leaves that to a person
-        tx          where to open a transaction: what the function writes on its argument `tx` commits with its result
-        context     whether the function wants the queue's own context as its first argument
-        max_attempts  after so many attempts it is not begun again if its worker dies; that of the fence unless given
+        name          what the queue calls the task; by default the module and name of the function
+        key           `"receipt-{order_id}"`: the job's key, made of its arguments; without it the job's id is the key
+        ignore        arguments that are not compared when a key is used again
+        repeatable    whether the job may run again after its worker died; False leaves that to a person
+        tx            where to open a transaction: what the function writes on its argument `tx` commits with its result
+        context       whether the function gets the queue's own context as its first argument
+        max_attempts  after so many attempts the job is not begun again if its worker dies; by default the adapter's own
         """
         chosen = name or self.default_name(function)
         if chosen in self.tasks:
@@ -128,8 +130,8 @@ class QueueAdapter:
         max_attempts: int | Literal["default"] | None = "default",
         **options: Any,
     ) -> Callable[[Callable[..., Any]], Any]:
-        """The queue's own task decorator, behind the fence: what is returned is the queue's own kind of task. The
-        arguments are those of `fence`; the others are the queue's."""
+        """The queue's own task decorator, behind the fence. It returns the queue's own kind of task. The named
+        arguments are those of `fence`; all other options go to the queue."""
 
         def decorate(function: Callable[..., Any]) -> Any:
             fenced = self.fence(
@@ -149,21 +151,21 @@ class QueueAdapter:
         return decorate
 
     def register(self, fenced: FencedTask, options: dict[str, Any]) -> Any:
-        """Make it a task of the queue: the adapter's part."""
+        """Make the fenced task a task of the queue. Each adapter overrides this."""
         if options:
             raise UsageError(f"task({', '.join(options)}=…): {type(self).__name__} has no such option")
         return fenced
 
     def default_name(self, function: Callable[..., Any]) -> str:
-        """What the queue calls a task that was given no name."""
+        """The name of a task that was declared without one."""
         return f"{function.__module__}.{function.__qualname__}"
 
     def injected_arguments(self, function: Callable[..., Any]) -> tuple[str, ...]:
-        """Arguments that the queue fills in by itself."""
+        """The arguments that the queue fills in by itself."""
         return ()
 
     def find(self, task: Any) -> FencedTask:
-        """The fenced task behind what a user holds: the queue's own task object, a function, a name."""
+        """The fenced task for a task object of the queue, a function, or a name."""
         if isinstance(task, FencedTask):
             return task
         name = task if isinstance(task, str) else self.name_of(task)
@@ -173,7 +175,7 @@ class QueueAdapter:
         return self.tasks[name]
 
     def name_of(self, task: Any) -> str:
-        """What a task object of this queue is called."""
+        """The name of a task object of this queue."""
         fenced = getattr(task, "fenced", None)
         return fenced.name if isinstance(fenced, FencedTask) else str(getattr(task, "name", task))
 
@@ -189,16 +191,16 @@ class QueueAdapter:
         countdown: float | None = None,
         queue: str | None = None,
         priority: int | None = None,
-        send: Callable[[Message], Any] | None = None,
+        send: Callable[[JobMessage], Any] | None = None,
         resend_after: float | None = None,
     ) -> Enqueued:
-        """Send the job this key stands for, once; if it is done, its result comes back instead.
+        """Send the job that this key names, once. If the job is done, its result is returned instead.
 
-        `countdown` (seconds), `queue` and `priority` are passed on to the queue, and refused where it has no such
-        thing. A `send` of your own finds them in `message.delivery`.
+        `countdown` (seconds), `queue` and `priority` are passed on to the queue, and refused if the queue does not
+        support them. A `send` of your own finds them in `message.delivery`.
         """
-        how = self._build_delivery(countdown, queue, priority, own=send is not None)
-        fenced, message = self._build_message(task, args, kwargs, key, how)
+        delivery = self._build_delivery(countdown, queue, priority, own_send=send is not None)
+        fenced, message = self._build_message(task, args, kwargs, key, delivery)
         flow = self._enqueue_flow(fenced, message, send or self.send, resend_after)
         return self._build_enqueued(fenced, message.id, run(flow, self._perform))
 
@@ -212,52 +214,52 @@ class QueueAdapter:
         countdown: float | None = None,
         queue: str | None = None,
         priority: int | None = None,
-        send: Callable[[Message], Any] | None = None,
+        send: Callable[[JobMessage], Any] | None = None,
         resend_after: float | None = None,
     ) -> Enqueued:
         """`enqueue` on an event loop."""
-        how = self._build_delivery(countdown, queue, priority, own=send is not None)
-        fenced, message = self._build_message(task, args, kwargs, key, how)
+        delivery = self._build_delivery(countdown, queue, priority, own_send=send is not None)
+        fenced, message = self._build_message(task, args, kwargs, key, delivery)
         flow = self._enqueue_flow(fenced, message, send or self.asend, resend_after)
         return self._build_enqueued(fenced, message.id, await arun(flow, self._aperform))
 
-    def send(self, message: Message) -> Any:
-        """Hand a message to the queue: each adapter has one of the two, and gets the other from it."""
+    def send(self, message: JobMessage) -> Any:
+        """Send a message to the queue. An adapter overrides `send` or `asend`; the other one calls it."""
         if type(self).asend is QueueAdapter.asend:
             raise UsageError(f"{type(self).__name__} does not know how to send: pass send= to enqueue")
         return wait_for(self.asend(message))
 
-    async def asend(self, message: Message) -> Any:
+    async def asend(self, message: JobMessage) -> Any:
         import asyncio
 
         return await asyncio.to_thread(self.send, message)
 
     def _enqueue_flow(
-        self, fenced: FencedTask, message: Message, send: Callable[[Message], Any], resend_after: float | None
+        self, fenced: FencedTask, message: JobMessage, send: Callable[[JobMessage], Any], resend_after: float | None
     ) -> Flow[JobSnapshot]:
         task = fenced.build_task(message.id, message.args, message.kwargs)
         after = self.resend_after if resend_after is None else resend_after
-        after += message.delivery.countdown or 0.0  # until then nobody has missed it
+        after += message.delivery.countdown or 0.0  # no worker can begin the job before its countdown ends
         return enqueue_flow.enqueue(task, message, send, after)
 
     def unsupported_options(self) -> dict[str, str]:
-        """Which of `countdown`, `queue` and `priority` this queue has not, each with the reason."""
+        """Which of `countdown`, `queue` and `priority` this queue does not support, each with the reason."""
         return {}
 
     def _build_delivery(
-        self, countdown: float | None, queue: str | None, priority: int | None, *, own: bool
+        self, countdown: float | None, queue: str | None, priority: int | None, *, own_send: bool
     ) -> DeliveryOptions:
         return check_delivery(
-            DeliveryOptions(countdown, queue, priority), self.queue, {} if own else self.unsupported_options()
+            DeliveryOptions(countdown, queue, priority), self.queue, {} if own_send else self.unsupported_options()
         )
 
     def _build_message(
         self, task: Any, args: Iterable[Any], kwargs: Mapping[str, Any] | None, key: str, delivery: DeliveryOptions
-    ) -> tuple[FencedTask, Message]:
+    ) -> tuple[FencedTask, JobMessage]:
         if isinstance(args, str | bytes | Mapping):
             raise UsageError(f"args={args!r}: give the positional arguments as a tuple, for example args=({args!r},)")
         fenced, given, named = self.find(task), tuple(args), dict(kwargs or {})
-        return fenced, Message(fenced.key_of(given, named, key), fenced.name, given, named, delivery=delivery)
+        return fenced, JobMessage(fenced.key_of(given, named, key), fenced.name, given, named, delivery=delivery)
 
     def _build_enqueued(self, fenced: FencedTask, id: str, seen: JobSnapshot) -> Enqueued:
         result = self._decode_result(fenced, id, seen.record) if seen.state == "done" else None
@@ -272,13 +274,13 @@ class QueueAdapter:
         result = effect.function()
         return await result if inspect.isawaitable(result) else result
 
-    # Asking ---------------------------------------------------------------------------------
+    # Reading --------------------------------------------------------------------------------
 
     def result(self, key: str, *, wait: float = 0.0) -> Any:
-        """What the job returned, also after its queue forgot it. Raises NotDone until then.
+        """The job's result, also after its queue dropped it. Raises NotDone until the job is done.
 
-        `key` is the key it was enqueued with, its id, or what a task's own key reads like: `receipt-7` finds the job of
-        `receipt-{order_id}` with 7 or "7".
+        `key` is the key that the job was enqueued with, or its id, or the readable form of a task's own key:
+        `receipt-7` finds the job of `receipt-{order_id}` with 7 or "7".
         """
         record = run(
             job_lookup.wait_for_result(self._find_candidate_ids(key), self._record_id, key, wait), self._perform
@@ -291,7 +293,7 @@ class QueueAdapter:
         return self._decode_result(self.tasks.get(record.target), record.key, record)
 
     def state(self, key: str) -> JobState:
-        """How far the job of this key is."""
+        """The state of the job with this key."""
         seen = run(job_lookup.lookup_job(self._find_candidate_ids(key), self._record_id, key), self._perform)
         return read_job_state(seen.record, seen.now)
 
@@ -313,10 +315,10 @@ class QueueAdapter:
         key: str = "",
         wait: float = 30.0,
     ) -> Any:
-        """Enqueue it once and wait for its result: for a saga whose step is done by a worker. Raises NotDone when
-        it takes longer; calling again goes on waiting for the same job."""
-        told = self.enqueue(task, args, kwargs, key=key)
-        return told.result if told.state == "done" else self.result(told.id, wait=wait)
+        """Enqueue the job once and wait for its result: for a saga whose step is done by a worker. Raises NotDone if
+        the job takes longer than `wait` seconds; another call waits for the same job again."""
+        enqueued = self.enqueue(task, args, kwargs, key=key)
+        return enqueued.result if enqueued.state == "done" else self.result(enqueued.id, wait=wait)
 
     async def aperform(
         self,
@@ -327,8 +329,8 @@ class QueueAdapter:
         key: str = "",
         wait: float = 30.0,
     ) -> Any:
-        told = await self.aenqueue(task, args, kwargs, key=key)
-        return told.result if told.state == "done" else await self.aresult(told.id, wait=wait)
+        enqueued = await self.aenqueue(task, args, kwargs, key=key)
+        return enqueued.result if enqueued.state == "done" else await self.aresult(enqueued.id, wait=wait)
 
     def _record_id(self, id: str) -> bytes:
         return Key(id, self.scope, "job").id(self.safe.namespace)
@@ -338,11 +340,9 @@ class QueueAdapter:
         assert record.answer is not None, "a completed record has an answer"
         if record.answer.gone:
             raise AnswerGone(id, record.answer.gone)
-        # A process that only asks need not know the task, unless its results are in a format of its own.
-        reader = fenced or FencedTask(
-            self.safe, self.scope, record.target, _refuse_call, _EMPTY_SIGNATURE, self.policy, JsonCodec()
-        )
-        return reader.decode_answer(record.answer, record.id)
+        # A process that only reads results need not declare the task, unless the task has its own codec.
+        codec = fenced.codec if fenced is not None else JsonCodec()
+        return read_answer(record.target, codec, record.answer, record.id)
 
     # The outbox, the doctor -------------------------------------------------------------------
 
@@ -356,25 +356,19 @@ class QueueAdapter:
     ) -> Callable[[Job], Any]:
         """For `safe.publish(topic)`: sends a staged job to this queue as a job of `task`, with the staged id.
 
-        The payload is the arguments: an object gives them by name, a list by position. The others as for `enqueue`.
+        The payload has the arguments: an object gives them by name, a list by position. The options are those of
+        `enqueue`.
         """
         from retrysafe.jobs.publisher import QueuePublisher
 
-        return QueuePublisher(self, self.find(task), self._build_delivery(countdown, queue, priority, own=False))
+        return QueuePublisher(self, self.find(task), self._build_delivery(countdown, queue, priority, own_send=False))
 
     def diagnose(self) -> Diagnosis:
-        """What the queue's own settings are worth beside ours; `retrysafe doctor module:jobs` prints it."""
+        """How the queue's own settings fit the tasks' policies; `retrysafe doctor module:jobs` prints it."""
         from retrysafe.jobs.retention import diagnose_queue
 
         return diagnose_queue(self)
 
     def settings(self) -> list[Any]:
-        """The queue's own retention, as `retention.Setting`s; each adapter reads its own."""
+        """The queue's own retention, as `retention.Setting`s. Each adapter overrides this."""
         return []
-
-
-def _refuse_call() -> None:
-    raise AssertionError("only its results are read")
-
-
-_EMPTY_SIGNATURE = inspect.Signature()

@@ -1,7 +1,8 @@
-"""What a queue's own memory is worth beside ours. Each adapter reads its settings; the judgement is here, and pure.
+"""How a queue's own retention fits that of our records. Each adapter reads its queue's settings; this module judges
+them, and is pure.
 
-Two of them can hurt. If the queue may deliver a job again after we have forgotten it, it runs again. If the queue
-forgets a result before we do, whoever asks the queue is told that there is none, while we still have it.
+Two settings can do harm. If the queue may deliver a job again after its record has expired, the job runs again. If the
+queue drops a result before its record expires, the queue has no result for a caller, although the record still has it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good
 if TYPE_CHECKING:
     from retrysafe.jobs.queue_adapter import QueueAdapter
 
-Kind = Literal["redelivers", "keeps", "notices", "loses"]
+SettingKind = Literal["redelivers", "keeps", "notices", "loses"]
 
 
 class Setting(NamedTuple):
@@ -22,58 +23,50 @@ class Setting(NamedTuple):
     redelivers  how long after a job began the queue may still deliver it again
     keeps       how long the queue keeps a result
     notices     how long the queue takes to notice that a worker is dead
-    loses       1.0 when a job is gone with the worker that died with it, else 0.0
+    loses       1.0 if a job is lost when its worker dies, else 0.0
     """
 
     name: str
-    kind: Kind
+    kind: SettingKind
     seconds: float
     fix: str
 
 
-def diagnose_queue(fence: QueueAdapter) -> Diagnosis:
-    kept = min((task.policy.retention for task in fence.tasks.values()), default=fence.policy.retention)
-    lease = max((task.policy.lease for task in fence.tasks.values()), default=fence.policy.lease)
-    findings = tuple(judge_setting(setting, kept, lease) for setting in fence.settings())
-    return Diagnosis(fence.queue, findings)
+def diagnose_queue(adapter: QueueAdapter) -> Diagnosis:
+    """The findings for every setting of an adapter's queue."""
+    retention = min((task.policy.retention for task in adapter.tasks.values()), default=adapter.policy.retention)
+    lease = max((task.policy.lease for task in adapter.tasks.values()), default=adapter.policy.lease)
+    findings = tuple(judge_setting(setting, retention, lease) for setting in adapter.settings())
+    return Diagnosis(adapter.queue, findings)
 
 
-def judge_setting(setting: Setting, kept: float, lease: float) -> Finding:
-    """`kept`: our shortest retention; `lease`: our longest lease."""
+def judge_setting(setting: Setting, retention: float, lease: float) -> Finding:
+    """`retention` is the shortest of all tasks, `lease` the longest; both in seconds."""
     name, kind, seconds, fix = setting
+    shown, kept = format_duration(seconds), format_duration(retention)
     if kind == "loses":
         if not seconds:
             return good(name, "no", "a job whose worker dies is delivered again")
-        why = "a job whose worker dies is gone from the queue; enqueueing it again with its key sends it again"
+        why = "a job whose worker dies is lost from the queue; enqueueing it again with its key sends it again"
         return bad(name, "yes", "exactly-once-capable", why, fix)
     if kind == "redelivers":
-        if seconds < kept:
-            return good(name, format_duration(seconds), f"over before we forget the job ({format_duration(kept)})")
-        why = f"the queue may deliver a job again after we forgot it ({format_duration(kept)}), and then it runs again"
-        return bad(name, format_duration(seconds), "best-effort", why, f"{fix}, or keep more: Policy(retention=…)")
+        if seconds < retention:
+            return good(name, shown, f"ends before the job's record expires ({kept})")
+        why = f"the queue may deliver a job again after its record has expired ({kept}), and then the job runs again"
+        return bad(name, shown, "best-effort", why, f"{fix}, or keep more: Policy(retention=…)")
     if kind == "notices":
         if seconds <= max(10 * lease, 600.0):
-            return good(
-                name, format_duration(seconds), "a dead worker's job comes back soon after its lease has lapsed"
-            )
+            return good(name, shown, "a dead worker's job is delivered again soon after its lease has lapsed")
         why = f"a dead worker's job waits this long, although its lease lapses after {format_duration(lease)}"
-        return bad(name, format_duration(seconds), "exactly-once-capable", why, fix)
-    if seconds >= kept:
-        return good(
-            name, format_duration(seconds), f"the queue keeps results as long as we do ({format_duration(kept)})"
-        )
-    why = f"the queue forgets results before we do ({format_duration(kept)}): it then answers that there is none"
-    return bad(
-        name,
-        format_duration(seconds),
-        "exactly-once-capable",
-        why,
-        f"ask jobs.result(key) instead of the queue, or {fix}",
-    )
+        return bad(name, shown, "exactly-once-capable", why, fix)
+    if seconds >= retention:
+        return good(name, shown, f"the queue keeps results as long as their records ({kept})")
+    why = f"the queue drops results before their records expire ({kept}): then it has no result"
+    return bad(name, shown, "exactly-once-capable", why, f"ask jobs.result(key) instead of the queue, or {fix}")
 
 
 def format_duration(seconds: float) -> str:
-    """A duration for people."""
+    """A duration in the largest fitting unit, for people."""
     if seconds == float("inf"):
         return "for ever"
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):

@@ -7,7 +7,7 @@
 
     jobs.enqueue(charge, ("order-7", 500))
 
-The function stays a function: the worker imports it by its name, and `queue.enqueue(charge, …)` works as ever.
+The function stays a function: the worker imports it by its name, and `queue.enqueue(charge, …)` works as usual.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rq import Queue, Retry, get_current_job
 from rq.job import JobStatus
 
 from retrysafe.errors import InProgress
-from retrysafe.jobs.enqueue_flow import Message
+from retrysafe.jobs.enqueue_flow import JobMessage
 from retrysafe.jobs.queue_adapter import QueueAdapter
 from retrysafe.jobs.retention import Setting
 from retrysafe.jobs.task import FencedTask
@@ -31,23 +31,25 @@ if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
 
 BUSY_HOLD_SECONDS = 0.5
-"""Seconds a busy job stays with its worker before it goes back to the queue. RQ delays jobs only where a scheduler
-runs, and without a pause they would go round as fast as they can."""
+"""How long a worker holds a busy job before it goes back to the queue. RQ delays jobs only if a scheduler runs. Without
+this pause a busy job would be delivered again and again without rest."""
 
 UNLIMITED_RETRIES = 1_000_000
 IMMEDIATE_ONLY_OPTIONS = ("at_front", "pipeline", "unique")
-"""What a job is enqueued with that is not scheduled."""
+"""Options of `enqueue` that a scheduled job does not take."""
 RESULT_TTL_SECONDS = 500.0
 STARTED_GRACE_SECONDS = 60.0
 
 
 class RqJobs(QueueAdapter):
+    """Functions that run once per job, on an RQ queue."""
+
     queue = "RQ"
 
     def __init__(
         self, safe: RetrySafe, queue: Queue, *, enqueue_options: dict[str, Any] | None = None, **options: Any
     ) -> None:
-        """`enqueue_options`: what every job is enqueued with, such as `retry=` and `result_ttl=`."""
+        """`enqueue_options` are the options that every job is enqueued with, such as `retry=` and `result_ttl=`."""
         super().__init__(safe, **options)
         self.rq = queue
         self.enqueue_options = dict(enqueue_options or {})
@@ -55,10 +57,10 @@ class RqJobs(QueueAdapter):
 
     def register(self, fenced: FencedTask, options: dict[str, Any]) -> Any:
         super().register(fenced, options)
-        self._functions[fenced.name] = made = wrap_task(fenced)
-        return made
+        self._functions[fenced.name] = function = wrap_task(fenced)
+        return function
 
-    def send(self, message: Message) -> Any:
+    def send(self, message: JobMessage) -> Any:
         function, (countdown, name, _) = self._functions[message.task], message.delivery
         queue = self.rq if name is None else self._open_queue(name)
         call: dict[str, Any] = {"args": message.args, "kwargs": message.kwargs, "job_id": message.id}
@@ -69,7 +71,7 @@ class RqJobs(QueueAdapter):
         return queue.schedule_job(job, datetime.now(UTC) + timedelta(seconds=countdown))
 
     def _open_queue(self, name: str) -> Queue:
-        """Another queue like ours."""
+        """Another queue with the settings of this one."""
         queue = self.rq
         return Queue(
             name,
@@ -84,13 +86,13 @@ class RqJobs(QueueAdapter):
         return {"priority": "a worker takes its queues in the order you name them, so use queue="}
 
     def settings(self) -> list[Setting]:
-        kept = self.enqueue_options.get("result_ttl")
-        seconds = RESULT_TTL_SECONDS if kept is None else float("inf") if kept < 0 else float(kept)
-        lost = float(self.enqueue_options.get("retry") is None)
+        ttl = self.enqueue_options.get("result_ttl")
+        seconds = RESULT_TTL_SECONDS if ttl is None else float("inf") if ttl < 0 else float(ttl)
+        loses = float(self.enqueue_options.get("retry") is None)
         fix = "enqueue_options={'retry': Retry(max=3)}"
         return [
             Setting("result_ttl", "keeps", seconds, "enqueue_options={'result_ttl': …}"),
-            Setting("no retry=", "loses", lost, fix),
+            Setting("no retry=", "loses", loses, fix),
             Setting(
                 "abandoned jobs", "notices", STARTED_GRACE_SECONDS, "run a worker: it looks for them every few minutes"
             ),
@@ -98,7 +100,8 @@ class RqJobs(QueueAdapter):
 
 
 def wrap_task(fenced: FencedTask) -> Callable[..., Any]:
-    """What RQ calls: in a worker the fence, called directly the function itself."""
+    """The function that RQ calls. In a worker it runs the task behind the fence; called directly, it is the plain
+    function."""
 
     @functools.wraps(fenced.function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -113,6 +116,6 @@ def wrap_task(fenced: FencedTask) -> Callable[..., Any]:
             time.sleep(BUSY_HOLD_SECONDS)
             return Retry(max=UNLIMITED_RETRIES)
 
-    run.fenced = fenced  # type: ignore[attr-defined]  # how enqueue finds it again
-    del run.__wrapped__  # an async function's wrapper is not async
+    run.fenced = fenced  # type: ignore[attr-defined]  # QueueAdapter.name_of reads it
+    del run.__wrapped__  # the wrapper of an async function is not async
     return run

@@ -1,8 +1,8 @@
-"""A task behind the fence: its name, what makes two jobs the same, and how one is run once.
+"""A task behind the fence: its name, the identity of its jobs, and how a job runs once.
 
-A redelivery of what is done is a replay. What raised runs again when the queue tries it again. What another worker is
-at raises InProgress, which each adapter turns into "later". What a dead worker held is free when its lease lapses,
-and runs again if the task is repeatable.
+A second delivery of a job that is done is a replay. A job that raised runs again when the queue retries it. A job that
+another worker runs raises InProgress, which each adapter turns into a later delivery. The job of a dead worker is free
+when its lease lapses, and runs again if the task is repeatable.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from retrysafe.core.records import Answer, Record
 from retrysafe.engine import arguments, codecs
 from retrysafe.engine.bridge import wait_for
 from retrysafe.engine.codecs import Codec, JsonCodec
-from retrysafe.engine.guard import Ended, Task, Unstorable
-from retrysafe.engine.once import check_names, drop_parameter
-from retrysafe.errors import InProgress, OutcomeUnknown, ResultNotStorable, StoredFailure, UsageError
+from retrysafe.engine.guard import Ended, Task
+from retrysafe.engine.once import check_names, drop_parameter, encode_answer, read_result
+from retrysafe.errors import InProgress, OutcomeUnknown, UsageError
 from retrysafe.jobs.enqueue_flow import release_for_own_sender
-from retrysafe.jobs.fingerprints import fingerprint_call
-from retrysafe.jobs.ids import job_id
-from retrysafe.jobs.job_context import RunningJob, set_current_job
+from retrysafe.jobs.fingerprints import fingerprint_job
+from retrysafe.jobs.ids import RunningJob, job_id, set_current_job
 from retrysafe.policy import DAY, Policy
 
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
 
 JOB = Policy(failures="release", abandoned="rerun", busy="conflict", retention=30 * DAY)
-"""30 days: longer than any queue here redelivers, retries or keeps a result by default, and than people take to ask."""
+"""The default policy of jobs. 30 days are longer than any queue here redelivers, retries or keeps a result by default,
+and longer than people take to ask for a result."""
 
 BUSY_PAUSES_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2)
-"""Seconds between looks at a busy job before the queue is asked to come back later: whoever enqueued it may just be
-noting that it is sent."""
+"""The pauses between looks at a busy job before it goes back to the queue: its sender may be about to note that it was
+sent."""
 
 MAX_ATTEMPTS = 10
-"""After so many attempts a job that dies with its worker is not begun again. A worker that was killed by a deployment,
-or ran out of memory, is not the job's fault, and that happens a few times; ten workers in a row are."""
+"""After so many attempts a job is not begun again if its worker dies. A deployment or a lack of memory kills a worker
+now and then, and that is not the job's fault. If ten workers in a row die, it is."""
 
 TX_ARGUMENT = "tx"
 
 
 class AttemptsExhausted(Exception):
-    """It was begun so often that whoever comes next must not leave it to be begun again."""
+    """The job was begun `max_attempts` times: this attempt must be the last one that a dead worker can leave behind."""
 
 
 @dataclass(frozen=True)
@@ -58,22 +58,22 @@ class FencedTask:
     name: str
     function: Callable[..., Any]
     signature: inspect.Signature
-    """As the queue sees it: without the context and the transaction."""
+    """The signature that callers use: without the context and the transaction."""
     policy: Policy
     codec: Codec = field(default_factory=JsonCodec)
     template: Template | None = None
     ignore: frozenset[str] = frozenset()
     tx: Any = None
     context: bool = False
-    """Whether the function wants the queue's own context as its first argument."""
+    """Whether the function gets the queue's own context as its first argument."""
     max_attempts: int | None = MAX_ATTEMPTS
-    """After so many attempts it is run as if it were not repeatable: if its worker dies again, a person has to look.
-    One that raises is tried again by its queue's own rules, however often. None: for ever."""
+    """After so many attempts the job runs as if it were not repeatable: if its worker dies again, a person has to
+    decide. A job that raises is not affected: its queue retries it by its own rules. None means no limit."""
 
-    # Which job ------------------------------------------------------------------------------
+    # Identity -------------------------------------------------------------------------------
 
     def key_of(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: str = "") -> str:
-        """The job's id: of the key the caller chose, or of the task's template."""
+        """The job's id, from the key that the caller chose or from the task's template."""
         if self.template is None:
             if not key:
                 raise UsageError(
@@ -89,43 +89,43 @@ class FencedTask:
 
     def build_task(self, id: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task:
         key = Key(id, self.scope, "job")
-        fingerprint = fingerprint_call(self.name, self.signature, args, kwargs, self.ignore)
+        fingerprint = fingerprint_job(self.name, self.signature, args, kwargs, self.ignore)
         return self.safe.build_task(key, self.name, fingerprint, self.policy)
 
-    # Running it -----------------------------------------------------------------------------
+    # Running --------------------------------------------------------------------------------
 
     def run(self, delivery: str, args: tuple[Any, ...], kwargs: dict[str, Any], context: Any = None) -> Any:
-        """Run the job the queue calls `delivery`, or give its stored result. From a thread; an async function runs
-        on the background loop. Raises InProgress while another worker is at it."""
+        """Run the job that the queue calls `delivery`, or return its stored result. For threads; an async function runs
+        on the background loop. Raises InProgress while another worker runs the job."""
         if self.is_async:
             return wait_for(self.arun(delivery, args, kwargs, context))
         task, work = self._prepare_call(delivery, args, kwargs, context)
-        aside = release_for_own_sender(task.key.id(task.namespace))
-        if aside is not None:
-            self.safe.execute(aside)
+        release = release_for_own_sender(task.key.id(task.namespace))
+        if release is not None:
+            self.safe.execute(release)
         for pause in BUSY_PAUSES_SECONDS:
             try:
-                return self.result(self._run_guarded(task, work))
+                return self.read_result(self._run_guarded(task, work))
             except InProgress:
                 time.sleep(pause)
-        return self.result(self._run_guarded(task, work))
+        return self.read_result(self._run_guarded(task, work))
 
     async def arun(self, delivery: str, args: tuple[Any, ...], kwargs: dict[str, Any], context: Any = None) -> Any:
-        """The same on an event loop; a plain function runs in a thread."""
+        """`run` on an event loop; a plain function runs in a thread."""
         import asyncio
 
         if not self.is_async:
             return await asyncio.to_thread(self.run, delivery, args, kwargs, context)
         task, work = self._prepare_call(delivery, args, kwargs, context)
-        aside = release_for_own_sender(task.key.id(task.namespace))
-        if aside is not None:
-            await self.safe.aexecute(aside)
+        release = release_for_own_sender(task.key.id(task.namespace))
+        if release is not None:
+            await self.safe.aexecute(release)
         for pause in BUSY_PAUSES_SECONDS:
             try:
-                return self.result(await self._arun_guarded(task, work))
+                return self.read_result(await self._arun_guarded(task, work))
             except InProgress:
                 await asyncio.sleep(pause)
-        return self.result(await self._arun_guarded(task, work))
+        return self.read_result(await self._arun_guarded(task, work))
 
     @property
     def is_async(self) -> bool:
@@ -171,15 +171,8 @@ class FencedTask:
             )
         return unknown
 
-    def result(self, ended: Ended) -> Any:
-        return self.decode_answer(ended.answer, ended.record.id) if ended.replayed else ended.result
-
-    def decode_answer(self, answer: Answer, record_id: bytes) -> Any:
-        """The result a stored answer stands for. Raises StoredFailure where the failure was the result."""
-        if answer.status == codecs.RAISED_STATUS:
-            told = codecs.decode_answer(JsonCodec(), answer, record_id)
-            raise StoredFailure(self.name, told["type"], told["message"])
-        return codecs.decode_answer(self.codec, answer, record_id)
+    def read_result(self, ended: Ended) -> Any:
+        return read_result(self.name, self.codec, ended)
 
 
 def without_rerun(task: Task) -> Task:
@@ -188,7 +181,7 @@ def without_rerun(task: Task) -> Task:
 
 
 class GuardedCall:
-    """One delivery, as the guard's work and as the transaction's."""
+    """One delivery of a job, as work for the guard or the transaction."""
 
     __slots__ = ("_context", "_given", "_id", "_limit", "_task")
 
@@ -200,13 +193,13 @@ class GuardedCall:
         self._limit = task.max_attempts if task.policy.abandoned == "rerun" else None
 
     def without_limit(self) -> GuardedCall:
-        """Without a limit: it was seen to."""
+        """The same call without the limit of attempts: the task was claimed with `without_rerun`."""
         same = GuardedCall(self._task, self._id, self._given, self._context)
         same._limit = None
         return same
 
     def call(self, given: Any) -> Any:
-        """The guard gives its record, a transaction its handle."""
+        """`given` is the guard's record, or the transaction's handle."""
         record = given if isinstance(given, Record) else None
         if record is not None and self._limit is not None and record.attempt > self._limit:
             raise AttemptsExhausted(f"this is attempt {record.attempt} of {self._id}")
@@ -222,7 +215,7 @@ class GuardedCall:
             return await self._task.function(*call.args, **call.kwargs)
 
     def _bind_arguments(self, handle: Any) -> inspect.BoundArguments:
-        """The job's arguments with the queue's context and the transaction in their places."""
+        """The job's arguments, with the queue's context and the transaction's handle added."""
         full = inspect.signature(self._task.function)
         given = dict(self._given)
         if self._task.context:
@@ -232,17 +225,14 @@ class GuardedCall:
         return inspect.BoundArguments(full, {name: given[name] for name in full.parameters if name in given})
 
     def answer(self, result: Any) -> Answer:
-        try:
-            return codecs.encode_result(self._task.codec, result)
-        except Exception as error:  # whatever a codec raises: the work is done and must not be done again
-            lost = self._task.tx is not None
-            raise Unstorable(ResultNotStorable(self._task.name, str(error), rolled_back=lost)) from error
+        task = self._task
+        return encode_answer(task.name, task.codec, result, None, rolled_back=task.tx is not None)
 
     def failure(self, error: Exception) -> Answer:
         return codecs.encode_exception(error)
 
 
-# Declaring one ------------------------------------------------------------------------------------
+# Declaring ----------------------------------------------------------------------------------------
 
 
 def declare_task(
@@ -261,24 +251,25 @@ def declare_task(
     max_attempts: int | None = MAX_ATTEMPTS,
     control: tuple[type[BaseException], ...] = (),
 ) -> FencedTask:
-    """Check what a task was declared with. `control`: exceptions by which a task talks to its queue; never final."""
+    """Build a task and check its declaration. `control` are the exceptions with which a task controls its queue; they
+    are never final."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise UsageError(f"{function.__qualname__} is a generator, which no queue can run once: return a list")
-    shown = signature_of(function, context=context, tx=tx is not None, task=name)
-    ignored = check_names("ignore", ignore, shown, name)
+    signature = build_caller_signature(function, context=context, tx=tx is not None, task=name)
+    ignored = check_names("ignore", ignore, signature, name)
     template = Template.parse(key) if key else None
     if template is not None:
-        check_names("key", template.fields, shown, name)
-    limit = check_limit(max_attempts, name)
+        check_names("key", template.fields, signature, name)
+    limit = check_max_attempts(max_attempts, name)
     chosen = policy if repeatable else policy.replace(abandoned="uncertain")
     if chosen.failures != "release":
         chosen = chosen.replace(failures=functools.partial(_is_final, chosen, (*control, AttemptsExhausted)))
     return FencedTask(
-        safe, scope, name, function, shown, chosen, codec or JsonCodec(), template, ignored, tx, context, limit
+        safe, scope, name, function, signature, chosen, codec or JsonCodec(), template, ignored, tx, context, limit
     )
 
 
-def check_limit(limit: object, task: str) -> int | None:
+def check_max_attempts(limit: object, task: str) -> int | None:
     if limit is None or (isinstance(limit, int) and not isinstance(limit, bool) and limit >= 1):
         return limit
     raise UsageError(f"{task}: max_attempts={limit!r}: give a whole number, 1 or more, or None for no limit")
@@ -290,8 +281,8 @@ def _is_final(
     return not isinstance(error, control) and policy.final(status, error)
 
 
-def signature_of(function: Callable[..., Any], *, context: bool, tx: bool, task: str) -> inspect.Signature:
-    """What whoever enqueues it passes."""
+def build_caller_signature(function: Callable[..., Any], *, context: bool, tx: bool, task: str) -> inspect.Signature:
+    """The signature of the arguments that a caller passes: without the queue's context and the transaction."""
     full = inspect.signature(function)
     parameters = list(full.parameters.values())
     if context:

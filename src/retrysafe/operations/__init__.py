@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from retrysafe.operations.endings import Stop, Undo
-from retrysafe.operations.failures import StepFailed
+from retrysafe.operations.errors import StepFailed, Stop, Undo
 from retrysafe.operations.operation import Operation
 from retrysafe.operations.submission import Accepted
 from retrysafe.transactions.staging import stage

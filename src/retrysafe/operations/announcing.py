@@ -1,80 +1,92 @@
-"""Which step may have happened without a trace is announced, so that other code knows of it (rule 16).
+"""Announcements: a commit names the step that may be sent after it, so that other code knows of that step (rule 16).
 
-The commit that ends a step is the intent of the next one: a call that is begun after it leaves no trace of its own.
-Where calls are numbered by their place (journal.BY_PLACE), code that puts another step at that place would send the
-call under another key. So that commit names the step it is the intent of:
+A foreign step that may be repeated leaves no trace of its own: the commit before it is its intent. Where calls are
+numbered by place (journal.BY_PLACE), code that puts another step at that place would send the call under another key.
+So that commit names the step that may follow:
 
-- where the commit is made for a foreign step, that step is known;
-- where it ends a local step, or is the claim itself, the step is foreseen: the one that followed in every run of this
-  process so far. A step that was not foreseen is announced by a commit of its own before it is sent: so it is in the
-  first run of a process, and where a body does not always go the same way.
+- If the commit is made for a foreign step, the step is known.
+- If the commit ends a local step, or is the claim itself, the step is predicted: it is the step that followed in every
+  run of this process so far. A step that was not predicted is announced by one more commit before it is sent. That
+  happens in the first run of a process, and where a body does not always take the same path.
 
-Other code that finds an announcement comes to that step, or refuses (open_steps.py): at that place, or, where each
-step's own calls are numbered, at any later one. Processes of the release before do not know it: they leave it out when
-they write the journal, and do not see it in a run's number.
+Other code that finds an announcement either reaches that step or refuses the run (open_steps.py): at that place, or, if
+calls are numbered by step, at any later one. The release before this one does not know announcements. It drops them
+when it writes the journal, and does not read them from a run's number.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from retrysafe.operations.steps import Step
 
-START = 0
-"""The path of a run that has called nothing."""
+START_PATH = 0
+"""The path of a run that has called no step yet."""
 
-MANY = 10_000
-"""Paths that are remembered for an operation. Later ones are not foreseen, which costs a commit each."""
+MAX_PATHS = 10_000
+"""Paths that are remembered for an operation. On later paths nothing is predicted, which costs a commit for each."""
 
 UNNAMED = "a step that this code does not have"
 
-HEAD, MARK, NAME = 11, 3, 2
-"""Bytes of a run's number: random ones (88 bits), those that say that the first step is announced, and its name's."""
+HEAD_BYTES, MARK_BYTES, NAME_BYTES = 11, 3, 2
+"""The parts of a run's number: random bytes (88 bits), a mark that says how the first step is announced, and a digest
+of the announced step."""
+NAME_MARK, SERVICE_MARK = "", "\0service"
+"""What the mark is a digest of. It says what the digest of the step covers: its name alone (written before services
+were announced; such runs are continued), or its name and service."""
 
 
-class Habits:
-    """Which step followed which, in the runs of one process."""
+class StepPredictor:
+    """Remembers which step followed which path in the runs of this process."""
 
     def __init__(self) -> None:
         self._after: dict[int, str] = {}
 
     def learn(self, path: int, step: str) -> None:
-        """`step` was called after `path`. Where it was another one before, nothing is foreseen from then on."""
-        seen = self._after.setdefault(path, step) if len(self._after) < MANY else self._after.get(path, step)
+        """`step` was called after `path`. If another step followed it before, nothing is predicted there any more."""
+        seen = self._after.setdefault(path, step) if len(self._after) < MAX_PATHS else self._after.get(path, step)
         if seen != step:
             self._after[path] = ""
 
-    def foresee(self, path: int) -> str:
+    def predict(self, path: int) -> str:
+        """The step that always followed this path. Empty if none did, or if it varied."""
         return self._after.get(path, "")
 
 
-def further(path: int, step: str) -> int:
-    """The path with one more call. Only ever compared in the process that made it."""
+def extend_path(path: int, step: str) -> int:
+    """The path with one more call. It is a hash, and only compared within the process that made it."""
     return hash((path, step))
 
 
-def leaves_no_trace(step: Step, ground: str) -> bool:
-    """Whether it can have happened although the journal in the store does not say so."""
-    return step.repeatable if step.kind == "foreign" else ground == "elsewhere"
+def leaves_no_trace(step: Step, tx_kind: str) -> bool:
+    """True if the step can have happened although the journal in the store does not say so."""
+    return step.repeatable if step.kind == "foreign" else tx_kind == "elsewhere"
 
 
-# At birth there is no journal yet, only the run's number. Its last bytes can be read by who knows the step's name.
+# A new run has no journal, only its number. The last bytes of the number can be read by code that knows the step.
 
 
-def announce_in(run: bytes, step: str) -> bytes:
-    """A run's number that announces its first step."""
-    head = run[:HEAD]
-    return head + _digest(head, "")[:MARK] + _digest(head, step)[:NAME]
+def announce_in(run: bytes, step: str, service: str) -> bytes:
+    """A run's number that announces its first step and the service of that step."""
+    head = run[:HEAD_BYTES]
+    return head + _digest(head, SERVICE_MARK)[:MARK_BYTES] + _digest(head, f"{step}\0{service}")[:NAME_BYTES]
 
 
-def announced_in(run: bytes, steps: Iterable[str]) -> str:
-    """The first step that a run's number announces; empty if it announces none."""
-    head, mark, name = run[:HEAD], run[HEAD : HEAD + MARK], run[HEAD + MARK :]
-    if mark != _digest(head, "")[:MARK]:
-        return ""
-    return next((step for step in steps if _digest(head, step)[:NAME] == name), UNNAMED)
+def read_announcement(run: bytes, services: Mapping[str, str]) -> tuple[str, bool]:
+    """The first step that a run's number announces (empty if none), and whether its service is announced, too.
+    `services` are the steps that this code has, with the service of each. An announced step that is not among them, or
+    that has another service, is UNNAMED."""
+    head, mark, name = run[:HEAD_BYTES], run[HEAD_BYTES : HEAD_BYTES + MARK_BYTES], run[HEAD_BYTES + MARK_BYTES :]
+    if mark == _digest(head, SERVICE_MARK)[:MARK_BYTES]:
+        matches = (
+            step for step, service in services.items() if _digest(head, f"{step}\0{service}")[:NAME_BYTES] == name
+        )
+        return next(matches, UNNAMED), True
+    if mark == _digest(head, NAME_MARK)[:MARK_BYTES]:
+        return next((step for step in services if _digest(head, step)[:NAME_BYTES] == name), UNNAMED), False
+    return "", False
 
 
-def _digest(head: bytes, step: str) -> bytes:
-    return hashlib.sha256(b"first step\0" + head + step.encode()).digest()
+def _digest(head: bytes, text: str) -> bytes:
+    return hashlib.sha256(b"first step\0" + head + text.encode()).digest()

@@ -1,6 +1,6 @@
-"""What a call was about, apart from how it is spelled: arguments without class names, and without fields that have
-their default. So a field that is added with a default, or a class that got another name, does not make
-another call of it.
+"""A digest of the arguments of a call, without class names and without fields that have their default value.
+
+So a field that is added with a default, or a class that is renamed, does not make another call of it.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from retrysafe.core import values
 from retrysafe.engine import typed
 
 DIGEST_HEX_DIGITS = 16
-"""Hex digits that are kept of a call's digest: it is compared with one other, never looked up."""
+"""The length of a digest. Short, because it is compared with one other digest and never looked up."""
 
 
 def digest_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> str:
-    """Of the arguments of a call; empty where they have no plain form, and then nothing is compared."""
+    """The digest of the arguments of a call. Empty if they have no plain form; then nothing is compared."""
     parameters = inspect.signature(function).parameters
-    told = {name: value for name, value in given.items() if not is_default_argument(value, parameters, name)}
+    explicit = {name: value for name, value in given.items() if not is_default_argument(value, parameters, name)}
     try:
-        text = values.dumps(strip_defaults(told))
-    except Exception:  # whatever a class of the user's raises when it is taken apart
+        text = values.dumps(strip_defaults(explicit))
+    except Exception:  # a class of the user's may raise anything when its fields are read
         return ""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_HEX_DIGITS]
 
 
 def is_default_argument(value: Any, parameters: Mapping[str, inspect.Parameter], name: str) -> bool:
-    """Whether an argument has its parameter's default."""
+    """True if an argument has the default of its parameter."""
     default = parameters[name].default if name in parameters else inspect.Parameter.empty
     return default is not inspect.Parameter.empty and is_same_value(value, default)
 
 
 def strip_defaults(value: Any) -> Any:
-    """Plain data without class names, and without fields at their defaults, all the way down."""
+    """The value as plain data without class names and without fields at their defaults, recursively."""
     kind: Any = type(value)
     if hasattr(kind, "model_fields"):
         shown = {name: getattr(value, name) for name in kind.model_fields}
@@ -46,8 +46,8 @@ def strip_defaults(value: Any) -> Any:
         shown = {field.name: getattr(value, field.name) for field in fields}
         return _drop_defaults(shown, {field.name: _field_default(field) for field in fields})
     if kind in (list, tuple, set, frozenset):
-        told = [strip_defaults(item) for item in value]
-        return told if kind in (list, tuple) else kind(value)
+        items = [strip_defaults(item) for item in value]
+        return items if kind in (list, tuple) else kind(value)
     if kind is dict:
         return {key: strip_defaults(item) for key, item in value.items()}
     return typed.to_plain(value)
@@ -75,7 +75,7 @@ def _model_default(field: Any) -> Any:
 
 
 def is_same_value(value: Any, default: Any) -> bool:
-    """Of the same type and equal: 0 is not False, and 1 is not 1.0."""
+    """True if both have the same type and are equal: 0 is not False, and 1 is not 1.0."""
     try:
         return type(value) is type(default) and bool(value == default)
     except Exception:

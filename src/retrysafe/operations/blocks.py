@@ -1,8 +1,8 @@
-"""The entries of a long journal, put into words a block at a time.
+"""Encodes the entries of a long journal block by block, and caches each full block.
 
-A journal is written whole with every commit, but its entries hardly change: the last one does, and while an operation
-is undone one after the other from the back. So what a full block of entries reads like is kept, and handed on to the
-next journal if nothing in that block changed. A commit then costs the entries of one block, and a copy of the bytes.
+A journal is written whole with every commit, but its entries hardly change: only the last one does, and during an undo
+one after the other from the back. So the encoded text of a full block is kept, and handed to the next journal if no
+entry of that block changed. A commit then encodes the entries of one block and copies the bytes of the others.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-SIZE = 64
-"""Entries to a block: a commit puts up to so many texts together anew, and joins one text for each block before."""
+BLOCK_ENTRIES = 64
+"""Entries in a block. A commit encodes up to this many entries, and joins one text for each block before."""
 
 
 class BlockEntry(Protocol):
-    """What is needed of an entry of the journal."""
+    """The part of a journal entry that is used here."""
 
     @property
     def step(self) -> str: ...
@@ -28,74 +28,79 @@ class BlockEntry(Protocol):
     def encode(self) -> str: ...
 
 
-class Words(NamedTuple):
-    """How entries that stand together are written."""
+class EncodedEntries(NamedTuple):
+    """The text of consecutive entries."""
 
     texts: str
     givens: str
-    given: bool
-    """Whether any of them has one."""
+    has_given: bool
+    """True if any entry has a digest of its arguments."""
 
 
-class Block(NamedTuple):
-    """What is kept of a full block."""
+class EntryBlock(NamedTuple):
+    """What is cached of a full block."""
 
-    words: Words
+    encoded: EncodedEntries
     calls: Mapping[str, int]
-    """How many of its entries are of each step."""
+    """The number of its entries by step."""
     states: Mapping[str, int]
-    """How many are in each state."""
+    """The number of its entries by state."""
 
 
-Blocks = tuple[Block | None, ...]
-"""One for each full block, None where it was not made yet or where an entry has changed since."""
+Blocks = tuple[EntryBlock | None, ...]
+"""One item for each full block. None: the block was not made yet, or an entry has changed since."""
 
 
-def encode_entries(entries: Sequence[BlockEntry]) -> Words:
+def encode_entries(entries: Sequence[BlockEntry]) -> EncodedEntries:
     givens = [entry.given for entry in entries]
     texts = ",".join([entry.encode() for entry in entries])
     if not any(givens):
-        return Words(texts, ",".join(['""'] * len(givens)), False)
-    return Words(texts, json.dumps(givens, separators=(",", ":"))[1:-1], True)
+        return EncodedEntries(texts, ",".join(['""'] * len(givens)), False)
+    return EncodedEntries(texts, json.dumps(givens, separators=(",", ":"))[1:-1], True)
 
 
-def fill(blocks: Blocks, entries: Sequence[BlockEntry]) -> Blocks:
-    """The same with every full block made."""
-    full = len(entries) // SIZE
+def fill_blocks(blocks: Blocks, entries: Sequence[BlockEntry]) -> Blocks:
+    """The same blocks, with every full block made."""
+    full = len(entries) // BLOCK_ENTRIES
     if len(blocks) == full and None not in blocks:
         return blocks
     known = (*blocks[:full], *[None] * (full - len(blocks)))
-    return tuple(block or _make(entries[at * SIZE : (at + 1) * SIZE]) for at, block in enumerate(known))
+    return tuple(
+        block or _make_block(entries[at * BLOCK_ENTRIES : (at + 1) * BLOCK_ENTRIES]) for at, block in enumerate(known)
+    )
 
 
-def _make(entries: Sequence[BlockEntry]) -> Block:
+def _make_block(entries: Sequence[BlockEntry]) -> EntryBlock:
     calls, states = Counter(entry.step for entry in entries), Counter(entry.state for entry in entries)
-    return Block(encode_entries(entries), calls, states)
+    return EntryBlock(encode_entries(entries), calls, states)
 
 
-def forget(blocks: Blocks, place: int) -> Blocks:
-    """The same after the entry at this place was changed or added."""
-    at = place // SIZE
+def drop_block(blocks: Blocks, place: int) -> Blocks:
+    """The same blocks, after the entry at this place was changed or added."""
+    at = place // BLOCK_ENTRIES
     return blocks if at >= len(blocks) else (*blocks[:at], None, *blocks[at + 1 :])
 
 
-def write(blocks: Blocks, entries: Sequence[BlockEntry]) -> Words:
-    """All entries. Every full block is there."""
-    rest = entries[len(blocks) * SIZE :]
-    parts = [block.words for block in blocks if block is not None]
+# The functions below need every full block to be made (`fill_blocks`).
+
+
+def join_blocks(blocks: Blocks, entries: Sequence[BlockEntry]) -> EncodedEntries:
+    """The text of all entries."""
+    rest = entries[len(blocks) * BLOCK_ENTRIES :]
+    parts = [block.encoded for block in blocks if block is not None]
     parts += [encode_entries(rest)] if rest else []
     texts, givens = ",".join([part.texts for part in parts]), ",".join([part.givens for part in parts])
-    return Words(texts, givens, any(part.given for part in parts))
+    return EncodedEntries(texts, givens, any(part.has_given for part in parts))
 
 
 def count_calls(blocks: Blocks, entries: Sequence[BlockEntry], step: str, place: int) -> int:
-    """How many of the entries before this place are of this step. Every full block is there."""
-    at = min(place // SIZE, len(blocks))
+    """The number of entries of this step before this place."""
+    at = min(place // BLOCK_ENTRIES, len(blocks))
     before = sum(block.calls.get(step, 0) for block in blocks[:at] if block is not None)
-    return before + sum(entry.step == step for entry in entries[at * SIZE : place])
+    return before + sum(entry.step == step for entry in entries[at * BLOCK_ENTRIES : place])
 
 
 def count_states(blocks: Blocks, entries: Sequence[BlockEntry], states: Collection[str]) -> int:
-    """How many entries are in one of these states. Every full block is there."""
+    """The number of entries that are in one of these states."""
     before = sum(block.states.get(state, 0) for block in blocks if block is not None for state in states)
-    return before + sum(entry.state in states for entry in entries[len(blocks) * SIZE :])
+    return before + sum(entry.state in states for entry in entries[len(blocks) * BLOCK_ENTRIES :])

@@ -1,6 +1,6 @@
-"""An operation as a Mermaid flowchart: its steps in the order they are declared, and what each does when it fails.
+"""An operation as a Mermaid flowchart: its steps in the order of declaration, each with its undo and its `find`.
 
-The body is ordinary Python and decides at run time which steps it calls; the drawing shows what there is to call.
+The body is ordinary Python and decides at run time which steps it calls. The drawing shows all steps that it can call.
 """
 
 from __future__ import annotations
@@ -8,10 +8,13 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from retrysafe.operations.steps import DAY, Step
+from retrysafe.operations.steps import Step
+from retrysafe.policy import DAY
 
 
 class Diagrammable(Protocol):
+    """The part of an operation that is drawn."""
+
     @property
     def target(self) -> str: ...
     @property
@@ -19,7 +22,7 @@ class Diagrammable(Protocol):
 
 
 def draw_diagram(operation: Diagrammable) -> str:
-    """Boxes are local steps (one transaction each), rounded ones are calls to other systems."""
+    """Boxes are local steps (one transaction each). Rounded boxes are calls to other systems."""
     lines = ["flowchart TD", f'    start(["{escape_text(operation.target)}"])']
     before = "start"
     for number, step in enumerate(operation.steps.values(), 1):
@@ -53,5 +56,5 @@ def describe_step(step: Step) -> str:
 
 
 def escape_text(name: str) -> str:
-    """A name that cannot break out of its quotes."""
+    """A name with all special characters as Mermaid entities, so that it cannot end its quotes."""
     return re.sub(r"[^\w .@:-]", lambda match: f"#{ord(match.group())};", name)

@@ -1,4 +1,4 @@
-"""The story of one attempt, from the claim to an ending. Every way out leaves a state that tells the truth."""
+"""The flow of one attempt, from the claim to its end. Every way out leaves a record that says what is known."""
 
 from __future__ import annotations
 
@@ -27,34 +27,25 @@ from retrysafe.errors import (
     UsageError,
 )
 from retrysafe.operations import undoing
-from retrysafe.operations.announcing import Habits
-from retrysafe.operations.endings import OperationEnding, Stop, Undo
-from retrysafe.operations.failures import StepFailed, StepOutcomeUnknown, format_error
+from retrysafe.operations.announcing import StepPredictor
+from retrysafe.operations.commits import commit_journal, commit_was_applied, record_outcome, store_answer
+from retrysafe.operations.errors import OperationEnding, StepFailed, StepOutcomeUnknown, Stop, Undo, format_error
 from retrysafe.operations.journal import OperationJournal, list_sent
 from retrysafe.operations.retracing import must_retrace, retrace
-from retrysafe.operations.run import (
-    OperationRun,
-    commit_journal,
-    commit_was_applied,
-    min_failure_spacing,
-    not_awaited_error,
-    read_journal,
-    record_outcome,
-    store_answer,
-)
+from retrysafe.operations.run import OperationRun, min_failure_spacing, not_awaited_error, read_journal
 from retrysafe.operations.steps import Step
 from retrysafe.operations.submission import claim_or_match
-from retrysafe.operations.tx_binding import TxBinding
+from retrysafe.transactions.binding import TxBinding
 
 
 class OperationSpec(Protocol):
-    """What the story needs to know of an operation."""
+    """The part of an operation that the flow uses."""
 
     name: str
     version: int
     steps: dict[str, Step]
     max_attempts: int
-    habits: Habits
+    predictor: StepPredictor
 
     @property
     def target(self) -> str: ...
@@ -77,8 +68,8 @@ GIVEN_UP_ANSWER = Answer(502, {"error": "it could not be finished and was undone
 def start(
     operation: OperationSpec, task: Task, claim: Claim, events: Events, *, fresh: bool = False, not_sent: bool = False
 ) -> Flow[Ended]:
-    """Claim, and if it is ours go on from wherever it stands. `fresh`: whoever accepted it has not begun it.
-    `not_sent`: a person says that nothing happened but what is written down."""
+    """Claim the record and run or resume the operation. `fresh`: it was queued by start="worker" and has never run.
+    `not_sent`: a person says that nothing was sent except what is in the journal."""
     outcome = yield from claim_or_match(operation, task, claim, events)
     if claim.resumes and isinstance(outcome, Mismatch):
         raise RunOver(task.key.value, claim.resumes.hex(), outcome.first_seen)
@@ -93,7 +84,7 @@ def start(
 
 
 def give_up(operation: OperationSpec, task: Task, claim: Claim, events: Events) -> Flow[None]:
-    """Every attempt died without a word: nobody tries again before a person has looked."""
+    """Make a dead letter of a run whose attempts all died: nothing is tried again before a person has looked."""
     outcome = yield from claim_or_wait(claim, task, events)
     if not isinstance(outcome, Execute):
         return
@@ -105,7 +96,7 @@ def give_up(operation: OperationSpec, task: Task, claim: Claim, events: Events) 
 
 
 def describe_sent(record: Record, operation: OperationSpec) -> str:
-    """For the person who reads the note; nothing where nobody knows, or only other code can tell."""
+    """The steps that may have been sent, as part of the note for a person. Empty if none is known to this code."""
     try:
         journal = read_journal(record, operation.steps, operation.rule)
     except (ValueError, TypeError, KeyError):
@@ -117,7 +108,7 @@ def describe_sent(record: Record, operation: OperationSpec) -> str:
 def undo_run(
     operation: OperationSpec, task: Task, claim: Claim, events: Events, cause: str, *, fresh: bool = False
 ) -> Flow[Ended]:
-    """A person wants it undone: claim it, and go back from wherever it stands."""
+    """Claim a run and undo it, because a person wants that."""
     outcome = yield from claim_or_match(operation, task, claim, events)
     if isinstance(outcome, Replay):
         events.emit("replayed", claim.id, task.target)
@@ -131,13 +122,14 @@ def undo_run(
 def run_attempt(
     operation: OperationSpec, granted: Execute, fresh: bool, events: Events, *, undo: str = "", not_sent: bool = False
 ) -> Flow[Answer]:
-    """One attempt at a record we own. Its lease is kept until the end is written down."""
+    """One attempt at a record that we own. The heartbeat keeps its lease until the outcome is stored."""
     record, fence = granted.record, granted.fence
     lease = Lease(record.id, record.key, fence, granted.until)
     try:
         run = build_run(operation, granted, lease, fresh, events, not_sent=not_sent)
     except OperationChanged:
-        # Left as it was found: unfinished, for whoever has the code that began it. The error may quote the journal.
+        # Leave the record unfinished, for the code that began it. The note does not have the error: it may quote the
+        # journal, which may be sealed.
         point, progress = record.point or "started", mark_not_failed(record.progress, fence.attempt)
         note = f"it was begun by other code, as {record.target!r}"
         yield Persist(Advance(record.id, fence, 1, point, progress, "resume", 0), lease.until)
@@ -154,10 +146,10 @@ def run_attempt(
 
 
 def continue_run(operation: OperationSpec, run: OperationRun, events: Events) -> Flow[Answer]:
-    """Forward from its recovery point, or back if it was being undone."""
+    """Continue from the recovery point, or continue the undo if one was begun."""
     record = run.record
     if run.journal.undoing is not None:
-        yield from undoing.bar_late_owner(run)
+        yield from undoing.block_late_owner(run)
         return (yield from run_undoing(operation, run, events))
     result, failure = None, None
     try:
@@ -173,7 +165,7 @@ def continue_run(operation: OperationSpec, run: OperationRun, events: Events) ->
 
 
 def mark_not_failed(progress: bytes, attempt: int) -> bytes:
-    """The journal with a note that this attempt neither died nor failed; as it is where it cannot be read."""
+    """The journal, saying that this attempt neither died nor failed. Unchanged if it cannot be read."""
     try:
         journal = OperationJournal.decode(progress)
     except (ValueError, TypeError, KeyError):
@@ -198,12 +190,12 @@ def build_run(
             duration=operation.lease,
             tx_binding=operation.tx_binding,
             store_now=granted.now,
-            asked=granted.asked,
+            asked_at=granted.asked,
             clock=operation.clock,
             fresh=fresh,
             rule=operation.rule,
             events=events,
-            habits=operation.habits,
+            predictor=operation.predictor,
             not_sent=not_sent,
         )
     except (ValueError, TypeError, KeyError) as error:
@@ -220,8 +212,8 @@ def build_invoke(operation: OperationSpec, run: OperationRun, function: Any) -> 
 def settle_result(
     operation: OperationSpec, run: OperationRun, result: Any, failure: Exception | None, events: Events
 ) -> Flow[Answer]:
-    """What the body's end means. A step that broke decides, whatever the body made of its error; so does one that said
-    how it ends, unless the body says that in its own words."""
+    """Settle the run by how the body ended. The error of a broken step decides, even if the body swallowed it. So does
+    a Stop or Undo of a step, unless the body raised one of its own."""
     if run.pending_journal is not None:
         yield from commit_was_applied(run)
     if run.unawaited and run.broken is None:
@@ -230,12 +222,12 @@ def settle_result(
     if run.answer is not None:
         events.emit("completed", run.record.id, run.record.target)
         if isinstance(failure, OperationError):
-            raise failure  # the answer stands, but somebody wrote a step after it
+            raise failure  # the answer is stored, but the body calls a step after it
         return run.answer
     if isinstance(failure, LeaseLost):
         raise failure
     if failure is None or isinstance(failure, OperationEnding):
-        failure = run.left_out() or failure
+        failure = run.left_out_error() or failure
     if isinstance(failure, Undo):
         return (yield from start_undoing(operation, run, failure.answer, str(failure), events))
     if failure is None or isinstance(failure, Stop):
@@ -253,7 +245,9 @@ def to_answer(operation: OperationSpec, result: Any) -> Answer:
     if isinstance(result, Answer):
         return result
     try:
-        return Answer(200, typed.to_plain(result, "leave out"))  # it is sent: as the class shows itself
+        return Answer(
+            200, typed.to_plain(result, "leave out")
+        )  # sent to the client: without fields marked `exclude=True`
     except (TypeError, ValueError, NotPlain) as error:
         raise ResultNotStorable(f"the body of {operation.name!r}", str(error)) from error
 
@@ -261,12 +255,12 @@ def to_answer(operation: OperationSpec, result: Any) -> Answer:
 def check_complete(operation: OperationSpec, run: OperationRun) -> None:
     if run.place < len(run.journal.entries):
         missed = run.journal.entries[run.place].step
-        raise OperationChanged(operation.target, f"it went on to {missed!r}, which the body no longer comes to")
+        raise OperationChanged(operation.target, f"it has a step {missed!r}, which the body no longer calls")
 
 
 def settle_complete(run: OperationRun, answer: Answer, events: Events) -> Flow[Answer]:
     run.record_caught_failure()
-    if run.dirty:  # part of how it ended: it ran, whatever becomes of this
+    if run.dirty:  # the steps have run, whether or not this can be stored
         yield from record_outcome(run, commit_journal(run, run.journal))
     yield from store_answer(run, answer)
     events.emit("completed", run.record.id, run.record.target)
@@ -274,18 +268,20 @@ def settle_complete(run: OperationRun, answer: Answer, events: Events) -> Flow[A
 
 
 def settle_unfinished(operation: OperationSpec, run: OperationRun, error: Exception, events: Events) -> Flow[Answer]:
-    """It could not go on. Later, if there are attempts left; else back, if it can go back; else to a person."""
-    # What may have been sent, and is not in the journal, would not be undone with the rest.
-    back = not run.left_open and any(undoing.can_undo(run, entry) for entry in run.journal.entries)
+    """The run could not finish. Release it if attempts are left; else undo it if that is possible; else make a dead
+    letter of it."""
+    # A step that may have been sent and is not in the journal would not be undone with the others.
+    can_undo = not run.left_open and any(undoing.can_undo(run, entry) for entry in run.journal.entries)
     if isinstance(error, OperationChanged) and is_irrevocable(run):
         yield from commit_journal(run, run.build_left_journal(cause=format_error(error)), on_lapse="uncertain")
         yield from mark_uncertain(run, f"dead letter: refused by other code at {last_step_name(run)!r}", events)
         raise error
     if isinstance(error, StepOutcomeUnknown) or is_irrevocable(run):
-        if back and isinstance(error, StepOutcomeUnknown) and error.undoable and not is_irrevocable(run):
+        if can_undo and isinstance(error, StepOutcomeUnknown) and error.undoable and not is_irrevocable(run):
             return (yield from start_undoing(operation, run, GIVEN_UP_ANSWER, format_error(error), events))
         return (yield from settle_dead_letter(run, error, "the outcome of a step is unknown", events))
-    # Other code and a database that is away are nobody's failure: neither may undo what was paid (I35).
+    # Changed code and a store that cannot be reached are no failures of the run: they must not undo what was paid
+    # (I35).
     counts = not isinstance(error, OperationChanged | StoreError) and run.count_failure()
     over = isinstance(error, StepFailed) and error.final
     if not over and (not counts or run.failures < operation.max_attempts):
@@ -294,19 +290,20 @@ def settle_unfinished(operation: OperationSpec, run: OperationRun, error: Except
             raise error
         wait = min_failure_spacing(run.failures)
         raise NotFinished(operation.name, run.record.key, last_step_name(run), str(error)[:200], wait) from error
-    if back:
+    if can_undo:
         return (yield from start_undoing(operation, run, GIVEN_UP_ANSWER, format_error(error), events))
     why = "a step failed for good" if over else f"gave up after {run.failures} failed attempts"
     return (yield from settle_dead_letter(run, error, why, events))
 
 
 def is_irrevocable(run: OperationRun) -> bool:
-    """Whether a step that may not be repeated has begun, and nobody knows how it ended."""
+    """True if a step that may not be repeated has begun and its outcome is unknown."""
     return any(entry.state == "begun" and not run.steps[entry.step].repeatable for entry in run.journal.entries)
 
 
 def settle_dead_letter(run: OperationRun, error: Exception, why: str, events: Events) -> Flow[Answer]:
-    """To a person. The note names the step and the kind of error; its words are in the journal, which may be sealed."""
+    """Mark the run as uncertain, for a person. The note has the step and the error's class. The error's text is only in
+    the journal, which may be sealed."""
     yield from commit_journal(run, run.build_left_journal(cause=format_error(error)), on_lapse="uncertain")
     cause = error.__cause__ or error
     note = f"dead letter: {why}, at {last_step_name(run)!r} ({type(cause).__name__}); see its ledger"
@@ -322,7 +319,7 @@ def mark_uncertain(run: OperationRun, note: str, events: Events) -> Flow[None]:
 
 
 def release_at_point(run: OperationRun, error: BaseException, events: Events) -> Flow[None]:
-    """Release at the recovery point. What was begun is written down, so that nobody takes it for untouched."""
+    """Release at the recovery point. The journal says which step was begun."""
     yield from commit_journal(run, run.build_left_journal(cause=format_error(error)))
     run.lease.settling = True
     note = f"stopped at {last_step_name(run)!r} by {type(error).__name__}"
@@ -331,7 +328,7 @@ def release_at_point(run: OperationRun, error: BaseException, events: Events) ->
 
 
 def settle_interrupted(run: OperationRun, stop: BaseException, events: Events) -> Flow[None]:
-    """Cancelled or shut down: it knows how to go on, unless it stood in a step that may not be repeated."""
+    """The attempt was cancelled or shut down. Release the run, unless it was inside a step that may not be repeated."""
     try:
         if run.pending_journal is not None:
             yield from commit_was_applied(run)
@@ -342,20 +339,21 @@ def settle_interrupted(run: OperationRun, stop: BaseException, events: Events) -
             yield from mark_uncertain(run, f"stopped inside {last_step_name(run)!r}, which may not be repeated", events)
             return
         yield from release_at_point(run, stop, events)
-    except Exception as trouble:
+    except Exception as error:
         events.emit("store_failed", run.record.id, run.record.target)
-        stop.add_note(f"retrysafe could not write down where it stopped, so its lease must lapse first: {trouble}")
+        stop.add_note(f"retrysafe could not write down where it stopped, so its lease must lapse first: {error}")
 
 
 def last_step_name(run: OperationRun) -> str:
     return run.journal.entries[-1].step if run.journal.entries else "the start"
 
 
-# Going back -------------------------------------------------------------------------------------
+# Undo ------------------------------------------------------------------------------------------
 
 
 def undo_attempt(operation: OperationSpec, run: OperationRun, cause: str, events: Events) -> Flow[Answer]:
-    """A person's undo. It takes in what may have been sent without a trace, or does nothing at all."""
+    """Undo the run for a person, including the step that may have been sent without a trace. If this code does not
+    reach that step, nothing is undone."""
     try:
         if must_retrace(run):
             body = build_invoke(operation, run, lambda: operation.call_body(run, run.record.input))
@@ -364,7 +362,7 @@ def undo_attempt(operation: OperationSpec, run: OperationRun, cause: str, events
         yield from release_at_point(run, changed, events)
         raise
     except (Exception, GeneratorExit):
-        raise  # alike
+        raise  # not an interruption
     except BaseException as stop:
         yield from settle_interrupted(run, stop, events)
         raise
@@ -380,18 +378,18 @@ def start_undoing(
 
 
 def run_undoing(operation: OperationSpec, run: OperationRun, events: Events) -> Flow[Answer]:
-    """Under the same heartbeat as the body: an undo may take long."""
+    """Undo under the same heartbeat as the body: an undo may take long."""
     try:
         answer: Answer | None = yield build_invoke(operation, run, lambda: operation.call_undoing(run))
-    except StoreError as error:  # the lease lapses, and the undoing goes on from its last mark
+    except StoreError as error:  # the lease lapses, and the next attempt continues the undo from the last entry
         raise OutcomeUnrecorded(run.record.key, error) from error
     except (Exception, GeneratorExit):
-        raise  # alike
+        raise  # not an interruption
     except BaseException as stop:
         yield from settle_interrupted(run, stop, events)
         raise
     if answer is None:
-        steps = ", ".join(undoing.stuck_steps(run.journal))
+        steps = ", ".join(undoing.list_stuck_steps(run.journal))
         why = f"the undo of {steps} failed"
         yield from mark_uncertain(run, f"dead letter: {why}; see its ledger", events)
         raise OutcomeUnknown(run.record.key, run.record.started, why)

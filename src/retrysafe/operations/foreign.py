@@ -1,4 +1,4 @@
-"""Foreign steps: a call to somebody else's system, never inside a transaction, always with the same key."""
+"""Foreign steps: a call to another system, never inside a transaction, always with the same idempotency key."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from retrysafe.core.times import duration_to_micros
 from retrysafe.engine import typed
 from retrysafe.engine.effects import CallFunction, Flow, FlowPause
 from retrysafe.errors import LeaseLost, ResultNotStorable, UsageError
-from retrysafe.operations.endings import OperationEnding
-from retrysafe.operations.failures import StepFailed, StepOutcomeUnknown, format_error
+from retrysafe.operations.commits import announce, commit_journal
+from retrysafe.operations.errors import OperationEnding, StepFailed, StepOutcomeUnknown, format_error
 from retrysafe.operations.journal import StepEntry
-from retrysafe.operations.run import KEY_MARGIN_SECONDS, OperationRun, announce, commit_journal, retry_delays
+from retrysafe.operations.run import KEY_MARGIN_SECONDS, OperationRun, retry_delays
 from retrysafe.operations.steps import Step
 
 
@@ -27,26 +27,26 @@ def run_foreign_step(
         run.journal = run.journal.with_entry(place, begun)
         result = yield from send_repeatably(run, step, place, given, begun.at)
     else:
-        result = yield from send_once(run, step, place, given, begun, asked_before=known is not None)
+        result = yield from send_once(run, step, place, given, begun, begun_before=known is not None)
     text, result = dump_result(run, step, result)
     done = begun.replace(state="done", result=text)
     run.journal, run.dirty = run.journal.with_entry(place, done), True
     if not step.repeatable:
-        yield from commit_journal(run, run.journal)  # it cannot be asked for again: keep it at once
+        yield from commit_journal(run, run.journal)  # it cannot be sent again, so its result is stored at once
     return result
 
 
 def dump_result(run: OperationRun, step: Step, result: Any) -> tuple[str, Any]:
-    """A result as text, and as it is read back: what a later attempt gets, this one gets too."""
+    """The result as text, and as it is read back: this attempt gets the same value as a later one."""
     try:
         text = typed.dump(result, typed.secrets_rule(run.tx_binding.sealer.active))
         return text, typed.load(text, step.returns)
-    except Exception as error:  # whatever the type's own constructor raises, among others
+    except Exception as error:  # among others, anything that the type's constructor raises
         raise ResultNotStorable(f"step {step.name!r}", str(error)) from error
 
 
 def send_repeatably(run: OperationRun, step: Step, place: int, given: dict[str, Any], since: int) -> Flow[Any]:
-    """The same key again, a bounded number of times, and only while the other system still knows it (I17)."""
+    """Send with the same key, a bounded number of times, and only while the other system still knows the key (I17)."""
     key = run.derive_key(step, place)
     failure: BaseException = TimeoutError(f"its key may be older than key_life={step.key_life:.0f} s")
     final = False
@@ -75,15 +75,16 @@ def send_repeatably(run: OperationRun, step: Step, place: int, given: dict[str, 
 
 
 def send_once(
-    run: OperationRun, step: Step, place: int, given: dict[str, Any], begun: StepEntry, *, asked_before: bool
+    run: OperationRun, step: Step, place: int, given: dict[str, Any], begun: StepEntry, *, begun_before: bool
 ) -> Flow[Any]:
-    """A call that must not be repeated: the intent is committed first, and afterwards only `find` can tell (I18).
+    """Send a call that must not be repeated. Its intent is committed first. After that only `find` can tell whether it
+    happened (I18).
 
-    A record with such an intent is only ever given out again by a person who says that it did not happen: a lapse
-    makes it uncertain, and so does every failure. So an intent found here is leave to send, once more and once.
+    A lapse makes a record with such an intent uncertain, and so does every failure. Only a person who says that the
+    call did not happen makes it claimable again. So an intent that is found here allows the call to be sent once more.
     """
     key = run.derive_key(step, place)
-    if asked_before:
+    if begun_before:
         found = yield from find_outcome(step, given, key)
         if isinstance(found, FindFailed):
             why = f"it may have been sent before, and `find` failed with {format_error(found.error)}"
@@ -106,13 +107,13 @@ def send_once(
 
 
 class FindFailed(NamedTuple):
-    """`find` failed: whether it happened is as unknown as before."""
+    """`find` failed, so the outcome is still unknown."""
 
     error: Exception
 
 
 def find_outcome(step: Step, given: dict[str, Any], key: str) -> Flow[Any]:
-    """Ask the other system whether it happened; None when it did not, or when nobody can be asked."""
+    """Ask the other system whether the call happened. None: it did not, or the step has no `find`."""
     if step.find is None:
         return None
     find = step.find
@@ -125,6 +126,6 @@ def find_outcome(step: Step, given: dict[str, Any], key: str) -> Flow[Any]:
 
 
 def is_key_usable(run: OperationRun, step: Step, since: int) -> bool:
-    """Whether the other system surely still knows our key: it may have seen it first at `since`."""
+    """True if the other system still knows our key for sure. It may have seen the key first at `since`."""
     margin = min(KEY_MARGIN_SECONDS, step.key_life / 10)
     return run.latest_time() - since < duration_to_micros(step.key_life - margin)

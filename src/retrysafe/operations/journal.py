@@ -1,21 +1,23 @@
-"""What an operation has done so far: its progress, as one value that is replaced with each commit.
+"""The journal: the progress of an operation, as one immutable value that each commit replaces.
 
-Entries stand in the order the steps began. An entry's `state` says what is known of it:
+Entries stand in the order in which the steps began. The `state` of an entry says what is known of the call:
 
     begun     it may have happened (an intent that was written before the call, or a call that failed)
     done      it happened, and this is its result
-    failed    it was given up, and the body went on without it; a foreign one may have happened all the same
+    failed    it was given up, and the body continued without it; a foreign step may have happened all the same
     undoing   its undo may have happened
     undone    it was undone
     kept      the operation was undone, and this step has no undo: it stays as it is
     stuck     its undo failed for good: a person must look
 
-The journal is pure data: `encode` and `decode` are all the I/O it knows.
+The journal is pure data. `encode` and `decode` make the bytes that are stored.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -23,108 +25,119 @@ from retrysafe.core.records import Answer
 from retrysafe.operations import blocks
 from retrysafe.operations.blocks import Blocks
 
+_log = logging.getLogger("retrysafe")
+
+LARGE_JOURNAL_BYTES = 128 * 1024
+"""About a thousand small steps. A journal is written whole with every step (docs/howto/operations.md)."""
+
 EntryState = Literal["begun", "done", "failed", "undoing", "undone", "kept", "stuck"]
 TO_UNDO: frozenset[EntryState] = frozenset({"begun", "done", "failed", "undoing", "stuck"})
 
 BY_PLACE, BY_CALL = 1, 2
-"""What a step's key is numbered by, and with it the version of the journal: the place of the call among all calls, or
-its number among the calls of that step. A journal keeps the rule it was begun with. Code that does not know a rule
-refuses the journal: another key would be another charge."""
+"""How the key of a call is numbered, and with it the version of the journal: by the place of the call among all calls,
+or by its number among the calls of its step. A journal keeps the rule that it was begun with. Code that does not know a
+rule refuses the journal: another key would be another charge."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepEntry:
-    """One call of one step. `args` and `result` are typed.dump texts."""
+    """One call of one step. `args` and `result` are texts made by typed.dump."""
 
     step: str
     state: EntryState
     args: str = ""
     result: str = ""
     at: int = 0
-    """The earliest moment at which the other system can have seen this step's key."""
+    """The earliest moment at which the other system can have seen the key of this call."""
     error: str = ""
     undo_at: int = 0
     """The same for the key of its undo."""
     given: str = ""
-    """A digest of what it was called with (essence.py); empty where that is not known."""
+    """A digest of the call's arguments (arguments_digest.py). Empty if it is not known."""
     _text: str = field(default="", compare=False, repr=False)
 
     def encode(self) -> str:
-        """Its form in the journal. Made once: with every commit all entries are written."""
+        """The entry as text in the journal. Cached, because every commit writes all entries."""
         if not self._text:
             parts = [self.step, self.state, self.args, self.result, self.at, self.error, self.undo_at]
             object.__setattr__(self, "_text", json.dumps(parts, separators=(",", ":")))
         return self._text
 
     def replace(self, **changes: Any) -> StepEntry:
-        """The same entry, changed."""
+        """A copy with changes."""
         return replace(self, _text="", **changes)
 
 
 @dataclass(frozen=True, slots=True)
 class OperationJournal:
-    """All entries, and the answer that waits at the end of the undoing if there is any."""
+    """All entries, and the answer that is given after the undo, if the operation is being undone."""
 
     entries: tuple[StepEntry, ...] = ()
     undoing: Answer | None = None
     cause: str = ""
-    """Why it was undone or given up, in the words of the error: here, where a key ring covers it."""
+    """Why the operation was undone or given up, as the error's text. It is kept here because a key ring seals it."""
     at: int = 0
-    """When the last of the entries was committed: the step after it cannot have begun before."""
+    """When the last of the entries was committed. The step after it cannot have begun before."""
     rule: int = BY_PLACE
     left: int = 0
-    """The attempt that stopped here by its own will, with all it had sent in the entries. 0: none is known to have."""
+    """The last attempt that ended in order, with everything that it sent in the entries. 0: no attempt is known to
+    have."""
     counted: int = 0
-    """The attempt up to which `failed` counts. Every attempt after it has died without a word."""
+    """The attempt up to which `failed` counts. Every later attempt ended without writing why: its process died."""
     failed: int = 0
     failed_at: int = 0
     """When the last failure was counted."""
     announced: str = ""
-    """The one step that may have happened after the entries without a trace (announcing.py). Empty: none, or nobody
-    says."""
+    """The one step that may have happened after the entries without a trace (announcing.py). Empty: there is none, or
+    it was not announced."""
     unmet: tuple[str, ...] = ()
-    """Steps that attempts before may have sent, and no later one has come to (open_steps.py). Only by BY_CALL."""
+    """Steps that earlier attempts may have sent and no later attempt has reached (open_steps.py). Only with BY_CALL."""
+    services: Mapping[str, str] = field(default_factory=dict)
+    """The service of each foreign step that may have been sent (open_steps.py): the announced one, the unmet ones, and
+    a begun one. While undoing: of all steps that have an undo. Older releases do not write it."""
     _blocks: Blocks = field(default=(), init=False, compare=False, repr=False)
-    """Kept words of the entries (blocks.py). `replace` does not take them over; `but` and `with_entry` do."""
+    """The cached text of the entries (blocks.py). `dataclasses.replace` drops it; our `replace` and `with_entry` keep
+    it."""
 
-    def but(self, **changes: Any) -> OperationJournal:
-        """The same journal with the same entries, and something else changed."""
-        assert "entries" not in changes, "entries are changed by with_entry, or by replace"
-        return replace(self, **changes)._knowing(self._blocks)
+    def replace(self, **changes: Any) -> OperationJournal:
+        """A copy with the same entries and other fields changed."""
+        assert "entries" not in changes, "entries are changed by with_entry, or by dataclasses.replace"
+        return replace(self, **changes)._with_blocks(self._blocks)
 
-    def _knowing(self, kept: Blocks) -> OperationJournal:
+    def _with_blocks(self, kept: Blocks) -> OperationJournal:
         object.__setattr__(self, "_blocks", kept)
         return self
 
     def fill_blocks(self) -> Blocks:
-        """The words of all full blocks, made where they are missing."""
-        self._knowing(blocks.fill(self._blocks, self.entries))
+        """The text of all full blocks. Missing ones are made."""
+        self._with_blocks(blocks.fill_blocks(self._blocks, self.entries))
         return self._blocks
 
     def is_fully_recorded(self, attempt: int) -> bool:
-        """Whether this attempt, and with it every one before, left nothing untold."""
+        """True if everything that this attempt, and every attempt before it, has sent is in the journal."""
         return 0 < attempt == self.left
 
     def count_failures(self, attempts: int) -> int:
-        """How many of so many attempts failed: those that said so, and those that died."""
+        """How many of so many attempts failed: those that wrote it down, and those whose process died."""
         return self.failed + max(0, attempts - self.counted)
 
     def call_number(self, step: str, place: int) -> int:
-        """What the keys, receipts and jobs of a call are told apart by."""
+        """The number that tells the keys, receipts and jobs of this call apart from those of other calls."""
         if self.rule == BY_PLACE:
             return place
         return blocks.count_calls(self.fill_blocks(), self.entries, step, place)
 
     def with_entry(self, place: int, entry: StepEntry) -> OperationJournal:
-        """The entry at its place: replaced if it is there, appended if it is the next."""
+        """A copy with the entry at its place: replaced if there is one, appended if it is the next."""
         assert place <= len(self.entries), "a step's place is the number of steps before it"
         announced = self.announced if place < len(self.entries) else ""
         known = self.entries if place == len(self.entries) else self.entries[:place]
         entries = (*known, entry, *self.entries[place + 1 :])
-        return replace(self, entries=entries, announced=announced)._knowing(blocks.forget(self._blocks, place))
+        return replace(self, entries=entries, announced=announced)._with_blocks(blocks.drop_block(self._blocks, place))
 
     def encode(self) -> bytes:
-        """What older code does not know it leaves out when it writes the journal anew, and is nothing it needs."""
+        """The stored form. Older code drops the fields that it does not know when it writes the journal again, so no
+        field that was added later may be needed to continue a run."""
         undoing = None
         if self.undoing is not None:
             answer = self.undoing
@@ -135,14 +148,16 @@ class OperationJournal:
             whole["announced"] = self.announced
         if self.unmet:
             whole["unmet"] = self.unmet
-        entries = blocks.write(self.fill_blocks(), self.entries)
+        if self.services:
+            whole["services"] = dict(self.services)
+        entries = blocks.join_blocks(self.fill_blocks(), self.entries)
         rest = json.dumps(whole, separators=(",", ":"))[1:-1]
-        given = f',"given":[{entries.givens}]' if entries.given else ""
+        given = f',"given":[{entries.givens}]' if entries.has_given else ""
         return f'{{"v":{self.rule},"entries":[{entries.texts}],{rest}{given}}}'.encode()
 
     @classmethod
     def decode(cls, data: bytes) -> OperationJournal:
-        """Raises ValueError for anything this version cannot have written."""
+        """Read the stored form. Raises ValueError for anything that no known version can have written."""
         if not data:
             return cls()
         whole = json.loads(data)
@@ -158,16 +173,15 @@ class OperationJournal:
         entries = tuple(StepEntry(*(*each, digest)) for each, digest in zip(whole["entries"], given, strict=True))
         counts = {name: whole.get(name, 0) for name in _COUNTS}
         announced, unmet = whole.get("announced", ""), tuple(whole.get("unmet", ()))
-        return cls(
-            entries, undoing, whole["cause"], whole["at"], whole["v"], **counts, announced=announced, unmet=unmet
-        )
+        texts = (entries, undoing, whole["cause"], whole["at"], whole["v"])
+        return cls(*texts, **counts, announced=announced, unmet=unmet, services=whole.get("services", {}))
 
 
 _COUNTS = ("left", "counted", "failed", "failed_at")
 
 
 def format_recovery_point(journal: OperationJournal) -> str:
-    """The recovery point: the last thing that is known, in words for people. Never empty: it is unfinished work."""
+    """The recovery point: the last finished step, as text for people. Never empty, because the work is unfinished."""
     if journal.undoing is not None:
         left = blocks.count_states(journal.fill_blocks(), journal.entries, TO_UNDO)
         return f"undoing: {left} left"
@@ -175,7 +189,7 @@ def format_recovery_point(journal: OperationJournal) -> str:
 
 
 def build_ledger(journal: OperationJournal) -> list[dict[str, Any]]:
-    """The journal for people and tools: one line per step."""
+    """The journal for people and tools: one item per step."""
     return [
         {"step": e.step, "state": e.state, "result": e.result, "error": e.error, "at": e.at, "undo_at": e.undo_at}
         for e in journal.entries
@@ -183,13 +197,13 @@ def build_ledger(journal: OperationJournal) -> list[dict[str, Any]]:
 
 
 def list_sent(journal: OperationJournal) -> list[str]:
-    """The steps that may have been sent, and that nobody knows the end of."""
+    """The steps that may have been sent and whose outcome is unknown."""
     begun = [entry.step for entry in journal.entries if entry.state == "begun"]
     return begun[-1:] or [*journal.unmet, *({journal.announced} - {"", *journal.unmet})]
 
 
 def describe_next_step(journal: OperationJournal, point: str) -> str:
-    """What comes next, in words for the person who decides. Empty where nothing does."""
+    """The next step, as text for the person who decides. Empty if there is none."""
     if journal.undoing is not None:
         left = [entry.step for entry in reversed(journal.entries) if entry.state in TO_UNDO]
         return f"undo of {left[0]} (may have happened)" if left else ""
@@ -198,3 +212,16 @@ def describe_next_step(journal: OperationJournal, point: str) -> str:
         return f"{', '.join(may_be_out)} (may have been sent)"
     done = f"after {journal.entries[-1].step}" if journal.entries else "at the start"
     return f"the step {done} (not written down; it may have been sent)" if point or not journal.entries else ""
+
+
+def is_large_journal(progress: bytes) -> bool:
+    return len(progress) > LARGE_JOURNAL_BYTES
+
+
+def warn_large_journal(target: str, record_id: bytes, steps: int, progress: bytes) -> None:
+    """Log that a journal has grown long, while it still fits into the store."""
+    _log.warning(
+        "%s %s: the journal has %d steps and %d bytes, and is written whole with every step; split it into several "
+        "operations, or let its steps return less",
+        *(target, record_id.hex()[:16], steps, len(progress)),
+    )

@@ -1,16 +1,16 @@
 """Local steps: the user's writes and the recovery point, in one commit.
 
-Inside the transaction a small flow of its own runs (`commit_with_store`, `commit_with_receipt`). It yields our
-statements, the user's function as `Work`, and FLUSH; `operations/perform.py` carries them out on the open transaction.
+Inside the transaction a flow of its own runs (`commit_with_store`, `commit_with_receipt`). It yields our statements,
+the user's function as `CallInTransaction`, and FLUSH; `operations/perform.py` performs them on the open transaction.
 
-Where the store is another database than the user's, the step leaves a receipt `(run, step, result)` in the user's
-commit instead, and the store's cursor may lag behind: whoever comes next finds the receipt before it runs anything.
+If the store is another database than the user's, the step writes a receipt `(run, step, result)` in the user's commit
+instead. The journal in the store may lag behind: the next attempt finds the receipt before it runs the step again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from retrysafe.core.jobs import Job, Stage
@@ -27,31 +27,38 @@ from retrysafe.errors import (
     StoreUnavailable,
     UsageError,
 )
-from retrysafe.operations.endings import OperationEnding
-from retrysafe.operations.failures import StepFailed, StepOutcomeUnknown, TransactionNotOpened, format_error
+from retrysafe.operations.commits import announce, commit_journal, commit_was_applied
+from retrysafe.operations.errors import (
+    OperationEnding,
+    StepFailed,
+    StepOutcomeUnknown,
+    TransactionNotOpened,
+    format_error,
+)
 from retrysafe.operations.journal import OperationJournal, StepEntry
 from retrysafe.operations.receipts import (
-    Inside,
+    InsideTx,
     build_receipt_texts,
     check_not_late,
     name_record,
     run_receipt_statement,
 )
-from retrysafe.operations.run import OperationRun, announce, commit_journal, commit_was_applied, retry_delays
+from retrysafe.operations.run import OperationRun, retry_delays
 from retrysafe.operations.steps import Step
 from retrysafe.stores.sql.receipts import SqlReceipts, TxMarker, load_receipts, same_database
-from retrysafe.transactions import parting
+from retrysafe.transactions.early_commits import detect_early_commit
 from retrysafe.transactions.effects import FLUSH
 from retrysafe.transactions.failures import ErrorClass, classify_error
 from retrysafe.transactions.staging import Staging
 
 CONTENTION_DELAYS_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
-"""Seconds before each further try when the database undid the step because of others."""
+"""Pauses before each further try after a deadlock or serialization failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallInTransaction:
-    """The user's function on the open transaction's handle; what it stages is collected."""
+    """An effect: call the user's function on the handle of the open transaction, and collect the jobs that it
+    stages."""
 
     function: Callable[[Any], Any]
     staging: Staging
@@ -60,27 +67,26 @@ class CallInTransaction:
 def run_local_step(
     run: OperationRun, step: Step, place: int, known: StepEntry | None, given: dict[str, Any]
 ) -> Flow[Any]:
-    """Rolled back and tried again when it fails."""
+    """Run the step in a transaction. If it fails, it is rolled back and tried again."""
     if known is not None and known.state == "done":
         return run.read_result(step, known)
     run.tx_binding.require_tx(step.name)
     on_store = run.tx_binding.kind == "store"
     if on_store:
-        yield from announce(run, step)  # that another one comes, where it was announced
+        yield from announce(run, step)  # corrects the journal if another step was announced
     if run.tx_binding.kind == "elsewhere" and run.dirty and run.unwritten:
-        yield from commit_journal(
-            run, run.journal
-        )  # the rule that receipts are numbered by must be known before the second
+        # Before the second receipt is written, the store must know the rule by which receipts are numbered.
+        yield from commit_journal(run, run.journal)
 
     def update_journal(result: Any, text: str) -> tuple[OperationJournal, Answer | None]:
         answer = result if isinstance(result, Answer) else None
         kept = "" if answer is not None and on_store else text
         args = step.dump_args(given, sealed=run.tx_binding.sealer.active)
         entry = StepEntry(step.name, "done", args, kept, run.earliest_time(), given=run.given)
-        journal = run.journal.with_entry(place, entry).but(announced=run.foresee() if on_store else "")
-        refused = run.left_out(journal) if answer is not None else None
+        journal = run.journal.with_entry(place, entry).replace(announced=run.predict_announcement() if on_store else "")
+        refused = run.left_out_error(journal) if answer is not None else None
         if refused is not None:
-            raise refused  # rolled back
+            raise refused  # the transaction is rolled back
         return run.stamp_journal(journal), answer
 
     def call_step(handle: Any) -> Any:
@@ -96,25 +102,28 @@ def run_local_step(
 
 @dataclass(frozen=True, slots=True)
 class StepChange:
-    """What a transaction of a step (or of its undo) does, and what it makes of the journal."""
+    """A transaction of a step or of its undo: the function to run, and how the journal changes."""
 
     step: str
     name: str
-    """Of its receipt and its jobs: the place is in it, so that two calls of one step are two."""
+    """The name of its receipt and its jobs. It has the number of the call in it, so that two calls of one step
+    differ."""
     function: Callable[[Any], Any]
     update_journal: Callable[[Any, str], tuple[OperationJournal, Answer | None]]
     returns: Any = None
     keeps_result: bool = True
-    """Whether the result matters."""
+    """False if the function's result is ignored."""
     backoff: tuple[float, ...] = ()
     final: tuple[type[Exception], ...] = ()
     announces: Step | None = None
-    """What the store is told before, where it is told of the commit only after it."""
+    """The step to announce before the transaction, if the store is another database."""
+    lost: list[TxMarker] = field(default_factory=list)
+    """The marks of transactions whose connection was lost before it was known whether they were committed."""
 
 
 class AdvanceRefused(Exception):
-    """The store said no inside the user's transaction, which is rolled back: somebody else has the record, or an
-    earlier commit of this step has arrived since it was last looked for."""
+    """The store refused the advance inside the user's transaction, which is rolled back. Another attempt has the
+    record, or an earlier commit of this step has arrived in the meantime."""
 
 
 ALREADY_COMMITTED = object()
@@ -122,12 +131,13 @@ ALREADY_COMMITTED = object()
 
 
 def retry_transaction(run: OperationRun, change: StepChange, tries: int) -> Flow[Any]:
-    """Until it commits, as often as it may. Before it runs again, what is stored tells whether it did commit."""
+    """Run the transaction until it commits, a bounded number of times. Before each further try, the stored record tells
+    whether the last one was committed after all."""
     waiting = retry_delays(tries, change.backoff)
     contended = [*CONTENTION_DELAYS_SECONDS]
     while True:
         try:
-            return (yield from run_transaction(run, change))
+            return (yield from run_unless_committed(run, change))
         except (OperationEnding, LeaseLost, UsageError, OperationChanged, StepOutcomeUnknown):
             raise
         except Exception as error:
@@ -147,25 +157,53 @@ def retry_transaction(run: OperationRun, change: StepChange, tries: int) -> Flow
         yield FlowPause(run.record.id, waits.pop(0))
 
 
+def run_unless_committed(run: OperationRun, change: StepChange) -> Flow[Any]:
+    """Run the transaction. If its connection is lost, ask whether the step itself had committed it: nothing runs again,
+    and nothing is undone, before that is answered."""
+    yield from check_lost_transactions(run, change)
+    try:
+        return (yield from run_transaction(run, change))
+    except Exception as error:
+        if not change.lost:
+            raise
+        failure = error
+    yield from check_lost_transactions(run, change)
+    raise failure
+
+
+def check_lost_transactions(run: OperationRun, change: StepChange) -> Flow[None]:
+    """Raise StepOutcomeUnknown if a transaction whose connection was lost was committed. A new transaction asks."""
+    while change.lost:
+        try:
+            committed = yield RunTransaction(
+                lambda tx: load_receipts(tx.dialect, run.tx_binding.names).committed(change.lost[0])
+            )
+        except Exception as error:
+            raise TransactionNotOpened(format_error(error)) from error
+        if committed:
+            raise own_commit_error(change.step)
+        change.lost.pop(0)
+
+
 def run_transaction(run: OperationRun, change: StepChange) -> Flow[Any]:
-    ground = run.tx_binding
-    if ground.kind == "elsewhere":
-        # The user's commit cannot ask the fence, so it is asked just before.
-        told = change.announces is not None and (yield from announce(run, change.announces))
-        if not told and not (
+    binding = run.tx_binding
+    if binding.kind == "elsewhere":
+        # The user's commit cannot check the fence, so a write to the store checks it just before.
+        fence_checked = change.announces is not None and (yield from announce(run, change.announces))
+        if not fence_checked and not (
             yield Persist(Renew(run.record.id, run.fence, duration_to_micros(run.duration)), run.lease.until)
         ):
             raise run.lease_lost_error()
-    elif not ground.install_id.value:
-        # Before a transaction is open: an embedded store creates its tables now.
-        ground.install_id.value = yield Install()
-    inside = commit_with_store if ground.kind == "store" else commit_with_receipt
+    elif not binding.install_id.value:
+        # Before the transaction is open, because an embedded store creates its tables now.
+        binding.install_id.value = yield Install()
+    inside = commit_with_store if binding.kind == "store" else commit_with_receipt
     staged: list[Job] = []
     result, journal, answer = yield RunTransaction(lambda tx: inside(run, change, tx, staged))
     if staged:
         yield NotifyWorker()
     run.pending_journal = None
-    if ground.kind == "store":
+    if binding.kind == "store":
         run.record_advance(journal)
         run.answer = answer
     else:
@@ -176,8 +214,9 @@ def run_transaction(run: OperationRun, change: StepChange) -> Flow[Any]:
 # Inside the transaction ---------------------------------------------------------------------------------
 
 
-def commit_with_store(run: OperationRun, change: StepChange, tx: Any, staged: list[Job]) -> Inside:
-    """On the store's own database: the recovery point is in the same commit, and the fence is asked there."""
+def commit_with_store(run: OperationRun, change: StepChange, tx: Any, staged: list[Job]) -> InsideTx:
+    """Commit on the store's own database: the recovery point is in the same commit, and so is the check of the
+    fence."""
     statements = load_receipts(tx.dialect, run.tx_binding.names)
     if not run.tx_binding.database_checked:
         yield from check_same_database(run, tx)
@@ -200,15 +239,16 @@ def commit_with_store(run: OperationRun, change: StepChange, tx: Any, staged: li
     return result, journal, answer
 
 
-def commit_with_receipt(run: OperationRun, change: StepChange, tx: Any, staged: list[Job]) -> Inside:
-    """On another database: the receipt's key `(run, step)` is the arbiter. The store is told after the commit."""
+def commit_with_receipt(run: OperationRun, change: StepChange, tx: Any, staged: list[Job]) -> InsideTx:
+    """Commit on another database. The unique key `(run, step)` of the receipt decides which attempt commits. The store
+    gets the result with a later commit."""
     ours = build_receipt_texts(tx.dialect, run.tx_binding.names)
     whose = {"run": run.record.run, "step": change.name}
     found = yield from run_receipt_statement(ours, "receipt_step_find", whose)
     if found:
         text = run.tx_binding.sealer.open_text(found[0][0], run.record.run, change.name)
         if not text:
-            raise run.lease_lost_error()  # whoever undoes this operation has barred the step
+            raise run.lease_lost_error()  # an attempt that undoes this operation has blocked the step
         result = typed.load(text, change.returns)
     else:
         staging = Staging(run.record.run, change.name, refused="this store is not in the database of `tx`")
@@ -224,40 +264,49 @@ def commit_with_receipt(run: OperationRun, change: StepChange, tx: Any, staged: 
 def run_function(
     run: OperationRun, change: StepChange, statements: SqlReceipts, staging: Staging
 ) -> Generator[Any, Any, tuple[Any, str]]:
-    """The user's function, and its result as text and as it will be read back: what a later attempt gets, this one
-    gets too. A commit or rollback of the user's own is detected, and then nobody can say what was kept."""
+    """Call the user's function. Returns its result as it is read back, and as text: this attempt gets the same value as
+    a later one. A commit or rollback inside the function is detected; then it is unknown what was kept."""
     mark = yield from statements.mark_transaction()
     try:
         result = yield CallInTransaction(change.function, staging)
         result = result if change.keeps_result else None
         yield FLUSH
     except Exception as error:
-        if (yield from parting.parted(statements, mark, another(statements, mark), error)):
-            raise split_error(change.step) from error
+        yield from check_split(change, statements, mark, error)
         raise
     try:
-        was_parted = yield from another(statements, mark)
+        was_parted = yield from is_other_transaction(statements, mark)
     except Exception as error:
-        # The step may have passed over an error of its own, after which PostgreSQL refuses ours.
-        if (yield from parting.parted(statements, mark, another(statements, mark), error)):
-            raise split_error(change.step) from error
+        # The step may have swallowed an error of a statement. PostgreSQL refuses our statement after that.
+        yield from check_split(change, statements, mark, error)
         raise
     if was_parted:
-        raise split_error(change.step)
+        raise own_commit_error(change.step)
     try:
         text = typed.dump(result, typed.secrets_rule(run.tx_binding.sealer.active))
         result = typed.load(text, change.returns)
-    except Exception as error:  # whatever the type's own constructor raises, among others
+    except Exception as error:  # among others, anything that the type's constructor raises
         raise ResultNotStorable(f"step {change.step!r}", str(error), rolled_back=True) from error
     return result, text
 
 
-def another(statements: SqlReceipts, mark: TxMarker) -> Generator[Any, Any, bool]:
-    """Whether the open transaction is another one than the marked one."""
+def check_split(
+    change: StepChange, statements: SqlReceipts, mark: TxMarker, error: Exception
+) -> Generator[Any, Any, None]:
+    """Raise StepOutcomeUnknown if a step that failed had committed something before."""
+    split = yield from detect_early_commit(statements, mark, is_other_transaction(statements, mark), error)
+    if split:
+        raise own_commit_error(change.step) from error
+    if split is None:
+        change.lost.append(mark)
+
+
+def is_other_transaction(statements: SqlReceipts, mark: TxMarker) -> Generator[Any, Any, bool]:
+    """True if the open transaction is not the marked one."""
     return not (yield from statements.is_same_transaction(mark))
 
 
-def split_error(step: str) -> StepOutcomeUnknown:
+def own_commit_error(step: str) -> StepOutcomeUnknown:
     return StepOutcomeUnknown(
         step,
         "it committed or rolled back its own transaction, so what it wrote and its recovery point were parted; "
@@ -266,23 +315,23 @@ def split_error(step: str) -> StepOutcomeUnknown:
     )
 
 
-def check_same_database(run: OperationRun, tx: Any) -> Inside:
-    """NotSameDatabase unless the user's transaction is on the store's own database: asked once."""
-    ground = run.tx_binding
+def check_same_database(run: OperationRun, tx: Any) -> InsideTx:
+    """Raise NotSameDatabase unless the user's transaction is on the store's own database. Checked once."""
+    binding = run.tx_binding
     try:
-        yield from same_database(tx.dialect, ground.names, ground.install_id.value)
+        yield from same_database(tx.dialect, binding.names, binding.install_id.value)
     except NotSameDatabase:
         raise
     except Exception as error:
         if classify_error(error) is ErrorClass.SCHEMA_MISSING:
-            raise NotSameDatabase(ground.install_id.value, "") from error
+            raise NotSameDatabase(binding.install_id.value, "") from error
         raise
-    ground.database_checked = True
+    binding.database_checked = True
 
 
-def block_late_steps(run: OperationRun, tx: Any) -> Inside:
-    """Leave empty receipts for whatever local step may come next: an owner that was taken over, and does not know it
-    yet, must not run one after the operation was undone."""
+def block_late_steps(run: OperationRun, tx: Any) -> InsideTx:
+    """Write empty receipts for every local step that may come next. An owner that was taken over, and does not know it
+    yet, must not commit a local step after the operation was undone."""
     statements = build_receipt_texts(tx.dialect, run.tx_binding.names)
     yield from name_record(run, statements)
     places = [(step, len(run.journal.entries)) for step in run.steps.values()]

@@ -1,20 +1,73 @@
-"""Open steps: those that an earlier attempt may have sent without a trace, until this one has come to them (rule 16).
+"""Open steps: an earlier attempt may have sent them without a trace, and this one has not reached them yet (rule 16).
 
-Where calls are numbered by their place, the step comes at its place, or nothing does. Where they are numbered by the
-step's own calls, other steps may come before it: its key stays the same. Then it is kept in the journal (`unmet`) over
-their commits, and more than one can be open when the code between dies, too. In either case the body does not end
-without it: an answer, or an undo, that leaves it out would be a guess.
+Calls are numbered by place or by step (journal.py). Numbered by place, the open step must be called at its place. Any
+other step there is refused. Numbered by step, the open step keeps its key wherever it is called, so local steps may
+come first; the journal then carries the open step (`unmet`) over their commits. Another foreign step is refused: it may
+be a new name for the open one, and would be a second charge. In both cases the body may not end before it has reached
+the open step. An answer or an undo that leaves the step out would be a guess.
+
+The service of a foreign step is part of its key. So the journal also carries the service that each open step may have
+been sent for (`services`), and code that declares another one is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 
+from retrysafe.operations.announcing import UNNAMED
 from retrysafe.operations.journal import BY_PLACE, OperationJournal
+from retrysafe.operations.steps import Step
+
+REMEDY = "a person who knows that it was not sent can say so: retrysafe operations --resume ID --because TEXT"
+
+
+class SentServices:
+    """The service that each step may have been sent for, as earlier attempts wrote it down and this one changes it."""
+
+    def __init__(self, stored: Mapping[str, str], steps: Mapping[str, Step], not_sent: bool) -> None:
+        self._services = dict(stored)
+        self._steps = steps
+        self._not_sent = not_sent
+        """A person says that the steps were not sent: another service is accepted."""
+
+    def compare(self, step: Step, what: str = "step") -> str:
+        """Why this step must not be sent with its present service. Empty if it may be. A step whose service was not
+        written down (by an older release) may be sent."""
+        sent_for = self._services.get(step.name, step.service)
+        if self._not_sent:
+            return ""
+        if step.kind == "local":
+            # Services are written down for foreign steps only: older code declared this one as foreign.
+            if step.name not in self._services:
+                return ""
+            return f"{what} {step.name!r} may have been sent, and this code declares it as a local step; {REMEDY}"
+        if sent_for == step.service:
+            return ""
+        return (
+            f"{what} {step.name!r} may have been sent for the service {sent_for!r}, and this code declares "
+            f"{step.service!r}: its key would be another one; {REMEDY}"
+        )
+
+    def record_sending(self, step: Step) -> None:
+        """This attempt is about to send the step."""
+        if step.kind == "foreign":
+            self._services[step.name] = step.service
+
+    def select(self, journal: OperationJournal, left: tuple[str, ...]) -> dict[str, str]:
+        """The services to store with this journal: of steps that may have been sent, or may be after the commit. `left`
+        are the open steps."""
+        if journal.undoing is not None:  # `check_undo_services` has compared what earlier attempts may have sent
+            return {step.name: step.service for step in self._steps.values() if step.kind == "foreign" and step.undo}
+        begun = [entry.step for entry in journal.entries[-1:] if entry.state == "begun"]
+        selected = {name: self._services[name] for name in (*left, *begun) if name in self._services}
+        announced = self._steps.get(journal.announced)
+        if announced is not None and announced.kind == "foreign" and announced.name not in left:
+            selected[announced.name] = announced.service
+        return selected
 
 
 class OpenSteps:
-    """What was open when an attempt began, and where it came to each of them."""
+    """The steps that were open when an attempt began, and the place at which it reached each of them."""
 
     def __init__(self, names: tuple[str, ...], adopted: int, rule: int) -> None:
         self.names = names
@@ -22,14 +75,16 @@ class OpenSteps:
         self._by_place = rule == BY_PLACE
         self._met: dict[str, int] = {}
 
-    def left_in(self, journal: OperationJournal) -> tuple[str, ...]:
-        """Those of which this journal has no entry: a step that was come to, and not begun, is still open."""
+    def list_open(self, journal: OperationJournal) -> tuple[str, ...]:
+        """The steps that have no entry in this journal. A step that was reached, but not begun, is still open."""
         entries = len(journal.entries)
         return tuple(name for name in self.names if self._met.get(name, entries) >= entries)
 
-    def meet(self, step: str, place: int, journal: OperationJournal, steps: Collection[str]) -> str:
-        """The body comes to a step. Why it may not, or nothing."""
-        left = self.left_in(journal)
+    def check_call(
+        self, step: Step, place: int, journal: OperationJournal, steps: Mapping[str, Step], services: SentServices
+    ) -> str:
+        """The body calls a step. Why it may not; empty if it may."""
+        left = self.list_open(journal)
         if not left:
             return ""
         unknown = [name for name in left if name not in steps]
@@ -37,23 +92,29 @@ class OpenSteps:
             return self.explain(unknown[0], "this code does not have it")
         if place < self._adopted:
             return ""
-        if step in left:
-            self._met.setdefault(step, place)
-            return ""
-        return self.explain(left[0], f"this code comes to {step!r} there") if self._by_place else ""
+        if step.name in left:
+            refused = services.compare(step)
+            if not refused:
+                self._met.setdefault(step.name, place)
+            return refused
+        if self._by_place:
+            return self.explain(left[0], f"this code calls {step.name!r} there")
+        return self.explain(left[0], f"this code calls {step.name!r} before it") if step.kind == "foreign" else ""
 
     def is_met_at(self, step: str, place: int) -> bool:
         return self._met.get(step) == place
 
     def explain(self, name: str, now: str) -> str:
+        """The text of a refusal. `now` says what this code does instead."""
         number = f" as its step number {self._adopted + 1}" if self._by_place else ""
-        return (
-            f"{name!r} may have been sent{number}, and {now}; a person who knows that it was not sent can say so: "
-            "retrysafe operations --resume ID --because TEXT"
+        which = (
+            "a step that this code does not have, or declares for another service," if name == UNNAMED else repr(name)
         )
+        return f"{which} may have been sent{number}, and {now}; {REMEDY}"
 
 
-def find_open(journal: OperationJournal, untold: bool) -> tuple[str, ...]:
-    """What may have been sent: what was never met, and what an attempt announced that died."""
-    last = journal.announced if untold and journal.announced not in journal.unmet else ""
+def find_open(journal: OperationJournal, may_lack_entry: bool) -> tuple[str, ...]:
+    """The steps that may have been sent: those that no later attempt has reached, and the one that was announced by an
+    attempt that died (`may_lack_entry`)."""
+    last = journal.announced if may_lack_entry and journal.announced not in journal.unmet else ""
     return (*journal.unmet, last) if last else journal.unmet

@@ -1,4 +1,4 @@
-"""Declaring an operation: its steps and its body, `def` or `async def`."""
+"""Operation: declares the steps and the body (`def` or `async def`), and starts, resumes and undoes runs."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from retrysafe.engine.heartbeat import current_lease
 from retrysafe.engine.resolving import resolve_uncertain
 from retrysafe.errors import ArgumentError, OperationChanged, OperationError, UsageError
 from retrysafe.operations import flow, perform, run, undoing
-from retrysafe.operations.announcing import START, Habits, announce_in, leaves_no_trace
+from retrysafe.operations.announcing import START_PATH, StepPredictor, announce_in, leaves_no_trace
 from retrysafe.operations.arguments_digest import digest_arguments
 from retrysafe.operations.foreign import run_foreign_step
 from retrysafe.operations.journal import BY_CALL, BY_PLACE, OperationJournal
 from retrysafe.operations.local import run_local_step
 from retrysafe.operations.run import OperationRun, StepFlow, run_step
-from retrysafe.operations.steps import DAY, Step, read_type_hints
+from retrysafe.operations.steps import Step, read_type_hints
 from retrysafe.operations.submission import Accepted, accept, is_submitted
-from retrysafe.operations.tx_binding import TxBinding, bind_tx
-from retrysafe.policy import FOREVER, Policy
+from retrysafe.policy import DAY, FOREVER, Policy
 from retrysafe.transactions import staging
+from retrysafe.transactions.binding import TxBinding, bind_tx
 
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
@@ -44,7 +44,7 @@ R = TypeVar("R")
 
 MAX_ATTEMPTS = 10
 RENEWAL_MARGIN_SECONDS = 5.0
-"""Seconds of a lease that are left for the renewal before a call."""
+"""The time that a lease leaves for its renewal before a call."""
 
 
 class Operation:
@@ -65,9 +65,10 @@ class Operation:
         self.policy = policy or Policy(failures="release", retention=FOREVER)
         self.max_attempts = max_attempts
         self.steps: dict[str, Step] = {}
-        self.habits = Habits()
+        self.predictor = StepPredictor()
         self.unable: Callable[..., str] | None = None
-        """Asked by the worker with the input, before it takes a run: why this code cannot go on with it, or nothing."""
+        """The worker calls it with the input before it takes a run. It returns why this code cannot continue the run,
+        or an empty text."""
         self._body: Callable[..., Any] | None = None
         self._tx_binding: TxBinding | None = None
 
@@ -81,14 +82,14 @@ class Operation:
 
     @property
     def lease(self) -> float:
-        """Longer than the longest call: it begins only if it would be over before the lease is, so nobody takes over
-        while a request may still be under way."""
+        """Seconds; longer than the longest call. A call begins only if the lease outlasts it, so no other attempt takes
+        over while a request may still be under way."""
         calls = (step.timeout + RENEWAL_MARGIN_SECONDS for step in self.steps.values() if step.kind == "foreign")
         return max(self.policy.lease, *calls, 0.0)
 
     @property
     def rule(self) -> int:
-        """What the calls of a new run are numbered by (journal.py). A run that was begun keeps its own."""
+        """How the calls of a new run are numbered (journal.py). A run that was begun keeps its own rule."""
         return BY_CALL if self.safe.forms == "current" else BY_PLACE
 
     @property
@@ -98,7 +99,7 @@ class Operation:
         return self._tx_binding
 
     def clock(self) -> float:
-        """This process's own clock, by which it counts what has passed since it asked the store."""
+        """The monotonic clock of this process, which measures the time since the store's last reply."""
         return clock()
 
     # Declaring ------------------------------------------------------------------------------
@@ -120,14 +121,15 @@ class Operation:
 
         `timeout` seconds; `key_life`: how long the other system remembers a key; `find(…, key)`: ask it what happened;
         `undo(…, result, key)`; `repeatable=False` when it takes no keys; `tries` per attempt, `backoff` seconds between
-        them; `final`: errors that no further try would change; `deadline` seconds after which it is not sent again.
+        them; `final`: errors that no further try would change; `deadline` seconds after which it is not sent again;
+        `service`: a name that becomes part of the key.
         """
         options.setdefault("key_life", DAY)
         return self._declare("foreign", function, options)
 
     def body(self, function: F) -> Operation:
-        """The story: ordinary Python that calls the steps. Run again from the top after a crash, so what it decides
-        must come from its input and from what its steps returned."""
+        """The body: ordinary Python that calls the steps. It runs again from the top after a crash, so its decisions
+        must depend only on its input and on the results of its steps."""
         if self._body is not None:
             raise OperationError(f"operation {self.name!r} has a body already: {self._body.__qualname__}")
         self._body = function
@@ -161,13 +163,13 @@ class Operation:
                 )
 
     def _build_step_callable(self, step: Step) -> Callable[..., Any]:
-        """What the body calls: looks the result up, or runs the step's story."""
-        story: StepFlow = run_local_step if step.kind == "local" else run_foreign_step
+        """The function that the body calls. It returns the stored result, or runs the step."""
+        step_flow: StepFlow = run_local_step if step.kind == "local" else run_foreign_step
         if step.is_async:
 
             async def run_step_async(attempt: OperationRun, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                 attempt.unawaited.remove(step.name)
-                return await perform.run_async(self.safe, run_step(attempt, step, story, args, kwargs))
+                return await perform.run_async(self.safe, run_step(attempt, step, step_flow, args, kwargs))
 
             @functools.wraps(step.function)
             def call_async(*args: Any, **kwargs: Any) -> Any:
@@ -179,15 +181,15 @@ class Operation:
 
         @functools.wraps(step.function)
         def call_sync(*args: Any, **kwargs: Any) -> Any:
-            return perform.run_sync(self.safe, run_step(current_run(self, step), step, story, args, kwargs))
+            return perform.run_sync(self.safe, run_step(current_run(self, step), step, step_flow, args, kwargs))
 
         return call_sync
 
     # Running --------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, key: str | Key, **kwargs: Any) -> Any:
-        """The Answer: of this run, or the stored one. Awaitable if the body is async. With `start="worker"` it is
-        Accepted until the worker has finished it."""
+        """Run the operation, or return its stored answer. Awaitable if the body is async. With `start="worker"` the
+        result is Accepted until the worker has finished the run."""
         if inspect.iscoroutinefunction(self._require_body()):
             return self._await_answer(args, key, kwargs)
         return _to_answer(self.start(*args, key=key, **kwargs))
@@ -196,31 +198,32 @@ class Operation:
         return _to_answer(await self.start(*args, key=key, **kwargs))
 
     def start(self, *args: Any, key: str | Key, **kwargs: Any) -> Any:
-        """Like calling it, but tells also whether it was a replay: an `Ended`."""
+        """Like calling the operation, but returns an `Ended`, which also says whether the answer is a replay."""
         if self.policy.start == "worker":
             return self.submit(*args, key=key, **kwargs)
         task, claim = self.prepare(args, kwargs, key)
         return self._drive(flow.start(self, task, claim, self.safe.events))
 
     def submit(self, *args: Any, key: str | Key, **kwargs: Any) -> Any:
-        """Commit the claim with its input and let the worker run it: Accepted, or an `Ended` if it was done before."""
+        """Commit the claim with its input, and let the worker run it. Returns Accepted, or an `Ended` if it is
+        finished."""
         task, claim = self.prepare(args, kwargs, key)
         return self._drive(accept(task, claim, self.safe.events, self))
 
     def resume(self, record: Record, *, fresh: bool = False) -> Any:
-        """Take over a record that nobody owns, and go on from its recovery point: what the worker does. The run that
-        the record shows and no other: one that is over by now is not begun again. `fresh`: it was submitted, and nobody
-        has run it yet; it is seen in the record, too."""
+        """Take over a record that has no owner, and continue from its recovery point. The worker calls this. Only the
+        run that the record shows is resumed: if it is over by now, no new run begins. `fresh`: the run was submitted
+        and has never been started, which the record shows, too."""
         return self._drive(self._resume_flow(record, fresh or is_submitted(record)))
 
     def resume_id(self, record_id: str | bytes, because: str = "") -> Any:
-        """The same, for a record known by its id (hex): what a person does. Where nobody knows how a step ended, or
-        whether it was sent, `because` says what showed that it did not happen; without it such a run is left alone."""
+        """Resume a record by its id (hex), for a person. If the outcome of a step is unknown, or a step may have been
+        sent, `because` says how the person knows that it did not happen. Without it such a run is left alone."""
         return self._drive(self._resume_id_flow(parse_record_id(record_id), because))
 
     def undo_id(self, record_id: str | bytes, because: str) -> Any:
-        """Undo one run: every step that began, in reverse. What a person does, also where nobody knows how a step
-        ended: their undos are told so."""
+        """Undo one run, for a person: every step that began, in reverse order. Also a step whose outcome is unknown:
+        its undo gets None as the result."""
         if not because.strip():
             raise UsageError("undo_id(..., because=''): say why it is undone; it stands in its ledger")
         return self._drive(self._undo_flow(parse_record_id(record_id), because))
@@ -234,55 +237,55 @@ class Operation:
         return (yield from flow.undo_run(self, task, claim, self.safe.events, because, fresh=fresh))
 
     def why_unable(self, record: Record) -> str:
-        """Why this code cannot go on with a run, so that it is left for other code; empty if it can try."""
+        """Why this code cannot continue a run, so that it is left for other code. Empty if it can try."""
         if self.unable is None:
             return ""
         try:
             given = self._decode_arguments(record.input.decode())
         except Exception:
-            return ""  # whatever is wrong with its input is found out, and written down, by its attempt
+            return ""  # the attempt meets the same error and writes it down
         return self.unable(**given)
 
     def give_up(self, record: Record) -> Any:
-        """Make a dead letter of a record whose attempts all died without a word: what the worker does (I21)."""
+        """Make a dead letter of a record whose attempts all died. The worker calls this (I21)."""
         task, claim = self._build_resume_claim(record)
         return self._drive(flow.give_up(self, task, claim, self.safe.events))
 
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: str | Key) -> tuple[Task, Claim]:
         given = arguments.bind_arguments(inspect.signature(self._require_body()), args, kwargs)
-        # The name is part of it: two operations called with one Key and equal arguments are two requests.
+        # The name is part of the fingerprint: two operations called with one Key and equal arguments are two requests.
         fingerprint = arguments.fingerprint_call(self.name, {"@operation": self.name, **given}, frozenset())
         whose = key if isinstance(key, Key) else Key(key, self.name, "operation")
         input_ = self._encode_input(given)
-        # Over HTTP the request is what the client repeats, byte for byte, however this code reads it.
-        asked = () if whose.request is None else (fingerprint_for_request(self.name, whose.request),)
-        first, *others = (*asked, fingerprint) if self.safe.forms == "current" else (fingerprint, *asked)
+        # Over HTTP the client repeats the same bytes, however this code parses them.
+        by_request = () if whose.request is None else (fingerprint_for_request(self.name, whose.request),)
+        first, *others = (*by_request, fingerprint) if self.safe.forms == "current" else (fingerprint, *by_request)
         task = self.safe.build_task(whose, self.target, first, self.policy, input=input_, alternatives=others)
-        claim = self._announcing(self._build_claim(task))
+        claim = self._announce_first_step(self._build_claim(task))
         self._check_unclaimed(claim)
         return task, claim
 
-    def _announcing(self, claim: Claim) -> Claim:
-        """With the first step announced in the run's number, where it is foreseen."""
-        first = self.steps.get(self.habits.foresee(START))
+    def _announce_first_step(self, claim: Claim) -> Claim:
+        """The claim with the first step announced in the run's number, if that step can be predicted."""
+        first = self.steps.get(self.predictor.predict(START_PATH))
         if first is None or not leaves_no_trace(first, self.tx_binding.kind):
             return claim
-        return replace(claim, run=announce_in(claim.run, first.name))
+        return replace(claim, run=announce_in(claim.run, first.name, first.service))
 
     def is_same_request(self, record: Record, claim: Claim) -> bool:
-        """Whether a record whose fingerprint is another stands for this call all the same: its arguments, read by this
-        code, are those of the call, however the code that stored them called their types and defaulted their fields.
-        Raises OperationChanged where this code cannot read them: a client must not be told to take another key."""
+        """True if a record with another fingerprint is for this very call: its arguments, read by this code, are equal
+        to those of the call, whatever class names and defaults the code had that stored them. Raises OperationChanged
+        if this code cannot read them, because a client must not be told to use another key."""
         if record.target.partition("@")[0] != self.name or not record.input:
             return False
         stored, given = self._read_input(record.input), self._read_input(claim.input)
-        told = digest_arguments(self._require_body(), stored)
-        return told != "" and told == digest_arguments(self._require_body(), given)
+        digest = digest_arguments(self._require_body(), stored)
+        return digest != "" and digest == digest_arguments(self._require_body(), given)
 
     def _check_unclaimed(self, claim: Claim) -> None:
-        """Whoever runs us must not hold the key itself: it would be told that its own claim is another request."""
-        held = current_lease()
-        if held is not None and held.id == claim.id:
+        """Raise an error if the caller holds the key itself: its own claim would look like another request."""
+        lease = current_lease()
+        if lease is not None and lease.id == claim.id:
             raise OperationError(
                 f"operation {self.name!r} was given the key {claim.key!r}, which is claimed already by what runs it: a "
                 "route or function has one strength and one record. Protect the route with strength='operation', so "
@@ -290,7 +293,7 @@ class Operation:
             )
 
     def _encode_input(self, given: dict[str, Any]) -> bytes:
-        """The arguments as they are stored; read back once here, before anything is claimed in their name."""
+        """The arguments as they are stored. They are read back once here, before the claim."""
         try:
             text = typed.dump(given, typed.secrets_rule(self.safe.sealed))
             self._decode_arguments(text)
@@ -314,7 +317,7 @@ class Operation:
         return (yield from self._resume_flow(record, is_submitted(record), not_sent=bool(because.strip())))
 
     def _look_up_own(self, record_id: bytes) -> Flow[tuple[Record, int]]:
-        """The record and the store's time. A record of another application is none (I34)."""
+        """The record and the store's time. A record of another namespace counts as missing (I34)."""
         seen = yield Lookup(record_id)
         if seen.record is None or seen.record.namespace != self.safe.namespace:
             raise UsageError(
@@ -336,7 +339,7 @@ class Operation:
         return replace(task.build_claim(), on_lapse="resume", lease=duration_to_micros(self.lease))
 
     def call_body(self, attempt: OperationRun, input_: bytes) -> Any:
-        """The body, with the input as it was typed. In the colour it was written in."""
+        """Call the body with its stored input. Returns an awaitable if the body is async."""
         body, given = self._require_body(), self._read_input(input_)
         token = run.current.set(attempt)
         try:
@@ -346,8 +349,8 @@ class Operation:
         return _await_body(attempt, result) if inspect.isawaitable(result) else result
 
     def _read_input(self, input_: bytes) -> dict[str, Any]:
-        """The stored arguments. What this code cannot read is left to the code that can: it is no failure of the
-        operation, and nothing may be undone because of it."""
+        """The stored arguments. Raises OperationChanged if this code cannot read them: the run is left for other code,
+        and nothing is undone because of it."""
         try:
             given = self._decode_arguments(input_.decode())
             inspect.signature(self._require_body()).bind(**given)
@@ -360,11 +363,11 @@ class Operation:
         return given
 
     def is_exhausted(self, record: Record) -> bool:
-        """Whether a record that nobody owns has failed or died as often as it may: what the worker asks (I21)."""
+        """True if a record without an owner has used up its attempts. The worker calls this (I21)."""
         try:
             journal = OperationJournal.decode(record.progress)
         except (ValueError, TypeError, KeyError):
-            return False  # other code's: left alone
+            return False  # written by other code: left alone
         return not is_submitted(record) and journal.count_failures(record.attempt) >= self.max_attempts
 
     def call_undoing(self, attempt: OperationRun) -> Any:
@@ -375,25 +378,25 @@ class Operation:
             raise OperationError(f"operation {self.name!r} has no body yet: decorate one with @{self.name}.body")
         return self._body
 
-    def _drive(self, story: Any) -> Any:
-        open_step = staging.current.get()
+    def _drive(self, run_flow: Any) -> Any:
+        open_step = staging.current_staging.get()
         if open_step is not None and open_step.local:
             raise OperationError(
                 f"operation {self.name!r} was called inside a local step, whose transaction is open; call it from a "
                 "foreign step, with that step's key"
             )
         if inspect.iscoroutinefunction(self._require_body()):
-            return perform.run_async(self.safe, story)
-        return perform.run_sync(self.safe, story)
+            return perform.run_async(self.safe, run_flow)
+        return perform.run_sync(self.safe, run_flow)
 
 
 def fingerprint_for_request(name: str, request: Fingerprint) -> Fingerprint:
-    """An operation's fingerprint where it is asked for over HTTP: its name and the request's own."""
+    """The fingerprint of an operation over HTTP: of its name and the request's own fingerprint."""
     return fingerprint_text("op1", values.dumps([name, str(request)]))
 
 
 async def _await_body(attempt: OperationRun, result: Any) -> Any:
-    """An async body runs when it is awaited: that is when its steps must find the attempt."""
+    """Await an async body with `run.current` set, so that its steps find the attempt."""
     token = run.current.set(attempt)
     try:
         return await result

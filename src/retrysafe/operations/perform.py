@@ -1,4 +1,4 @@
-"""Performing what only operations ask for: a call under somebody else's lease, and a transaction of the user's."""
+"""Performs the effects that only operations have: a call that fits into the lease, and a transaction of the user's."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from retrysafe.engine.heartbeat import Lease, current_lease
 from retrysafe.engine.perform import Performer
 from retrysafe.engine.worker_notify import WorkerNotifier
 from retrysafe.errors import RetrySafeError, StoreUnavailable
-from retrysafe.operations.failures import TransactionNotOpened, format_error
+from retrysafe.operations.errors import TransactionNotOpened, format_error
 from retrysafe.operations.local import CallInTransaction
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import AfterCommitError, AsyncTx, AsyncTxSource, Tx, TxSource
-from retrysafe.transactions.drive import send_plainly
-from retrysafe.transactions.effects import AskCommitted, Plainly
+from retrysafe.transactions.drive import send_direct
+from retrysafe.transactions.effects import AskCommitted, SendDirect
 from retrysafe.transactions.sources import find_source
 
 if TYPE_CHECKING:
@@ -32,51 +32,51 @@ _log = logging.getLogger("retrysafe")
 
 
 class OperationPerformer:
-    """Effects of operations, for threads."""
+    """Performs the effects of operations in threads."""
 
-    def __init__(self, performer: Performer, source: Callable[[], TxSource], bell: WorkerNotifier) -> None:
+    def __init__(self, performer: Performer, source: Callable[[], TxSource], notifier: WorkerNotifier) -> None:
         self._performer = performer
         self._source = source
-        self._bell = bell
+        self._notifier = notifier
 
     def __call__(self, effect: Effect) -> Any:
         if isinstance(effect, CallFunction):
             lease = current_lease()
-            if lease is not None and not has_room(lease, effect.timeout) and not self._performer.renew(lease):
+            if lease is not None and not is_call_covered(lease, effect.timeout) and not self._performer.renew(lease):
                 lease.lost = True
             return begin_call(lease, effect)
         if isinstance(effect, RunTransaction):
             return self._transact(effect)
         if isinstance(effect, NotifyWorker):
-            return self._performer(NotifyWaiters(self._bell.id)) if self._bell.wake_local() else None
+            return self._performer(NotifyWaiters(self._notifier.id)) if self._notifier.wake_local() else None
         return self._performer(effect)
 
     def _transact(self, effect: RunTransaction) -> Any:
         done: Any = None
         first = FirstError()
         try:
-            with first.kept(), ExitStack() as stack:
+            with first.raise_first(), ExitStack() as stack:
                 try:
                     tx = stack.enter_context(self._source().begin())
                 except Exception as error:
                     raise not_opened_error(error) from error
-                with first.noted():
+                with first.remember():
                     done = drive.run(effect.flow(tx), lambda inner: perform_inside(tx, inner))
         except AfterCommitError as after:
-            # The step is done, and an operation goes on from there; whoever looks after the program has to hear of it.
+            # The step is committed, and the operation continues. The error is only logged.
             _log.error("a hook that ran after the commit of a local step failed", exc_info=after.error)
         return done
 
 
 class FirstError:
-    """What went wrong inside a transaction is what its step is told, whatever rolling it back raises after that: a step
-    whose outcome is unknown must not be taken for one that failed, and run again."""
+    """Keeps the error that was raised inside a transaction, and raises it even if the rollback raises another one. A
+    step whose outcome is unknown must not be taken for a failed one and run again."""
 
     def __init__(self) -> None:
         self._error: Exception | None = None
 
     @contextmanager
-    def noted(self) -> Iterator[None]:
+    def remember(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
@@ -84,7 +84,7 @@ class FirstError:
             raise
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
+    def raise_first(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
@@ -95,7 +95,7 @@ class FirstError:
 
 
 def perform_inside(tx: Tx, effect: Any) -> Any:
-    """What happens in the open transaction: our statements, the user's function, a flush."""
+    """Perform an effect inside the open transaction: a statement of ours, the user's function, or a flush."""
     if isinstance(effect, Statement):
         return tx.send(effect)
     if isinstance(effect, CallInTransaction):
@@ -103,18 +103,20 @@ def perform_inside(tx: Tx, effect: Any) -> Any:
             return effect.function(tx.handle)
     if isinstance(effect, AskCommitted):
         return getattr(tx, "committed", None)
-    if isinstance(effect, Plainly):
-        return send_plainly(tx)(effect.statement)
+    if isinstance(effect, SendDirect):
+        return send_direct(tx)(effect.statement)
     return tx.flush()
 
 
 class AsyncOperationPerformer:
-    """Effects of operations, for event loops."""
+    """Performs the effects of operations on an event loop."""
 
-    def __init__(self, performer: AsyncPerformer, source: Callable[[], AsyncTxSource], bell: WorkerNotifier) -> None:
+    def __init__(
+        self, performer: AsyncPerformer, source: Callable[[], AsyncTxSource], notifier: WorkerNotifier
+    ) -> None:
         self._performer = performer
         self._source = source
-        self._bell = bell
+        self._notifier = notifier
 
     async def __call__(self, effect: Effect) -> Any:
         if isinstance(effect, CallFunction):
@@ -122,14 +124,14 @@ class AsyncOperationPerformer:
         if isinstance(effect, RunTransaction):
             return await self._transact(effect)
         if isinstance(effect, NotifyWorker):
-            return await self._performer(NotifyWaiters(self._bell.id)) if self._bell.wake_local() else None
+            return await self._performer(NotifyWaiters(self._notifier.id)) if self._notifier.wake_local() else None
         return await self._performer(effect)
 
     async def _call(self, effect: CallFunction) -> Any:
         import asyncio
 
         lease = current_lease()
-        if lease is not None and not has_room(lease, effect.timeout) and not await self._performer.renew(lease):
+        if lease is not None and not is_call_covered(lease, effect.timeout) and not await self._performer.renew(lease):
             lease.lost = True
         async with asyncio.timeout(effect.timeout):
             result = begin_call(lease, effect)
@@ -137,19 +139,19 @@ class AsyncOperationPerformer:
 
     async def _transact(self, effect: RunTransaction) -> Any:
         first = FirstError()
-        with first.kept():
+        with first.raise_first():
             async with AsyncExitStack() as stack:
                 try:
                     tx = await stack.enter_async_context(self._source().begin())
                 except Exception as error:
                     raise not_opened_error(error) from error
-                with first.noted():
+                with first.remember():
                     return await drive.arun(effect.flow(tx), lambda inner: aperform_inside(tx, inner))
 
 
 def not_opened_error(error: Exception) -> Exception:
-    """What the step is told: wrong use as it is, anything else (a pool that is not open yet, a server that is away) as
-    a transaction that could not be opened."""
+    """The error if no transaction could be opened. Our own errors (wrong use) stay as they are. Anything else, such as
+    a pool that is not open yet or a server that is down, becomes TransactionNotOpened."""
     return error if isinstance(error, RetrySafeError) else TransactionNotOpened(format_error(error))
 
 
@@ -162,19 +164,19 @@ async def aperform_inside(tx: AsyncTx, effect: Any) -> Any:
             return await result if inspect.isawaitable(result) else result
     if isinstance(effect, AskCommitted):
         return getattr(tx, "committed", None)
-    if isinstance(effect, Plainly):
-        return await send_plainly(tx)(effect.statement)
+    if isinstance(effect, SendDirect):
+        return await send_direct(tx)(effect.statement)
     return await tx.flush()
 
 
-def has_room(lease: Lease, timeout: float | None) -> bool:
-    """Whether a call to another system would be over before the lease is. One that was lost gets no other."""
+def is_call_covered(lease: Lease, timeout: float | None) -> bool:
+    """True if the lease outlasts a call with this timeout. True for a lost lease, too: it is not renewed."""
     return lease.lost or lease.fits(timeout or 0.0)
 
 
 def begin_call(lease: Lease | None, call: CallFunction) -> Any:
-    """The last look before a call: who was paused for longer than its lease must not send any more, and nobody begins
-    what may outlast it (I24, I33). Between this look and the wire there is a gap that nobody closes
+    """Check the lease just before a call. An owner that was paused for longer than its lease must not send, and no call
+    begins that may outlast the lease (I24, I33). The gap between this check and the sending cannot be closed
     (docs/explanation/guarantees.md)."""
     if lease is not None:
         lease.check()

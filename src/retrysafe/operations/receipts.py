@@ -1,16 +1,16 @@
-"""Receipts of local steps in the user's database, where the store is another one: what is said of them, when they go.
+"""Receipts of local steps in the user's database, where the store is another database, and when they are deleted.
 
-A receipt tells whoever runs a step again that it was committed. Nobody asks for it after the operation has ended,
-except an owner that was taken over long before and does not know it. So the receipts of a run go together, when
+A receipt tells a later attempt that the step was committed. After the end of the operation only an owner that was taken
+over long before, and does not know it, can still read a receipt. So all receipts of a run are deleted together, if
 
-1.  the store has the record of that very run, and it is completed: a run that is unfinished keeps its receipts however
-    old they are, and one that the store does not know may be another application's;
-2.  and that was KEPT seconds ago. An owner commits nothing once its lease has been over for LATEST seconds
-    (`check_not_late`), and it was over before anybody could end the operation in its place. KEPT is shorter than the
-    hour that every store keeps a completed record for.
+1.  the store has the record of that very run, and it is completed. An unfinished run keeps its receipts, however old
+    they are. A run that the store does not know may belong to another application;
+2.  and it was completed KEPT_SECONDS ago. An owner commits nothing once its lease has been over for LATE_COMMIT_SECONDS
+    (`check_not_late`), and the lease was over before another attempt could end the operation. KEPT_SECONDS is shorter
+    than the hour for which every store keeps a completed record.
 
-Which record a run belongs to is written down beside its first receipt, in a row of its own that older releases never
-look at. See docs/decisions/0064-receipts-go.md.
+A row beside the first receipt names the record of the run. Older releases never read that row.
+See docs/decisions/0064-receipts-go.md.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ from retrysafe.transactions.failures import ErrorClass, classify_error
 if TYPE_CHECKING:
     from retrysafe.operations.run import OperationRun
 
-Inside = Generator[Any, Any, Any]
+InsideTx = Generator[Any, Any, Any]
+"""A flow inside an open transaction: it yields statements."""
 
-RECORD = "record"
-"""In the place of a step's name, which always begins with a number: this row says whose receipts a run's are."""
-VERSION = "1"
+RECORD_ROW = "record"
+"""Stands in the place of a step's name, which always begins with a number. This row names the record of a run."""
+RECORD_ROW_VERSION = "1"
 
-KEPT = 1800.0
-"""Seconds that receipts stay after the end of their operation."""
-LATEST = 900.0
-"""Seconds after its lease was over, by its own clock, until which an owner may still commit a step."""
+KEPT_SECONDS = 1800.0
+"""How long receipts are kept after the end of their operation."""
+LATE_COMMIT_SECONDS = 900.0
+"""How long after the end of its lease, by its own clock, an owner may still commit a step."""
 
 
 @lru_cache(maxsize=16)
@@ -48,8 +49,8 @@ def build_receipt_texts(dialect: Dialect, names: TableNames) -> dict[str, str]:
     return dialect.load(names)
 
 
-def run_receipt_statement(statements: dict[str, str], name: str, values: dict[str, Any]) -> Inside:
-    """A statement about step receipts; their table may not have been made."""
+def run_receipt_statement(statements: dict[str, str], name: str, values: dict[str, Any]) -> InsideTx:
+    """Run a statement on step receipts. Raises SchemaMissing if their table does not exist."""
     try:
         return (yield Statement(statements[name], values))
     except Exception as error:
@@ -61,67 +62,72 @@ def run_receipt_statement(statements: dict[str, str], name: str, values: dict[st
 # Written by the steps -------------------------------------------------------------------------------------------------
 
 
-def name_record(run: OperationRun, statements: dict[str, str]) -> Inside:
-    """Beside the first receipt of a run: which record it belongs to. Only in the current forms, for the release before
-    this one knows no LATEST."""
+def name_record(run: OperationRun, statements: dict[str, str]) -> InsideTx:
+    """Write the row that names the record of the run, beside its first receipt. Only with forms="current": the release
+    before this one does not keep to LATE_COMMIT_SECONDS."""
     if run.tx_binding.forms == "previous" or run.named:
         return
-    whose = {"run": run.record.run, "step": RECORD}
+    whose = {"run": run.record.run, "step": RECORD_ROW}
     if not (yield from run_receipt_statement(statements, "receipt_step_find", whose)):
-        told = f"{VERSION}:{run.record.id.hex()}"
-        yield from run_receipt_statement(statements, "receipt_step_put", {**whose, "result": told, "now": None})
+        text = f"{RECORD_ROW_VERSION}:{run.record.id.hex()}"
+        yield from run_receipt_statement(statements, "receipt_step_put", {**whose, "result": text, "now": None})
 
 
 def check_not_late(run: OperationRun) -> None:
-    """The last look before a receipt is written: an owner that was paused for very long may find none any more."""
-    if clock() > run.lease.until + LATEST:
+    """Raise LeaseLost just before a receipt is written, if the owner was paused so long that earlier receipts may have
+    been deleted."""
+    if clock() > run.lease.until + LATE_COMMIT_SECONDS:
         raise run.lease_lost_error()
 
 
 # Deleted by the worker ------------------------------------------------------------------------------------------------
 
 
-class Named(NamedTuple):
-    """A run that has receipts, and its record's id; empty where it is told in a form this code does not know."""
+class NamedRun(NamedTuple):
+    """A run that has receipts, and the id of its record. The id is empty if this code does not know the row's
+    version."""
 
     run: bytes
     record: bytes
     created: int
 
 
-START = Named(b"", b"", 0)
+BEFORE_ALL = NamedRun(b"", b"", 0)
+"""The cursor of the first page."""
 
 
-def read_named(row: Sequence[Any]) -> Named:
-    run, told, created = row
-    version, _, record = str(told).partition(":")
-    return Named(bytes(run), bytes.fromhex(record) if version == VERSION else b"", int(created))
+def parse_named_run(row: Sequence[Any]) -> NamedRun:
+    run, text, created = row
+    version, _, record = str(text).partition(":")
+    return NamedRun(bytes(run), bytes.fromhex(record) if version == RECORD_ROW_VERSION else b"", int(created))
 
 
-def list_named(dialect: Dialect, names: TableNames, after: Named, limit: int) -> Generator[Any, Any, list[Named]]:
-    """Runs whose first receipt is old enough that their end may be: the oldest first, from `after` on."""
-    values = {"age": duration_to_micros(KEPT), "after": after.created, "last": after.run, "limit": limit}
+def list_named_runs(
+    dialect: Dialect, names: TableNames, after: NamedRun, limit: int
+) -> Generator[Any, Any, list[NamedRun]]:
+    """Runs whose first receipt is older than KEPT_SECONDS, the oldest first, after `after`."""
+    values = {"age": duration_to_micros(KEPT_SECONDS), "after": after.created, "last": after.run, "limit": limit}
     rows = yield from run_receipt_statement(
         build_receipt_texts(dialect, names), "receipt_runs", {**values, "now": None}
     )
-    return [read_named(row) for row in rows]
+    return [parse_named_run(row) for row in rows]
 
 
-def delete_runs(dialect: Dialect, names: TableNames, runs: Sequence[bytes]) -> Inside:
-    """All receipts of each of them, in one statement: who is interrupted leaves a run whole or nothing of it. In an
-    order, so that two who do the same wait for each other in a line."""
+def delete_runs(dialect: Dialect, names: TableNames, runs: Sequence[bytes]) -> InsideTx:
+    """Delete all receipts of each run, one statement per run, so that an interruption leaves all receipts of a run or
+    none. The runs are sorted, so that two workers that do the same cannot deadlock."""
     for run in sorted(runs):
         yield from run_receipt_statement(build_receipt_texts(dialect, names), "receipt_run_delete", {"run": run})
 
 
-def may_go(record: Record | None, run: bytes, now: int) -> bool:
-    """Whether nobody will ask for the receipts of this run again."""
+def can_delete_receipts(record: Record | None, run: bytes, now: int) -> bool:
+    """True if no attempt will read the receipts of this run again."""
     if record is None or record.run != run:
         return False
-    return record.state is State.COMPLETED and now - record.completed >= duration_to_micros(KEPT)
+    return record.state is State.COMPLETED and now - record.completed >= duration_to_micros(KEPT_SECONDS)
 
 
 def is_orphan(record: Record | None, run: bytes) -> bool:
-    """Whether the store knows nothing of this run: it was reaped or erased before its receipts went, or the receipts
-    are those of an application with another store."""
+    """True if the store does not have this run: its record was reaped or erased before its receipts were deleted, or
+    the receipts belong to an application with another store."""
     return record is None or record.run != run

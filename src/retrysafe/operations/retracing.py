@@ -1,8 +1,8 @@
-"""Before a person's undo: the body runs again up to the first call that is not in the journal, and sends nothing.
+"""Retracing: before a person's undo, the body runs again up to the first call that is not in the journal.
 
-What an earlier attempt may have sent without a trace has no entry, and its arguments are nowhere: only the body knows
-them. So it is asked. The step it comes to is entered as begun, and undone like the others, with None for its result.
-"""
+A step that an earlier attempt may have sent without a trace has no entry, and its arguments are stored nowhere. Only
+the body knows them, so the body runs. Nothing is sent. The step that the body reaches is entered as begun, and undone
+like the others, with None for its result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from retrysafe.engine.effects import Flow, Invoke
 from retrysafe.errors import LeaseLost, OperationChanged
 from retrysafe.operations.announcing import leaves_no_trace
-from retrysafe.operations.failures import StepReached, format_error
+from retrysafe.operations.errors import StepReached, format_error
 from retrysafe.operations.journal import BY_PLACE, StepEntry
 
 if TYPE_CHECKING:
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 def must_retrace(run: OperationRun) -> bool:
-    """Whether something may have been sent that is not in the journal. The release before this one announced nothing,
-    and what it wrote looks like a run that was killed before its next step."""
+    """True if something may have been sent that is not in the journal. The release before this one announced nothing,
+    so its runs look as if they were killed before their next step."""
     return bool(run.left_open) or (run.journal.rule == BY_PLACE and not run.no_unrecorded_calls)
 
 
 def retrace(run: OperationRun, invoke: Invoke) -> Flow[None]:
-    """Enter what may have been sent. OperationChanged where this code does not come to it: the rest alone is not
-    undone."""
+    """Enter the step that may have been sent. Raises OperationChanged if this code does not reach it: the other steps
+    alone must not be undone."""
     run.retraces, failure = True, None
     try:
         yield invoke
@@ -45,18 +45,21 @@ def retrace(run: OperationRun, invoke: Invoke) -> Flow[None]:
         run.journal = run.stored
     if isinstance(failure, OperationChanged):
         raise failure
-    raise OperationChanged(run.name, run.open.explain(left[0], describe_end(run, failure))) from failure
+    raise OperationChanged(run.name, run.open.explain(left[0], describe_retrace_end(run, failure))) from failure
 
 
-def describe_end(run: OperationRun, failure: Exception | None) -> str:
+def describe_retrace_end(run: OperationRun, failure: Exception | None) -> str:
     if isinstance(failure, StepReached):
-        return f"this code comes to {failure.step!r} before, whose result is not known"
+        return f"this code calls {failure.step!r} before it, whose result is not known"
     why = f" ({format_error(failure)})" if failure is not None else ""
-    return f"this code does not come to it{why}"
+    return f"this code does not call it{why}"
 
 
-def reach(run: OperationRun, step: Step, place: int, known: StepEntry | None, given: dict[str, Any]) -> StepReached:
-    """The first call whose result is not in the journal: the body cannot go on from here."""
+def record_reached_step(
+    run: OperationRun, step: Step, place: int, known: StepEntry | None, given: dict[str, Any]
+) -> StepReached:
+    """The body made the first call whose result is not in the journal, so it cannot continue. Note the step in
+    `run.reached` if it may have been sent. Returns the exception that ends the body."""
     may_be_out = step.name in run.left_open or not run.left_open
     if known is None and may_be_out and leaves_no_trace(step, run.tx_binding.kind):
         run.compare_arguments(step, None, given)

@@ -1,9 +1,9 @@
-"""One attempt at an operation: where it stands, and what every step does before and after its own story.
+"""One attempt at an operation: its state, and what every step does before and after its own flow.
 
-Which commits there are (DESIGN section 5): the claim; one per local step, with the user's writes and the recovery
-point in it; and the answer, which rides in the last local step's commit when that step returns it. A foreign
-step's result is carried by the next commit: if the process dies before that, the same call is made again with the
-same key, and the other system recognises it. Only where that would not be safe is an intent written first.
+These are the commits of a run: the claim; one per local step, with the user's writes and the recovery point in it; and
+the answer, which is part of the last local step's commit if that step returns it. The result of a foreign step is
+stored with the next commit. If the process dies before that, the same call is made again with the same key, and the
+other system recognises it. An intent is written first only where that would not be safe.
 """
 
 from __future__ import annotations
@@ -14,39 +14,54 @@ from dataclasses import replace
 from typing import Any
 
 from retrysafe.core.keys import derive
-from retrysafe.core.ops import Advance, Complete, Lookup, Renew
+from retrysafe.core.ops import Advance
 from retrysafe.core.records import Answer, Record
-from retrysafe.core.states import OnLapse, State
+from retrysafe.core.states import OnLapse
 from retrysafe.core.times import SECOND_MICROS, duration_to_micros
 from retrysafe.engine import typed
-from retrysafe.engine.effects import Flow, Persist
+from retrysafe.engine.effects import Flow
 from retrysafe.engine.events import Events
 from retrysafe.engine.heartbeat import Lease
-from retrysafe.errors import LeaseLost, OperationChanged, OperationError, OutcomeUnrecorded, StoreError
-from retrysafe.operations import retracing, size
-from retrysafe.operations.announcing import START, UNNAMED, Habits, announced_in, further, leaves_no_trace
+from retrysafe.errors import LeaseLost, OperationChanged, OperationError
+from retrysafe.operations import retracing
+from retrysafe.operations.announcing import (
+    START_PATH,
+    UNNAMED,
+    StepPredictor,
+    extend_path,
+    leaves_no_trace,
+    read_announcement,
+)
 from retrysafe.operations.arguments_digest import digest_arguments
-from retrysafe.operations.endings import OperationEnding
-from retrysafe.operations.failures import StepFailed
-from retrysafe.operations.journal import BY_PLACE, OperationJournal, StepEntry, format_recovery_point
-from retrysafe.operations.open_steps import OpenSteps, find_open
+from retrysafe.operations.errors import OperationEnding, StepFailed, format_error
+from retrysafe.operations.journal import (
+    BY_PLACE,
+    OperationJournal,
+    StepEntry,
+    format_recovery_point,
+    is_large_journal,
+    warn_large_journal,
+)
+from retrysafe.operations.open_steps import OpenSteps, SentServices, find_open
 from retrysafe.operations.steps import Step
-from retrysafe.operations.tx_binding import TxBinding
+from retrysafe.transactions.binding import TxBinding
 
 BACKOFF_SECONDS = (0.05, 0.25, 1.0)
 KEY_MARGIN_SECONDS = 300.0
-"""Clocks differ, and the other system counts from when it first saw the key: stop using it this much earlier."""
+"""A key is not used any more this long before its life is over. Clocks differ, and the other system counts from when it
+first saw the key."""
 
 
 def retry_delays(tries: int, backoff: tuple[float, ...] = ()) -> list[float]:
-    """Seconds between so many tries; the last one for all that follow."""
-    steps = backoff or BACKOFF_SECONDS
-    return [steps[min(number, len(steps) - 1)] for number in range(tries - 1)]
+    """Seconds before each further try. The last pause is used for all that follow."""
+    pauses = backoff or BACKOFF_SECONDS
+    return [pauses[min(number, len(pauses) - 1)] for number in range(tries - 1)]
 
 
 def min_failure_spacing(failures: int) -> float:
-    """Seconds that lie at least between two failures that are counted: 1, 2, 4 … A client that asks again every second
-    during an outage does not use up what there is for a day. Half of the worker's own pauses, so all of its count."""
+    """Seconds between two failures that are counted, at least: 1, 2, 4 … So a client that asks again every second
+    during an outage does not use up the attempts of a whole day. It is half of the worker's own pauses, so every
+    failure of a worker counts."""
     return min(2.0**failures, MAX_SPACING_SECONDS) / 2
 
 
@@ -56,26 +71,28 @@ StepFlow = Callable[["OperationRun", Step, int, StepEntry | None, dict[str, Any]
 
 
 class OperationRun:
-    """The mutable part: one object per attempt, used by one caller at a time."""
+    """The mutable state of one attempt. Used by one caller at a time."""
 
     place = 0
     advances = 0
-    """How many advances of this attempt were committed."""
+    """The number of advances that this attempt has committed."""
     unsure = False
-    """Whether one was sent and nobody said how it ended."""
+    """True if an advance was sent and its outcome is unknown."""
     dirty = False
+    """True if the journal has changed since the last commit."""
     inside = ""
+    """The step that is running."""
     given = ""
-    """A digest of what the step that is running was called with."""
+    """A digest of the arguments of the step that is running."""
     in_doubt = False
-    """Whether a commit in the user's own database may have arrived, and only its receipt tells."""
+    """True if a commit in the user's own database may have arrived, and only its receipt can tell."""
     named = False
-    """Whether a receipt of this attempt was committed, and with it what says whose they are (receipts.py)."""
+    """True if a receipt of this attempt was committed, and with it the row that names the record (receipts.py)."""
     retraces = False
-    """Whether the body is only asked which step comes next: nothing is sent."""
+    """True while the body only runs to find the next step (retracing.py). Nothing is sent."""
     reached: tuple[int, StepEntry] | None = None
-    """What it came to then, if that may have been sent: its place, and what is known of it."""
-    _told_large = False
+    """The step that the retrace reached, if it may have been sent: its place and its entry."""
+    _warned_large = False
 
     def __init__(
         self,
@@ -87,12 +104,12 @@ class OperationRun:
         duration: float,
         tx_binding: TxBinding,
         store_now: int,
-        asked: float,
+        asked_at: float,
         clock: Callable[[], float],
         fresh: bool,
         rule: int = BY_PLACE,
         events: Events | None = None,
-        habits: Habits | None = None,
+        predictor: StepPredictor | None = None,
         not_sent: bool = False,
     ) -> None:
         self.name = name
@@ -103,7 +120,7 @@ class OperationRun:
         self.duration = duration
         self.tx_binding = tx_binding
         self._store_now = store_now
-        self._asked_at = asked
+        self._asked_at = asked_at
         self._answered_at = clock()
         self._clock = clock
         self.stored = self.journal = read_journal(record, steps, rule)
@@ -111,54 +128,57 @@ class OperationRun:
         self._events = events or Events()
         attempt = self.fence.attempt
         self.failures = 0 if fresh and attempt == 2 else self.journal.count_failures(attempt - 1)
-        """How many attempts failed before this one."""
+        """The number of attempts that failed before this one."""
         self.unawaited: list[str] = []
-        """Steps that were called and not awaited yet."""
+        """Steps that were called and are not awaited yet."""
         self.no_unrecorded_calls = (
             attempt == 1 or (fresh and attempt == 2) or self.journal.is_fully_recorded(attempt - 1)
         )
-        """Whether no attempt before this one can have called anybody without a trace of it in the journal."""
+        """True if no earlier attempt can have sent anything that is not in the journal."""
         self.waited_long = (
             fresh and attempt == 2 and self.latest_time() - record.created > duration_to_micros(KEY_MARGIN_SECONDS)
         )
-        """Whether it was submitted so long ago that its keys would be older than they are, should this attempt die."""
+        """True if the run was submitted so long ago that its keys would seem older than they are, should this attempt
+        die: they are counted from `created`."""
         self.adopted = len(self.journal.entries)
-        """How many entries there were when this attempt began."""
+        """The number of entries when this attempt began."""
         if not_sent:
-            self.journal = self.journal.but(announced="", unmet=())
+            self.journal = self.journal.replace(announced="", unmet=())
         self.open = self._find_open(self.journal)
-        """What earlier attempts may have sent without a trace, until this one has come to it."""
+        """Steps that earlier attempts may have sent without a trace, until this attempt reaches them."""
+        self.services = SentServices(self.journal.services, steps, not_sent)
         self.since = self.journal.at or record.created
-        self._habits = habits or Habits()
-        self._path = START
+        self._predictor = predictor or StepPredictor()
+        self._path = START_PATH
         self.pending_journal: OperationJournal | None = None
-        """A journal that was sent inside a user's transaction whose end is not known yet."""
+        """A journal that was sent inside a transaction of the user's whose outcome is not known yet."""
         self.answer: Answer | None = None
         self.ending: OperationEnding | None = None
         self.caught: tuple[int, StepFailed] | None = None
         self.broken: Exception | None = None
         check_known_steps(name, steps, self.journal)
+        check_undo_services(name, steps, self.journal, self.services)
 
-    # By the store's clock, which is the same for all hosts: what it said when it gave us the record, and what has
-    # passed here since. It looked at its clock after we asked and before we heard (I33).
+    # The present time by the store's clock, which is the same for all hosts: the time in its reply to the claim, plus
+    # what has passed here since. The store read its clock after we sent the claim and before we got the reply (I33).
 
     def latest_time(self) -> int:
-        """It is not later than this."""
+        """The latest that it can be now."""
         return self._store_now + round((self._clock() - self._asked_at) * SECOND_MICROS)
 
     def earliest_time(self) -> int:
-        """It is not earlier than this."""
+        """The earliest that it can be now."""
         return self._store_now + round((self._clock() - self._answered_at) * SECOND_MICROS)
 
     def enter(self, step: Step) -> tuple[int, StepEntry | None]:
-        """The place of this call, and what is known of it from an earlier attempt."""
+        """Begin a call. Returns its place, and its entry from an earlier attempt if there is one."""
         if self.broken is not None:
             raise self.broken
         if self.unawaited:
             self.broken = not_awaited_error(self.unawaited[0], step.name)
             raise self.broken
         if self.ending is not None:
-            raise self.ending  # the body may not go on as if nothing had been said
+            raise self.ending  # the body swallowed a Stop or Undo; it still counts
         if self.inside:
             raise OperationError(
                 f"step {step.name!r} was called while step {self.inside!r} is running; steps run one after the other, "
@@ -167,19 +187,23 @@ class OperationRun:
         if self.answer is not None:
             raise OperationError(f"step {step.name!r} was called after a local step had already returned the Answer")
         self.record_caught_failure()
-        refused = self.open.meet(step.name, self.place, self.journal, self.steps)
+        refused = self.open.check_call(step, self.place, self.journal, self.steps, self.services)
         if refused:
             raise OperationChanged(self.name, refused)
-        self._habits.learn(self._path, step.name)
-        self._path = further(self._path, step.name)
+        self._predictor.learn(self._path, step.name)
+        self._path = extend_path(self._path, step.name)
         place, self.place = self.place, self.place + 1
-        if place >= len(self.journal.entries):
-            return place, None
-        known = self.journal.entries[place]
-        if known.step != step.name:
+        known = self.journal.entries[place] if place < len(self.journal.entries) else None
+        if known is not None and known.step != step.name:
             raise OperationChanged(
                 self.name, f"its step number {place + 1} was {known.step!r} and is now {step.name!r}"
             )
+        if known is not None and known.state == "begun":
+            refused = self.services.compare(step)
+            if refused:
+                raise OperationChanged(self.name, refused)
+        if (known is None or known.state == "begun") and not self.retraces:
+            self.services.record_sending(step)
         return place, known
 
     def _find_open(self, journal: OperationJournal) -> OpenSteps:
@@ -188,36 +212,35 @@ class OperationRun:
     @property
     def left_open(self) -> tuple[str, ...]:
         """The steps that may have been sent, and that are not in the journal."""
-        return self.open.left_in(self.journal)
+        return self.open.list_open(self.journal)
 
-    def left_out(self, journal: OperationJournal | None = None) -> OperationChanged | None:
-        """Why the body must not end with this journal, whichever way."""
-        left = self.open.left_in(journal or self.journal)
-        return (
-            OperationChanged(self.name, self.open.explain(left[0], "this code does not come to it")) if left else None
-        )
+    def left_out_error(self, journal: OperationJournal | None = None) -> OperationChanged | None:
+        """The error if the body ends with this journal, in whichever way, and a step is still open."""
+        left = self.open.list_open(journal or self.journal)
+        return OperationChanged(self.name, self.open.explain(left[0], "this code does not call it")) if left else None
 
-    def foresee(self) -> str:
-        """The step that may happen after the next commit without a trace of its own; empty if nobody can tell."""
-        name = self._habits.foresee(self._path)
-        return self.to_announce(self.steps[name]) if name in self.steps else ""
+    def predict_announcement(self) -> str:
+        """The step that may happen after the next commit without a trace. Empty if it cannot be predicted."""
+        name = self._predictor.predict(self._path)
+        return self.name_to_announce(self.steps[name]) if name in self.steps else ""
 
-    def to_announce(self, step: Step) -> str:
-        """What is written down before a step: its name, where that matters."""
+    def name_to_announce(self, step: Step) -> str:
+        """The name to write down before a step. Empty if the step leaves a trace of its own."""
         return step.name if leaves_no_trace(step, self.tx_binding.kind) else ""
 
     def record_caught_failure(self) -> None:
-        """The body caught a failure and goes on: from now on that is how it went, in every later attempt too."""
+        """The body caught the failure of a step and continued. Enter the failure, so that later attempts meet it,
+        too."""
         if self.caught is None:
             return
         (place, failure), self.caught = self.caught, None
-        began = self.journal.entries[place] if place < len(self.journal.entries) else StepEntry(failure.step, "failed")
-        self.journal = self.journal.with_entry(place, began.replace(state="failed", error=failure.why))
+        entry = self.journal.entries[place] if place < len(self.journal.entries) else StepEntry(failure.step, "failed")
+        self.journal = self.journal.with_entry(place, entry.replace(state="failed", error=failure.why))
         self.dirty = True
 
     def first_sent_time(self, step: Step, place: int, known: StepEntry | None) -> int:
-        """The earliest moment at which this step's key can have been sent. Only a step that is open, or the first one
-        after those that an earlier attempt left behind, can have been sent by it without a trace."""
+        """The earliest moment at which the key of this step can have been sent. An earlier attempt can have sent only
+        an open step, or the first one after its entries, without a trace."""
         if known is not None:
             return known.at
         if self.open.is_met_at(step.name, place):
@@ -233,12 +256,12 @@ class OperationRun:
 
     @property
     def unwritten(self) -> bool:
-        """Whether nobody can know yet by which rule the calls of this run are numbered."""
+        """True if the store does not know yet by which rule the calls of this run are numbered."""
         return self.journal.rule != BY_PLACE and not self.record.progress and not self.advances
 
     def compare_arguments(self, step: Step, known: StepEntry | None, given: dict[str, Any]) -> None:
-        """A step that may have been sent must not be sent with other arguments under the same key. One that is over is
-        over: a body that passes the time of day must not be stuck, but somebody may want to know."""
+        """A step that may have been sent must not be sent with other arguments under the same key. For a finished step
+        other arguments are only an event: a body that passes the time of day must not be stuck."""
         self.given = digest_arguments(step.function, given)
         if known is None or not known.given or not self.given or known.given == self.given:
             return
@@ -250,15 +273,15 @@ class OperationRun:
         self._events.emit("step_changed", self.record.id, self.record.target)
 
     def read_result(self, step: Step, known: StepEntry) -> Any:
-        """What a finished step returned, as this code types it."""
+        """The result of a finished step, in the type that this code declares."""
         try:
             return typed.load(known.result, step.returns)
         except Exception as error:  # whatever the type's own constructor raises, among others
-            why = f"what step {step.name!r} returned cannot be read as {step.returns!r} ({format_short_error(error)})"
+            why = f"what step {step.name!r} returned cannot be read as {step.returns!r} ({format_error(error, 200)})"
             raise OperationChanged(self.name, why) from error
 
     def count_failure(self) -> bool:
-        """Count this attempt as failed, if it is long enough after the last one that was. Says whether."""
+        """Count this attempt as failed, if enough time has passed since the last failure. Returns True if it counts."""
         now = self.latest_time()
         if self.journal.failed_at and now - self.journal.failed_at < duration_to_micros(
             min_failure_spacing(self.failures)
@@ -271,9 +294,9 @@ class OperationRun:
     def build_advance(self, journal: OperationJournal, on_lapse: OnLapse = "resume") -> Advance:
         number, lease = self.advances + 1, duration_to_micros(self.duration)
         progress = journal.encode()
-        if size.is_large(progress) and not self._told_large:
-            self._told_large = True
-            size.warn_of(self.record.target, self.record.id, len(journal.entries), progress)
+        if is_large_journal(progress) and not self._warned_large:
+            self._warned_large = True
+            warn_large_journal(self.record.target, self.record.id, len(journal.entries), progress)
             self._events.emit("journal_large", self.record.id, self.record.target)
         return Advance(self.record.id, self.fence, number, format_recovery_point(journal), progress, on_lapse, lease)
 
@@ -282,28 +305,30 @@ class OperationRun:
         self.journal, self.dirty = journal, False
 
     def stamp_journal(self, journal: OperationJournal) -> OperationJournal:
-        """`at` moves only with a step that ended in this attempt, and while nothing is open: before that, an earlier
-        attempt's call may be out."""
-        left = self.open.left_in(journal)
-        journal = journal.but(unmet=left) if journal.rule != BY_PLACE else journal
-        return journal.but(at=self.earliest_time()) if len(journal.entries) > self.adopted and not left else journal
+        """Set what changes with each commit: the open steps, their services, and `at`. `at` moves only if a step ended
+        in this attempt and none is open: otherwise a call of an earlier attempt may be out."""
+        left = self.open.list_open(journal)
+        unmet = left if journal.rule != BY_PLACE else journal.unmet
+        journal = journal.replace(unmet=unmet, services=self.services.select(journal, left))
+        return journal.replace(at=self.earliest_time()) if len(journal.entries) > self.adopted and not left else journal
 
     def build_left_journal(self, cause: str) -> OperationJournal:
-        """The journal as this attempt leaves it, by its own will: all that it sent is in it."""
+        """The journal of an attempt that ends in order. Everything that it sent is in it."""
         attempt, journal = self.fence.attempt, self.journal
         if journal.entries and journal.entries[-1].state == "begun":
             last = journal.entries[-1].replace(error=cause)
             journal = journal.with_entry(len(journal.entries) - 1, last)
-        told = (self.no_unrecorded_calls or self.place > self.adopted) and not self.in_doubt
+        all_recorded = (self.no_unrecorded_calls or self.place > self.adopted) and not self.in_doubt
         if self._not_sent and not self.advances and len(journal.entries) == self.adopted:
-            # Nothing came of what the person said: whoever is next finds what this attempt found.
-            journal, self.open = journal.but(announced=self.stored.announced), self._find_open(self.stored)
-            told = False
-        told &= journal.rule != BY_PLACE or not self.open.left_in(journal)
-        return replace(journal, cause=cause, left=attempt if told else 0, counted=attempt, failed=self.failures)
+            # The run did not continue, so what the person said has no effect: the next attempt finds what this one did.
+            journal, self.open = journal.replace(announced=self.stored.announced), self._find_open(self.stored)
+            all_recorded = False
+        all_recorded &= journal.rule != BY_PLACE or not self.open.list_open(journal)
+        left = attempt if all_recorded else 0
+        return replace(journal, cause=cause, left=left, counted=attempt, failed=self.failures)
 
     def build_started_journal(self) -> OperationJournal:
-        """The journal of what was submitted long ago: nothing can have been sent before now."""
+        """The first journal of a run that was submitted long ago: nothing can have been sent before now."""
         return replace(self.journal, at=self.earliest_time(), counted=1)
 
     def lease_lost_error(self) -> LeaseLost:
@@ -311,16 +336,19 @@ class OperationRun:
 
 
 def read_journal(record: Record, steps: dict[str, Step], rule: int) -> OperationJournal:
-    """As it is stored, or that of a run of which there is nothing but its number."""
-    first = announced_in(record.run, steps)
+    """The stored journal. A run without one may still announce its first step in its number."""
+    first, has_service = read_announcement(record.run, {step.name: step.service for step in steps.values()})
+    is_foreign = first in steps and steps[first].kind == "foreign"
+    services = {first: steps[first].service} if has_service and is_foreign else {}
     if not record.progress:
-        return OperationJournal(rule=rule, announced=first)
+        return OperationJournal(rule=rule, announced=first, services=services)
     journal = OperationJournal.decode(record.progress)
     if UNNAMED not in (journal.announced, *journal.unmet):
         return journal
     # Written by code that did not have the step; this code may.
     announced = first if journal.announced == UNNAMED else journal.announced
-    return journal.but(announced=announced, unmet=tuple(first if each == UNNAMED else each for each in journal.unmet))
+    unmet = tuple(first if each == UNNAMED else each for each in journal.unmet)
+    return journal.replace(announced=announced, unmet=unmet, services={**services, **journal.services})
 
 
 current: ContextVar[OperationRun | None] = ContextVar("retrysafe_run", default=None)
@@ -332,10 +360,18 @@ def check_known_steps(name: str, steps: dict[str, Step], journal: OperationJourn
             raise OperationChanged(name, f"it has a step {entry.step!r}, which this code does not know")
 
 
+def check_undo_services(name: str, steps: dict[str, Step], journal: OperationJournal, services: SentServices) -> None:
+    """Refuse a service that is not the one an undo may have been sent for: it is part of the undo's key."""
+    for entry in journal.entries if journal.undoing is not None else ():
+        refused = services.compare(steps[entry.step], "the undo of") if entry.state in ("undoing", "stuck") else ""
+        if refused:
+            raise OperationChanged(name, refused)
+
+
 def run_step(
     run: OperationRun, step: Step, step_flow: StepFlow, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Flow[Any]:
-    """What every call of a step is: its story, with its place found and its failure kept."""
+    """Run one call of a step: find its place, run its flow, and record how it ended."""
     place, known = run.enter(step)
     run.inside = step.name
     try:
@@ -343,7 +379,7 @@ def run_step(
             raise StepFailed(step.name, known.error)
         given = step.bind_arguments(args, kwargs)
         if run.retraces and (known is None or known.state == "begun"):
-            raise retracing.reach(run, step, place, known, given)
+            raise retracing.record_reached_step(run, step, place, known, given)
         run.compare_arguments(step, known, given)
         return (yield from step_flow(run, step, place, known, given))
     except StepFailed as failure:
@@ -357,7 +393,8 @@ def run_step(
         run.broken = error
         raise
     except BaseException:
-        # Cancelled from within the body (a timeout of its own around the step), or with all of it: then nobody asks.
+        # The body cancelled the step (a timeout of its own around the call), or the whole attempt was cancelled. In the
+        # second case nothing reads `broken`.
         run.broken = run.broken or step_cancelled_error(step.name)
         raise
     finally:
@@ -377,75 +414,3 @@ def not_awaited_error(first: str, second: str) -> OperationError:
         f"step {first!r} was called, but not awaited {then}; await each step where it is called: steps run one after "
         "the other, so that a later attempt meets them in the same order (no gather, no create_task)"
     )
-
-
-def format_short_error(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:200]
-
-
-def commit_journal(run: OperationRun, journal: OperationJournal, on_lapse: OnLapse = "resume") -> Flow[None]:
-    """Make a journal the truth, or learn that we are no longer the ones who may."""
-    if run.unsure:
-        yield from reread_advances(run)
-    journal, run.unsure = run.stamp_journal(journal), True
-    if not (yield Persist(run.build_advance(journal, on_lapse), run.lease.until)):
-        raise run.lease_lost_error()
-    run.record_advance(journal)
-
-
-def announce(run: OperationRun, step: Step) -> Flow[bool]:
-    """Before a step: write down that it may happen, unless the last commit has said so. Says whether it was written."""
-    name = run.to_announce(step)
-    if run.journal.announced == name and not (run.dirty and step.kind == "foreign"):
-        return False
-    yield from commit_journal(run, run.journal.but(announced=name))
-    return True
-
-
-def reread_advances(run: OperationRun) -> Flow[None]:
-    """After an advance whose end nobody told: which number comes next? A copy of it that is still on its way is refused
-    when the next one was quicker, and refuses the next one when it was not."""
-    record = (yield Lookup(run.record.id)).record
-    if record is None or record.fence != run.fence:
-        raise run.lease_lost_error()
-    run.advances, run.unsure = record.advances, False
-
-
-def store_answer(run: OperationRun, answer: Answer) -> Flow[None]:
-    """Store the answer, or say truthfully why it is not stored."""
-    run.lease.settling = True
-    yield from record_outcome(run, _complete(run, answer))
-
-
-def _complete(run: OperationRun, answer: Answer) -> Flow[None]:
-    if not (yield Persist(Complete(run.record.id, run.fence, answer), run.lease.until)):
-        raise run.lease_lost_error()
-
-
-def record_outcome(run: OperationRun, flow: Flow[None]) -> Flow[None]:
-    """Writes that tell how a run ended. That the store does not answer them does not mean that nothing was done."""
-    try:
-        yield from flow
-    except StoreError as error:
-        raise OutcomeUnrecorded(run.record.key, error) from error
-
-
-def commit_was_applied(run: OperationRun) -> Flow[bool]:
-    """Whether the transaction in `run.trying` was committed, although nobody said so. Asks nothing if there is none.
-
-    Renewing comes first: on a database that lets others write meanwhile it waits for the row, so that a commit which
-    is still on its way has either arrived when the record is read, or never will.
-    """
-    if run.pending_journal is None:
-        return False
-    yield Persist(Renew(run.record.id, run.fence, duration_to_micros(run.duration)), run.lease.until)
-    record = (yield Lookup(run.record.id)).record
-    if record is None or record.fence != run.fence or record.state is State.RELEASED:
-        raise run.lease_lost_error()
-    run.pending_journal = None
-    if record.advances != run.advances + 1:
-        return False
-    run.record_advance(OperationJournal.decode(record.progress))
-    if record.state is State.COMPLETED:
-        run.answer = record.answer
-    return True

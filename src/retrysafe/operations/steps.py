@@ -1,4 +1,4 @@
-"""Steps: what is declared once about each of them."""
+"""Steps: the declaration of each step of an operation, checked when it is declared."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, Literal
 
 from retrysafe.engine import typed
 from retrysafe.errors import OperationError
+from retrysafe.policy import DAY
 
 StepKind = Literal["local", "foreign"]
-DAY = 86_400.0
 
 
 @dataclass(frozen=True)
 class Step:
-    """A function of the operation, and what may be done with it when things go wrong."""
+    """A function of the operation, and how it is retried, looked up and undone."""
 
     name: str
     kind: StepKind
@@ -31,11 +31,11 @@ class Step:
     tries: int = 3
     service: str = ""
     backoff: tuple[float, ...] = ()
-    """Seconds before each further try of an attempt, the last one for all that follow; empty: ours."""
+    """Seconds before each further try. The last is used for all that follow. Empty: the default pauses."""
     final: tuple[type[Exception], ...] = ()
-    """Errors that a further try would not change: the step has failed for good, in every attempt."""
+    """Errors after which no further try is made: the step has failed for good, in every attempt."""
     deadline: float | None = None
-    """Seconds after its first sending from which a foreign step is not sent again."""
+    """Seconds after the first sending. After that a foreign step is not sent again."""
 
     def __post_init__(self) -> None:
         for name, value in (("timeout", self.timeout), ("key_life", self.key_life), ("tries", self.tries)):
@@ -83,7 +83,7 @@ class Step:
         return inspect.iscoroutinefunction(self.function)
 
     def bind_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The caller's arguments by name; what we pass ourselves (`tx`, `key`) is not among them."""
+        """The caller's arguments by name, without those that we pass ourselves (`tx`, `key`)."""
         signature = inspect.signature(self.function)
         ours = "key" if self.kind == "foreign" else next(iter(signature.parameters), "")
         theirs = signature.replace(parameters=[p for n, p in signature.parameters.items() if n != ours])
@@ -92,7 +92,7 @@ class Step:
         return dict(given.arguments)
 
     def dump_args(self, args: dict[str, Any], *, sealed: bool) -> str:
-        """Kept only for steps that can be undone: an undo may run in another process, long after."""
+        """The arguments as text. Empty if the step has no undo: only an undo needs them, maybe in another process."""
         return typed.dump(args, typed.secrets_rule(sealed)) if self.undo else ""
 
     def load_args(self, text: str) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Step:
 
 @lru_cache(maxsize=512)
 def read_type_hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """A function's annotations as types. Resolved late: a class may be declared after the function that names it."""
+    """A function's annotations as types. Read at the first call, because a class may be declared after the function."""
     try:
         return typing.get_type_hints(function)
     except NameError as error:

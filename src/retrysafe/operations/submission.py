@@ -1,4 +1,4 @@
-"""`start="worker"`: the claim is committed with its input, and the worker runs it."""
+"""Submission (`start="worker"`): the claim is committed with its input, and the worker runs the operation."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from retrysafe.core.outcomes import Busy, Execute, Mismatch, Outcome, Replay
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.engine.effects import Flow, NotifyWorker
-from retrysafe.engine.events import Events
-from retrysafe.engine.guard import REFUSED_EVENTS, Ended, Task, build_replay, claim_or_wait, refusal_error
+from retrysafe.engine.events import REFUSED_EVENTS, Events
+from retrysafe.engine.guard import Ended, Task, build_replay, claim_or_wait, refusal_error
 
 
 class Accepted(NamedTuple):
-    """It is committed and will be run. Ask again with the same key for the answer; HTTP says 202 to this."""
+    """The operation is committed and will be run. Call it again with the same key for the answer. Over HTTP this is
+    202."""
 
     key: str
     id: str
@@ -26,26 +27,26 @@ class Accepted(NamedTuple):
 
 
 def is_submitted(record: Record) -> bool:
-    """Whether it was accepted for the worker, and nobody has run it: its first claim asked for no lease at all."""
+    """True if the run was accepted for the worker and has not been started: its claim has a lease of zero seconds."""
     return record.state is State.CLAIMED and record.attempt == 1 and record.lease_until <= record.started
 
 
 class RequestComparer(Protocol):
-    """What an operation can say of a record with another fingerprint."""
+    """Decides whether a record with another fingerprint is the same request."""
 
     def is_same_request(self, record: Record, claim: Claim) -> bool: ...
 
 
 def claim_or_match(operation: RequestComparer, task: Task, claim: Claim, events: Events) -> Flow[Outcome]:
-    """Claim it. A record that has another fingerprint is read before it is called another request: a deployment may
-    have changed how the same request is written."""
-    unheard = Events()
-    outcome = yield from claim_or_wait(claim, task, unheard)
+    """Claim the record. If it has another fingerprint, it is read before the request is refused as another one: a
+    deployment may have changed how the same request is fingerprinted."""
+    no_events = Events()
+    outcome = yield from claim_or_wait(claim, task, no_events)
     if isinstance(outcome, Mismatch) and not claim.resumes:
         found = (yield Lookup(claim.id)).record
         if found is not None and operation.is_same_request(found, claim):
             claim = replace(claim, alternatives=(*claim.alternatives, found.fingerprint))
-            outcome = yield from claim_or_wait(claim, task, unheard)
+            outcome = yield from claim_or_wait(claim, task, no_events)
     if type(outcome) in REFUSED_EVENTS:
         events.emit(REFUSED_EVENTS[type(outcome)], claim.id, task.target)
     return outcome
@@ -54,8 +55,8 @@ def claim_or_match(operation: RequestComparer, task: Task, claim: Claim, events:
 def accept(
     task: Task, claim: Claim, events: Events, operation: RequestComparer | None = None
 ) -> Flow[Ended | Accepted]:
-    """Take it in, or say how far it is. Asking again is not an attempt, so what is there is only looked at; two who
-    come first at once are told apart by the claim."""
+    """Accept the operation, or report its state. A repeated submission is not an attempt, so an existing record is only
+    read. If two submissions arrive first at once, the claim decides between them."""
     seen = yield Lookup(claim.id)
     record = seen.record
     if record is not None and not record.expired(seen.now):
@@ -64,7 +65,7 @@ def accept(
             claim = replace(claim, alternatives=(*claim.alternatives, record.fingerprint))
         outcome = judge(claim, ClaimReply(False, record, seen.now))
     else:
-        # A lease of nothing: whoever finishes abandoned operations may take it at once.
+        # A lease of zero: the worker may take the run at once.
         reply: ClaimReply = yield replace(claim, lease=0)
         outcome, record = judge(claim, reply), reply.record
         if reply.granted:

@@ -1,8 +1,8 @@
-"""Undoing: every step that began, in reverse, each with its own key and its own intent.
+"""Undo (compensation): every step that began is undone in reverse order, each with its own key and its own intent.
 
-An undo is told what its step was given and what it returned, or None where nobody knows whether it happened; it must
-accept "nothing to undo". When one fails for good the next still runs, and the operation ends as a dead letter: a
-person sees the ledger. It never ends silently (I22, I23, I24).
+An undo gets the arguments and the result of its step. The result is None if it is unknown whether the step happened, so
+an undo must accept "nothing to undo". If one undo fails for good, the next still runs, and the operation ends as a dead
+letter, whose ledger a person reads (I22, I23, I24).
 """
 
 from __future__ import annotations
@@ -16,59 +16,60 @@ from retrysafe.core.records import Answer
 from retrysafe.engine import typed
 from retrysafe.engine.effects import CallFunction, Flow, FlowPause, RunTransaction
 from retrysafe.errors import LeaseLost, UsageError
-from retrysafe.operations.endings import OperationEnding
-from retrysafe.operations.failures import StepFailed, StepOutcomeUnknown, format_error
+from retrysafe.operations.commits import commit_journal, store_answer
+from retrysafe.operations.errors import OperationEnding, StepFailed, StepOutcomeUnknown, format_error
 from retrysafe.operations.foreign import is_key_usable
 from retrysafe.operations.journal import TO_UNDO, OperationJournal, StepEntry
 from retrysafe.operations.local import StepChange, block_late_steps, retry_transaction
-from retrysafe.operations.run import OperationRun, commit_journal, retry_delays, store_answer
+from retrysafe.operations.run import OperationRun, retry_delays
 from retrysafe.operations.steps import Step
 
 UNDO_TRIES = 4
 
 
 def begin_undoing(run: OperationRun, answer: Answer, cause: str) -> Flow[None]:
-    """From here on this operation only goes back. Committed first, so that a crash does not start it forward again."""
+    """Commit that this operation is being undone, before any undo is sent: after a crash it must not run forward."""
     entries = tuple(entry if can_undo(run, entry) else entry.replace(state="kept") for entry in run.journal.entries)
     yield from commit_journal(run, replace(run.journal, entries=entries, undoing=answer, cause=cause[:500]))
-    yield from bar_late_owner(run)
+    yield from block_late_owner(run)
 
 
-def bar_late_owner(run: OperationRun) -> Flow[None]:
-    """In the user's own database, where the fence of the record does not reach. Each attempt that goes back does it, as
-    the one that began may have died before."""
+def block_late_owner(run: OperationRun) -> Flow[None]:
+    """Stop an owner that was taken over from committing in the user's own database, where the fence of the record does
+    not reach. Each attempt at the undo does this, because the first one may have died before."""
     if run.tx_binding.kind == "elsewhere":
         yield RunTransaction(lambda tx: block_late_steps(run, tx))
 
 
 def can_undo(run: OperationRun, entry: StepEntry) -> bool:
-    """Whether there is something to undo. A local step that failed was rolled back: it surely did not happen."""
+    """True if there is something to undo. A local step that failed was rolled back, so it did not happen."""
     step = run.steps[entry.step]
     return step.undo is not None and not (step.kind == "local" and entry.state == "failed")
 
 
 def undo_all(run: OperationRun) -> Flow[Answer | None]:
-    """Undo what is left. The answer to give, or None when a person must look. What is stuck is tried again: it is
-    only ever met here after a person said so, or after a crash."""
+    """Undo what is left. Returns the answer to give, or None if a person must look. A stuck undo is tried again: it is
+    found here only after a person asked for it, or after a crash."""
     for place in reversed(range(len(run.journal.entries))):
         entry = run.journal.entries[place]
         if entry.state in TO_UNDO:
             yield from undo_one(run, run.steps[entry.step], place, entry)
     answer = run.journal.undoing
     assert answer is not None, "undoing was begun with an answer"
-    if stuck_steps(run.journal):
+    if list_stuck_steps(run.journal):
         return None
     yield from store_answer(run, answer)
     return answer
 
 
-def stuck_steps(journal: OperationJournal) -> list[str]:
+def list_stuck_steps(journal: OperationJournal) -> list[str]:
     return [entry.step for entry in journal.entries if entry.state == "stuck"]
 
 
 def undo_one(run: OperationRun, step: Step, place: int, entry: StepEntry) -> Flow[None]:
-    """One undo, bounded. Its intent first: the next attempt must know that it may have happened. Its key ages from the
-    first time it may have been sent: one that is stuck was sent."""
+    """Send one undo, a bounded number of times. Its intent is committed first, so that the next attempt knows that it
+    may have happened. The life of its key counts from the first time that it may have been sent; a stuck undo was
+    sent."""
     since = entry.undo_at or run.earliest_time()
     begun = entry.replace(state="undoing", undo_at=since)
     if step.kind == "local":
@@ -96,7 +97,7 @@ def undo_one(run: OperationRun, step: Step, place: int, entry: StepEntry) -> Flo
 
 
 def undo_local(run: OperationRun, step: Step, place: int, entry: StepEntry) -> Flow[None]:
-    """With the mark in the same commit, so that it happens once; so it needs no intent of its own."""
+    """Undo a local step. The entry is part of the same commit, so the undo happens once and needs no intent."""
 
     def update_journal(_: Any, __: str) -> tuple[OperationJournal, None]:
         return run.journal.with_entry(place, entry.replace(state="undone", error="")), None
@@ -122,7 +123,7 @@ def undo_local(run: OperationRun, step: Step, place: int, entry: StepEntry) -> F
 
 
 def call_undo(step: Step, entry: StepEntry, ours: dict[str, Any], *handle: Any) -> Any:
-    """`undo(tx?, **step's arguments, result=…, key=…)`; an undo may leave out what it does not need."""
+    """Call `undo(tx?, **arguments of the step, result=…, key=…)`. The undo may leave out parameters."""
     undo: Callable[..., Any] | None = step.undo
     assert undo is not None
     result = typed.load(entry.result, step.returns) if entry.result else None

@@ -1,59 +1,84 @@
-"""The one seam. A store is two verbs over operations, in two colours; everything above knows only this.
+"""The seam between retrysafe and a store. A store has two verbs, `execute` and `execute_many`, sync or async. All other
+code uses only what this file declares.
 
-Rules every store keeps, and testing/contract/ checks:
+Every store keeps these rules, and testing/contract/ checks them:
 
-1.  `execute` is atomic and durable as far as the store promises: nobody is told "yours" before the commit.
-2.  Any operation may be sent again after a failure; it recognises its own earlier success.
-3.  `execute_many` takes operations of different keys. Either it returns one reply per operation, in order,
-    all committed; or it raises, and then each operation may or may not have happened: send them again.
-4.  An error before anything was sent is StoreUnavailable; after that it is StoreUnclear, unless the store said
-    no. Nothing a driver raises gets out unmapped.
-5.  Leases and expiry are judged by the store's clock, unless the operation brings its own `now`.
+1.  `execute` is atomic and durable as far as the store promises. The store commits a claim before it grants the claim.
+2.  A caller may send any operation again after a failure. The store recognises the operation's own earlier success.
+3.  `execute_many` takes operations of different keys. Either it returns one reply per operation, in order, and all are
+    committed. Or it raises, and then each operation may or may not have happened: the caller sends them again.
+4.  An error before anything was sent is StoreUnavailable. After that it is StoreUnclear, unless the store refused the
+    operation. A store translates every exception of its driver.
+5.  The store's clock decides leases and expiry, unless the operation brings its own `now`.
+
+A store declares what else it can do in two ways: by fields of `Capabilities`, and by the methods of the optional
+protocols below (`Notifying`, `FastRead`, `InOrder`, `HasNodes`, `HasTables`). Both are read once, when a store is
+opened or wrapped. A store that declares nothing works. docs/howto/write-a-store.md lists all fields and protocols.
+
+This file is public. It changes by the deprecation policy in CONTRIBUTING.md, together with the contract suite.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
+from retrysafe.core.deprecation import warn_renamed
 from retrysafe.core.ops import Op
 from retrysafe.core.records import Record
 from retrysafe.errors import CorruptRecord, StoreError, UsageError
+
+if TYPE_CHECKING:
+    from retrysafe.core.ops import Claim, ClaimReply
 
 R = TypeVar("R")
 Request = TypeVar("Request")
 Row = TypeVar("Row")
 
 Plan = Generator[Request, Any, R]
-"""What to send and how to read it, for one operation: yields requests, is sent responses, returns the reply.
-Written once per store; `follow` and `afollow` are all that differs between the colours."""
+"""What to send for one operation, and how to read the responses. A plan yields requests, is sent responses, and returns
+the reply. Each store writes its plans once; `follow` and `afollow` run them in sync and async code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a store can promise. Declared by the store, shown by the doctor, checked by the contract suite."""
+    """What a store declares. The doctor shows it, and the contract suite checks it.
+
+    The fields up to `wakes` are promises. The fields after it say how to use the store well: their defaults are always
+    right, and only cost speed.
+    """
 
     name: str
+    """The store's name, for messages and pages."""
     durable: bool
-    """Whether a record survives the death of every process that uses it."""
+    """A record survives the death of every process that uses the store."""
     shared: bool
-    """Whether several processes may use it at once."""
+    """Several processes may use the store at once."""
     transactions: bool
-    """Whether a record can commit together with its user's own writes."""
+    """A record can commit together with the user's own writes."""
     clock: str
-    """Whose clock judges leases: `store`, or `host` where the store has none of its own."""
+    """The clock that decides leases: `store`, or `host` if the store has no clock."""
     outbox: bool = False
-    """Whether jobs can be staged in it (core/jobs.py)."""
+    """Jobs can be staged in the store (core/jobs.py)."""
     lists_by_id: bool = False
-    """Whether its lists go by id and their cursors are ids as digits: then they can begin anywhere, by index."""
+    """Lists are sorted by id, and a cursor is an id in hexadecimal. A list can then begin at any id, by index."""
     wakes: bool = False
-    """Whether it can wake who waits for a key: it has `announce(id)` and `wait(id, seconds)` (stores/notify.py)."""
+    """The store notifies callers that wait for a key. It implements `Notifying`."""
+    mixed_batches: bool = False
+    """`execute_many` takes operations of several kinds as efficiently as operations of one kind. Batching then keeps
+    one queue for all kinds; otherwise it keeps one queue per kind."""
+    max_in_flight: int = 1
+    """How many batches the store executes well at the same time. Batching reads it only with `mixed_batches`."""
+    native_batching: bool = False
+    """Concurrent calls already share round trips. `open_store(url, batching=True)` adds no batching of its own."""
+    caches: bool = False
+    """The store may answer a claim from a cache while the server is unreachable. Claims are then always sent."""
 
 
 @runtime_checkable
 class Store(Protocol):
-    """The sync colour. Safe to use from many threads."""
+    """A sync store. Many threads may use it at once."""
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -65,7 +90,7 @@ class Store(Protocol):
 
 @runtime_checkable
 class AsyncStore(Protocol):
-    """The async colour. Belongs to the event loop it was first used on (lifetime.PerLoop keeps one per loop)."""
+    """An async store. It belongs to the event loop it was first used on (lifetime.PerLoopStore keeps one per loop)."""
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -75,25 +100,64 @@ class AsyncStore(Protocol):
     async def aclose(self) -> None: ...
 
 
-def node_of(store: object, record_id: bytes) -> str:
-    """Which node has a record, where a store has several and says so: a method `node(id)`. Else it is one, without a
-    name. What goes wrong with one (`StoreUnreachable.node`) is no matter of the others' records."""
-    find: Callable[[bytes], str] | None = getattr(store, "node", None)
-    return "" if find is None else find(record_id)
+# Optional protocols -------------------------------------------------------------------------------
 
 
-def is_in_order(store: AsyncStore) -> bool:
-    """Whether what was sent first is carried out first, also if its caller was cancelled meanwhile. A store says so
-    itself (`in_order`): a queue of its own does that, a pool of connections does not."""
-    return bool(getattr(store, "in_order", False))
+@runtime_checkable
+class Notifying(Protocol):
+    """A sync store that notifies waiting callers. It also declares `Capabilities.wakes`. `announce` says that a record
+    was settled; `wait` returns when that happens, or after `seconds`. A lost notification is allowed: callers poll."""
+
+    def announce(self, record_id: bytes) -> None: ...
+    def wait(self, record_id: bytes, seconds: float) -> None: ...
 
 
-class BatchRefused(StoreError):
-    """One operation of a batch cannot go together with the others, and none of them happened: send them apart."""
+@runtime_checkable
+class AsyncNotifying(Protocol):
+    """The async twin of `Notifying`."""
+
+    async def announce(self, record_id: bytes) -> None: ...
+    async def wait(self, record_id: bytes, seconds: float) -> None: ...
+
+
+@runtime_checkable
+class FastRead(Protocol):
+    """A store that can answer some claims by a read that waits for nothing. `try_read_claim` returns a replay or a
+    refusal, or None if the claim has to write. Batching calls it before it makes a claim wait. The method is a plain
+    function in async stores, too."""
+
+    def try_read_claim(self, op: Claim) -> ClaimReply | None: ...
+
+
+@runtime_checkable
+class InOrder(Protocol):
+    """An async store that executes operations in the order in which they were sent, also if the caller of one was
+    cancelled meanwhile: `in_order` is true. A store with a queue of its own does that; a pool of connections does not.
+    It is not a field of `Capabilities`: a wrapper may pass on the capabilities of its inner store and still reorder."""
+
+    @property
+    def in_order(self) -> bool: ...
+
+
+@runtime_checkable
+class HasNodes(Protocol):
+    """A store with several nodes. `node` names the node of a record. An outage of one node
+    (`StoreUnreachable.node`) then stops only claims of that node's records."""
+
+    def node(self, record_id: bytes) -> str: ...
+
+
+@runtime_checkable
+class HasTables(Protocol):
+    """A store whose tables a transaction of the user can write to. `names` is a `stores.sql.names.TableNames`, or the
+    `Collections` of MongoDB. Stores with `Capabilities.transactions` have it."""
+
+    @property
+    def names(self) -> object: ...
 
 
 class Backend(Protocol):
-    """A kind of store, opened by URL. Registered under its scheme; see registry.py."""
+    """A kind of store, opened by URL and registered under its scheme (registry.py)."""
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -102,8 +166,88 @@ class Backend(Protocol):
     def schema(self, url: str) -> str: ...
 
 
+@runtime_checkable
+class NamesTables(Protocol):
+    """A backend whose stores have tables (`HasTables`). `names` reads their names from a URL and opens nothing."""
+
+    def names(self, url: str) -> object: ...
+
+
+# What a store declares, read once -----------------------------------------------------------------
+
+_OLD_ATTRIBUTES = {
+    "mixes": "mixed_batches",
+    "flights": "max_in_flight",
+    "batches_itself": "native_batching",
+    "caches": "caches",
+}
+"""Attributes of a store in release 0.1, and the fields of `Capabilities` that replaced them."""
+
+
+def read_capabilities(store: Store | AsyncStore) -> Capabilities:
+    """What the store declares. Attributes of release 0.1 count for one more release, with a DeprecationWarning."""
+    old = [(name, field) for name, field in _OLD_ATTRIBUTES.items() if hasattr(store, name)]
+    for name, field in old:
+        warn_renamed(f"the attribute {type(store).__name__}.{name}", f"Capabilities.{field}", stacklevel=4)
+    declared = store.capabilities
+    return replace(declared, **{field: getattr(store, name) for name, field in old}) if old else declared
+
+
+def provides(store: object, protocol: Any) -> bool:
+    """Whether a store has every member of a protocol. Since Python 3.12 `isinstance` looks at classes only. This sees
+    also what a wrapper passes on by `__getattr__`."""
+    members = {name for name in (*vars(protocol), *protocol.__annotations__) if not name.startswith("_")}
+    return all(hasattr(store, name) for name in members)
+
+
+def find_notifier(store: Store) -> Notifying | None:
+    """The store as a `Notifying`, if it declares `wakes`."""
+    if not store.capabilities.wakes:
+        return None
+    if not provides(store, Notifying):
+        raise _wakes_error(store)
+    return cast("Notifying", store)
+
+
+def find_async_notifier(store: AsyncStore) -> AsyncNotifying | None:
+    """The store as an `AsyncNotifying`, if it declares `wakes`."""
+    if not store.capabilities.wakes:
+        return None
+    if not provides(store, AsyncNotifying):
+        raise _wakes_error(store)
+    return cast("AsyncNotifying", store)
+
+
+def _wakes_error(store: object) -> UsageError:
+    return UsageError(
+        f"{type(store).__name__} declares Capabilities.wakes, but has no announce(id) and wait(id, seconds); "
+        "add both, or leave wakes out"
+    )
+
+
+def find_ordered(store: AsyncStore) -> InOrder | None:
+    """The store as an `InOrder`; None if it does not say that it keeps the order."""
+    return cast("InOrder", store) if provides(store, InOrder) else None
+
+
+def find_node_lookup(store: object) -> Callable[[bytes], str]:
+    """A function that names the node of a record. A store that has no nodes is one node without a name."""
+    return cast("HasNodes", store).node if provides(store, HasNodes) else _name_no_node
+
+
+def _name_no_node(record_id: bytes) -> str:
+    return ""
+
+
+class BatchRefused(StoreError):
+    """One operation of a batch cannot go together with the others. None of them happened: send them one by one."""
+
+
+# Helpers for stores -------------------------------------------------------------------------------
+
+
 def read_id_cursor(cursor: str) -> bytes:
-    """The id after which the next page begins, where lists go by id."""
+    """The id after which the next page begins, in a store that lists by id."""
     try:
         return bytes.fromhex(cursor)
     except ValueError:
@@ -115,7 +259,7 @@ def read_id_cursor(cursor: str) -> bytes:
 def read_page(
     rows: Iterable[Row], read: Callable[[Row], Record], id_of: Callable[[Row], bytes]
 ) -> tuple[tuple[Record, ...], tuple[bytes, ...]]:
-    """The records of a page, and the ids of those that cannot be read: they hide none of the others."""
+    """The records of a page, and the ids of the rows that cannot be read. A corrupt row does not hide the others."""
     records, unreadable = [], []
     for row in rows:
         try:
@@ -126,7 +270,7 @@ def read_page(
 
 
 def follow(plan: Plan[Request, R], send: Callable[[Request], Any]) -> R:
-    """Drive a plan with a blocking `send`."""
+    """Run a plan with a blocking `send`."""
     response: Any = None
     try:
         request = next(plan)
@@ -142,7 +286,7 @@ def follow(plan: Plan[Request, R], send: Callable[[Request], Any]) -> R:
 
 
 async def afollow(plan: Plan[Request, R], send: Callable[[Request], Awaitable[Any]]) -> R:
-    """Drive a plan with an awaitable `send`."""
+    """Run a plan with an awaitable `send`."""
     response: Any = None
     try:
         request = next(plan)
@@ -155,3 +299,9 @@ async def afollow(plan: Plan[Request, R], send: Callable[[Request], Awaitable[An
                 request = plan.send(response)
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
+
+
+class LockNotAvailable(Exception):
+    """Another transaction holds the row or document, or SQLite's write lock, and the wait for it timed out (I28). A
+    store throws it into the plan, and a claim then answers Busy. A user's transaction reads without the lock. It never
+    reaches the user's code."""

@@ -1,7 +1,8 @@
-"""What a store's real settings are worth. Each backend reads its own; the words and the verdict are the same for all.
+"""The doctor: what a store's actual settings mean for its promises. Each backend reads its own settings; findings and
+labels are the same for all.
 
-A store promises what its server is set up to keep. `diagnose(url)` reads the settings (RELIABILITY I10) and says what
-is left of the promise, and how to mend what takes it away.
+A store's durability depends on the settings of its server (I10). `diagnose(url)` reads them, says which promise is
+left, and how to change a setting that breaks a promise.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ LABELS: dict[Label, str] = {
     "at-most-once-until-failover": "acknowledged claims survive restarts, but a promoted replica may not have the last",
     "best-effort": "an acknowledged claim can be lost: good against retries, not enough where a duplicate costs money",
 }
-"""From the best to the least."""
+"""The labels, from the strongest promise to the weakest."""
 
 
 class Finding(NamedTuple):
-    """One setting, and what follows from it. `limit` is the best label that is possible with it."""
+    """One setting, and what it means. `limit` is the strongest label that is possible with this setting."""
 
     setting: str
     value: str
     limit: Label
     why: str
     fix: str = ""
-    """The exact command that mends it; empty where there is nothing to mend."""
+    """The command that corrects the setting; empty if the setting is fine."""
     invariant: str = "I10"
 
     @property
@@ -39,10 +40,10 @@ class Finding(NamedTuple):
 
 
 class Diagnosis(NamedTuple):
-    """What was found out about one store."""
+    """All findings on one store."""
 
     store: str
-    """Its name and version."""
+    """The server's name and version."""
     findings: tuple[Finding, ...]
 
     @property
@@ -52,7 +53,7 @@ class Diagnosis(NamedTuple):
 
 @runtime_checkable
 class Diagnosed(Protocol):
-    """A backend that can say what its settings are worth. A third party's store need not."""
+    """A backend with a doctor. It is optional."""
 
     def diagnose(self, url: str) -> Diagnosis: ...
 

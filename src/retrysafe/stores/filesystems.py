@@ -1,4 +1,4 @@
-"""What the file system under a store's file is worth: a doctor's question for every embedded store."""
+"""The file system of a store's file, for the doctors of the embedded stores."""
 
 from __future__ import annotations
 
@@ -26,17 +26,23 @@ MOUNTS_FILE = Path("/proc/self/mounts")
 
 
 def check_filesystem(kind: str, risk: str) -> Finding:
-    """`risk`: what happens to this store when two machines believe that they have the lock."""
+    """A finding on the kind of file system. `risk` says what happens here if two machines both have the lock."""
     if kind in NETWORK_FILESYSTEMS:
         fix = "move the file to a local disk; for several machines use PostgreSQL"
         return bad("filesystem", kind, "best-effort", f"locks over a network do not hold: {risk}", fix, invariant="I1")
     if kind in MEMORY_FILESYSTEMS:
-        return bad("filesystem", kind, "best-effort", "it is memory: a restart empties it", "move the file to a disk")
+        return bad(
+            "filesystem",
+            kind,
+            "best-effort",
+            "the file system is in memory: a restart empties it",
+            "move the file to a disk",
+        )
     return good("filesystem", kind, "a local disk, as far as the system says")
 
 
 def read_filesystem_kind(path: Path) -> str:
-    """The kind of file system the file is on, where the system tells (Linux); `unknown` elsewhere."""
+    """The kind of the file's file system on Linux; `unknown` on other systems."""
     try:
         mounts = MOUNTS_FILE.read_text().splitlines()
     except OSError:
@@ -45,7 +51,7 @@ def read_filesystem_kind(path: Path) -> str:
 
 
 def find_mount_kind(path: Path, mounts: list[str]) -> str:
-    """Of the mounts that hold the path the deepest counts, and of several in one place the last."""
+    """The kind of the deepest mount that contains the path. Of several mounts in one place the last counts."""
     found, depth = "unknown", -1
     for line in mounts:
         _, place, kind, *_ = line.split(" ")

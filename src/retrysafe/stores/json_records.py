@@ -1,4 +1,6 @@
-"""A record as JSON text and back, for stores and caches that keep text. Bytes are base64; nothing is pickled."""
+"""A record as JSON text and back, for stores and caches that keep text. Bytes are written as base64; nothing is
+pickled.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ def dump_record(record: Record) -> str:
     fields: dict[str, Any] = record._asdict()
     for name in BYTES_FIELDS:
         fields[name] = base64.b64encode(fields[name]).decode()
-    # Left out where they say nothing: the release before knows no such field, and would not read the entry.
+    # These fields are left out if they are empty: the release before does not know them and could not read the entry.
     ended = [base64.b64encode(token).decode() for token in fields.pop("ended")]
     if ended:
         fields["ended"] = ended

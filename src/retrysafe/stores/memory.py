@@ -1,7 +1,7 @@
-"""The reference store: core/moves.py on a dictionary. It is the oracle of the tests, and good for nothing durable.
+"""The reference store: core/moves.py on a dictionary. Tests compare the other stores with it. It is not durable.
 
-`memory://` is private to whoever opened it; `memory://name` is shared by everybody in the process who says
-the same name, sync and async alike.
+Each `memory://` is a store of its own. All stores of `memory://name` in one process share their records, sync and
+async alike.
 """
 
 from __future__ import annotations
@@ -36,12 +36,18 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 CAPABILITIES = Capabilities(
-    name="memory", durable=False, shared=False, transactions=False, clock="host", outbox=True, lists_by_id=True
+    name="memory",
+    durable=False,
+    shared=False,
+    transactions=False,
+    clock="host",
+    outbox=True,
+    lists_by_id=True,
 )
 
 
 class MemoryStore:
-    """Every operation under one lock, so every operation is atomic."""
+    """A sync store. Every operation runs under one lock, so every operation is atomic."""
 
     capabilities = CAPABILITIES
 
@@ -115,7 +121,7 @@ class MemoryStore:
 
 
 def matches_list(record: Record, op: List, now: int) -> bool:
-    """Whether a record is among those a List asks for."""
+    """Whether a List asks for this record."""
     return (
         op.namespace in (None, record.namespace)
         and op.state in (None, record.state)
@@ -138,7 +144,7 @@ _APPLY: dict[type[Any], Callable[[MemoryStore, Any, int], Any]] = {
 
 
 class AsyncMemoryStore:
-    """The same records, awaited. Nothing in it ever blocks longer than a dictionary look-up."""
+    """An async store over a MemoryStore. Nothing in it blocks for longer than a dictionary look-up."""
 
     capabilities = CAPABILITIES
     in_order = True

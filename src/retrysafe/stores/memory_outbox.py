@@ -1,4 +1,4 @@
-"""The outbox of the memory store: what each operation of core/jobs.py does, on a list."""
+"""The outbox of the memory store: what each operation of core/jobs.py does, on a dictionary."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from retrysafe.core.jobs import (
 
 
 class MemoryOutbox:
-    """Called under the store's lock. `records` tells whose records there are."""
+    """The store calls it under its lock. `records` returns the namespaces of the store's records."""
 
     def __init__(self, records: Callable[[], Iterable[str]] = tuple) -> None:
         self._jobs: dict[str, StagedJob] = {}
@@ -42,15 +42,15 @@ class MemoryOutbox:
 
     def _take(self, op: TakeJobs, now: int) -> tuple[StagedJob, ...]:
         taken: list[StagedJob] = []
-        held_up: set[str] = set()
+        blocked: set[str] = set()
         for job in self._jobs_in_order():
             if len(taken) == op.limit:
                 break
             if job.dead or not is_in_namespace(job, op):
                 continue
             order = job.job.order
-            if order in held_up or not self._is_takeable(job, op, now):
-                held_up |= {order} - {""}  # those behind it in its order wait for it
+            if order in blocked or not self._is_takeable(job, op, now):
+                blocked |= {order} - {""}  # later jobs of the same order wait for this one
                 continue
             leased = job._replace(due=now + op.lease, attempts=job.attempts + 1)
             self._jobs[job.job.id], self._tokens[job.job.id] = leased, op.token
@@ -68,10 +68,10 @@ class MemoryOutbox:
         return job_id in self._jobs and self._tokens.get(job_id) == token
 
     def _finish(self, op: FinishJobs, now: int) -> int:
-        held = [job_id for job_id in dict.fromkeys(op.ids) if self._has_lease(job_id, op.token)]
-        for job_id in held:
+        leased = [job_id for job_id in dict.fromkeys(op.ids) if self._has_lease(job_id, op.token)]
+        for job_id in leased:
             del self._jobs[job_id], self._tokens[job_id]
-        return len(held)
+        return len(leased)
 
     def _fail(self, op: FailJob, now: int) -> bool:
         if not self._has_lease(op.id, op.token):

@@ -1,8 +1,8 @@
-"""Waking who waits for a key: one listening connection per store and process (or event loop), opened when somebody
-waits and closed when nobody has for a while.
+"""Listeners: wake callers that wait for a key. A store has one listening connection per process or event loop. The
+connection is opened when a caller waits, and closed when no caller has waited for a while.
 
-It is a courtesy. Whoever waits looks at the key again after its time in any case, so a message that is lost, or a
-listener that cannot connect, costs patience and nothing else.
+Notifications only save time. A waiting caller reads the key again after its timeout in any case, so a lost
+notification, or a listener that cannot connect, delays the caller and does nothing else.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import time
 from collections.abc import Awaitable, Callable
 
 LISTENER_IDLE_SECONDS = 30.0
-"""Seconds a listener stays after the last one waited: routes that wait tend to wait again."""
+"""How long a listener stays connected after the last wait. Routes that wait tend to wait again."""
 
 LISTEN_POLL_SECONDS = 0.5
-"""Seconds a listener listens before it looks whether it is still wanted."""
+"""How long a listener listens before it checks whether it is still needed."""
 
 OnNotify = Callable[[bytes], None]
 ShouldContinue = Callable[[], bool]
@@ -26,7 +26,8 @@ _log = logging.getLogger("retrysafe")
 
 
 class Listener:
-    """Threads. `listen(heard, wanted)` connects, calls `heard` with each id, and returns when no longer wanted."""
+    """A listener for threads. `listen(on_notify, should_continue)` connects, calls `on_notify` with the id of each
+    notification, and returns when `should_continue()` is false."""
 
     def __init__(self, listen: Callable[[OnNotify, ShouldContinue], None]) -> None:
         self._listen = listen
@@ -36,10 +37,10 @@ class Listener:
         self._last = 0.0
         self._closed = False
         self.up = threading.Event()
-        """A signal for tests: the connection listens."""
+        """Set when the connection listens. Tests wait for it."""
 
     def wait(self, record_id: bytes, seconds: float) -> None:
-        """Until the record is settled, or the time is over."""
+        """Wait until the record is settled, or for `seconds`."""
         event = threading.Event()
         with self._lock:
             self._waiting.setdefault(record_id, set()).add(event)
@@ -66,7 +67,7 @@ class Listener:
         try:
             self._listen(self._on_notify, self._should_continue)
         except Exception as error:
-            _log.warning("waiting callers are not woken, they look again by themselves: %s", error)
+            _log.warning("the listener for notifications stopped, waiting callers poll instead: %s", error)
         finally:
             with self._lock:
                 self._thread = None
@@ -77,13 +78,13 @@ class Listener:
                 event.set()
 
     def _should_continue(self) -> bool:
-        self.up.set()  # asked for the first time once it listens
+        self.up.set()  # the first call comes when the connection listens
         with self._lock:
             return not self._closed and (bool(self._waiting) or time.monotonic() - self._last < LISTENER_IDLE_SECONDS)
 
 
 class AsyncListener:
-    """The same on an event loop, with a task in the place of the thread."""
+    """The async twin of `Listener`, with a task instead of a thread."""
 
     def __init__(self, listen: Callable[[OnNotify, ShouldContinue], Awaitable[None]]) -> None:
         self._listen = listen
@@ -92,7 +93,7 @@ class AsyncListener:
         self._last = 0.0
         self._closed = False
         self.up = asyncio.Event()
-        """A signal for tests: the connection listens."""
+        """Set when the connection listens. Tests wait for it."""
 
     async def wait(self, record_id: bytes, seconds: float) -> None:
         event = asyncio.Event()
@@ -121,7 +122,7 @@ class AsyncListener:
         try:
             await self._listen(self._on_notify, self._should_continue)
         except Exception as error:
-            _log.warning("waiting callers are not woken, they look again by themselves: %s", error)
+            _log.warning("the listener for notifications stopped, waiting callers poll instead: %s", error)
         finally:
             self._task = None
 
@@ -130,5 +131,5 @@ class AsyncListener:
             event.set()
 
     def _should_continue(self) -> bool:
-        self.up.set()  # asked for the first time once it listens
+        self.up.set()  # the first call comes when the connection listens
         return not self._closed and (bool(self._waiting) or time.monotonic() - self._last < LISTENER_IDLE_SECONDS)

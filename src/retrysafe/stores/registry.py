@@ -1,15 +1,22 @@
-"""From a URL to a store. Third parties join by the entry point group `retrysafe.stores` (see docs/howto/)."""
+"""From a URL to a store. `SCHEMES` is the only list of the built-in stores. Other packages register a store by the
+entry point group `retrysafe.stores` (docs/howto/write-a-store.md).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from retrysafe.core.urls import safe_url
 from retrysafe.errors import StoreURLError
-from retrysafe.stores.base import AsyncStore, Backend, Store
+from retrysafe.stores.base import AsyncStore, Backend, Store, read_capabilities
 from retrysafe.stores.lifetime import ForkSafeStore, PerLoopStore
 
-_OURS = {
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+SCHEMES = {
     "memory": "retrysafe.stores.memory",
     "sqlite": "retrysafe.stores.sqlite",
     "postgresql": "retrysafe.stores.postgres",
@@ -29,16 +36,21 @@ _OURS = {
     "valkey+sentinel": "retrysafe.stores.redis",
     "dynamodb": "retrysafe.stores.dynamodb",
     "duckdb": "retrysafe.stores.duckdb",
-    "mssql": "retrysafe.stores.mssql",
 }
+"""URL scheme, and the module that has its `backend`. They are not entry points as well: reading those is slow."""
+
+DISTRIBUTIONS = {"mssql": "retrysafe-mssql"}
+"""URL scheme, and the distribution of this project that has its store. They are built in distributions/."""
+
+ENTRY_POINT_GROUP = "retrysafe.stores"
 
 _EXAMPLES = "sqlite:///app.db, postgresql://user@host/db, redis://host:6379/0, memory://"
 
 
 def open_store(url: str, *, batching: bool = False) -> Store:
-    """A store, sync. It connects when it is first used, and again in each process that was forked from this one.
+    """A sync store. It connects at first use, and again in each process that is forked from this one.
 
-    With `batching`, calls of many threads that have to wait anyway go together (stores/batching).
+    With `batching`, concurrent calls of several threads are sent together (stores/batching).
     """
     backend = find_backend(url)
     return ForkSafeStore(
@@ -47,7 +59,7 @@ def open_store(url: str, *, batching: bool = False) -> Store:
 
 
 def open_async_store(url: str, *, batching: bool = False) -> AsyncStore:
-    """A store, async. It connects when it is first used, once per event loop."""
+    """An async store. It connects at first use, once per event loop. `batching`: as in `open_store`."""
     backend = find_backend(url)
     return PerLoopStore(
         backend.capabilities,
@@ -56,48 +68,66 @@ def open_async_store(url: str, *, batching: bool = False) -> AsyncStore:
 
 
 def _wrap_batching(store: Store) -> Store:
+    if read_capabilities(store).native_batching:
+        return store
     from retrysafe.stores.batching.sync import Batching
 
     return Batching(store)
 
 
 def _wrap_async_batching(store: AsyncStore) -> AsyncStore:
-    if getattr(store, "native_batching", False):
+    if read_capabilities(store).native_batching:
         return store
-    from retrysafe.stores.batching.aio import AsyncBatching  # it loads asyncio, which sync programs need not
+    from retrysafe.stores.batching.aio import AsyncBatching  # imported late: sync programs need not load asyncio
 
     return AsyncBatching(store)
 
 
 def find_backend(url: str) -> Backend:
-    """The backend that answers to the URL's scheme."""
+    """The backend of the URL's scheme."""
     if not isinstance(url, str) or "://" not in url:
         raise StoreURLError(f"{safe_url(str(url))!r} is not a store URL; write one like {_EXAMPLES}")
     scheme = url.partition("://")[0].lower()
-    module = _OURS.get(scheme)
+    module = SCHEMES.get(scheme)
     if module is not None:
         found: Backend = import_module(module).backend
         return found
-    from importlib.metadata import entry_points  # slow to import, and only third parties need it
-
-    for entry in entry_points(group="retrysafe.stores"):
+    for entry in _read_entry_points():
         if entry.name == scheme:
             loaded: Backend = entry.load()
             return loaded
+    if scheme in DISTRIBUTIONS:
+        raise StoreURLError(
+            f"{safe_url(url)!r}: the store for {scheme}:// is a package of its own; "
+            f"install it: pip install {DISTRIBUTIONS[scheme]}"
+        )
     raise StoreURLError(
-        f"no store answers to {scheme!r} in {safe_url(url)!r}; the schemes here are {', '.join(_OURS)}: {_EXAMPLES}"
+        f"no store answers to {scheme!r} in {safe_url(url)!r}; the schemes here are {', '.join(SCHEMES)}: {_EXAMPLES}"
     )
 
 
+def _read_entry_points() -> Iterator[EntryPoint]:
+    from importlib.metadata import entry_points  # slow to import; only stores of other packages need it
+
+    yield from entry_points(group=ENTRY_POINT_GROUP)
+
+
 def backends() -> dict[str, Backend]:
-    """Our own kinds of store, each under the first of its schemes. Loads all of them: for pages and checks."""
-    first = {module: scheme for scheme, module in reversed(_OURS.items())}
-    return {scheme: import_module(module).backend for module, scheme in sorted(first.items())}
+    """The built-in backends, each under its first scheme, and the backends of `DISTRIBUTIONS` that are installed. This
+    imports all of them: use it for pages and checks."""
+    first = {module: scheme for scheme, module in reversed(SCHEMES.items())}
+    built_in = {scheme: import_module(module).backend for module, scheme in sorted(first.items())}
+    installed: dict[str, Backend] = {
+        entry.name: entry.load() for entry in _read_entry_points() if entry.name in DISTRIBUTIONS
+    }
+    return built_in | installed
 
 
 def sibling_schemes(scheme: str) -> list[str]:
-    """Every scheme that names the same kind of store as this one of ours."""
-    return [each for each, module in _OURS.items() if module == _OURS[scheme]]
+    """All schemes that open the same kind of store as this one."""
+    if scheme in DISTRIBUTIONS:
+        return [scheme]
+    return [each for each, module in SCHEMES.items() if module == SCHEMES[scheme]]
 
 
 __all__ = ["backends", "find_backend", "open_async_store", "open_store", "safe_url", "sibling_schemes"]

@@ -1,7 +1,7 @@
-"""The async colour of a store whose driver only blocks: the sync one, in threads of its own.
+"""An async store over a sync one, for drivers that only block. It runs the sync store in threads of its own.
 
-A caller that is cancelled leaves its operation to finish in its thread: it may be half way to the disk, and the next
-one who sends it learns what became of it.
+If a caller is cancelled, its operation still runs to its end in the thread: it may be half written already. A caller
+that sends the operation again gets its result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 class ThreadedStore:
-    """At most `threads` operations at once; the others wait for a thread."""
+    """An async store that runs at most `threads` operations at once. The others wait for a thread."""
 
     def __init__(self, store: Store, *, threads: int, name: str) -> None:
         self._store = store
@@ -39,13 +39,13 @@ class ThreadedStore:
         return await self._call(self._store.migrate)
 
     async def aclose(self) -> None:
-        """After what was asked before."""
+        """Close the store after all operations before this call."""
         await self._call(self._store.close)
         self._threads.shutdown(wait=False)
 
     async def _call(self, function: Callable[..., R], *args: Any) -> R:
         try:
             waiting = asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
-        except RuntimeError as error:  # the threads are gone
+        except RuntimeError as error:  # the threads were shut down
             raise StoreUnavailable("this store was closed; open a new one") from error
         return await waiting

@@ -1,13 +1,13 @@
-"""A cache in front of a durable store, for what can no longer change: completed records.
+"""A cache in front of a durable store, for completed records, which do not change any more.
 
     cache = MemoryCache()
     safe = RetrySafe(Tiered(open_store(url), cache), async_store=AsyncTiered(open_async_store(url), cache))
 
-Only a replay is ever answered from the cache. Whether somebody may run is asked of the store, each time: a cache
-forgets, and a claim that was forgotten would run twice. What is cached ends with the record at the latest (I12), and
-`ttl` bounds how long another process may still replay an answer that was forgotten here.
+The cache answers only replays. Every grant comes from the store: a cache may lose entries, and the operation of a lost
+claim would run twice. An entry ends with its record at the latest (I12). `ttl` limits how long another process may
+replay an answer after `Forget` was sent here.
 
-A cache that fails is no cache: the store is asked, and nothing else changes.
+If the cache fails, the store answers, and nothing else changes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from retrysafe.core.ops import Claim, ClaimReply, Forget, Op
@@ -23,7 +25,7 @@ from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.core.times import SECOND_MICROS
 from retrysafe.errors import UsageError
-from retrysafe.stores.base import AsyncStore, Store
+from retrysafe.stores.base import AsyncStore, Capabilities, Store
 from retrysafe.stores.wrappers import AsyncStoreWrapper, StoreWrapper
 
 R = TypeVar("R")
@@ -32,14 +34,14 @@ DEFAULT_TTL_SECONDS = 60.0
 
 
 class CachedRecord(NamedTuple):
-    """A completed record, and what the store's clock said when it was read."""
+    """A completed record, and the time of the store's clock when it was read."""
 
     record: Record
     now: int
 
 
 class Cache(Protocol):
-    """Where completed records wait to be replayed. Its errors are its own business: it says None and goes on."""
+    """A cache of completed records. It raises no errors of its own: `get` returns None instead."""
 
     ttl: float
 
@@ -49,7 +51,7 @@ class Cache(Protocol):
 
 
 class AsyncCache(Protocol):
-    """The same, awaited."""
+    """The async twin of `Cache`."""
 
     ttl: float
 
@@ -58,27 +60,33 @@ class AsyncCache(Protocol):
     async def drop(self, record_id: bytes) -> None: ...
 
 
-# What both colours decide -------------------------------------------------------------------------
+# Decisions, for sync and async --------------------------------------------------------------------
 
 
 def replay_from_cache(op: Claim, seen: CachedRecord | None) -> ClaimReply | None:
-    """What the cache may answer a claim with: never a grant, and nothing that is over by the claim's own clock."""
+    """The cache's answer to a claim. It is never a grant, and never a record that has expired by the claim's `now`."""
     if seen is None or seen.record.id != op.id or (op.now is not None and seen.record.expired(op.now)):
         return None
     return ClaimReply(False, seen.record, seen.now if op.now is None else op.now)
 
 
 def build_cache_entry(op: Op[Any], reply: Any) -> CachedRecord | None:
-    """What may be kept of a reply."""
+    """The entry to cache for a reply; None if nothing may be cached."""
     if not isinstance(op, Claim) or reply.granted or reply.record is None:
         return None
     record: Record = reply.record
-    over = record.state is State.COMPLETED and not record.expired(reply.now)
-    return CachedRecord(record, reply.now) if over and record.answer is not None and not record.answer.gone else None
+    final = record.state is State.COMPLETED and not record.expired(reply.now)
+    return CachedRecord(record, reply.now) if final and record.answer is not None and not record.answer.gone else None
 
 
-def seconds_left(seen: CachedRecord, ttl: float) -> float:
+def compute_seconds_left(seen: CachedRecord, ttl: float) -> float:
     return min(ttl, (seen.record.expires - seen.now) / SECOND_MICROS)
+
+
+@lru_cache(maxsize=32)
+def add_caching(declared: Capabilities) -> Capabilities:
+    """What a tiered store declares: all that the inner store declares, and `caches`."""
+    return replace(declared, caches=True)
 
 
 # The stores ---------------------------------------------------------------------------------------
@@ -87,23 +95,24 @@ def seconds_left(seen: CachedRecord, ttl: float) -> float:
 class Tiered(StoreWrapper):
     """A sync store behind a cache."""
 
-    caches = True
-    """It may have an answer of its own while the store is away: claims are never refused unasked."""
-
     def __init__(self, store: Store, cache: Cache) -> None:
         super().__init__(store)
         self._cache = cache
 
+    @property
+    def capabilities(self) -> Capabilities:
+        return add_caching(self._store.capabilities)
+
     def execute(self, op: Op[R]) -> R:
         [reply] = self.execute_many([op])
-        return reply  # type: ignore[no-any-return]  # the reply to this very operation
+        return reply  # type: ignore[no-any-return]  # the reply to this operation
 
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         replies = [replay_from_cache(op, self._cache.get(op.id)) if isinstance(op, Claim) else None for op in ops]
         missed = [place for place, reply in enumerate(replies) if reply is None]
-        asked = [ops[place] for place in missed]
-        found = [self._store.execute(asked[0])] if len(asked) == 1 else self._store.execute_many(asked) if asked else []
-        for place, op, reply in zip(missed, asked, found, strict=True):
+        sent = [ops[place] for place in missed]
+        found = [self._store.execute(sent[0])] if len(sent) == 1 else self._store.execute_many(sent) if sent else []
+        for place, op, reply in zip(missed, sent, found, strict=True):
             replies[place] = reply
             self._update_cache(op, reply)
         return replies
@@ -113,33 +122,35 @@ class Tiered(StoreWrapper):
             self._cache.drop(op.id)
         seen = build_cache_entry(op, reply)
         if seen is not None:
-            self._cache.put(seen, seconds_left(seen, self._cache.ttl))
+            self._cache.put(seen, compute_seconds_left(seen, self._cache.ttl))
 
 
 class AsyncTiered(AsyncStoreWrapper):
-    """An async store behind a cache; one in this process's memory serves both colours."""
-
-    caches = True
+    """An async store behind a cache. One MemoryCache can serve a sync and an async store."""
 
     def __init__(self, store: AsyncStore, cache: AsyncCache | MemoryCache) -> None:
         super().__init__(store)
         self._cache: AsyncCache = AsyncMemoryCache(cache) if isinstance(cache, MemoryCache) else cache
 
+    @property
+    def capabilities(self) -> Capabilities:
+        return add_caching(self._store.capabilities)
+
     async def execute(self, op: Op[R]) -> R:
         [reply] = await self.execute_many([op])
-        return reply  # type: ignore[no-any-return]  # the reply to this very operation
+        return reply  # type: ignore[no-any-return]  # the reply to this operation
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         replies = [replay_from_cache(op, await self._cache.get(op.id)) if isinstance(op, Claim) else None for op in ops]
         missed = [place for place, reply in enumerate(replies) if reply is None]
-        asked = [ops[place] for place in missed]
-        found = await self._ask(asked)
-        for place, op, reply in zip(missed, asked, found, strict=True):
+        sent = [ops[place] for place in missed]
+        found = await self._send(sent)
+        for place, op, reply in zip(missed, sent, found, strict=True):
             replies[place] = reply
             await self._update_cache(op, reply)
         return replies
 
-    async def _ask(self, ops: list[Op[Any]]) -> list[Any]:
+    async def _send(self, ops: list[Op[Any]]) -> list[Any]:
         if len(ops) == 1:
             return [await self._store.execute(ops[0])]
         return await self._store.execute_many(ops) if ops else []
@@ -149,15 +160,15 @@ class AsyncTiered(AsyncStoreWrapper):
             await self._cache.drop(op.id)
         seen = build_cache_entry(op, reply)
         if seen is not None:
-            await self._cache.put(seen, seconds_left(seen, self._cache.ttl))
+            await self._cache.put(seen, compute_seconds_left(seen, self._cache.ttl))
 
 
 # The cache in this process ------------------------------------------------------------------------
 
 
 class MemoryCache:
-    """Completed records in this process's memory: at most `entries` of them and `size` bytes of answers, the ones not
-    used for longest go first; each for `ttl` seconds at most."""
+    """A cache in this process's memory (LRU). It keeps at most `entries` records and `size` bytes of answers, each for
+    at most `ttl` seconds."""
 
     def __init__(
         self,
@@ -208,7 +219,7 @@ class MemoryCache:
 
 
 class AsyncMemoryCache:
-    """A memory cache for event loops: nothing in it waits."""
+    """A memory cache for async stores. Nothing in it waits."""
 
     def __init__(self, cache: MemoryCache) -> None:
         self._cache = cache

@@ -1,4 +1,4 @@
-"""A store around another store: everything goes through, and a subclass says what it does differently."""
+"""A store around another store. Every call goes through; a subclass changes what it needs to."""
 
 from __future__ import annotations
 
@@ -6,16 +6,27 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from retrysafe.core.ops import Op
-from retrysafe.stores.base import AsyncStore, Capabilities, Store, is_in_order, node_of
+from retrysafe.stores.base import (
+    AsyncStore,
+    Capabilities,
+    Store,
+    find_async_notifier,
+    find_node_lookup,
+    find_notifier,
+    find_ordered,
+    read_capabilities,
+)
 
 R = TypeVar("R")
 
 
 class StoreWrapper:
-    """The sync colour."""
+    """A sync store around another. It implements `Notifying` and `HasNodes` as far as the inner store does."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._notifier = find_notifier(store)
+        self._node_lookup = find_node_lookup(store)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -31,23 +42,28 @@ class StoreWrapper:
         return self._store.migrate()
 
     def announce(self, record_id: bytes) -> None:
-        self._store.announce(record_id)  # type: ignore[attr-defined]  # only where capabilities.wakes
+        if self._notifier is not None:
+            self._notifier.announce(record_id)
 
     def wait(self, record_id: bytes, seconds: float) -> None:
-        self._store.wait(record_id, seconds)  # type: ignore[attr-defined]  # only where capabilities.wakes
+        if self._notifier is not None:
+            self._notifier.wait(record_id, seconds)
 
     def node(self, record_id: bytes) -> str:
-        return node_of(self._store, record_id)
+        return self._node_lookup(record_id)
 
     def close(self) -> None:
         self._store.close()
 
 
 class AsyncStoreWrapper:
-    """The async colour."""
+    """The async twin of `StoreWrapper`."""
 
     def __init__(self, store: AsyncStore) -> None:
         self._store = store
+        self._notifier = find_async_notifier(store)
+        self._ordered = find_ordered(store)
+        self._node_lookup = find_node_lookup(store)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -55,7 +71,7 @@ class AsyncStoreWrapper:
 
     @property
     def in_order(self) -> bool:
-        return is_in_order(self._store)
+        return self._ordered is not None and self._ordered.in_order
 
     async def execute(self, op: Op[R]) -> R:
         return await self._store.execute(op)
@@ -67,13 +83,54 @@ class AsyncStoreWrapper:
         return await self._store.migrate()
 
     async def announce(self, record_id: bytes) -> None:
-        await self._store.announce(record_id)  # type: ignore[attr-defined]  # only where capabilities.wakes
+        if self._notifier is not None:
+            await self._notifier.announce(record_id)
 
     async def wait(self, record_id: bytes, seconds: float) -> None:
-        await self._store.wait(record_id, seconds)  # type: ignore[attr-defined]  # only where capabilities.wakes
+        if self._notifier is not None:
+            await self._notifier.wait(record_id, seconds)
 
     def node(self, record_id: bytes) -> str:
-        return node_of(self._store, record_id)
+        return self._node_lookup(record_id)
 
     async def aclose(self) -> None:
         await self._store.aclose()
+
+
+# Stores of release 0.1 ----------------------------------------------------------------------------
+
+
+class _DeclaredStore(StoreWrapper):
+    """A store whose capabilities come partly from attributes of release 0.1."""
+
+    def __init__(self, store: Store, capabilities: Capabilities) -> None:
+        super().__init__(store)
+        self._declared = capabilities
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._declared
+
+
+class _AsyncDeclaredStore(AsyncStoreWrapper):
+    """The async twin of `_DeclaredStore`."""
+
+    def __init__(self, store: AsyncStore, capabilities: Capabilities) -> None:
+        super().__init__(store)
+        self._declared = capabilities
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._declared
+
+
+def adopt_old_attributes(store: Store) -> Store:
+    """The store itself; or, if it has attributes of release 0.1, a wrapper that declares them as capabilities."""
+    declared = read_capabilities(store)
+    return store if declared == store.capabilities else _DeclaredStore(store, declared)
+
+
+def adopt_old_async_attributes(store: AsyncStore) -> AsyncStore:
+    """The async twin of `adopt_old_attributes`."""
+    declared = read_capabilities(store)
+    return store if declared == store.capabilities else _AsyncDeclaredStore(store, declared)

@@ -1,7 +1,7 @@
-"""Operations in one short line each, for tests that read as stories.
+"""Short functions that build operations, so that tests are easy to read.
 
-Times are seconds here and microseconds in the operation. `now` is 0 unless given; `now=None` asks the store's
-own clock. Whoever holds a key is passed as the reply of its claim, as a looked-up reply, or as the record:
+Times are seconds here and microseconds in the operation. `now` is 0 by default; `now=None` means the store's own clock.
+The owner of a key is the reply to its claim, the reply to a lookup, or the record:
 
     slow = do(claim("k", lease=30, on_lapse="rerun", now=0))
     fast = do(claim("k", lease=30, on_lapse="rerun", now=31))
@@ -38,7 +38,7 @@ from retrysafe.core.states import OnLapse, State
 from retrysafe.core.times import duration_to_micros
 
 TICK = 1e-6
-"""The smallest step of time there is. Exact in sums up to a few thousand years of seconds."""
+"""One microsecond in seconds, the smallest step of time. Sums of seconds stay exact for a few thousand years."""
 
 DAY = 86_400.0
 NAMESPACE = "default"
@@ -47,10 +47,10 @@ SCOPE = "t1"
 KeyHolder = ClaimReply | LookupReply | Record
 
 
-def record_of(held: KeyHolder) -> Record:
-    """The record in whatever shows one."""
-    record = held if isinstance(held, Record) else held.record
-    assert record is not None, f"{held} shows no record"
+def record_of(owner: KeyHolder) -> Record:
+    """The record of an owner."""
+    record = owner if isinstance(owner, Record) else owner.record
+    assert record is not None, f"{owner} has no record"
     return record
 
 
@@ -80,7 +80,7 @@ def claim(
     now: float | None = 0,
     resumes: bytes = b"",
 ) -> Claim:
-    """Ask for a key, with a fresh token and run unless they are given."""
+    """Claim a key. Token and run are random unless given."""
     return Claim(
         id=record_id(kind, namespace, scope, key),
         namespace=namespace,
@@ -100,13 +100,13 @@ def claim(
     )
 
 
-def renew(held: KeyHolder, *, lease: float = 30, now: float | None = 0) -> Renew:
-    record = record_of(held)
+def renew(owner: KeyHolder, *, lease: float = 30, now: float | None = 0) -> Renew:
+    record = record_of(owner)
     return Renew(record.id, record.fence, duration_to_micros(lease), to_micros(now))
 
 
 def advance(
-    held: KeyHolder,
+    owner: KeyHolder,
     point: str = "charged",
     progress: bytes = b"progress",
     *,
@@ -115,11 +115,11 @@ def advance(
     now: float | None = 0,
     number: int | None = None,
 ) -> Advance:
-    """The next advance after those that the record shows; `number` where the record is older than that."""
-    record = record_of(held)
-    counted = min(record.advances + 1, CLOSED) if number is None else number
+    """The advance that follows those in the record. Give `number` if the record is not up to date."""
+    record = record_of(owner)
+    next_number = min(record.advances + 1, CLOSED) if number is None else number
     return Advance(
-        record.id, record.fence, counted, point, progress, on_lapse, duration_to_micros(lease), to_micros(now)
+        record.id, record.fence, next_number, point, progress, on_lapse, duration_to_micros(lease), to_micros(now)
     )
 
 
@@ -133,46 +133,46 @@ def answer(
     return Answer(status, body, headers, gone)
 
 
-def complete(held: KeyHolder, body: Answer | Any = b"done", *, now: float | None = 0) -> Complete:
-    """Settle with an answer: a whole `Answer`, or only its body."""
-    record = record_of(held)
+def complete(owner: KeyHolder, body: Answer | Any = b"done", *, now: float | None = 0) -> Complete:
+    """Settle with an answer: an `Answer`, or only its body."""
+    record = record_of(owner)
     return Complete(record.id, record.fence, body if isinstance(body, Answer) else answer(body), to_micros(now))
 
 
-def release(held: KeyHolder, note: str = "", *, now: float | None = 0) -> Release:
-    record = record_of(held)
+def release(owner: KeyHolder, note: str = "", *, now: float | None = 0) -> Release:
+    record = record_of(owner)
     return Release(record.id, record.fence, note, to_micros(now))
 
 
-def withdraw(held: KeyHolder, note: str = "", *, now: float | None = 0) -> Withdraw:
-    record = record_of(held)
+def withdraw(owner: KeyHolder, note: str = "", *, now: float | None = 0) -> Withdraw:
+    record = record_of(owner)
     return Withdraw(record.id, record.fence, note, to_micros(now))
 
 
-def suspect(held: KeyHolder, note: str = "who knows", *, lapsed_only: bool = False, now: float | None = 0) -> Suspect:
-    record = record_of(held)
+def suspect(owner: KeyHolder, note: str = "who knows", *, lapsed_only: bool = False, now: float | None = 0) -> Suspect:
+    record = record_of(owner)
     return Suspect(record.id, record.fence, note, lapsed_only, to_micros(now))
 
 
 def resolve(
-    held: KeyHolder, body: Answer | bytes | None, note: str = "asked the provider", *, now: float | None = 0
+    owner: KeyHolder, body: Answer | bytes | None, note: str = "asked the provider", *, now: float | None = 0
 ) -> Resolve:
-    """A person knows: it happened and this is the answer, or (None) it did not happen."""
-    record = record_of(held)
-    found = answer(body) if isinstance(body, bytes) else body
-    return Resolve(record.id, record.fence, found, note, to_micros(now))
+    """Resolve an uncertain key: it happened, with this answer; or, with None, it did not happen."""
+    record = record_of(owner)
+    resolved = answer(body) if isinstance(body, bytes) else body
+    return Resolve(record.id, record.fence, resolved, note, to_micros(now))
 
 
-def forget(held: KeyHolder, *, now: float | None = 0) -> Forget:
-    record = record_of(held)
+def forget(owner: KeyHolder, *, now: float | None = 0) -> Forget:
+    record = record_of(owner)
     return Forget(record.id, record.fence, to_micros(now))
 
 
-def lookup(held: KeyHolder | str | Claim, *, now: float | None = 0) -> Lookup:
-    """Look at a key: by its name in the default scope, by the claim that asked for it, or by who holds it."""
-    if isinstance(held, str):
-        return Lookup(record_id("http", NAMESPACE, SCOPE, held), to_micros(now))
-    return Lookup(held.id if isinstance(held, Claim) else record_of(held).id, to_micros(now))
+def lookup(owner: KeyHolder | str | Claim, *, now: float | None = 0) -> Lookup:
+    """Look up a key by its name in the default scope, by its claim, or by its owner."""
+    if isinstance(owner, str):
+        return Lookup(record_id("http", NAMESPACE, SCOPE, owner), to_micros(now))
+    return Lookup(owner.id if isinstance(owner, Claim) else record_of(owner).id, to_micros(now))
 
 
 def reap(limit: int = 1000, *, namespace: str | None = None, now: float | None = 0) -> Reap:

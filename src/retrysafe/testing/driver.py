@@ -1,4 +1,4 @@
-"""`Do`: run operations on the store under test, whatever its colour, from a plain test function."""
+"""`Do`: run operations on the store under test, sync or async, from a plain test function."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from retrysafe.core.deprecation import warn_renamed
 from retrysafe.core.ops import List, Op
 from retrysafe.core.records import Record
 from retrysafe.stores.base import AsyncStore, Capabilities, Store
@@ -16,14 +17,14 @@ from retrysafe.testing.builders import KeyHolder, lookup
 R = TypeVar("R")
 
 OPERATION_TIMEOUT_SECONDS = 120.0
-"""No operation of a test takes this long; one that does is reported instead of hanging the run."""
+"""An operation that takes longer fails its test, instead of blocking the test run."""
 
 
 class Do:
     """`do(op)` runs one operation, `do.many(ops)` a batch.
 
-    `Do.sync(store)` and `Do.asynchronous(store)` make one; `do.through(execute, execute_many)` puts something
-    between it and the store.
+    `Do.sync(store)` and `Do.asynchronous(store)` make one. `do.through(execute, execute_many)` returns one that calls
+    these functions instead of the store.
     """
 
     def __init__(
@@ -46,7 +47,8 @@ class Do:
 
     @classmethod
     def asynchronous(cls, store: AsyncStore) -> Do:
-        """The async colour on an event loop of its own, which runs between operations as in production."""
+        """Run an async store on its own event loop in a thread. The loop also runs between operations, as in
+        production."""
         loop = LoopThread()
 
         def close() -> None:
@@ -71,26 +73,31 @@ class Do:
     def many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         return self._execute_many(ops)
 
-    def record(self, held: KeyHolder | str | Any, *, now: float | None = 0) -> Record:
-        """The record as it stands; there must be one."""
-        found = self(lookup(held, now=now)).record
-        assert found is not None, f"there is no record for {held}"
+    def record(self, owner: KeyHolder | str | Any, *, now: float | None = 0) -> Record:
+        """The current record. Fails if there is none."""
+        found = self(lookup(owner, now=now)).record
+        assert found is not None, f"no record for {owner}"
         return found
 
-    def pages(self, op: List, *, at_most: int = 10_000) -> list[tuple[Record, ...]]:
-        """Every page of a listing, from its first to its last."""
+    def pages(self, op: List, *, max_pages: int = 10_000) -> list[tuple[Record, ...]]:
+        """All pages of a listing, in order."""
         pages: list[tuple[Record, ...]] = []
-        while len(pages) < at_most:
+        while len(pages) < max_pages:
             page = self(op)
             pages.append(page.records)
             if not page.cursor:
                 return pages
             op = replace(op, cursor=page.cursor)
-        raise AssertionError(f"the listing did not end within {at_most} pages")
+        raise AssertionError(f"the listing did not end within {max_pages} pages")
+
+    def list_all(self, op: List) -> dict[bytes, Record]:
+        """All records of a listing, by id. A later page may repeat a record of an earlier one."""
+        return {record.id: record for page in self.pages(op) for record in page}
 
     def listed(self, op: List) -> dict[bytes, Record]:
-        """Everything a listing shows, by id. A page may show a record that an earlier one has shown."""
-        return {record.id: record for page in self.pages(op) for record in page}
+        """Deprecated: `list_all`."""
+        warn_renamed("Do.listed", "Do.list_all")
+        return self.list_all(op)
 
     def migrate(self) -> list[str]:
         return self._migrate()
@@ -100,7 +107,7 @@ class Do:
 
 
 class LoopThread:
-    """An event loop in a thread of its own."""
+    """An event loop that runs in its own thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -111,7 +118,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(OPERATION_TIMEOUT_SECONDS)
 
     def close(self) -> None:
-        self.run(_finish_others())
+        self.run(_cancel_other_tasks())
         self.run(self._loop.shutdown_asyncgens())
         self.run(self._loop.shutdown_default_executor())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -119,8 +126,8 @@ class LoopThread:
         self._loop.close()
 
 
-async def _finish_others() -> None:
-    """What a store left running on the loop is cancelled, as asyncio.run would do."""
+async def _cancel_other_tasks() -> None:
+    """Cancel the tasks that a store left running on the loop, as asyncio.run does."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

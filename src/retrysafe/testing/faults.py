@@ -1,18 +1,18 @@
-"""A store that fails where the test says, around any real store.
+"""Fault injection: store wrappers that fail where a script says.
 
-Each call passes three points: *before* it is sent, *applied* with the reply lost on the way back, and *after*
-the reply arrived. `Fault(3, "applied")` hits the third call there, once; `lasting=True` makes every later call
-fail as well, as a store that went down does. What the caller sees follows from the point: StoreUnavailable
-before, StoreUnclear once it was applied. After the acknowledgement nothing can go wrong with the store any more;
-there the caller itself dies (`Crashed`), and with `crash=True` it does so at the other points too.
+Each call passes three points: *before* it is sent, *applied* with its reply lost, and *after* the reply arrived.
+`Fault(3, "applied")` makes the third call fail there, once. With `lasting=True` every later call fails too, as if the
+store were down. The point decides the error: StoreUnavailable before the call is sent, StoreUnclear once it was
+applied. After the reply the store cannot fail any more: there the calling process dies (`Crashed`). With `crash=True`
+it dies at the other points too.
 
-A fourth point is a network that holds a message back: *delayed*. `Fault(3, "delayed", later=2)` does not apply the
-third call when it is sent; its caller is told StoreUnclear, two more calls pass, and as the next one after them ends,
-the copy arrives and is carried out for nobody. With `later=0` that is as the very next call ends: right after the
-caller's own resend, if it sends again at once. `arrive()` lets in at once whatever is still on its way.
+The fourth point, *delayed*, is a network that delays a message. `Fault(3, "delayed", later=2)` does not apply the third
+call when it is sent: its caller gets StoreUnclear and two more calls pass. When the next call ends, the delayed message
+arrives and is applied, and its reply is dropped. With `later=0` it arrives when the very next call ends: right after
+the caller's resend, if the caller resends at once. `arrive()` delivers all delayed messages now.
 
-To enumerate every crash point of a story: run it once on a FaultStore without faults, read `calls`, and run
-it again for each call and point.
+To test every crash point of a flow, run it once on a FaultStore without faults, read `calls`, and run it again for each
+call and point.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ R = TypeVar("R")
 
 Point = Literal["before", "applied", "after", "delayed"]
 POINTS: tuple[Point, ...] = ("before", "applied", "after")
-"""Where one call goes wrong by itself; a delayed one takes others to be late for."""
+"""The points at which one call can fail alone. A delayed call needs later calls, so it is not among them."""
 
 
 class Crashed(BaseException):
-    """The process died here. Not an Exception, so that nothing tidies up after it."""
+    """The process died here. It is no Exception, so that no `except Exception` cleans up after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Fail the `call`-th call (from 1) at `point`; with `only`, just calls with such an operation count. `later`: how
-    many calls a delayed one lets pass before it comes in behind the next."""
+    """Make call number `call` (from 1) fail at `point`. With `only`, just calls with such an operation are counted.
+    `later`: how many calls pass before a delayed message arrives after the next one."""
 
     call: int
     point: Point
@@ -53,19 +53,21 @@ class Fault:
 
     def __post_init__(self) -> None:
         if self.later and self.point != "delayed":
-            raise ValueError(f"Fault({self.call}, {self.point!r}, later={self.later}): only a delayed call is late")
+            raise ValueError(
+                f"Fault({self.call}, {self.point!r}, later={self.later}): later= needs the point 'delayed'"
+            )
 
 
 @dataclass(slots=True)
 class _DelayedMessage:
-    """A message on its way."""
+    """A message that was sent and has not arrived."""
 
     ops: Sequence[Op[Any]]
     later: int
 
 
 class Script:
-    """The faults to come, and what happened so far. May be shared by several stores and threads."""
+    """The faults to inject, and the calls so far. Several stores and threads may share one script."""
 
     def __init__(self, faults: Iterable[Fault] = ()) -> None:
         self.faults = list(faults)
@@ -74,18 +76,18 @@ class Script:
         self._matching: dict[int, int] = {}
         self._down = False
         self._dead = False
-        self._held: list[_DelayedMessage] = []
+        self._delayed: list[_DelayedMessage] = []
         self._lock = threading.Lock()
 
     def count_call(self, ops: Sequence[Op[Any]]) -> Fault | None:
-        """Count this call and say how it fails, if it does."""
+        """Count this call, and return the fault that it meets."""
         with self._lock:
             self.calls += 1
             self.seen.extend(type(op) for op in ops)
             if self._dead:
                 raise Crashed("the process died in an earlier call")
             if self._down:
-                raise StoreUnavailable("the store is down (injected by an earlier fault); repair() ends it")
+                raise StoreUnavailable("the store is down (injected by an earlier fault); call repair() to end it")
             hit = None
             for number, fault in enumerate(self.faults):
                 if fault.only is None or any(isinstance(op, fault.only) for op in ops):
@@ -96,27 +98,28 @@ class Script:
                 self._down, self._dead = hit.lasting, hit.lasting and self.is_fatal(hit)
             return hit
 
-    def hold_back(self, ops: Sequence[Op[Any]], later: int) -> None:
+    def delay(self, ops: Sequence[Op[Any]], later: int) -> None:
+        """Keep a message until `later` more calls have passed."""
         with self._lock:
-            self._held.append(_DelayedMessage(ops, later))
+            self._delayed.append(_DelayedMessage(ops, later))
 
     def pop_due(self) -> list[Sequence[Op[Any]]]:
-        """Another call passes: what comes in behind it."""
+        """Count one call that passes, and return the messages that arrive after it."""
         with self._lock:
-            due = [held for held in self._held if held.later == 0]
-            self._held = [held for held in self._held if held.later > 0]
-            for held in self._held:
-                held.later -= 1
-            return [held.ops for held in due]
+            due = [message for message in self._delayed if message.later == 0]
+            self._delayed = [message for message in self._delayed if message.later > 0]
+            for message in self._delayed:
+                message.later -= 1
+            return [message.ops for message in due]
 
-    def pop_all_held(self) -> list[Sequence[Op[Any]]]:
-        """All that was held back; it is no longer."""
+    def pop_all_delayed(self) -> list[Sequence[Op[Any]]]:
+        """Return all delayed messages, and forget them."""
         with self._lock:
-            held, self._held = self._held, []
-            return [each.ops for each in held]
+            delayed, self._delayed = self._delayed, []
+            return [message.ops for message in delayed]
 
     def repair(self) -> None:
-        """The store is back, the process was started again; faults already met do not return."""
+        """Bring the store and the process back. Faults that were already injected do not occur again."""
         with self._lock:
             self._down = self._dead = False
 
@@ -133,12 +136,12 @@ class Script:
         if point == "before":
             raise StoreUnavailable(f"call {fault.call} was not sent (injected)")
         if point == "delayed":
-            raise StoreUnclear(f"call {fault.call} was sent and nobody answered: it is still on its way (injected)")
+            raise StoreUnclear(f"call {fault.call} was sent and has not arrived yet (injected)")
         raise StoreUnclear(f"call {fault.call} was applied and its reply was lost (injected)")
 
 
 class _ScriptedFaults:
-    """What both colours share: the script, and the points every call passes."""
+    """The part that the sync and the async store share: the script, and the points that every call passes."""
 
     script: Script
 
@@ -148,12 +151,13 @@ class _ScriptedFaults:
 
     @contextmanager
     def _inject_fault(self, ops: Sequence[Op[Any]], late: list[Sequence[Op[Any]]]) -> Iterator[None]:
-        """`late` is filled with what comes in behind this call, however it ends."""
+        """Run one call through its points. `late` gets the messages that arrive after this call, also if the call
+        fails."""
         fault = self.script.count_call(ops)
         late += self.script.pop_due()
         self.script.raise_at(fault, "before")
         if fault is not None and fault.point == "delayed":
-            self.script.hold_back(ops, fault.later)
+            self.script.delay(ops, fault.later)
             self.script.raise_at(fault, "delayed")
         yield
         self.script.raise_at(fault, "applied")
@@ -161,7 +165,7 @@ class _ScriptedFaults:
 
 
 class FaultStore(_ScriptedFaults, StoreWrapper):
-    """A sync store that follows a script."""
+    """A sync store that fails as its script says."""
 
     def __init__(self, store: Store, script: Script | Iterable[Fault] = ()) -> None:
         super().__init__(store)
@@ -185,19 +189,19 @@ class FaultStore(_ScriptedFaults, StoreWrapper):
             self._deliver(late)
 
     def arrive(self) -> None:
-        """Whatever is still on its way arrives now."""
-        self._deliver(self.script.pop_all_held())
+        """Deliver all delayed messages now."""
+        self._deliver(self.script.pop_all_delayed())
 
     def _deliver(self, late: Iterable[Sequence[Op[Any]]]) -> None:
         for ops in late:
-            with suppress(StoreError):  # nobody waits for it
+            with suppress(StoreError):  # no caller waits for the reply
                 self.inner.execute_many(ops)
 
 
 class AsyncFaultStore(_ScriptedFaults, AsyncStoreWrapper):
-    """Its async twin."""
+    """An async store that fails as its script says."""
 
-    in_order = False  # it may hold back what was sent first
+    in_order = False  # a fault may hold back what was sent first
 
     def __init__(self, store: AsyncStore, script: Script | Iterable[Fault] = ()) -> None:
         super().__init__(store)
@@ -221,7 +225,8 @@ class AsyncFaultStore(_ScriptedFaults, AsyncStoreWrapper):
             await self._deliver(late)
 
     async def arrive(self) -> None:
-        await self._deliver(self.script.pop_all_held())
+        """Deliver all delayed messages now."""
+        await self._deliver(self.script.pop_all_delayed())
 
     async def _deliver(self, late: Iterable[Sequence[Op[Any]]]) -> None:
         for ops in late:

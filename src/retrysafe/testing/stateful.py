@@ -1,9 +1,9 @@
-"""Any store against the memory store: the same random operations, and every reply and record must agree.
+"""Compare a store with the memory store: both get the same random operations, and all replies and records must agree.
 
     TestMine = compare(lambda: Do.sync(MyStore())).TestCase
 
-Three keys, two requests, times of a few ticks around every boundary and not always forward, fences that were right
-once, tokens that come back, all operations, batches. What the memory store does is core/moves.py, word for word.
+A run has three keys, two requests, times within a few ticks of every boundary that also go backwards, fences of earlier
+attempts, repeated tokens, all operations, and batches. The memory store is core/moves.py and nothing else.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from retrysafe.core.states import State
 from retrysafe.core.times import FOREVER_MICROS, HOUR_MICROS
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing.driver import Do
-from retrysafe.testing.late import COPIED_OPS, has_succeeded, may_change_again
+from retrysafe.testing.late_copies import COPIED_OPS, has_succeeded, may_change_again
 
 
 @dataclass(frozen=True)
 class Name:
-    """A key to play with: each differs from the others in more than its text, so that filters have work."""
+    """One of the keys. They differ in kind, namespace and scope too, so that filters are tested."""
 
     kind: str
     namespace: str
@@ -67,7 +67,7 @@ ANSWERS = (
 )
 LIMITS = (1, 2, 7)
 
-# Leases are a few ticks, expiry comes an hour after the end: these two scales meet every boundary.
+# Leases are a few ticks, and a record expires an hour after its end: times on these two scales meet every boundary.
 moments = st.builds(
     lambda hours, ticks: hours * HOUR_MICROS + ticks,
     st.sampled_from([0, 0, 0, 1, 1, 2, 3]),
@@ -81,7 +81,7 @@ answers = st.sampled_from(ANSWERS)
 
 @dataclass(frozen=True)
 class Choice:
-    """What a random operation is made of; which parts count depends on the operation."""
+    """The random parts of an operation. Each operation uses some of them."""
 
     verb: str
     name: Name
@@ -122,7 +122,7 @@ choices = st.builds(
 
 
 class Comparison(RuleBasedStateMachine):
-    """Subclassed by `compare`, which says how the store under test is opened."""
+    """The state machine. `compare` makes a subclass that opens the store under test."""
 
     open_do: Callable[[], Do]
 
@@ -143,28 +143,28 @@ class Comparison(RuleBasedStateMachine):
 
     @rule(choice=choices)
     def run_one(self, choice: Choice) -> None:
-        self.agree(self.build(choice))
+        self.compare_reply(self.build(choice))
 
     @rule(choice=choices)
     def send_twice(self, choice: Choice) -> None:
-        """I11: after a lost reply."""
+        """I11: the operation is sent again after a lost reply."""
         op = self.build(choice)
-        self.agree(op)
-        self.agree(op)
+        self.compare_reply(op)
+        self.compare_reply(op)
 
     @precondition(lambda self: self.claims)
     @rule(pick=st.integers(min_value=0, max_value=11), now=moments)
     def resend_earlier_claim(self, pick: int, now: int) -> None:
-        """A claim of long ago arrives once more: same token, later or earlier time."""
-        self.agree(replace(self.claims[pick % len(self.claims)], now=now))
+        """An old claim arrives once more, with the same token at another time."""
+        self.compare_reply(replace(self.claims[pick % len(self.claims)], now=now))
 
     @precondition(lambda self: self.done)
     @rule(pick=st.integers(min_value=0, max_value=11), now=moments)
     def send_late_copy(self, pick: int, now: int) -> None:
-        """I32: something that was done long ago arrives once more, and changes nothing."""
+        """I32: an old write arrives once more and changes nothing."""
         copy = replace(self.done[pick % len(self.done)], now=now)
         before = self.oracle(Lookup(copy.id, now)).record
-        self.agree(copy)
+        self.compare_reply(copy)
         after = self.oracle(Lookup(copy.id, now)).record
         if before is not None:
             assert after == before, f"a late copy of {copy} changed {before} into {after}"
@@ -174,7 +174,7 @@ class Comparison(RuleBasedStateMachine):
         ops = [self.build(choice) for choice in batch]
         expected = [self.oracle(op) for op in ops]
         replies = self.tested.many(ops)
-        assert replies == expected, f"{ops} together gave {replies}, the memory store says {expected}"
+        assert replies == expected, f"{ops} in one batch gave {replies}, the memory store gives {expected}"
         for op, reply in zip(ops, expected, strict=True):
             self.remember(op, reply)
 
@@ -182,10 +182,10 @@ class Comparison(RuleBasedStateMachine):
 
     @rule(limit=st.sampled_from(LIMITS), now=moments)
     def compare_reap(self, limit: int, now: int) -> None:
-        """Which records go first is the store's own choice; how many is not. So reap to the end."""
+        """Reap to the end: a store may choose which records to reap first, but not how many."""
         for _ in range(len(NAMES) + 1):
-            self.agree(Reap(limit, now))
-        self.done.clear()  # what is gone knows nobody: an hour after its end, at the least, a copy is born again
+            self.compare_reply(Reap(limit, now))
+        self.done.clear()  # a reaped record knows no tokens, so a copy of its claim may be granted
 
     @rule(
         namespace=st.sampled_from([None, "n1", "n2"]),
@@ -200,15 +200,15 @@ class Comparison(RuleBasedStateMachine):
         op = List(**filters)
         pages = self.tested.pages(op)
         assert all(len(page) <= op.limit for page in pages)
-        seen = {record.id: record for page in pages for record in page}
-        assert seen == self.oracle.listed(op), f"{op} shows {seen}"
+        listed = {record.id: record for page in pages for record in page}
+        assert listed == self.oracle.list_all(op), f"{op} lists {listed}"
 
     @rule(now=moments)
     def compare_stats(self, now: int) -> None:
-        self.agree(Stats(now))
+        self.compare_reply(Stats(now))
 
     @invariant()
-    def records_agree(self) -> None:
+    def compare_records(self) -> None:
         for name in NAMES:
             tested = self.tested(Lookup(name.id, self.now)).record
             expected = self.oracle(Lookup(name.id, self.now)).record
@@ -216,13 +216,14 @@ class Comparison(RuleBasedStateMachine):
 
     # ----------------------------------------------------------------------------------------------
 
-    def agree(self, op: Op[Any]) -> None:
+    def compare_reply(self, op: Op[Any]) -> None:
+        """Run an operation on both stores and compare the replies."""
         expected, reply = self.oracle(op), self.tested(op)
-        assert reply == expected, f"{op} gave {reply}, the memory store says {expected}"
+        assert reply == expected, f"{op} gave {reply}, the memory store gives {expected}"
         self.remember(op, expected)
 
     def remember(self, op: Op[Any], reply: Any) -> None:
-        """Fences that were right once are the ones worth trying again."""
+        """Keep claims, writes that succeeded and granted fences, to send them again later."""
         self.now = getattr(op, "now", 0) or 0
         if isinstance(op, COPIED_OPS) and has_succeeded(reply) and not may_change_again(op):
             self.done = [op, *self.done][:12]
@@ -232,7 +233,7 @@ class Comparison(RuleBasedStateMachine):
                 self.fences[op.id].append(reply.record.fence)
 
     def choose_fence(self, choice: Choice) -> Fence:
-        """Mostly the newest, often an older one, sometimes a wrong one."""
+        """Mostly the newest fence of the key, often an older one, sometimes a wrong one."""
         known = self.fences[choice.name.id]
         if not known or choice.pick == 11:
             return Fence(1 + choice.pick % 2, b"nobody's token..")
@@ -264,11 +265,11 @@ class Comparison(RuleBasedStateMachine):
         )
 
     def build_resume(self, choice: Choice) -> Claim:
-        """A claim of one run: mostly the one that is there, sometimes one that was."""
+        """A claim that resumes one run: mostly the current one, sometimes an earlier one."""
         op, record = self.build_claim(choice), self.oracle(Lookup(choice.name.id, choice.now)).record
-        there = b"another run....." if record is None else record.run
-        wanted = there if choice.pick < 9 else self.claims[-1].run if self.claims else there
-        return replace(op, resumes=wanted)
+        current = b"another run....." if record is None else record.run
+        resumed = current if choice.pick < 9 else self.claims[-1].run if self.claims else current
+        return replace(op, resumes=resumed)
 
 
 BUILD: dict[str, Callable[[Comparison, Choice], Op[Any]]] = {
@@ -287,5 +288,6 @@ BUILD: dict[str, Callable[[Comparison, Choice], Op[Any]]] = {
 
 
 def compare(do_factory: Callable[[], Do]) -> type[RuleBasedStateMachine]:
-    """A state machine that drives the store `do_factory` opens (empty each time) and the memory store together."""
+    """Make a state machine that compares the memory store with the store of `do_factory`, which must be empty each
+    time."""
     return type("AgainstMemory", (Comparison,), {"open_do": staticmethod(do_factory)})

@@ -1,14 +1,16 @@
-"""An open transaction on the user's own database, and where one comes from. Two small protocols in two colours;
-every driver has an adapter (`on_*.py`), and nothing above knows which one it talks to.
+"""The two protocols of a user's transaction, sync and async: `Tx`, a transaction that is open, and `TxSource`, which
+opens one. Every driver has an adapter (`on_*.py`). The code above uses only the protocols.
 
-Rules every adapter keeps:
+Rules for every adapter:
 
-1.  `begin()` opens the outermost transaction of a connection, or raises NestedTransaction. On SQLite it holds the
-    write lock when it yields, or raises Held within PATIENCE.
-2.  Leaving the block commits, leaving it by an exception rolls back, and the exception goes on.
-    Where hooks of the user's run after the commit, and one of them raises, that is AfterCommit.
-3.  `send` runs one of our statements on that very connection, whatever row factory its owner has set. Nothing a
-    driver raises is translated here: `failures.py` reads it, with the user's own errors.
+1.  `begin()` opens the outermost transaction of a connection, or raises NestedTransaction. On SQLite the transaction
+    has the write lock when the block is entered; otherwise LockNotAvailable is raised within LOCK_TIMEOUT_SECONDS.
+2.  Leaving the block commits. Leaving it by an exception rolls back, and the exception is raised on. If a hook of the
+    user's that runs after the commit raises, the adapter raises AfterCommitError.
+3.  `send` runs one of our statements on that very connection, whatever row factory the user has set. An adapter
+    translates no error of its driver: `failures.py` classifies them, and the user's own errors with them.
+
+An adapter may also have `committed` (whether its handle saw the user's code commit) and `send_direct` (see SendDirect).
 """
 
 from __future__ import annotations
@@ -32,23 +34,23 @@ DialectName = Literal["postgres", "sqlite", "mysql", "duckdb", "mssql", "mongodb
 Rows = list[Sequence[Any]]
 
 LOCK_TIMEOUT_SECONDS = 2.0
-"""Seconds a transaction waits for SQLite's one write lock before its caller is told to come back; a connection
-whose own busy timeout is shorter waits only for that."""
+"""How long a transaction waits for SQLite's write lock before its caller gets InProgress. A connection with a shorter
+busy timeout waits only for that."""
 
 PSYCOPG = replace(postgres.DIALECT, limit="", brief="")
 SQLITE = sqlite.DIALECT
 POSTGRES = replace(PSYCOPG, parameter=":{}")
-"""For SQLAlchemy's text(), and for asyncpg, which gets numbers from `numbered`."""
+"""For SQLAlchemy's text(), and for asyncpg, whose numbers come from `number_parameters`."""
 MYSQL = mysql.DIALECT
 """For PyMySQL, asyncmy and Django."""
 MYSQL_NAMED = replace(MYSQL, parameter=":{}")
 """For SQLAlchemy's text()."""
 SQLITE_FORMAT = replace(SQLITE, parameter="%({})s")
-"""For Django, whose cursor wants the same style on every database."""
+"""For Django, whose cursor has the same parameter style on every database."""
 
 
 class AfterCommitError(Exception):
-    """The commit took place; what failed came after it: a hook of the user's that waits for the commit."""
+    """A hook of the user's that runs after the commit raised. The commit took place."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(f"the commit took place, and then failed: {error}")
@@ -60,17 +62,17 @@ class Tx(Protocol):
 
     @property
     def handle(self) -> Any:
-        """What the user's code gets: the connection or the session."""
+        """The connection or session that the user's code gets."""
 
     @property
     def dialect(self) -> Dialect:
-        """The words of this database in the parameter style of this driver."""
+        """The SQL of this database in the parameter style of this driver."""
 
     @property
     def dialect_name(self) -> DialectName: ...
     def send(self, statement: Statement) -> Rows: ...
     def flush(self) -> None:
-        """Write what the handle still holds back (a session's pending objects)."""
+        """Write the pending objects of a session. A plain connection has none."""
 
 
 class AsyncTx(Protocol):
@@ -88,24 +90,21 @@ class AsyncTx(Protocol):
 
 @runtime_checkable
 class TxSource(Protocol):
-    """Where transactions come from, sync."""
+    """Opens transactions, sync."""
 
     def begin(self) -> AbstractContextManager[Tx]: ...
 
 
 @runtime_checkable
 class AsyncTxSource(Protocol):
-    """Where transactions come from, async."""
+    """Opens transactions, async."""
 
     def begin(self) -> AbstractAsyncContextManager[AsyncTx]: ...
 
 
-class LockNotAvailable(Exception):
-    """The write lock of the file was not to be had in time."""
-
-
 def fill_now(values: Mapping[str, Any]) -> dict[str, Any]:
-    """SQLite has no clock that counts microseconds: the host's is read when the statement is sent, lock in hand."""
+    """The values with `now` from the host's clock, because SQLite has no clock that counts microseconds. The caller has
+    the write lock when this is called."""
     filled = dict(values)
     if values.get("now", 0) is None:
         filled["now"] = time.time_ns() // 1000
@@ -117,7 +116,7 @@ _NAMED = re.compile(r"(?<!:):([a-z_]+)")
 
 @lru_cache(maxsize=256)
 def number_parameters(sql: str) -> tuple[str, tuple[str, ...]]:
-    """`:name` as `$1`, and the names in the order of their numbers."""
+    """The SQL with `$1` instead of `:name`, and the names in the order of their numbers."""
     names: dict[str, int] = {}
 
     def number(match: re.Match[str]) -> str:
@@ -135,7 +134,7 @@ DIALECT_NAMES: dict[str, DialectName] = {
 
 
 def dialect_for_vendor(vendor: str) -> DialectName:
-    """What SQLAlchemy and Django call a database, in our words."""
+    """Our name of a database, from the name that SQLAlchemy and Django have for it."""
     name = DIALECT_NAMES.get(vendor)
     if name is None:
         raise UsageError(

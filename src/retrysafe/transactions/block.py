@@ -13,18 +13,18 @@ from retrysafe.engine.codecs import encode_exception
 from retrysafe.engine.guard import Ended, Task
 from retrysafe.errors import NoAnswer, UsageError
 from retrysafe.policy import Policy
+from retrysafe.transactions.binding import build_tx_context
 from retrysafe.transactions.drive import AsyncTxDriver, TxDriver, aadvance, advance
 from retrysafe.transactions.effects import TxBody, TxEffect, TxFlow
 from retrysafe.transactions.flow import transaction_flow
 from retrysafe.transactions.sources import find_source
-from retrysafe.transactions.tx_context import build_tx_context
 
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
 
 
 RELEASE_POLICY = Policy(failures="release")
-"""Unless told otherwise an exception is no answer: all was rolled back, so trying again does no harm."""
+"""The default: an exception is not stored as an answer. Everything was rolled back, so a retry may run the block."""
 
 
 def build_block_task(
@@ -39,7 +39,8 @@ def build_block_task(
 
 
 class Block:
-    """One transaction with a key. A block cannot be run again, so what the database undid is told as RolledBack."""
+    """One transaction with a key. A block cannot be run again, so a deadlock or serialization failure is raised as
+    RolledBack."""
 
     def __init__(self, safe: RetrySafe, given: Any, task: Task) -> None:
         self._safe = safe
@@ -55,7 +56,7 @@ class Block:
 
     @property
     def replayed(self) -> bool:
-        """Whether it was done before: then `answer` is the stored one, and nothing may be written."""
+        """Whether the work was done before. Then `answer` is the stored one, and nothing may be written."""
         return self._ended is not None and self._ended.replayed
 
     @property
@@ -72,7 +73,7 @@ class Block:
 
     @property
     def answer(self) -> Answer:
-        """The answer: the stored one on a replay, else the one you set."""
+        """The stored answer on a replay, else the one you set."""
         if self._answer is None:
             raise UsageError("tx.answer is not set yet; set it before the block ends")
         return self._answer
@@ -87,7 +88,7 @@ class Block:
 
     @property
     def record(self) -> Record:
-        """What is stored, once the block has ended."""
+        """The stored record, after the block has ended."""
         if self._ended is None:
             raise UsageError("the record exists when the block has ended")
         return self._ended.record
@@ -100,12 +101,12 @@ class Block:
         self._flow = transaction_flow(self._task, BlockWork(), build_tx_context(self._safe, max_reruns=0))
         return self._flow
 
-    def _on_body_reached(self, at: Ended | TxBody) -> None:
-        if isinstance(at, Ended):
-            self._ended, self._answer = at, at.answer
+    def _on_body_reached(self, reached: Ended | TxBody) -> None:
+        if isinstance(reached, Ended):
+            self._ended, self._answer = reached, reached.answer
             return
-        at.staging.block = self
-        self._staging.enter_context(at.staging.collect_on(self.handle))
+        reached.staging.block = self
+        self._staging.enter_context(reached.staging.collect_on(self.handle))
 
     def _resume(self, error: BaseException | None) -> TxEffect:
         assert self._flow is not None
@@ -115,43 +116,43 @@ class Block:
             return self._flow.throw(NoAnswer(self._task.key.value))
         return self._flow.send(self._answer)
 
-    def _on_flow_ended(self, at: Ended | TxBody) -> None:
-        assert isinstance(at, Ended), "a block is not run again"
-        self._ended = at
+    def _on_flow_ended(self, reached: Ended | TxBody) -> None:
+        assert isinstance(reached, Ended), "a block is not run again"
+        self._ended = reached
 
-    # The two colours ------------------------------------------------------------------------
+    # Sync and async -------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         flow = self._begin()
-        stage = self._driver = TxDriver(self._safe, find_source(self._given, "sync"))
+        driver = self._driver = TxDriver(self._safe, find_source(self._given, "sync"))
         try:
-            self._on_body_reached(advance(flow, stage, lambda: next(flow), bodies=False))
+            self._on_body_reached(advance(flow, driver, lambda: next(flow), bodies=False))
         except BaseException:
-            stage.close()
+            driver.close()
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._staging.close()
-        flow, stage = self._flow, self._driver
+        flow, driver = self._flow, self._driver
         assert flow is not None
-        assert isinstance(stage, TxDriver)
+        assert isinstance(driver, TxDriver)
         try:
             if not self.replayed and (error is None or isinstance(error, Exception)):
-                self._on_flow_ended(advance(flow, stage, lambda: self._resume(error), bodies=False))
-        except Exception as told:
-            if told is not error:
+                self._on_flow_ended(advance(flow, driver, lambda: self._resume(error), bodies=False))
+        except Exception as raised:
+            if raised is not error:  # else Python raises the block's own error by itself
                 raise
         finally:
-            stage.close()
+            driver.close()
 
     async def __aenter__(self) -> Self:
         flow = self._begin()
-        stage = self._driver = AsyncTxDriver(self._safe, find_source(self._given, "async"))
+        driver = self._driver = AsyncTxDriver(self._safe, find_source(self._given, "async"))
         try:
-            self._on_body_reached(await aadvance(flow, stage, lambda: next(flow), bodies=False))
+            self._on_body_reached(await aadvance(flow, driver, lambda: next(flow), bodies=False))
         except BaseException:
-            await stage.close()
+            await driver.close()
             raise
         return self
 
@@ -159,21 +160,21 @@ class Block:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         self._staging.close()
-        flow, stage = self._flow, self._driver
+        flow, driver = self._flow, self._driver
         assert flow is not None
-        assert isinstance(stage, AsyncTxDriver)
+        assert isinstance(driver, AsyncTxDriver)
         try:
             if not self.replayed and (error is None or isinstance(error, Exception)):
-                self._on_flow_ended(await aadvance(flow, stage, lambda: self._resume(error), bodies=False))
-        except Exception as told:
-            if told is not error:
+                self._on_flow_ended(await aadvance(flow, driver, lambda: self._resume(error), bodies=False))
+        except Exception as raised:
+            if raised is not error:  # else Python raises the block's own error by itself
                 raise
         finally:
-            await stage.close()
+            await driver.close()
 
 
 class BlockWork:
-    """The block as the flow's work: its result is the answer that was set."""
+    """A block as the work of a transaction. Its result is the answer that was set."""
 
     def call(self, handle: Any) -> Any:
         raise AssertionError("a block is its own body")

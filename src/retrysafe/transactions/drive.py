@@ -1,4 +1,5 @@
-"""Carrying out what the flow asks for: one stage per colour, with at most one open transaction on it."""
+"""Performs the effects of a transaction's flow: one driver for threads and one for event loops, each with at most one
+open transaction."""
 
 from __future__ import annotations
 
@@ -9,12 +10,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from retrysafe.core.ops import Op
 from retrysafe.engine.effects import FlowPause, NotifyWaiters, NotifyWorker
 from retrysafe.engine.resending import CANCEL_TIMEOUT_SECONDS
-from retrysafe.stores.mongo.plans import Command
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import AsyncTx, AsyncTxSource, Tx, TxSource
-from retrysafe.transactions.effects import AskCommitted, Begin, End, Flush, Plainly, TxBody, TxEffect, TxFlow
+from retrysafe.transactions.effects import AskCommitted, Begin, End, Flush, SendDirect, TxBody, TxEffect, TxFlow
 
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
@@ -24,11 +25,11 @@ _log = logging.getLogger("retrysafe")
 
 
 class RollbackSignal(Exception):
-    """Thrown into a transaction's block to undo it."""
+    """Raised inside a transaction's block to roll it back."""
 
 
 class TxDriver:
-    """Threads. `tx` is the open transaction, if there is one."""
+    """Performs effects in threads. `tx` is the open transaction, if there is one."""
 
     def __init__(self, safe: RetrySafe, source: TxSource) -> None:
         self._safe = safe
@@ -37,8 +38,6 @@ class TxDriver:
         self.tx: Tx | None = None
 
     def perform(self, effect: TxEffect) -> Any:
-        if isinstance(effect, Statement | Command):
-            return self._require_tx().send(effect)
         if isinstance(effect, TxBody):
             with effect.staging.collect_on(self._require_tx().handle):
                 return effect.function(self._require_tx().handle)
@@ -52,23 +51,25 @@ class TxDriver:
             return time.sleep(effect.seconds)
         if isinstance(effect, AskCommitted):
             return getattr(self.tx, "committed", None)
-        if isinstance(effect, Plainly):
-            return send_plainly(self._require_tx())(effect.statement)
+        if isinstance(effect, SendDirect):
+            return send_direct(self._require_tx())(effect.statement)
         if isinstance(effect, NotifyWorker):
-            bell = self._safe.worker_notifier
-            return self._safe.performer()(NotifyWaiters(bell.id)) if bell.wake_local() else None
-        return self._safe.execute(effect)
+            notifier = self._safe.worker_notifier
+            return self._safe.performer()(NotifyWaiters(notifier.id)) if notifier.wake_local() else None
+        if isinstance(effect, Op):
+            return self._safe.execute(effect)
+        return self._require_tx().send(effect)  # a statement; on MongoDB a command
 
     def close(self) -> None:
-        """Roll back what is open. A connection that is gone has done so itself."""
+        """Roll back the open transaction, if there is one. If the connection was lost, the server has rolled back."""
         block, self._block, self.tx = self._block, None, None
         if block is None:
             return
-        undo = RollbackSignal()
+        signal = RollbackSignal()
         try:
-            block.__exit__(RollbackSignal, undo, None)
+            block.__exit__(RollbackSignal, signal, None)
         except Exception as error:
-            if error is not undo:
+            if error is not signal:
                 _log.debug("rolling back failed: %s", error)
 
     def _require_tx(self) -> Tx:
@@ -88,7 +89,7 @@ class TxDriver:
 
 
 class AsyncTxDriver:
-    """Event loops. An end is carried through a cancellation: no commit is left half way."""
+    """Performs effects on an event loop. A commit or rollback is finished although the caller is cancelled."""
 
     def __init__(self, safe: RetrySafe, source: AsyncTxSource) -> None:
         self._safe = safe
@@ -97,8 +98,6 @@ class AsyncTxDriver:
         self.tx: AsyncTx | None = None
 
     async def perform(self, effect: TxEffect) -> Any:
-        if isinstance(effect, Statement | Command):
-            return await self._require_tx().send(effect)
         if isinstance(effect, TxBody):
             with effect.staging.collect_on(self._require_tx().handle):
                 result = effect.function(self._require_tx().handle)
@@ -113,22 +112,24 @@ class AsyncTxDriver:
             return await _sleep(effect.seconds)
         if isinstance(effect, AskCommitted):
             return getattr(self.tx, "committed", None)
-        if isinstance(effect, Plainly):
-            return await send_plainly(self._require_tx())(effect.statement)
+        if isinstance(effect, SendDirect):
+            return await send_direct(self._require_tx())(effect.statement)
         if isinstance(effect, NotifyWorker):
-            bell = self._safe.worker_notifier
-            return await self._safe.async_performer()(NotifyWaiters(bell.id)) if bell.wake_local() else None
-        return await self._safe.aexecute(effect)
+            notifier = self._safe.worker_notifier
+            return await self._safe.async_performer()(NotifyWaiters(notifier.id)) if notifier.wake_local() else None
+        if isinstance(effect, Op):
+            return await self._safe.aexecute(effect)
+        return await self._require_tx().send(effect)
 
     async def close(self) -> None:
         block, self._block, self.tx = self._block, None, None
         if block is None:
             return
-        undo = RollbackSignal()
+        signal = RollbackSignal()
         try:
-            await wait_through_cancels(block.__aexit__(RollbackSignal, undo, None))
+            await await_despite_cancellation(block.__aexit__(RollbackSignal, signal, None))
         except Exception as error:
-            if error is not undo:
+            if error is not signal:
                 _log.debug("rolling back failed: %s", error)
 
     def _require_tx(self) -> AsyncTx:
@@ -144,16 +145,17 @@ class AsyncTxDriver:
     async def _commit(self) -> None:
         block, self._block, self.tx = self._block, None, None
         assert block is not None, "a transaction is open"
-        await wait_through_cancels(block.__aexit__(None, None, None))
+        await await_despite_cancellation(block.__aexit__(None, None, None))
 
 
-def send_plainly(tx: Tx | AsyncTx) -> Callable[[Statement], Any]:
-    """How a transaction is spoken to after an error, where its handle would refuse."""
-    return getattr(tx, "send_plainly", tx.send)
+def send_direct(tx: Tx | AsyncTx) -> Callable[[Statement], Any]:
+    """The function that sends a statement after an error, past a handle that would refuse it."""
+    return getattr(tx, "send_direct", tx.send)
 
 
 def advance(flow: TxFlow[R], driver: TxDriver, move: Callable[[], TxEffect], *, bodies: bool = True) -> R | TxBody:
-    """Resume the flow by `move` and drive it to its end, or, without `bodies`, to the user's body."""
+    """Resume the flow by `move`, and perform its effects until it ends. With `bodies=False` it stops at the effect that
+    is the user's body, and returns that."""
     try:
         effect = move()
         while bodies or not isinstance(effect, TxBody):
@@ -193,25 +195,20 @@ async def _sleep(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
-async def wait_through_cancels(work: Awaitable[R]) -> R:
-    """Await to the end, and only then let a cancellation through; but not for ever."""
+async def await_despite_cancellation(work: Awaitable[R]) -> R:
+    """Await `work` to its end, and raise a cancellation of the caller only afterwards. CANCEL_TIMEOUT_SECONDS after the
+    first cancellation the work is cancelled, too."""
     import asyncio
 
-    loop = asyncio.get_running_loop()
+    from retrysafe.engine.cancellation import finish_despite_cancellation
+
     task = asyncio.ensure_future(work)
-    held: asyncio.CancelledError | None = None
-    limit: float | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task}, timeout=None if limit is None else max(limit - loop.time(), 0))
-        except asyncio.CancelledError as cancelled:
-            held = held or cancelled
-            limit = limit or loop.time() + CANCEL_TIMEOUT_SECONDS
-        if limit is not None and loop.time() >= limit:
-            task.cancel()
-            limit = None
-    if held is not None:
+    held = await finish_despite_cancellation(task, seconds_after_cancel=CANCEL_TIMEOUT_SECONDS)
+    if not task.done():
+        task.cancel()
+        await finish_despite_cancellation(task)
+    if held.first is not None:
         with suppress(BaseException):
-            task.result()  # whatever it was, nobody waits for it any more; the next call with this key finds out
-        raise held
+            task.result()  # nobody waits for the result any more; the next call with this key finds out
+        raise held.first
     return task.result()

@@ -2,17 +2,18 @@
 
     begin → lock and read → judge → the user's body → the receipt, last → commit
 
-One generator tells the whole story and does no I/O. What makes it right:
+The flow is one generator that does no I/O (engine/drive.py explains the protocol). Why it is correct:
 
-1.  The receipt's unique id is the arbiter. The lock only spares a second caller a run that would be rolled back.
-2.  Until the commit nothing has happened. So a body that fails leaves nothing to clean up, and a database that undoes
-    the work because of others (serialization failure, deadlock) lets the whole body run again with the same key.
-3.  A commit whose reply was lost is looked up by our token. It counts as absent only when the lock was to be had,
-    which the lost transaction would still hold, and a later look still finds nothing: nobody guesses.
-4.  A failure that the policy calls final is stored after the rollback, in a transaction of its own. Between the two
-    another caller may have got through; then its answer is the one, and this caller is given it (or told to wait).
-5.  A body that committed in the middle has split its work from its receipt, whether it returned or raised after that.
-    It cannot be undone, so the key is marked uncertain and TransactionSplit says what is known.
+1.  The receipt's unique id decides which caller commits. The lock only saves a second caller from a run that would be
+    rolled back.
+2.  Until the commit nothing has happened. So a body that fails leaves nothing to clean up. After a serialization
+    failure or a deadlock the whole body runs again with the same key.
+3.  A commit whose reply was lost is looked up by our token. It counts as absent only if the lock was free, which the
+    lost transaction would still hold, and a later read still finds nothing.
+4.  A failure that the policy calls final is stored after the rollback, in a transaction of its own. In between another
+    caller may have committed. Then its answer counts, and this caller gets it (or InProgress).
+5.  A body that committed in the middle has separated its work from its receipt, whether it returned or raised after
+    that. It cannot be rolled back, so the key is marked uncertain, and TransactionSplit is raised.
 """
 
 from __future__ import annotations
@@ -23,50 +24,43 @@ from typing import Any, NamedTuple, TypeVar
 
 from retrysafe.core.judge import judge
 from retrysafe.core.moves import Grant, decide_grant
-from retrysafe.core.ops import Claim, ClaimReply, Complete, Install, Lookup, LookupReply, Suspect
-from retrysafe.core.outcomes import Busy, Mismatch, Outcome, Replay, Uncertain
+from retrysafe.core.ops import Claim, ClaimReply, Complete, Install, Lookup, LookupReply
+from retrysafe.core.outcomes import Busy, Outcome, Replay, Uncertain
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.times import SECOND_MICROS
 from retrysafe.engine.effects import FlowPause, NotifyWorker
-from retrysafe.engine.events import EventName
+from retrysafe.engine.events import REFUSED_EVENTS
 from retrysafe.engine.guard import POLL_SECONDS, Ended, Task, Unstorable, build_replay, is_final, refusal_error
-from retrysafe.errors import (
-    NotSameDatabase,
-    RetrySafeError,
-    RolledBack,
-    StoreError,
-    StoreUnclear,
-    TransactionSplit,
-)
-from retrysafe.stores.base import Plan
+from retrysafe.errors import NotSameDatabase, RetrySafeError, RolledBack, StoreError, StoreUnclear
+from retrysafe.stores.base import LockNotAvailable, Plan
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import TableNames
 from retrysafe.stores.sql.receipts import CommittedEarly, LockedRead, TxMarker
-from retrysafe.transactions import parting
-from retrysafe.transactions.base import AfterCommitError, LockNotAvailable
-from retrysafe.transactions.effects import BEGIN, COMMIT, FLUSH, ROLLBACK, TxBody, TxContext, TxFlow, TxWork
+from retrysafe.transactions.base import AfterCommitError
+from retrysafe.transactions.binding import TxContext, TxReceipts, load_receipts
+from retrysafe.transactions.early_commits import SPLIT_NOTE, detect_early_commit, look_up_early_commit, mark_split
+from retrysafe.transactions.effects import BEGIN, COMMIT, FLUSH, ROLLBACK, TxBody, TxFlow, TxWork
 from retrysafe.transactions.failures import ErrorClass, classify_error, translate_error
 from retrysafe.transactions.staging import Staging
-from retrysafe.transactions.tx_receipts import TxReceipts, load_receipts
 
 R = TypeVar("R")
 
 RERUN_DELAY_SECONDS = 0.02
-"""Seconds before the first rerun, at most; doubled each time, drawn at random, so that rivals part."""
+"""The longest pause before the first rerun. It doubles each time, and is drawn at random, so that rivals meet less."""
 
 RECOVERY_DELAYS_SECONDS = (0.0, 0.02, 0.1, 0.3, 1.0, 2.0)
-"""Seconds before each look for a commit whose reply was lost."""
+"""Pauses before each lookup of a commit whose reply was lost."""
 
 
 NO_OUTBOX = "a transaction on MongoDB does not carry an outbox yet"
 
 
 class RerunNeeded(Exception):
-    """All of it was rolled back, for a reason that may be gone next time."""
+    """The transaction was rolled back for a reason that may not occur again, so the body may run again."""
 
 
 class OpenTx(NamedTuple):
-    """A transaction that may run its body: the lock is held, and the record lets it."""
+    """An open transaction that may run its body: it has the lock, and the record allows it."""
 
     statements: TxReceipts
     look: LockedRead
@@ -74,27 +68,27 @@ class OpenTx(NamedTuple):
 
 
 class MarkedTx(NamedTuple):
-    """The same, with the mark by which the open transaction is recognised when the body has run."""
+    """An open transaction with the mark by which it is recognised after the body has run."""
 
     opened: OpenTx
     mark: TxMarker
 
 
-# The story ------------------------------------------------------------------------------------------------------------
+# The whole flow -------------------------------------------------------------------------------------------------------
 
 
 def transaction_flow(task: Task, work: TxWork, context: TxContext) -> TxFlow[Ended]:
-    """Run the body once, or give the stored answer."""
+    """Run the body once, or return the stored answer."""
     claim = replace(task.build_claim(), on_lapse="rerun")
     if not context.install_id.value:
-        # Before a transaction is open: an embedded store creates its tables now.
+        # Before a transaction is open, because an embedded store creates its tables now.
         context.install_id.value = yield Install()
     for rerun in range(context.max_reruns + 1):
         try:
             return (yield from run_attempt(claim, task, work, context))
-        except RerunNeeded as undone:
+        except RerunNeeded as rerun_needed:
             if rerun == context.max_reruns:
-                raise RolledBack(task.key.value, str(undone)) from undone.__cause__
+                raise RolledBack(task.key.value, str(rerun_needed)) from rerun_needed.__cause__
         yield FlowPause(claim.id, random.uniform(0, RERUN_DELAY_SECONDS * 2**rerun))
     raise AssertionError("the last rerun returns or raises")
 
@@ -104,7 +98,7 @@ def run_attempt(claim: Claim, task: Task, work: TxWork, context: TxContext) -> T
     if isinstance(opened, Replay):
         return replay(task, opened.record, context)
     context.events.emit("new", claim.id, task.target)
-    mark = yield from run_plan(opened.statements.mark_transaction(opened.look))
+    mark = yield from mark_transaction(claim, task, context, opened)
     staging = Staging(claim.run, "tx", "" if isinstance(context.names, TableNames) else NO_OUTBOX, local=False)
     try:
         result = yield TxBody(work.call, staging)
@@ -113,15 +107,11 @@ def run_attempt(claim: Claim, task: Task, work: TxWork, context: TxContext) -> T
         if keep:
             yield FLUSH
     except Exception as error:
-        was_parted = yield from was_split(claim, MarkedTx(opened, mark), error)
-        yield ROLLBACK
-        if was_parted:
+        if (yield from roll_back(claim, MarkedTx(opened, mark), error)):
             raise (yield from mark_split(claim, task, context)) from error
         return (yield from settle_failed(claim, task, work, context, error))
     if not keep:
-        was_parted = yield from was_split(claim, MarkedTx(opened, mark))
-        yield ROLLBACK
-        if was_parted:
+        if (yield from roll_back(claim, MarkedTx(opened, mark))):
             raise (yield from mark_split(claim, task, context))
         context.events.emit("released", claim.id, task.target)
         return Ended(answer, False, result, opened.statements.build_claimed_record(claim, opened.look, opened.grant))
@@ -130,7 +120,7 @@ def run_attempt(claim: Claim, task: Task, work: TxWork, context: TxContext) -> T
         hook_failed = yield from commit(claim, context)
     except (RerunNeeded, RetrySafeError):
         raise
-    except Exception as error:  # the database said no at the last moment: a deferred constraint, for one
+    except Exception as error:  # the database refused the commit, for example by a deferred constraint
         return (yield from settle_failed(claim, task, work, context, error))
     context.events.emit("completed", claim.id, task.target)
     if staging.jobs:
@@ -143,7 +133,7 @@ def run_attempt(claim: Claim, task: Task, work: TxWork, context: TxContext) -> T
 def write_receipt(
     claim: Claim, task: Task, context: TxContext, entered: MarkedTx, answer: Answer, *, staging: Staging | None = None
 ) -> TxFlow[Record]:
-    """The jobs, and the receipt, last. What is left to do is the commit."""
+    """Write the staged jobs and then the receipt. Only the commit is left to do."""
     (statements, look, grant), mark = entered
     try:
         if staging is not None and staging.jobs:
@@ -153,22 +143,33 @@ def write_receipt(
         yield ROLLBACK
         raise (yield from mark_split(claim, task, context)) from None
     except Exception as error:
-        # The body may have passed over an error of its own, after which PostgreSQL refuses ours.
-        was_parted = yield from was_split(claim, entered, error)
-        yield ROLLBACK
-        if was_parted:
+        # The body may have swallowed an error of a statement. PostgreSQL refuses our statement after that.
+        if (yield from roll_back(claim, entered, error)):
             raise (yield from mark_split(claim, task, context)) from error
-        raise read(error) from error
+        raise statement_error(error) from error
     if record is None:
         yield ROLLBACK
         raise RerunNeeded("another caller settled the key first")
     return record
 
 
-def was_split(claim: Claim, entered: MarkedTx, error: Exception | None = None) -> TxFlow[bool]:
-    """Whether a body that is about to be rolled back has committed something before."""
+def mark_transaction(claim: Claim, task: Task, context: TxContext, opened: OpenTx) -> TxFlow[TxMarker]:
+    """Mark the open transaction, so that a commit in the middle is detected. Raises TransactionSplit if an earlier
+    attempt left such a commit behind that is not on the record yet."""
+    try:
+        return (yield from run_plan(opened.statements.mark_transaction(opened.look, claim.id)))
+    except CommittedEarly:
+        yield ROLLBACK
+        raise (yield from mark_split(claim, task, context)) from None
+
+
+def roll_back(claim: Claim, entered: MarkedTx, error: Exception | None = None) -> TxFlow[bool]:
+    """Roll back. Returns whether the body had committed something before."""
     statements, mark = entered.opened.statements, entered.mark
-    return (yield from parting.parted(statements, mark, statements.is_other_transaction(claim, mark), error))
+    other = statements.is_other_transaction(claim, mark)
+    split = yield from detect_early_commit(statements, mark, other, error)
+    yield ROLLBACK
+    return (yield from look_up_early_commit(claim, mark)) if split is None else split
 
 
 def replay(task: Task, record: Record, context: TxContext) -> Ended:
@@ -185,12 +186,12 @@ def seal_answer(context: TxContext, claim: Claim, answer: Answer) -> Answer:
 _NO_FENCE: Any = (0, b"")
 
 
-# Getting in -----------------------------------------------------------------------------------------------------------
+# The beginning --------------------------------------------------------------------------------------------------------
 
 
 def open_or_wait(claim: Claim, task: Task, context: TxContext) -> TxFlow[OpenTx | Replay]:
-    """An open transaction that may run, or the stored answer. While another is at it wait as the policy says,
-    with no transaction open."""
+    """Return an open transaction that may run, or the stored answer. While another caller runs, wait as long as the
+    policy says, with no transaction open."""
     waited = 0.0
     while True:
         found = yield from begin_and_read(claim, context)
@@ -198,18 +199,15 @@ def open_or_wait(claim: Claim, task: Task, context: TxContext) -> TxFlow[OpenTx 
             return found
         left = task.policy.wait - waited
         if not (isinstance(found, Busy) and task.policy.busy == "wait" and left > 0):
-            context.events.emit(_REFUSED_EVENTS[type(found)], claim.id, task.target)
+            context.events.emit(REFUSED_EVENTS[type(found)], claim.id, task.target)
             raise refusal_error(task, found)
         pause = min(random.uniform(*POLL_SECONDS), left)
         yield FlowPause(claim.id, pause)
         waited += pause
 
 
-_REFUSED_EVENTS: dict[type[Outcome], EventName] = {Busy: "busy", Mismatch: "mismatched", Uncertain: "uncertain"}
-
-
 def begin_and_read(claim: Claim, context: TxContext) -> TxFlow[OpenTx | Outcome]:
-    """Begin, lock, read, judge. Whatever does not run leaves no transaction open."""
+    """Begin, lock, read and judge. If the body may not run, no transaction is left open."""
     try:
         statements, look = yield from begin(claim, context)
     except LockNotAvailable:
@@ -232,17 +230,17 @@ def begin(claim: Claim, context: TxContext) -> TxFlow[tuple[TxReceipts, LockedRe
     look = yield from run_plan(statements.lock_and_read(claim))
     if look.install != context.install_id.value:
         yield ROLLBACK
-        context.install_id.value = yield Install()  # the store's tables may have been made anew since we asked
+        context.install_id.value = yield Install()  # the store's tables may have been recreated since the first time
         if look.install != context.install_id.value:
             raise NotSameDatabase(context.install_id.value, look.install)
-        raise RerunNeeded("the store's tables were made anew")
+        raise RerunNeeded("the store's tables were recreated")
     opened = context.sealer.unseal(LookupReply(look.record, look.now))
     return statements, look._replace(record=opened.record)
 
 
 def decide(claim: Claim, look: LockedRead) -> Grant | Outcome:
-    """How the body may run, or why it does not. What is committed comes before the lock: a completed record does not
-    change, so two callers who only want its answer do not wait for each other."""
+    """How the body may run, or why it may not. The committed record is judged before the lock: a completed record does
+    not change, so two callers that only need its answer do not wait for each other."""
     grant = decide_grant(look.record, claim, look.now)
     if grant is None:
         return judge(claim, ClaimReply(False, look.record, look.now))
@@ -254,7 +252,8 @@ def decide(claim: Claim, look: LockedRead) -> Grant | Outcome:
 
 
 def read_unlocked(claim: Claim) -> TxFlow[Outcome]:
-    """Another writer has the file. Reading needs no lock, so a stored answer can still be given."""
+    """Read the record through the store, because another connection has SQLite's write lock. Reading needs no lock, so
+    a stored answer can still be returned."""
     seen: LookupReply = yield Lookup(claim.id, claim.now)
     if seen.record is None or decide_grant(seen.record, claim, seen.now) is not None:
         return Busy(SECOND_MICROS)
@@ -262,29 +261,34 @@ def read_unlocked(claim: Claim) -> TxFlow[Outcome]:
 
 
 def run_plan(plan: Plan[Statement, R]) -> TxFlow[R]:
-    """Run one of our own plans; what the database says to it is read, and the transaction is over."""
+    """Carry out one of our own plans. If a statement fails, roll back and raise what the failure means."""
     try:
         return (yield from plan)
     except CommittedEarly:
         raise
     except Exception as error:
         yield ROLLBACK
-        raise read(error) from error
+        raise statement_error(error) from error
 
 
-def read(error: Exception) -> Exception:
-    """What the database's word to one of our own statements means; the transaction is over."""
+def rollback_error(error: Exception) -> RerunNeeded:
+    """The error to raise after a serialization failure or a deadlock."""
+    return RerunNeeded(f"the database rolled it back because of other transactions ({error})")
+
+
+def statement_error(error: Exception) -> Exception:
+    """The error to raise after one of our own statements failed. The transaction is over."""
     if classify_error(error) is ErrorClass.RETRYABLE:
-        return RerunNeeded(f"the database undid it because of others ({error})")
+        return rollback_error(error)
     return translate_error(error)
 
 
-# Getting out ----------------------------------------------------------------------------------------------------------
+# The end --------------------------------------------------------------------------------------------------------------
 
 
 def commit(claim: Claim, context: TxContext) -> TxFlow[Exception | None]:
-    """Commit, for certain. What a hook of the user's raised after it is given back: it must not vanish, and it does
-    not change that all is done."""
+    """Commit, and find out whether a commit whose reply was lost took place. If a hook of the user's raises after the
+    commit, its error is returned: the caller must get it, but the work is done."""
     try:
         yield COMMIT
     except AfterCommitError as after:
@@ -293,9 +297,9 @@ def commit(claim: Claim, context: TxContext) -> TxFlow[Exception | None]:
     except Exception as error:
         kind = classify_error(error)
         if kind is ErrorClass.RETRYABLE:
-            raise RerunNeeded(f"the database undid it because of others ({error})") from error
+            raise rollback_error(error) from error
         if kind in (ErrorClass.REFUSED, ErrorClass.CONSTRAINT):
-            raise  # it said no, so nothing happened
+            raise  # the database refused, so nothing happened
         if not (yield from recover_lost_commit(claim, context, error)):
             raise RerunNeeded(f"the connection broke at the commit ({error})") from error
     return None
@@ -315,7 +319,7 @@ def recover_lost_commit(claim: Claim, context: TxContext, cause: Exception) -> T
             return True
         if look.locked and over:
             return False
-        # Whoever gets the lock knows that the lost transaction is over; what it left is seen by the next look.
+        # The lock was free, so the lost transaction is over. The next read sees what it has committed.
         over = over or look.locked
     raise StoreUnclear(
         f"the connection broke at the commit ({cause}), and whether it was carried out could not be found out; "
@@ -324,7 +328,8 @@ def recover_lost_commit(claim: Claim, context: TxContext, cause: Exception) -> T
 
 
 def look_up_commit(claim: Claim) -> TxFlow[LockedRead]:
-    """No transaction to be had (a single connection, and it broke): the store itself may still be asked."""
+    """Read the record through the store, because no transaction can be opened: the user gave one connection, and it is
+    lost."""
     try:
         seen: LookupReply = yield Lookup(claim.id, claim.now)
     except StoreError:
@@ -333,16 +338,17 @@ def look_up_commit(claim: Claim) -> TxFlow[LockedRead]:
 
 
 def settle_failed(claim: Claim, task: Task, work: TxWork, context: TxContext, error: Exception) -> TxFlow[Ended]:
-    """The body raised and was rolled back. Raises what the caller is told, unless somebody else has the answer."""
+    """The body raised and was rolled back. Raises the error for the caller, unless another caller has stored an
+    answer."""
     if isinstance(error, Unstorable):
         raise error.problem from error.__cause__
     if classify_error(error) is ErrorClass.RETRYABLE:
-        raise RerunNeeded(f"the database undid it because of others ({error})") from error
+        raise rollback_error(error) from error
     if is_final(task.policy, error):
         return (yield from store_failure(claim, task, work, context, error))
     context.events.emit("released", claim.id, task.target)
     if classify_error(error) is ErrorClass.CONSTRAINT and context.max_reruns:
-        # It may have run into the work of a twin whose receipt was committed just after our look.
+        # The violated constraint may come from another caller with this key, which committed just after our read.
         found = yield from begin_and_read(claim, context)
         if isinstance(found, OpenTx):
             yield ROLLBACK
@@ -352,7 +358,7 @@ def settle_failed(claim: Claim, task: Task, work: TxWork, context: TxContext, er
 
 
 def store_failure(claim: Claim, task: Task, work: TxWork, context: TxContext, error: Exception) -> TxFlow[Ended]:
-    """The failure is the answer: a receipt of its own, since the work's transaction is gone."""
+    """Store the failure as the answer, in a transaction of its own: the work's transaction was rolled back."""
     try:
         instead = yield from store_answer(claim, context, work.failure(error))
     except Exception as problem:  # the database's, or the user's own `failure`
@@ -364,38 +370,23 @@ def store_failure(claim: Claim, task: Task, work: TxWork, context: TxContext, er
         raise error
     if isinstance(instead, Replay) and context.max_reruns:
         return replay(task, instead.record, context)
-    # Somebody else has the key now, and its answer will be the one: this caller must not be told another.
+    # Another caller has the key now, and its answer will count. This caller must not get a different one.
     raise refusal_error(task, Busy(SECOND_MICROS) if isinstance(instead, Replay) else instead) from error
 
 
 def store_answer(claim: Claim, context: TxContext, answer: Answer) -> TxFlow[Outcome | None]:
-    """Store an answer in a transaction of its own; None when it is stored, else who has the key instead."""
+    """Store an answer in a transaction of its own. Returns None if it is stored, else the outcome for this caller."""
     found = yield from begin_and_read(claim, context)
     if not isinstance(found, OpenTx):
         return found
-    mark = yield from run_plan(found.statements.mark_transaction(found.look))
+    try:
+        mark = yield from run_plan(found.statements.mark_transaction(found.look, claim.id))
+    except CommittedEarly:
+        yield ROLLBACK  # the next attempt to run the body finds the marker, too, and marks the key uncertain
+        return Uncertain(found.look.now, SPLIT_NOTE)
     write = found.statements.write_receipt(claim, found.look, found.grant, seal_answer(context, claim, answer), mark)
     if (yield from run_plan(write)) is None:
         yield ROLLBACK
         return Busy(SECOND_MICROS)
     yield from commit(claim, context)
     return None
-
-
-def mark_split(claim: Claim, task: Task, context: TxContext) -> TxFlow[TransactionSplit]:
-    """Part of the work is committed and has no receipt: nothing runs again before somebody has looked."""
-    problem = TransactionSplit(task.key.value)
-    try:
-        dialect: Dialect = yield BEGIN
-        plans = load_receipts(dialect, context.names).plans
-        reply = yield from plans.plan_operation(claim)
-        if reply.granted and reply.record is not None:
-            note = "its body committed or rolled back in the middle of its transaction"
-            yield from plans.plan_operation(Suspect(claim.id, reply.record.fence, note))
-        yield COMMIT
-    except Exception as error:
-        context.events.emit("store_failed", claim.id, task.target)
-        problem.add_note(f"retrysafe could not mark the key uncertain: {error}")
-    else:
-        context.events.emit("suspected", claim.id, task.target)
-    return problem

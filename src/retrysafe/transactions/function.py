@@ -8,25 +8,20 @@ from collections.abc import Callable
 from typing import Any
 
 from retrysafe.core.records import Answer
-from retrysafe.engine.codecs import encode_exception, encode_result
+from retrysafe.engine.codecs import encode_result
 from retrysafe.engine.guard import Unstorable
-from retrysafe.engine.once import Once
+from retrysafe.engine.once import Once, OnceCall
 from retrysafe.errors import ResultNotStorable
 from retrysafe.transactions.run import aperform, perform
 
 HANDLE_PARAMETER = "tx"
-"""The argument that gets the connection or session. Callers do not pass it, and it is no part of the fingerprint."""
+"""The argument that gets the connection or session. Callers do not pass it, and it is not part of the fingerprint."""
 
 
-class TransactionalCall:
-    """One call, as the transaction's work."""
+class TransactionalCall(OnceCall):
+    """One call of the function, as the work of a transaction."""
 
-    __slots__ = ("_args", "_kwargs", "_once")
-
-    def __init__(self, once: Once, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._once = once
-        self._args = args
-        self._kwargs = kwargs
+    __slots__ = ()
 
     def call(self, handle: Any) -> Any:
         args, kwargs = insert_handle(self._once, self._args, self._kwargs, handle)
@@ -38,12 +33,9 @@ class TransactionalCall:
         except (TypeError, ValueError) as error:
             raise Unstorable(ResultNotStorable(self._once.name, str(error), rolled_back=True)) from error
 
-    def failure(self, error: Exception) -> Answer:
-        return encode_exception(error)
-
 
 def insert_handle(once: Once, args: tuple[Any, ...], kwargs: dict[str, Any], handle: Any) -> tuple[Any, Any]:
-    """The caller's arguments with the handle in its place, wherever in the signature that is."""
+    """The caller's arguments with the handle added at its place in the signature."""
     given = once.signature.bind(*args, **kwargs).arguments
     full = inspect.signature(once.function)
     ordered = {
@@ -56,7 +48,7 @@ def insert_handle(once: Once, args: tuple[Any, ...], kwargs: dict[str, Any], han
 
 
 def wrap(once: Once, given: Any) -> Callable[..., Any]:
-    """The decorated function, in the colour of the original; callers see it without the handle."""
+    """The decorated function, sync or async like the original. Its signature does not have the handle."""
     wrapped: Any
     if inspect.iscoroutinefunction(once.function):
 

@@ -1,4 +1,4 @@
-"""aiosqlite: sqlite3 in a thread of its own."""
+"""Adapter for aiosqlite, which runs sqlite3 in a thread."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from retrysafe.errors import NestedTransaction
 from retrysafe.stores.base import afollow
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import SQLITE, DialectName, Rows, fill_now
-from retrysafe.transactions.on_sqlite3 import FIX
-from retrysafe.transactions.write_lock import take_write_lock
+from retrysafe.transactions.locks import take_write_lock
+from retrysafe.transactions.on_sqlite3 import NESTED_FIX
 
 
 class AiosqliteTx:
@@ -25,7 +25,7 @@ class AiosqliteTx:
 
     @property
     def committed(self) -> bool | None:
-        """The twin of Sqlite3Tx's."""
+        """As in Sqlite3Tx."""
         return None if is_open(self.handle) else True
 
     async def send(self, statement: Statement) -> Rows:
@@ -35,13 +35,13 @@ class AiosqliteTx:
             return [tuple(row) for row in await cursor.fetchall()]
 
     async def flush(self) -> None:
-        """A connection holds nothing back."""
+        """A connection has no pending objects."""
 
 
 @asynccontextmanager
-async def connection(given: aiosqlite.Connection) -> AsyncIterator[AiosqliteTx]:
+async def begin_on_connection(given: aiosqlite.Connection) -> AsyncIterator[AiosqliteTx]:
     if given.in_transaction:
-        raise NestedTransaction("the aiosqlite Connection", FIX)
+        raise NestedTransaction("the aiosqlite Connection", NESTED_FIX)
     tx = AiosqliteTx(given)
     await afollow(take_write_lock(begun=False), tx.send)
     try:
@@ -58,16 +58,17 @@ async def roll_back(given: aiosqlite.Connection) -> None:
 
 
 def is_open(given: aiosqlite.Connection) -> bool:
-    """Whether its user has left it open."""
+    """Whether the user's code has not closed the connection."""
     return given._connection is not None
 
 
 @asynccontextmanager
-async def path(given: str | Path) -> AsyncIterator[AiosqliteTx]:
-    async with aiosqlite.connect(given, isolation_level=None) as opened, connection(opened) as tx:
+async def begin_on_path(given: str | Path) -> AsyncIterator[AiosqliteTx]:
+    async with aiosqlite.connect(given, isolation_level=None) as opened, begin_on_connection(opened) as tx:
         yield tx
 
 
-async def started(given: aiosqlite.Connection) -> aiosqlite.Connection:
-    """`aiosqlite.connect()` gives a connection that is not open before it is awaited; awaiting it twice fails."""
+async def ensure_started(given: aiosqlite.Connection) -> aiosqlite.Connection:
+    """Open the connection if it is not open. `aiosqlite.connect()` returns one that opens when it is awaited, and
+    awaiting it twice fails."""
     return given if given._connection is not None else await given

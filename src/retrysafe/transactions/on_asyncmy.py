@@ -1,4 +1,4 @@
-"""asyncmy: connections and pools. It has no type information of its own, so its connection is Any here."""
+"""Adapter for asyncmy: connections and pools. asyncmy has no types, so its connection is Any here."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from retrysafe.errors import NestedTransaction
 from retrysafe.stores.base import afollow
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import MYSQL, DialectName, Rows
-from retrysafe.transactions.mysql_lock import LOCK_PARAMETER, build_release_sql, plan_steps, read_rows
+from retrysafe.transactions.locks import LOCK_PARAMETER, build_release_sql, plan_steps, read_rows
 
-FIX = "commit or roll back first (with autocommit off a mere query begins a transaction), or pass a pool"
+NESTED_FIX = "commit or roll back first (with autocommit off a mere query begins a transaction), or pass a pool"
 
 
 class AsyncmyTx:
-    """The twin of PymysqlTx."""
+    """The async twin of PymysqlTx."""
 
     dialect = MYSQL
     dialect_name: DialectName = "mysql"
@@ -39,7 +39,7 @@ class AsyncmyTx:
             return read_rows(await cursor.fetchall() if cursor.description else None, cursor.rowcount)
 
     async def flush(self) -> None:
-        """A connection holds nothing back."""
+        """A connection has no pending objects."""
 
     async def unlock(self) -> None:
         if self._lock is not None and is_usable(self.handle):
@@ -49,9 +49,9 @@ class AsyncmyTx:
 
 
 @asynccontextmanager
-async def connection(given: Any) -> AsyncIterator[AsyncmyTx]:
+async def begin_on_connection(given: Any) -> AsyncIterator[AsyncmyTx]:
     if is_usable(given) and given.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS:
-        raise NestedTransaction("the asyncmy Connection", FIX)
+        raise NestedTransaction("the asyncmy Connection", NESTED_FIX)
     await given.begin()
     tx = AsyncmyTx(given)
     try:
@@ -59,7 +59,7 @@ async def connection(given: Any) -> AsyncIterator[AsyncmyTx]:
         await given.commit()
     except BaseException:
         if is_usable(given):
-            with suppress(MySQLError, OSError):  # it is broken: then there is nothing left to roll back
+            with suppress(MySQLError, OSError):  # the connection is lost: the server has rolled back
                 await given.rollback()
         raise
     finally:
@@ -67,8 +67,8 @@ async def connection(given: Any) -> AsyncIterator[AsyncmyTx]:
 
 
 @asynccontextmanager
-async def pool(given: Any) -> AsyncIterator[AsyncmyTx]:
-    async with given.acquire() as taken, connection(taken) as tx:
+async def begin_on_pool(given: Any) -> AsyncIterator[AsyncmyTx]:
+    async with given.acquire() as taken, begin_on_connection(taken) as tx:
         yield tx
 
 

@@ -1,4 +1,4 @@
-"""asyncpg: connections and pools."""
+"""Adapter for asyncpg: connections and pools."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from retrysafe.transactions.base import POSTGRES, DialectName, Rows, number_para
 
 
 class AsyncpgTx:
-    """asyncpg has no type information of its own, so its connection is Any here."""
+    """An open transaction on asyncpg, which has no types: its connection is Any here."""
 
     dialect = POSTGRES
     dialect_name: DialectName = "postgres"
@@ -26,11 +26,11 @@ class AsyncpgTx:
         return [tuple(record) for record in found]
 
     async def flush(self) -> None:
-        """A connection holds nothing back."""
+        """A connection has no pending objects."""
 
 
 @asynccontextmanager
-async def connection(given: Any) -> AsyncIterator[AsyncpgTx]:
+async def begin_on_connection(given: Any) -> AsyncIterator[AsyncpgTx]:
     if given.is_in_transaction():
         raise NestedTransaction("the asyncpg Connection", "commit or roll back first, or pass a pool")
     async with given.transaction():
@@ -38,6 +38,6 @@ async def connection(given: Any) -> AsyncIterator[AsyncpgTx]:
 
 
 @asynccontextmanager
-async def pool(given: Any) -> AsyncIterator[AsyncpgTx]:
-    async with given.acquire() as taken, connection(taken) as tx:
+async def begin_on_pool(given: Any) -> AsyncIterator[AsyncpgTx]:
+    async with given.acquire() as taken, begin_on_connection(taken) as tx:
         yield tx

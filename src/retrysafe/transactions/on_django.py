@@ -1,7 +1,7 @@
-"""Django: `transaction.atomic(durable=True)` on one of its databases, PostgreSQL, MySQL or SQLite.
+"""Adapter for Django: `transaction.atomic(durable=True)` on one of its databases, PostgreSQL, MySQL or SQLite.
 
-Django itself decides whether the block is the outermost one, so its TestCase, which wraps every test in a transaction
-of its own, works too: there the block is a savepoint, and nothing is durable, as in any such test.
+Django itself decides whether the block is the outermost one. So Django's TestCase, which wraps every test in a
+transaction, works too: there the block is a savepoint, and nothing is durable, as in any such test.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from retrysafe.transactions.base import (
     dialect_for_vendor,
     fill_now,
 )
-from retrysafe.transactions.mysql_lock import LOCK_PARAMETER, build_release_sql, plan_steps, read_rows
-from retrysafe.transactions.write_lock import take_write_lock
+from retrysafe.transactions.locks import LOCK_PARAMETER, build_release_sql, plan_steps, read_rows, take_write_lock
 
 DIALECTS: dict[str, Dialect] = {"postgres": PSYCOPG, "sqlite": SQLITE_FORMAT, "mysql": MYSQL}
 
 
 class DjangoTx:
-    """`handle` is Django's connection; the ORM on the same alias is in the same transaction."""
+    """`handle` is Django's connection. The ORM on the same alias is in the same transaction."""
 
     def __init__(self, alias: str) -> None:
         self.handle: Any = connections[alias]
@@ -48,8 +47,8 @@ class DjangoTx:
             cursor.execute(statement.sql, values or None)
             return [tuple(row) for row in cursor.fetchall()] if cursor.description is not None else []
 
-    def send_plainly(self, statement: Statement) -> Rows:
-        """By the driver's own connection: after an error Django refuses every query of an atomic block."""
+    def send_direct(self, statement: Statement) -> Rows:
+        """Send on the driver's own connection: after an error Django refuses every query of an atomic block."""
         with self.handle.connection.cursor() as cursor:
             cursor.execute(statement.sql, statement.values or None)
             return [tuple(row) for row in cursor.fetchall()] if cursor.description is not None else []
@@ -60,13 +59,13 @@ class DjangoTx:
             return read_rows(cursor.fetchall() if cursor.description else None, cursor.rowcount)
 
     def unlock(self) -> None:
-        """A connection that broke has nothing to give back: the server did it."""
+        """Release the advisory lock. If the connection was lost, the server has released it."""
         if self._lock is not None and self.handle.connection is not None:
             with suppress(Exception), self.handle.cursor() as cursor:
                 cursor.execute(build_release_sql(self._lock))
 
     def flush(self) -> None:
-        """The ORM holds nothing back."""
+        """The ORM has no pending objects."""
 
     def lock(self) -> None:
         outermost = not self.handle.savepoint_ids
@@ -75,7 +74,7 @@ class DjangoTx:
 
 
 @contextmanager
-def alias(given: str) -> Iterator[DjangoTx]:
+def begin_on_alias(given: str) -> Iterator[DjangoTx]:
     """`django:default`."""
     name = given.removeprefix("django:")
     refuse_manual(name)
@@ -87,7 +86,7 @@ def alias(given: str) -> Iterator[DjangoTx]:
     raised: BaseException | None = None
     tx = None
     committed: list[bool] = []
-    # The first hook of all: when one of the user's own raises, this one has run, so the commit took place.
+    # This hook is the first. If a hook of the user's raises, this one has run, so the commit took place.
     transaction.on_commit(lambda: committed.append(True), using=name)
     try:
         tx = DjangoTx(name)
@@ -109,9 +108,9 @@ def alias(given: str) -> Iterator[DjangoTx]:
 
 
 @contextmanager
-def wrapper(given: Any) -> Iterator[DjangoTx]:
+def begin_on_wrapper(given: Any) -> Iterator[DjangoTx]:
     """`django.db.connections["default"]`."""
-    with alias(given.alias) as tx:
+    with begin_on_alias(given.alias) as tx:
         yield tx
 
 

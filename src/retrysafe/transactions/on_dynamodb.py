@@ -1,14 +1,14 @@
 """The transaction strength on DynamoDB: your writes and the stored answer in one TransactWriteItems.
 
 DynamoDB has no transaction that stays open while code runs; it takes a list of writes and carries out all of them or
-none. So the work here is a function that says what to write:
+none. So the work here is a function that returns what to write:
 
     def order() -> Writes:
         return Writes([{"Put": {"TableName": "orders", "Item": {...}}}], Answer(201, {"id": 7}))
 
     transact(safe, order, key="k-1", scope="acct-1", request={"item": 7}).answer
 
-It may be called again when another transaction was in the way, so it must not do anything else.
+The function may be called again after a conflict with another transaction, so it must not do anything else.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from retrysafe.core.judge import judge
 from retrysafe.core.keys import Key
 from retrysafe.core.moves import Grant, decide_grant
 from retrysafe.core.ops import Claim, ClaimReply, Complete, Lookup
-from retrysafe.core.outcomes import Busy, Mismatch, Outcome, Replay, Uncertain
+from retrysafe.core.outcomes import Busy, Outcome, Replay, Uncertain
 from retrysafe.core.records import Answer, Fence
 from retrysafe.engine.drive import arun, run
 from retrysafe.engine.effects import CallFunction, Flow, FlowPause
-from retrysafe.engine.events import EventName
+from retrysafe.engine.events import REFUSED_EVENTS
 from retrysafe.engine.guard import POLL_SECONDS, Ended, Task, build_replay, refusal_error
 from retrysafe.errors import RetrySafeError, RolledBack, UsageError
 from retrysafe.policy import Policy
@@ -39,16 +39,14 @@ if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
 
 MAX_RERUNS = 8
-"""How often it is tried when other transactions are in the way."""
+"""How often the writes are tried when other transactions conflict with them."""
 
 RERUN_DELAY_SECONDS = 0.02
-"""Seconds before the next try, at most; doubled each time, drawn at random, so that rivals part."""
-
-_REFUSED_EVENTS: dict[type[Outcome], EventName] = {Busy: "busy", Mismatch: "mismatched", Uncertain: "uncertain"}
+"""The longest pause before the next try. It doubles each time, and is drawn at random, so that rivals meet less."""
 
 
 class Writes(NamedTuple):
-    """What to write, as entries of TransactWriteItems (`Put`, `Update`, `Delete`, `ConditionCheck`), and the answer."""
+    """The writes, as entries of TransactWriteItems (`Put`, `Update`, `Delete`, `ConditionCheck`), and the answer."""
 
     entries: Sequence[Mapping[str, Any]]
     answer: Answer
@@ -84,7 +82,7 @@ def transact(
     target: str = "",
     policy: Policy | None = None,
 ) -> Ended:
-    """Carry the writes out with their receipt, once; or give the stored answer (`.replayed`)."""
+    """Carry out the writes with their receipt, once, or return the stored answer (`.replayed`)."""
     task = build_block_task(safe, key, scope, request=request, target=target, policy=policy)
     performer = safe.performer()
 
@@ -117,7 +115,7 @@ async def atransact(
     return await arun(transact_flow(safe, task, work), perform)
 
 
-# The story ------------------------------------------------------------------------------------------------------------
+# The whole flow -------------------------------------------------------------------------------------------------------
 
 
 def transact_flow(safe: RetrySafe, task: Task, work: AsyncWritesWork) -> Flow[Ended]:
@@ -141,7 +139,8 @@ def transact_flow(safe: RetrySafe, task: Task, work: AsyncWritesWork) -> Flow[En
 
 
 def replay_or_wait(safe: RetrySafe, task: Task, claim: Claim) -> Flow[Ended | None]:
-    """None: it may run. Else the stored answer; while another is at it, wait as the policy says."""
+    """Return None if the work may run, else the stored answer. While another caller has the key, wait as long as the
+    policy says."""
     waited = 0.0
     while True:
         seen = yield Lookup(claim.id, claim.now)
@@ -153,13 +152,13 @@ def replay_or_wait(safe: RetrySafe, task: Task, claim: Claim) -> Flow[Ended | No
             return build_replay(task, outcome.record)
         left = task.policy.wait - waited
         if not (isinstance(outcome, Busy) and task.policy.busy == "wait" and left > 0):
-            safe.events.emit(_REFUSED_EVENTS[type(outcome)], claim.id, task.target)
+            safe.events.emit(REFUSED_EVENTS[type(outcome)], claim.id, task.target)
             raise refusal_error(task, outcome)
         waited += yield FlowPause(claim.id, min(random.uniform(*POLL_SECONDS), left))
 
 
 def decide(claim: Claim, seen: ClaimReply) -> Outcome | None:
-    """What stands in the way; None if nothing does."""
+    """The outcome that keeps the work from running; None if it may run."""
     record = seen.record
     grant = decide_grant(record, claim, seen.now)
     if grant is None:
@@ -187,14 +186,14 @@ def send_writes(safe: RetrySafe, claim: Claim, writes: Writes) -> Flow[TransactR
 
 
 def read_reply(safe: RetrySafe, task: Task, claim: Claim, writes: Writes, reply: TransactReply) -> Ended | None:
-    """How it ended for this caller; None: something was in the way that may be gone next time."""
+    """The result for this caller. None: another transaction conflicted, and the next try may succeed."""
     record = reply.claim.record
     if reply.claim.granted:
         assert record is not None
         safe.events.emit("completed", claim.id, task.target)
         return Ended(writes.answer, False, writes, record)
     if record is not None:
-        return None  # somebody got there first: the next look judges what it left
+        return None  # another caller was first: the next lookup judges its record
     refused = tuple(reason for reason in reply.reasons if reason.code != CONFLICT_CODE)
     if refused:
         safe.events.emit("released", claim.id, task.target)

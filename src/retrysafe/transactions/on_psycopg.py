@@ -1,4 +1,4 @@
-"""psycopg 3: connections and pools, sync and async."""
+"""Adapter for psycopg 3: connections and pools, sync and async."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from retrysafe.transactions.base import PSYCOPG, DialectName, Rows
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-FIX = "commit or roll back first, or pass a pool"
+NESTED_FIX = "commit or roll back first, or pass a pool"
 
 
 class PsycopgTx:
@@ -33,7 +33,7 @@ class PsycopgTx:
             return list(cursor.fetchall()) if cursor.description is not None else []
 
     def flush(self) -> None:
-        """A connection holds nothing back."""
+        """A connection has no pending objects."""
 
 
 class AsyncPsycopgTx:
@@ -49,32 +49,32 @@ class AsyncPsycopgTx:
             return list(await cursor.fetchall()) if cursor.description is not None else []
 
     async def flush(self) -> None:
-        """A connection holds nothing back."""
+        """A connection has no pending objects."""
 
 
 @contextmanager
-def connection(given: psycopg.Connection[Any]) -> Iterator[PsycopgTx]:
+def begin_on_connection(given: psycopg.Connection[Any]) -> Iterator[PsycopgTx]:
     refuse_nested(given)
     with given.transaction():
         yield PsycopgTx(given)
 
 
 @asynccontextmanager
-async def async_connection(given: psycopg.AsyncConnection[Any]) -> AsyncIterator[AsyncPsycopgTx]:
+async def abegin_on_connection(given: psycopg.AsyncConnection[Any]) -> AsyncIterator[AsyncPsycopgTx]:
     refuse_nested(given)
     async with given.transaction():
         yield AsyncPsycopgTx(given)
 
 
 @contextmanager
-def pool(given: ConnectionPool[Any]) -> Iterator[PsycopgTx]:
-    with given.connection() as taken, connection(taken) as tx:
+def begin_on_pool(given: ConnectionPool[Any]) -> Iterator[PsycopgTx]:
+    with given.connection() as taken, begin_on_connection(taken) as tx:
         yield tx
 
 
 @asynccontextmanager
-async def async_pool(given: AsyncConnectionPool[Any]) -> AsyncIterator[AsyncPsycopgTx]:
-    async with given.connection() as taken, async_connection(taken) as tx:
+async def abegin_on_pool(given: AsyncConnectionPool[Any]) -> AsyncIterator[AsyncPsycopgTx]:
+    async with given.connection() as taken, abegin_on_connection(taken) as tx:
         yield tx
 
 
@@ -85,4 +85,4 @@ def refuse_nested(given: psycopg.Connection[Any] | psycopg.AsyncConnection[Any])
             "nobody could ask the key first: leave out `with connection.pipeline()`, or pass another connection"
         )
     if given.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
-        raise NestedTransaction(f"the psycopg {type(given).__name__}", FIX)
+        raise NestedTransaction(f"the psycopg {type(given).__name__}", NESTED_FIX)

@@ -1,4 +1,4 @@
-"""pymongo: clients and sessions, sync and async. The handle is the session: pass it to every call of yours."""
+"""Adapter for pymongo: clients and sessions, sync and async. The handle is the session: pass it to every call."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from retrysafe.stores.mongo.settings import WRITE_CONCERN_TIMEOUT_MS
 from retrysafe.stores.sql.receipts import CommittedEarly
 from retrysafe.transactions.base import DialectName
 
-FIX = "commit or abort first, or pass the client"
+NESTED_FIX = "commit or abort first, or pass the client"
 
 OPTIONS: dict[str, Any] = {
     "read_concern": ReadConcern("snapshot"),
     "write_concern": WriteConcern("majority", wtimeout=WRITE_CONCERN_TIMEOUT_MS, j=True),
     "read_preference": ReadPreference.PRIMARY,
 }
-"""A receipt is as durable as a claim (I10), and what it stands for with it."""
+"""A receipt, and the work that commits with it, is as durable as a claim (I10)."""
 
 
 class PymongoTx:
@@ -43,7 +43,7 @@ class PymongoTx:
         return check_reply(database.command(build_command_body(command), codec_options=CODEC, session=session))
 
     def flush(self) -> None:
-        """A session holds nothing back."""
+        """A session has no pending writes."""
 
 
 class AsyncPymongoTx:
@@ -59,18 +59,19 @@ class AsyncPymongoTx:
         return check_reply(await database.command(build_command_body(command), codec_options=CODEC, session=session))
 
     async def flush(self) -> None:
-        """A session holds nothing back."""
+        """A session has no pending writes."""
 
 
 def require_open(session: Any) -> Any:
-    """The session, if its transaction is still open: otherwise our command would be one of its own."""
+    """The session, if its transaction is still open. Raises CommittedEarly otherwise: our command would run outside of
+    a transaction."""
     if not session.in_transaction:
         raise CommittedEarly
     return session
 
 
 def build_command_body(command: Command) -> dict[str, Any]:
-    """In a transaction only the commit has a write concern."""
+    """The command without its write concern: in a transaction only the commit has one."""
     return {name: value for name, value in command.body.items() if name != "writeConcern"}
 
 
@@ -82,28 +83,28 @@ def check_reply(reply: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 @contextmanager
-def session(given: ClientSession) -> Iterator[PymongoTx]:
+def begin_on_session(given: ClientSession) -> Iterator[PymongoTx]:
     if given.in_transaction:
-        raise NestedTransaction("the pymongo ClientSession", FIX)
+        raise NestedTransaction("the pymongo ClientSession", NESTED_FIX)
     with given.start_transaction(**OPTIONS):
         yield PymongoTx(given)
 
 
 @asynccontextmanager
-async def async_session(given: AsyncClientSession) -> AsyncIterator[AsyncPymongoTx]:
+async def abegin_on_session(given: AsyncClientSession) -> AsyncIterator[AsyncPymongoTx]:
     if given.in_transaction:
-        raise NestedTransaction("the pymongo AsyncClientSession", FIX)
+        raise NestedTransaction("the pymongo AsyncClientSession", NESTED_FIX)
     async with await given.start_transaction(**OPTIONS):
         yield AsyncPymongoTx(given)
 
 
 @contextmanager
-def client(given: MongoClient[Any]) -> Iterator[PymongoTx]:
-    with given.start_session() as opened, session(opened) as tx:
+def begin_on_client(given: MongoClient[Any]) -> Iterator[PymongoTx]:
+    with given.start_session() as opened, begin_on_session(opened) as tx:
         yield tx
 
 
 @asynccontextmanager
-async def async_client(given: AsyncMongoClient[Any]) -> AsyncIterator[AsyncPymongoTx]:
-    async with given.start_session() as opened, async_session(opened) as tx:
+async def abegin_on_client(given: AsyncMongoClient[Any]) -> AsyncIterator[AsyncPymongoTx]:
+    async with given.start_session() as opened, abegin_on_session(opened) as tx:
         yield tx

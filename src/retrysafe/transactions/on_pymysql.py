@@ -1,4 +1,4 @@
-"""PyMySQL: a connection to MySQL or MariaDB."""
+"""Adapter for PyMySQL: a connection to MySQL or MariaDB."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from retrysafe.errors import NestedTransaction
 from retrysafe.stores.base import follow
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import MYSQL, DialectName, Rows
-from retrysafe.transactions.mysql_lock import LOCK_PARAMETER, build_release_sql, plan_steps, read_rows
+from retrysafe.transactions.locks import LOCK_PARAMETER, build_release_sql, plan_steps, read_rows
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
 
-FIX = "commit or roll back first (with autocommit off a mere query begins a transaction), or pass a factory"
+NESTED_FIX = "commit or roll back first (with autocommit off a mere query begins a transaction), or pass a factory"
 
 
 class PymysqlTx:
@@ -34,31 +34,31 @@ class PymysqlTx:
         return follow(plan_steps(statement), lambda step: self._execute_step(step, statement.values))
 
     def _execute_step(self, step: str, values: Mapping[str, Any]) -> Rows:
-        with self.handle.cursor(Cursor) as cursor:  # a plain one, whichever its owner has chosen
+        with self.handle.cursor(Cursor) as cursor:  # plain rows, whatever cursor class the user has chosen
             cursor.execute(step, values or None)
             return read_rows(cursor.fetchall() if cursor.description else None, cursor.rowcount)
 
     def flush(self) -> None:
-        """A connection holds nothing back."""
+        """A connection has no pending objects."""
 
     def unlock(self) -> None:
-        """A connection that broke has nothing to give back: the server did it."""
+        """Release the advisory lock. If the connection was lost, the server has released it."""
         if self._lock is not None and self.handle.open:
             with suppress(pymysql.MySQLError), self.handle.cursor(Cursor) as cursor:
                 cursor.execute(build_release_sql(self._lock))
 
 
 @contextmanager
-def connection(given: Connection) -> Iterator[PymysqlTx]:
+def begin_on_connection(given: Connection) -> Iterator[PymysqlTx]:
     if given.open and given.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS:  # type: ignore[attr-defined]  # stubs
-        raise NestedTransaction("the PyMySQL Connection", FIX)
+        raise NestedTransaction("the PyMySQL Connection", NESTED_FIX)
     given.begin()
     tx = PymysqlTx(given)
     try:
         yield tx
         given.commit()
     except BaseException:
-        with suppress(pymysql.MySQLError):  # it is broken: then there is nothing left to roll back
+        with suppress(pymysql.MySQLError):  # the connection is lost: the server has rolled back
             given.rollback()
         raise
     finally:

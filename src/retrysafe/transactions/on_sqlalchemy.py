@@ -1,8 +1,8 @@
-"""SQLAlchemy 2: Session, sessionmaker, scoped_session, Engine and Connection.
+"""Adapter for SQLAlchemy 2: Session, sessionmaker, scoped_session, Engine and Connection.
 
-Our statements go straight to the session's connection, not through the session: they must not set off an autoflush
-or an event hook. The session's transaction is begun and ended by hand, so that a commit in the middle is
-met as what it is (TransactionSplit) rather than as SQLAlchemy's complaint about a closed context manager.
+Our statements go straight to the session's connection, not through the session: they must not cause an autoflush or
+run an event hook. The session's transaction is begun and ended by method calls, not by a context manager: after a
+commit in the middle the caller gets TransactionSplit, not SQLAlchemy's error about a closed context manager.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from retrysafe.errors import NestedTransaction
 from retrysafe.stores.base import follow
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.transactions.base import MYSQL_NAMED, POSTGRES, SQLITE, Rows, dialect_for_vendor, fill_now
-from retrysafe.transactions.mysql_lock import LOCK_PARAMETER, build_release_sql, plan_steps, read_rows
-from retrysafe.transactions.write_lock import take_write_lock
+from retrysafe.transactions.locks import LOCK_PARAMETER, build_release_sql, plan_steps, read_rows, take_write_lock
 
-FIX = (
+NESTED_FIX = (
     "commit, roll back or close it first (a mere query begins a transaction), or pass the sessionmaker or engine "
     "instead"
 )
@@ -37,8 +36,9 @@ DIALECTS: dict[str, Dialect] = {"postgres": POSTGRES, "sqlite": SQLITE, "mysql":
 
 
 class MysqlLock:
-    """MySQL's lock, given back on the connection that holds it: by us, if it is still ours when the transaction is
-    over; else when it goes back to its pool, which a Session's does at the commit, before anybody else gets it."""
+    """MySQL's advisory lock, released on the connection that holds it. If we still have the connection after the
+    transaction, we release the lock. Otherwise an event hook does when the connection returns to its pool, which for a
+    Session is at the commit, before any other code gets the connection."""
 
     def __init__(self) -> None:
         self._on: Connection | None = None
@@ -46,7 +46,7 @@ class MysqlLock:
     def record_lock(self, on: Connection, statement: Statement) -> None:
         if LOCK_PARAMETER in statement.values:
             on.connection.info[LOCK_INFO_KEY] = statement.values[LOCK_PARAMETER]
-            event.listen(on.engine.pool, "checkin", unlock_at_checkin)  # the same again is ignored
+            event.listen(on.engine.pool, "checkin", unlock_at_checkin)  # listening twice has no effect
             self._on = on
 
     def release(self) -> None:
@@ -67,7 +67,7 @@ def unlock(raw: Any, info: Any) -> None:
     lock = info.pop(LOCK_INFO_KEY, None)
     if lock is None:
         return
-    with suppress(Exception):  # a connection that broke has nothing to give back: the server did it
+    with suppress(Exception):  # the connection is lost: the server has released the lock
         cursor = raw.cursor()
         cursor.execute(build_release_sql(lock))
         cursor.close()
@@ -78,8 +78,9 @@ def read_step_rows(result: CursorResult[Any]) -> Rows:
 
 
 class CommitWatcher:
-    """What the user's own ending was: `rollback(); raise` in a body is a failure like any other, `commit(); raise`
-    splits it. `seen` is None where nobody tells (a COMMIT by statement, a rollback of a bare connection)."""
+    """Watches whether the user's code ends the transaction itself. `rollback(); raise` in a body is a failure like any
+    other, `commit(); raise` splits the transaction. `seen` is True after a commit, False after a rollback, and None if
+    SQLAlchemy reported neither (a COMMIT as a statement, a rollback of a bare connection)."""
 
     def __init__(self, watched: Session | Connection) -> None:
         self.seen: bool | None = None
@@ -93,14 +94,14 @@ class CommitWatcher:
             event.listen(watched, name, listener)
 
     def _on_commit(self, session: Session) -> None:
-        if not session.in_nested_transaction():  # the end of a savepoint commits nothing
+        if not session.in_nested_transaction():  # releasing a savepoint commits nothing
             self.seen = True
 
     def _on_rollback(self, _: Any) -> None:
         self.seen = bool(self.seen)
 
     def _on_connection_commit(self, _: Any) -> None:
-        """Told before it is sent: from then on it may have taken place."""
+        """SQLAlchemy calls this before it sends the commit: from now on it may have taken place."""
         self.seen = True
 
     def unwatch(self) -> None:
@@ -109,7 +110,7 @@ class CommitWatcher:
 
 
 class SqlalchemyTx:
-    """`handle` is a Session or a Connection; `connect` gives the connection it speaks on."""
+    """`handle` is a Session or a Connection; `connect` returns the connection that it uses."""
 
     def __init__(self, handle: Any, connect: Callable[[], Connection]) -> None:
         self.handle = handle
@@ -124,8 +125,9 @@ class SqlalchemyTx:
     def committed(self) -> bool | None:
         return self._commits.seen
 
-    def send_plainly(self, statement: Statement) -> Rows:
-        """A session whose flush failed lends its connection no more; the one it began on is there still."""
+    def send_direct(self, statement: Statement) -> Rows:
+        """Send on the first connection of the transaction: a session whose flush failed does not give out its
+        connection any more."""
         result = self._first.execute(build_clause(statement.sql), dict(statement.values))
         return [tuple(row) for row in result] if result.returns_rows else []
 
@@ -158,18 +160,18 @@ def fill_now_for(dialect_name: str, statement: Statement) -> dict[str, Any]:
 
 
 def is_begun(on: Connection) -> bool:
-    """Whether the driver is in a transaction already; without an event hook SQLite's is not before the first write."""
+    """Whether the driver is in a transaction already. Without an event hook SQLite's begins at the first write."""
     return bool(on.connection.driver_connection.in_transaction)  # type: ignore[union-attr]  # sqlite3's or aiosqlite's
 
 
 @contextmanager
-def session(given: Session) -> Iterator[SqlalchemyTx]:
+def begin_on_session(given: Session) -> Iterator[SqlalchemyTx]:
     with _begin_tx(given, given.connection, "the SQLAlchemy Session") as tx:
         yield tx
 
 
 @contextmanager
-def connection(given: Connection) -> Iterator[SqlalchemyTx]:
+def begin_on_connection(given: Connection) -> Iterator[SqlalchemyTx]:
     with _begin_tx(given, lambda: given, "the SQLAlchemy Connection") as tx:
         yield tx
 
@@ -177,7 +179,7 @@ def connection(given: Connection) -> Iterator[SqlalchemyTx]:
 @contextmanager
 def _begin_tx(given: Session | Connection, connect: Callable[[], Connection], name: str) -> Iterator[SqlalchemyTx]:
     if given.in_transaction():
-        raise NestedTransaction(name, FIX)
+        raise NestedTransaction(name, NESTED_FIX)
     given.begin()
     tx = None
     try:
@@ -194,19 +196,19 @@ def _begin_tx(given: Session | Connection, connect: Callable[[], Connection], na
 
 
 @contextmanager
-def engine(given: Engine) -> Iterator[SqlalchemyTx]:
-    with given.connect() as taken, connection(taken) as tx:
+def begin_on_engine(given: Engine) -> Iterator[SqlalchemyTx]:
+    with given.connect() as taken, begin_on_connection(taken) as tx:
         yield tx
 
 
 @contextmanager
-def maker(given: Callable[[], Session]) -> Iterator[SqlalchemyTx]:
-    with given() as made, session(made) as tx:
+def begin_on_sessionmaker(given: Callable[[], Session]) -> Iterator[SqlalchemyTx]:
+    with given() as made, begin_on_session(made) as tx:
         yield tx
 
 
 @contextmanager
-def scoped(given: Callable[[], Session]) -> Iterator[SqlalchemyTx]:
-    """The session belongs to its scope, which closes it (`remove()`)."""
-    with session(given()) as tx:
+def begin_on_scoped_session(given: Callable[[], Session]) -> Iterator[SqlalchemyTx]:
+    """The session belongs to its scope: `remove()` closes it, we do not."""
+    with begin_on_session(given()) as tx:
         yield tx

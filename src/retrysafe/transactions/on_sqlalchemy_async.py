@@ -1,4 +1,4 @@
-"""SQLAlchemy 2, async: the twins of on_sqlalchemy.py. A file of its own, because its import wants greenlet."""
+"""Adapter for SQLAlchemy 2, async: the twins of on_sqlalchemy.py. A separate file: its import needs greenlet."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from retrysafe.errors import NestedTransaction
 from retrysafe.stores.base import afollow
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.transactions.base import Rows, dialect_for_vendor
-from retrysafe.transactions.mysql_lock import plan_steps
+from retrysafe.transactions.locks import plan_steps, take_write_lock
 from retrysafe.transactions.on_sqlalchemy import (
     DIALECTS,
-    FIX,
+    NESTED_FIX,
     CommitWatcher,
     MysqlLock,
     build_clause,
@@ -22,11 +22,10 @@ from retrysafe.transactions.on_sqlalchemy import (
     is_begun,
     read_step_rows,
 )
-from retrysafe.transactions.write_lock import take_write_lock
 
 
 class AsyncSqlalchemyTx:
-    """The twin of SqlalchemyTx."""
+    """The async twin of SqlalchemyTx."""
 
     def __init__(self, handle: AsyncSession | AsyncConnection, first: AsyncConnection) -> None:
         self.handle = handle
@@ -43,8 +42,8 @@ class AsyncSqlalchemyTx:
     def committed(self) -> bool | None:
         return self._commits.seen
 
-    async def send_plainly(self, statement: Statement) -> Rows:
-        """The twin of SqlalchemyTx's."""
+    async def send_direct(self, statement: Statement) -> Rows:
+        """As in SqlalchemyTx."""
         result = await self._first.execute(build_clause(statement.sql), dict(statement.values))
         return [tuple(row) for row in result] if result.returns_rows else []
 
@@ -85,13 +84,13 @@ async def get_connection(handle: AsyncSession | AsyncConnection) -> AsyncConnect
 
 
 @asynccontextmanager
-async def session(given: AsyncSession) -> AsyncIterator[AsyncSqlalchemyTx]:
+async def begin_on_session(given: AsyncSession) -> AsyncIterator[AsyncSqlalchemyTx]:
     async with _begin_tx(given, "the SQLAlchemy AsyncSession") as tx:
         yield tx
 
 
 @asynccontextmanager
-async def connection(given: AsyncConnection) -> AsyncIterator[AsyncSqlalchemyTx]:
+async def begin_on_connection(given: AsyncConnection) -> AsyncIterator[AsyncSqlalchemyTx]:
     async with _begin_tx(given, "the SQLAlchemy AsyncConnection") as tx:
         yield tx
 
@@ -99,7 +98,7 @@ async def connection(given: AsyncConnection) -> AsyncIterator[AsyncSqlalchemyTx]
 @asynccontextmanager
 async def _begin_tx(given: AsyncSession | AsyncConnection, name: str) -> AsyncIterator[AsyncSqlalchemyTx]:
     if given.in_transaction():
-        raise NestedTransaction(name, FIX)
+        raise NestedTransaction(name, NESTED_FIX)
     await given.begin()
     tx = None
     try:
@@ -116,18 +115,18 @@ async def _begin_tx(given: AsyncSession | AsyncConnection, name: str) -> AsyncIt
 
 
 @asynccontextmanager
-async def engine(given: AsyncEngine) -> AsyncIterator[AsyncSqlalchemyTx]:
-    async with given.connect() as taken, connection(taken) as tx:
+async def begin_on_engine(given: AsyncEngine) -> AsyncIterator[AsyncSqlalchemyTx]:
+    async with given.connect() as taken, begin_on_connection(taken) as tx:
         yield tx
 
 
 @asynccontextmanager
-async def maker(given: Callable[[], AsyncSession]) -> AsyncIterator[AsyncSqlalchemyTx]:
-    async with given() as made, session(made) as tx:
+async def begin_on_sessionmaker(given: Callable[[], AsyncSession]) -> AsyncIterator[AsyncSqlalchemyTx]:
+    async with given() as made, begin_on_session(made) as tx:
         yield tx
 
 
 @asynccontextmanager
-async def scoped(given: Callable[[], AsyncSession]) -> AsyncIterator[AsyncSqlalchemyTx]:
-    async with session(given()) as tx:
+async def begin_on_scoped_session(given: Callable[[], AsyncSession]) -> AsyncIterator[AsyncSqlalchemyTx]:
+    async with begin_on_session(given()) as tx:
         yield tx

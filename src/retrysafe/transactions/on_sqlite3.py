@@ -1,4 +1,4 @@
-"""sqlite3 of the standard library."""
+"""Adapter for sqlite3 of the standard library."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from retrysafe.errors import NestedTransaction
 from retrysafe.stores.base import follow
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import SQLITE, DialectName, Rows, fill_now
-from retrysafe.transactions.write_lock import take_write_lock
+from retrysafe.transactions.locks import take_write_lock
 
-FIX = (
+NESTED_FIX = (
     "commit or roll back first, or pass the path of the file. A connection made with autocommit=False is in a "
     "transaction all the time: leave that argument out"
 )
@@ -28,7 +28,8 @@ class Sqlite3Tx:
 
     @property
     def committed(self) -> bool | None:
-        """A file's connection does not break by itself: who closed it may have committed before."""
+        """The connection of a file is not lost by itself. If it is closed, the user's code closed it, and may have
+        committed before."""
         return None if is_open(self.handle) else True
 
     def send(self, statement: Statement) -> Rows:
@@ -40,13 +41,13 @@ class Sqlite3Tx:
             cursor.close()
 
     def flush(self) -> None:
-        """A connection holds nothing back."""
+        """A connection has no pending objects."""
 
 
 @contextmanager
-def connection(given: sqlite3.Connection) -> Iterator[Sqlite3Tx]:
+def begin_on_connection(given: sqlite3.Connection) -> Iterator[Sqlite3Tx]:
     if given.in_transaction:
-        raise NestedTransaction("the sqlite3 Connection", FIX)
+        raise NestedTransaction("the sqlite3 Connection", NESTED_FIX)
     tx = Sqlite3Tx(given)
     follow(take_write_lock(begun=False), tx.send)
     try:
@@ -64,17 +65,17 @@ def roll_back(given: sqlite3.Connection) -> None:
 
 
 def is_open(given: sqlite3.Connection) -> bool:
-    """Whether its user has left it open."""
+    """Whether the user's code has not closed the connection."""
     try:
-        given.in_transaction  # noqa: B018  # a closed one refuses to tell
+        given.in_transaction  # noqa: B018  # raises on a closed connection
     except sqlite3.ProgrammingError:
         return False
     return True
 
 
 @contextmanager
-def path(given: str | Path) -> Iterator[Sqlite3Tx]:
-    # A web server's threads take turns with it: opened in one, used in another, never in two at once.
+def begin_on_path(given: str | Path) -> Iterator[Sqlite3Tx]:
+    # A web server may open it in one thread and use it in another, but never in two at once.
     made = sqlite3.connect(given, isolation_level=None, check_same_thread=False)
-    with closing(made) as opened, connection(opened) as tx:
+    with closing(made) as opened, begin_on_connection(opened) as tx:
         yield tx

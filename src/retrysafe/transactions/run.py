@@ -1,4 +1,4 @@
-"""Running a body in a transaction with its receipt: what routes and decorators are made of."""
+"""Run a body in a transaction with its receipt. Routes and decorators use these functions."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from retrysafe.core.records import Answer
 from retrysafe.engine.codecs import encode_exception
 from retrysafe.engine.guard import Ended, Task
 from retrysafe.errors import UsageError
+from retrysafe.transactions.binding import build_tx_context
 from retrysafe.transactions.drive import AsyncTxDriver, TxDriver, aadvance, advance
 from retrysafe.transactions.effects import TxWork
 from retrysafe.transactions.flow import transaction_flow
 from retrysafe.transactions.sources import find_source
-from retrysafe.transactions.tx_context import build_tx_context
 
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
 
 
 def perform(safe: RetrySafe, task: Task, given: Any, work: TxWork) -> Ended:
-    """Run `work` in a transaction of `given`'s, once for `task`; or give the stored answer."""
-    stage = TxDriver(safe, find_source(given, "sync"))
+    """Run `work` in a transaction that `given` opens, once for `task`, or return the stored answer."""
+    driver = TxDriver(safe, find_source(given, "sync"))
     flow = transaction_flow(task, work, build_tx_context(safe))
     try:
-        ended = advance(flow, stage, lambda: next(flow))
+        ended = advance(flow, driver, lambda: next(flow))
     finally:
-        stage.close()
+        driver.close()
     assert isinstance(ended, Ended)
     return ended
 
 
 async def aperform(safe: RetrySafe, task: Task, given: Any, work: TxWork) -> Ended:
-    stage = AsyncTxDriver(safe, find_source(given, "async"))
+    driver = AsyncTxDriver(safe, find_source(given, "async"))
     flow = transaction_flow(task, work, build_tx_context(safe))
     try:
-        ended = await aadvance(flow, stage, lambda: next(flow))
+        ended = await aadvance(flow, driver, lambda: next(flow))
     finally:
-        await stage.close()
+        await driver.close()
     assert isinstance(ended, Ended)
     return ended
 
@@ -49,7 +49,7 @@ def run(
     body: Callable[[Any], Answer],
     failure: Callable[[Exception], Answer] = encode_exception,
 ) -> Ended:
-    """For routes: `body(handle)` gives the Answer that commits with what it wrote; `failure` makes one of an
+    """For routes: `body(handle)` returns the Answer that commits with what it wrote. `failure` makes an Answer of an
     exception that the policy calls final."""
     return perform(safe, task, given, RouteWork(body, failure))
 
@@ -65,7 +65,7 @@ async def arun(
 
 
 class RouteWork:
-    """A callable that gives an Answer, as work."""
+    """A callable that returns an Answer, as the work of a transaction."""
 
     __slots__ = ("_body", "_failure")
 

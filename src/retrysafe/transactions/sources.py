@@ -1,4 +1,4 @@
-"""From whatever a user holds (a pool, a session, a path, a factory) to a source of transactions.
+"""Find the adapter for the object that a user passes as `tx`: a pool, a session, a path, a factory.
 
 Objects are recognised by the names of their classes, so that no driver is imported that the user does not have.
 """
@@ -23,7 +23,7 @@ from retrysafe.transactions.base import AsyncTx, AsyncTxSource, SyncMode, Tx, Tx
 
 
 class Adapter(NamedTuple):
-    """How one class of objects opens a transaction. `closes`: one that a factory made is closed after use."""
+    """How one class of objects opens a transaction. `closes`: an object that a factory made is closed after use."""
 
     sync_mode: SyncMode
     module: str
@@ -36,52 +36,58 @@ class Adapter(NamedTuple):
 
     def load(self) -> Any:
         try:
-            return import_module(f"retrysafe.transactions.{self.module}")
+            return import_module(self.module if "." in self.module else f"retrysafe.transactions.{self.module}")
         except ImportError as error:
             raise UsageError(f"a transaction on this needs a module that is not there ({error}); install it") from error
 
 
 ADAPTERS: dict[tuple[str, str], Adapter] = {
-    ("psycopg", "Connection"): Adapter("sync", "on_psycopg", "connection", closes=True),
-    ("psycopg", "AsyncConnection"): Adapter("async", "on_psycopg", "async_connection", closes=True),
-    ("psycopg_pool", "ConnectionPool"): Adapter("sync", "on_psycopg", "pool"),
-    ("psycopg_pool", "AsyncConnectionPool"): Adapter("async", "on_psycopg", "async_pool"),
-    ("asyncpg", "Connection"): Adapter("async", "on_asyncpg", "connection", closes=True),
-    ("asyncpg", "PoolConnectionProxy"): Adapter("async", "on_asyncpg", "connection"),
-    ("asyncpg", "Pool"): Adapter("async", "on_asyncpg", "pool"),
-    ("pymysql", "Connection"): Adapter("sync", "on_pymysql", "connection", closes=True),
-    ("asyncmy", "Connection"): Adapter("async", "on_asyncmy", "connection", closes=True),
-    ("asyncmy", "Pool"): Adapter("async", "on_asyncmy", "pool"),
-    ("pymongo", "MongoClient"): Adapter("sync", "on_pymongo", "client"),
-    ("pymongo", "ClientSession"): Adapter("sync", "on_pymongo", "session"),
-    ("pymongo", "AsyncMongoClient"): Adapter("async", "on_pymongo", "async_client"),
-    ("pymongo", "AsyncClientSession"): Adapter("async", "on_pymongo", "async_session"),
-    ("sqlite3", "Connection"): Adapter("sync", "on_sqlite3", "connection", closes=True),
-    ("aiosqlite", "Connection"): Adapter("async", "on_aiosqlite", "connection", closes=True),
-    ("pymssql", "Connection"): Adapter("sync", "on_pymssql", "connection", closes=True),
-    ("_duckdb", "DuckDBPyConnection"): Adapter("sync", "on_duckdb", "connection", closes=True),
-    ("sqlalchemy", "Session"): Adapter("sync", "on_sqlalchemy", "session", closes=True),
-    ("sqlalchemy", "sessionmaker"): Adapter("sync", "on_sqlalchemy", "maker"),
-    ("sqlalchemy", "scoped_session"): Adapter("sync", "on_sqlalchemy", "scoped"),
-    ("sqlalchemy", "Connection"): Adapter("sync", "on_sqlalchemy", "connection", closes=True),
-    ("sqlalchemy", "Engine"): Adapter("sync", "on_sqlalchemy", "engine"),
-    ("sqlalchemy", "AsyncSession"): Adapter("async", "on_sqlalchemy_async", "session", closes=True),
-    ("sqlalchemy", "async_sessionmaker"): Adapter("async", "on_sqlalchemy_async", "maker"),
-    ("sqlalchemy", "async_scoped_session"): Adapter("async", "on_sqlalchemy_async", "scoped"),
-    ("sqlalchemy", "AsyncConnection"): Adapter("async", "on_sqlalchemy_async", "connection", closes=True),
-    ("sqlalchemy", "AsyncEngine"): Adapter("async", "on_sqlalchemy_async", "engine"),
-    ("django", "BaseDatabaseWrapper"): Adapter("sync", "on_django", "wrapper"),
+    ("psycopg", "Connection"): Adapter("sync", "on_psycopg", "begin_on_connection", closes=True),
+    ("psycopg", "AsyncConnection"): Adapter("async", "on_psycopg", "abegin_on_connection", closes=True),
+    ("psycopg_pool", "ConnectionPool"): Adapter("sync", "on_psycopg", "begin_on_pool"),
+    ("psycopg_pool", "AsyncConnectionPool"): Adapter("async", "on_psycopg", "abegin_on_pool"),
+    ("asyncpg", "Connection"): Adapter("async", "on_asyncpg", "begin_on_connection", closes=True),
+    ("asyncpg", "PoolConnectionProxy"): Adapter("async", "on_asyncpg", "begin_on_connection"),
+    ("asyncpg", "Pool"): Adapter("async", "on_asyncpg", "begin_on_pool"),
+    ("pymysql", "Connection"): Adapter("sync", "on_pymysql", "begin_on_connection", closes=True),
+    ("asyncmy", "Connection"): Adapter("async", "on_asyncmy", "begin_on_connection", closes=True),
+    ("asyncmy", "Pool"): Adapter("async", "on_asyncmy", "begin_on_pool"),
+    ("pymongo", "MongoClient"): Adapter("sync", "on_pymongo", "begin_on_client"),
+    ("pymongo", "ClientSession"): Adapter("sync", "on_pymongo", "begin_on_session"),
+    ("pymongo", "AsyncMongoClient"): Adapter("async", "on_pymongo", "abegin_on_client"),
+    ("pymongo", "AsyncClientSession"): Adapter("async", "on_pymongo", "abegin_on_session"),
+    ("sqlite3", "Connection"): Adapter("sync", "on_sqlite3", "begin_on_connection", closes=True),
+    ("aiosqlite", "Connection"): Adapter("async", "on_aiosqlite", "begin_on_connection", closes=True),
+    ("_duckdb", "DuckDBPyConnection"): Adapter("sync", "on_duckdb", "begin_on_connection", closes=True),
+    ("sqlalchemy", "Session"): Adapter("sync", "on_sqlalchemy", "begin_on_session", closes=True),
+    ("sqlalchemy", "sessionmaker"): Adapter("sync", "on_sqlalchemy", "begin_on_sessionmaker"),
+    ("sqlalchemy", "scoped_session"): Adapter("sync", "on_sqlalchemy", "begin_on_scoped_session"),
+    ("sqlalchemy", "Connection"): Adapter("sync", "on_sqlalchemy", "begin_on_connection", closes=True),
+    ("sqlalchemy", "Engine"): Adapter("sync", "on_sqlalchemy", "begin_on_engine"),
+    ("sqlalchemy", "AsyncSession"): Adapter("async", "on_sqlalchemy_async", "begin_on_session", closes=True),
+    ("sqlalchemy", "async_sessionmaker"): Adapter("async", "on_sqlalchemy_async", "begin_on_sessionmaker"),
+    ("sqlalchemy", "async_scoped_session"): Adapter("async", "on_sqlalchemy_async", "begin_on_scoped_session"),
+    ("sqlalchemy", "AsyncConnection"): Adapter("async", "on_sqlalchemy_async", "begin_on_connection", closes=True),
+    ("sqlalchemy", "AsyncEngine"): Adapter("async", "on_sqlalchemy_async", "begin_on_engine"),
+    ("django", "BaseDatabaseWrapper"): Adapter("sync", "on_django", "begin_on_wrapper"),
 }
 
-DJANGO = Adapter("sync", "on_django", "alias")
+
+def register_adapter(module: str, class_name: str, adapter: Adapter) -> None:
+    """Accept objects of one more class as `tx`. `module` is the top-level module of the class. A distribution of ours
+    calls it when it is imported (distributions/retrysafe-mssql); its `Adapter.module` is a full module name."""
+    ADAPTERS[module, class_name] = adapter
+
+
+DJANGO = Adapter("sync", "on_django", "begin_on_alias")
 FILES: dict[SyncMode, Adapter] = {
-    "sync": Adapter("sync", "on_sqlite3", "path"),
-    "async": Adapter("async", "on_aiosqlite", "path"),
+    "sync": Adapter("sync", "on_sqlite3", "begin_on_path"),
+    "async": Adapter("async", "on_aiosqlite", "begin_on_path"),
 }
 
 ACCEPTED = (
     "a psycopg or asyncpg connection or pool, a PyMySQL connection, an asyncmy connection or pool, a sqlite3 or "
-    "aiosqlite connection, the path of an SQLite file, a DuckDB connection, a pymssql connection, "
+    "aiosqlite connection, the path of an SQLite file, a DuckDB connection, a pymssql connection (retrysafe-mssql), "
     "a pymongo client or session, "
     "a SQLAlchemy Session, sessionmaker, Engine or one of their async twins, 'django:<alias>', "
     "or a callable that makes one of these"
@@ -89,19 +95,19 @@ ACCEPTED = (
 
 
 @overload
-def find_source(given: Any, colour: Literal["sync"]) -> TxSource: ...
+def find_source(given: Any, sync_mode: Literal["sync"]) -> TxSource: ...
 @overload
-def find_source(given: Any, colour: Literal["async"]) -> AsyncTxSource: ...
-def find_source(given: Any, colour: SyncMode) -> TxSource | AsyncTxSource:
-    """Where transactions of this colour come from."""
-    adapter = find_adapter(given, colour)
+def find_source(given: Any, sync_mode: Literal["async"]) -> AsyncTxSource: ...
+def find_source(given: Any, sync_mode: SyncMode) -> TxSource | AsyncTxSource:
+    """The source of transactions for what the user gave, sync or async."""
+    adapter = find_adapter(given, sync_mode)
     if adapter is not None:
-        check_sync_mode(given, adapter, colour)
+        check_sync_mode(given, adapter, sync_mode)
         return AdaptedSource(given, adapter)
     if isinstance(given, TxSource):
         return given
     if callable(given):
-        return FactorySource(given) if colour == "sync" else AsyncFactorySource(given)
+        return FactorySource(given) if sync_mode == "sync" else AsyncFactorySource(given)
     raise UsageError(f"tx={given!r} is a {type_name(given)}, which cannot open a transaction; give {ACCEPTED}")
 
 
@@ -133,7 +139,7 @@ def check_sync_mode(given: Any, adapter: Adapter, sync_mode: SyncMode) -> None:
 
 
 class AdaptedSource:
-    """A known object with its adapter, as a source of either colour."""
+    """A known object with its adapter, as a source of sync or async transactions."""
 
     def __init__(self, given: Any, adapter: Adapter) -> None:
         self._given = parse_url(given).path if isinstance(given, str) and given.startswith("sqlite://") else given
@@ -144,7 +150,7 @@ class AdaptedSource:
 
 
 class FactorySource:
-    """A callable that makes a connection or session (closed by us), or a context manager that gives one."""
+    """A callable that makes a connection or session, which this source closes, or a context manager that yields one."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
@@ -170,7 +176,7 @@ class FactorySource:
 
 
 class AsyncFactorySource:
-    """The same for async code; the callable may be async."""
+    """The same for async code. The callable may be async."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
@@ -190,7 +196,7 @@ class AsyncFactorySource:
             made = await made
             adapter = find_adapter(made, "async")
         if adapter is not None and adapter.module == "on_aiosqlite":
-            made = await adapter.load().started(made)
+            made = await adapter.load().ensure_started(made)
         made_source = find_made_source(made, "async")
         try:
             async with made_source.begin() as tx:
@@ -198,22 +204,22 @@ class AsyncFactorySource:
         finally:
             if adapter is not None and adapter.closes:
                 closing = made.close()
-                if inspect.isawaitable(closing):  # asyncmy's is not
+                if inspect.isawaitable(closing):  # asyncmy's close() is not async
                     await closing
 
 
 @overload
-def find_made_source(made: Any, colour: Literal["sync"]) -> TxSource: ...
+def find_made_source(made: Any, sync_mode: Literal["sync"]) -> TxSource: ...
 @overload
-def find_made_source(made: Any, colour: Literal["async"]) -> AsyncTxSource: ...
-def find_made_source(made: Any, colour: SyncMode) -> TxSource | AsyncTxSource:
-    """What a factory made must be known itself: a factory of factories is a mistake."""
-    adapter = find_adapter(made, colour)
+def find_made_source(made: Any, sync_mode: Literal["async"]) -> AsyncTxSource: ...
+def find_made_source(made: Any, sync_mode: SyncMode) -> TxSource | AsyncTxSource:
+    """The source for an object that a factory made. It must have an adapter: a factory of factories is refused."""
+    adapter = find_adapter(made, sync_mode)
     if adapter is None or isinstance(made, str | Path):
         raise UsageError(
             f"the callable given as tx made {made!r}, a {type_name(made)}; it must make one of: {ACCEPTED}"
         )
-    check_sync_mode(made, adapter, colour)
+    check_sync_mode(made, adapter, sync_mode)
     return AdaptedSource(made, adapter)
 
 

@@ -1,8 +1,8 @@
-"""`stage(tx, topic, payload)`: a job that is published if, and only if, this transaction commits: a local step's, a
-`safe.transaction` block's, a `@safe.transactional` function's.
+"""`stage(tx, topic, payload)`: put a job into the outbox if, and only if, this transaction commits. It works in a local
+step, a `safe.transaction` block and a `@safe.transactional` function.
 
-It does no I/O of its own: the job is written by the commit, with an id that is the same for every attempt.
-So it can be called with or without `await`.
+`stage` does no I/O: the job is written just before the commit, with an id that is the same for every attempt. So it can
+be called with or without `await`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ JOB_ID_HEX_DIGITS = 32
 
 
 class Staging:
-    """The jobs of one transaction that is open. `refused` says why there can be none."""
+    """The jobs of one open transaction. `refused` is the reason why it cannot carry any; empty if it can."""
 
     def __init__(self, run: bytes, step: str, refused: str = "", *, local: bool = True) -> None:
         self.local = local
-        """Whether it is an operation's local step."""
+        """Whether the transaction is a local step of an operation."""
         self._run = run
         self._step = step
         self._refused = refused
         self.handle: object = None
         self.block: object = None
-        """The `with` block around it: as good as its handle."""
+        """The `with` block of the transaction. `stage` accepts it in the place of the handle."""
         self.jobs: list[Job] = []
 
     def add(self, handle: object, topic: str, payload: Any, order: str) -> None:
@@ -52,25 +52,25 @@ class Staging:
         self.jobs.append(Job(hashlib.sha256(name).hexdigest()[:JOB_ID_HEX_DIGITS], topic, data, order))
 
     def build_op(self, namespace: str) -> Stage:
-        """What puts them into the outbox of this application."""
+        """The operation that writes the jobs into the outbox of this application."""
         return Stage(tuple(self.jobs), namespace=namespace)
 
     @contextmanager
     def collect_on(self, handle: object) -> Iterator[None]:
-        """While the user's code runs on this handle."""
+        """Collect the jobs that are staged while the user's code runs on this handle."""
         self.handle = handle
-        token = current.set(self)
+        token = current_staging.set(self)
         try:
             yield
         finally:
-            current.reset(token)
+            current_staging.reset(token)
 
 
-current: ContextVar[Staging | None] = ContextVar("retrysafe_staging", default=None)
+current_staging: ContextVar[Staging | None] = ContextVar("retrysafe_staging", default=None)
 
 
 class Staged:
-    """Nothing to wait for; `await` is accepted so that async steps read naturally."""
+    """The reply of `stage`. There is nothing to wait for; it accepts `await`, so that async steps read naturally."""
 
     def __await__(self) -> Generator[None, None, None]:
         return
@@ -78,8 +78,9 @@ class Staged:
 
 
 def stage(tx: Any, topic: str, payload: Any, *, order: str = "") -> Staged:
-    """Publish this if the transaction commits: at least once, with a stable id; in turn with others of its `order`."""
-    staging = current.get()
+    """Publish this job if the transaction commits: at least once, with a stable id, and in the order of the jobs with
+    the same `order` key."""
+    staging = current_staging.get()
     if staging is None:
         raise UsageError(
             f"stage(tx, {topic!r}, …) was called where no transaction of ours is open: call it in a local step, "

@@ -2,11 +2,12 @@
 
     app = IdempotencyMiddleware(app, safe=safe, scope=lambda request: request.raw["user"].account_id)
 
-With `scope` the claim is made here, before the application: authentication must be a layer further out. Without it the
-middleware only captures, and the route claims when it knows who asks: `await scope["retrysafe.exchange"].claim(who)`.
+With `scope` the middleware makes the claim, before the application: an outer middleware must authenticate the request.
+Without `scope` the middleware only captures the answer. The route makes the claim when it knows the principal:
+`await scope["retrysafe.exchange"].claim(principal)`.
 
-Granted work runs in a task of its own. A client that leaves does not stop it, and a server that shuts down waits
-for it a while (`grace`) before it is cancelled and written down as stopped half way.
+Granted work runs in a task of its own. A client that disconnects does not stop it. A server that shuts down waits for
+the work for up to `grace` seconds; then the work is cancelled, and its record says that it was stopped half way.
 """
 
 from __future__ import annotations
@@ -19,14 +20,19 @@ from contextlib import suppress
 from typing import Any, Unpack
 
 from retrysafe.core.deprecation import renamed_names
+from retrysafe.engine.cancellation import finish_despite_cancellation
 from retrysafe.engine.heartbeat import adopt_lease
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.web import problems, status
 from retrysafe.web.asgi_answer import AnswerSender, Message, Send
 from retrysafe.web.endpoint_entry import EntryProbe
 from retrysafe.web.exchange import DRAIN_LIMIT_BYTES, EXCHANGE, BodyRefused, scope_from_principal
-from retrysafe.web.exchange_context import reset_current_exchange, set_current_exchange
-from retrysafe.web.response_ready import ResponseReady, is_response_ready
+from retrysafe.web.exchange_context import (
+    ResponseReady,
+    is_response_ready,
+    reset_current_exchange,
+    set_current_exchange,
+)
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Options, Scope, Settings
 from retrysafe.web.sync_async import AsyncExchange
@@ -38,20 +44,21 @@ Receive = Callable[[], Awaitable[Message]]
 ASGIApp = Callable[[ASGIScope, Receive, Send], Awaitable[None]]
 
 UNCAPTURED_EXTENSIONS = frozenset({"http.response.pathsend", "http.response.zerocopysend", "http.response.trailers"})
-"""Server extensions by which an answer would go past us."""
+"""Server extensions that would send an answer without passing this middleware."""
 
 CANCEL_TIMEOUT_SECONDS = 5.0
-"""How long cancelled work may take to notice it."""
+"""How long the middleware waits for work that it has cancelled."""
 
 MAX_CANCELS = 8
-"""More of them than a server has reason to send, and fewer than a cancel scope sends in a millisecond."""
+"""After this many cancellations the middleware stops waiting. No server sends as many; an anyio cancel scope sends more
+within a millisecond."""
 
 
 class IdempotencyMiddleware:
     """See the module; the options are in retrysafe.web.settings.Options."""
 
     state_keys_to_drop: Sequence[str] = ()
-    """What of `scope["state"]` a second run must not find: a framework's own notes about the first one."""
+    """Keys of `scope["state"]` that a rerun must not see, because the framework keeps data of the first run there."""
 
     def __init__(
         self, app: ASGIApp, *, safe: RetrySafe, scope: Scope | None = None, **options: Unpack[Options]
@@ -65,7 +72,7 @@ class IdempotencyMiddleware:
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        # Upper case only to decide: the application gets it as it came, and some dispatch `patch` as PATCH.
+        # Upper case for our decision only. The application gets the method as sent; some dispatch `patch` as PATCH.
         method = scope["method"].upper()
         if method not in self._methods:
             if self.settings.serves_status and method == "GET":
@@ -73,7 +80,7 @@ class IdempotencyMiddleware:
                 if token is not None:
                     return await self._respond_status(view_from_scope(scope), token, send)
             return await self.app(scope, receive, send)
-        route = self.settings.routes.find(method, local_path(scope))
+        route = self.settings.routes.find(method, strip_mount_path(scope))
         if route is None:
             return await self.app(scope, receive, send)
         lines = [value for name, value in scope["headers"] if name == self._header]
@@ -89,8 +96,8 @@ class IdempotencyMiddleware:
         return await self._await_work(work, body)
 
     async def _claim_at_edge(self, body: AsgiBody, send: Send) -> bool:
-        """Claim at the edge. False: it is answered already. Still in the server's own task: until the claim is granted
-        there is nothing to protect, and a replay needs no task."""
+        """Claim before the application runs. False: the request is answered. This runs in the server's own task: before
+        the claim is granted there is no work to protect, and a replay needs no task."""
         assert self.settings.scope is not None
         exchange, admitted = body.exchange, False
         try:
@@ -104,12 +111,12 @@ class IdempotencyMiddleware:
         return admitted
 
     async def _run_without_key(self, scope: ASGIScope, receive: Receive, send: Send, route: Route) -> None:
-        """No key, and none is needed: the application gets its own `receive` and `send`."""
+        """No key was sent and none is needed: the application gets the server's `receive` and `send`."""
         if self.settings.scope is not None:
             self.settings.census.count(route.target, "", "missing")
             return await self.app(scope, receive, send)
         exchange = AsyncExchange(self.settings, view_from_scope(scope), route, ())
-        exchange.untouched = True
+        exchange.uncaptured = True
         token = set_current_exchange(exchange)
         try:
             return await self.app({**scope, EXCHANGE: exchange}, receive, send)
@@ -117,23 +124,24 @@ class IdempotencyMiddleware:
             reset_current_exchange(token)
 
     async def _run_with_reruns(self, scope: ASGIScope, body: AsgiBody, send: Send) -> None:
-        """All in one task: run it, and again where the database undid it because of others (joining.py says when)."""
-        pristine = ScopeSnapshot(scope)
+        """Run the application, and again each time the database rolled the work back because of other transactions
+        (transaction_flow.py). All runs share one task."""
+        snapshot = ScopeSnapshot(scope)
         try:
             await self._run_once(scope, body, AnswerSender(body.exchange, send, body.finished))
             while body.exchange.rolled_back:
-                pristine.restore(scope, self.state_keys_to_drop)
+                snapshot.restore(scope, self.state_keys_to_drop)
                 body.rewind()
                 await self._run_once(scope, body, AnswerSender(body.exchange, send, body.finished))
         finally:
             body.finished.set()
             exchange = body.exchange
-            if exchange.observed is not None:
+            if exchange.observation_lease is not None:
                 await exchange.end_observation()
-            del exchange.body  # the two hold each other: with this the request's body is freed now and not some day
+            del exchange.body  # breaks the reference cycle, so that the request's body is freed at once
 
     async def _run_once(self, scope: ASGIScope, body: AsgiBody, sender: AnswerSender) -> None:
-        """Run, settle, answer."""
+        """Run the application, settle the claim, send the answer."""
         exchange = body.exchange
         set_current_exchange(exchange)
         try:
@@ -157,48 +165,50 @@ class IdempotencyMiddleware:
             exchange.entry_probe = None
 
     def make_entry_probe(self, scope: ASGIScope) -> EntryProbe | None:
-        """Who can tell whether an endpoint was entered by the time the answer is there. An adapter's to say."""
+        """A function that says, when the answer is there, whether an endpoint was entered. Adapters override it."""
         return None
 
     async def _await_work(self, work: asyncio.Task[None], body: AsgiBody) -> None:
-        # Not the task itself is awaited: who is cancelled cancels what it awaits.
-        over = asyncio.get_running_loop().create_future()
-        work.add_done_callback(lambda _: None if over.done() else over.set_result(None))
+        # Wait on a future, not on the task: cancelling a coroutine also cancels the task it awaits.
+        done = asyncio.get_running_loop().create_future()
+        work.add_done_callback(lambda _: None if done.done() else done.set_result(None))
         try:
-            await over
+            await done
         except asyncio.CancelledError:
             await self._wind_down(work, body)
             raise
         work.result()
 
     async def _wind_down(self, work: asyncio.Task[None], body: AsgiBody) -> None:
-        """The server wants to stop: claimed work may finish for a while, then it is cancelled and says so."""
+        """The server cancelled the request: claimed work may go on for `grace` seconds, then it is cancelled, too."""
         waited = True
         if body.exchange.claimed:
-            waited = await _wait_through_cancels(work, self.settings.grace)
+            held = await finish_despite_cancellation(work, seconds=self.settings.grace, max_cancels=MAX_CANCELS)
+            waited = held.number <= MAX_CANCELS
         if not work.done() and waited:
             work.cancel()
-            waited = await _wait_through_cancels(work, CANCEL_TIMEOUT_SECONDS)
+            held = await finish_despite_cancellation(work, seconds=CANCEL_TIMEOUT_SECONDS, max_cancels=MAX_CANCELS)
+            waited = held.number <= MAX_CANCELS
         if not work.done():
             self._detach(work, 0 if waited else self.settings.grace)
         elif not work.cancelled():
-            work.exception()  # it was written down; the cancellation is what the server hears
+            work.exception()  # marks it as retrieved: it is recorded, and the server gets the cancellation
 
     def _detach(self, work: asyncio.Task[None], seconds: float) -> None:
-        """Whoever cancels does not let us wait (anyio does so at each turn of the loop): the work ends by itself."""
-        self._detached.add(work)  # a task nobody holds may vanish
+        """Let the work end by itself. Used when waiting is impossible: anyio cancels again at each turn of the loop."""
+        self._detached.add(work)  # the loop holds tasks only weakly
         timer = asyncio.get_running_loop().call_later(seconds, work.cancel)
 
-        def ended(done: asyncio.Task[None]) -> None:
+        def forget_work(done: asyncio.Task[None]) -> None:
             timer.cancel()
             self._detached.discard(done)
             if not done.cancelled():
                 done.exception()
 
-        work.add_done_callback(ended)
+        work.add_done_callback(forget_work)
 
     def _status_token(self, scope: ASGIScope) -> str | None:
-        prefix, path = self.settings.status_path + "/", local_path(scope)
+        prefix, path = self.settings.status_path + "/", strip_mount_path(scope)
         return path[len(prefix) :] if path.startswith(prefix) else None
 
     async def _respond_status(self, view: RequestView, token: str, send: Send) -> None:
@@ -211,12 +221,12 @@ class IdempotencyMiddleware:
 
 
 class AsgiBody:
-    """The request body on its way to the application, remembered for the fingerprint as it passes."""
+    """The request body on its way to the application. It is remembered for the fingerprint."""
 
     def __init__(self, exchange: AsyncExchange, receive: Receive) -> None:
         self.exchange = exchange
         self.finished = asyncio.Event()
-        """Set when the request is answered."""
+        """Set when the answer has been sent."""
         self._receive = receive
         self._chunks: list[bytes] = []
         self._size = 0
@@ -233,13 +243,12 @@ class AsgiBody:
         return await self._receive_after_body()
 
     async def read_all(self, limit: int, seconds: float, *, keep: bool = False) -> list[bytes]:
-        """The whole body, read to its end; the application will get it again, and with `keep` once more after each
-        `rewind`."""
-        limit = min(limit, self._limit)  # of more than that we have not remembered everything
+        """Read the whole body. The application still gets it from `receive`; with `keep` again after a `rewind`."""
+        limit = min(limit, self._limit)  # a larger body is not remembered whole
         headers = self.exchange.view.headers
         declared = headers.get("content-length", "0")
         if self._size > limit or (declared.isdecimal() and int(declared) > limit):
-            self._too_large = "expect" not in headers  # who asked before sending has not sent
+            self._too_large = "expect" not in headers  # with `Expect: 100-continue` nothing was sent yet
             raise BodyRefused(problems.TOO_LARGE)
         deadline = asyncio.get_running_loop().time() + seconds
         while not self._complete:
@@ -259,8 +268,8 @@ class AsgiBody:
         return chunks
 
     def rewind(self) -> None:
-        """From the beginning again, for the run that takes the place of one that was undone."""
-        exchange = self.exchange.for_retry()
+        """Start again from the first byte, with a new exchange, for the next run after a rollback."""
+        exchange = self.exchange.copy_for_rerun()
         del self.exchange.body
         self.exchange, exchange.body = exchange, self
         last = len(self._chunks) - 1
@@ -270,7 +279,7 @@ class AsgiBody:
         )
 
     async def drain_refused(self, seconds: float) -> None:
-        """Read on for a while what was refused as too large."""
+        """Read some more of a body that was refused as too large (DRAIN_LIMIT_BYTES says why)."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self._too_large and not self._complete and self._size < DRAIN_LIMIT_BYTES:
@@ -285,13 +294,13 @@ class AsgiBody:
         if chunk:
             self._chunks.append(chunk)
         if self._size > self._limit:
-            self._chunks.clear()  # too large to be claimed; no reason to hold it
+            self._chunks.clear()  # too large for a claim, so it is not needed
         self._complete = not message.get("more_body", False)
         return message
 
     async def _receive_after_body(self) -> Message:
-        """After the body there is only the disconnect. While the work of a key runs, it is not the application's
-        business: half done is worse than done for nobody. Never invented, and never early."""
+        """After the body only `http.disconnect` can come. While claimed work runs, the application does not get it:
+        work stopped half way is worse than an answer that nobody reads. The message always comes from the server."""
         message: Message | None = None
         if not self.exchange.claimed and not self.finished.is_set():
             message = await self._receive()
@@ -301,15 +310,15 @@ class AsgiBody:
 
 
 class ScopeSnapshot:
-    """What applications change of a scope they were given, as it was before. The scope itself is copied for each run
-    (`_build_inner_scope`); these are what the copies share."""
+    """A copy of those parts of a scope that applications change. Each run gets a copy of the scope itself
+    (`_build_inner_scope`), but all copies share these parts."""
 
     def __init__(self, scope: ASGIScope) -> None:
         self._headers = list(scope["headers"])
         self._state = dict(scope.get("state") or {})
 
     def restore(self, scope: ASGIScope, state_keys_to_drop: Sequence[str]) -> None:
-        """In place: whoever stands around us sees the state of the run that counts."""
+        """Undo the changes in place: outer middleware hold the same dict and must see the last run's state."""
         scope["headers"] = list(self._headers)
         if scope.get("state") is not None:
             scope["state"].clear()
@@ -323,20 +332,6 @@ async def _read_principal(scope: Scope, view: RequestView) -> Any:
     return found if isinstance(found, str) or not inspect.isawaitable(found) else await found
 
 
-async def _wait_through_cancels(work: asyncio.Task[None], limit: float) -> bool:
-    """Wait, although somebody cancels. False: somebody cancels all the time, and waiting would only burn the loop."""
-    loop = asyncio.get_running_loop()
-    deadline, cancels = loop.time() + limit, 0
-    while not work.done() and loop.time() < deadline:
-        try:
-            await asyncio.wait({work}, timeout=deadline - loop.time())
-        except asyncio.CancelledError:
-            cancels += 1
-            if cancels > MAX_CANCELS:
-                return False
-    return True
-
-
 def _build_inner_scope(scope: ASGIScope, exchange: AsyncExchange) -> ASGIScope:
     inner = {**scope, EXCHANGE: exchange}
     extensions = scope.get("extensions")
@@ -345,8 +340,8 @@ def _build_inner_scope(scope: ASGIScope, exchange: AsyncExchange) -> ASGIScope:
     return inner
 
 
-def local_path(scope: ASGIScope) -> str:
-    """The path below where the application is mounted."""
+def strip_mount_path(scope: ASGIScope) -> str:
+    """The path below the application's mount point."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     return path[len(root) :] if root and path.startswith(root + "/") else path

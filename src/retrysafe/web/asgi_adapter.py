@@ -1,8 +1,7 @@
-"""What the adapters of all ASGI frameworks share: find the exchange, ask it, and answer with what comes of it.
+"""What the framework adapters share: find the exchange, claim the key, build the response.
 
-An adapter is thin on purpose. The middleware captures, stores and sends; the adapter only says *when* the key is
-claimed (after authentication) and *for whom*, and turns refusals into something its framework takes for an ordinary
-answer.
+Adapters are thin. The middleware captures, stores and sends the answer. An adapter only says *when* the key is claimed
+(after authentication) and *for which principal*, and turns a refusal into an ordinary answer of its framework.
 """
 
 from __future__ import annotations
@@ -19,30 +18,30 @@ from retrysafe.errors import RetrySafeError, StoreError, UsageError
 from retrysafe.operations.submission import Accepted
 from retrysafe.policy import Policy
 from retrysafe.web import problems, status
-from retrysafe.web.capture import BODILESS, REPLAYED, Response, without_shared_caching
-from retrysafe.web.error_text import describe_error
-from retrysafe.web.exchange import EXCHANGE, Exchange, mount_path
+from retrysafe.web.capture import BODILESS, Response
+from retrysafe.web.exchange import EXCHANGE, Exchange
 from retrysafe.web.exchange_context import current_exchange
 from retrysafe.web.openapi import Strength
-from retrysafe.web.paths import target_of
-from retrysafe.web.problems import Codes
+from retrysafe.web.paths import build_target
+from retrysafe.web.problems import Codes, describe_error
 from retrysafe.web.routes import SAFE_METHODS
 from retrysafe.web.sync_async import AsyncExchange
+from retrysafe.web.view import read_mount_path
 
 _log = logging.getLogger("retrysafe.web")
 
 OperationAnswer = Answer | Ended | Accepted
-"""What an operation gives a route: its answer, that and whether it is a replay, or that the worker will run it."""
+"""What an operation returns to a route: its answer, the answer with a replay flag, or "the worker will run it"."""
 
 
 def find_exchange(scope: Mapping[str, Any], fix: str) -> AsyncExchange | None:
-    """The exchange of this request; None for a method that changes nothing. Otherwise it must be there: a route that
-    asks to be protected does not run without."""
+    """The exchange of this request; None for a safe method. Raises UsageError if the middleware did not capture another
+    method: a route that asks for protection must not run without it."""
     exchange: AsyncExchange | None = scope.get(EXCHANGE)
     if exchange is None and scope["method"].upper() not in SAFE_METHODS:
         raise UsageError(
-            f"{target_of(scope['method'], scope['path'])} asks for its idempotency key, but the middleware does not "
-            f"capture it: {fix}; if it is there, see that neither its methods= nor its routes= leaves this route alone"
+            f"{build_target(scope['method'], scope['path'])} asks for its idempotency key, but the middleware does not "
+            f"capture it: {fix}; if it is installed, check that its methods= and routes= do not leave this route out"
         )
     return exchange
 
@@ -50,7 +49,7 @@ def find_exchange(scope: Mapping[str, Any], fix: str) -> AsyncExchange | None:
 async def claim_or_identify(
     exchange: AsyncExchange, principal: Any, policy: Policy | None, target: str, strength: Strength
 ) -> Key | None:
-    """Claim the key, or, for an operation, which claims its own record, only read it. Raises ResponseReady."""
+    """Claim the key. For an operation, which claims its own record, only read the key. Raises ResponseReady."""
     if strength == "guard":
         return await exchange.claim(principal, policy, target=target)
     task = await exchange.identify(principal, policy, target=target)
@@ -58,7 +57,7 @@ async def claim_or_identify(
 
 
 async def await_if_needed(value: Any) -> Any:
-    """What a callable of the user's gave, whether it was `async` or not."""
+    """The result of a user's callable, sync or async."""
     return await value if inspect.isawaitable(value) else value
 
 
@@ -71,33 +70,32 @@ def check_strength(strength: str) -> None:
 
 
 def response_for_answer(answer: OperationAnswer) -> Response:
-    """An operation's answer as it goes out: status, headers and bytes as they are stored; 202 while there is none."""
+    """The response for an operation's answer: status, headers and bytes as stored; 202 while there is no answer."""
     if isinstance(answer, Accepted):
         return response_for_accepted(answer)
-    replayed = isinstance(answer, Ended) and answer.replayed
-    told = answer.answer if isinstance(answer, Ended) else answer
-    headers = list(told.headers)
-    if replayed:
-        headers = [pair for pair in without_shared_caching(headers) if pair[0].lower() != "idempotent-replayed"]
-        headers.append(REPLAYED)
-    if told.status in BODILESS:
-        return Response(told.status, tuple(headers), b"")
-    return Response.build(told.status, tuple(headers), told.body)
+    stored = answer.answer if isinstance(answer, Ended) else answer
+    if stored.status in BODILESS:
+        response = Response(stored.status, tuple(stored.headers), b"")
+    else:
+        response = Response.build(stored.status, tuple(stored.headers), stored.body)
+    return response.as_replay() if isinstance(answer, Ended) and answer.replayed else response
 
 
-def response_for_accepted(given: Accepted) -> Response:
-    """202, with the status URL where the middleware of this request serves one."""
+def response_for_accepted(accepted: Accepted) -> Response:
+    """202, with the status URL if the middleware serves one."""
     exchange = current_exchange()
     if exchange is None:
-        return status.in_progress_response()
-    return status.accepted_response(exchange.settings, mount_path(exchange.view), given.record, given.target)
+        return status.build_in_progress_response()
+    return status.build_accepted_response(
+        exchange.settings, read_mount_path(exchange.view), accepted.record, accepted.target
+    )
 
 
 def response_for_error(error: RetrySafeError, exchange: Exchange | None) -> Response:
-    """The problem for an error of ours that a handler let through.
+    """The problem response for a RetrySafeError that a handler raised.
 
-    Only where nothing is claimed: under a claim it is the handler's failure like any other, and is raised on, so that
-    the middleware writes down what its policy says.
+    Only without a claim. With a claim the error counts as any other failure of the handler: it is raised again, and the
+    middleware settles the claim as the policy says.
     """
     if exchange is not None and exchange.claimed:
         raise error
@@ -108,7 +106,9 @@ def response_for_error(error: RetrySafeError, exchange: Exchange | None) -> Resp
         else:
             _log.error("a route: %s", describe_error(error))
     wait = getattr(error, "retry_after", 1.0 if isinstance(error, StoreError) else None)
-    codes, docs = (Codes(), problems.DOCS) if exchange is None else (exchange.settings.codes, exchange.settings.docs)
+    codes, docs = (
+        (Codes(), problems.DOCS_URL) if exchange is None else (exchange.settings.codes, exchange.settings.docs)
+    )
     return problems.build_problem_response(
         problem, codes, docs, retry_after=None if wait is None else max(1, round(wait))
     )

@@ -1,4 +1,4 @@
-"""The application's answer on its way to the client: held back until it is stored."""
+"""The application's answer on ASGI: buffered, stored, then sent."""
 
 from __future__ import annotations
 
@@ -7,33 +7,34 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Literal
 
 from retrysafe.web.capture import AnswerBuffer, HeaderPairs, Response, check_headers, is_stream
-from retrysafe.web.response_ready import ResponseReady
+from retrysafe.web.exchange_context import ResponseReady
 from retrysafe.web.sync_async import AsyncExchange
 
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 RawHeaders = list[tuple[bytes, bytes]]
 
-START = "http.response.start"
-BODY = "http.response.body"
+RESPONSE_START = "http.response.start"
+RESPONSE_BODY = "http.response.body"
 
 
 class AnswerSender:
-    """The `send` that an application under capture gets.
+    """The `send` that a captured application gets.
 
-    Held back until the claim is settled, then sent on. An answer that cannot be kept leaves its tombstone first and
-    then passes by. Once the exchange has an answer of its own, what the application says is dropped.
+    The answer is buffered until the claim is settled, then sent. For an answer that cannot be kept (too large, a
+    stream) a tombstone is stored, and the answer then passes through unbuffered. Once the exchange has an answer of its
+    own, the application's messages are dropped.
     """
 
-    def __init__(self, exchange: AsyncExchange, send: Send, over: asyncio.Event) -> None:
-        self.finished = over
-        """Set when nothing more will go out: from then on the application may learn that the client left."""
+    def __init__(self, exchange: AsyncExchange, send: Send, finished: asyncio.Event) -> None:
+        self.finished = finished
+        """Set when nothing more will be sent. From then on the application may see the client's disconnect."""
         self._exchange = exchange
         self._send = send
         self._start: Message | None = None
         self._headers: HeaderPairs = ()
         self._buffer: AnswerBuffer | None = None
-        self._passes: Literal["", "settled", "not final"] = ""
+        self._passthrough: Literal["", "settled", "not final"] = ""
         self._sent = False
         self._complete = False
 
@@ -41,15 +42,15 @@ class AnswerSender:
         exchange = self._exchange
         if exchange.response is not None or self._complete:
             return
-        if message["type"] == START:
+        if message["type"] == RESPONSE_START:
             await self._on_start(message)
-        elif message["type"] == BODY:
+        elif message["type"] == RESPONSE_BODY:
             await self._on_body(message)
         elif self._start is None or self._sent:
-            await self._send(message)  # an extension's: early hints, debug information
+            await self._send(message)  # of a server extension: early hints, debug information
 
     async def end(self) -> None:
-        """The application returned, or was cut short by a refusal."""
+        """The application returned, or ResponseReady ended it."""
         exchange = self._exchange
         if exchange.response is not None:
             return await self._send_own(exchange.response)
@@ -58,14 +59,16 @@ class AnswerSender:
         return None
 
     async def settle_failed(self, error: Exception) -> None:
-        """The application raised. If it had not answered, ours is the answer; the caller raises on."""
+        """The application raised. If it had not answered, send our own answer. The caller raises the error again."""
         exchange = self._exchange
         if exchange.claimed:
             exchange.response = await exchange.settle(exchange.settle_raised(error))
         if exchange.response is not None:
-            # The server closes the connection on an error; the client should not send its next request into that.
-            last = str(exchange.view.raw.get("http_version", "")).startswith("1")
-            await self._send_own(exchange.response.with_headers(("connection", "close")) if last else exchange.response)
+            # The server closes the connection after an error. The client must not send its next request on it.
+            is_http1 = str(exchange.view.raw.get("http_version", "")).startswith("1")
+            await self._send_own(
+                exchange.response.with_headers(("connection", "close")) if is_http1 else exchange.response
+            )
 
     async def settle_stopped(self, error: BaseException) -> None:
         if self._exchange.claimed:
@@ -88,8 +91,8 @@ class AnswerSender:
 
     async def _on_body(self, message: Message) -> None:
         last = not message.get("more_body", False)
-        if self._start is None or self._passes:
-            if last and self._passes == "not final":
+        if self._start is None or self._passthrough:
+            if last and self._passthrough == "not final":
                 await self._exchange.settle(self._exchange.release_flow())
             return await self._forward(message)
         assert self._buffer is not None, "made with the start"
@@ -104,7 +107,7 @@ class AnswerSender:
         return None
 
     async def _pass_oversized(self) -> None:
-        """Too large, and already whole."""
+        """The answer became too large with its last part."""
         await self._pass_through("too_large")
         if self._exchange.claimed:
             await self._exchange.settle(self._exchange.release_flow())
@@ -120,24 +123,24 @@ class AnswerSender:
             exchange.response = instead
             await self._send_own(instead)
             if exchange.transaction is not None:
-                # What it wrote is not there, so what waits for the answer to be out (a background task) must not run.
+                # The work was rolled back, so what runs after the answer (a background task) must not run.
                 raise ResponseReady("the transaction did not commit")
             return None
         return await self._flush(more=False)
 
     async def _pass_through(self, gone: Literal["stream", "too_large"]) -> None:
-        """It cannot be kept. First the fact that it happened, then the bytes."""
+        """The answer cannot be kept. Store the tombstone before the first byte is sent."""
         exchange, start = self._exchange, self._start
         assert start is not None
         if not exchange.is_storable(start["status"]):
-            self._passes = "not final"
+            self._passthrough = "not final"
         else:
             instead = await exchange.settle(exchange.settle_tombstone(start["status"], gone))
             if instead is not None:
                 exchange.response = instead
                 await self._send_own(instead)
-                raise ResponseReady("the answer could not be stored")  # a stream would go on for ever
-            self._passes = "settled"
+                raise ResponseReady("the answer could not be stored")  # ends the application: a stream might be endless
+            self._passthrough = "settled"
         if gone == "stream":
             await self._forward(start)
 
@@ -146,11 +149,11 @@ class AnswerSender:
         assert start is not None
         assert buffer is not None
         await self._forward(start)
-        await self._forward({"type": BODY, "body": buffer.join(), "more_body": more})
+        await self._forward({"type": RESPONSE_BODY, "body": buffer.join(), "more_body": more})
         buffer.chunks.clear()
 
     async def _forward(self, message: Message) -> None:
-        if message["type"] == START:
+        if message["type"] == RESPONSE_START:
             self._exchange.started = self._sent = True
             extra = self._exchange.extra_headers()
             if extra:
@@ -164,11 +167,11 @@ class AnswerSender:
             return
         await self._send(message)
 
-    # Ours ---------------------------------------------------------------------------------------
+    # Our own answer ---------------------------------------------------------------------------------------
 
     async def _send_own(self, response: Response) -> None:
         if self._exchange.rolled_back:
-            return  # another run's answer will be the one
+            return  # the rerun will answer
         if not self._sent:
             self._sent = self._complete = True
             extra = self._exchange.extra_headers()
@@ -177,8 +180,8 @@ class AnswerSender:
 
     @staticmethod
     async def transmit(send: Send, response: Response) -> None:
-        await send({"type": START, "status": response.status, "headers": encode_headers(response.headers)})
-        await send({"type": BODY, "body": response.body, "more_body": False})
+        await send({"type": RESPONSE_START, "status": response.status, "headers": encode_headers(response.headers)})
+        await send({"type": RESPONSE_BODY, "body": response.body, "more_body": False})
 
 
 def encode_headers(headers: HeaderPairs) -> RawHeaders:

@@ -1,7 +1,7 @@
-"""An answer on its way into the store, and on its way out again.
+"""What is stored of an answer, and the replay that is built from it.
 
-The first client gets every header the application set. What is kept for the others leaves out what belongs to one
-response only: cookies, credentials, dates, request ids, rate limits, and what describes a connection.
+The first client gets every header that the application set. The stored answer leaves out headers that belong to one
+response only: cookies, credentials, dates, request ids, rate limits, and headers about the connection.
 """
 
 from __future__ import annotations
@@ -26,26 +26,29 @@ DROPPED = (
     "x-cloud-trace-context", "cf-ray", "traceparent", "tracestate", "traceresponse", "baggage", "b3", "x-b3-*",
     "idempotency-key", "idempotent-replayed",
 )  # fmt: skip
-"""Headers that are not kept; `*` at the end stands for any rest. An option of the middleware replaces the list."""
+"""Headers that are not stored; `*` at the end matches any rest. The middleware's option `dropped` replaces the list."""
 
 NEVER_STORED = frozenset({401, 407, 408, 425, 429})
-"""Answers about this attempt and not about the request: kept, a fresh token would still be told "expired"."""
+"""Statuses that are about this attempt and not about the request. A stored 401, for example, would answer "expired"
+even to a new token."""
 
 BODILESS = frozenset({204, 304})
-REPLAYED = ("idempotent-replayed", "true")
+"""Statuses without a body and without `Content-Length`."""
+REPLAYED_HEADER = "Idempotent-Replayed"
+_REPLAYED = (REPLAYED_HEADER.lower(), "true")
 NO_STORE = ("cache-control", "no-store")
 
 MAX_REMEMBERED_NAMES = 1_000
-"""Header names; so many that no application has more, and so few that nobody fills the memory with them."""
+"""How many header names are cached: more than any application sets, few enough to bound the memory."""
 
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _EVENTS = re.compile(r"\s*text/event-stream\s*(;|$)", re.IGNORECASE)
-_DIRECTIVE = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*"?)+')  # a comma between quotes is no end
+_DIRECTIVE = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*"?)+')  # a comma between quotes does not end it
 _BAD_VALUE = re.compile(r"[\r\n\0]")
 
 
 class Response(NamedTuple):
-    """A whole answer, ready to be sent: header names and values as latin-1 text."""
+    """A whole answer, ready to be sent. Header names and values are latin-1 text."""
 
     status: int
     headers: HeaderPairs
@@ -58,25 +61,28 @@ class Response(NamedTuple):
     def with_headers(self, *headers: tuple[str, str]) -> Response:
         return self._replace(headers=(*self.headers, *headers))
 
+    def as_replay(self) -> Response:
+        return self._replace(headers=build_replay_headers(self.headers))
+
 
 class DroppedHeaders:
-    """The list of headers that are not kept."""
+    """The set of headers that are not stored."""
 
     def __init__(self, names: Iterable[str]) -> None:
         lowered = [name.lower() for name in names]
         for name in lowered:
             if not _NAME.fullmatch(name):
-                raise UsageError(f"dropped={name!r} is not a header name; write one, or a beginning with * behind it")
+                raise UsageError(f"dropped={name!r} is not a header name; write one, or a prefix followed by *")
         self._names = frozenset(name for name in lowered if not name.endswith("*"))
-        self._beginnings = tuple(name[:-1] for name in lowered if name.endswith("*"))
+        self._prefixes = tuple(name[:-1] for name in lowered if name.endswith("*"))
         self._known: dict[str, bool] = {}
 
     def __contains__(self, name: str) -> bool:
-        """Remembered: an application sets the same few headers in every answer."""
+        """The result is cached: an application sets the same few headers in every answer."""
         known = self._known.get(name)
         if known is None:
             lowered = name.lower()
-            known = lowered in self._names or lowered.startswith(self._beginnings)
+            known = lowered in self._names or lowered.startswith(self._prefixes)
             if len(self._known) < MAX_REMEMBERED_NAMES:
                 self._known[name] = known
         return known
@@ -91,11 +97,11 @@ def _is_name(name: str) -> bool:
 
 
 class BadHeader(ValueError):
-    """The application set a header that would let one answer become two."""
+    """The application set a header that would split one response into two."""
 
 
 def check_headers(headers: HeaderPairs) -> HeaderPairs:
-    """Refuse a header the wire could not carry, before it is stored."""
+    """Refuse headers that cannot be sent, before the answer is stored."""
     for name, value in headers:
         if _BAD_VALUE.search(value) or not _is_name(name):
             raise BadHeader(
@@ -109,7 +115,7 @@ def build_stored_answer(status: int, headers: HeaderPairs, body: bytes, dropped:
 
 
 def build_replay(record: Record, *, at_original_url: bool = True) -> Response:
-    """The stored answer as it goes out again. What could not have been stored by us is refused, not sent."""
+    """The replay of a stored answer. Raises CorruptRecord for an answer that we could not have stored."""
     answer = record.answer
     assert answer is not None, "a completed record has an answer"
     if not isinstance(answer.status, int) or not 200 <= answer.status <= 599:
@@ -119,40 +125,47 @@ def build_replay(record: Record, *, at_original_url: bool = True) -> Response:
             raise CorruptRecord(record.id, "a header of its answer holds a line break or a bad name")
         if not (value.isascii() or _is_latin1(value)):
             raise CorruptRecord(record.id, "a header of its answer cannot be sent")
-    kept = [
-        (name, value) for name, value in without_shared_caching(answer.headers) if name.lower() not in _REPLACED_HEADERS
-    ]
+    kept = [(name, value) for name, value in answer.headers if name.lower() not in _FRAMING_HEADERS]
     if not at_original_url:
-        kept = [pair for pair in kept if pair[0].lower() != "cache-control"] + [NO_STORE]
+        kept = [pair for pair in kept if pair[0].lower() != "cache-control"]
     if answer.status not in BODILESS:
         kept.append(("content-length", str(len(answer.body))))
-    return Response(answer.status, (*kept, REPLAYED), answer.body)
+    return Response(answer.status, build_replay_headers(kept), answer.body)
 
 
-_REPLACED_HEADERS = frozenset({"content-length", "transfer-encoding", "idempotent-replayed"})
+_FRAMING_HEADERS = frozenset({"content-length", "transfer-encoding"})
+
+
+def build_replay_headers(headers: HeaderPairs) -> HeaderPairs:
+    """The headers of a replay: those of the stored answer, `Idempotent-Replayed: true`, and no shared caching.
+
+    This is the only place that says what is sent with a replay.
+    """
+    kept = [(name, value) for name, value in without_shared_caching(headers) if name.lower() != _REPLAYED[0]]
+    return (*kept, _REPLAYED)
 
 
 def without_shared_caching(headers: HeaderPairs) -> list[tuple[str, str]]:
-    """The headers of a replay, which no shared cache may keep for others. What the application said about caching
-    stays where it forbids that itself (docs/decisions/0060-caching-of-replays.md)."""
-    said = [value for name, value in headers if name.lower() == "cache-control"]
-    private = _is_private(said)
+    """The headers with shared caches forbidden: a cache would give one client's answer to others. The application's own
+    `Cache-Control` stays if it forbids that itself (docs/decisions/0060-caching-of-replays.md)."""
+    directives = [value for name, value in headers if name.lower() == "cache-control"]
+    private = _is_private(directives)
     kept = [(name, value) for name, value in headers if not _is_for_caches(name.lower(), private)]
     return kept if private else [*kept, NO_STORE]
 
 
 def _is_for_caches(name: str, private: bool) -> bool:
-    # A CDN obeys a header of its own kind before Cache-Control (RFC 9213).
+    # CDNs obey targeted headers before Cache-Control (RFC 9213).
     return (
         name == "surrogate-control" or name.endswith("cdn-cache-control") or (name == "cache-control" and not private)
     )
 
 
 def _is_private(lines: Iterable[str]) -> bool:
-    """Whether these lines of Cache-Control keep an answer out of shared caches. `private="x"` does that for one header
-    only, and `must-understand` takes `no-store` back."""
-    said = {part.strip().lower() for line in lines for part in _DIRECTIVE.findall(line)}
-    return "private" in said or ("no-store" in said and "must-understand" not in said)
+    """True if these `Cache-Control` lines keep an answer out of shared caches. `private="x"` does that for one header
+    only, and `must-understand` overrides `no-store`."""
+    directives = {part.strip().lower() for line in lines for part in _DIRECTIVE.findall(line)}
+    return "private" in directives or ("no-store" in directives and "must-understand" not in directives)
 
 
 def _is_latin1(value: str) -> bool:
@@ -164,12 +177,12 @@ def _is_latin1(value: str) -> bool:
 
 
 def is_stream(headers: HeaderPairs) -> bool:
-    """Server-sent events have no end to wait for."""
+    """True for server-sent events: such an answer may never end."""
     return any(_EVENTS.match(value) for name, value in headers if name.lower() == "content-type")
 
 
 class AnswerBuffer:
-    """The pieces of an answer, as they came, up to a limit."""
+    """The chunks of an answer, up to a limit."""
 
     __slots__ = ("_limit", "chunks", "size")
 
@@ -179,7 +192,7 @@ class AnswerBuffer:
         self._limit = limit
 
     def add(self, chunk: bytes) -> bool:
-        """False once the answer is larger than may be kept."""
+        """Add a chunk. False once the answer is larger than the limit."""
         if chunk:
             self.chunks.append(chunk)
             self.size += len(chunk)

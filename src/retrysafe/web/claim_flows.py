@@ -1,5 +1,5 @@
-"""Two flows around the guard's claim: one that can be interrupted without leaving a lease behind, and one that does
-not let waiters crowd a process.
+"""Two flows around the guard's claim: one can be cancelled without leaving a lease behind, the other limits how many
+requests of a process wait.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from retrysafe.web.traffic import Waiters
 
 
 def claim_interruptibly(claim: Claim, task: Task, events: Events) -> Flow[Outcome]:
-    """The guard's claim. A cancellation that came while it was made gives it back: nothing has begun."""
+    """Claim by the guard's flow. If the request was cancelled meanwhile, release the claim: no work has begun."""
     outcome = yield from claim_or_wait(claim, task, events)
     if isinstance(outcome, Execute):
         try:
@@ -30,7 +30,7 @@ def claim_interruptibly(claim: Claim, task: Task, events: Events) -> Flow[Outcom
 
 
 def limit_waiters(flow: Flow[Outcome], waiters: Waiters, task: Task, record_id: bytes, events: Events) -> Flow[Outcome]:
-    """Let a flow that may wait do so only while there is room among the waiters; otherwise it is busy at once."""
+    """Run a flow that may wait. If too many requests wait already, the outcome is Busy at once."""
     waiting = False
     try:
         effect: Effect = next(flow)

@@ -1,9 +1,9 @@
-"""Whether an endpoint was entered: what an adapter knows about it, and what follows for the key.
+"""Whether an endpoint was entered, and whether the claim is withdrawn if none was.
 
-A router that redirects or finds nothing, and a framework that finds a body invalid, answer in the application's name
-although nothing of it has run. Such a claim can be withdrawn: the same key may then be used for the request as it
-should have been. That must be known, from a marker of the framework or from a mark on the endpoint itself. It is never
-judged by the status: a handler may well redirect after it charged (I37).
+A router that redirects or finds no route, and a framework that rejects an invalid body, answer before any code of the
+application has run. Such a claim can be withdrawn: the client may then use the same key for the corrected request. The
+adapter must know this for certain, from the framework's own data or from a mark on the endpoint. The status does not
+tell: a handler may redirect after it charged a card (I37).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from retrysafe.web.exchange_context import current_exchange
 
 
 class EndpointEntry(NamedTuple):
-    """`entered` is None where nobody knows; `redirected` where the router itself sent the client elsewhere."""
+    """`entered` is None if it is not known. `redirected` is True if the router itself redirected the client."""
 
     entered: bool | None
     redirected: bool = False
@@ -28,38 +28,38 @@ class EndpointEntry(NamedTuple):
 UNKNOWN = EndpointEntry(None)
 ENTERED = EndpointEntry(True)
 REFUSED = EndpointEntry(False)
-"""By the router or the framework, before anything of the application's."""
+"""The router or the framework refused the request before any code of the application ran."""
 REDIRECTED = EndpointEntry(False, redirected=True)
 
 EntryProbe = Callable[[int], EndpointEntry]
-"""Asked when the answer is there, with its status: an adapter may want to see that it is the router's own."""
+"""Called with the status when the answer is there: an adapter may check that the answer is the router's own."""
 
 
 def should_withdraw(policy: Policy, entered: bool | None, redirected: bool) -> bool:
-    """Whether the claim is withdrawn. A redirect by the router always is: the client that follows it sends the same key
-    to another address, and would be told for ever that the key belongs to another request."""
+    """True if the claim is withdrawn. After a redirect by the router it always is: the client follows it with the same
+    key to another path, and would otherwise always get a mismatch."""
     return entered is False and (redirected or policy.invalid == "withdraw")
 
 
 def mark_endpoint(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    """The endpoint, with a mark on it: whoever calls it has entered it. For functions of either colour."""
+    """The endpoint, wrapped so that a call records its entry. For sync and async functions."""
     if is_marked(endpoint):
         return endpoint
 
     @functools.wraps(endpoint)
-    def entering(*args: Any, **kwargs: Any) -> Any:
+    def note_entry_and_call(*args: Any, **kwargs: Any) -> Any:
         exchange = current_exchange()
         if exchange is not None:
             exchange.endpoint_entry = ENTERED
         return endpoint(*args, **kwargs)
 
-    entering._retrysafe_notes = True  # type: ignore[attr-defined]
-    made, code = typing.cast(FunctionType, entering), getattr(endpoint, "__code__", None)
-    if code is not None:  # frameworks name an endpoint's file and line in their messages: the user's, not ours
-        made.__code__ = made.__code__.replace(
+    note_entry_and_call._retrysafe_notes = True  # type: ignore[attr-defined]
+    wrapper, code = typing.cast(FunctionType, note_entry_and_call), getattr(endpoint, "__code__", None)
+    if code is not None:  # messages of frameworks must name the user's file and line, not ours
+        wrapper.__code__ = wrapper.__code__.replace(
             co_filename=code.co_filename, co_firstlineno=code.co_firstlineno, co_name=code.co_name
         )
-    return entering
+    return note_entry_and_call
 
 
 def is_marked(endpoint: Any) -> bool:

@@ -1,10 +1,11 @@
-"""One request, from its claim to its settlement.
+"""Exchange: one protected request, from its claim to its settlement.
 
-The middleware makes an exchange for each request it protects. The claim happens where the principal is known: at the
-edge, when the middleware was given `scope`, or later, when the route asks (`claim(principal)`). A claim that may not
-run leaves the answer to send in `response` and raises `ResponseReady`; whatever the application says then is discarded.
+The middleware makes an exchange for each request that it protects. The claim is made where the principal is known: in
+the middleware if it was given `scope`, otherwise in the route (`claim(principal)`). If the application must not run,
+the claim leaves the answer to send in `response` and raises `ResponseReady`. The application's own answer is then
+discarded.
 
-Everything that decides is here, once, as flows; the two colours in colours.py only drive them.
+All decisions are here, once, as flows. The sync and async classes in sync_async.py only drive them.
 """
 
 from __future__ import annotations
@@ -46,25 +47,24 @@ from retrysafe.web import problems, status
 from retrysafe.web.capture import HeaderPairs, Response, build_replay, build_stored_answer
 from retrysafe.web.claim_flows import claim_interruptibly, limit_waiters
 from retrysafe.web.endpoint_entry import UNKNOWN, EndpointEntry, EntryProbe, should_withdraw
-from retrysafe.web.error_text import describe_error
+from retrysafe.web.exchange_context import ResponseReady
 from retrysafe.web.fingerprints import fingerprint_request
 from retrysafe.web.key_header import generate_key, quote_key, read_key
 from retrysafe.web.key_usage import UsageKind
 from retrysafe.web.paths import sanitize_target
-from retrysafe.web.problems import Problem
-from retrysafe.web.response_ready import ResponseReady
+from retrysafe.web.problems import Problem, describe_error
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Settings
-from retrysafe.web.view import RequestView
+from retrysafe.web.view import RequestView, read_mount_path
 
 EXCHANGE = "retrysafe.exchange"
-"""Where the exchange is found: `scope[EXCHANGE]` on ASGI, `environ[EXCHANGE]` on WSGI."""
+"""The key of the exchange: `scope[EXCHANGE]` on ASGI, `environ[EXCHANGE]` on WSGI."""
 
 _log = logging.getLogger("retrysafe.web")
 
 DRAIN_LIMIT_BYTES = 8 * 1024 * 1024
-"""How many bytes of a refused body are still read. A connection that is closed on a client which is still sending
-breaks, and the client never sees why."""
+"""How many bytes of a refused body are still read. If the server closed the connection while the client is sending, the
+client would get a connection error instead of the refusal."""
 
 
 class BodyRefused(Exception):
@@ -76,7 +76,7 @@ class BodyRefused(Exception):
 
 
 class GrantedClaim(NamedTuple):
-    """What a granted claim holds."""
+    """A claim that was granted: what to run, its lease, its record, and when it began (monotonic clock)."""
 
     task: Task
     lease: Lease
@@ -85,14 +85,15 @@ class GrantedClaim(NamedTuple):
 
 
 class Exchange:
-    """What both colours share: who asks, with which key, for what; and what that means."""
+    """One request and what is decided about it. Base class of AsyncExchange and SyncExchange."""
 
     failed_with: BaseException | None = None
-    """What the application's handler raised, where that matters: a transaction of it is not committed (joining.py)."""
+    """The exception of the application's handler. With it, the request's transaction is not committed
+    (transaction_flow.py)."""
 
     rolled_back = False
-    """Whether the database undid the work because of others, so that the whole request is to run again. The answer in
-    `response` is then for nobody."""
+    """True if the database rolled the work back because of other transactions. The middleware then runs the whole
+    request again, and the answer in `response` is not sent."""
 
     def __init__(
         self, settings: Settings, view: RequestView, route: Route, lines: Sequence[str], reruns: int = 0
@@ -103,71 +104,71 @@ class Exchange:
         self.policy = route.policy
         self.target = route.target
         self.response: Response | None = None
-        """The answer to send instead of the application's; None while it may speak for itself."""
+        """The answer to send instead of the application's; None while the application may answer."""
         self.scope = ""
         self.key: Key | None = None
         self.grant: GrantedClaim | None = None
-        self.asked = False
-        """Whether anybody asked for a claim, granted or not."""
+        self.claim_requested = False
+        """True once a claim was requested, granted or not."""
         self.started = False
-        """Whether an answer has begun to go out."""
-        self.untouched = False
-        """Whether the middleware lets this request through without capturing it (keyless, `optional`)."""
+        """True once the first part of an answer was sent."""
+        self.uncaptured = False
+        """True if the middleware does not capture this request (no key, and mode `optional`)."""
         self.endpoint_entry: EndpointEntry | None = None
-        """Whether an endpoint was entered, once an adapter has noted it."""
+        """Whether an endpoint was entered, if an adapter has recorded it."""
         self.entry_probe: EntryProbe | None = None
-        """Who knows it otherwise, when the answer is there."""
+        """Called when the answer is there, if nothing was recorded."""
         self.generated_key = ""
         self.key_lines = lines
         self.reruns = reruns
-        """How often this request has run before, for nothing."""
-        self.observed: Lease | None = None
+        """How many earlier runs of this request the database has rolled back."""
+        self.observation_lease: Lease | None = None
         self._withdraws = False
         self._stops: tuple[StopCallback, ...] = ()
 
     @property
     def claimed(self) -> bool:
-        """Whether the work is ours and not settled yet."""
+        """True while this request holds a claim that is not settled yet."""
         return self.grant is not None
 
     @property
     def record(self) -> Record | None:
-        """The record of the claim while it is held."""
+        """The record of the claim, while this request holds it."""
         return self.grant.record if self.grant is not None else None
 
-    def for_retry(self) -> Self:
-        """The same request from the beginning, with the same key: what takes the place of a run that was undone."""
-        made = type(self)(self.settings, self.view, self.route, self.key_lines, self.reruns + 1)
-        made.generated_key = self.generated_key
-        return made
+    def copy_for_rerun(self) -> Self:
+        """A new exchange for the same request and key, for the next run after a rollback."""
+        copy = type(self)(self.settings, self.view, self.route, self.key_lines, self.reruns + 1)
+        copy.generated_key = self.generated_key
+        return copy
 
-    def hand_over(self) -> GrantedClaim:
-        """Give the claim to somebody who settles it himself (an operation); its answer then only passes by."""
-        held, self.grant = self.grant, None
-        if held is None:
+    def hand_over_claim(self) -> GrantedClaim:
+        """Give the claim to a caller that settles it (an operation). The answer then passes through unstored."""
+        grant, self.grant = self.grant, None
+        if grant is None:
             raise UsageError("there is no claim to hand over: await exchange.claim(principal) first")
         self._run_stops()
-        self.settings.quotas.record_end(held.task.key.scope, 0, self.policy.retention)
-        return held
+        self.settings.quotas.record_end(grant.task.key.scope, 0, self.policy.retention)
+        return grant
 
     # Before the claim ---------------------------------------------------------------------------
 
     def begin(self, policy: Policy | None, target: str | None) -> Policy:
         self.policy, self.target = policy or self.policy, sanitize_target(target) if target else self.target
-        if self.asked:
+        if self.claim_requested:
             raise UsageError(f"{self.target} asks for its claim twice; one request has one key and one claim")
         if self.started:
             raise UsageError(f"{self.target} asks for its claim after its answer has begun; ask before the work")
-        if self.untouched and self.policy.mode != "optional":
+        if self.uncaptured and self.policy.mode != "optional":
             raise UsageError(
                 f"{self.target} asks with mode={self.policy.mode!r}, but the middleware lets requests without a key "
                 "through under its own mode='optional'; give the middleware the same mode, or name the route in routes="
             )
-        self.asked = True
+        self.claim_requested = True
         return self.policy
 
     def _read_key_value(self, policy: Policy, scope: str) -> str | None:
-        """The key, or None where there need not be one. Counts who sends what, once for each request."""
+        """The key; None if there is none and the mode allows that. Counts what the client sent, once per request."""
         if self.generated_key:
             return self.generated_key
         try:
@@ -181,7 +182,7 @@ class Exchange:
             key = self.generated_key = generate_key()
             if self.count_usage("generated", scope):
                 _log.warning(
-                    "%s: a client sends no Idempotency-Key; one was minted, which protects nothing", self.target
+                    "%s: a client sends no Idempotency-Key; one was generated, which protects nothing", self.target
                 )
             return key
         self.count_usage("missing" if key is None else "keyed", scope)
@@ -202,14 +203,14 @@ class Exchange:
         return self.key
 
     def build_task(self, key: Key, policy: Policy, chunks: list[bytes]) -> Task:
-        form = fingerprint_request(self.view, self.route, chunks)
-        object.__setattr__(key, "request", form)  # an operation that is given the key is compared by it
-        return self.settings.safe.build_task(key, self.target, form, policy)
+        fingerprint = fingerprint_request(self.view, self.route, chunks)
+        object.__setattr__(key, "request", fingerprint)  # an operation with this key uses the request's fingerprint
+        return self.settings.safe.build_task(key, self.target, fingerprint, policy)
 
     # The claim ----------------------------------------------------------------------------------
 
     def claim_flow(self, task: Task) -> Flow[GrantedClaim]:
-        """Claim it, or raise ResponseReady with the answer in place."""
+        """Claim the key, or put the answer in place and raise ResponseReady."""
         try:
             return (yield from self._claim_or_refuse(task))
         except (StoreError, RetrySafeError) as error:
@@ -221,10 +222,10 @@ class Exchange:
             found: LookupReply = yield Lookup(claim.id)
             if _would_run(found):
                 raise self.refusal_error(problems.QUOTA, retry_after=self._retry_after())
-        taking = claim_interruptibly(claim, task, events)
+        claiming = claim_interruptibly(claim, task, events)
         if task.policy.busy == "wait":
-            taking = limit_waiters(taking, settings.waiters, task, claim.id, events)
-        outcome: Outcome = yield from taking
+            claiming = limit_waiters(claiming, settings.waiters, task, claim.id, events)
+        outcome: Outcome = yield from claiming
         if isinstance(outcome, Execute):
             _check_same_owner(outcome.record, task)
             events.emit("new", claim.id, task.target)
@@ -242,14 +243,14 @@ class Exchange:
             known: LookupReply = yield Lookup(claim.id)
             if known.record is not None:
                 raise self.refusal_error(
-                    status.accepted_response(settings, mount_path(self.view), known.record, task.target)
+                    status.build_accepted_response(settings, read_mount_path(self.view), known.record, task.target)
                 )
         raise self.refusal_error(refusal_error(task, outcome))
 
     def refusal_error(
         self, why: RetrySafeError | Problem | Response, *, retry_after: int | None = None
     ) -> ResponseReady:
-        """Put the answer in place; raise what this returns."""
+        """Put the answer into `response`. The caller raises the error that this returns."""
         if isinstance(why, Response):
             self.response = why
             return ResponseReady("the answer is stored")
@@ -262,7 +263,7 @@ class Exchange:
         return ResponseReady(problem.title)
 
     def log_error(self, error: RetrySafeError) -> None:
-        """For the operator. The record is named by its id: its key and its scope are the client's (S28)."""
+        """Log an error for the operator. The log names the record by its id and never shows its key or scope (S28)."""
         record = self.key.id(self.settings.safe.namespace).hex() if self.key is not None else "none"
         _log.error("%s: %s (record %s)", self.target, self.describe_error(error), record)
 
@@ -277,18 +278,18 @@ class Exchange:
             problem, self.settings.codes, self.settings.docs, retry_after=retry_after
         )
 
-    def record_grant(self, held: GrantedClaim, *stops: StopCallback) -> Key:
-        """Ours now; `stops` end the heartbeat, and what else lasts until it is settled."""
-        self.grant = held
+    def record_grant(self, grant: GrantedClaim, *stops: StopCallback) -> Key:
+        """Record the granted claim. `stops` are called when it is settled (heartbeat, context reset)."""
+        self.grant = grant
         self._stops = stops
-        fresh = held.record.attempt == 1 and not self.reruns
-        self.settings.quotas.record_start(held.task.key.scope, fresh, held.task.policy.retention)
-        return held.task.key
+        new = grant.record.attempt == 1 and not self.reruns
+        self.settings.quotas.record_start(grant.task.key.scope, new, grant.task.policy.retention)
+        return grant.task.key
 
     # Settlement ---------------------------------------------------------------------------------
 
     def is_storable(self, code: int, error: BaseException | None = None) -> bool:
-        """Whether this ending is final. A rule of the user's that fails counts as "yes": once is what was promised."""
+        """True if this ending is final. If the user's `failures=` raises, it is final: the work must run only once."""
         if error is None and (self._is_framework_refusal(code) or code in self.settings.never_stored):
             return False
         try:
@@ -298,81 +299,81 @@ class Exchange:
             return True
 
     def _is_framework_refusal(self, code: int) -> bool:
-        """Whether this is the framework's own refusal, for which the claim is withdrawn. What went well was entered,
-        whatever anybody thinks he knows."""
+        """True if the framework refused the request before any endpoint was entered, and the claim is withdrawn. An
+        answer below 300 always counts as entered."""
         entry = UNKNOWN
         if code >= 300:
             try:
                 entry = self.endpoint_entry or (self.entry_probe(code) if self.entry_probe is not None else UNKNOWN)
             except Exception:
-                _log.exception("%s: whether an endpoint was entered could not be found out", self.target)
+                _log.exception("%s: finding out whether an endpoint was entered failed", self.target)
         self._withdraws = should_withdraw(self.policy, entry.entered, entry.redirected)
         return self._withdraws
 
     def settle_answered(self, code: int, headers: HeaderPairs, body: bytes) -> Flow[Response | None]:
-        """The application gave its whole answer. None: send it. Otherwise: send this instead."""
+        """The application's answer is complete. Returns None to send it, or the response to send instead."""
         if not self.is_storable(code):
             return (yield from self._release_flow(f"it answered {code}"))
         return (yield from self._complete_flow(build_stored_answer(code, headers, body, self.settings.dropped)))
 
     def settle_tombstone(self, code: int, gone: Gone) -> Flow[Response | None]:
-        """Its answer cannot be kept, but it happened: say so before the first byte goes out."""
+        """Store a tombstone: the work was done, but its answer cannot be kept. Done before the first byte is sent."""
         return (yield from self._complete_flow(Answer(code, gone=gone)))
 
     def settle_raised(self, error: BaseException) -> Flow[Response | None]:
-        """The application failed without an answer: ours is the answer."""
+        """The application raised without an answer: store and send our own problem."""
         self.failed_with = error
         code = self.settings.codes.failed
         if not self.is_storable(code, error):
             yield from self._release_flow(f"it failed with {type(error).__qualname__}")
             return self._build_response(problems.FAILED_FOR_NOW)
-        told = self._build_response(problems.FAILED)
+        failed = self._build_response(problems.FAILED)
         instead = yield from self._complete_flow(
-            build_stored_answer(code, told.headers, told.body, self.settings.dropped)
+            build_stored_answer(code, failed.headers, failed.body, self.settings.dropped)
         )
-        return instead or told
+        return instead or failed
 
     def settle_stopped(self, error: BaseException) -> Flow[Response | None]:
-        """Cancelled, or the process is ending: nobody knows how far it got."""
-        held = self._require_grant()
+        """The work was cancelled, or the process is ending: how far it got is not known."""
+        grant = self._require_grant()
         try:
-            yield from settle_abandoned(held.task, held.lease, error, self.settings.safe.events)
-        except StoreError as trouble:
-            self._log_unsettled(held, trouble)
+            yield from settle_abandoned(grant.task, grant.lease, error, self.settings.safe.events)
+        except StoreError as failure:
+            self._log_unsettled(grant, failure)
         finally:
             self._end_claim(0)
         return None
 
     def release_flow(self) -> Flow[Response | None]:
-        """An answer that is not final has passed by."""
+        """Release the key after an answer that is not final was sent."""
         return (yield from self._release_flow("its answer was not final"))
 
     def release_unstarted(self) -> Flow[Response | None]:
-        """The application was not called: whoever asks next may run it. Refused where somebody else has it by now."""
+        """Release the key because the application was not called. The store refuses it if another owner has the key."""
         return (yield from self._release_flow("it did not begin before its lease was over"))
 
     def _release_flow(self, note: str) -> Flow[Response | None]:
-        held = self._require_grant()
+        grant = self._require_grant()
         give_back = settle_withdrawn if self._withdraws else settle_released
         try:
-            yield from give_back(held.task, held.lease, note, self.settings.safe.events)
-        except StoreError as trouble:
-            self._log_unsettled(held, trouble)  # the lease lapses by itself
+            yield from give_back(grant.task, grant.lease, note, self.settings.safe.events)
+        except StoreError as error:
+            self._log_unsettled(grant, error)  # the lease lapses by itself
         finally:
             self._end_claim(0)
         return None
 
     def _complete_flow(self, answer: Answer) -> Flow[Response | None]:
-        held, stored = self._require_grant(), 0
+        grant, stored = self._require_grant(), 0
         try:
-            yield from settle_complete(held.task, held.lease, answer, self.settings.safe.events)
+            yield from settle_complete(grant.task, grant.lease, answer, self.settings.safe.events)
             stored = len(answer.body)
         except LeaseLost:
             return self._build_response(problems.LOST)
-        except OutcomeUnrecorded as trouble:
+        except OutcomeUnrecorded as error:
             # An answer that is not stored must not be sent: the retry could get another one.
-            said = self.describe_error(trouble.__cause__ or trouble)
-            _log.error("%s: how it ended could not be written down: %s", self.target, said)
+            cause = self.describe_error(error.__cause__ or error)
+            _log.error("%s: its outcome could not be stored: %s", self.target, cause)
             return self._build_response(problems.UNRECORDED, self._retry_after())
         finally:
             self._end_claim(stored)
@@ -383,33 +384,34 @@ class Exchange:
         return self.grant
 
     def _end_claim(self, size: int) -> None:
-        """The claim is over, whatever became of it."""
-        held, self.grant = self._require_grant(), None
+        """The claim is settled, or settling it failed: stop the heartbeat and update durations and quotas."""
+        grant, self.grant = self._require_grant(), None
         self._run_stops()
         if not self._withdraws:
-            self.settings.durations.observe(self.target, time.monotonic() - held.began)
-        unborn = self._withdraws and held.record.attempt == 1 and not self.reruns
-        self.settings.quotas.record_end(held.task.key.scope, size, held.task.policy.retention, withdrawn_new=unborn)
+            self.settings.durations.observe(self.target, time.monotonic() - grant.began)
+        withdrawn_new = self._withdraws and grant.record.attempt == 1 and not self.reruns
+        scope, retention = grant.task.key.scope, grant.task.policy.retention
+        self.settings.quotas.record_end(scope, size, retention, withdrawn_new=withdrawn_new)
 
     def _run_stops(self) -> None:
         stops, self._stops = self._stops, ()
         for stop in stops:
             stop()
 
-    def _log_unsettled(self, held: GrantedClaim, trouble: StoreError) -> None:
-        self.settings.safe.events.emit("store_failed", held.lease.id, self.target)
-        _log.error("%s: how it ended could not be written down: %s", self.target, self.describe_error(trouble))
+    def _log_unsettled(self, grant: GrantedClaim, error: StoreError) -> None:
+        self.settings.safe.events.emit("store_failed", grant.lease.id, self.target)
+        _log.error("%s: its outcome could not be stored: %s", self.target, self.describe_error(error))
 
-    # An answer that passes by -------------------------------------------------------------------
+    # An answer without a claim -------------------------------------------------------------------
 
     def refuse_if_unprotected(self, code: int) -> bool:
-        """Whether a route that must claim has answered without. Sets the answer to send instead."""
-        if self.asked or code >= 400:
+        """True if a route that must claim has answered without a claim; `response` is then the answer to send."""
+        if self.claim_requested or code >= 400:
             return False
         if not self.route.listed or self.policy.mode != "required":
             if self.key_lines and self.count_usage("unclaimed", ""):
                 _log.warning(
-                    "%s was sent an Idempotency-Key, but nothing there asks for it: not protected", self.target
+                    "%s was sent an Idempotency-Key, but the route never claims it: not protected", self.target
                 )
             return False
         _log.error(
@@ -425,18 +427,12 @@ class Exchange:
 
 
 def scope_from_principal(principal: Any) -> str:
-    """The principal as text; empty if there is none. Numbers and UUIDs are what account ids often are."""
+    """The principal as text; empty if there is none. Account ids are often numbers or UUIDs."""
     if isinstance(principal, str):
         return principal
     if isinstance(principal, int | UUID) and not isinstance(principal, bool):
         return str(principal)
     return ""
-
-
-def mount_path(view: RequestView) -> str:
-    """Where the application hangs below the server's root."""
-    path: str = view.raw.get("root_path") or view.raw.get("SCRIPT_NAME") or ""
-    return path
 
 
 def _would_run(found: LookupReply) -> bool:
@@ -445,6 +441,7 @@ def _would_run(found: LookupReply) -> bool:
 
 
 def _check_same_owner(record: Record, task: Task) -> None:
-    """The id says whose it is; the stored text must agree, or somebody moved a row (S2)."""
+    """Raise CorruptRecord unless the stored scope and key are those that the id was derived from (S2). They differ if a
+    row was copied to another id."""
     if record.scope != task.key.scope or record.key != task.key.value:
         raise CorruptRecord(record.id, "it is stored under another scope or key than its id says")

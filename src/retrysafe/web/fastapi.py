@@ -1,4 +1,4 @@
-"""FastAPI: the claim as a dependency that stands on your authentication, and the OpenAPI document that says so.
+"""FastAPI: a dependency that claims the key after your authentication, and the OpenAPI description of it.
 
     app = FastAPI()
     install(app, safe=safe)
@@ -6,8 +6,8 @@
     @app.post("/payments")
     async def pay(order: Order, key: Key = Depends(idempotent(scope=current_account))): ...
 
-`scope` is a dependency of yours. FastAPI resolves it first, so whoever could not have made the request is refused by
-your own code before a key is looked at. Works on routers too: `APIRouter(dependencies=[Depends(idempotent(...))])`.
+`scope` is your own dependency. FastAPI resolves it first, so your code refuses an unauthorized request before its key
+is read. It works on routers, too: `APIRouter(dependencies=[Depends(idempotent(...))])`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from retrysafe.web.asgi_adapter import OperationAnswer, check_strength
 from retrysafe.web.asgi_answer import Send
 from retrysafe.web.endpoint_entry import ENTERED, REFUSED, UNKNOWN, EndpointEntry, EntryProbe, is_marked, mark_endpoint
 from retrysafe.web.exchange import EXCHANGE
-from retrysafe.web.key_header import HEADER
+from retrysafe.web.key_header import DEFAULT_HEADER
 from retrysafe.web.openapi import EXTENSION, Json, ProtectionSpec, Strength
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Options, Scope
@@ -47,11 +47,11 @@ from retrysafe.web.transaction_io import check_tx
 
 
 class Refusal(starlette.Refusal, HTTPException):
-    """FastAPI's own kind: what a dependency with `yield` looks out for."""
+    """A FastAPI HTTPException: dependencies with `yield` may catch that class."""
 
 
 class IdempotentDependency:
-    """The dependency. Its value is the `Key`, or None where the mode lets a request run without one."""
+    """The dependency. Its value is the `Key`, or None if the mode lets a request run without one."""
 
     def __init__(self, scope: Any, policy: Policy | None, strength: Strength, header: str) -> None:
         check_strength(strength)
@@ -66,20 +66,20 @@ class IdempotentDependency:
 
 
 class TransactionalDependency(IdempotentDependency):
-    """The same for `strength="transaction"`. Its value is your connection or session, in an open transaction."""
+    """The dependency for `strength="transaction"`. Its value is your connection or session in an open transaction."""
 
     def __init__(self, scope: Any, policy: Policy | None, tx: Any, header: str) -> None:
         super().__init__(scope, policy, "transaction", header)
         self.tx = tx
 
-    async def __call__(  # type: ignore[override]  # FastAPI tells the two kinds of dependency apart by this
+    async def __call__(  # type: ignore[override]  # FastAPI recognises a dependency with `yield` by this
         self, request: Request, principal: Any, idempotency_key: str | None = None
     ) -> AsyncIterator[Any]:
-        joined = await claim_in_transaction(request, principal, self.policy, tx=self.tx, refusal=Refusal)
-        if joined is None:
+        transaction = await claim_in_transaction(request, principal, self.policy, tx=self.tx, refusal=Refusal)
+        if transaction is None:
             yield None
             return
-        async with joined.hand_over_handle(lambda: Refusal(request.scope[EXCHANGE])) as handle:
+        async with transaction.lend_handle(lambda: Refusal(request.scope[EXCHANGE])) as handle:
             yield handle
 
 
@@ -89,7 +89,7 @@ def idempotent(
     *,
     strength: Strength = "guard",
     tx: Any = None,
-    header: str = HEADER,
+    header: str = DEFAULT_HEADER,
 ) -> IdempotentDependency:
     """A dependency that claims the request's key: `key: Key = Depends(idempotent(scope=current_account))`.
 
@@ -98,8 +98,8 @@ def idempotent(
     strength  "operation" where an operation claims the key itself: `return respond(await create_order(o, key=key))`
               "transaction" where the answer commits with the handler's own transaction: the value is then its
               connection or session, `session: AsyncSession = Depends(idempotent(…, strength="transaction"))`
-    tx        where that transaction comes from (a sessionmaker, a pool), unless `RetrySafe(tx=…)` says so
-    header    its name in the OpenAPI document, if the middleware reads another one
+    tx        what opens that transaction (a sessionmaker, a pool), unless `RetrySafe(tx=…)` is given
+    header    the header's name in the OpenAPI document, if the middleware reads another one
     """
     check_tx(strength, tx)
     if strength == "transaction":
@@ -107,18 +107,18 @@ def idempotent(
     return IdempotentDependency(scope, policy, strength, header)
 
 
-def _build_signature(scope: Any, header: str, told: Json) -> Signature:
-    """What FastAPI reads: the request, the user's dependency, and the header, which is here for the document only.
-    That a key is missing or wrong is for us to say: any text will do for FastAPI, and none. Its type is no union, as
-    FastAPI would look at each member of one for each request."""
+def _build_signature(scope: Any, header: str, mark: Json) -> Signature:
+    """The signature that FastAPI reads: the request, the user's dependency, and the header for the OpenAPI document.
+    FastAPI accepts any text in the header, or none; we refuse a missing or malformed key ourselves. The type is not a
+    union, because FastAPI would try each member of a union for each request."""
     depends = scope if isinstance(scope, params.Depends) else Depends(scope)
-    shown = Header(default=None, alias=header, description="", json_schema_extra={EXTENSION: told})
+    parameter = Header(default=None, alias=header, description="", json_schema_extra={EXTENSION: mark})
     kind = Parameter.POSITIONAL_OR_KEYWORD
     return Signature(
         [
             Parameter("request", kind, annotation=Request),
             Parameter("principal", kind, default=depends, annotation=Any),
-            Parameter("idempotency_key", kind, default=shown, annotation=str),
+            Parameter("idempotency_key", kind, default=parameter, annotation=str),
         ]
     )
 
@@ -127,9 +127,9 @@ def _build_signature(scope: Any, header: str, told: Json) -> Signature:
 
 
 class IdempotencyMiddleware(starlette.IdempotencyMiddleware):
-    """The ASGI middleware, which besides completes the application's OpenAPI document when it starts (whoever replaced
-    `app.openapi` has done so by then), and puts a mark on the endpoints: FastAPI finds a request invalid after its
-    route is chosen and before its endpoint is called."""
+    """The ASGI middleware, which also completes the application's OpenAPI document and marks the endpoints. It does so
+    with the first call: by then the user may have replaced `app.openapi`. The marks are needed because FastAPI
+    validates a request after it chose the route and before it calls the endpoint."""
 
     _documented = False
 
@@ -143,7 +143,7 @@ class IdempotencyMiddleware(starlette.IdempotencyMiddleware):
         await super().__call__(scope, receive, send)
 
     def make_entry_probe(self, scope: ASGIScope) -> EntryProbe | None:
-        return functools.partial(entry_of, OuterRoute.from_scope(scope), scope)
+        return functools.partial(find_entry, OuterRoute.from_scope(scope), scope)
 
 
 def mark_endpoints(routes: Iterable[Any]) -> None:
@@ -165,9 +165,9 @@ def _mark_route(route: Any) -> bool:
     return marked
 
 
-def entry_of(before: OuterRoute, scope: ASGIScope, code: int) -> EndpointEntry:
-    """Asked only where the mark has not been passed. A route that was added later gets its own now, and is unknown."""
-    entry, route = starlette.entry_of(before, scope, code), scope.get("route")
+def find_entry(before: OuterRoute, scope: ASGIScope, code: int) -> EndpointEntry:
+    """Called only if no marked endpoint was called. A route that was added later is marked now, and unknown."""
+    entry, route = starlette.find_entry(before, scope, code), scope.get("route")
     if entry is not ENTERED or not isinstance(route, APIRoute) or route is before.route:
         return entry
     marked = _mark_route(scope.get("fastapi", {}).get("effective_route_context") or route)
@@ -175,7 +175,7 @@ def entry_of(before: OuterRoute, scope: ASGIScope, code: int) -> EndpointEntry:
 
 
 def install(app: FastAPI, *, safe: RetrySafe, scope: Scope | None = None, **options: Unpack[Options]) -> None:
-    """Everything at once: the middleware, problems for our errors, the OpenAPI document."""
+    """Install everything: the middleware, problems for our errors, the OpenAPI document."""
     app.add_middleware(IdempotencyMiddleware, safe=safe, scope=scope, **options)
     add_problem_handlers(app)
     document(app)
@@ -185,9 +185,9 @@ def install(app: FastAPI, *, safe: RetrySafe, scope: Scope | None = None, **opti
 
 
 def document(app: FastAPI) -> None:
-    """Complete whatever `app.openapi` makes, now and whenever it is made anew. Call it again after replacing it."""
+    """Complete every document that `app.openapi` makes. Call it again after replacing `app.openapi`."""
     if not isinstance(app.openapi, _OpenApiCompleter):
-        app.openapi = _OpenApiCompleter(app, app.openapi)  # type: ignore[method-assign]  # the way FastAPI documents
+        app.openapi = _OpenApiCompleter(app, app.openapi)  # type: ignore[method-assign]  # as FastAPI documents it
 
 
 class _OpenApiCompleter:
@@ -204,13 +204,13 @@ class _OpenApiCompleter:
 
 
 def documented(schema: Json, app: FastAPI) -> Json:
-    """Complete one OpenAPI document: the operations whose header parameter carries our mark."""
+    """Complete one OpenAPI document: the operations whose header parameter has our mark."""
     options = _middleware_options(app)
     for method, path, operation in openapi.list_operations(schema):
-        told = _find_mark(operation)
-        if told is not None:
+        mark = _find_mark(operation)
+        if mark is not None:
             problem = openapi.reference_problem(schema)
-            openapi.describe_operation(operation, _build_protection_spec(told, options, f"{method} {path}"), problem)
+            openapi.describe_operation(operation, _build_protection_spec(mark, options, f"{method} {path}"), problem)
             _add_own_400(operation)
     for item in schema.get("paths", {}).values():
         _remove_mark(item.get("get", {}))
@@ -218,15 +218,15 @@ def documented(schema: Json, app: FastAPI) -> Json:
 
 
 def _add_own_400(operation: Json) -> None:
-    """FastAPI answers 400 to a body it cannot read, and documents it nowhere. With ours there it must be said."""
-    told = operation["responses"].get("400")
-    if told is not None and "requestBody" in operation:
+    """FastAPI answers 400 to an unreadable body, but does not document it. We document 400, so theirs must be added."""
+    response = operation["responses"].get("400")
+    if response is not None and "requestBody" in operation:
         detail = {"type": "object", "properties": {"detail": {"type": "string"}}}
-        told["content"].setdefault("application/json", {"schema": detail})
+        response["content"].setdefault("application/json", {"schema": detail})
 
 
 def _build_mark(policy: Policy | None, strength: Strength) -> Json:
-    """The mark: what is known when the route is made. The rest is known when the document is."""
+    """The mark on a header parameter: what is known when the route is made. The rest is added to the document."""
     return openapi.build_extension(ProtectionSpec(policy, strength)) if policy is not None else {"strength": strength}
 
 
@@ -235,26 +235,26 @@ def _read_mark(parameter: Json) -> Any:
 
 
 def _find_mark(operation: Json) -> Json | None:
-    return next((told for told in map(_read_mark, operation.get("parameters", ())) if told is not None), None)
+    return next((mark for mark in map(_read_mark, operation.get("parameters", ())) if mark is not None), None)
 
 
 def _remove_mark(operation: Json) -> None:
-    """A router's dependency stands on its GET routes too, where there is nothing to claim."""
+    """Remove the header from a GET operation: a router's dependency is also on its GET routes, which claim nothing."""
     if "parameters" in operation:
         operation["parameters"] = [one for one in operation["parameters"] if _read_mark(one) is None]
 
 
-def _build_protection_spec(told: Json, options: Json, name: str) -> ProtectionSpec:
-    policy = _policy_from_mark(told) if "mode" in told else _default_policy(options, name)
+def _build_protection_spec(mark: Json, options: Json, name: str) -> ProtectionSpec:
+    policy = _policy_from_mark(mark) if "mode" in mark else _default_policy(options, name)
     common = {key: options[key] for key in ("codes", "header", "key_rule") if key in options}
-    return ProtectionSpec(policy, told["strength"], quota=options.get("quota") is not None, **common)
+    return ProtectionSpec(policy, mark["strength"], quota=options.get("quota") is not None, **common)
 
 
-def _policy_from_mark(told: Json) -> Policy:
-    seconds = told.get("retention_seconds")  # FastAPI leaves out what is None
-    failures = (lambda status, exception: True) if told["failures"] == "custom" else told["failures"]
+def _policy_from_mark(mark: Json) -> Policy:
+    seconds = mark.get("retention_seconds")  # FastAPI leaves out what is None
+    failures = (lambda status, exception: True) if mark["failures"] == "custom" else mark["failures"]
     retention = float("inf") if seconds is None else seconds
-    return Policy(mode=told["mode"], busy=told["busy"], failures=failures, retention=retention)
+    return Policy(mode=mark["mode"], busy=mark["busy"], failures=failures, retention=retention)
 
 
 def _default_policy(options: Json, name: str) -> Policy:
@@ -277,35 +277,35 @@ def _middleware_options(app: FastAPI) -> Json:
 
 
 class AnswerRoute(APIRoute):
-    """A route whose handler may return an operation's `Answer` as it is: `APIRouter(route_class=AnswerRoute)`."""
+    """A route whose handler may return an operation's `Answer`: `APIRouter(route_class=AnswerRoute)`."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         if _returns_answers(inspect.signature(endpoint, eval_str=True).return_annotation):
-            options["response_model"] = None  # the stored bytes go out: there is nothing to validate or filter
+            options["response_model"] = None  # the stored bytes are sent without validation
         super().__init__(path, _wrap_endpoint(endpoint), **options)
 
 
 def _returns_answers(annotation: Any) -> bool:
-    """Whether it is one of what operations give, or a union of some of them."""
+    """True if it is one of the types that operations return, or a union of them."""
     return set(get_args(annotation) or (annotation,)) <= set(get_args(OperationAnswer))
 
 
 def _wrap_endpoint(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     if hasattr(endpoint, "_retrysafe_answers"):
-        return endpoint  # a router was included: its routes are made again
+        return endpoint  # already wrapped: including a router makes its routes again
     if inspect.iscoroutinefunction(endpoint):
 
         @functools.wraps(endpoint)
-        async def made(*args: Any, **kwargs: Any) -> Any:
+        async def respond_with_answer(*args: Any, **kwargs: Any) -> Any:
             return respond_if_answer(await endpoint(*args, **kwargs))
     else:
 
         @functools.wraps(endpoint)
-        def made(*args: Any, **kwargs: Any) -> Any:
+        def respond_with_answer(*args: Any, **kwargs: Any) -> Any:
             return respond_if_answer(endpoint(*args, **kwargs))
 
-    made._retrysafe_answers = True  # type: ignore[attr-defined]
-    return made
+    respond_with_answer._retrysafe_answers = True  # type: ignore[attr-defined]
+    return respond_with_answer
 
 
 __all__ = [

@@ -1,9 +1,9 @@
-"""The fingerprint of a request, by the rule that is right for it.
+"""The fingerprint of a request.
 
-Two releases run side by side on one store, so a form changes only where it was wrong. The first rule compared the
-decoded path and the first `boundary` of a multipart body. Where that loses nothing, its form is still the form. Where
-it took two requests for one (an escaped slash, a path that is no UTF-8, two boundaries) the new form is written. The
-old one is not accepted beside it: it is the form of the other request as well (decision 61).
+Two releases may use one store at the same time, so the form of a fingerprint changes only where it was wrong. The first
+form compared the decoded path and the first `boundary` of a multipart body. Where that loses no information, the first
+form is still used. Where it took two requests for one (an escaped slash, a path that is not UTF-8, two boundaries), the
+new form is written. The old form is not accepted there, because the other request has it, too (decision 61).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RAW_MEDIA_TYPE = "application/octet-stream"
 
 
 def fingerprint_request(view: RequestView, route: Route, chunks: list[bytes]) -> Fingerprint:
-    """What a request is, boiled down."""
+    """The hash of what identifies a request: method, path, query, media type and body."""
     if route.fingerprint is not None:
         return _fingerprint_custom(view, route.fingerprint(view, b"".join(chunks)))
     content_type = view.headers.get("content-type", "")
@@ -36,7 +36,7 @@ def fingerprint_request(view: RequestView, route: Route, chunks: list[bytes]) ->
 
 
 def _fingerprint_custom(view: RequestView, value: bytes | str) -> Fingerprint:
-    """By what the route says is the same; method and path are always compared besides."""
+    """The fingerprint by the route's own function. Method and path are always compared, too."""
     first = Fingerprint("http-own1", hashlib.sha256(frame(view.method, view.path, value)).digest(), len(value))
     path = find_exact_path(view.raw, view.path)
     if path is None:

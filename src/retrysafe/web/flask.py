@@ -1,4 +1,4 @@
-"""The Flask extension: it captures around the application, and a decorator claims where the principal is known.
+"""The Flask extension: a middleware captures answers, and a decorator claims keys where the principal is known.
 
     idempotency = Idempotency(safe=RetrySafe("postgresql://…"))
 
@@ -12,11 +12,11 @@
     @idempotency.protect(scope=lambda: current_user.account_id)
     def create_payment(): ...
 
-`protect` stands under whatever authenticates, so a replay never answers somebody who could not have made the request.
+Put `protect` below the decorator that authenticates, so that only a client that may make the request gets a replay.
 Plain and async views, blueprints, streaming, the test client and the development server all work.
 
-An exception nobody handles: our 500 is stored and sent; Flask has logged it and told `got_request_exception` by then.
-Where the application has an error page of its own for 500, that page is the answer, and is stored as it is.
+For an unhandled exception our 500 is stored and sent. Flask has logged the exception and sent `got_request_exception`
+by then. If the application has its own error page for 500, that page is the answer and is stored.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from retrysafe.web.asgi_adapter import OperationAnswer, check_strength, response
 from retrysafe.web.capture import Response as Captured
 from retrysafe.web.endpoint_entry import ENTERED, REDIRECTED, REFUSED, UNKNOWN, EndpointEntry
 from retrysafe.web.exchange import EXCHANGE
+from retrysafe.web.exchange_context import ResponseReady
 from retrysafe.web.openapi import Strength
 from retrysafe.web.paths import normalize_path
-from retrysafe.web.response_ready import ResponseReady
 from retrysafe.web.routes import SAFE_METHODS
 from retrysafe.web.settings import Options
 from retrysafe.web.settings import Scope as MiddlewareScope
@@ -51,14 +51,14 @@ from retrysafe.web.wsgi_answer import Environ, StartResponse, WSGIApp
 R = TypeVar("R")
 
 Scope = Callable[[], Any]
-"""Who asks: the authenticated account or tenant, found through Flask's request context."""
+"""Returns the principal: the authenticated account or tenant, from Flask's request context."""
 
 EXTENSION_NAME = "retrysafe"
 
 
 class IdempotencyMiddleware(wsgi.IdempotencyMiddleware):
-    """The WSGI middleware, which besides sees what Flask's router made of a request. Around an application whose
-    authentication is a layer further out: `app.wsgi_app = IdempotencyMiddleware(app.wsgi_app, safe=safe, scope=…)`."""
+    """The WSGI middleware, which also sees the result of Flask's router. If an outer middleware authenticates, use it
+    directly: `app.wsgi_app = IdempotencyMiddleware(app.wsgi_app, safe=safe, scope=…)`."""
 
     def __init__(
         self, app: WSGIApp, *, safe: RetrySafe, scope: MiddlewareScope | None = None, **options: Unpack[Options]
@@ -67,40 +67,40 @@ class IdempotencyMiddleware(wsgi.IdempotencyMiddleware):
 
 
 def _record_routing(app: WSGIApp) -> WSGIApp:
-    """Note what the router said when the answer begins: afterwards Flask forgets the request."""
+    """Record the router's result when the answer begins: afterwards Flask drops the request."""
 
-    def noted(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+    def run_with_record(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         exchange: SyncExchange | None = environ.get(EXCHANGE)
         if exchange is None:
             return app(environ, start_response)
 
-        def started(line: str, headers: Any, exc_info: Any = None) -> Any:
-            exchange.endpoint_entry = entry_of(environ, int(line[:3]))
+        def record_and_start(line: str, headers: Any, exc_info: Any = None) -> Any:
+            exchange.endpoint_entry = find_entry(environ, int(line[:3]))
             return start_response(line, headers, exc_info)
 
-        return app(environ, started)
+        return app(environ, record_and_start)
 
-    return noted
+    return run_with_record
 
 
-def entry_of(environ: Environ, code: int) -> EndpointEntry:
-    """What the router said, if it is what is answered: a hook before the view, or an error page, may say otherwise."""
-    seen = environ.get("werkzeug.request")
-    if seen is None or not hasattr(seen, "routing_exception"):
+def find_entry(environ: Environ, code: int) -> EndpointEntry:
+    """The router's result, if the answer is the router's own: a hook or an error page may have replaced it."""
+    routed = environ.get("werkzeug.request")
+    if routed is None or not hasattr(routed, "routing_exception"):
         return UNKNOWN
-    said = seen.routing_exception
-    if said is None:
+    refusal = routed.routing_exception
+    if refusal is None:
         return ENTERED
-    if said.code != code:
+    if refusal.code != code:
         return UNKNOWN
-    return REDIRECTED if isinstance(said, RequestRedirect) else REFUSED
+    return REDIRECTED if isinstance(refusal, RequestRedirect) else REFUSED
 
 
 class Idempotency:
-    """One for any number of applications.
+    """The Flask extension. One object serves any number of applications.
 
-    `safe` may be left out: then each application's config says `RETRYSAFE_URL`. `scope` is what `protect` uses where it
-    is not given one. The other options are those of the middleware (retrysafe.web.settings.Options).
+    Without `safe`, each application's config must have `RETRYSAFE_URL`. `scope` is the default for `protect`. The other
+    options are those of the middleware (retrysafe.web.settings.Options).
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Idempotency:
         **options: Unpack[Options],
     ) -> None:
         if scope is not None and not callable(scope):
-            raise UsageError(f"scope={scope!r}: give a callable without arguments that returns whose key it is")
+            raise UsageError(f"scope={scope!r}: give a callable without arguments that returns the principal")
         self._safe = safe
         self._scope = scope
         self._options = options
@@ -120,7 +120,7 @@ class Idempotency:
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
-        """Capture around this application. Other WSGI middleware that changes answers goes on before."""
+        """Put the middleware around this application. Add other WSGI middleware that changes answers before this."""
         if EXTENSION_NAME in app.extensions:
             raise UsageError(f"{app.name} has an Idempotency already; call init_app once for each application")
         middleware = IdempotencyMiddleware(app.wsgi_app, safe=self._safe or _safe_from_config(app), **self._options)
@@ -142,21 +142,20 @@ class Idempotency:
         strength: Strength = "guard",
         tx: Any = None,
     ) -> Callable[[Callable[..., R]], Callable[..., R | Response]]:
-        """Make a view safe to call again. `target` is the URL rule unless given; the view finds its key as
-        `current_key()`.
+        """Make a view safe to retry. `target` is the URL rule unless given. In the view, `current_key()` is the key.
 
-        `strength="operation"`: the view calls an operation with that key and returns its answer; the operation makes
+        `strength="operation"`: the view calls an operation with that key and returns its answer. The operation makes
         the record.
 
         `strength="transaction"`: the view's argument `tx` is the connection or session of a transaction that commits
-        with the answer; `tx=` says where it comes from, unless `RetrySafe(tx=…)` does.
+        with the answer. It is opened from `tx=`, or from `RetrySafe(tx=…)`.
         """
         check_strength(strength)
         check_tx(strength, tx)
         chosen = scope or self._scope
         if chosen is None:
             raise UsageError(
-                "protect() must know whose key it is: protect(scope=lambda: current_user.account_id), or "
+                "protect() needs the principal: protect(scope=lambda: current_user.account_id), or "
                 "Idempotency(scope=...) for all views"
             )
 
@@ -165,22 +164,22 @@ class Idempotency:
                 return _protect_in_transaction(view, chosen, policy, target, tx)
 
             @wraps(view)
-            def protected(*args: Any, **kwargs: Any) -> R | Response:
+            def call_protected(*args: Any, **kwargs: Any) -> R | Response:
                 try:
                     claim(chosen, policy, target, strength)
                 except ResponseReady:
                     return _build_own_response()
-                # Here and not around: the claim belongs to the request's own thread, an async view to its loop.
+                # Only the view: the claim runs in the request's own thread, an async view on an event loop.
                 run: Callable[..., R] = current_app.ensure_sync(view)
                 return run(*args, **kwargs) if strength == "guard" else _call_operation_view(run, *args, **kwargs)
 
-            return protected
+            return call_protected
 
         return decorate
 
 
 def current_key() -> Key | None:
-    """The key of the request that is being handled; derive the keys for other systems from it."""
+    """The key of the current request. Derive the keys for other systems from it."""
     exchange = _current_exchange()
     return exchange.key if exchange is not None else None
 
@@ -188,8 +187,8 @@ def current_key() -> Key | None:
 def claim(
     scope: Scope, policy: Policy | None = None, target: str | None = None, strength: Strength = "guard"
 ) -> Key | None:
-    """Claim the current request's key, for those who cannot use the decorator. None: it runs unprotected, as its mode
-    or method allows. Raises ResponseReady when the view must not run: return anything, the stored answer is sent."""
+    """Claim the current request's key without the decorator. None: the request runs unprotected, as its mode or method
+    allows. Raises ResponseReady if the view must not run: return anything, the stored answer is sent."""
     exchange = _current_exchange()
     if exchange is None:
         return None
@@ -203,23 +202,23 @@ def claim(
 def _protect_in_transaction(
     view: Callable[..., R], scope: Scope, policy: Policy | None, target: str | None, tx: Any
 ) -> Callable[..., R | Response]:
-    """The view in a transaction of its own."""
+    """The view, wrapped so that it runs in a transaction that commits with its answer."""
 
     @wraps(view)
-    def protected(*args: Any, **kwargs: Any) -> R | Response:
+    def call_protected(*args: Any, **kwargs: Any) -> R | Response:
         run: Callable[..., R] = current_app.ensure_sync(view)
         exchange = _current_exchange()
         if exchange is None:
             return run(*args, **add_handle(view, kwargs, None))
         try:
-            joined = claim_in_transaction(
+            transaction = claim_in_transaction(
                 exchange, scope(), TransactionRequest(policy, target or _current_target(), tx)
             )
-            return joined.run_handler(lambda handle: run(*args, **add_handle(view, kwargs, handle)))
+            return transaction.run_handler(lambda handle: run(*args, **add_handle(view, kwargs, handle)))
         except ResponseReady:
             return _build_own_response()
 
-    return protected
+    return call_protected
 
 
 def _current_target() -> str:
@@ -229,7 +228,7 @@ def _current_target() -> str:
 def _current_exchange() -> SyncExchange | None:
     found: SyncExchange | None = request.environ.get(EXCHANGE)
     if found is None and request.method not in SAFE_METHODS:
-        _current_middleware()  # or it says what is missing
+        _current_middleware()  # raises if the extension is missing
     return found
 
 
@@ -244,7 +243,7 @@ def _current_middleware() -> IdempotencyMiddleware:
 
 
 def _build_own_response() -> Response:
-    """What the exchange has to say instead of the view. The middleware sends it in any case."""
+    """The answer of the exchange, which replaces the view's. The middleware sends it in any case."""
     exchange = _current_exchange()
     assert exchange is not None, "only a claim is refused"
     assert exchange.response is not None, "a refusal leaves its answer"
@@ -252,7 +251,7 @@ def _build_own_response() -> Response:
 
 
 def _call_operation_view(view: Callable[..., R], *args: Any, **kwargs: Any) -> R | Response:
-    """Run a view that calls an operation: its answer goes out as it is stored, its errors as our problems."""
+    """Run a view that calls an operation. The answer is sent as stored, our errors as problems."""
     try:
         answer = view(*args, **kwargs)
     except RetrySafeError as error:
@@ -268,14 +267,14 @@ def _to_flask_response(response: Captured) -> Response:
 
 
 def _settle_failure(sender: Flask, exception: BaseException, **_: Any) -> None:
-    """Flask met an exception nobody handles. The work ends here: after this it only makes an error page."""
+    """Flask got an unhandled exception. Settle the claim now: after this Flask only makes an error page."""
     exchange = _current_exchange() if has_request_context() else None
     if exchange is not None and exchange.claimed and not _has_own_page(sender):
         exchange.response = exchange.settle(exchange.settle_raised(exception))
 
 
 def _has_own_page(app: Flask) -> bool:
-    """Whether a handler is registered for 500: by its number, or by a class InternalServerError is of."""
+    """True if a handler is registered for 500: by its number, or for a base class of InternalServerError."""
     for name in (*request.blueprints, None):
         by_code = app.error_handler_spec.get(name, {})
         if by_code.get(500) or any(kind in by_code.get(None, {}) for kind in InternalServerError.__mro__):
@@ -287,7 +286,7 @@ def _safe_from_config(app: Flask) -> RetrySafe:
     url = app.config.get("RETRYSAFE_URL")
     if not url:
         raise UsageError(
-            f"{app.name} does not say where its keys are: pass Idempotency(safe=RetrySafe('postgresql://…')), or set "
+            f"{app.name} has no store for its keys: pass Idempotency(safe=RetrySafe('postgresql://…')), or set "
             "app.config['RETRYSAFE_URL']"
         )
     return RetrySafe(str(url))

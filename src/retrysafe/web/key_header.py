@@ -1,4 +1,4 @@
-"""The `Idempotency-Key` header: how many lines there may be, and what a key must look like."""
+"""The `Idempotency-Key` header: reading, rules for keys, generating and quoting a key."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from retrysafe.core.keys import MAX_KEY_CHARS, parse_key
 from retrysafe.errors import MalformedKey, UsageError
 
-HEADER = "Idempotency-Key"
+DEFAULT_HEADER = "Idempotency-Key"
 
-# By pattern and not by uuid.UUID(), which also takes braces, `urn:uuid:` and any number of hyphens.
+# A pattern, because uuid.UUID() also accepts braces, `urn:uuid:` and hyphens anywhere.
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-fA-F]{32}")
 _UUID_FIX = "send a new UUID for each operation, with its hyphens or without, and the same one with each retry"
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """What more a key must have than the grammar asks: against clients that count 1, 2, 3 (S6)."""
+    """Rules for keys beyond the grammar. They stop clients that use 1, 2, 3 … as keys (S6)."""
 
     min_length: int = 1
     uuid: bool = False
@@ -40,7 +40,7 @@ class KeyRule:
 
 
 def read_key(lines: Sequence[str], rule: KeyRule) -> str | None:
-    """The key in these header lines; None if there are none. An empty header is malformed, never "no key"."""
+    """The key in these header lines; None if there are no lines. An empty header is malformed, not "no key"."""
     if not lines:
         return None
     if len(lines) > 1:

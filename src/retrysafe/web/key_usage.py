@@ -1,8 +1,8 @@
-"""Who sends keys: what a rollout is steered by.
+"""Which clients send keys: statistics for rolling out required keys.
 
-Counts by route, client and what was sent. A client is a hash of its scope (S28). Names come from outside (a path of no
-listed route is a name, too), so the table is bounded by rows, and forgets by use: what was not asked for longest is
-added up under `other`. A flood of paths or clients that nobody ever uses again pushes out what is idle; what is used
+Requests are counted by route, client and what was sent. A client is a hash of its scope (S28). Clients choose the names
+(the path of a route that is not listed is a name, too), so the number of rows is limited. The rows that were not used
+for the longest time are added to the row `other`. A flood of random paths or clients pushes out idle rows; a row in use
 comes back with its next request, and the sums stay right.
 """
 
@@ -23,52 +23,55 @@ UsageKind = Literal[
     "would_run", "would_replay", "would_mismatch", "would_conflict", "would_refuse",
 ]  # fmt: skip
 
-KINDS: tuple[UsageKind, ...] = get_args(UsageKind)
-OTHER = "other"
+USAGE_KINDS: tuple[UsageKind, ...] = get_args(UsageKind)
+OTHER_NAME = "other"
 
 MAX_ROWS = 4_096
-"""Rows of a route and a client. Together five megabytes at worst: each with a route of its own and a long name."""
+"""Rows (one per route and client). Five megabytes at worst, if every row has its own route with a long name."""
 
 MAX_CLIENTS = 1_000
-"""Clients of one route."""
+"""Clients per route."""
 
 MAX_FIRSTS_PER_HOUR = 100
-"""How often in an hour something is called the first of its kind: each is a line in the log."""
+"""How many "first of its kind" results `count` gives per hour: each is a line in the log."""
 FIRSTS_WINDOW_SECONDS = 3_600.0
 
-_AT = {kind: at for at, kind in enumerate(KINDS)}
+_KIND_INDEX = {kind: at for at, kind in enumerate(USAGE_KINDS)}
 
 UsageRow = list[int]
 Clients = OrderedDict[str, UsageRow]
 
 
 class KeyUsageStats:
-    """The table. The clock is only asked when something is seen for the first time."""
+    """The table. The clock is read only when something is counted for the first time."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._routes: OrderedDict[str, Clients] = OrderedDict()
         self._rest: UsageRow = _new_row()
-        """What belongs to no route any more."""
+        """The sum of evicted routes."""
         self._rows = 0
         self._clock = clock
         self._firsts, self._since = 0, 0.0
         self._lock = threading.Lock()
 
     def count(self, target: str, scope: str, sent: UsageKind) -> bool:
-        """Add one; whether this is the first of its kind, and worth a line."""
-        client = client_name(scope)
+        """Add one. True if it is the first of its kind and should be logged."""
+        client = hash_client(scope)
         with self._lock:
             row = self._find_row(target, client)
-            row[_AT[sent]] += 1
-            return row[_AT[sent]] == 1 and self._is_worth_logging()
+            row[_KIND_INDEX[sent]] += 1
+            return row[_KIND_INDEX[sent]] == 1 and self._is_worth_logging()
 
     def table(self) -> dict[tuple[str, str, UsageKind], int]:
-        """Counts by (route, client, what it sent). The client is empty where nobody had to say who asks."""
+        """Counts by (route, client, kind). The client is empty if the principal was not needed."""
         with self._lock:
             rows = [(route, client, row) for route, clients in self._routes.items() for client, row in clients.items()]
-            rows.append((OTHER, OTHER, list(self._rest)))
+            rows.append((OTHER_NAME, OTHER_NAME, list(self._rest)))
             return {
-                (route, client, kind): row[at] for route, client, row in rows for kind, at in _AT.items() if row[at]
+                (route, client, kind): row[at]
+                for route, client, row in rows
+                for kind, at in _KIND_INDEX.items()
+                if row[at]
             }
 
     def _find_row(self, target: str, client: str) -> UsageRow:
@@ -88,7 +91,7 @@ class KeyUsageStats:
         return row
 
     def _evict_row(self) -> None:
-        """One row less, of the route that was not asked for longest."""
+        """Evict one row of the route that was not used for the longest time."""
         route, clients = next(iter(self._routes.items()))
         if len(clients) > 1:
             self._evict_client(clients)
@@ -99,12 +102,12 @@ class KeyUsageStats:
         self._rows -= 1
 
     def _evict_client(self, clients: Clients) -> None:
-        """The client that was not seen longest, into `other`."""
-        other = clients.get(OTHER)
+        """Add the client that was not seen for the longest time to `other`."""
+        other = clients.get(OTHER_NAME)
         if other is None:
-            other = clients[OTHER] = _new_row()
+            other = clients[OTHER_NAME] = _new_row()
             self._rows += 1
-        clients.move_to_end(OTHER)
+        clients.move_to_end(OTHER_NAME)
         _, row = clients.popitem(last=False)
         _add_row(other, row)
         self._rows -= 1
@@ -117,23 +120,22 @@ class KeyUsageStats:
         return self._firsts <= MAX_FIRSTS_PER_HOUR
 
 
-def client_name(scope: str) -> str:
+def hash_client(scope: str) -> str:
     if not scope:
         return ""
-    return (
-        _short_name(scope) if len(scope) <= MAX_TEXT_CHARS else _hash_scope(scope)
-    )  # a long one is no scope, and not kept
+    # A longer text is not a valid scope: it is not cached.
+    return _hash_scope_cached(scope) if len(scope) <= MAX_TEXT_CHARS else _hash_scope(scope)
 
 
 def _hash_scope(scope: str) -> str:
     return hashlib.sha256(frame("client", scope)).hexdigest()[:16]
 
 
-_short_name = lru_cache(1_000)(_hash_scope)
+_hash_scope_cached = lru_cache(1_000)(_hash_scope)
 
 
 def _new_row() -> UsageRow:
-    return [0] * len(KINDS)
+    return [0] * len(USAGE_KINDS)
 
 
 def _add_row(total: UsageRow, more: UsageRow) -> None:

@@ -1,4 +1,4 @@
-"""Litestar: the claim as a guard behind your authentication guards, and the OpenAPI document that says so.
+"""Litestar: a guard that claims the key after your authentication guards, and the OpenAPI description of it.
 
     @post("/payments", guards=[signed_in, idempotent(scope=lambda request: request.user.account_id)])
     async def pay(data: Order) -> Payment: ...
@@ -6,8 +6,8 @@
     app = Litestar([pay])
     install(app, safe=safe)
 
-Guards run in order, from the application's to the handler's: who is refused by an earlier one never meets a key. A
-guard and not a dependency, because Litestar leaves out a dependency that no handler names, and with it the protection.
+Guards run in order, from the application's to the handler's: a request that an earlier guard refuses claims no key. It
+is a guard and not a dependency, because Litestar does not run a dependency that no handler names as an argument.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from retrysafe.web.asgi_adapter import (
 )
 from retrysafe.web.endpoint_entry import REFUSED, UNKNOWN, EndpointEntry, EntryProbe, is_marked, mark_endpoint
 from retrysafe.web.exchange import EXCHANGE
+from retrysafe.web.exchange_context import ResponseReady
 from retrysafe.web.openapi import PROBLEM_SCHEMA, Json, ProtectionSpec, Strength
-from retrysafe.web.response_ready import ResponseReady
 from retrysafe.web.settings import Options, Scope, Settings
 from retrysafe.web.sync_async import AsyncExchange
 from retrysafe.web.transaction_io import (
@@ -54,33 +54,33 @@ from retrysafe.web.transaction_io import (
 
 Connection = ASGIConnection[Any, Any, Any, Any]
 AnyRequest = Request[Any, Any, Any]
-FIX = "call retrysafe.web.litestar.install(app, safe=safe) after making the application"
+INSTALL_HINT = "call retrysafe.web.litestar.install(app, safe=safe) after making the application"
 
 
 class Refusal(ResponseReady, HTTPException):
-    """The handler must not run; the middleware sends the answer. An HTTPException, so that nobody reports an error."""
+    """The handler must not run; the middleware sends the answer. An HTTPException is not reported as an error."""
 
     def __init__(self, exchange: AsyncExchange) -> None:
-        assert exchange.response is not None, "a shortcut leaves its answer in the exchange"
-        told = "answered by the idempotency middleware"
-        HTTPException.__init__(self, detail=told, status_code=exchange.response.status)
+        assert exchange.response is not None, "a refusal leaves its answer in the exchange"
+        detail = "answered by the idempotency middleware"
+        HTTPException.__init__(self, detail=detail, status_code=exchange.response.status)
 
 
 class IdempotentGuard:
-    """The guard. It lets a request through whose key it has claimed."""
+    """The guard that claims the request's key."""
 
     def __init__(self, scope: Callable[[Any], Any], policy: Policy | None, strength: Strength, tx: Any = None) -> None:
         check_strength(strength)
         check_tx(strength, tx)
         if not callable(scope):
-            raise UsageError(f"scope={scope!r}: give a callable that takes the request and returns whose it is")
+            raise UsageError(f"scope={scope!r}: give a callable that takes the request and returns the principal")
         self.scope = scope
         self.policy = policy
         self.strength = strength
         self.tx = tx
 
     async def __call__(self, connection: Connection, route_handler: BaseRouteHandler) -> None:
-        exchange = find_exchange(connection.scope, FIX)
+        exchange = find_exchange(connection.scope, INSTALL_HINT)
         if exchange is None:
             return
         principal = await await_if_needed(self.scope(connection))
@@ -101,11 +101,11 @@ def idempotent(
 ) -> IdempotentGuard:
     """A guard that claims the request's key. Put it last among the guards.
 
-    scope     `callable(request)`, may be `async`: the authenticated account or tenant, str, int or UUID
-    policy    what this route gets instead of the middleware's policy
+    scope     `callable(request)`, sync or async: returns the authenticated account or tenant, str, int or UUID
+    policy    replaces the middleware's policy for this route
     strength  "operation" where an operation claims the key itself; "transaction" where the answer commits with the
               handler's own transaction, which it gets by `dependencies={"tx": provide_tx}`
-    tx        where that transaction comes from, unless `RetrySafe(tx=…)` says so
+    tx        what opens that transaction, unless `RetrySafe(tx=…)` is given
     """
     return IdempotentGuard(scope, policy, strength, tx)
 
@@ -121,13 +121,13 @@ provide_key = Provide(current_key, sync_to_thread=False)
 
 
 async def current_tx(request: AnyRequest) -> AsyncGenerator[Any, None]:
-    """The connection or session of this request's transaction. A handler that raises is rolled back here."""
+    """The connection or session of this request's transaction. If the handler raises, it is rolled back here."""
     exchange: AsyncExchange | None = request.scope.get(EXCHANGE)  # type: ignore[assignment]  # a key of our own
-    joined = exchange.transaction if exchange is not None else None
-    if exchange is None or not isinstance(joined, AsyncRequestTransactionBase):
+    transaction = exchange.transaction if exchange is not None else None
+    if exchange is None or not isinstance(transaction, AsyncRequestTransactionBase):
         yield None
         return
-    async with joined.hand_over_handle(lambda: Refusal(exchange)) as handle:
+    async with transaction.lend_handle(lambda: Refusal(exchange)) as handle:
         yield handle
 
 
@@ -135,43 +135,43 @@ provide_tx = Provide(current_tx)
 
 
 class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
-    """The ASGI middleware, which besides knows where Litestar keeps what it made of a request: the parsed body, that an
-    answer has begun. A request that runs again begins without."""
+    """The ASGI middleware, which also knows where Litestar caches data about a request (the parsed body, that an answer
+    has begun). A rerun starts without that data."""
 
     state_keys_to_drop = (CONNECTION_STATE_KEY,)
 
     def make_entry_probe(self, scope: ASGIScope) -> EntryProbe | None:
-        return None if "path_params" in scope else functools.partial(entry_of, scope)
+        return None if "path_params" in scope else functools.partial(find_entry, scope)
 
 
-def entry_of(scope: ASGIScope, code: int) -> EndpointEntry:
-    """Asked only where the mark on the handler has not been passed. The router begins by making room for parameters: if
-    it has, it was given this very scope."""
+def find_entry(scope: ASGIScope, code: int) -> EndpointEntry:
+    """Called only if no marked handler was called. The router first sets `path_params`: if it is there, the router got
+    this very scope."""
     handler = scope.get("route_handler")
     if handler is None:
         return REFUSED if "path_params" in scope else UNKNOWN
     if not isinstance(handler, HTTPRouteHandler) or not is_marked(handler.fn):
         return UNKNOWN
-    # These answer in the handler's place, and may have done its work.
+    # A `before_request` hook or a cached response answers instead of the handler, and may have done its work.
     return UNKNOWN if handler.resolve_before_request() is not None or handler.cache else REFUSED
 
 
 def install(app: Litestar, *, safe: RetrySafe, scope: Scope | None = None, **options: Unpack[Options]) -> None:
-    """The middleware around the whole application, problems for our errors, and the OpenAPI document. Call it once,
-    when all routes are registered."""
+    """Install the middleware around the whole application, problems for our errors, and the OpenAPI description. Call
+    it once, after all routes are registered."""
     outer: Any = app.asgi_handler
-    # Inside CORS: whose page may read a replay is decided for each request, and not kept with the answer.
+    # Inside CORS: the CORS headers depend on the request's origin, so they must not be stored with the answer.
     inside_cors = app.cors_config is not None and hasattr(outer, "app")
-    made = IdempotencyMiddleware(outer.app if inside_cors else outer, safe=safe, scope=scope, **options)
+    middleware = IdempotencyMiddleware(outer.app if inside_cors else outer, safe=safe, scope=scope, **options)
     if inside_cors:
-        outer.app = made
+        outer.app = middleware
     else:
-        app.asgi_handler = made  # type: ignore[assignment]  # ASGI in Litestar's own types
+        app.asgi_handler = middleware  # type: ignore[assignment]  # ASGI in Litestar's own types
     app.exception_handlers.setdefault(RetrySafeError, _respond_problem)
     for route in app.routes:
         for handler in getattr(route, "route_handlers", ()):
-            _document_handler(handler, made.settings)
-            if isinstance(handler, HTTPRouteHandler) and handler.http_methods & made.settings.methods:
+            _document_handler(handler, middleware.settings)
+            if isinstance(handler, HTTPRouteHandler) and handler.http_methods & middleware.settings.methods:
                 handler._fn = mark_endpoint(handler.fn)
 
 
@@ -179,19 +179,19 @@ def install(app: Litestar, *, safe: RetrySafe, scope: Scope | None = None, **opt
 
 
 class AnswerResponse(Response[bytes]):
-    """A whole answer, as it is."""
+    """A whole answer, sent unchanged."""
 
-    def __init__(self, told: Any) -> None:
-        super().__init__(told.body, status_code=told.status)
-        self.told = told
+    def __init__(self, answer: Any) -> None:
+        super().__init__(answer.body, status_code=answer.status)
+        self.answer = answer
 
     def to_asgi_response(self, *args: Any, **kwargs: Any) -> ASGIResponse:
-        return ASGIResponse(body=self.told.body, status_code=self.told.status, headers=self.told.headers)
+        return ASGIResponse(body=self.answer.body, status_code=self.answer.status, headers=self.answer.headers)
 
 
 def respond(answer: OperationAnswer) -> AnswerResponse:
-    """An operation's answer as a response: its status, headers and bytes. An `Ended` also says if it is a replay,
-    and `Accepted` is a 202."""
+    """An operation's answer as a response: its status, headers and bytes. A replayed `Ended` is marked as a replay, and
+    `Accepted` becomes a 202."""
     return AnswerResponse(asgi_adapter.response_for_answer(answer))
 
 
@@ -207,21 +207,21 @@ def _document_handler(handler: HTTPRouteHandler, settings: Settings) -> None:
     guard = next((one for one in handler.resolve_guards() if isinstance(one, IdempotentGuard)), None)
     if guard is None or not handler.http_methods & settings.methods:
         return
-    how = ProtectionSpec(
+    spec = ProtectionSpec(
         guard.policy or settings.policy,
         guard.strength,
         settings.codes,
         settings.header,
         settings.key_rule,
     )
-    handler.operation_class = _build_operation_class(handler.operation_class, how)
+    handler.operation_class = _build_operation_class(handler.operation_class, spec)
 
 
-def _build_operation_class(base: type[Operation], how: ProtectionSpec) -> type[Operation]:
+def _build_operation_class(base: type[Operation], spec: ProtectionSpec) -> type[Operation]:
     def to_schema(self: Operation) -> Json:
-        told = base.to_schema(self)
-        openapi.describe_operation(told, how, PROBLEM_SCHEMA)
-        return told
+        operation = base.to_schema(self)
+        openapi.describe_operation(operation, spec, PROBLEM_SCHEMA)
+        return operation
 
     return type("ProtectedOperation", (base,), {"to_schema": to_schema})
 

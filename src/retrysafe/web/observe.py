@@ -1,11 +1,11 @@
-"""`mode="observe"`: find out what would have happened, in a namespace of its own, and refuse nothing."""
+"""`mode="observe"`: count what would have happened, with records in a namespace of their own. Nothing is refused."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
 
-from retrysafe.core.keys import Key
+from retrysafe.core.keys import Key, observed_namespace
 from retrysafe.core.ops import Complete
 from retrysafe.core.outcomes import Execute, Mismatch, Outcome, Replay
 from retrysafe.core.records import Answer
@@ -15,16 +15,16 @@ from retrysafe.engine.guard import Task
 from retrysafe.engine.heartbeat import Lease
 from retrysafe.errors import KeyProblem, ScopeRequired, StoreError
 from retrysafe.web.claim_flows import claim_interruptibly
-from retrysafe.web.error_text import describe_error
 from retrysafe.web.exchange import Exchange
 from retrysafe.web.key_header import read_key
 from retrysafe.web.key_usage import UsageKind
+from retrysafe.web.problems import describe_error
 
 _log = logging.getLogger("retrysafe.web")
 
 
 def read_observed_key(exchange: Exchange, scope: str) -> Key | None:
-    """The key as it would be read; what would be refused is counted."""
+    """The key, or None. A key that would be refused is counted."""
     exchange.scope = scope
     try:
         value = read_key(exchange.key_lines, exchange.settings.key_rule)
@@ -36,9 +36,9 @@ def read_observed_key(exchange: Exchange, scope: str) -> Key | None:
 
 
 def begin_observation(exchange: Exchange, task: Task) -> Flow[None]:
-    """The request is about to run: note what a claim would have said."""
+    """Before the request runs: count what its claim would have returned."""
     quiet = task.policy.replace(busy="conflict", abandoned="rerun")
-    task = replace(task, namespace=f"observed:{task.namespace}", policy=quiet)
+    task = replace(task, namespace=observed_namespace(task.namespace), policy=quiet)
     claim = task.build_claim()
     try:
         outcome: Outcome = yield from claim_interruptibly(claim, task, Events())
@@ -46,13 +46,13 @@ def begin_observation(exchange: Exchange, task: Task) -> Flow[None]:
         _log.warning("%s: observing failed: %s", exchange.target, describe_error(error, task.key.value, task.key.scope))
         return
     if isinstance(outcome, Execute):
-        exchange.observed = Lease(claim.id, task.key.value, outcome.fence, outcome.until)
+        exchange.observation_lease = Lease(claim.id, task.key.value, outcome.fence, outcome.until)
     exchange.count_usage(_predict_usage(outcome), task.key.scope)
 
 
 def end_observation(exchange: Exchange) -> Flow[None]:
-    """It ran: whoever sends the key from now on would get a replay."""
-    lease, exchange.observed = exchange.observed, None
+    """After the request ran: from now on a request with this key counts as a replay."""
+    lease, exchange.observation_lease = exchange.observation_lease, None
     if lease is not None:
         try:
             yield Complete(lease.id, lease.fence, Answer(200, gone="unstorable"))

@@ -1,7 +1,12 @@
-"""Answers of our own: `application/problem+json` (RFC 9457), with stable types and what to do next.
+"""Our own answers: `application/problem+json` (RFC 9457), with stable types and what to do next.
 
-Nothing from inside gets out: no exception text, no stored byte, no address of a store. The texts below, and which rule
-a malformed key broke, are all a client is ever told; what the operator needs is in the log (S31).
+No internals reach a client: no exception text, no stored bytes, no address of a store. A client gets only the texts
+below and, for a malformed key, the rule that it broke. What the operator needs is in the log (S31).
+
+The log may not have everything either: no key, no scope, no text of the user's code (S28). Most error messages contain
+the key, and some the message of a failed step. The log gets the class of the error and the record's id, and `retrysafe
+keys show` finds the rest. Only errors about the store or the configuration are logged with their message, because the
+operator needs it; keys and scopes in it are redacted.
 """
 
 from __future__ import annotations
@@ -30,16 +35,16 @@ from retrysafe.errors import (
 )
 from retrysafe.web.capture import Response
 
-TYPE = "urn:retrysafe:problem:"
-"""A name and not an address: it stays what it is wherever the documentation moves."""
+TYPE_PREFIX = "urn:retrysafe:problem:"
+"""A URN and not an address: it does not change when the documentation moves."""
 
-DOCS = "https://retrysafe.readthedocs.io/reference/errors"
-"""Where `Link: rel="describedby"` points; the anchor is appended."""
+DOCS_URL = "https://retrysafe.readthedocs.io/reference/errors"
+"""The target of `Link: rel="describedby"`; the anchor is appended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codes:
-    """The status of each answer of ours. Stripe answers a mismatch with 400, Square with 409."""
+    """The status of each of our own answers. Stripe answers a mismatch with 400, Square with 409."""
 
     missing: int = 400
     malformed: int = 400
@@ -61,7 +66,7 @@ class Codes:
 
 
 class Problem(NamedTuple):
-    """One kind of answer. `retry_same_key`: sending it again is worth it. `safe_new_key`: it did surely not happen."""
+    """One kind of answer. `retry_same_key`: a retry is useful. `safe_new_key`: the work was certainly not done."""
 
     code: str
     anchor: str
@@ -205,12 +210,12 @@ _PROBLEM_BY_ERROR: tuple[tuple[type[RetrySafeError], Problem], ...] = (
     (StoreError, UNAVAILABLE),
 )
 
-ALL = tuple(value for value in list(globals().values()) if isinstance(value, Problem))
+ALL_PROBLEMS = tuple(value for value in list(globals().values()) if isinstance(value, Problem))
 
 
 def problem_for_error(error: RetrySafeError) -> Problem:
     if isinstance(error, MalformedKey):
-        # Our own words, which name the rule that was broken; what the client sent is not among them.
+        # These texts are ours. They name the rule that was broken and never contain what the client sent.
         return MALFORMED._replace(detail=f"The key was not used, and nothing was done: {error.why}; {error.fix}.")
     for kind, problem in _PROBLEM_BY_ERROR:
         if isinstance(error, kind):
@@ -219,12 +224,12 @@ def problem_for_error(error: RetrySafeError) -> Problem:
 
 
 def build_problem_response(
-    problem: Problem, codes: Codes, docs: str = DOCS, *, status: int | None = None, retry_after: int | None = None
+    problem: Problem, codes: Codes, docs: str = DOCS_URL, *, status: int | None = None, retry_after: int | None = None
 ) -> Response:
-    """The answer for a problem. `retry_after` is whole seconds."""
+    """The response for a problem. `retry_after` is in whole seconds."""
     code = status if status is not None else getattr(codes, problem.code)
     body = {
-        "type": TYPE + problem.anchor,
+        "type": TYPE_PREFIX + problem.anchor,
         "title": problem.title,
         "status": code,
         "detail": problem.detail,
@@ -239,3 +244,28 @@ def build_problem_response(
     if retry_after is not None:
         headers.append(("retry-after", str(retry_after)))
     return Response.build(code, headers, json.dumps(body).encode())
+
+
+# For the log ----------------------------------------------------------------------------------------
+
+REDACTED = "…"
+
+MIN_BARE_SECRET_CHARS = 6
+"""A key or scope of at least this length is also redacted without quotes. Shorter ones occur in ordinary words."""
+
+
+def describe_error(error: BaseException, *secrets: str) -> str:
+    """The error in one line, as the log may have it."""
+    kind = type(error).__qualname__
+    if isinstance(error, StoreError | UsageError):
+        return f"{kind}: {redact(' '.join(str(error).splitlines()), *secrets)}"
+    return f"{kind}: {problem_for_error(error).title}" if isinstance(error, RetrySafeError) else kind
+
+
+def redact(text: str, *secrets: str) -> str:
+    """The text without these keys and scopes."""
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        text = text.replace(repr(secret), repr(REDACTED))
+        if len(secret) >= MIN_BARE_SECRET_CHARS:
+            text = text.replace(repr(secret)[1:-1], REDACTED).replace(secret, REDACTED)
+    return text

@@ -1,4 +1,4 @@
-"""Quart: a decorator under your authentication.
+"""Quart: a decorator below your authentication.
 
     app = Quart(__name__)
     install(app, safe=safe)
@@ -8,7 +8,7 @@
     @idempotent(scope=lambda: current_user.account_id)
     async def pay(): ...
 
-The decorators above it run first: who is refused there never meets a key. `current_key()` is the key inside the view.
+The decorators above it run first: a request that they refuse claims no key. In the view, `current_key()` is the key.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ from retrysafe.web.asgi_adapter import (
 )
 from retrysafe.web.endpoint_entry import ENTERED, REDIRECTED, REFUSED, EndpointEntry
 from retrysafe.web.exchange import EXCHANGE
+from retrysafe.web.exchange_context import ResponseReady
 from retrysafe.web.openapi import Strength
 from retrysafe.web.paths import normalize_path
-from retrysafe.web.response_ready import ResponseReady
 from retrysafe.web.settings import Options, Scope
 from retrysafe.web.sync_async import AsyncExchange
 from retrysafe.web.transaction_io import TransactionRequest, aclaim_in_transaction, add_handle, check_tx
 
 View = Callable[..., Any]
-FIX = "call retrysafe.web.quart.install(app, safe=safe)"
+INSTALL_HINT = "call retrysafe.web.quart.install(app, safe=safe)"
 
 
 class Refusal(ResponseReady, HTTPException):
-    """The view must not run; the middleware sends the answer. An HTTPException, so that nobody reports an error."""
+    """The view must not run; the middleware sends the answer. An HTTPException is not reported as an error."""
 
     def __init__(self, exchange: AsyncExchange) -> None:
-        assert exchange.response is not None, "a shortcut leaves its answer in the exchange"
+        assert exchange.response is not None, "a refusal leaves its answer in the exchange"
         HTTPException.__init__(self, "answered by the idempotency middleware")
         self.code = exchange.response.status
 
 
 def install(app: Quart, *, safe: RetrySafe, scope: Scope | None = None, **options: Unpack[Options]) -> None:
-    """The middleware around the application, and problems for our errors."""
+    """Install the middleware around the application, and problems for our errors."""
     inner: Any = app.asgi_app
     app.asgi_app = IdempotencyMiddleware(  # type: ignore[method-assign, assignment]  # as Quart documents
         inner, safe=safe, scope=scope, **options
@@ -67,22 +67,22 @@ def install(app: Quart, *, safe: RetrySafe, scope: Scope | None = None, **option
 
 
 def _record_routing(dispatch: Callable[..., Any]) -> Callable[..., Any]:
-    """Quart has matched the address by then, or knows what the router says instead."""
+    """Record the router's result when Quart dispatches: a matched route, or the router's exception."""
 
     @functools.wraps(dispatch)
-    async def dispatched(*args: Any, **kwargs: Any) -> Any:
+    async def record_and_dispatch(*args: Any, **kwargs: Any) -> Any:
         exchange: Any = request.scope.get(EXCHANGE)
         if exchange is not None:
-            exchange.endpoint_entry = entry_of(request.routing_exception)
+            exchange.endpoint_entry = find_entry(request.routing_exception)
         return await dispatch(*args, **kwargs)
 
-    return dispatched
+    return record_and_dispatch
 
 
-def entry_of(said: BaseException | None) -> EndpointEntry:
-    if said is None:
+def find_entry(refusal: BaseException | None) -> EndpointEntry:
+    if refusal is None:
         return ENTERED
-    return REDIRECTED if isinstance(said, RequestRedirect) else REFUSED
+    return REDIRECTED if isinstance(refusal, RequestRedirect) else REFUSED
 
 
 def idempotent(
@@ -90,47 +90,47 @@ def idempotent(
 ) -> Callable[[View], View]:
     """Protect a view.
 
-    scope     `callable()`, may be `async`: the authenticated account or tenant, str, int or UUID
-    policy    what this view gets instead of the middleware's policy
+    scope     `callable()`, sync or async: returns the authenticated account or tenant, str, int or UUID
+    policy    replaces the middleware's policy for this view
     strength  "operation" where an operation claims the key itself, with `key=current_key()`; "transaction" where the
               answer commits with the view's own transaction, whose connection or session is its argument `tx`
-    tx        where that transaction comes from, unless `RetrySafe(tx=…)` says so
+    tx        what opens that transaction, unless `RetrySafe(tx=…)` is given
     """
     check_strength(strength)
     check_tx(strength, tx)
 
     def decorate(view: View) -> View:
         @functools.wraps(view)
-        async def protected(*args: Any, **kwargs: Any) -> Any:
+        async def call_protected(*args: Any, **kwargs: Any) -> Any:
             if strength == "transaction":
                 return await _protect_in_transaction(view, await await_if_needed(scope()), policy, tx)(*args, **kwargs)
             await claim(await await_if_needed(scope()), policy, strength=strength)
             result = await current_app.ensure_async(view)(*args, **kwargs)
             return respond(result) if isinstance(result, OperationAnswer) else result
 
-        return protected
+        return call_protected
 
     return decorate
 
 
 def _protect_in_transaction(view: View, principal: Any, policy: Policy | None, tx: Any) -> View:
-    """The view in a transaction of its own."""
+    """The view, wrapped so that it runs in a transaction that commits with its answer."""
 
-    async def protected(*args: Any, **kwargs: Any) -> Any:
+    async def call_protected(*args: Any, **kwargs: Any) -> Any:
         run = current_app.ensure_async(view)
-        exchange = find_exchange(request.scope, FIX)
+        exchange = find_exchange(request.scope, INSTALL_HINT)
         if exchange is None:
             return await run(*args, **add_handle(view, kwargs, None))
         await request.get_data(cache=True, parse_form_data=False)
         try:
-            joined = await aclaim_in_transaction(
+            transaction = await aclaim_in_transaction(
                 exchange, principal, TransactionRequest(policy, _current_target(), tx), view
             )
-            return await joined.run_handler(lambda handle: run(*args, **add_handle(view, kwargs, handle)))
+            return await transaction.run_handler(lambda handle: run(*args, **add_handle(view, kwargs, handle)))
         except ResponseReady as stop:
             raise Refusal(exchange) from stop
 
-    return protected
+    return call_protected
 
 
 def _current_target() -> str:
@@ -138,12 +138,12 @@ def _current_target() -> str:
 
 
 async def claim(principal: Any, policy: Policy | None = None, *, strength: Strength = "guard") -> Key | None:
-    """Claim the current request's key for the principal. None: it runs unprotected, as its mode allows, or is a GET."""
-    exchange = find_exchange(request.scope, FIX)
+    """Claim the current request's key for the principal. None: it may run unprotected by its mode, or is a GET."""
+    exchange = find_exchange(request.scope, INSTALL_HINT)
     if exchange is None:
         return None
-    if not exchange.untouched:
-        # Quart reads the body in a task of its own. Wait for it: two readers at once would tear it apart.
+    if not exchange.uncaptured:
+        # Quart reads the body in a task of its own. Wait for it: of two readers each would get a part of the body.
         await request.get_data(cache=True, parse_form_data=False)
     try:
         return await claim_or_identify(exchange, principal, policy, _current_target(), strength)
@@ -152,14 +152,14 @@ async def claim(principal: Any, policy: Policy | None = None, *, strength: Stren
 
 
 def current_key() -> Key | None:
-    """The key of the current request, once it is claimed or read."""
+    """The key of the current request, after it was claimed or read."""
     exchange: AsyncExchange | None = request.scope.get(EXCHANGE)  # type: ignore[assignment]  # a key of our own
     return exchange.key if exchange is not None else None
 
 
 def respond(answer: OperationAnswer) -> Response:
-    """An operation's answer as a response: its status, headers and bytes. An `Ended` also says if it is a replay,
-    and `Accepted` is a 202."""
+    """An operation's answer as a response: its status, headers and bytes. A replayed `Ended` is marked as a replay, and
+    `Accepted` becomes a 202."""
     return _to_quart_response(asgi_adapter.response_for_answer(answer))
 
 
@@ -168,10 +168,10 @@ async def _respond_problem(error: RetrySafeError) -> Response:
     return _to_quart_response(asgi_adapter.response_for_error(error, exchange))
 
 
-def _to_quart_response(told: Any) -> Response:
-    response = Response(told.body, told.status)
+def _to_quart_response(answer: Any) -> Response:
+    response = Response(answer.body, answer.status)
     response.headers.clear()
-    for name, value in told.headers:
+    for name, value in answer.headers:
         response.headers.add(name, value)
     return response
 

@@ -5,37 +5,37 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from retrysafe.core.value import value_class
+from retrysafe.core.ops import value_class
 from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
-from retrysafe.web.paths import sanitize_target, target_of
+from retrysafe.web.paths import build_target, sanitize_target
 from retrysafe.web.view import RequestView
 
-METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+PROTECTED_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 
 RouteFingerprint = Callable[[RequestView, bytes], bytes | str]
-"""What this route takes for "the same request"; method and path are always compared besides."""
+"""Returns what identifies "the same request" on this route. Method and path are always compared, too."""
 
 _FIELD = re.compile(r"\{([A-Za-z_]\w*)(:path)?\}")
 
 
 @value_class
 class Route:
-    """How one route is protected. `policy=None` in `routes` (instead of a Route) leaves it alone."""
+    """How one route is protected. In `routes`, None instead of a Route leaves the route unprotected."""
 
     policy: Policy
     fingerprint: RouteFingerprint | None = None
     target: str = ""
     listed: bool = False
-    """Whether the developer named it in `routes`."""
+    """True if the developer named it in `routes`."""
 
 
 RouteOption = Policy | Route | None
 
 
 class RouteTable:
-    """The table of listed routes, and what everything else gets."""
+    """The listed routes, and the default for all others."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class RouteTable:
     ) -> None:
         unsafe = methods & SAFE_METHODS
         if unsafe:
-            raise UsageError(f"methods names {sorted(unsafe)}, which change nothing and need no key; leave them out")
+            raise UsageError(f"methods names {sorted(unsafe)}, which are safe methods and need no key; leave them out")
         self._default = default
         self._fingerprint = fingerprint
         self._exact: dict[tuple[str, str], Route | None] = {}
@@ -57,16 +57,16 @@ class RouteTable:
         self.methods = methods | {method for method, _ in self._exact} | {method for method, _, _ in self._patterns}
 
     def find(self, method: str, path: str) -> Route | None:
-        """The route of a request whose method is among `methods`; None if it is to be left alone."""
+        """The route of a request whose method is among `methods`; None if it is not protected."""
         found = self._exact.get((method, path), self)
         if found is not self:
-            return found  # type: ignore[return-value]  # `self` is the mark for "not there": None is a value here
+            return found  # type: ignore[return-value]  # `self` means "not listed", because None is a value here
         for listed_method, pattern, route in self._patterns:
             if listed_method == method and pattern.fullmatch(path):
                 return route
         if method not in self._methods:
             return None
-        return Route(self._default, self._fingerprint, target_of(method, path))
+        return Route(self._default, self._fingerprint, build_target(method, path))
 
     def list_policies(self) -> list[Policy]:
         routes = [*self._exact.values(), *(route for _, _, route in self._patterns)]
@@ -78,7 +78,7 @@ class RouteTable:
         if not method.isalpha() or not path.startswith("/"):
             raise UsageError(f"route {name!r} is not like 'POST /orders/{{id}}/pay': a method, a space, a path")
         if method in SAFE_METHODS:
-            raise UsageError(f"route {name!r}: {method} changes nothing, and passes through untouched; leave it out")
+            raise UsageError(f"route {name!r}: {method} is a safe method and is never captured; leave it out")
         route = self._build_route(name, method, path, option)
         if _FIELD.search(path):
             self._patterns.append((method, _compile_path(path), route))
@@ -100,7 +100,7 @@ class RouteTable:
                 sanitize_target(option.target or target),
                 listed=True,
             )
-        raise UsageError(f"route {name!r} is given {option!r}; give a Policy, a Route, or None to leave it alone")
+        raise UsageError(f"route {name!r} is given {option!r}; give a Policy, a Route, or None for no protection")
 
 
 def _compile_path(path: str) -> re.Pattern[str]:

@@ -1,4 +1,4 @@
-"""Every option of a middleware, checked when it is made: a wrong one is found at start, not by a customer."""
+"""Every option of a middleware. They are checked at start, so that a wrong one is not found in production."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
 from retrysafe.web.capture import DROPPED, NEVER_STORED, DroppedHeaders
-from retrysafe.web.key_header import HEADER, KeyRule
+from retrysafe.web.key_header import DEFAULT_HEADER, KeyRule
 from retrysafe.web.key_usage import KeyUsageStats
-from retrysafe.web.problems import DOCS, Codes
-from retrysafe.web.routes import METHODS, RouteFingerprint, RouteOption, RouteTable
+from retrysafe.web.problems import DOCS_URL, Codes
+from retrysafe.web.routes import PROTECTED_METHODS, RouteFingerprint, RouteOption, RouteTable
 from retrysafe.web.traffic import Quota, Quotas, RouteDurations, Waiters
 from retrysafe.web.view import RequestView
 
 Scope = Callable[[RequestView], str | Awaitable[str | None] | None]
-"""Who asks: the authenticated tenant or account. Never a header the client may choose, never an address."""
+"""Returns the principal: the authenticated tenant or account. Never a header that the client chooses, never an IP."""
 
 STATUS_PATH = "/.well-known/retrysafe/status"
 
 
 class Options(TypedDict, total=False):
-    """What both middlewares take besides `safe` and `scope`.
+    """The options of both middlewares besides `safe` and `scope`.
 
-    policy        what every protected request gets unless its route says otherwise
-    routes        `{"POST /orders/{id}/pay": Policy(...)}`; None leaves a route alone
+    policy        the policy of every protected request whose route has none of its own
+    routes        `{"POST /orders/{id}/pay": Policy(...)}`; None leaves a route unprotected
     methods       which methods are protected: POST, PUT, PATCH, DELETE
     header        the name of the key's header
-    key_rule      more than the grammar asks of a key: a least length, UUIDs only
+    key_rule      rules for keys beyond the grammar: a minimum length, UUIDs only
     fingerprint   `callable(view, body)`: what counts as the same request (also per route)
     codes         the statuses of our own answers
-    dropped       response headers that are not kept (capture.DROPPED)
+    dropped       response headers that are not stored (capture.DROPPED)
     never_stored  statuses that are about the attempt and not about the request (capture.NEVER_STORED)
-    read_timeout  seconds a request body may take to arrive, before anything is claimed; 30
-    grace         seconds a cancelled request's work may go on (server shutdown); 10
+    read_timeout  seconds that a request body may take to arrive, before the claim; 30
+    grace         seconds that the work of a cancelled request may go on (server shutdown); 10
     waiters       how many requests of this process may wait under `busy="wait"`; 100, shared among scopes
     quota         what one scope may use
     status_path   where the status of `busy="accepted"` is served
-    status_scope  who asks there; `scope` unless given
-    docs          the address our problems link to
+    status_scope  the principal of a request there; `scope` unless given
+    docs          the address that our problems link to
     """
 
     policy: Policy | None
@@ -62,7 +62,7 @@ class Options(TypedDict, total=False):
 
 
 class Settings:
-    """The options, compiled, and what is counted while they are used. One per middleware."""
+    """The checked options and the statistics of one middleware."""
 
     def __init__(self, safe: RetrySafe, scope: Scope | None, options: Options) -> None:
         unknown = set(options) - set(Options.__annotations__)
@@ -73,14 +73,14 @@ class Settings:
         if not isinstance(safe, RetrySafe):
             raise UsageError(f"safe={safe!r}: give the RetrySafe object of the application")
         if scope is not None and not callable(scope):
-            raise UsageError(f"scope={scope!r}: give a callable that takes the request and returns whose it is")
+            raise UsageError(f"scope={scope!r}: give a callable that takes the request and returns the principal")
         self.safe = safe
         self.scope = scope
         self.policy = options.get("policy") or safe.policy or Policy()
-        methods = frozenset(method.upper() for method in options.get("methods", METHODS))
+        methods = frozenset(method.upper() for method in options.get("methods", PROTECTED_METHODS))
         self.routes = RouteTable(self.policy, options.get("routes", {}), methods, options.get("fingerprint"))
         self.methods = self.routes.methods
-        self.header = options.get("header", HEADER)
+        self.header = options.get("header", DEFAULT_HEADER)
         self.header_bytes = self.header.lower().encode("ascii")
         self.header_environ = "HTTP_" + self.header.upper().replace("-", "_")
         self.key_rule = options.get("key_rule", KeyRule())
@@ -91,7 +91,7 @@ class Settings:
         self.grace = _check_positive("grace", options.get("grace", 10.0))
         self.status_path = options.get("status_path", STATUS_PATH).rstrip("/")
         self.status_scope = options.get("status_scope") or scope
-        self.docs = options.get("docs", DOCS)
+        self.docs = options.get("docs", DOCS_URL)
         self.max_body = max(policy.max_body for policy in self.routes.list_policies())
         self.durations = RouteDurations()
         self.waiters = Waiters(options.get("waiters", 100))
@@ -101,7 +101,7 @@ class Settings:
         self.serves_status = accepted or "status_scope" in options or "status_path" in options
         if self.serves_status and self.status_scope is None:
             raise UsageError(
-                "busy='accepted' serves a status URL, and that must know who asks: pass scope= or status_scope="
+                "busy='accepted' serves a status URL, which needs the principal: pass scope= or status_scope="
             )
 
 

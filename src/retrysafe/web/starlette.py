@@ -1,4 +1,4 @@
-"""Starlette: a decorator under your authentication, answers of operations, and problems for our errors.
+"""Starlette: a decorator below your authentication, responses for operations, and problems for our errors.
 
     app = Starlette(routes=[...], middleware=[Middleware(IdempotencyMiddleware, safe=safe)])
 
@@ -6,7 +6,8 @@
     @idempotent(scope=lambda request: request.user.account_id)
     async def pay(request: Request) -> Response: ...
 
-The decorators outside it run first: who is refused there never meets a key. FastAPI has more (retrysafe.web.fastapi).
+The decorators above it run first: a request that they refuse claims no key. FastAPI has its own module
+(retrysafe.web.fastapi).
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from retrysafe.web.asgi_adapter import (
 from retrysafe.web.asgi_answer import encode_headers
 from retrysafe.web.endpoint_entry import ENTERED, REDIRECTED, REFUSED, UNKNOWN, EndpointEntry, EntryProbe
 from retrysafe.web.exchange import EXCHANGE
+from retrysafe.web.exchange_context import ResponseReady
 from retrysafe.web.openapi import Strength
-from retrysafe.web.response_ready import ResponseReady
 from retrysafe.web.sync_async import AsyncExchange
 from retrysafe.web.transaction_io import (
     AsyncRequestTransactionBase,
@@ -50,18 +51,18 @@ from retrysafe.web.transaction_io import (
 )
 
 Handler = Callable[..., Any]
-FIX = "app.add_middleware(IdempotencyMiddleware, safe=safe)"
+INSTALL_HINT = "app.add_middleware(IdempotencyMiddleware, safe=safe)"
 
 
 class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
-    """The ASGI middleware, which besides sees what the router made of a request."""
+    """The ASGI middleware, which also sees the router's result."""
 
     def make_entry_probe(self, scope: ASGIScope) -> EntryProbe | None:
-        return functools.partial(entry_of, OuterRoute.from_scope(scope), scope)
+        return functools.partial(find_entry, OuterRoute.from_scope(scope), scope)
 
 
 class OuterRoute(NamedTuple):
-    """What a router further out had written into the scope before: an application may be mounted in another."""
+    """What an outer router had written into the scope before: an application may be mounted in another one."""
 
     router: Any
     endpoint: Any
@@ -72,14 +73,14 @@ class OuterRoute(NamedTuple):
         return cls(scope.get("router"), scope.get("endpoint"), scope.get("route"))
 
 
-def entry_of(before: OuterRoute, scope: ASGIScope, code: int) -> EndpointEntry:
-    """What the router wrote into this very scope. Nothing, where middleware answered before it or gave it a copy: then
-    nobody knows."""
+def find_entry(before: OuterRoute, scope: ASGIScope, code: int) -> EndpointEntry:
+    """Whether an endpoint was entered, from what the router wrote into this scope. If a middleware answered before the
+    router, or gave the router a copy of the scope, nothing is there and the entry is unknown."""
     endpoint, route = scope.get("endpoint"), scope.get("route")
     matched = endpoint is not before.endpoint
-    last = _router_of(endpoint) if matched else None if before.router is not None else scope.get("router")
-    if last is not None:  # none of its routes matched
-        plain = last.default == last.not_found and not isinstance(route, Route)
+    unmatched = _find_router(endpoint) if matched else None if before.router is not None else scope.get("router")
+    if unmatched is not None:  # none of its routes matched
+        plain = unmatched.default == unmatched.not_found and not isinstance(route, Route)
         return UNKNOWN if not plain else REDIRECTED if code < 400 else REFUSED
     if not matched:
         return UNKNOWN
@@ -87,8 +88,8 @@ def entry_of(before: OuterRoute, scope: ASGIScope, code: int) -> EndpointEntry:
     return REFUSED if wrong_method and route is not before.route else ENTERED
 
 
-def _router_of(endpoint: Any) -> Router | None:
-    """The router of what is mounted there, if there is nothing between that might give it a copy of the scope."""
+def _find_router(endpoint: Any) -> Router | None:
+    """The router of a mounted application, if no middleware in between might give it a copy of the scope."""
     if isinstance(endpoint, Starlette):
         return None if endpoint.user_middleware else endpoint.router
     if isinstance(endpoint, Router) and getattr(endpoint, "middleware_stack", endpoint.app) == endpoint.app:
@@ -97,10 +98,10 @@ def _router_of(endpoint: Any) -> Router | None:
 
 
 class Refusal(ResponseReady, HTTPException):
-    """The handler must not run; the middleware sends the answer. An HTTPException, so that nobody reports an error."""
+    """The handler must not run; the middleware sends the answer. An HTTPException is not reported as an error."""
 
     def __init__(self, exchange: AsyncExchange) -> None:
-        assert exchange.response is not None, "a shortcut leaves its answer in the exchange"
+        assert exchange.response is not None, "a refusal leaves its answer in the exchange"
         HTTPException.__init__(self, exchange.response.status, "answered by the idempotency middleware")
 
 
@@ -112,12 +113,12 @@ async def claim(
     strength: Strength = "guard",
     refusal: type[Refusal] = Refusal,
 ) -> Key | None:
-    """Claim this request's key for the principal. None: it runs unprotected, as its mode allows, or is a GET."""
-    exchange = find_exchange(request.scope, FIX)
+    """Claim this request's key for the principal. None: the mode allows it to run unprotected, or it is a GET."""
+    exchange = find_exchange(request.scope, INSTALL_HINT)
     if exchange is None:
         return None
     try:
-        return await claim_or_identify(exchange, principal, policy, target_of(request), strength)
+        return await claim_or_identify(exchange, principal, policy, build_target(request), strength)
     except ResponseReady as stop:
         raise refusal(exchange) from stop
 
@@ -131,27 +132,30 @@ async def claim_in_transaction(
     handler: Any = None,
     refusal: type[Refusal] = Refusal,
 ) -> AsyncRequestTransactionBase | None:
-    """Claim this request's key by opening a transaction, which commits with the answer. None: it is a GET."""
-    exchange = find_exchange(request.scope, FIX)
+    """Claim this request's key by opening a transaction, which commits with the answer. None for a GET."""
+    exchange = find_exchange(request.scope, INSTALL_HINT)
     if exchange is None:
         return None
     try:
         return await aclaim_in_transaction(
-            exchange, principal, TransactionRequest(policy, target_of(request), tx), handler or _handler_of(request)
+            exchange,
+            principal,
+            TransactionRequest(policy, build_target(request), tx),
+            handler or _find_handler(request),
         )
     except ResponseReady as stop:
         raise refusal(exchange) from stop
 
 
-def _handler_of(request: Request) -> Any:
-    """What will use the transaction; where nobody says, something `async`, as this is."""
+def _find_handler(request: Request) -> Any:
+    """The handler that uses the transaction. If it is not known, an async function stands for it."""
     return request.scope.get("endpoint") or claim_in_transaction
 
 
-def target_of(request: Request) -> str:
-    """`POST /orders/{id}`: the route and not the address, so that there are few of them."""
+def build_target(request: Request) -> str:
+    """`POST /orders/{id}`: the route template and not the path, so that there are few different targets."""
     scope = request.scope
-    # FastAPI keeps the path with the prefixes of included routers beside the route; older ones put it into the route.
+    # FastAPI keeps the path with the prefixes of included routers in a context; older versions keep it in the route.
     route = scope.get("fastapi", {}).get("effective_route_context") or scope.get("route")
     mounted = scope.get("root_path", "").removeprefix(scope.get("app_root_path", ""))
     path = getattr(route, "path", None) or _endpoint_name(scope)
@@ -159,7 +163,7 @@ def target_of(request: Request) -> str:
 
 
 def _endpoint_name(scope: Any) -> str:
-    """Older Starlettes do not tell the route; the handler's name is as good."""
+    """The handler's name, for older versions of Starlette, which do not put the route into the scope."""
     endpoint = scope.get("endpoint")
     return f"[{getattr(endpoint, '__qualname__', type(endpoint).__name__)}]"
 
@@ -167,27 +171,27 @@ def _endpoint_name(scope: Any) -> str:
 def idempotent(
     scope: Callable[[Request], Any], policy: Policy | None = None, *, strength: Strength = "guard", tx: Any = None
 ) -> Callable[[Handler], Handler]:
-    """Protect a handler. `scope(request)` says whose key it is, and may be `async`. See `request.state.key`.
+    """Protect a handler. `scope(request)` returns the principal and may be async. The key is `request.state.key`.
 
     `strength="transaction"`: the handler's argument `tx` is the connection or session of a transaction that commits
-    with the answer; `tx=` says where it comes from, unless `RetrySafe(tx=…)` does.
+    with the answer. It is opened from `tx=`, or from `RetrySafe(tx=…)`.
     """
     check_strength(strength)
     check_tx(strength, tx)
 
     def decorate(handler: Handler) -> Handler:
         @functools.wraps(handler)
-        async def protected(*args: Any, **kwargs: Any) -> Any:
+        async def call_protected(*args: Any, **kwargs: Any) -> Any:
             request = next(one for one in (*args, *kwargs.values()) if isinstance(one, Request))
             principal = await await_if_needed(scope(request))
             if strength == "transaction":
-                joined = await claim_in_transaction(request, principal, policy, tx=tx, handler=handler)
-                request.state.key = joined.flows.task.key if joined is not None else None
-                return respond_if_answer(await _call_in_transaction(joined, request, handler, args, kwargs))
+                transaction = await claim_in_transaction(request, principal, policy, tx=tx, handler=handler)
+                request.state.key = transaction.flows.task.key if transaction is not None else None
+                return respond_if_answer(await _call_in_transaction(transaction, request, handler, args, kwargs))
             request.state.key = await claim(request, principal, policy, strength=strength)
             return respond_if_answer(await _call_handler(handler, args, kwargs))
 
-        return protected
+        return call_protected
 
     return decorate
 
@@ -199,20 +203,20 @@ async def _call_handler(handler: Handler, args: Any, kwargs: Any) -> Any:
 
 
 async def _call_in_transaction(
-    joined: AsyncRequestTransactionBase | None, request: Request, handler: Handler, args: Any, kwargs: Any
+    transaction: AsyncRequestTransactionBase | None, request: Request, handler: Handler, args: Any, kwargs: Any
 ) -> Any:
-    """Call a handler in its transaction."""
-    if joined is None:
+    """Call a handler in its transaction, which commits with the answer."""
+    if transaction is None:
         return await _call_handler(handler, args, add_handle(handler, kwargs, None))
     if not inspect.iscoroutinefunction(handler):
-        await request.body()  # a plain handler cannot
+        await request.body()  # a plain handler cannot await it
     try:
-        return await joined.run_handler(
+        return await transaction.run_handler(
             lambda handle: _call_handler(handler, args, add_handle(handler, kwargs, handle))
         )
     except ResponseReady as stop:
-        exchange = find_exchange(request.scope, FIX)
-        assert exchange is not None, "it was joined"
+        exchange = find_exchange(request.scope, INSTALL_HINT)
+        assert exchange is not None, "a transaction was opened for it"
         raise Refusal(exchange) from stop
 
 
@@ -220,8 +224,8 @@ async def _call_in_transaction(
 
 
 def respond(answer: OperationAnswer) -> Response:
-    """An operation's answer as a response: its status, headers and bytes. An `Ended` also says if it is a replay,
-    and `Accepted` is a 202."""
+    """An operation's answer as a response: its status, headers and bytes. A replayed `Ended` is marked as a replay, and
+    `Accepted` becomes a 202."""
     return _to_starlette_response(asgi_adapter.response_for_answer(answer))
 
 
@@ -241,15 +245,14 @@ async def _respond_problem(request: Request, error: Exception) -> Response:
 
 
 async def _respond_status_only(request: Request, error: Exception) -> Response:
-    """What the framework sees of a replay or refusal: its status. The bytes are the middleware's."""
+    """The framework sees only the status of a replay or refusal. The middleware sends the rest."""
     return Response(status_code=getattr(error, "status_code", 500))
 
 
-def _to_starlette_response(told: Any) -> Response:
-    response = Response(told.body, told.status)
-    response.raw_headers = encode_headers(
-        told.headers
-    )  # ours exactly: several of one name, and no content type of Starlette's
+def _to_starlette_response(answer: Any) -> Response:
+    response = Response(answer.body, answer.status)
+    # Set directly: several lines of one name are allowed, and Starlette adds no content type.
+    response.raw_headers = encode_headers(answer.headers)
     return response
 
 

@@ -1,7 +1,8 @@
-"""The status URL of `busy="accepted"` and of `start="worker"`: where a client that was told 202 looks for the answer.
+"""The status URL of `busy="accepted"` and `start="worker"`: here a client that got 202 finds the answer.
 
-The token names the record's id and its `run`, sixteen random bytes that nobody can guess. It is not enough to hold it:
-the record must also be the asker's own. A wrong token, another account's and an expired one are answered alike (S22).
+The token contains the record's id and its `run`, sixteen random bytes that cannot be guessed. The token alone is not
+enough: the record must also belong to the principal. A wrong token, another account's token and an expired one all get
+the same 404 (S22).
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ class StatusToken(NamedTuple):
         return cls(raw[:ID_BYTES], raw[ID_BYTES:]) if len(raw) == ID_BYTES + RUN_BYTES else None
 
 
-def accepted_response(settings: Settings, mount: str, record: Record, target: str) -> Response:
-    """202: somebody is at it, or will be, and this is where its answer will be."""
+def build_accepted_response(settings: Settings, mount: str, record: Record, target: str) -> Response:
+    """202: the work is running or queued. The status URL will have its answer."""
     address = f"{mount}{settings.status_path}/{StatusToken(record.id, record.run)}" if settings.serves_status else ""
-    return in_progress_response(address, settings.durations.retry_after(target, settings.policy.lease))
+    return build_in_progress_response(address, settings.durations.retry_after(target, settings.policy.lease))
 
 
-def in_progress_response(address: str = "", wait: int = 1) -> Response:
-    """202. Where no address is served, sending the same key again is how to ask."""
+def build_in_progress_response(address: str = "", wait: int = 1) -> Response:
+    """202. Without a status URL the client sends the same key again to get the answer."""
     body: dict[str, object] = {"state": "in_progress", "retry_same_key": True}
     headers = [("content-type", "application/json"), ("retry-after", str(wait)), NO_STORE]
     if address:
@@ -58,7 +59,7 @@ def in_progress_response(address: str = "", wait: int = 1) -> Response:
 
 
 def status_flow(settings: Settings, mount: str, text: str, principal: str) -> Flow[Response]:
-    """What the status URL answers: 202 while it runs, then the stored answer itself."""
+    """The answer of the status URL: 202 while the work runs, then the stored answer."""
     token = StatusToken.parse(text)
     try:
         found: LookupReply = yield Lookup(token.id if token else bytes(ID_BYTES))
@@ -86,8 +87,8 @@ def _build_status_response(settings: Settings, mount: str, record: Record, now: 
         return build_replay(record, at_original_url=False)
     if record.state is State.UNCERTAIN or (record.lapsed(now) and record.on_lapse == "uncertain"):
         return problems.build_problem_response(problems.UNKNOWN, settings.codes, settings.docs)
-    # An operation that nobody is at is not over: it waits for the worker, which goes on where it stopped.
+    # An operation without an owner is not finished: the worker will resume it.
     if record.on_lapse == "resume" or (record.state is State.CLAIMED and not record.lapsed(now)):
-        return accepted_response(settings, mount, record, record.target)
+        return build_accepted_response(settings, mount, record, record.target)
     body = json.dumps({"state": "released", "retry_same_key": True}).encode()
     return Response.build(200, [("content-type", "application/json"), NO_STORE], body)

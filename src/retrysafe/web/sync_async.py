@@ -1,4 +1,4 @@
-"""An exchange in its two colours. Nothing is decided here: the steps are the same, only the waiting differs."""
+"""AsyncExchange (ASGI) and SyncExchange (WSGI). The steps are the same and decide nothing; only the waiting differs."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class SyncSettler(Protocol):
 
 
 class AsyncExchange(Exchange):
-    """The colour of ASGI. It lives in a task of its own, so what it puts into the context ends with it."""
+    """The exchange of an ASGI request. The work has a task of its own, so what is set in its context ends with it."""
 
     body: AsyncBody
     transaction: AsyncSettler | None = None
-    """The user's transaction that this claim is, where the route has that strength."""
+    """The user's transaction, if the route has `strength="transaction"`: then the open transaction is the claim."""
 
     async def claim(self, principal: Any, policy: Policy | None = None, *, target: str | None = None) -> Key | None:
-        """Claim this request's key for the principal. None: it runs unprotected, as its mode allows.
+        """Claim this request's key for the principal. None: the request runs unprotected, as its mode allows.
 
         Raises ResponseReady when the application must not run.
         """
@@ -53,7 +53,7 @@ class AsyncExchange(Exchange):
     async def claim_without_adopting(
         self, principal: Any, policy: Policy | None = None, *, target: str | None = None
     ) -> Key | None:
-        """`claim` in a context that is not the work's: whoever runs that adopts its lease."""
+        """`claim` outside the context of the work. The code that runs the work adopts the lease."""
         policy = self.begin(policy, target)
         if policy.mode == "observe":
             await self._observe(scope_from_principal(principal), policy)
@@ -62,29 +62,29 @@ class AsyncExchange(Exchange):
         if key is None:
             return None
         task = self.build_task(key, policy, await self._read_body(policy))
-        held = await self.settings.safe.arun(self.claim_flow(task))
-        key = self.record_grant(held, self.settings.safe.akeep(held.lease, policy.lease))
-        if not held.lease.fits(0.0):
-            await self._check_late_start(held)
+        grant = await self.settings.safe.arun(self.claim_flow(task))
+        key = self.record_grant(grant, self.settings.safe.akeep(grant.lease, policy.lease))
+        if not grant.lease.fits(0.0):
+            await self._check_late_start(grant)
         return key
 
-    async def _check_late_start(self, held: GrantedClaim) -> None:
-        """The process stood still since the claim was sent, and its lease is over: the application runs only if nobody
-        else has it by now (I33)."""
-        why: RetrySafeError = held.lease.lease_lost_error()
+    async def _check_late_start(self, grant: GrantedClaim) -> None:
+        """The process was paused after it sent the claim, and the lease has ended: run the application only if no other
+        owner has taken the record over (I33)."""
+        reason: RetrySafeError = grant.lease.lease_lost_error()
         try:
-            if await self.settings.safe.async_performer().ensure_lease(held.lease):
+            if await self.settings.safe.async_performer().ensure_lease(grant.lease):
                 return
         except StoreError as error:
-            why = error
+            reason = error
         await self.settings.safe.arun(self.release_unstarted())
-        raise self.refusal_error(why)
+        raise self.refusal_error(reason)
 
     async def identify(
         self, principal: Any, policy: Policy | None = None, *, target: str | None = None, keep: bool = False
     ) -> Task | None:
-        """The key and the fingerprint without a claim, for a strength that makes its own record. `keep` the body where
-        the application may have to be called again."""
+        """Read key and fingerprint without a claim, for operations and transactions, which make their own record.
+        `keep` the body if the application may have to run again."""
         policy = self.begin(policy, target)
         key = self.read_key(scope_from_principal(principal), policy)
         return None if key is None else self.build_task(key, policy, await self._read_body(policy, keep))
@@ -95,7 +95,7 @@ class AsyncExchange(Exchange):
         return await self.settings.safe.arun(flow)
 
     async def end_observation(self) -> None:
-        if self.observed is not None:
+        if self.observation_lease is not None:
             await self.settings.safe.arun(observe.end_observation(self))
 
     async def _read_body(self, policy: Policy, keep: bool = False) -> list[bytes]:
@@ -117,13 +117,13 @@ class AsyncExchange(Exchange):
 
 
 class SyncExchange(Exchange):
-    """The colour of WSGI: the same steps in the request's own thread."""
+    """The exchange of a WSGI request: the same steps in the request's own thread."""
 
     body: SyncBody
     transaction: SyncSettler | None = None
 
     def claim(self, principal: Any, policy: Policy | None = None, *, target: str | None = None) -> Key | None:
-        """Claim this request's key for the principal. None: it runs unprotected, as its mode allows.
+        """Claim this request's key for the principal. None: the request runs unprotected, as its mode allows.
 
         Raises ResponseReady when the application must not run.
         """
@@ -135,28 +135,28 @@ class SyncExchange(Exchange):
         if key is None:
             return None
         task = self.build_task(key, policy, self._read_body(policy))
-        held = self.settings.safe.run(self.claim_flow(task))
-        token = adopt_lease(held.lease)
-        key = self.record_grant(held, self.settings.safe.keep(held.lease, policy.lease), lambda: disown_lease(token))
-        if not held.lease.fits(0.0):
-            self._check_late_start(held)
+        grant = self.settings.safe.run(self.claim_flow(task))
+        token = adopt_lease(grant.lease)
+        key = self.record_grant(grant, self.settings.safe.keep(grant.lease, policy.lease), lambda: disown_lease(token))
+        if not grant.lease.fits(0.0):
+            self._check_late_start(grant)
         return key
 
-    def _check_late_start(self, held: GrantedClaim) -> None:
-        why: RetrySafeError = held.lease.lease_lost_error()
+    def _check_late_start(self, grant: GrantedClaim) -> None:
+        reason: RetrySafeError = grant.lease.lease_lost_error()
         try:
-            if self.settings.safe.performer().ensure_lease(held.lease):
+            if self.settings.safe.performer().ensure_lease(grant.lease):
                 return
         except StoreError as error:
-            why = error
+            reason = error
         self.settings.safe.run(self.release_unstarted())
-        raise self.refusal_error(why)
+        raise self.refusal_error(reason)
 
     def identify(
         self, principal: Any, policy: Policy | None = None, *, target: str | None = None, keep: bool = False
     ) -> Task | None:
-        """The key and the fingerprint without a claim, for a strength that makes its own record. `keep` the body where
-        the application may have to be called again."""
+        """Read key and fingerprint without a claim, for operations and transactions, which make their own record.
+        `keep` the body if the application may have to run again."""
         policy = self.begin(policy, target)
         key = self.read_key(scope_from_principal(principal), policy)
         return None if key is None else self.build_task(key, policy, self._read_body(policy, keep))
@@ -167,7 +167,7 @@ class SyncExchange(Exchange):
         return self.settings.safe.run(flow)
 
     def end_observation(self) -> None:
-        if self.observed is not None:
+        if self.observation_lease is not None:
             self.settings.safe.run(observe.end_observation(self))
 
     def _read_body(self, policy: Policy, keep: bool = False) -> list[bytes]:

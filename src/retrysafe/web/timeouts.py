@@ -1,7 +1,7 @@
-"""Awaiting something that is mostly there already, without paying for a timer.
+"""A timeout that costs nothing if the awaitable is ready: the timer is set only when it has to wait.
 
-A request's body has usually arrived with its head, so `receive()` answers without waiting. `asyncio.timeout` around it
-would cost more than reading the body does.
+A request's body has usually arrived together with its headers, so `receive()` returns without waiting.
+`asyncio.timeout` around it would cost more than reading the body.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 async def wait_until(deadline: float, awaitable: Awaitable[T]) -> T:
-    """Its result; TimeoutError when the loop's clock passes `deadline` first. No timer unless it has to wait."""
+    """The awaitable's result. Raises TimeoutError if the loop's clock passes `deadline` first."""
     steps = awaitable.__await__()
     try:
         waits_for = steps.send(None)
@@ -25,7 +25,7 @@ async def wait_until(deadline: float, awaitable: Awaitable[T]) -> T:
 
 
 class _Resumed(Generic[T]):
-    """What is left of an awaitable that has been taken to its first stop."""
+    """The rest of an awaitable that was run to its first suspension."""
 
     def __init__(self, steps: Generator[Any, Any, T], waits_for: Any) -> None:
         self._steps = steps

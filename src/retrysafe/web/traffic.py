@@ -1,7 +1,7 @@
-"""What this process knows of its own traffic: how long routes take, who waits, who uses how much.
+"""Traffic statistics of this process: how long routes take, which requests wait, how much each scope uses.
 
-All of it is in memory, of this process alone, and bounded. It steers `Retry-After`, waiting and quotas;
-nothing about who may run depends on it.
+They are in memory, bounded, and of this process only. `Retry-After`, waiting and quotas depend on them. Whether a claim
+is granted does not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_SCOPES = 10_000
 
 
 class LRUDict(Generic[T]):
-    """A table that forgets what was not used for longest once it is full."""
+    """A dictionary that evicts the least recently used item when it is full."""
 
     def __init__(self, limit: int, make: Callable[[], T]) -> None:
         self._limit = limit
@@ -49,7 +49,7 @@ class LRUDict(Generic[T]):
 
 
 class RouteDurations:
-    """A moving average per route: what `Retry-After` says."""
+    """A moving average of the duration of each route, for `Retry-After`."""
 
     WEIGHT = 0.2
 
@@ -64,17 +64,18 @@ class RouteDurations:
             self._average.put(target, now)
 
     def retry_after(self, target: str, lease: float) -> int:
-        """Whole seconds, at least one, never longer than the lease: by then it is over or abandoned."""
+        """Whole seconds, at least one, at most the lease: by then the request is finished or abandoned."""
         with self._lock:
             average = self._average.peek(target)
         return max(1, math.ceil(min(average or 0.0, lease)))
 
 
 class Waiters:
-    """How many requests of this process may wait for another one at the same time, and how they share the places.
+    """Limits how many requests of this process wait for another one, and shares the places fairly among scopes.
 
-    A scope gets another place while it has less than twice as many as are free. Alone it takes two thirds of them; the
-    next one two thirds of the rest, and so on: nobody shuts the others out, and nothing is set aside for nobody.
+    A scope gets another place while it has less than twice as many places as are free. A single scope gets two thirds
+    of all places, the next scope two thirds of the rest, and so on. No scope can take all places, and no place is
+    reserved.
     """
 
     SHARE = 2
@@ -101,10 +102,10 @@ class Waiters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """What one scope may use; None is no limit. Approximate: each process counts for itself, and from its start.
+    """What one scope may use; None means no limit. It is approximate: each process counts only its own requests.
 
-    `leases` (running at once) is exact for the process. `live` (keys) and `bytes` (of answers) are a sliding estimate
-    over the retention. So with four workers a scope may get up to four times as much.
+    `leases` (requests running at once) is exact within the process. `live` (keys) and `bytes` (of answers) are
+    estimates over a sliding window of the retention. With four processes a scope may use up to four times as much.
     """
 
     live: int | None = None
@@ -119,7 +120,7 @@ class Quota:
 
 
 class SlidingWindowSum:
-    """A sum over about the last `window` seconds: this window's, and what is left of the one before."""
+    """An estimated sum over the last `window` seconds: the current window plus a share of the previous one."""
 
     __slots__ = ("_before", "_began", "_now")
 
@@ -134,8 +135,8 @@ class SlidingWindowSum:
 
     def total_at(self, at: float, window: float) -> float:
         self._advance_window(at, window)
-        gone = (at - self._began) / window if math.isfinite(window) else 0.0
-        return self._now + self._before * (1 - gone)
+        elapsed = (at - self._began) / window if math.isfinite(window) else 0.0
+        return self._now + self._before * (1 - elapsed)
 
     def _advance_window(self, at: float, window: float) -> None:
         if self._began == -math.inf:
@@ -147,7 +148,7 @@ class SlidingWindowSum:
 
 
 class ScopeUsage:
-    """What one scope uses."""
+    """The usage of one scope."""
 
     __slots__ = ("bytes", "leases", "live")
 
@@ -187,7 +188,7 @@ class Quotas:
                     usage.live.add(1, self._clock(), window)
 
     def record_end(self, scope: str, size: int, window: float, *, withdrawn_new: bool = False) -> None:
-        """`unborn`: it was new, and was withdrawn: it counts as no key at all."""
+        """`withdrawn_new`: the key was new and its claim was withdrawn, so it does not count as a key."""
         if self._quota is not None:
             with self._lock:
                 usage = self._usage[scope]

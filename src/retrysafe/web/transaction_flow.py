@@ -1,20 +1,20 @@
-"""The transaction strength of a route: the claim *is* an open transaction of the user's, the answer commits with it.
+"""`strength="transaction"` of a route: the claim *is* an open transaction of the user, and the answer commits with it.
 
-    claim      begin on the user's own database, lock the key, read; a stored answer is given back at once
-    handler    gets the connection or session, and writes what it likes
-    answer     held back by the middleware as ever; its settlement is the receipt and the commit, then the first byte
+    claim      begin on the user's own database, lock the key, read; a stored answer is replayed at once
+    handler    gets the connection or session and writes to it
+    answer     buffered by the middleware; settling it writes the receipt and commits, then the first byte is sent
 
-Nothing else differs from the guard: the exchange decides what is final, what is too large and which headers are kept,
-and asks its store for `Complete` or `Release`. Here a commit stands behind the one and a rollback behind the other, so
-a process that dies before the commit has done nothing at all.
+Everything else is as for the guard: the exchange decides what is final, what is too large and which headers are kept,
+and asks for `Complete` or `Release`. Here `Complete` is a commit and `Release` is a rollback. A process that dies
+before the commit has therefore changed nothing.
 
-A handler that raised is rolled back first. If what its framework makes of that is final, it is stored by a receipt in
-a transaction of its own, as transactions/flow.py does (rule 4).
+If the handler raises, its transaction is rolled back first. If the framework's answer to the exception is final, it is
+stored by a receipt in a separate transaction, as rule 4 of transactions/flow.py says.
 
-What the database undid because of others (a serialization failure, a deadlock) runs again, wherever that was said: in
-the handler, in what its framework does afterwards, or at the commit. Nothing has gone out by then, so the exchange is
-marked `undone`, and the middleware calls the application once more, with the same key and the body it has kept. Only
-who is undone again and again is told 409 `rolled-back`.
+Work that the database rolled back because of other transactions (a serialization failure, a deadlock) runs again. The
+failure may come up in the handler, in the framework's code after it, or at the commit. Nothing has been sent by then,
+so the exchange sets `rolled_back`, and the middleware calls the application again with the same key and the kept body.
+Only a request that is rolled back again and again gets 409 `rolled-back`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ from dataclasses import replace
 from typing import Any
 
 from retrysafe.core.ops import Complete, Install, Lookup, LookupReply, Release, Suspect, Withdraw
-from retrysafe.core.outcomes import Busy, Mismatch, Outcome, Replay, Uncertain
+from retrysafe.core.outcomes import Busy, Outcome, Replay
 from retrysafe.core.records import Answer, Record
 from retrysafe.engine.effects import Effect, Flow, FlowPause, Persist
-from retrysafe.engine.events import EventName
+from retrysafe.engine.events import REFUSED_EVENTS
 from retrysafe.engine.guard import POLL_SECONDS, Task, refusal_error
 from retrysafe.engine.heartbeat import Lease
 from retrysafe.errors import CorruptRecord, RetrySafeError, RolledBack, StoreUnclear, TransactionSplit
-from retrysafe.transactions.effects import FLUSH, MAX_RERUNS, ROLLBACK, TxFlow
+from retrysafe.transactions.binding import MAX_RERUNS, build_tx_context
+from retrysafe.transactions.early_commits import mark_split
+from retrysafe.transactions.effects import FLUSH, ROLLBACK, TxFlow
 from retrysafe.transactions.failures import ErrorClass, classify_error
 from retrysafe.transactions.flow import (
     RERUN_DELAY_SECONDS,
@@ -44,28 +46,25 @@ from retrysafe.transactions.flow import (
     RerunNeeded,
     begin_and_read,
     commit,
-    mark_split,
-    run_plan,
+    mark_transaction,
+    roll_back,
+    rollback_error,
     store_answer,
-    was_split,
     write_receipt,
 )
-from retrysafe.transactions.tx_context import build_tx_context
 from retrysafe.web import problems
 from retrysafe.web.capture import Response, build_replay
 from retrysafe.web.exchange import Exchange, GrantedClaim
-from retrysafe.web.response_ready import ResponseReady
+from retrysafe.web.exchange_context import ResponseReady
 
 _log = logging.getLogger("retrysafe.web")
 
 MAX_OPENINGS = 3
-"""How often the transaction is begun anew where the database itself undid the beginning."""
-
-_REFUSED_EVENTS: dict[type[Outcome], EventName] = {Busy: "busy", Mismatch: "mismatched", Uncertain: "uncertain"}
+"""How often the transaction is begun again if the database rolls its beginning back."""
 
 
 class SettledInstead(Exception):
-    """The claim ended otherwise than was asked; this is what the client gets."""
+    """The claim was settled in another way than the exchange asked. The client gets this response."""
 
     def __init__(self, response: Response) -> None:
         super().__init__(response.status)
@@ -73,22 +72,22 @@ class SettledInstead(Exception):
 
 
 class RequestTransaction:
-    """One request's transaction, as flows. Its colours are in joined.py."""
+    """One request's transaction, as flows. transaction_io.py drives them, sync and async."""
 
     def __init__(self, exchange: Exchange, task: Task) -> None:
         self.exchange = exchange
         self.task = task
         self.claim = replace(task.build_claim(), on_lapse="rerun")
         self._events = exchange.settings.safe.events
-        self._place = build_tx_context(exchange.settings.safe)
-        self._entered: MarkedTx | None = None
+        self._context = build_tx_context(exchange.settings.safe)
+        self._marked_tx: MarkedTx | None = None
         self._was_split = False
-        """Whether the handler has committed something before it raised."""
+        """True if the handler committed part of its work before it raised."""
 
     # The claim ------------------------------------------------------------------------------------
 
     def open_flow(self) -> TxFlow[None]:
-        """Open the transaction, or raise ResponseReady with the answer in place."""
+        """Open the transaction, or put the answer in place and raise ResponseReady."""
         task, rerun = self.task, self.exchange.reruns > 0
         try:
             yield from self._ensure_install_id()
@@ -102,7 +101,7 @@ class RequestTransaction:
         self.exchange.record_grant(GrantedClaim(task=task, lease=lease, record=record, began=time.monotonic()))
 
     def _back_off(self) -> TxFlow[None]:
-        """After the database undid it because of others: they go first, and rivals part."""
+        """Wait a random time after a rollback, so that the conflicting transactions finish first."""
         yield FlowPause(self.claim.id, random.uniform(0, RERUN_DELAY_SECONDS * 2 ** (self.exchange.reruns - 1)))
 
     def _check_quota(self) -> TxFlow[None]:
@@ -111,9 +110,9 @@ class RequestTransaction:
             raise self.exchange.refusal_error(problems.QUOTA, retry_after=1)
 
     def _ensure_install_id(self) -> TxFlow[None]:
-        known = self._place.install_id
+        known = self._context.install_id
         if not known.value:
-            known.value = yield Install()  # before a transaction is open: an embedded store makes its tables now
+            known.value = yield Install()  # before the transaction: an embedded store creates its tables here
 
     def _would_run(self) -> TxFlow[bool]:
         found: LookupReply = yield Lookup(self.claim.id)
@@ -124,24 +123,23 @@ class RequestTransaction:
             try:
                 found = yield from self._wait_for_turn()
                 if isinstance(found, OpenTx):
-                    self._entered = MarkedTx(
-                        found, (yield from run_plan(found.statements.mark_transaction(found.look)))
-                    )
+                    mark = yield from mark_transaction(self.claim, self.task, self._context, found)
+                    self._marked_tx = MarkedTx(found, mark)
                     return found.statements.build_claimed_record(self.claim, found.look, found.grant)
-            except RerunNeeded as undone:
+            except RerunNeeded as rerun_needed:
                 if opening == MAX_OPENINGS - 1:
-                    raise RolledBack(self.task.key.value, str(undone)) from undone
+                    raise RolledBack(self.task.key.value, str(rerun_needed)) from rerun_needed
             else:
                 raise self._refusal_error(found)
         raise AssertionError("the last opening returns or raises")
 
     def _wait_for_turn(self) -> TxFlow[OpenTx | Outcome]:
-        """While another is at it wait as the policy says, with no transaction open and a place among the waiters."""
+        """While another owner has the key, wait as the policy says, as a counted waiter and without a transaction."""
         policy, waiters, scope = self.task.policy, self.exchange.settings.waiters, self.task.key.scope
         waited, waiting = 0.0, False
         try:
             while True:
-                found = yield from begin_and_read(self.claim, self._place)
+                found = yield from begin_and_read(self.claim, self._context)
                 left = policy.wait - waited
                 if not (isinstance(found, Busy) and policy.busy == "wait" and left > 0):
                     return found
@@ -156,12 +154,12 @@ class RequestTransaction:
                 waiters.leave(scope)
 
     def _refusal_error(self, found: Outcome) -> ResponseReady:
-        """Put the stored answer or the problem in place."""
+        """Put the stored answer or the problem into `response`. The caller raises the error that this returns."""
         if isinstance(found, Replay):
             response = self._build_replay(found.record)
             self._events.emit("replayed", self.claim.id, self.task.target)
             return self.exchange.refusal_error(response)
-        self._events.emit(_REFUSED_EVENTS[type(found)], self.claim.id, self.task.target)
+        self._events.emit(REFUSED_EVENTS[type(found)], self.claim.id, self.task.target)
         return self.exchange.refusal_error(refusal_error(self.task, found))
 
     def _build_replay(self, record: Record) -> Response:
@@ -174,13 +172,13 @@ class RequestTransaction:
     # The settlement -------------------------------------------------------------------------------
 
     def settle_flow(self, flow: Flow[Response | None]) -> TxFlow[Response | None]:
-        """Carry out what the exchange's own flow asks for, by a commit or a rollback."""
+        """Run the exchange's settlement flow, with a commit or a rollback for what it asks."""
         try:
             return (yield from self._drive_flow(flow))
         except SettledInstead as instead:
             return instead.response
-        except RerunNeeded as undone:
-            return self._settle_rolled_back(str(undone))
+        except RerunNeeded as rerun_needed:
+            return self._settle_rolled_back(str(rerun_needed))
         except (StoreUnclear, TransactionSplit) as error:
             self.exchange.log_error(error)
             return self._build_response(problems.UNKNOWN)
@@ -189,103 +187,102 @@ class RequestTransaction:
         except Exception as error:
             return (yield from self._settle_late_failure(error))
         finally:
-            flow.close()  # before anybody looks whether the exchange is still claimed
+            flow.close()  # ends the claim, before the caller reads `exchange.claimed`
 
     def _drive_flow(self, flow: Flow[Response | None]) -> TxFlow[Response | None]:
-        """Errors of ours end it here. The flow's own reading of them is about a store that may have what it was sent;
-        here nothing has happened."""
+        """Errors are not thrown into the flow. It would treat them as errors of a store that may have done what it was
+        sent; here nothing was done."""
         try:
             effect = next(flow)
             while True:
                 effect = flow.send((yield from self._perform(effect)))
         except StopIteration as done:
-            told: Response | None = done.value
-            return told
+            response: Response | None = done.value
+            return response
 
     def _perform(self, effect: Effect) -> Generator[Any, Any, Any]:
         if isinstance(effect, Persist):
-            effect = effect.op  # a transaction is carried out once: it has nothing to insist on
+            effect = effect.op  # a transaction is never sent twice, so there is nothing to repeat
         if isinstance(effect, Complete):
             yield from self._complete_flow(effect.answer)
             return True
         if isinstance(effect, Release | Withdraw | Suspect):
-            yield from self._roll_back()
-            # Nothing is unknown about work that was rolled back: a suspicion is not worth an event.
+            yield from self._roll_back_or_rerun()
+            # The outcome of work that was rolled back is known, so Suspect gets no event.
             return isinstance(effect, Release | Withdraw)
-        return None  # an announcement: who waits for a transaction looks by himself
+        return None  # a notification: those who wait for a transaction poll
 
     def _complete_flow(self, answer: Answer) -> TxFlow[None]:
         if self.exchange.failed_with is not None:
-            yield from self._roll_back()
+            yield from self._roll_back_or_rerun()
             return (yield from self._store_answer(answer))
-        assert self._entered is not None, "a claim is settled once, and after it was opened"
+        assert self._marked_tx is not None, "a claim is settled once, and after it was opened"
         try:
             yield FLUSH
         except Exception as error:
-            yield from self._undo(error)
+            yield from self._roll_back_checked(error)
             if self.is_serialization_failure(error):
-                raise RerunNeeded(f"the database undid it because of others ({error})") from error
+                raise rollback_error(error) from error
             raise
-        yield from write_receipt(self.claim, self.task, self._place, self._entered, answer)
-        yield from commit(self.claim, self._place)
+        yield from write_receipt(self.claim, self.task, self._context, self._marked_tx, answer)
+        yield from commit(self.claim, self._context)
         return None
 
-    def _roll_back(self) -> TxFlow[None]:
-        """Raises Undone where it failed because of others: that is no ending, and its answer is nobody's."""
+    def _roll_back_or_rerun(self) -> TxFlow[None]:
+        """Roll back. Raises RerunNeeded if it failed because of other transactions: then the request runs again."""
         failed = self.exchange.failed_with
         error = failed if isinstance(failed, Exception) else None
-        yield from self._undo(error)
+        yield from self._roll_back_checked(error)
         if error is not None and self.is_serialization_failure(error):
-            raise RerunNeeded(f"the database undid it because of others ({error})") from error
+            raise rollback_error(error) from error
 
-    def undo_flow(self, error: Exception | None) -> TxFlow[None]:
-        """Roll back, once. Whether the handler has committed something before can be asked only until then."""
-        entered, self._entered = self._entered, None
-        if entered is not None:
-            self._was_split = yield from was_split(self.claim, entered, error)
-        yield ROLLBACK
+    def roll_back_flow(self, error: Exception | None) -> TxFlow[None]:
+        """Roll back, once, and find out whether the handler has committed part of its work before."""
+        marked_tx, self._marked_tx = self._marked_tx, None
+        if marked_tx is not None:
+            self._was_split = yield from roll_back(self.claim, marked_tx, error)
+        else:
+            yield ROLLBACK
 
-    def _undo(self, error: Exception | None) -> TxFlow[None]:
-        """Roll back, or raise TransactionSplit."""
-        yield from self.undo_flow(error)
+    def _roll_back_checked(self, error: Exception | None) -> TxFlow[None]:
+        """Roll back. Raises TransactionSplit if the handler had committed part of its work."""
+        yield from self.roll_back_flow(error)
         if self._was_split:
-            raise (yield from mark_split(self.claim, self.task, self._place)) from error
+            raise (yield from mark_split(self.claim, self.task, self._context)) from error
 
     def _store_answer(self, answer: Answer) -> TxFlow[None]:
-        """What was written is rolled back; the answer gets a transaction of its own. Whoever has got in between has the
-        key, and its answer counts."""
-        instead = yield from store_answer(self.claim, self._place, answer)
+        """Store the answer in a transaction of its own, after the rollback. If another request got the key in between,
+        its answer counts."""
+        instead = yield from store_answer(self.claim, self._context, answer)
         if isinstance(instead, Replay):
             raise SettledInstead(self._build_replay(instead.record))
         if instead is not None:
             raise refusal_error(self.task, instead)
 
     def _settle_late_failure(self, error: Exception) -> TxFlow[Response]:
-        """The database said no to what the handler had left for the end: a pending insert, a deferred constraint."""
+        """The database refused, after the handler returned, a pending insert or a deferred constraint."""
         exchange, codes = self.exchange, self.exchange.settings.codes
-        _log.error("%s: what it wrote could not be committed", exchange.target, exc_info=error)
+        _log.error("%s: its transaction could not be committed", exchange.target, exc_info=error)
         exchange.failed_with = error
         if not exchange.is_storable(codes.failed, error):
             self._events.emit("released", self.claim.id, self.task.target)
             return self._build_response(problems.FAILED_FOR_NOW)
-        told = self._build_response(problems.FAILED)
+        failed = self._build_response(problems.FAILED)
         try:
             yield from self._store_answer(
-                Answer(told.status, told.body, exchange.settings.dropped.filter_headers(told.headers))
+                Answer(failed.status, failed.body, exchange.settings.dropped.filter_headers(failed.headers))
             )
         except SettledInstead as instead:
             return instead.response
-        except (RetrySafeError, RerunNeeded) as trouble_:
-            _log.error(
-                "%s: how it ended could not be written down: %s", exchange.target, exchange.describe_error(trouble_)
-            )
+        except (RetrySafeError, RerunNeeded) as failure:
+            _log.error("%s: its outcome could not be stored: %s", exchange.target, exchange.describe_error(failure))
             return self._build_response(problems.FAILED_FOR_NOW)
         self._events.emit("completed", self.claim.id, self.task.target)
-        return told
+        return failed
 
     def _settle_rolled_back(self, why: str) -> Response:
-        """Nothing happened. The middleware runs the request again, unless it has been undone too often, or is one whose
-        answer is not final and has begun to go out."""
+        """Nothing was done. The middleware runs the request again, unless it was rolled back too often, or part of its
+        answer (one that is not final) was already sent."""
         self.exchange.rolled_back = self.exchange.reruns < MAX_RERUNS and not self.exchange.started
         if not self.exchange.rolled_back:
             self._events.emit("released", self.claim.id, self.task.target)
@@ -293,19 +290,19 @@ class RequestTransaction:
 
     @staticmethod
     def is_serialization_failure(error: Exception) -> bool:
-        """Whether the database undid the work because of others: a serialization failure, a deadlock."""
+        """True if the database rolled back because of other transactions: a serialization failure, a deadlock."""
         return classify_error(error) is ErrorClass.RETRYABLE
 
     def must_rerun(self, error: Exception) -> bool:
-        """Whether a handler raised because of that, and its claim is still to be settled: what fails after the commit
-        (a background task) is not the claim's any more."""
+        """True if the handler failed because of other transactions and its claim is not settled. A failure after the
+        commit (in a background task) does not concern the claim."""
         return self.exchange.claimed and self.is_serialization_failure(error)
 
     def _response_for_error(self, error: RetrySafeError) -> Response:
         self.exchange.refusal_error(error)
-        told = self.exchange.response
-        assert told is not None, "a refusal leaves its answer"
-        return told
+        response = self.exchange.response
+        assert response is not None, "a refusal leaves its answer"
+        return response
 
     def _build_response(self, problem: problems.Problem) -> Response:
         settings = self.exchange.settings

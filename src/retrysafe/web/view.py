@@ -1,16 +1,16 @@
-"""What `scope`, `fingerprint` and every other callable of the user's sees of a request: small and read-only."""
+"""RequestView: a request as `scope`, `fingerprint` and the user's other callables see it, small and read-only."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from retrysafe.core.value import value_class
+from retrysafe.core.ops import value_class
 from retrysafe.web.paths import normalize_path
 
 
 class HeaderView(Mapping[str, str]):
-    """Headers by name, whatever its case. Several lines of one name are joined with a comma, as HTTP allows."""
+    """Headers by case-insensitive name. Several lines of one name are joined with a comma, as HTTP allows."""
 
     __slots__ = ("_values",)
 
@@ -21,7 +21,7 @@ class HeaderView(Mapping[str, str]):
             self._values[name] = f"{self._values[name]}, {text}" if name in self._values else text
 
     def get(self, name: str, default: Any = None) -> Any:
-        return self._values.get(name.lower(), default)  # said again here: Mapping's own way costs an exception
+        return self._values.get(name.lower(), default)  # overridden for speed: Mapping.get raises and catches KeyError
 
     def __getitem__(self, name: str) -> str:
         return self._values[name.lower()]
@@ -36,7 +36,7 @@ class HeaderView(Mapping[str, str]):
         return len(self._values)
 
     def __repr__(self) -> str:
-        return f"HeaderView({', '.join(self._values)})"  # names only: values are secrets as often as not
+        return f"HeaderView({', '.join(self._values)})"  # only the names: values are often secrets
 
 
 @value_class
@@ -51,9 +51,7 @@ class RequestView:
     raw: Mapping[str, Any]
 
     def __repr__(self) -> str:
-        return (
-            f"RequestView({self.method} {normalize_path(self.path)})"  # not the rest: it holds what clients keep secret
-        )
+        return f"RequestView({self.method} {normalize_path(self.path)})"  # query and headers may hold secrets
 
 
 def view_from_scope(scope: Mapping[str, Any]) -> RequestView:
@@ -80,9 +78,15 @@ def view_from_environ(environ: Mapping[str, Any]) -> RequestView:
 
 
 def environ_path(environ: Mapping[str, Any]) -> str:
-    """The whole path as text. WSGI hands over its bytes disguised as latin-1."""
+    """The whole path as text. WSGI passes the bytes of a path decoded as latin-1 (PEP 3333)."""
     path: str = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
     return path.encode("latin-1", "replace").decode("utf-8", "replace")
+
+
+def read_mount_path(view: RequestView) -> str:
+    """The path under which the application is mounted."""
+    path: str = view.raw.get("root_path") or view.raw.get("SCRIPT_NAME") or ""
+    return path
 
 
 def _environ_headers(environ: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

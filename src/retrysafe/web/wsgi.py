@@ -2,11 +2,12 @@
 
     app = IdempotencyMiddleware(app, safe=safe, scope=lambda request: request.raw["account"])
 
-As on ASGI the claim is made here when `scope` is given, else by the route: `environ["retrysafe.exchange"].claim(who)`.
-The application runs to its end before the first byte goes out, so a client that leaves disturbs nothing.
+As on ASGI, the middleware makes the claim if `scope` is given. Otherwise the route makes it:
+`environ["retrysafe.exchange"].claim(principal)`. The application runs to its end before the first byte is sent, so a
+client that disconnects does not stop it.
 
-The time a body may take is checked between reads: a read that blocks is the server's own timeout to end. No lease is
-held meanwhile.
+`read_timeout` is checked between two reads of the body. A read that blocks ends with the server's own timeout; no lease
+is held while the body is read.
 """
 
 from __future__ import annotations
@@ -20,8 +21,12 @@ from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import UsageError
 from retrysafe.web import status
 from retrysafe.web.exchange import EXCHANGE, scope_from_principal
-from retrysafe.web.exchange_context import reset_current_exchange, set_current_exchange
-from retrysafe.web.response_ready import ResponseReady, is_response_ready
+from retrysafe.web.exchange_context import (
+    ResponseReady,
+    is_response_ready,
+    reset_current_exchange,
+    set_current_exchange,
+)
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Options, Scope, Settings
 from retrysafe.web.sync_async import SyncExchange
@@ -45,7 +50,7 @@ class IdempotencyMiddleware:
         self._header = self.settings.header_environ
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        # Upper case only to decide: the application gets it as it came, and many dispatch `patch` as PATCH.
+        # Upper case for our decision only. The application gets the method as sent; many dispatch `patch` as PATCH.
         method = environ["REQUEST_METHOD"].upper()
         if method not in self._methods:
             if self.settings.serves_status and method == "GET":
@@ -53,7 +58,7 @@ class IdempotencyMiddleware:
                 if token is not None:
                     return self._respond_status(view_from_environ(environ), token, start_response)
             return self.app(environ, start_response)
-        route = self.settings.routes.find(method, local_path(environ))
+        route = self.settings.routes.find(method, strip_mount_path(environ))
         if route is None:
             return self.app(environ, start_response)
         line = environ.get(self._header)
@@ -64,12 +69,12 @@ class IdempotencyMiddleware:
         return self._run_with_reruns(environ, exchange, body, start_response)
 
     def _run_without_key(self, environ: Environ, start_response: StartResponse, route: Route) -> Iterable[bytes]:
-        """No key, and none is needed: the application gets its own environment."""
+        """No key was sent and none is needed: the application gets the server's environ."""
         if self.settings.scope is not None:
             self.settings.census.count(route.target, "", "missing")
             return self.app(environ, start_response)
         environ[EXCHANGE] = exchange = SyncExchange(self.settings, view_from_environ(environ), route, ())
-        exchange.untouched = True
+        exchange.uncaptured = True
         token = set_current_exchange(exchange)
         try:
             return self.app(environ, start_response)
@@ -79,41 +84,42 @@ class IdempotencyMiddleware:
     def _run_with_reruns(
         self, environ: Environ, exchange: SyncExchange, body: WsgiBody, start_response: StartResponse
     ) -> Iterable[bytes]:
-        """Run it, and again where the database undid it because of others (joining.py says when)."""
-        pristine = dict(environ)
-        told = self._run_once(environ, exchange, body, start_response)
+        """Run the application, and again each time the database rolled the work back because of other transactions
+        (transaction_flow.py)."""
+        snapshot = dict(environ)
+        chunks = self._run_once(environ, exchange, body, start_response)
         while exchange.rolled_back:
-            exchange = exchange.for_retry()
+            exchange = exchange.copy_for_rerun()
             body.rewind()
-            environ.clear()  # in place: whoever stands around us sees the environment of the run that counts
-            environ.update(pristine)
-            told = self._run_once(environ, exchange, body, start_response)
-        return told
+            environ.clear()  # in place: outer middleware hold the same dict and must see the last run's environ
+            environ.update(snapshot)
+            chunks = self._run_once(environ, exchange, body, start_response)
+        return chunks
 
     def _run_once(
         self, environ: Environ, exchange: SyncExchange, body: WsgiBody, start_response: StartResponse
     ) -> Iterable[bytes]:
-        """Claim, run, settle, answer."""
+        """Claim, run the application, settle the claim, answer."""
         exchange.body = environ["wsgi.input"] = body
         environ[EXCHANGE] = exchange
-        taker = AnswerCollector(exchange, start_response)
+        collector = AnswerCollector(exchange, start_response)
         token = set_current_exchange(exchange)
         try:
             if self.settings.scope is not None:
                 exchange.claim(_read_principal(self.settings.scope, exchange.view))
-            return taker.collect(self.app(environ, taker.start_response))
+            return collector.collect(self.app(environ, collector.start_response))
         except Exception as error:
             if is_response_ready(error) and exchange.response is not None:
-                return taker.send_own(exchange.response)
-            return taker.settle_failed(error)
+                return collector.send_own(exchange.response)
+            return collector.settle_failed(error)
         except BaseException as error:
-            taker.settle_stopped(error)
+            collector.settle_stopped(error)
             raise
         finally:
             reset_current_exchange(token)
 
     def _status_token(self, environ: Environ) -> str | None:
-        prefix, path = self.settings.status_path + "/", local_path(environ)
+        prefix, path = self.settings.status_path + "/", strip_mount_path(environ)
         return path[len(prefix) :] if path.startswith(prefix) else None
 
     def _respond_status(self, view: RequestView, token: str, start_response: StartResponse) -> Iterable[bytes]:
@@ -128,14 +134,14 @@ def _read_principal(scope: Scope, view: RequestView) -> Any:
     found = scope(view)
     if inspect.iscoroutine(found):
         found.close()
-        raise UsageError("scope= returned something to await, and WSGI cannot; give a plain function")
+        raise UsageError("scope= returned an awaitable, and WSGI cannot await it; give a plain function")
     return found
 
 
-def local_path(environ: Environ) -> str:
-    """The path below where the application is mounted."""
-    whole: str = environ_path({"PATH_INFO": environ.get("PATH_INFO", "")})
-    return whole or "/"
+def strip_mount_path(environ: Environ) -> str:
+    """The path below the application's mount point."""
+    path: str = environ_path({"PATH_INFO": environ.get("PATH_INFO", "")})
+    return path or "/"
 
 
 __all__ = ["IdempotencyMiddleware", "ResponseReady"]

@@ -1,4 +1,4 @@
-"""The application's answer under WSGI: taken whole, stored, then handed to the server."""
+"""The application's answer on WSGI: collected, stored, then given to the server."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ WSGIApp = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 
 class AnswerCollector:
-    """Stands between the application and the server's `start_response`."""
+    """Collects the answer between the application and the server's `start_response`."""
 
     def __init__(self, exchange: SyncExchange, start_response: StartResponse) -> None:
         self._exchange = exchange
         self._start_response = start_response
         self._buffer = AnswerBuffer(exchange.policy.max_answer)
-        self._line = ""
+        self._status_line = ""
         self._headers: HeaderPairs = ()
-        self._passes: Literal["", "settled", "not final"] = ""
+        self._passthrough: Literal["", "settled", "not final"] = ""
         self._write: Write | None = None
 
     # What the application calls -------------------------------------------------------------------
 
     def start_response(self, line: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Write:
         exchange = self._exchange
-        if self._write is not None:  # it has gone out: the server raises the error on, or complains
+        if self._write is not None:  # headers are sent: the server re-raises the error, or reports the misuse
             return self._start_response(line, headers, exc_info)
         if exchange.response is not None:
             return _discard
@@ -40,14 +40,14 @@ class AnswerCollector:
             if exchange.refuse_if_unprotected(_parse_status(line)):
                 return _discard
             return self._start_server_response(line, headers, exc_info)
-        if self._line and exc_info is None:
+        if self._status_line and exc_info is None:
             raise AssertionError("start_response was called twice without exc_info")
-        self._line, self._headers = line, check_headers(list(headers))
-        self._buffer = AnswerBuffer(exchange.policy.max_answer)  # what an error page replaces is not part of the answer
+        self._status_line, self._headers = line, check_headers(list(headers))
+        self._buffer = AnswerBuffer(exchange.policy.max_answer)  # an error page replaces what came before
         return self._write_legacy
 
     def _write_legacy(self, data: bytes) -> None:
-        """The `write` of old applications: its bytes come before those that are returned."""
+        """The `write` callable of old applications. Its bytes come before the returned ones."""
         if self._exchange.response is not None:
             return
         if self._write is not None:
@@ -55,7 +55,7 @@ class AnswerCollector:
         elif not self._buffer.add(data):
             self._pass_through("too_large")
             if self._exchange.response is None:
-                write = self._start_server_response(self._line, self._headers)
+                write = self._start_server_response(self._status_line, self._headers)
                 for chunk in self._buffer.chunks:
                     write(chunk)
                 self._buffer = AnswerBuffer(0)
@@ -63,20 +63,20 @@ class AnswerCollector:
     # What the middleware calls --------------------------------------------------------------------
 
     def collect(self, result: Iterable[bytes]) -> Iterable[bytes]:
-        """The application returned: run it to its end, unless its answer passes by."""
+        """The application returned its result: iterate it to the end, unless the answer passes through."""
         exchange = self._exchange
         if not exchange.claimed and (self._write is not None or exchange.response is not None):
             return self._pass_unclaimed(result)
         rest = iter(result)
         try:
-            over = self._collect_chunks(rest)
+            complete = self._collect_chunks(rest)
         except BaseException:
             close_result(result)
             raise
         if exchange.response is not None:
             close_result(result)
             return self.send_own(exchange.response)
-        if not over:
+        if not complete:
             return PassedResponse(self, chain(self._iter_buffered(), rest), result)
         if not exchange.claimed:
             return PassedResponse(self, iter(self._buffer.chunks), result)
@@ -85,51 +85,51 @@ class AnswerCollector:
 
     def send_own(self, response: Response) -> Iterable[bytes]:
         if self._exchange.rolled_back:
-            return ()  # another run's answer will be the one
+            return ()  # the rerun will answer
         return transmit(self._start_response, response.with_headers(*self._exchange.extra_headers()))
 
     def settle_failed(self, error: Exception) -> Iterable[bytes]:
-        """The application raised. If it had not answered, ours is the answer, and the error follows it."""
+        """The application raised. If it had not answered, our own answer is sent, and the error is raised after it."""
         exchange = self._exchange
         if exchange.claimed:
             exchange.response = exchange.settle(exchange.settle_raised(error))
         exchange.end_observation()
         if exchange.response is None or self._write is not None:
             raise error
-        return _then_raise(self.send_own(exchange.response), error)
+        return _send_then_raise(self.send_own(exchange.response), error)
 
     def settle_stopped(self, error: BaseException) -> None:
         if self._exchange.claimed:
             self._exchange.settle(self._exchange.settle_stopped(error))
 
     def settle_passed(self) -> None:
-        """An answer that passed by is over, or its client left."""
+        """An answer that passed through has ended, or its client disconnected."""
         if self._exchange.claimed:
             self._exchange.settle(self._exchange.release_flow())
         self._exchange.end_observation()
 
-    # How ------------------------------------------------------------------------------------------
+    # Helpers ------------------------------------------------------------------------------------------
 
     def _pass_unclaimed(self, result: Iterable[bytes]) -> Iterable[bytes]:
         exchange = self._exchange
         if exchange.response is not None:
             close_result(result)
             return self.send_own(exchange.response)
-        return PassedResponse(self, iter(result), result) if exchange.observed is not None else result
+        return PassedResponse(self, iter(result), result) if exchange.observation_lease is not None else result
 
     def _collect_chunks(self, rest: Iterator[bytes]) -> bool:
-        """Gather the answer. False: it passes by from here on."""
+        """Buffer the answer. False: from here on it passes through unbuffered."""
         exchange = self._exchange
         while True:
-            if self._line and exchange.claimed and not self._passes and is_stream(self._headers):
+            if self._status_line and exchange.claimed and not self._passthrough and is_stream(self._headers):
                 self._pass_through("stream")
-            if self._passes or self._has_begun() or exchange.response is not None:
+            if self._passthrough or self._has_begun() or exchange.response is not None:
                 return False
             chunk = next(rest, None)
             if chunk is None:
                 return True
             if not exchange.claimed and self._has_begun():
-                self._buffer.add(chunk)  # it began to answer, without a claim, with this very piece
+                self._buffer.add(chunk)  # without a claim, and its first chunk started the answer
                 return False
             if exchange.response is None and not self._buffer.add(chunk):
                 self._pass_through("too_large")
@@ -139,43 +139,45 @@ class AnswerCollector:
 
     def _iter_buffered(self) -> Iterator[bytes]:
         if self._write is None:
-            self._start_server_response(self._line, self._headers)
+            self._start_server_response(self._status_line, self._headers)
         chunks, self._buffer = self._buffer.chunks, AnswerBuffer(0)
         yield from chunks
 
     def _settle_answer(self) -> Iterable[bytes]:
         exchange = self._exchange
-        if not self._line:
+        if not self._status_line:
             return self.settle_failed(RuntimeError("the application returned without calling start_response"))
         body = self._buffer.join()
-        instead = exchange.settle(exchange.settle_answered(_parse_status(self._line), self._headers, body))
+        instead = exchange.settle(exchange.settle_answered(_parse_status(self._status_line), self._headers, body))
         if instead is not None:
             exchange.response = instead
             return self.send_own(instead)
-        self._start_server_response(self._line, self._headers)
+        self._start_server_response(self._status_line, self._headers)
         return [body]
 
     def _pass_through(self, gone: Literal["stream", "too_large"]) -> None:
-        """It cannot be kept. First the fact that it happened, then the bytes."""
-        exchange, code = self._exchange, _parse_status(self._line)
+        """The answer cannot be kept. Store the tombstone before the first byte is sent."""
+        exchange, code = self._exchange, _parse_status(self._status_line)
         if not exchange.is_storable(code):
-            self._passes = "not final"
+            self._passthrough = "not final"
             return
         exchange.response = exchange.settle(exchange.settle_tombstone(code, gone))
-        self._passes = "settled"
+        self._passthrough = "settled"
 
     def _start_server_response(self, line: str, headers: HeaderPairs, exc_info: Any = None) -> Write:
         self._exchange.started = True
-        told = [*headers, *self._exchange.extra_headers()]
-        self._write = self._start_response(line, told, exc_info) if exc_info else self._start_response(line, told)
+        sent_headers = [*headers, *self._exchange.extra_headers()]
+        self._write = (
+            self._start_response(line, sent_headers, exc_info) if exc_info else self._start_response(line, sent_headers)
+        )
         return self._write
 
 
 class PassedResponse:
-    """An answer that goes to the server piece by piece. `close` reaches the application's result exactly once."""
+    """An answer that passes through to the server chunk by chunk. `close` closes the application's result once."""
 
-    def __init__(self, taker: AnswerCollector, chunks: Iterator[bytes], result: Iterable[bytes]) -> None:
-        self._taker = taker
+    def __init__(self, collector: AnswerCollector, chunks: Iterator[bytes], result: Iterable[bytes]) -> None:
+        self._collector = collector
         self._chunks = chunks
         self._result: Iterable[bytes] | None = result
 
@@ -191,7 +193,7 @@ class PassedResponse:
             try:
                 close_result(result)
             finally:
-                self._taker.settle_passed()
+                self._collector.settle_passed()
 
 
 def transmit(start_response: StartResponse, response: Response) -> Iterable[bytes]:
@@ -209,7 +211,7 @@ def close_result(result: Iterable[bytes]) -> None:
         closing()
 
 
-def _then_raise(chunks: Iterable[bytes], error: Exception) -> Iterator[bytes]:
+def _send_then_raise(chunks: Iterable[bytes], error: Exception) -> Iterator[bytes]:
     yield from chunks
     raise error
 
@@ -219,4 +221,4 @@ def _parse_status(line: str) -> int:
 
 
 def _discard(data: bytes) -> None:
-    """The answer is already decided."""
+    """The `write` of an application whose answer is not sent: the exchange has its own."""

@@ -1,8 +1,7 @@
-"""The request body of WSGI: read once, exactly to its end, and handed to the application again.
+"""The request body on WSGI: read once, exactly to its end, and given to the application again.
 
-`wsgi.input` has no end of its own on many servers (wsgiref and Flask's development server hand over the socket): one
-byte beyond CONTENT_LENGTH and the request hangs for ever. Only where the server says `wsgi.input_terminated` may it be
-read until it is empty.
+On many servers `wsgi.input` has no end (wsgiref and Flask's development server pass the socket): reading one byte
+beyond CONTENT_LENGTH blocks for ever. It may be read until it is empty only if the server sets `wsgi.input_terminated`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ PIECE_BYTES = 64 * 1024
 
 
 class WsgiBody:
-    """What the application finds as `wsgi.input`. Nothing is read before somebody wants it."""
+    """The `wsgi.input` of the application. Nothing is read before the claim or the application needs it."""
 
     def __init__(self, environ: dict[str, Any], limit: int) -> None:
         self._input = environ["wsgi.input"]
@@ -33,8 +32,7 @@ class WsgiBody:
         self._file: Any = None
 
     def read_all(self, limit: int, seconds: float, *, keep: bool = False) -> list[bytes]:
-        """The whole body, before anything is claimed; the application will get it again, and with `keep` once more
-        after each `rewind`."""
+        """Read the whole body, before the claim. The application gets it again; with `keep` also after a `rewind`."""
         self._load(min(limit, self._limit), seconds)
         if self._refused is not None:
             raise BodyRefused(self._refused)
@@ -46,20 +44,20 @@ class WsgiBody:
         return chunks
 
     def rewind(self) -> None:
-        """From the beginning again. Only what was drained is claimed, so nothing is left behind it."""
+        """Start again from the first byte. A claimed body was read whole, so nothing is left in the server's stream."""
         self._file.seek(0)
 
     def drain_refused(self, seconds: float) -> None:
-        """Read on for a while what was refused as too large."""
+        """Read some more of a body that was refused as too large (DRAIN_LIMIT_BYTES says why)."""
         known = int(self._declared) if self._declared.isdecimal() else DRAIN_LIMIT_BYTES if self._terminated else 0
-        left, deadline = 0 if self._expects else min(known, DRAIN_LIMIT_BYTES), time.monotonic() + seconds
-        while self._refused is problems.TOO_LARGE and left > 0 and time.monotonic() < deadline:
-            piece = self._input.read(min(left, PIECE_BYTES))
+        remaining, deadline = 0 if self._expects else min(known, DRAIN_LIMIT_BYTES), time.monotonic() + seconds
+        while self._refused is problems.TOO_LARGE and remaining > 0 and time.monotonic() < deadline:
+            piece = self._input.read(min(remaining, PIECE_BYTES))
             if not piece:
                 return
-            left -= len(piece)
+            remaining -= len(piece)
 
-    # What applications call -----------------------------------------------------------------------
+    # Called by the application -----------------------------------------------------------------------
 
     def read(self, size: int | None = -1) -> bytes:
         data: bytes = self._open_file().read(-1 if size is None else size)
@@ -85,7 +83,7 @@ class WsgiBody:
         self._load(self._limit, float("inf"))
         return self._file
 
-    # Reading it -----------------------------------------------------------------------------------
+    # Reading -----------------------------------------------------------------------------------
 
     def _load(self, limit: int, seconds: float) -> None:
         if self._file is not None:
@@ -93,36 +91,39 @@ class WsgiBody:
         if self._declared and not self._declared.isdecimal():
             self._refused, self._file = problems.UNREADABLE, io.BytesIO()
         elif self._declared and int(self._declared) > limit:
-            self._refused, self._file = problems.TOO_LARGE, self._input  # the application may take it as it comes
+            self._refused, self._file = (
+                problems.TOO_LARGE,
+                self._input,
+            )  # the application may read it
         elif self._declared:
             self._fill(int(self._declared), seconds)
             if self._refused is None and sum(map(len, self._read)) < int(self._declared):
-                self._refused = problems.UNREADABLE  # the client left half way
+                self._refused = problems.UNREADABLE  # the client disconnected half way
             self._file = io.BytesIO(b"".join(self._read))
         elif self._terminated:
             self._fill(limit + 1, seconds)
             whole = b"".join(self._read)
             self._file = io.BytesIO(whole)
             if len(whole) > limit:
-                self._refused, self._file = problems.TOO_LARGE, _ChainedStream(whole, self._input)
+                self._refused, self._file = problems.TOO_LARGE, ChainedStream(whole, self._input)
         else:
-            self._file = io.BytesIO()  # no length and no end: there is no body
+            self._file = io.BytesIO()  # no length and no known end: no body
 
-    def _fill(self, wanted: int, seconds: float) -> None:
+    def _fill(self, size: int, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while wanted > 0:
-            piece = self._input.read(min(wanted, PIECE_BYTES))
+        while size > 0:
+            piece = self._input.read(min(size, PIECE_BYTES))
             if not piece:
                 return
             self._read.append(piece)
-            wanted -= len(piece)
+            size -= len(piece)
             if time.monotonic() > deadline:
                 self._refused = problems.TOO_SLOW
                 return
 
 
-class _ChainedStream:
-    """What was read already, then the rest as it comes."""
+class ChainedStream:
+    """A file of the bytes that were read already, followed by the rest of the stream that they came from."""
 
     def __init__(self, head: bytes, rest: Any) -> None:
         self._head = io.BytesIO(head)
@@ -130,15 +131,15 @@ class _ChainedStream:
 
     def read(self, size: int = -1) -> bytes:
         data = self._head.read(size)
-        if size < 0:
-            return data + bytes(self._rest.read())
-        return data or bytes(self._rest.read(size))
+        missing = size - len(data) if size >= 0 else -1
+        return data + bytes(self._rest.read(missing)) if missing else data
 
     def readline(self, size: int = -1) -> bytes:
+        """At most one line and, unless `size` is negative, at most `size` bytes. A line may begin in the first part and
+        end in the second."""
         line = self._head.readline(size)
-        if line.endswith(b"\n") or (0 <= size <= len(line)):
-            return line
-        return line + bytes(self._rest.readline())
+        missing = size - len(line) if size >= 0 else -1
+        return line if line.endswith(b"\n") or not missing else line + bytes(self._rest.readline(missing))
 
     def readlines(self, hint: int = -1) -> list[bytes]:
         return list(iter(self.readline, b""))

@@ -1,4 +1,4 @@
-"""Webhooks: verify, then dedupe, then handle, then 2xx.
+"""Webhooks: verify the delivery, deduplicate the event, run its handler, answer 2xx.
 
     stripe = webhooks.Receiver(safe, webhooks.Stripe("whsec_…"))
 

@@ -12,16 +12,17 @@ from retrysafe.web.capture import Response
 from retrysafe.web.exchange import BodyRefused
 from retrysafe.webhooks import replies
 from retrysafe.webhooks.receiver import Receiver
+from retrysafe.webhooks.schemes.headers import HeaderPairs
 
 BODY_TIMEOUT_SECONDS = 30.0
-"""Seconds for the whole body (S23). Nothing is claimed before it is there."""
+"""The time for the whole body (S23). Nothing is claimed before the body is complete."""
 
 Receive = Callable[[], Awaitable[Message]]
 
 
 class WebhookEndpoint:
-    """`Route("/webhooks/stripe", endpoint(receiver))`. Mounting it under a prefix works too, but some routers then
-    redirect an address without a slash at its end, and no sender follows a redirect."""
+    """The ASGI application: `Route("/webhooks/stripe", endpoint(receiver))`. It can be mounted under a prefix too, but
+    some routers then redirect a URL without a trailing slash, and senders do not follow redirects."""
 
     def __init__(self, receiver: Receiver) -> None:
         self.receiver = receiver
@@ -36,21 +37,27 @@ class WebhookEndpoint:
     async def _respond(self, scope: MutableMapping[str, Any], receive: Receive) -> Response:
         if scope["method"] != "POST":
             return replies.wrong_method_response()
-        try:
-            async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
-                body = await read_body(receive, self.receiver.policy.max_body)
-        except BodyRefused as refused:
-            return replies.refused_body_response(refused.problem)
-        except TimeoutError:
-            return replies.refused_body_response(problems.TOO_SLOW)
-        return await self.receiver.areceive(scope["headers"], body)
+        return await receive_request(self.receiver, scope["headers"], receive)
 
 
 def endpoint(receiver: Receiver) -> WebhookEndpoint:
     return WebhookEndpoint(receiver)
 
 
+async def receive_request(receiver: Receiver, headers: HeaderPairs, receive: Receive) -> Response:
+    """Read the request's body and hand the delivery to the receiver."""
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
+            body = await read_body(receive, receiver.policy.max_body)
+    except BodyRefused as refused:
+        return replies.refused_body_response(refused.problem)
+    except TimeoutError:
+        return replies.refused_body_response(problems.TOO_SLOW)
+    return await receiver.areceive(headers, body)
+
+
 async def read_body(receive: Receive, limit: int) -> bytes:
+    """The whole body. Raises BodyRefused if it is larger than `limit` or the client disconnects."""
     pieces: list[bytes] = []
     size = 0
     while True:
@@ -67,6 +74,7 @@ async def read_body(receive: Receive, limit: int) -> bytes:
 
 
 async def _run_lifespan(receive: Receive, send: Send) -> None:
+    """Answer the lifespan messages: a receiver has nothing to start or stop."""
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})

@@ -1,7 +1,8 @@
-"""A receiver as a view of Django: `path("webhooks/stripe", endpoint(receiver))`.
+"""A receiver as a Django view: `path("webhooks/stripe", endpoint(receiver))`.
 
-Exempt from CSRF, since the signature is the proof, and from ATOMIC_REQUESTS: the event is claimed in a commit of its
-own before the handler runs, and a handler that asks for `tx` must have the outermost transaction.
+The view is exempt from CSRF protection, because the signature authenticates the sender. It is exempt from
+ATOMIC_REQUESTS too: the event is claimed in a commit of its own before the handler runs, and the transaction of a
+handler that asks for `tx` must be the outermost one.
 """
 
 from __future__ import annotations
@@ -24,30 +25,31 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def endpoint(receiver: Receiver) -> Callable[[HttpRequest], HttpResponse]:
     def webhook(request: HttpRequest) -> HttpResponse:
-        early, body = _read_body(request, receiver)
-        return _to_http_response(early or receiver.receive(request.headers, body))
+        refusal, body = _read_body(request, receiver)
+        return _to_http_response(refusal or receiver.receive(request.headers, body))
 
     return _exempt_view(webhook)
 
 
 def async_endpoint(receiver: Receiver) -> Callable[[HttpRequest], Awaitable[HttpResponse]]:
-    """The same as an async view, for async handlers under ASGI."""
+    """`endpoint` as an async view, for async handlers under ASGI."""
 
     async def webhook(request: HttpRequest) -> HttpResponse:
-        early, body = _read_body(request, receiver)
-        return _to_http_response(early or await receiver.areceive(request.headers, body))
+        refusal, body = _read_body(request, receiver)
+        return _to_http_response(refusal or await receiver.areceive(request.headers, body))
 
     return _exempt_view(webhook)
 
 
 def _exempt_view(view: F) -> F:
-    view.csrf_exempt = True  # type: ignore[attr-defined]  # what Django's decorator does; before 5.0 that broke async views
-    made: F = transaction.non_atomic_requests(view)
-    return made
+    # Django's decorator sets the same attribute, but before 5.0 it broke async views.
+    view.csrf_exempt = True  # type: ignore[attr-defined]
+    exempt: F = transaction.non_atomic_requests(view)
+    return exempt
 
 
 def _read_body(request: HttpRequest, receiver: Receiver) -> tuple[Response | None, bytes]:
-    """The raw body, or what to say instead. Django's DATA_UPLOAD_MAX_MEMORY_SIZE counts too."""
+    """The raw body, or the response that refuses it. Django's DATA_UPLOAD_MAX_MEMORY_SIZE counts too."""
     if request.method != "POST":
         return replies.wrong_method_response(), b""
     try:
@@ -61,9 +63,9 @@ def _read_body(request: HttpRequest, receiver: Receiver) -> tuple[Response | Non
     return None, body
 
 
-def _to_http_response(told: Response) -> HttpResponse:
-    answer = HttpResponse(told.body, status=told.status)
-    del answer.headers["Content-Type"]
-    for name, value in told.headers:
-        answer.headers[name] = value
-    return answer
+def _to_http_response(response: Response) -> HttpResponse:
+    http_response = HttpResponse(response.body, status=response.status)
+    del http_response.headers["Content-Type"]
+    for name, value in response.headers:
+        http_response.headers[name] = value
+    return http_response

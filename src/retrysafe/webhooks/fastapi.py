@@ -1,4 +1,5 @@
-"""A receiver as a route of FastAPI: `app.post("/webhooks/stripe")(endpoint(receiver))`."""
+"""A receiver as a FastAPI route: `app.post("/webhooks/stripe")(endpoint(receiver))`. This file exists for its import
+path: it is Starlette's `endpoint` under the name that FastAPI users import."""
 
 from __future__ import annotations
 

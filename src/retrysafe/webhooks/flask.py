@@ -1,6 +1,7 @@
-"""A receiver as a view of Flask: `app.post("/webhooks/stripe")(endpoint(receiver))`.
+"""A receiver as a Flask view (one file per framework, imported by its name):
+`app.post("/webhooks/stripe")(endpoint(receiver))`.
 
-Nothing may read `request.form` before: the signature is over the raw body. `request.get_data()` does no harm.
+Nothing may read `request.form` before the view runs: the signature is over the raw body. `request.get_data()` is fine.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from retrysafe.webhooks.receiver import Receiver
 
 def endpoint(receiver: Receiver) -> Callable[[], Response]:
     def webhook() -> Response:
-        told = _receive(receiver)
-        answer = Response(told.body, told.status)
-        answer.headers.clear()
-        answer.headers.extend(list(told.headers))
-        return answer
+        captured = _receive(receiver)
+        response = Response(captured.body, captured.status)
+        response.headers.clear()
+        response.headers.extend(list(captured.headers))
+        return response
 
-    webhook.__name__ = f"webhook_{receiver.provider}"  # Flask tells views apart by their names
+    webhook.__name__ = f"webhook_{receiver.provider}"  # Flask identifies views by their names
     return webhook
 
 
 def _receive(receiver: Receiver) -> Captured:
     if request.content_length is None:
-        return wsgi.receive_request(receiver, dict(request.environ))  # a body without a length is read up to the limit
+        return wsgi.receive_request(receiver, dict(request.environ))  # without a length, read at most the limit
     if request.content_length > receiver.policy.max_body:
         return replies.refused_body_response(problems.TOO_LARGE)
     return receiver.receive(request.headers, request.get_data())

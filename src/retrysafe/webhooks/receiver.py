@@ -1,9 +1,10 @@
-"""The receiver: one sender, its scheme and its handlers. Verify, dedupe, handle, 2xx, in this order.
+"""The receiver: one sender, its scheme and its handlers. It verifies, deduplicates, handles and answers 2xx, in this
+order.
 
-Nothing is looked up or stored before the signature was found good, so that nobody can take an event's place. The claim
-is committed before the handler runs: an event that arrives again meanwhile is answered 409 and does not run. A handler
-that fails gives the event back and answers 5xx, and the sender's retry runs; one that dies keeps it until its lease
-lapses.
+Nothing is looked up or stored before the signature is verified, so a forged delivery cannot take an event's place. The
+claim is committed before the handler runs: the same event arriving meanwhile is answered 409 and does not run. A
+handler that fails releases the event and answers 5xx, and the sender's retry runs. A handler that dies keeps the event
+until its lease lapses.
 """
 
 from __future__ import annotations
@@ -17,18 +18,17 @@ from retrysafe.core.keys import Key
 from retrysafe.core.records import Fingerprint
 from retrysafe.engine.bridge import wait_for
 from retrysafe.engine.guard import Ended, Task
+from retrysafe.engine.handlers import Handler, Handlers, function_name
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import UsageError
 from retrysafe.operations.submission import Accepted
-from retrysafe.policy import Policy
+from retrysafe.policy import DEFAULT_LEASE_SECONDS, Policy
 from retrysafe.web.capture import Response
 from retrysafe.webhooks import replies
-from retrysafe.webhooks.event import Event
-from retrysafe.webhooks.event_work import EventWork
-from retrysafe.webhooks.handlers import Handler, Handlers, function_name
+from retrysafe.webhooks.event import Event, EventWork
 from retrysafe.webhooks.inbox import MAX_ATTEMPTS, WebhookInbox
 from retrysafe.webhooks.schemes.base import Scheme
-from retrysafe.webhooks.schemes.headers import Given, Headers
+from retrysafe.webhooks.schemes.headers import HeaderPairs, Headers
 
 if TYPE_CHECKING:
     import asyncio
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 HIDDEN_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie"})
-"""Headers no handler gets to see and nobody stores."""
+"""Headers that are neither shown to handlers nor stored."""
 
 
 class MatchedEvent(NamedTuple):
-    """A verified event that somebody handles."""
+    """A verified event with its handler."""
 
     event: Event
     handler: Handler
@@ -49,13 +49,13 @@ class MatchedEvent(NamedTuple):
 class Receiver:
     """Takes the deliveries of one sender.
 
-    `provider` is whose events these are, the scope of their keys: give one where you receive from two accounts of a
-    sender. There is one receiver per provider.
+    `provider` names the sender and is the scope of its events' keys. Give one if you receive from two accounts of a
+    sender: there is one receiver per provider.
 
-    `tx` is how to open your transactions, for handlers that ask for `tx` (else that of `safe`). `inbox=True`
+    `tx` is how to open your transactions, for handlers that ask for `tx`; the default is that of `safe`. `inbox=True`
     stores the event, answers 2xx at once and lets the worker run the handler: for senders that wait only some seconds.
-    `retention` is how long an event is remembered, in seconds; by default longer than the sender's retry schedule.
-    `lease` is how long a handler that died keeps its event, and `max_attempts` how often the worker tries one.
+    `retention` is how long an event is stored, in seconds; by default longer than the sender's retry schedule. `lease`
+    is how long a handler that died keeps its event, and `max_attempts` how often the worker tries one.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Receiver:
         tx: Any = None,
         inbox: bool = False,
         retention: float | None = None,
-        lease: float = 60.0,
+        lease: float = DEFAULT_LEASE_SECONDS,
         max_attempts: int = MAX_ATTEMPTS,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -80,7 +80,7 @@ class Receiver:
         self.provider = check_provider(provider or scheme.name)
         self._refuse_duplicate()
         self.policy = Policy(
-            # Only 2xx is final: whatever else is answered, the sender comes again, and then it must run.
+            # Only 2xx is final: after any other answer the sender sends the event again, and then it must run.
             failures="success_only",
             abandoned="rerun",
             retention=scheme.schedule.retention if retention is None else retention,
@@ -94,7 +94,8 @@ class Receiver:
         self._running: set[asyncio.Task[Response]] = set()
 
     def _refuse_duplicate(self) -> None:
-        """Two receivers of one provider share the ids of its events: what one handles, the other would never see."""
+        """Two receivers of one provider would share the ids of its events: an event that one handles, the other would
+        never see."""
         if self.provider in self.safe.providers:
             raise UsageError(
                 f"there is a receiver for {self.provider!r} already, and an event would run only where it comes first: "
@@ -105,8 +106,9 @@ class Receiver:
     def on(self, *types: str) -> Callable[[F], F]:
         """`@receiver.on("invoice.paid", "invoice.voided")`, `@receiver.on("invoice.*")`, `@receiver.on()`: all others.
 
-        `def` or `async def`, of the event; with an argument named `tx`, also of a transaction. Raise, and the sender
-        comes again; return nothing, or an Answer if the sender should get another one than an empty 200.
+        A handler is `def` or `async def`, with the event as its argument, and `tx` if it wants a transaction. If it
+        raises, the sender sends the event again. It returns nothing, or an Answer if the sender should get another one
+        than an empty 200.
         """
 
         def register(function: F) -> F:
@@ -114,7 +116,7 @@ class Receiver:
                 handler = self.handlers.add(pattern, function)
                 if handler.wants_tx and self._tx is None:
                     raise UsageError(
-                        f"{function_name(function)} asks for `tx`, but nobody said how to open one: "
+                        f"{function_name(function)} asks for `tx`, but there is no way to open a transaction: "
                         "Receiver(safe, …, tx=pool), or RetrySafe(url, tx=pool)"
                     )
             return function
@@ -123,52 +125,56 @@ class Receiver:
 
     # Receiving ------------------------------------------------------------------------------
 
-    def verify(self, headers: Given, body: bytes) -> Event:
-        """The event of a delivery, without handling it. Raises VerificationError, and nothing else."""
+    def verify(self, headers: HeaderPairs, body: bytes) -> Event:
+        """The event of a delivery, without handling it. Raises only VerificationError."""
         return self._verify(headers, body)[0]
 
-    def receive(self, headers: Given, body: bytes) -> Response:
-        """Take a delivery: status, headers and body to answer with. `body` is the request's body exactly as it came."""
+    def receive(self, headers: HeaderPairs, body: bytes) -> Response:
+        """Handle a delivery. Returns the status, headers and body of the answer. `body` is the request's body exactly
+        as it arrived."""
         try:
-            wanted = self._match_handler(headers, body)
-            return wanted if isinstance(wanted, Response) else self._handle(*wanted)
+            matched = self._match_handler(headers, body)
+            return matched if isinstance(matched, Response) else self._handle(*matched)
         except Exception as error:
             return replies.error_response(error, self.provider)
 
-    async def areceive(self, headers: Given, body: bytes) -> Response:
-        """The same for event loops. A sender that hangs up does not stop the handler half way."""
+    async def areceive(self, headers: HeaderPairs, body: bytes) -> Response:
+        """`receive` for event loops. If the sender disconnects, the handler still runs to its end."""
         import asyncio
 
         work = asyncio.create_task(self._areceive(headers, body))
-        self._running.add(work)  # a task nobody holds may vanish
+        self._running.add(work)  # a task without a reference may be garbage-collected
         work.add_done_callback(self._running.discard)
         return await asyncio.shield(work)
 
-    async def _areceive(self, headers: Given, body: bytes) -> Response:
+    async def _areceive(self, headers: HeaderPairs, body: bytes) -> Response:
         try:
-            wanted = self._match_handler(headers, body)
-            return wanted if isinstance(wanted, Response) else await self._ahandle(*wanted)
+            matched = self._match_handler(headers, body)
+            return matched if isinstance(matched, Response) else await self._ahandle(*matched)
         except Exception as error:
             return replies.error_response(error, self.provider)
 
-    def _verify(self, headers: Given, body: bytes) -> tuple[Event, bytes | None]:
-        sent = Headers(headers, self.scheme.name)
-        found = self.scheme.verify(sent, body, now=self._clock())
-        shown = tuple(sent.iter_kept(HIDDEN_HEADERS | self.scheme.signature_headers))
-        return Event(self.provider, found.id, found.key, found.type, body, found.timestamp, shown), found.challenge
+    def _verify(self, headers: HeaderPairs, body: bytes) -> tuple[Event, bytes | None]:
+        parsed_headers = Headers(headers, self.scheme.name)
+        verified = self.scheme.verify(parsed_headers, body, now=self._clock())
+        shown = tuple(parsed_headers.iter_except(HIDDEN_HEADERS | self.scheme.signature_headers))
+        event = Event(self.provider, verified.id, verified.key, verified.type, body, verified.timestamp, shown)
+        return event, verified.challenge
 
-    def _match_handler(self, headers: Given, body: bytes) -> MatchedEvent | Response:
+    def _match_handler(self, headers: HeaderPairs, body: bytes) -> MatchedEvent | Response:
         event, challenge = self._verify(headers, body)
         if challenge is not None:
             return replies.challenge_response(challenge)
         handler = self.handlers.find(event.type)
-        # Nobody handles this type: 2xx without effect, or the sender would send it for days and then give us up.
+        # An event without a handler gets 2xx without effect. Otherwise the sender would retry it for days, and then
+        # disable the endpoint.
         return replies.accepted_response() if handler is None else MatchedEvent(event, handler)
 
     # Handling -------------------------------------------------------------------------------
 
     def build_task(self, event: Event, handler: Handler) -> Task:
-        """What is claimed for an event. The target is the handler's pattern: a type is whatever the sender writes."""
+        """What is claimed for an event. The target is the handler's pattern, not the event's type, because the sender
+        controls the type."""
         key = self._build_key(event)
         target = f"webhook {self.provider} {handler.pattern}"
         return self.safe.build_task(key, target, event_fingerprint(key), self.policy)
@@ -219,13 +225,14 @@ class Receiver:
 
 
 def inbox_response(found: Ended | Accepted) -> Response:
-    """In the inbox, or done before: either way the sender need not come again."""
+    """The answer for an event that is in the inbox, or was done before: either way the sender need not send it
+    again."""
     return replies.ended_response(found) if isinstance(found, Ended) else replies.accepted_response()
 
 
 def event_fingerprint(key: Key) -> Fingerprint:
-    """Two deliveries with one key are one event, whatever else differs: a retry is sent at another time, and Stripe
-    counts down `pending_webhooks` inside the body. Where the id is not signed the body is in the key."""
+    """Two deliveries with one key are one event, whatever else differs: a retry has another time, and Stripe counts
+    down `pending_webhooks` inside the body. If a scheme does not sign the id, the key contains the body's digest."""
     return Fingerprint("event1", hashlib.sha256(key.value.encode()).digest(), len(key.value))
 
 

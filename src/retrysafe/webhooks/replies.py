@@ -1,6 +1,7 @@
-"""What the sender is told. It reads the status and little else: 2xx is "never again", everything else "again later".
+"""The answers to the sender. A sender reads little but the status: 2xx ends its retries, and after anything else it
+retries.
 
-Never 410, and never a redirect: some senders take the one for "remove this endpoint" and none follows the other.
+Never 410 and never a redirect: some senders remove an endpoint that answers 410, and none follows a redirect.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ from retrysafe.core.records import Answer
 from retrysafe.engine.guard import Ended
 from retrysafe.errors import AnswerGone, NotNow, RetrySafeError, VerificationError
 from retrysafe.web import problems
-from retrysafe.web.capture import BODILESS, NO_STORE, REPLAYED, Response
-from retrysafe.web.error_text import describe_error
-from retrysafe.web.problems import Codes, Problem, build_problem_response
-from retrysafe.webhooks.event_work import AnswerNotFinal
+from retrysafe.web.capture import BODILESS, NO_STORE, Response
+from retrysafe.web.problems import Codes, Problem, build_problem_response, describe_error
+from retrysafe.webhooks.event import AnswerNotFinal
 
 _log = logging.getLogger("retrysafe.webhooks")
 
@@ -34,7 +34,7 @@ WRONG_METHOD = Problem(
 
 
 def accepted_response() -> Response:
-    """Thank you, and nothing more."""
+    """An empty 200."""
     return Response.build(200, (NO_STORE,), b"")
 
 
@@ -47,13 +47,13 @@ def wrong_method_response() -> Response:
 
 
 def refused_body_response(problem: Problem) -> Response:
-    """A body that could not be read: too large, too slow, cut off."""
+    """For a body that could not be read: too large, too slow, or cut off."""
     return build_problem_response(problem, _CODES)
 
 
 def ended_response(done: Ended) -> Response:
     response = answer_response(done.answer)
-    return response.with_headers(REPLAYED) if done.replayed else response
+    return response.as_replay() if done.replayed else response
 
 
 def answer_response(answer: Answer) -> Response:
@@ -67,14 +67,14 @@ _OWN_HEADERS = frozenset({"cache-control", "content-length", "transfer-encoding"
 
 
 def error_response(error: Exception, provider: str) -> Response:
-    """The answer for what went wrong. The reason goes to the log, never to the sender."""
+    """The answer for an error. The reason goes to the log, never to the sender."""
     if isinstance(error, VerificationError):
         _log.warning("a delivery to %s was refused: %s", provider, error.why)
         return build_problem_response(UNVERIFIED, _CODES)
     if isinstance(error, AnswerNotFinal):
         return answer_response(error.answer)
     if isinstance(error, AnswerGone):
-        return accepted_response().with_headers(REPLAYED)  # it was done, which is all the sender wants to know
+        return accepted_response().as_replay()  # it was done, which is all the sender wants to know
     if isinstance(error, NotNow):
         wait = math.ceil(getattr(error, "retry_after", 1.0))
         return build_problem_response(problems.problem_for_error(error), _CODES, retry_after=wait)

@@ -1,7 +1,8 @@
-"""How long each sender tries, as data. What is kept must outlive it: a retry that is taken for new is a second payment.
+"""How long each sender retries, as data. An event must be stored longer than that: a retry taken for a new event could
+be a second payment.
 
 The figures are the senders' own, from the documents named in `source`. A sender may change them;
-`Receiver(retention=…)` replaces what follows from them.
+`Receiver(retention=…)` replaces the retention that follows from them.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 
 MIN_RETENTION_SECONDS = 7 * DAY
-"""Whatever the sender says: an endpoint that was down over a long weekend gets its events by hand."""
+"""The minimum, whatever the sender says: after an outage over a long weekend, events are sent again by hand."""
 
 MARGIN_SECONDS = DAY
-"""After the last try: queues at the sender, and clocks."""
+"""Added after the last retry, for queues at the sender and for clock differences."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """`delays`: seconds between one try and the next, as far as they are published. `horizon`: seconds from the first
-    try to the last. `by_hand`: how long a person at the sender can send an event again. `answer_within`: how long the
-    sender waits for the answer; 0 where it does not say."""
+    """When a sender retries. `delays`: seconds between one try and the next, as far as they are published. `horizon`:
+    seconds from the first try to the last. `by_hand`: for how many seconds a person at the sender can send an event
+    again. `answer_within`: how many seconds the sender waits for the answer; 0 if it does not say."""
 
     delays: tuple[float, ...]
     horizon: float
@@ -33,7 +34,7 @@ class Schedule:
 
     @property
     def retention(self) -> float:
-        """How long an event is remembered."""
+        """How long an event is stored, in seconds."""
         return max(MIN_RETENTION_SECONDS, self.horizon + MARGIN_SECONDS, self.by_hand + MARGIN_SECONDS)
 
 

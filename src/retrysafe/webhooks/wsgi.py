@@ -1,4 +1,5 @@
-"""A receiver as a WSGI application."""
+"""A receiver as a WSGI application (one file per protocol, imported by its name): mount `endpoint(receiver)` at a
+path."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ def endpoint(receiver: Receiver) -> Callable[[Environ, StartResponse], Iterable[
 
 
 def receive_request(receiver: Receiver, environ: dict[str, Any]) -> Response:
+    """Read the request's body and hand the delivery to the receiver. Flask's adapter uses it too."""
     if environ["REQUEST_METHOD"] != "POST":
         return replies.wrong_method_response()
     limit = receiver.policy.max_body

@@ -1,4 +1,4 @@
-"""The worker: what finishes what others began. Five services, each with `run_once()`; any number of processes."""
+"""The worker: services that finish what other processes began. Each has `run_once()`; any number of workers may run."""
 
 from __future__ import annotations
 

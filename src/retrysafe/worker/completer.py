@@ -1,7 +1,7 @@
-"""The completer: goes on with operations that nobody is going on with.
+"""The completer: resumes operations that have no owner.
 
-It is an ordinary claimant: same claim, same fence, same lease (I21). Two completers that see the same record race
-for it like anybody else, and one of them wins.
+It claims a record like any other owner: same claim, same fencing token, same lease (I21). Two completers that see the
+same record race for it, and one of them wins.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ from retrysafe.worker.flows import CallUserFunction, ShouldStop, WorkerFlow, nev
 _log = logging.getLogger("retrysafe.worker")
 
 GRACE_SECONDS = 300.0
-"""Seconds an abandoned operation is left to its client's own retry before the completer takes it."""
+"""How long an abandoned operation is left to its client's own retry before the completer takes it."""
 
 MAX_BACKOFF_SECONDS = 300.0
 PAGE_ROWS = 100
 
 NO_RECORD_ID = bytes(32)
-"""No record's id: looking for it tells the store's time and costs nothing more. Counting would read every record."""
-
-_log = logging.getLogger("retrysafe.worker")
+"""The id of no record. Looking it up returns the store's time and costs nothing more; counting would read every record.
+"""
 
 
 def compute_backoff(attempt: int) -> float:
-    """Seconds before the next attempt: 2, 4, 8 … up to the limit."""
+    """Seconds before the next attempt: 2, 4, 8 … up to MAX_BACKOFF_SECONDS."""
     return float(min(2.0 ** min(attempt, 20), MAX_BACKOFF_SECONDS))
 
 
 class CompleterCounts(NamedTuple):
-    """What one round did."""
+    """The records that one round processed, by outcome."""
 
     finished: int
     later: int
-    """Tried, and not finished: they are released at their point, and tried again."""
+    """Tried and not finished: released at their recovery point, and tried again later."""
     unknown: int
-    """Of operations this worker's code does not know: left alone."""
+    """Of operations that this worker's code does not declare: left alone."""
     dead: int = 0
-    """Given to a person: its outcome is not known, its attempts are used up, or each died without a word."""
+    """Dead letters, for a person: the outcome is unknown, or the attempts are used up."""
     waiting: int = 0
-    """Of operations this worker knows, and cannot go on with: an event of an inbox whose handler is gone."""
+    """Of operations that this worker declares and cannot continue, such as an inbox event whose handler is gone."""
     unreadable: int = 0
-    """Damaged, or sealed with a key that is not in the ring: shown and left alone, and the others go on."""
+    """Damaged, or sealed with a key that is not in the ring: logged and left alone."""
 
 
 class Completer:
-    """`grace`: seconds a lapsed operation is left to its client. `backoff`: seconds after a release, by attempt."""
+    """`grace`: seconds for which a lapsed operation is left to its client. `backoff`: seconds after a release, by
+    attempt."""
 
     def __init__(
         self, safe: RetrySafe, grace: float = GRACE_SECONDS, backoff: Callable[[int], float] = compute_backoff
@@ -67,49 +67,49 @@ class Completer:
         self._grace = duration_to_micros(grace)
         self._backoff = backoff
         self.due_in: float | None = None
-        """Seconds after the last round until something it saw is due; None: it saw nothing that will be."""
+        """Seconds after the last round until a record that it saw is due. None: it saw none."""
 
     def run_once(self, stopping: ShouldStop = never_stop) -> CompleterCounts:
-        """Every operation that is due, once. `stopping` is asked between two of them."""
+        """Resume every operation that is due, once. `stopping` is called between two of them."""
         return run(self._safe, self.tick_flow(stopping))
 
     def tick_flow(self, stopping: ShouldStop = never_stop) -> WorkerFlow[CompleterCounts]:
         now = (yield Lookup(NO_RECORD_ID)).now
         self.due_in = None
-        done = Counter[str]()
-        for wanted in (
+        counts = Counter[str]()
+        for query in (
             List(self._safe.namespace, State.CLAIMED, lapsed=True, limit=PAGE_ROWS),
             List(self._safe.namespace, resting=True, limit=PAGE_ROWS),
         ):
-            yield from self._resume_listed(wanted, now, done, stopping)
-        return CompleterCounts(**{name: done[name] for name in CompleterCounts._fields})
+            yield from self._resume_listed(query, now, counts, stopping)
+        return CompleterCounts(**{name: counts[name] for name in CompleterCounts._fields})
 
-    def _resume_listed(self, wanted: List, now: int, done: Counter[str], stopping: ShouldStop) -> WorkerFlow[None]:
-        """Page by page. Operations started over HTTP carry their route's kind, so the kind does not tell them."""
+    def _resume_listed(self, query: List, now: int, counts: Counter[str], stopping: ShouldStop) -> WorkerFlow[None]:
+        """Page by page. The query has no kind: operations started over HTTP have the kind of their route."""
         cursor = ""
         while not stopping():
             page = yield List(
-                wanted.namespace,
-                wanted.state,
-                lapsed=wanted.lapsed,
+                query.namespace,
+                query.state,
+                lapsed=query.lapsed,
                 cursor=cursor,
                 limit=PAGE_ROWS,
-                resting=wanted.resting,
+                resting=query.resting,
             )
-            done["unreadable"] += log_unreadable(page.unreadable)
-            # In any order: several workers that see the same list should not all reach for the same record.
+            counts["unreadable"] += log_unreadable(page.unreadable)
+            # In random order, so that several workers that see the same list do not all claim the same record.
             found = [record for record in page.records if is_unfinished(record)]
             random.shuffle(found)
             for record in found:
                 if stopping():
                     return
-                done[(yield from self._process_record(record, now))] += 1
+                counts[(yield from self._process_record(record, now))] += 1
             cursor = page.cursor
             if not cursor:
                 return
 
     def _process_record(self, record: Record, now: int) -> WorkerFlow[str]:
-        """What became of it: a field of Completed, or nothing."""
+        """Process one record. Returns the field of CompleterCounts to increase, or an empty text if it is not due."""
         operation = self._safe.operations.get(record.target)
         if operation is None:
             return "unknown"
@@ -127,10 +127,11 @@ class Completer:
         return (yield from self._resume(operation, record))
 
     def _due_at(self, record: Record) -> int:
-        """Lapsed: after the grace, for its client may retry. Released: after a pause that grows with each attempt."""
+        """A lapsed record is due after the grace, because its client may retry. A released one is due after a pause
+        that grows with each attempt."""
         if record.state is State.CLAIMED:
-            patient = record.attempt == 1 and not is_submitted(record)
-            return record.lease_until + (self._grace if patient else 0)
+            has_grace = record.attempt == 1 and not is_submitted(record)
+            return record.lease_until + (self._grace if has_grace else 0)
         return record.completed + round(self._backoff(record.attempt) * SECOND_MICROS)
 
     def _resume(self, operation: Operation, record: Record) -> WorkerFlow[str]:
@@ -138,16 +139,16 @@ class Completer:
             yield CallUserFunction(lambda: operation.resume(record, fresh=is_submitted(record)), operation.is_async)
         except InProgress:
             self._note_due(self._backoff(record.attempt + 1))
-            return "later"  # another worker, or its client, was quicker
+            return "later"  # another worker, or the client, has claimed it
         except RetrySafeError as error:
-            # Written down where it happened: later, dead, changed, or a store in trouble.
+            # The attempt has stored its own outcome, if the store could be reached.
             cause = error.__cause__ or error
             _log.warning(
                 "%s %s, attempt %d: not finished: %s (%s)",
                 *(record.target, record.id.hex()[:16], record.attempt + 1, type(error).__name__, type(cause).__name__),
             )
             if isinstance(error, OutcomeUnknown):
-                return "dead"  # nobody tries it again before a person has looked
+                return "dead"  # not tried again before a person has looked
             self._note_due(self._backoff(record.attempt + 1))
             return "later"
         return "finished"
@@ -157,7 +158,7 @@ class Completer:
 
 
 def log_unreadable(unreadable: tuple[bytes, ...]) -> int:
-    """Say which records cannot be read; how many."""
+    """Log which records cannot be read. Returns their number."""
     if unreadable:
         shown = ", ".join(each.hex()[:16] for each in unreadable[:5])
         _log.error("%d records cannot be read, and are left alone: %s", len(unreadable), shown)
@@ -165,6 +166,7 @@ def log_unreadable(unreadable: tuple[bytes, ...]) -> int:
 
 
 def is_unfinished(record: Record) -> bool:
-    """Whether this is an operation that stopped on its way. Guards have no version in their target."""
+    """True if this is an operation that has not ended. The target of an operation has a version (`name@1`); the target
+    of a guard has none."""
     versioned = "@" in record.target
     return versioned and (record.on_lapse == "resume" if record.state is State.CLAIMED else record.point != "")

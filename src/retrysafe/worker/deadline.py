@@ -1,5 +1,7 @@
-"""A deadline for a whole exchange over a socket. A socket's own timeout begins anew with each read, so that a server
-that sends a byte now and then holds its client for ever.
+"""A deadline for a whole exchange over a socket.
+
+A socket's own timeout starts again with each read, so a server that sends a byte now and then could hold its client for
+ever.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ T = TypeVar("T")
 
 
 class Deadline:
-    """`left()` seconds until it is over; raises TimeoutError from then on."""
+    """`remaining()` returns the seconds that are left, and raises TimeoutError if there are none."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds = seconds
@@ -30,8 +32,8 @@ class Deadline:
 
 
 def run_within(deadline: Deadline, work: Callable[[], T]) -> T:
-    """What `work` returns or raises. For what knows no timeout, such as looking up a name: it is left behind in a
-    thread of its own, where it ends by itself."""
+    """Run `work` in a thread, and return its result or raise its error. For work that has no timeout of its own, such
+    as a DNS lookup. If the deadline passes first, the thread is abandoned and ends by itself."""
     ended: list[tuple[T | None, BaseException | None]] = []
 
     def run() -> None:
@@ -48,11 +50,11 @@ def run_within(deadline: Deadline, work: Callable[[], T]) -> T:
     result, error = ended[0]
     if error is not None:
         raise error
-    return result  # type: ignore[return-value]  # there is one when nothing was raised
+    return result  # type: ignore[return-value]  # not None if `work` returned
 
 
 class DeadlineSocket:
-    """A socket as http.client wants one, on which everything together ends by the deadline."""
+    """A socket for http.client whose reads and writes together end by the deadline."""
 
     def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
         self._sock = sock

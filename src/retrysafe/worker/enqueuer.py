@@ -1,12 +1,12 @@
-"""The enqueuer: publishes staged jobs, at least once, with a stable id, and deletes exactly what it published.
+"""The enqueuer: the relay of the transactional outbox. It publishes staged jobs at least once, each with a stable id.
 
-Between publishing and deleting the process may die; then the job is published again, with the same id, once its
-lease is over. Whoever receives it can tell (I20).
+A job is deleted after it was published. If the process dies in between, the job is published again with the same id
+once its lease is over, and the receiver can recognise it (I20).
 
-Each topic that has a publisher is a lane of its own, so that a slow one holds up nobody else. A job is counted when it
-is taken, for a delivery may end its process and then nobody is left to count; what was taken and not tried is given
-back, uncounted. What a taker left behind is taken alone: so one that ends every process that tries it takes no other
-job with it, and becomes a dead letter when it has used up its deliveries.
+Each topic that has a publisher has a queue of its own, so that a slow topic does not hold up others. A delivery is
+counted when the job is taken, because a delivery may kill its process. A job that was taken and not tried is returned
+uncounted. A job that a dead worker left behind is taken alone. So a job that kills every process that tries it affects
+no other job, and becomes a dead letter when its deliveries are used up.
 """
 
 from __future__ import annotations
@@ -20,36 +20,45 @@ from typing import Any, NamedTuple
 from retrysafe.core.jobs import FailJob, FinishJobs, Job, ListJobs, Namespaces, ReturnJob, StagedJob, TakeJobs
 from retrysafe.core.times import duration_to_micros
 from retrysafe.engine.safe import RetrySafe
-from retrysafe.worker.flows import CallUserFunction, ShouldStop, WorkerFlow, is_async, never_stop, run
-from retrysafe.worker.namespaces import is_sole_application
+from retrysafe.policy import DEFAULT_LEASE_SECONDS
+from retrysafe.worker.flows import (
+    CallUserFunction,
+    ShouldStop,
+    WorkerFlow,
+    is_async,
+    is_sole_application,
+    never_stop,
+    run,
+)
 
 BATCH_ROWS = 100
-LEASE_SECONDS = 60.0
 MAX_ATTEMPTS = 20
 MAX_BACKOFF_SECONDS = 600.0
 MAX_TICK_SECONDS = 30.0
-"""Seconds after which a round ends, whatever else has arrived."""
+"""The longest time of a round, even if more jobs are due."""
 
 NAMESPACES_CACHE_SECONDS = 60.0
-"""Seconds for which it is believed that nobody else uses the store, where there are jobs of no namespace."""
+"""How long it is remembered whether jobs without a namespace belong to this application."""
 
 SAMPLE_ROWS = 1000
-"""Of so many jobs it is looked whether somebody publishes them."""
+"""The number of jobs that are checked for a publisher."""
 
 ANY_TOPIC = "*"
 
 _log = logging.getLogger("retrysafe.worker")
 
 Publisher = Callable[[Job], Any]
-"""Delivers a job, or raises. May be async."""
+"""Delivers a job, or raises an error. May be async."""
 
 
 class EnqueuerCounts(NamedTuple):
+    """The jobs that one round processed, by outcome."""
+
     published: int
     failed: int
     dead: int
     waiting: int = 0
-    """Of topics that have no publisher here: left alone, for another worker may have it."""
+    """Of topics without a publisher in this process: left alone, because another worker may have one."""
 
     def add(self, other: EnqueuerCounts) -> EnqueuerCounts:
         return EnqueuerCounts(*(one + another for one, another in zip(self, other, strict=True)))
@@ -59,10 +68,10 @@ NO_COUNTS = EnqueuerCounts(0, 0, 0)
 
 
 class Enqueuer:
-    """`publishers` by topic; `"*"` takes what no other does. A topic without a publisher waits.
+    """`publishers` by topic; `"*"` takes the topics that have none. Jobs of a topic without a publisher wait.
 
-    `lease` is how long a job that a dead worker had taken waits for the next one; a delivery that takes longer may be
-    made twice. `max_attempts` is how many deliveries a job has.
+    `lease`: seconds until another worker takes the jobs of a dead one. A delivery that takes longer may be made twice.
+    `max_attempts`: the deliveries of a job.
     """
 
     def __init__(
@@ -71,7 +80,7 @@ class Enqueuer:
         publishers: Mapping[str, Publisher],
         *,
         batch: int = BATCH_ROWS,
-        lease: float = LEASE_SECONDS,
+        lease: float = DEFAULT_LEASE_SECONDS,
         max_attempts: int = MAX_ATTEMPTS,
     ) -> None:
         self._safe = safe
@@ -82,7 +91,7 @@ class Enqueuer:
         self._unnamed_jobs = UnnamedJobs(safe.namespace)
 
     def run_once(self, stopping: ShouldStop = never_stop) -> EnqueuerCounts:
-        """What is due now, the lanes in turns. `stopping` is asked between two deliveries."""
+        """Publish what is due, the topics in turns. `stopping` is called between two deliveries."""
         return run(self._safe, self.tick_flow(stopping))
 
     def tick_flow(self, stopping: ShouldStop = never_stop) -> WorkerFlow[EnqueuerCounts]:
@@ -90,20 +99,20 @@ class Enqueuer:
         until = time.monotonic() + MAX_TICK_SECONDS
         busy = self.topic_queues()
         while busy and not stopping() and time.monotonic() < until:
-            still = []
-            for lane in busy:
-                found, done = yield from lane.run_turn(stopping)
-                total = total.add(done)
+            still_busy = []
+            for queue in busy:
+                found, counts = yield from queue.run_turn(stopping)
+                total = total.add(counts)
                 if found:
-                    still.append(lane)
-            busy = still
+                    still_busy.append(queue)
+            busy = still_busy
         return total
 
     def topic_queues(self) -> list[TopicQueue]:
         return [TopicQueue(self, topic) for topic in self.publishers]
 
     def count_unpublishable(self) -> WorkerFlow[int]:
-        """How many of the first jobs that wait have no publisher here: at least so many wait for another worker."""
+        """How many of the first SAMPLE_ROWS jobs have no publisher here. At least so many wait for another worker."""
         if ANY_TOPIC in self.publishers:
             return 0
         jobs = yield ListJobs(limit=SAMPLE_ROWS, namespace=self._safe.namespace)
@@ -119,7 +128,7 @@ class Enqueuer:
 
 
 class UnnamedJobs:
-    """Whether the jobs of no namespace are ours: they are, where nobody else is in the store (rule 15)."""
+    """Decides whether jobs without a namespace are ours: they are if the store has no other application (rule 15)."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
@@ -135,29 +144,30 @@ class UnnamedJobs:
 
 
 class TopicQueue:
-    """The jobs of one topic, or of all that have no lane of their own."""
+    """The jobs of one topic, or (`"*"`) of all topics that have no publisher of their own."""
 
     def __init__(self, enqueuer: Enqueuer, topic: str) -> None:
         self._enqueuer = enqueuer
         self._safe = enqueuer._safe
         self.topic = topic
         self.due_in: float | None = None
-        """Seconds until the first of those that failed in its last turn is due again."""
+        """Seconds until the first job that failed in the last turn is due again."""
 
     def tick_flow(self, stopping: ShouldStop = never_stop) -> WorkerFlow[EnqueuerCounts]:
-        """Turn by turn, until nothing is due."""
+        """Run turns until no job is due."""
         total, until = NO_COUNTS, time.monotonic() + MAX_TICK_SECONDS
         self.due_in = None
         while not stopping() and time.monotonic() < until:
-            found, done = yield from self.run_turn(stopping)
-            total = total.add(done)
+            found, counts = yield from self.run_turn(stopping)
+            total = total.add(counts)
             if not found:
                 return total
         self.due_in = 0.0  # there may be more
         return total
 
     def run_turn(self, stopping: ShouldStop = never_stop) -> WorkerFlow[tuple[bool, EnqueuerCounts]]:
-        """One job that a taker left behind, and one batch of the others. Whether there was anything."""
+        """Take one job that a dead worker left behind, and one batch of other jobs. Returns whether there was any job,
+        and the counts."""
         found, total = False, NO_COUNTS
         for left, limit in ((True, 1), (False, self._enqueuer.batch)):
             token = secrets.token_bytes(16)
@@ -182,9 +192,9 @@ class TopicQueue:
         )
 
     def _publish(self, taken: Sequence[StagedJob], token: bytes, stopping: ShouldStop) -> WorkerFlow[EnqueuerCounts]:
-        """Deliver one after the other, and delete what was delivered. Half way through the lease those that were not
-        tried go back, rather than being delivered by two workers at once; so do those behind one that failed, in its
-        order."""
+        """Deliver the jobs one after the other, and delete what was delivered. After half of the lease the jobs that
+        were not tried are returned, so that two workers do not deliver them at once. So are jobs with the same order
+        key as one that failed."""
         batch = DeliveryBatch(taken)
         until = time.monotonic() + self._enqueuer.lease / 2
         try:
@@ -203,7 +213,7 @@ class TopicQueue:
         return EnqueuerCounts(len(batch.published), batch.failures - batch.dead, batch.dead)
 
     def _deliver(self, staged: StagedJob) -> WorkerFlow[Exception | None]:
-        """Why it could not be delivered."""
+        """Deliver one job. Returns the error if that failed."""
         if staged.unreadable:
             return Unreadable(staged.unreadable)
         if staged.attempts > self._enqueuer.max_attempts:
@@ -219,6 +229,7 @@ class TopicQueue:
         return None
 
     def _settle_batch(self, batch: DeliveryBatch, token: bytes) -> WorkerFlow[None]:
+        """Delete the published jobs, and return the others with their errors."""
         yield FinishJobs(tuple(staged.job.id for staged in batch.published), token)
         for staged, error in batch.failed:
             if isinstance(error, Unreadable | NoPublisher):
@@ -242,19 +253,20 @@ class TopicQueue:
             self.due_in = delay if self.due_in is None else min(self.due_in, delay)
 
     def _format_error(self, error: BaseException) -> str:
-        """Under a key ring the words of a user's error stay out: they may repeat what was sealed."""
+        """The error in one line. With a key ring the text of a user's error is left out: it may repeat what was
+        sealed."""
         kind = type(error).__name__
         ours = isinstance(error, Unreadable | NoPublisher | Deadly)
         return kind if self._safe.sealed and not ours else f"{kind}: {error}"[:500]
 
 
 class DeliveryBatch:
-    """What became of those that were taken together, in their order."""
+    """The jobs that were taken together, and the outcome of each."""
 
     def __init__(self, taken: Sequence[StagedJob]) -> None:
         self._untried = {staged.job.id: staged for staged in taken}
         self._blocked_orders: set[str] = set()
-        """Order keys of which one was not delivered: those behind it wait."""
+        """Order keys of jobs that failed: later jobs with the same key wait."""
         self.published: list[StagedJob] = []
         self.failed: list[tuple[StagedJob, BaseException]] = []
         self.failures = 0
@@ -265,7 +277,7 @@ class DeliveryBatch:
 
     def begin(self, staged: StagedJob) -> None:
         del self._untried[staged.job.id]
-        self.failed.append((staged, Interrupted("its delivery was interrupted")))  # until it has ended
+        self.failed.append((staged, Interrupted("its delivery was interrupted")))  # replaced by record_outcome
 
     def record_outcome(self, problem: Exception | None) -> None:
         staged, _ = self.failed.pop()
@@ -280,17 +292,17 @@ class DeliveryBatch:
 
 
 class NoPublisher(LookupError):
-    """Nobody here knows the topic: another worker may, so the job waits and never becomes a dead letter for this."""
+    """This worker has no publisher for the topic. Another may, so the job waits and does not become a dead letter."""
 
 
 class Unreadable(ValueError):
-    """Its payload cannot be opened with the keys at hand: it waits for the key, and never becomes a dead letter for
-    this."""
+    """The payload cannot be decrypted with the keys of this ring. The job waits for the key, and does not become a dead
+    letter."""
 
 
 class Deadly(RuntimeError):
-    """Nobody said what became of its deliveries: each ended its worker, or outlived its lease."""
+    """The outcome of every delivery is unknown: each killed its worker, or took longer than its lease."""
 
 
 class Interrupted(RuntimeError):
-    """The worker was stopped in the middle of it: whether it was delivered nobody knows."""
+    """The worker was stopped during the delivery. Its outcome is unknown."""

@@ -1,5 +1,7 @@
-"""A service of the worker is told once, as a generator that does no I/O of its own; two small loops carry it out, for
-threads and for event loops.
+"""The common base of the worker's services: their effects, the two loops that drive them, and their namespaces.
+
+A service is written once, as a generator that does no I/O of its own. `run` drives it in a thread, `arun` on an event
+loop.
 """
 
 from __future__ import annotations
@@ -7,23 +9,25 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from retrysafe.core.keys import observed_namespace
 from retrysafe.core.ops import Op
+from retrysafe.engine import drive
 from retrysafe.engine.bridge import wait_for
 from retrysafe.engine.safe import RetrySafe
 
 R = TypeVar("R")
 
 ShouldStop = Callable[[], bool]
-"""Whether the worker was told to stop; asked between two pieces of work."""
+"""Returns True if the worker is to stop. Called between two pieces of work."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallUserFunction:
-    """Call something of the user's. On a loop a plain function is called in a thread, for it may take its time."""
+    """Call a function of the user's. On an event loop a plain function is called in a thread, because it may block."""
 
     function: Callable[[], Any]
     is_async: bool
@@ -31,14 +35,14 @@ class CallUserFunction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RawOperation:
-    """An operation whose reply is wanted as it is stored: nothing in it is opened."""
+    """A store operation whose reply is not decrypted."""
 
     op: Op[Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sleep:
-    """Do nothing for so many seconds."""
+    """Pause the service."""
 
     seconds: float
 
@@ -50,8 +54,8 @@ def never_stop() -> bool:
     return False
 
 
-def run(safe: RetrySafe, story: WorkerFlow[R], rest: Callable[[float], object] = time.sleep) -> R:
-    """In this thread. What is awaitable is awaited on the background loop."""
+def run(safe: RetrySafe, flow: WorkerFlow[R], sleep: Callable[[float], object] = time.sleep) -> R:
+    """Drive a flow in this thread. Awaitables are awaited on the background loop."""
 
     def perform(effect: Any) -> Any:
         if isinstance(effect, Op):
@@ -59,25 +63,16 @@ def run(safe: RetrySafe, story: WorkerFlow[R], rest: Callable[[float], object] =
         if isinstance(effect, RawOperation):
             return safe.store.execute(effect.op)
         if isinstance(effect, Sleep):
-            return rest(effect.seconds)
+            return sleep(effect.seconds)
         result = effect.function()
         return wait_for(result) if inspect.isawaitable(result) else result
 
-    try:
-        effect = next(story)
-        while True:
-            try:
-                reply = perform(effect)
-            except BaseException as error:
-                effect = story.throw(error)
-            else:
-                effect = story.send(reply)
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
+    return drive.run(flow, perform)
 
 
-async def arun(safe: RetrySafe, story: WorkerFlow[R]) -> R:
-    """On the running loop: what is awaitable is awaited here, where the application's own pools and clients live."""
+async def arun(safe: RetrySafe, flow: WorkerFlow[R]) -> R:
+    """Drive a flow on the running loop. Awaitables are awaited here, where the application's own pools and clients
+    live."""
 
     async def perform(effect: Any) -> Any:
         if isinstance(effect, Op):
@@ -89,19 +84,22 @@ async def arun(safe: RetrySafe, story: WorkerFlow[R]) -> R:
         result = effect.function() if effect.is_async else await asyncio.to_thread(effect.function)
         return await result if inspect.isawaitable(result) else result
 
-    try:
-        effect = next(story)
-        while True:
-            try:
-                reply = await perform(effect)
-            except BaseException as error:
-                effect = story.throw(error)
-            else:
-                effect = story.send(reply)
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
+    return await drive.arun(flow, perform)
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it gives something to await: `async def`, or an object whose call is."""
+    """True if calling the function returns an awaitable: `async def`, or an object whose `__call__` is async."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+# Namespaces: an application works only on records and jobs of its own namespace (I34).
+
+
+def owned_namespaces(safe: RetrySafe) -> tuple[str, str]:
+    """The namespace of the application, and that of its observe mode."""
+    return safe.namespace, observed_namespace(safe.namespace)
+
+
+def is_sole_application(namespace: str, names: Iterable[str]) -> bool:
+    """True if the store has no other namespaces. Then jobs without a namespace belong to this application."""
+    return set(names) <= {namespace, observed_namespace(namespace)}

@@ -1,4 +1,4 @@
-"""Whether the worker is well, for whoever restarts processes: an HTTP endpoint on a thread of its own."""
+"""Health: an HTTP endpoint, on a thread of its own, that says whether the worker is healthy."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from retrysafe.worker.service import Worker
 from retrysafe.worker.status import TickResult
 
 LATE_TICKS = 3
-"""After so many ticks without a report the worker counts as stuck."""
+"""Ticks without a report after which the worker counts as stuck."""
 
 
 class Health:
-    """200 and the last report as JSON; 503 before the first, while a service fails, and when reports stop coming.
-    `busy` says how long each service that is at work has been: a round that takes long is no reason to restart."""
+    """Answers 200 with the last report as JSON, or 503: before the first report, while a service fails, and if no
+    reports come. `busy` has the seconds of each service that is in a round: a long round is no reason to restart."""
 
     def __init__(self, worker: Worker, address: str) -> None:
-        host, port = host_and_port(address)
+        host, port = parse_address(address)
         handler = type("Handler", (_Handler,), {"worker": worker, "began": time.monotonic()})
         self._server = ThreadingHTTPServer((host, port), handler)
         self._thread = threading.Thread(target=self._server.serve_forever, name="retrysafe-health", daemon=True)
@@ -38,7 +38,7 @@ class Health:
         self._thread.join()
 
 
-def host_and_port(address: str) -> tuple[str, int]:
+def parse_address(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65_535:
         raise UsageError(f"--health {address!r}: give HOST:PORT, for example 127.0.0.1:8081")
@@ -50,8 +50,8 @@ class _Handler(BaseHTTPRequestHandler):
     began: float
 
     def do_GET(self) -> None:
-        status, told = read_health(self.worker, self.began)
-        body = json.dumps(told).encode()
+        status, report = read_health(self.worker, self.began)
+        body = json.dumps(report).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("cache-control", "no-store")
@@ -60,22 +60,24 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Probes come every few seconds; nobody wants to read of them."""
+        """Log nothing: probes come every few seconds."""
 
 
 def read_health(worker: Worker, began: float) -> tuple[int, dict[str, Any]]:
-    """A service that takes long is at work, and shown with its seconds; one that nobody hears of any more is dead."""
+    """The HTTP status and the report. A service in a long round is shown as busy. A worker without reports is
+    unhealthy."""
     last, now = worker.last, time.monotonic()
     silent = now - (last.ended if last is not None else began)
-    busy = {name: round(now - post.began, 1) for name, post in worker.status.by_service.items() if post.began}
-    failing = sorted(name for name, post in worker.status.by_service.items() if post.error is not None)
-    well = last is not None and last.healthy and not failing and silent <= LATE_TICKS * worker.tick + 60
-    told = {"healthy": well, "silent": round(silent, 1), "busy": busy, "failing": failing, "last": describe_tick(last)}
-    return 200 if well else 503, told
+    busy = {name: round(now - each.began, 1) for name, each in worker.status.by_service.items() if each.began}
+    failing = sorted(name for name, each in worker.status.by_service.items() if each.error is not None)
+    healthy = last is not None and last.healthy and not failing and silent <= LATE_TICKS * worker.tick + 60
+    rounded = round(silent, 1)
+    report = {"healthy": healthy, "silent": rounded, "busy": busy, "failing": failing, "last": describe_tick(last)}
+    return 200 if healthy else 503, report
 
 
 def describe_tick(last: TickResult | None) -> dict[str, Any] | None:
-    """A round as plain data; of an error only its kind: this page has no lock on it."""
+    """A round as plain data. An error is shown by its class only, because this page is public."""
     if last is None:
         return None
     return {name: plain_count(count) for name, count in last.counts.items()} | {"seconds": round(last.seconds, 3)}

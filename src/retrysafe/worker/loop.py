@@ -1,7 +1,7 @@
 """The worker on the application's own event loop: a task for each service.
 
-Here an async operation uses the pools and clients of the application, which belong to this loop. On the worker's own
-background loop they would raise, attempt after attempt.
+An async operation uses the pools and clients of the application, which belong to this loop. On the worker's own
+background loop they would raise an error in every attempt.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 
 async def arun(worker: Worker, report: Callable[[TickResult], object]) -> None:
-    """Until `worker.stop()`, or until it is cancelled; then what is running now is ended first."""
-    crew = ServiceTasks(worker)
+    """Run until `worker.stop()`, or until cancelled. Work that is in progress ends first."""
+    tasks = ServiceTasks(worker)
     try:
         while not worker.stopping:
             began = time.monotonic()
-            crew.start_missing(worker.list_parallel_services())
-            await crew.sleep(worker.tick)
+            tasks.start_missing(worker.list_parallel_services())
+            await tasks.sleep(worker.tick)
             done = worker.status.report(time.monotonic() - began)
             if done.counts:
                 report(done)
     finally:
         worker.stop()
-        await crew.stop()
+        await tasks.stop()
 
 
 class ServiceTasks:
-    """Its tasks, and one that listens to the store."""
+    """A task for each service, and one that listens to the store."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -50,20 +50,21 @@ class ServiceTasks:
         if worker.safe.async_store.capabilities.wakes:
             self._start("listener", self._listen())
 
-    def start_missing(self, duties: list[Service]) -> None:
-        for duty in duties:
-            if duty.name not in self._tasks or self._tasks[duty.name].done():
-                self._woken[duty.name] = asyncio.Event()
-                self._worker.status.expect(duty.name)
-                self._start(duty.name, self._serve(duty))
+    def start_missing(self, services: list[Service]) -> None:
+        """Start the services that have no running task."""
+        for service in services:
+            if service.name not in self._tasks or self._tasks[service.name].done():
+                self._woken[service.name] = asyncio.Event()
+                self._worker.status.expect(service.name)
+                self._start(service.name, self._serve(service))
 
     def wake(self) -> None:
-        """From any thread."""
-        with suppress(RuntimeError):  # the loop is gone
+        """Wake all services. May be called from any thread."""
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._wake)
 
     async def sleep(self, seconds: float) -> None:
-        """A tick, or until the worker is stopped."""
+        """Sleep, or return early if the worker is stopped."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopped.wait()
@@ -79,7 +80,7 @@ class ServiceTasks:
         if self._tasks:
             try:
                 await asyncio.wait(self._tasks.values())
-            except asyncio.CancelledError:  # asked twice: whoever asks does not want to wait
+            except asyncio.CancelledError:  # cancelled a second time: do not wait any longer
                 for task in self._tasks.values():
                     task.cancel()
                 await asyncio.wait(self._tasks.values())
@@ -94,14 +95,14 @@ class ServiceTasks:
     def _start(self, name: str, work: Any) -> None:
         self._tasks[name] = asyncio.create_task(work, name=f"retrysafe-{name}")
 
-    async def _serve(self, duty: Service) -> None:
+    async def _serve(self, service: Service) -> None:
         from retrysafe.worker.service import compute_pause
 
-        worker, woken, again = self._worker, self._woken[duty.name], False
+        worker, woken, again = self._worker, self._woken[service.name], False
         while not worker.stopping:
-            with worker.status.track(duty.name) as done:
-                done.append(await flows.arun(worker.safe, duty.tick_flow(lambda: worker.stopping)))
-            again = await wait_for_event(woken, compute_pause(worker.tick, duty.due_in(), again=again))
+            with worker.status.track(service.name) as done:
+                done.append(await flows.arun(worker.safe, service.tick_flow(lambda: worker.stopping)))
+            again = await wait_for_event(woken, compute_pause(worker.tick, service.due_in(), again=again))
             woken.clear()
 
     async def _listen(self) -> None:

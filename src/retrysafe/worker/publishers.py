@@ -1,5 +1,5 @@
-"""Ready-made publishers: how a staged job gets to somebody else. Each sends the job's id, so that whoever receives it
-twice can tell.
+"""Ready-made publishers: they deliver a staged job to another system. Each sends the job's id, so that the receiver can
+recognise a second delivery.
 
     safe.publish("order.paid")(HttpPublisher("https://example.com/hooks"))
     safe.publish("*")(RedisStreamPublisher(redis_client, "events"))
@@ -20,20 +20,20 @@ from retrysafe.errors import UsageError
 from retrysafe.worker.deadline import Deadline, DeadlineSocket, run_within
 
 Resolve = Callable[[str, int], Iterable[str]]
-"""A host and a port to addresses."""
+"""Resolves a host and a port to addresses."""
 
 
 class DeliveryFailed(Exception):
-    """The other side did not take it; the job is tried again later."""
+    """The receiver did not accept the job. It is tried again later."""
 
 
 class HttpPublisher:
-    """POST the payload to a URL. 2xx is delivered, everything else is tried again.
+    """POST the payload to a URL. 2xx means delivered; everything else is tried again.
 
-    The host is looked up once per delivery, and the connection goes to the address that was checked: an address that
-    is not public is refused (S29), also when a name is made to point at one later. Redirects are not followed.
-    `allow_private=True` is for services of your own, on a network of your own. `timeout` is for all of it together,
-    from the look-up to the last byte of the answer: a server that drips cannot hold up the worker.
+    The host is resolved once per delivery, and the connection goes to the address that was checked. An address that is
+    not public is refused (S29), also if a name is made to point at one later (DNS rebinding). Redirects are not
+    followed. `allow_private=True` is for services of your own, on a network of your own. `timeout` covers the whole
+    delivery, from the DNS lookup to the last byte of the answer, so a slow server cannot hold up the worker.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class HttpPublisher:
         return allowed[0]
 
     def _connect(self, address: str, deadline: Deadline) -> http.client.HTTPConnection:
-        """A connection to the very address that was checked; the certificate is still checked for the name."""
+        """A connection to the address that was checked. The certificate is still checked against the host name."""
         connection = http.client.HTTPConnection(self._host, self._port)
         try:
             sock = socket.create_connection((address, self._port), deadline.remaining())
@@ -109,7 +109,7 @@ class HttpPublisher:
 
     def _wrap_tls(self, sock: socket.socket, deadline: Deadline) -> ssl.SSLSocket:
         try:
-            sock.settimeout(deadline.remaining())  # a handshake as a whole keeps to it
+            sock.settimeout(deadline.remaining())  # the timeout covers the whole handshake
             return ssl.create_default_context().wrap_socket(sock, server_hostname=self._host)
         except BaseException:
             sock.close()
@@ -122,7 +122,8 @@ def resolve_host(host: str, port: int) -> list[str]:
 
 
 def is_public_address(address: str) -> bool:
-    """Whether an address is one of the open internet. What wraps an IPv4 address is judged by that."""
+    """True if an address is on the public internet. An IPv6 address that wraps an IPv4 address is judged by the IPv4
+    one."""
     at = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(at, ipaddress.IPv6Address):
         inner = at.ipv4_mapped or at.sixtofour or (at.teredo[1] if at.teredo else None)
@@ -132,13 +133,13 @@ def is_public_address(address: str) -> bool:
 
 
 class RedisStreamClient(Protocol):
-    """What a redis-py client is to us."""
+    """The part of a redis-py client that is used."""
 
     def xadd(self, name: Any, fields: Any, **options: Any) -> Any: ...
 
 
 class RedisStreamPublisher:
-    """XADD to a stream, with the job's id as the field `id`. Works with a sync or an async redis-py client."""
+    """XADD the job to a stream, with its id as the field `id`. Works with a sync or an async redis-py client."""
 
     def __init__(self, client: RedisStreamClient, stream: str, *, maxlen: int | None = None) -> None:
         if not stream:

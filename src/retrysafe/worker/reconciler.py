@@ -1,10 +1,10 @@
-"""The reconciler: compares what we think happened with what the other system says, and reports every difference.
+"""The reconciler: compares our records with those of the other system, and reports every difference.
 
-A small protocol: iterate ours, iterate theirs, and say what makes two of them the same thing. It changes nothing.
+You write a small protocol: iterate our items, iterate theirs, and give each item a key. Items with the same key are the
+same thing. The reconciler changes nothing.
 
-Something done twice shows in two ways. One key that stands twice on a side is always seen. Two charges for one order
-have two keys, and only you know that there may be one: `one_per` says what of.
-"""
+A double effect shows in two ways. A key that occurs twice on one side is always seen. Two charges for one order have
+two keys, and only you know that there may be only one: `one_per` names the order."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any, Protocol, runtime_checkable
 
 @runtime_checkable
 class Reconciliation(Protocol):
-    """What a user writes: three methods, or `Pairs` with three functions. A fourth, `one_per(item)`, may name the
-    operation that an item belongs to and of which there may be one item only; None: nothing is known."""
+    """The user's side: three methods, or `Pairs` with three functions. A fourth method, `one_per(item)`, may name the
+    operation that an item belongs to. There may be only one item per operation. None: no operation is known."""
 
     def ours(self) -> Iterable[Any]: ...
     def theirs(self) -> Iterable[Any]: ...
@@ -25,7 +25,7 @@ class Reconciliation(Protocol):
 
 @dataclass(frozen=True)
 class Pairs:
-    """A Reconciliation out of functions."""
+    """A Reconciliation made of functions."""
 
     our_items: Callable[[], Iterable[Any]]
     their_items: Callable[[], Iterable[Any]]
@@ -47,10 +47,10 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Differences:
-    """Ours that they do not know, theirs that we do not know, and what is there more than once.
+    """Items that are missing on one side, and items that occur more than once.
 
-    `doubled`: a key that stands on one side again. `several`: all items of an operation that has more than one key.
-    """
+    `doubled`: further items with a key that the side already has. `several`: all items of an operation with several
+    keys."""
 
     matched: int = 0
     missing_there: list[Any] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Differences:
 
 
 def reconcile(given: Reconciliation) -> Differences:
-    """Compare. Memory grows with the number of keys, not with the size of the items that match."""
+    """Compare both sides. Memory grows with the number of keys, not with the size of the items that match."""
     ours, theirs = SideItems(given), SideItems(given)
     waiting: dict[Hashable, Any] = {key: item for key, item in map(ours.add, given.ours()) if key is not SEEN_BEFORE}
     known = len(waiting)
@@ -98,18 +98,18 @@ def reconcile(given: Reconciliation) -> Differences:
 
 
 SEEN_BEFORE = object()
-"""In place of a key: it was there before."""
+"""Returned instead of a key that the side already has."""
 
 
 class SideItems:
-    """The items of one side, and which of them are too many."""
+    """Checks the items of one side for doubles."""
 
     def __init__(self, given: Reconciliation) -> None:
         self._key = given.key
         self._one_per: Callable[[Any], Hashable | None] = getattr(given, "one_per", lambda item: None)
         self._seen: set[Hashable] = set()
         self._first: dict[Hashable, list[Any]] = {}
-        """The first item of each operation, until it is told of."""
+        """The first item of each operation. Empty once it is in `several`."""
         self.doubled: list[Any] = []
         self.several: list[Any] = []
 

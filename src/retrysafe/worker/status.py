@@ -1,4 +1,4 @@
-"""What the services of a worker did, and how they are: counts for the report, times for the health page."""
+"""The status of a worker's services: counts for the report, times and errors for the health page."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 from retrysafe.worker.flows import ShouldStop, WorkerFlow
 
 STOP_POLL_SECONDS = 0.2
-"""Seconds after which who waits looks whether the worker was stopped."""
+"""How often a waiting thread checks whether the worker was stopped."""
 
 _log = logging.getLogger("retrysafe.worker")
 
 
 @dataclass(frozen=True)
 class Service:
-    """One service: how to go round once, and when something it has seen is due (in seconds)."""
+    """One service: the flow of one round, and the seconds until something that it has seen is due."""
 
     name: str
     tick_flow: Callable[[ShouldStop], WorkerFlow[Any]]
@@ -28,17 +28,17 @@ class Service:
 
     @property
     def report_name(self) -> str:
-        """Its name in the report: the lanes of the enqueuer are one there."""
+        """Its name in the report, where the topics of the enqueuer are one service."""
         return self.name.partition(" ")[0]
 
 
 class TickResult(NamedTuple):
-    """What the services did; an exception stands where a service failed the last time."""
+    """The counts of each service. The value is an exception if the service failed in its last round."""
 
     counts: dict[str, Any]
     seconds: float
     ended: float = 0.0
-    """On the monotonic clock of its process."""
+    """On the monotonic clock of the process."""
 
     @property
     def healthy(self) -> bool:
@@ -46,17 +46,17 @@ class TickResult(NamedTuple):
 
 
 class ServiceStatus(NamedTuple):
-    """How one service is."""
+    """The state of one service."""
 
     began: float = 0.0
-    """Of the round it is in; 0 while it waits."""
+    """When the present round began; 0 between rounds."""
     ended: float = 0.0
     rounds: int = 0
     error: Exception | None = None
 
 
 class WorkerStatus:
-    """Thread-safe. `last` is what was reported last."""
+    """Collects the counts of all services. Thread-safe. `last` is the last report."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -70,7 +70,7 @@ class WorkerStatus:
 
     @contextmanager
     def track(self, name: str) -> Iterator[list[Any]]:
-        """What is put into the list is added to the counts; an error is kept, and told."""
+        """Track one round. Items that are put into the list are added to the counts. An error is kept and logged."""
         done: list[Any] = []
         with self._changed:
             self.by_service[name] = self.by_service.get(name, ServiceStatus())._replace(began=time.monotonic())
@@ -82,36 +82,35 @@ class WorkerStatus:
             error = problem
         finally:
             with self._changed:
-                post = self.by_service[name]
-                self.by_service[name] = ServiceStatus(0.0, time.monotonic(), post.rounds + 1, error)
+                rounds = self.by_service[name].rounds + 1
+                self.by_service[name] = ServiceStatus(0.0, time.monotonic(), rounds, error)
                 service = name.partition(" ")[0]
                 for count in [error] if error is not None else done:
                     self._counts[service] = add_counts(self._counts.get(service), count)
                 self._changed.notify_all()
 
     def report(self, seconds: float) -> TickResult:
-        """Everything since the last report. Those that failed the last time they went round are told as failed."""
+        """The counts since the last report. A service that failed in its last round is reported as failed."""
         with self._changed:
             counts, self._counts = self._counts, {}
-            for name, post in self.by_service.items():
-                if post.error is not None:
-                    counts[name.partition(" ")[0]] = post.error
+            for name, status in self.by_service.items():
+                if status.error is not None:
+                    counts[name.partition(" ")[0]] = status.error
             self.last = TickResult(
                 dict(sorted(counts.items(), key=lambda item: report_order(item[0]))), seconds, time.monotonic()
             )
             return self.last
 
     def wait_for_all(self, seconds: float, stopping: threading.Event) -> None:
-        """Until every service has been round once, but no longer than that."""
+        """Wait until every service has done one round, but no longer than `seconds`."""
         until = time.monotonic() + seconds
         with self._changed:
-            while not stopping.is_set() and not all(post.rounds for post in self.by_service.values()):
+            while not stopping.is_set() and not all(status.rounds for status in self.by_service.values()):
                 left = until - time.monotonic()
                 if left <= 0:
                     return
-                self._changed.wait(
-                    min(left, STOP_POLL_SECONDS)
-                )  # whoever stops the worker may not take a lock: look by itself
+                # `stop` may be called from a signal handler, which must not take a lock: so this thread polls.
+                self._changed.wait(min(left, STOP_POLL_SECONDS))
 
 
 _REPORT_ORDER = ("completer", "sweeper", "enqueuer", "reaper", "receipts")
@@ -122,7 +121,7 @@ def report_order(service: str) -> int:
 
 
 def add_counts(before: Any, count: Any) -> Any:
-    """Two counts as one. An error is forgotten when a later round went well."""
+    """The sum of two counts. An error is dropped if a later round succeeded."""
     if before is None or isinstance(before, Exception) or isinstance(count, Exception):
         return count
     if hasattr(count, "_fields"):

@@ -1,6 +1,7 @@
-"""The sweeper: guards whose owner went silent become `uncertain`, with an event, so that a person hears of it.
+"""The sweeper: marks guards whose lease has lapsed as `uncertain`, and emits an event for each.
 
-It uses the owner's own fence and asks the store to judge the lease once more: an owner that is alive is never accused.
+It uses the owner's own fencing token, and the store checks the lease once more, so an owner that is alive is never
+marked.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ from retrysafe.core.judge import LAPSED_UNSEEN
 from retrysafe.core.ops import List, Suspect
 from retrysafe.core.states import State
 from retrysafe.engine.safe import RetrySafe
-from retrysafe.worker.flows import RawOperation, ShouldStop, WorkerFlow, never_stop, run
-from retrysafe.worker.namespaces import owned_namespaces
+from retrysafe.worker.flows import RawOperation, ShouldStop, WorkerFlow, never_stop, owned_namespaces, run
 
 PAGE_ROWS = 500
 
@@ -20,7 +20,7 @@ class Sweeper:
         self._safe = safe
 
     def run_once(self, stopping: ShouldStop = never_stop) -> int:
-        """How many became uncertain."""
+        """Mark what has lapsed. Returns the number of records that became uncertain."""
         return run(self._safe, self.tick_flow(stopping))
 
     def tick_flow(self, stopping: ShouldStop = never_stop) -> WorkerFlow[int]:
@@ -28,7 +28,7 @@ class Sweeper:
         for namespace in owned_namespaces(self._safe):
             cursor = ""
             while not stopping():
-                # As it is stored: whether its contents can be opened does not matter, a person has to hear of it.
+                # Not decrypted: a record with a missing key must become uncertain, too.
                 page = yield RawOperation(List(namespace, State.CLAIMED, lapsed=True, cursor=cursor, limit=PAGE_ROWS))
                 for record in page.records:
                     if record.on_lapse == "uncertain" and (

@@ -1,1 +1,1 @@
-"""One small application per queue, run by drive.py: the same two tasks, and how a worker is started."""
+"""One small application per queue, run by drive.py: the same two tasks, and the command that starts a worker."""

@@ -1,4 +1,4 @@
-"""A Celery job that kills its process, on a broker and a store of its own."""
+"""A Celery job that kills its process, with its own broker and store."""
 
 from __future__ import annotations
 

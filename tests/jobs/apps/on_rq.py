@@ -10,7 +10,7 @@ queue = Queue("jobs", connection=Redis.from_url(world.BROKER))
 jobs = RqJobs(world.safe, queue, policy=world.POLICY, enqueue_options={"retry": Retry(max=10)})
 enter = jobs.task(name="enter", tx=world.connect)(world.enter)
 charge = jobs.task(name="charge")(world.charge)
-# RQ finds functions by module and name: here they come from another module than the one that declares them.
+# RQ finds functions by module and name, and these are defined in another module than the one that declares them.
 for function, name in ((enter, "enter"), (charge, "charge")):
     function.__module__, function.__qualname__, function.__name__ = __spec__.name, name, name
 

@@ -1,7 +1,7 @@
-"""What all applications share: the store, the two kinds of work, and where their effects can be counted.
+"""What all applications share: the store, the two kinds of work, and the counts of their effects.
 
-`enter` writes on its transaction: no constraint forbids a second row, only the fence does. `charge` calls a provider
-that recognises its key, as real ones do; every call is counted too.
+`enter` writes on its transaction: no constraint prevents a second row, only the fence does. `charge` calls a provider
+that recognises its key, as real providers do; every call is counted too.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from retrysafe.jobs import JOB, current_job
 DATABASE = os.environ["JOBS_DATABASE"]
 BROKER = os.environ["JOBS_BROKER"]
 QUEUE = urlsplit(DATABASE).path.strip("/")
-"""The queue's name on a broker that several runs share: as their own as their database is."""
+"""The queue's name on a broker that several runs share. Each run has its own, as it has its own database."""
 ON_RABBITMQ = BROKER.startswith("amqp")
 LEASE = float(os.environ.get("JOBS_LEASE", "3"))
-WORK = 0.01
-"""Seconds a job takes besides: so that some are killed in the middle."""
+WORK_SECONDS = 0.01
+"""How long a job takes at least, in seconds, so that some jobs are killed in the middle."""
 
 POLICY = JOB.replace(lease=LEASE)
 TABLES = """
@@ -43,7 +43,7 @@ def connect() -> psycopg.Connection[Any]:
 def enter(tx: psycopg.Connection[Any], n: int) -> dict[str, Any]:
     token = uuid4().hex
     tx.execute("INSERT INTO effects VALUES (%s, %s)", [n, token])
-    time.sleep(WORK)
+    time.sleep(WORK_SECONDS)
     return {"n": n, "token": token}
 
 
@@ -54,7 +54,7 @@ def charge(n: int) -> dict[str, Any]:
         provider.execute("INSERT INTO charges VALUES (%s, %s, %s) ON CONFLICT DO NOTHING", [key, n, uuid4().hex])
         row = provider.execute("SELECT token FROM charges WHERE key = %s", [key]).fetchone()
     assert row is not None
-    time.sleep(WORK)
+    time.sleep(WORK_SECONDS)
     return {"n": n, "token": row[0]}
 
 

@@ -1,4 +1,4 @@
-"""DESIGN section 2, the table of outcomes: all rows, for the same and for another fingerprint."""
+"""The table of outcomes (core/states.py, core/judge.py): all rows, for the same and for another fingerprint."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ def test_the_rest_is_shown_as_it_is(url: str) -> None:
 def test_words_of_others_about_a_url_are_shown_without_its_secrets() -> None:
     """urlsplit takes `hunter2` for a port here, and says so."""
     url = "mysql://user:hunter2/b@host/db"
-    told = "Port could not be cast to integer value as 'hunter2'"
-    assert redact_secrets(told, url) == "Port could not be cast to integer value as '***'"
+    text = "Port could not be cast to integer value as 'hunter2'"
+    assert redact_secrets(text, url) == "Port could not be cast to integer value as '***'"
     assert redact_secrets("no such option", "sqlite:///app.db") == "no such option"
     assert "p#d" not in redact_secrets("bad: p#d", "redis://:p%23d@h")
 
@@ -66,11 +66,11 @@ ALL = sorted({name for scheme in backends() for name in sibling_schemes(scheme)}
 @pytest.mark.parametrize("broken", BROKEN)
 def test_no_store_says_a_secret_when_it_refuses_its_url(scheme: str, broken: str) -> None:
     """Nothing connects here; what a store takes is closed unused. Another error than ours fails the test by itself."""
-    url, told = broken.format(scheme), ""
+    url, text = broken.format(scheme), ""
     try:
         open_store(url).close()
-        told = repr(RetrySafe(url))
+        text = repr(RetrySafe(url))
     except RetrySafeError as error:
-        told = str(error)
-    assert told
-    assert "hunter2" not in told
+        text = str(error)
+    assert text
+    assert "hunter2" not in text

@@ -10,9 +10,8 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from retrysafe import Key
-from retrysafe.durable import workflow_id
+from retrysafe.durable import derive_step_key, workflow_id
 from retrysafe.durable.dbos import step_key
-from retrysafe.durable.ids import derive_step_key
 from retrysafe.durable.temporal import activity_key
 from retrysafe.errors import UsageError
 

@@ -17,7 +17,7 @@ PATIENCE = 60.0
 
 
 class Watched:
-    """A memory store in both colours. `before` is called with each operation; it may raise, or count."""
+    """A memory store, sync and async. `before` is called with each operation; it may raise, or count."""
 
     capabilities: Capabilities = CAPABILITIES
 

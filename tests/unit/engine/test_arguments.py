@@ -72,7 +72,7 @@ VALUES: list[Any] = [
 
 
 def test_values_that_differ_differ() -> None:
-    """justonce counted an object as its type and id: `total` did not matter (PEERS 10)."""
+    """justonce counted an object as its type and id: `total` did not matter."""
     assert [pair for pair in combinations(VALUES, 2) if of(pair[0]) == of(pair[1])] == []
 
 

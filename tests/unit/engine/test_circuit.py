@@ -1,4 +1,4 @@
-"""A store that cannot be reached: new claims are told at once, and nobody else is kept from trying."""
+"""A store that cannot be reached: new claims are refused at once, and no other operation is."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_others_go_through_and_let_claims_in_again() -> None:
 
 
 def test_who_owns_a_key_goes_on_to_settle_it() -> None:
-    """The store goes away while the work runs: its outcome is offered again and again, whatever claims are told."""
+    """The store goes away while the work runs: its outcome is sent again and again, although claims are refused."""
     away = Away()
     away.away = False
     safe, work = RetrySafe(Watched(away)), Work()

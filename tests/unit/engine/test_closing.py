@@ -1,4 +1,4 @@
-"""What is still under way when a store is closed, or when a cancelled caller is told how it ended."""
+"""Work that is still under way when a store is closed, and what a cancelled caller learns about its operation."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ R = TypeVar("R")
 
 
 async def test_a_completion_is_sealed_once_for_all_its_sendings() -> None:
-    """Sealed anew it would be another answer under the same fence: refused, and told as a lost lease."""
+    """Encrypted anew, it would be another answer under the same fence: refused, and reported as a lost lease."""
     store, work, gate = AsyncWatched(), Work(), Gate()
     store.gates[Complete] = gate
     safe = RetrySafe(async_store=store, keyring=KeyRing({"2026-11": b"k" * 32}))
     caller = asyncio.create_task(safe.aguard(task(), work))
     await gate.reached.wait()  # stored; its reply is on the way
     caller.cancel()
-    with pytest.raises(asyncio.CancelledError) as told:
+    with pytest.raises(asyncio.CancelledError) as raised:
         await caller
-    assert told.value.__cause__ is None
+    assert raised.value.__cause__ is None
     first, again = [op for op in store.watched.seen if isinstance(op, Complete)]
     assert first == again
     assert (safe.counters["completed"], safe.counters.get("lease_lost")) == (1, None)
@@ -68,7 +68,7 @@ class Held(AsyncWatched):
         self.closed = True
 
     async def left_by_a_waiter(self, safe: RetrySafe) -> None:
-        """A caller is told "busy" and goes; its first sending is still under way when the owner lets go."""
+        """A caller gets "busy" and leaves; its first sending is still under way when the owner releases the key."""
         held = self.watched.inner.execute(builders.claim("k", scope="tenant", body=b"same", now=None))
         caller = asyncio.create_task(safe.aguard(task(Policy(busy="wait", wait=60)), Work()))
         await self.stalled.wait()

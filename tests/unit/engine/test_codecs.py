@@ -73,9 +73,9 @@ def test_a_failure_is_stored_as_its_name_and_words() -> None:
     assert json.loads(answer.body) == {"type": "ValueError", "message": "no"}
 
 
-@pytest.mark.parametrize(("error", "told"), [(Mute(), "cannot be had"), (Odd(), "\ud800 odd")])
-def test_every_exception_can_be_stored(error: Exception, told: str) -> None:
-    assert told in decode_answer(JsonCodec(), encode_exception(error), ID)["message"]
+@pytest.mark.parametrize(("error", "expected"), [(Mute(), "cannot be had"), (Odd(), "\ud800 odd")])
+def test_every_exception_can_be_stored(error: Exception, expected: str) -> None:
+    assert expected in decode_answer(JsonCodec(), encode_exception(error), ID)["message"]
 
 
 # Events ------------------------------------------------------------------------------------------

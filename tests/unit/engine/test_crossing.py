@@ -34,7 +34,7 @@ class Crossing(AsyncWatched):
             await self.refused.wait()
         elif isinstance(op, Renew):
             assert reply is False
-            self.refused.set()  # whoever beats is told before anybody else runs on this loop
+            self.refused.set()  # the heartbeat gets its reply before anything else runs on this loop
         return reply
 
 
@@ -52,13 +52,13 @@ async def test_a_beat_that_crosses_the_end_is_not_a_lost_lease(how: str) -> None
             raise asyncio.CancelledError
         return "done"
 
-    told: Any = None
+    ended: Any = None
     async with asyncio.timeout(PATIENCE):
         try:
-            told = await slow(1)
+            ended = await slow(1)
         except (ValueError, asyncio.CancelledError) as error:
-            told = type(error)
-    assert told == {"completed": "done", "released": ValueError, "suspected": asyncio.CancelledError}[how]
+            ended = type(error)
+    assert ended == {"completed": "done", "released": ValueError, "suspected": asyncio.CancelledError}[how]
     assert safe.counters.get(how) == 1
     assert "lease_lost" not in safe.counters
     await safe.aclose()

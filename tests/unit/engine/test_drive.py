@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import retrysafe
 from retrysafe.core.ops import Lookup
 from retrysafe.core.records import Fence
+from retrysafe.engine import drive as drive_module
 from retrysafe.engine.drive import CancelledDuringOp, arun, run
 from retrysafe.engine.effects import INTERRUPTIBLE, Effect, Flow, FlowPause, Invoke
 from retrysafe.engine.heartbeat import Lease
@@ -101,7 +105,7 @@ CAUSE = asyncio.CancelledError("stop")
 
 
 def interrupted_at(wanted: Effect) -> tuple[list[Effect], Callable[[Effect], Awaitable[Any]]]:
-    """Whoever performs `wanted` is cancelled meanwhile, and fetched its reply all the same."""
+    """A performer whose caller is cancelled during `wanted`, and which gets the reply all the same."""
     seen: list[Effect] = []
 
     async def perform(effect: Effect) -> Any:
@@ -180,7 +184,7 @@ async def test_a_flow_that_ends_then_is_cancelled_after_all() -> None:
 
 
 async def test_an_error_of_the_flow_does_not_swallow_the_cancellation() -> None:
-    """Whoever cancelled waits for that: a timeout, a task group. The error is its cause."""
+    """The canceller (a timeout, a task group) waits for the cancellation. The error is its cause."""
 
     def flow() -> Flow[Any]:
         yield OP
@@ -191,3 +195,22 @@ async def test_an_error_of_the_flow_does_not_swallow_the_cancellation() -> None:
         await arun(flow(), perform)
     assert stopped.value is CAUSE
     assert isinstance(stopped.value.__cause__, LookupError)
+
+
+# The list of drive.py ---------------------------------------------------------------------------------
+
+PACKAGE = Path(retrysafe.__file__).parent
+
+
+def resumes_generators(path: Path) -> bool:
+    return (
+        re.search(r"except StopIteration|suppress\(StopIteration|\bflow\.(send|throw)\(", path.read_text()) is not None
+    )
+
+
+def test_every_file_that_resumes_a_generator_is_named_in_drive_py() -> None:
+    named = set(re.findall(r"[a-z_/0-9]+\.py", drive_module.__doc__ or ""))
+    resuming = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if resumes_generators(path)}
+    resuming = {path for path in resuming if not path.startswith("testing/")}
+    assert resuming - {"engine/drive.py"} <= named
+    assert {path for path in named if not path.startswith("tests/") and not (PACKAGE / path).exists()} == set()

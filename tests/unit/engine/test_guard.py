@@ -190,7 +190,7 @@ def test_stopped_before_it_began_is_released(stop: BaseException, failures: Any)
 @pytest.mark.parametrize("failures", ["store", "release"])
 @pytest.mark.parametrize(("abandoned", "ending"), [("uncertain", Suspect), ("rerun", Release)])
 def test_stopped_half_way_nobody_knows(stop: BaseException, failures: Any, abandoned: Any, ending: type[Any]) -> None:
-    """nodii and ohshya release here, and the effect happens twice (PEERS 9, 25)."""
+    """nodii and ohshya release here, and the effect happens twice."""
     flow = started(guarded(task(failures=failures, abandoned=abandoned))).fail(stop)
     assert type(flow.effect) is ending
     assert type(stop).__name__ in flow.effect.note
@@ -300,7 +300,7 @@ def test_a_waiter_runs_it_when_the_owner_gave_up() -> None:
 
 
 def test_a_waiter_compares_the_request_anew_each_time() -> None:
-    """IDK hands a waiter the answer to another payload that took the key meanwhile (PEERS 6)."""
+    """IDK hands a waiter the answer to another payload that took the key meanwhile."""
     flow = waiting().reply(None)
     flow.reply(granted(flow.effect, held(b"other", **DONE)))
     assert isinstance(flow.error, FingerprintMismatch)

@@ -1,4 +1,4 @@
-"""The heartbeat: a slow function keeps its lease, and one that lost it is told. Every wait is for a signal."""
+"""The heartbeat: a slow function keeps its lease, and one that lost it gets LeaseLost. Each wait is for a signal."""
 
 from __future__ import annotations
 
@@ -130,12 +130,12 @@ def steal(store: Watched) -> None:
 def test_a_function_that_lost_its_lease_is_told() -> None:
     store = Watched()
     events: list[str] = []
-    told = threading.Event()
+    notified = threading.Event()
 
     def hook(event: Any) -> None:
         events.append(event.name)
         if event.name == "lease_lost":
-            told.set()
+            notified.set()
 
     safe = RetrySafe(store, on_event=hook)
     acts: list[str] = []
@@ -143,7 +143,7 @@ def test_a_function_that_lost_its_lease_is_told() -> None:
     @safe.once("slow:{n}", policy=FAST)
     def slow(n: int) -> None:
         steal(store)
-        assert told.wait(PATIENCE)
+        assert notified.wait(PATIENCE)
         lease = current_lease()
         assert lease is not None
         assert lease.lost
@@ -263,7 +263,7 @@ def test_a_function_that_is_cut_off_from_the_store_is_told_when_its_lease_is_ove
 
 
 async def test_a_renewal_in_flight_does_not_disturb_the_completion() -> None:
-    """ohshya's renewal changed what the completion compared, so an answered request ran again (PEERS 26)."""
+    """ohshya's renewal changed what the completion compared, so an answered request ran again."""
     store, gate = AsyncWatched(), Gate()
     store.gates[Renew] = gate
     safe = RetrySafe(async_store=store)

@@ -1,4 +1,4 @@
-"""A claim is never granted to nobody (I32): whoever stops waiting for one sees to it that it is given back."""
+"""No claim is granted without a caller (I32): a claim that its caller gives up is released."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_a_cancelled_claim_whose_first_copy_lands_after_its_release() -> N
 
 
 async def test_a_leaving_waiter_s_last_look() -> None:
-    """It is told "busy" and goes; then the owner lets go, and the look that was held back is granted to nobody."""
+    """The caller gets "busy" and leaves. The owner releases the key, and a delayed copy of the claim is granted."""
     store, work = Stalling(), Work()
     held = store.watched.inner.execute(
         builders.claim("k", scope="tenant", body=b"same", on_lapse="uncertain", now=None)
@@ -108,17 +108,17 @@ class Lossy(Watched):
         return met  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("colour", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize(
     "then", [StoreUnavailable("connection refused"), ClaimReply(False, None, 0)], ids=["unavailable", "hidden"]
 )
-async def test_after_an_unclear_claim_the_truth_is_waited_for(then: Any, colour: str) -> None:
+async def test_after_an_unclear_claim_the_truth_is_waited_for(then: Any, mode: str) -> None:
     """Its first sending was granted. "Connection refused" and "somebody holds it" are no answers to that."""
     store, work = Lossy(*[then] * 6), Work()
     async_store = AsyncWatched(store)
     async_store.execute = lambda op: asyncio.to_thread(store.execute, op)  # type: ignore[method-assign,assignment]
     safe = RetrySafe(store, async_store=async_store)
-    ended = safe.guard(task(), work) if colour == "sync" else await safe.aguard(task(), work)
+    ended = safe.guard(task(), work) if mode == "sync" else await safe.aguard(task(), work)
     assert (ended.replayed, len(work.seen)) == (False, 1)
     safe.close()
 
@@ -145,7 +145,7 @@ def test_a_claim_that_lapsed_before_it_was_recognised_takes_a_new_lease_first() 
 
 
 def test_a_claim_that_was_taken_over_before_it_was_recognised_begins_anew() -> None:
-    """Somebody else has it, and is at work: the first token is over, and a new one is told "busy"."""
+    """Another caller owns the key and works on it: the first token has ended, and a new one gets "busy"."""
     store, work = Lossy(), Work()
     safe = RetrySafe(store)
     stolen: list[Record] = []
@@ -168,9 +168,9 @@ def test_a_claim_that_was_taken_over_before_it_was_recognised_begins_anew() -> N
 # Settlements outlast an outage --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("colour", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("error", [StoreUnavailable("down"), StoreUnclear("silent")], ids=["unavailable", "unclear"])
-async def test_a_completion_outlasts_an_outage(colour: str, error: Exception) -> None:
+async def test_a_completion_outlasts_an_outage(mode: str, error: Exception) -> None:
     left = [6]
 
     def before(op: Any) -> None:
@@ -180,14 +180,14 @@ async def test_a_completion_outlasts_an_outage(colour: str, error: Exception) ->
 
     store, work = Watched(before), Work()
     safe = RetrySafe(store, async_store=AsyncWatched(store))
-    ended = safe.guard(task(), work) if colour == "sync" else await safe.aguard(task(), work)
+    ended = safe.guard(task(), work) if mode == "sync" else await safe.aguard(task(), work)
     assert (ended.replayed, len(work.seen), store.count(Complete)) == (False, 1, 1)
     assert safe.guard(task(), work).replayed
     safe.close()
 
 
-@pytest.mark.parametrize("colour", ["sync", "async"])
-async def test_a_failed_call_is_released_after_an_outage(colour: str) -> None:
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_a_failed_call_is_released_after_an_outage(mode: str) -> None:
     left = [6]
 
     def before(op: Any) -> None:
@@ -203,9 +203,9 @@ async def test_a_failed_call_is_released_after_an_outage(colour: str) -> None:
     store = Watched(before)
     safe = RetrySafe(store, async_store=AsyncWatched(store))
     given = task(Policy(failures="release"))
-    with pytest.raises(ValueError, match="no") as told:
-        safe.guard(given, Broken()) if colour == "sync" else await safe.aguard(given, Broken())
-    assert getattr(told.value, "__notes__", []) == []
+    with pytest.raises(ValueError, match="no") as raised:
+        safe.guard(given, Broken()) if mode == "sync" else await safe.aguard(given, Broken())
+    assert getattr(raised.value, "__notes__", []) == []
     (record,) = store.inner._records.values()
     assert record.state is State.RELEASED
     safe.close()

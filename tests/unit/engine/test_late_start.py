@@ -79,39 +79,39 @@ def still(monkeypatch: pytest.MonkeyPatch) -> Still:
     return Still(monkeypatch)
 
 
-async def guarded(still: Still, colour: str, work: Work) -> Any:
+async def guarded(still: Still, mode: str, work: Work) -> Any:
     safe = RetrySafe(Slow(still), async_store=AsyncSlow(still))
     given = task(lease=10, abandoned="rerun")
-    return safe.guard(given, work) if colour == "sync" else await safe.aguard(given, work)
+    return safe.guard(given, work) if mode == "sync" else await safe.aguard(given, work)
 
 
-colours = pytest.mark.parametrize("colour", ["sync", "async"])
+sync_and_async = pytest.mark.parametrize("mode", ["sync", "async"])
 
 
-@colours
-async def test_taken_over_meanwhile(still: Still, colour: str) -> None:
+@sync_and_async
+async def test_taken_over_meanwhile(still: Still, mode: str) -> None:
     work, still.meanwhile = Work(), still.take_over
     with pytest.raises(LeaseLost):
-        await guarded(still, colour, work)
+        await guarded(still, mode, work)
     assert (work.seen, still.seen) == ([], [Claim, Renew, Release])
     (record,) = still.memory._records.values()
     assert (record.state, record.attempt) == (State.CLAIMED, 2), "the other one's, untouched"
 
 
-@colours
-async def test_still_its_own(still: Still, colour: str) -> None:
+@sync_and_async
+async def test_still_its_own(still: Still, mode: str) -> None:
     work = Work()
-    ended = await guarded(still, colour, work)
+    ended = await guarded(still, mode, work)
     assert (ended.replayed, len(work.seen)) == (False, 1)
     assert still.seen[:2] == [Claim, Renew]
 
 
-@colours
-async def test_nobody_can_tell(still: Still, colour: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@sync_and_async
+async def test_nobody_can_tell(still: Still, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has not begun, so it is given back: nobody has to wonder."""
     monkeypatch.setattr("retrysafe.engine.resending.RESEND_DELAYS_SECONDS", (0.0, 0.0, 0.0, 0.0))
     work, still.down = Work(), Renew
     with pytest.raises(StoreUnavailable):
-        await guarded(still, colour, work)
+        await guarded(still, mode, work)
     (record,) = still.memory._records.values()
     assert (work.seen, record.state) == ([], State.RELEASED)

@@ -63,8 +63,8 @@ class Slow(Watched):
 POLICY = Policy(lease=LEASE)
 
 
-@pytest.mark.parametrize("colour", ["sync", "async"])
-async def test_a_claim_s_lease_is_counted_from_before_it_was_sent(hands: Hands, colour: str) -> None:
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_a_claim_s_lease_is_counted_from_before_it_was_sent(hands: Hands, mode: str) -> None:
     store = Slow(hands, Claim=4.0)
     safe = RetrySafe(store, async_store=AsyncWatched(store))
     seen: list[Lease] = []
@@ -80,7 +80,7 @@ async def test_a_claim_s_lease_is_counted_from_before_it_was_sent(hands: Hands, 
         with pytest.raises(LeaseLost):
             lease.check()
 
-    if colour == "sync":
+    if mode == "sync":
 
         @safe.once("x:{n}", policy=POLICY)
         def called(n: int) -> None:

@@ -64,7 +64,7 @@ def is_free(store: Watched) -> bool:
 
 
 def test_a_store_that_hung_burns_no_key() -> None:
-    """Its caller was told 503 and gave up; when the store wakes it carries the claim out, for nobody."""
+    """The caller got 503 and gave up. Later the store grants the claim, which has no caller any more."""
     store, work = Frozen(), Work()
     safe = RetrySafe(store)
     with pytest.raises(StoreUnclear):

@@ -94,7 +94,7 @@ RESULTS = [
 
 @pytest.mark.parametrize("value", RESULTS, ids=repr)
 async def test_results_come_back_as_they_were(safe: RetrySafe, value: Any) -> None:
-    """PT replays `{}`, `0`, `False` as None (PEERS 11); nodii and pyid choke on a datetime (PEERS 9, 32)."""
+    """PT replays `{}`, `0`, `False` as None; nodii and pyid choke on a datetime."""
     runs: list[int] = []
 
     @safe.once("sync:{n}")
@@ -166,7 +166,7 @@ def test_namespaces_are_apart(memory_url: str) -> None:
 
 
 def test_nested_calls_on_one_store_do_not_mix(safe: RetrySafe) -> None:
-    """PT completes the outer call under the inner one's key (PEERS 13, 14)."""
+    """PT completes the outer call under the inner one's key."""
 
     @safe.once("inner:{n}", policy=Policy(retention=5))
     def inner(n: int) -> str:
@@ -300,7 +300,7 @@ def test_what_cannot_be_decorated(safe: RetrySafe) -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "ignore", "error", "told"),
+    ("template", "ignore", "error", "expected"),
     [
         ("x:{m}", (), UsageError, "names 'm', but .*f has no such argument; it has n, other"),
         ("x:{n}", ("mailer",), UsageError, "ignore names 'mailer'"),
@@ -310,11 +310,11 @@ def test_what_cannot_be_decorated(safe: RetrySafe) -> None:
     ],
 )
 def test_mistakes_are_found_when_decorating(
-    safe: RetrySafe, template: str, ignore: Any, error: type[Exception], told: str
+    safe: RetrySafe, template: str, ignore: Any, error: type[Exception], expected: str
 ) -> None:
     def f(n: int, other: int) -> None: ...
 
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=expected):
         safe.once(template, ignore=ignore)(f)
 
 
@@ -401,7 +401,7 @@ class Picky:
 
 @pytest.mark.parametrize("codec", [None, Picky()])
 def test_a_result_that_cannot_be_stored_does_not_run_twice(safe: RetrySafe, codec: Any) -> None:
-    """idemptx and nodii run it again, or hang (PEERS 9, 19)."""
+    """idemptx and nodii run it again, or hang."""
     runs: list[int] = []
     endless: list[Any] = []
     endless.append(endless)

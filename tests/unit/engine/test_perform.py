@@ -63,36 +63,36 @@ def counted(store: Watched) -> list[Any]:
 
 async def test_a_store_that_stays_silent_is_reported_and_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resending, "RESEND_LIMIT_SECONDS", 0.0)
-    for colour in ("sync", "async"):
+    for mode in ("sync", "async"):
         store, work = Watched(silent), Work()
         tried = counted(store)
         safe = RetrySafe(store, async_store=AsyncWatched(store))
         with pytest.raises(StoreUnclear, match="no word"):
-            safe.guard(task(), work) if colour == "sync" else await safe.aguard(task(), work)
+            safe.guard(task(), work) if mode == "sync" else await safe.aguard(task(), work)
         safe.close()
-        assert len(tried) >= 2, "sent again, and once more by whoever looks after what was given up"
+        assert len(tried) >= 2, "sent again, and once more in the background after it was given up"
         assert len({op.token for op in tried}) == 1, "each time the same claim, or it would not know itself again"
         assert work.seen == []
 
 
 async def test_a_store_that_says_no_is_not_asked_again() -> None:
-    for colour in ("sync", "async"):
+    for mode in ("sync", "async"):
         store = Watched(down)
         tried = counted(store)
         safe = RetrySafe(store, async_store=AsyncWatched(store))
         with pytest.raises(StoreUnavailable, match="not there"):
-            safe.guard(task(), Work()) if colour == "sync" else await safe.aguard(task(), Work())
+            safe.guard(task(), Work()) if mode == "sync" else await safe.aguard(task(), Work())
         assert len(tried) == 1
 
 
 async def test_execute_is_sent_again_too() -> None:
     lookup = Lookup(b"i" * 32)
-    for colour in ("sync", "async"):
+    for mode in ("sync", "async"):
         script = [Fault(1, "applied")]
         sync_store = FaultStore(MemoryStore(), script)
         async_store = AsyncFaultStore(AsyncMemoryStore(), script)
         safe = RetrySafe(sync_store, async_store=async_store)
-        reply = safe.execute(lookup) if colour == "sync" else await safe.aexecute(lookup)
+        reply = safe.execute(lookup) if mode == "sync" else await safe.aexecute(lookup)
         assert reply.record is None
 
 
@@ -100,7 +100,7 @@ async def test_execute_is_sent_again_too() -> None:
 
 
 class Slow(Work):
-    """A handler that says when it began and ends when told."""
+    """A handler that signals its begin and ends on a signal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,9 +187,9 @@ async def test_a_store_that_never_answers_does_not_hold_a_cancelled_caller_for_e
     caller = asyncio.create_task(RetrySafe(async_store=store).aguard(task(), Slow()))
     await gate.reached.wait()
     caller.cancel()
-    with pytest.raises(asyncio.CancelledError) as told:
+    with pytest.raises(asyncio.CancelledError) as raised:
         await caller
-    assert "did not answer" in str(told.value.__cause__)
+    assert "did not answer" in str(raised.value.__cause__)
 
 
 async def test_cancelled_at_every_await_of_a_guarded_call() -> None:

@@ -24,13 +24,13 @@ def quick(resending: ResendState, error: Exception, now: float = 0.0) -> None:
 
 def test_nothing_was_done_is_an_answer() -> None:
     """I27: fail closed, and at once."""
-    with pytest.raises(StoreUnavailable) as told:
+    with pytest.raises(StoreUnavailable) as raised:
         ResendState(claim(), 0.0).delay_after_error(AWAY, 0.0)
-    assert told.value is AWAY
+    assert raised.value is AWAY
 
 
 def test_after_an_unclear_sending_it_is_not() -> None:
-    """Its first sending may have been granted: whoever stops now leaves a key that lapses to uncertain."""
+    """The first sending may have been granted: to stop now would leave a key that lapses to uncertain."""
     resending = ResendState(claim(lease=20), 0.0)
     resending.delay_after_error(SILENT, 0.0)
     assert resending.delay_after_error(AWAY, 0.1) == RESEND_DELAYS_SECONDS[1]
@@ -40,9 +40,9 @@ def test_a_claim_is_sent_again_for_its_lease_and_then_the_truth_is_told() -> Non
     resending = ResendState(claim(lease=20), 100.0)
     quick(resending, SILENT, 100.0)
     assert resending.delay_after_error(AWAY, 118.9) == RESEND_DELAYS_SECONDS[-1]
-    with pytest.raises(StoreUnclear, match=r"may have been carried out.*away") as told:
+    with pytest.raises(StoreUnclear, match=r"may have been carried out.*away") as raised:
         resending.delay_after_error(AWAY, 119.0)
-    assert told.value.__cause__ is AWAY
+    assert raised.value.__cause__ is AWAY
 
 
 @pytest.mark.parametrize("lease", [60, 3600, float("inf")])
@@ -60,9 +60,9 @@ def test_a_silent_store_holds_a_claim_for_its_lease_and_one_more_sending() -> No
     assert resending.delay_after_error(SILENT, 104.0) == RESEND_DELAYS_SECONDS[0], (
         "the next connection may be a good one"
     )
-    with pytest.raises(StoreUnclear) as told:
+    with pytest.raises(StoreUnclear) as raised:
         resending.delay_after_error(SILENT, 108.02)
-    assert told.value is SILENT, "maybe: it is given back by others"
+    assert raised.value is SILENT, "it may have been granted: it is released in the background"
 
 
 def test_within_its_lease_a_claim_is_sent_as_often_as_it_takes() -> None:
@@ -85,9 +85,9 @@ def test_a_claim_for_the_worker_has_no_lease_and_is_sent_a_few_times() -> None:
 def test_what_has_no_lease_is_sent_a_few_times() -> None:
     resending = ResendState(Lookup(b"i"), 0.0)
     quick(resending, SILENT)
-    with pytest.raises(StoreUnclear) as told:
+    with pytest.raises(StoreUnclear) as raised:
         resending.delay_after_error(SILENT, 0.0)
-    assert told.value is SILENT
+    assert raised.value is SILENT
 
 
 def test_an_owner_insists_although_nothing_was_done() -> None:
@@ -95,9 +95,9 @@ def test_an_owner_insists_although_nothing_was_done() -> None:
     resending = ResendState(complete(held), 0.0, until=10.0)
     quick(resending, AWAY)
     assert resending.delay_after_error(AWAY, 8.999) == RESEND_DELAYS_SECONDS[-1]
-    with pytest.raises(StoreUnavailable) as told:
+    with pytest.raises(StoreUnavailable) as raised:
         resending.delay_after_error(AWAY, 9.0)
-    assert told.value is AWAY, "nothing was done, and that is what is told"
+    assert raised.value is AWAY, "nothing was done, and the error says so"
 
 
 def test_a_lease_that_is_over_leaves_the_quick_ones() -> None:

@@ -209,7 +209,7 @@ async def test_a_result_above_the_cap_is_given_once_and_not_kept(safe: RetrySafe
         runs.append(key)
         return "x" * 200
 
-    assert big("a") == await abig("b") == "x" * 200, "whoever ran it has it"
+    assert big("a") == await abig("b") == "x" * 200, "the caller that ran it has the result"
     with pytest.raises(AnswerGone, match="too_large"):
         big("a")
     with pytest.raises(AnswerGone, match="too_large"):

@@ -1,4 +1,4 @@
-"""RetrySafe: opens nothing until used, says what is wrong, shows no password, is one store in both colours."""
+"""RetrySafe: opens nothing until used, explains what is wrong, shows no password, is one store in sync and async."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_sqlite_opens_at_first_use(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "expected"),
     [
         ("app.db", "sqlite:///app.db"),
         ("", "is not a store URL"),
@@ -60,11 +60,11 @@ def test_sqlite_opens_at_first_use(tmp_path: Path) -> None:
         ("oracle://user:hunter2@host/db", "no store answers to 'oracle'"),
     ],
 )
-def test_a_url_nobody_answers_to_names_those_that_are(url: str, told: str) -> None:
+def test_a_url_nobody_answers_to_names_those_that_are(url: str, expected: str) -> None:
     for opened in (RetrySafe, open_store, open_async_store):
         with pytest.raises(StoreURLError) as refused:
             opened(url)
-        assert told in str(refused.value)
+        assert expected in str(refused.value)
         assert "postgresql://user@host/db" in str(refused.value)
         assert "hunter2" not in str(refused.value)
 

@@ -215,7 +215,7 @@ def test_the_first_key_is_active_unless_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "active", "told"),
+    ("keys", "active", "expected"),
     [
         ({}, None, "secrets.token_bytes(32)"),
         ({"a": b"short"}, None, "'a' of the key ring is 5 bytes"),
@@ -225,10 +225,10 @@ def test_the_first_key_is_active_unless_said() -> None:
         ({"a": OLD}, "b", "'b' is not in the ring; it holds a"),
     ],
 )
-def test_a_ring_that_cannot_work(keys: Any, active: str | None, told: str) -> None:
+def test_a_ring_that_cannot_work(keys: Any, active: str | None, expected: str) -> None:
     with pytest.raises(UsageError) as refused:
         KeyRing(keys, active)
-    assert told in str(refused.value)
+    assert expected in str(refused.value)
 
 
 def test_keys_are_not_shown() -> None:

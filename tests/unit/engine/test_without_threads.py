@@ -70,7 +70,7 @@ def test_what_was_given_up_is_given_back_when_the_next_one_is(
     monkeypatch.setattr(resending, "RESEND_DELAYS_SECONDS", (0.0,) * 4)
     monkeypatch.setattr(resending, "RESEND_LIMIT_SECONDS", 0.0)
     monkeypatch.setattr(orphaned_claims, "ORPHAN_RESEND_SECONDS", (0.001,))
-    refused, silent = no_thread("retrysafe-leftovers"), threading.Event()
+    refused, silent = no_thread("retrysafe-orphaned-claims"), threading.Event()
     silent.set()
 
     def before(op: Any) -> None:
@@ -90,8 +90,8 @@ def test_what_was_given_up_is_given_back_when_the_next_one_is(
 
 def test_a_call_that_finds_no_thread_for_its_heartbeat_leaves_nothing_behind(no_thread: NoThread) -> None:
     """It fails before its function begins. Were its lease left with the watcher, a later beat would call it lost."""
-    store, told = Watched(), list[str]()
-    beats = Heartbeat(lambda: store, lambda name, record_id: told.append(name))
+    store, events = Watched(), list[str]()
+    beats = Heartbeat(lambda: store, lambda name, record_id: events.append(name))
     held = record_of(store.inner.execute(claim("k", lease=600, now=None)))
     no_thread("retrysafe-heartbeat")
     failed = Lease(held.id, "k", held.fence._replace(attempt=7), clock() + 0.01)
@@ -102,7 +102,7 @@ def test_a_call_that_finds_no_thread_for_its_heartbeat_leaves_nothing_behind(no_
     stop()
     beats.stop()
     assert {op.fence.attempt for op in store.seen if isinstance(op, Renew)} == {1}
-    assert told == []
+    assert events == []
 
 
 def test_a_deadline_that_found_no_thread_ends_nobody_else_s_conversation(
@@ -119,8 +119,8 @@ def test_a_deadline_that_found_no_thread_ends_nobody_else_s_conversation(
     monkeypatch.setattr(deadline, "shut_down_socket", note)
     no_thread("retrysafe-deadlines")
     watch = deadline.DeadlineWatch()
-    with pytest.raises(StoreUnavailable, match="nothing was sent"), watch.enforce("given back", 0.0):
-        raise AssertionError("without a deadline nothing is sent")
-    with watch.enforce("silent", 0.0):
-        assert shut.wait(PATIENCE), "the next call has its deadline"
+    with pytest.raises(StoreUnavailable, match="nothing was sent"):
+        watch.start("given back", 0.0)
+    watch.start("silent", 0.0)
+    assert shut.wait(PATIENCE), "the next call has its deadline"
     assert ended == ["silent"]

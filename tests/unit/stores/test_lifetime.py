@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 import threading
+import tomllib
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,7 @@ def test_a_loop_that_is_gone_is_forgotten() -> None:
     for _ in range(3):
         asyncio.run(use())
     gc.collect()
-    assert len(store._stores) == 0
+    assert len(store._opened._values) == 0
 
 
 # Plans -------------------------------------------------------------------------------------------
@@ -200,13 +201,23 @@ def test_third_parties_join_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> N
         registry.open_store("emca://x")
 
 
-def test_every_scheme_of_ours_is_an_entry_point_too() -> None:
-    """Tools that list stores read the entry points; the table only spares us the search."""
+def test_built_in_schemes_stand_in_one_place() -> None:
+    """The table has the built-in stores, and the entry points have the others. No scheme is in both."""
     declared = {entry.name: entry.value for entry in metadata.entry_points(group="retrysafe.stores")}
-    assert declared == {scheme: f"{module}:backend" for scheme, module in registry._OURS.items()}
+    assert set(declared) & set(registry.SCHEMES) == set()
+    assert set(registry.DISTRIBUTIONS) <= set(declared), "run `make setup`: it installs distributions/"
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    assert "entry-points" not in project
 
 
-@pytest.mark.parametrize("scheme", sorted(registry._OURS))
+def test_a_store_in_a_distribution_of_its_own_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [])
+    with pytest.raises(StoreURLError, match="pip install retrysafe-mssql") as told:
+        registry.open_store("mssql://app:secret@db/shop")
+    assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize("scheme", sorted({**registry.SCHEMES, **registry.DISTRIBUTIONS}))
 def test_every_backend_says_what_it_can(scheme: str) -> None:
     backend = registry.find_backend(f"{scheme}://host/db")
     assert backend.capabilities.name

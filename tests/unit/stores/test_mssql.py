@@ -4,7 +4,9 @@ mean. Whether it holds on a real one is asked by tests/stores/test_mssql_server.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pymssql
@@ -17,19 +19,20 @@ from retrysafe.core.ops import List
 from retrysafe.core.states import State
 from retrysafe.errors import SchemaMissing, StoreError, StoreUnavailable, StoreUnclear, StoreURLError
 from retrysafe.stores.base import BatchRefused, follow
-from retrysafe.stores.mssql import backend, doctor, schema
-from retrysafe.stores.mssql.dialect import CLOCK_DECLARATION, DIALECT, expand_least_greatest, parse_url
-from retrysafe.stores.mssql.errors import translate_error, unreachable_error
-from retrysafe.stores.mssql.protocol import BEGIN, COMMIT, ROLLBACK, error_number, plan_batches, split_batches
-from retrysafe.stores.mssql.settings import SETTINGS
-from retrysafe.stores.mssql.sync import MssqlStore
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import TableNames, build_names
 from retrysafe.stores.sql.plans import LockNotAvailable, SqlPlans
 from retrysafe.stores.sql.retrying import RetryNow
 from retrysafe.testing.builders import claim, complete
-from retrysafe.transactions.failures import ErrorClass, classify_error
+from retrysafe.transactions import sources
+from retrysafe.transactions.failures import ErrorClass, classify_error, find_error_code
+from retrysafe_mssql import backend, doctor, on_pymssql, schema
+from retrysafe_mssql.dialect import CLOCK_DECLARATION, DIALECT, expand_least_greatest, parse_url
+from retrysafe_mssql.errors import translate_error, unreachable_error
+from retrysafe_mssql.pool import SETTINGS
+from retrysafe_mssql.protocol import BEGIN, COMMIT, ROLLBACK, error_number, plan_batches, split_batches
+from retrysafe_mssql.store import MssqlStore
 
 URL = "mssql://sa:secret@db.example/shop"
 NAMES = build_names("shop_safe", "app")
@@ -404,3 +407,24 @@ def test_a_setting_is_judged(changed: dict[str, Any], setting: str, limit: str) 
 
 def test_synchronous_replicas_lose_nothing() -> None:
     assert all(finding.fine for finding in doctor.check_settings({**GOOD, "replicas": ["SYNCHRONOUS_COMMIT"]}))
+
+
+def test_the_distribution_registers_its_part_of_transactions() -> None:
+    """The main package does not import it: importing the distribution is what makes a pymssql connection known."""
+    Connection = type("Connection", (), {"__module__": "pymssql._pymssql"})
+    adapter = sources.find_adapter(Connection(), "sync")
+    assert adapter is not None
+    assert adapter.load() is on_pymssql
+    assert classify_error(said(1205)) is ErrorClass.RETRYABLE
+    assert find_error_code(said(1205)) == "1205"
+
+
+def test_the_distribution_has_the_version_of_the_main_package() -> None:
+    root = Path(__file__).parents[3]
+    main, ours = (
+        tomllib.loads((root / place / "pyproject.toml").read_text())["project"]
+        for place in (".", "distributions/retrysafe-mssql")
+    )
+    assert ours["version"] == main["version"]
+    assert f"retrysafe=={main['version'].rpartition('.')[0]}.*" in ours["dependencies"]
+    assert main["optional-dependencies"]["mssql"] == [ours["name"]]

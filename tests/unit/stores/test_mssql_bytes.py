@@ -20,11 +20,11 @@ from retrysafe.core.ops import Op, Renew
 from retrysafe.core.records import Fence
 from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.memory import MemoryStore
-from retrysafe.stores.mssql.dialect import parse_url
-from retrysafe.stores.mssql.sync import MssqlStore
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.testing.builders import advance, claim, complete, forget, lookup, release, renew, suspect
-from retrysafe.transactions.on_pymssql import PymssqlTx
+from retrysafe_mssql.dialect import parse_url
+from retrysafe_mssql.on_pymssql import PymssqlTx
+from retrysafe_mssql.store import MssqlStore
 from tests.unit.stores.test_mssql import STATEMENTS, URL, parsed
 
 PLAIN = b"sixteen letters."

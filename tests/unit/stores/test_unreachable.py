@@ -14,11 +14,11 @@ from retrysafe.errors import StoreUnavailable, StoreUnreachable
 from retrysafe.stores.batching.queue import fail_all
 from retrysafe.stores.batching.sync import SyncPending
 from retrysafe.stores.dynamodb import errors as dynamodb
-from retrysafe.stores.mssql import errors as mssql
 from retrysafe.stores.mysql import errors as mysql
 from retrysafe.stores.postgres.errors import ConnectFailures, translate_error
 from retrysafe.stores.redis import failures
 from retrysafe.testing.builders import claim
+from retrysafe_mssql import errors as mssql
 
 
 @pytest.mark.parametrize(

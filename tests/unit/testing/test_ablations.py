@@ -1,6 +1,6 @@
-"""Check the checkers: break one rule of the machine at a time, and the contract suite must notice.
+"""Test the contract suite: break one rule of the state machine at a time, and at least one contract test must fail.
 
-A rule whose absence nobody notices has no test. Each ablation changes one place of core/moves.py, gives the result to
+A rule without a failing test has no test. Each ablation changes one place of core/moves.py, gives the result to
 a memory store, and runs the contract functions on it until one fails.
 """
 

@@ -1,4 +1,4 @@
-"""The fault injector itself: it fails where it was told, and only there."""
+"""The fault injector: it fails where the script says, and only there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Play = Callable[..., tuple[Do, Script]]
 
 @pytest.fixture(params=["sync", "async"])
 def play(request: pytest.FixtureRequest) -> Iterator[Play]:
-    """A store that follows the faults given, in both colours."""
+    """A store with these faults, sync or async."""
     opened: list[Do] = []
 
     def start(*faults: Fault) -> tuple[Do, Script]:
@@ -36,8 +36,8 @@ def play(request: pytest.FixtureRequest) -> Iterator[Play]:
 
 def test_without_faults_it_only_counts(play: Play) -> None:
     do, script = play()
-    held = do(claim("k"))
-    assert do.many([complete(held), lookup("k")])[0] is True
+    owner = do(claim("k"))
+    assert do.many([complete(owner), lookup("k")])[0] is True
     assert script.calls == 2
     assert script.seen[:2] == [Claim, Complete]
 
@@ -68,8 +68,8 @@ def test_after_means_the_caller_died_with_the_reply_in_hand(play: Play) -> None:
 
 def test_the_nth_call_of_a_kind(play: Play) -> None:
     do, _ = play(Fault(2, "before", only=Claim))
-    held = do(claim("a"))
-    assert do(complete(held)) is True
+    owner = do(claim("a"))
+    assert do(complete(owner)) is True
     with pytest.raises(StoreUnavailable):
         do(claim("b"))
     assert do(claim("b")).granted
@@ -135,12 +135,12 @@ def test_a_delayed_batch_is_one_message(play: Play) -> None:
 
 
 def test_a_delayed_copy_may_change_nothing(play: Play) -> None:
-    """Its reply, a refusal too, is nobody's."""
+    """No caller gets the reply of a late message, not even a refusal."""
     do, _ = play(Fault(1, "delayed", only=Complete))
-    held = do(claim("k"))
+    owner = do(claim("k"))
     with pytest.raises(StoreUnclear):
-        do(complete(held, b"first"))
-    assert do(complete(held, b"second")) is True
+        do(complete(owner, b"first"))
+    assert do(complete(owner, b"second")) is True
     answer = do.record("k").answer
     assert answer is not None
     assert answer.body == b"second"
@@ -153,7 +153,7 @@ def test_what_is_on_its_way_can_be_let_in() -> None:
     store.arrive()
     found = store.execute(lookup("k")).record
     assert found is not None
-    assert store.script.pop_all_held() == []
+    assert store.script.pop_all_delayed() == []
 
 
 async def test_what_is_on_its_way_can_be_let_in_async() -> None:
@@ -165,5 +165,5 @@ async def test_what_is_on_its_way_can_be_let_in_async() -> None:
 
 
 def test_only_a_delayed_call_is_late() -> None:
-    with pytest.raises(ValueError, match="only a delayed call is late"):
+    with pytest.raises(ValueError, match="needs the point 'delayed'"):
         Fault(1, "before", later=1)

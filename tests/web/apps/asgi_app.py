@@ -34,7 +34,7 @@ async def send_reply(send: Any, reply: reference.Reply) -> None:
     if not reply.streamed and reply.status not in (204, 304):
         headers.append((b"content-length", str(len(reply.body)).encode()))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    # Like an inner BaseHTTPMiddleware: each piece says that there is more, then an empty one ends it.
+    # Like an inner BaseHTTPMiddleware: each part says that there is more, then an empty one ends it.
     for chunk in reply.chunks:
         await send({"type": "http.response.body", "body": chunk, "more_body": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -70,7 +70,7 @@ async def lifespan(receive: Any, send: Any) -> None:
 
 
 def authenticated(inner: Any, *, here: bool) -> Any:
-    """The outer layer: who asks, or a refusal. With `here=False` it only turns a refusal into its answer."""
+    """The outer middleware: it authenticates or refuses. With `here=False` it only turns a refusal into its answer."""
 
     async def outer(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http" or scope["path"] == "/health":

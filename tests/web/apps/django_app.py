@@ -1,5 +1,5 @@
 """The reference application in Django: `wsgi` and `asgi` are the project's two applications, `asgi_inner` is ASGI with
-nothing but the middleware in MIDDLEWARE. The views are plain ones; django_async.py has async ones, django_drf.py those
+only the middleware in MIDDLEWARE. The views are plain ones; django_async.py has async ones, django_drf.py those
 of REST framework."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The reference application in FastAPI: authentication is a dependency, and the claim stands on it.
+"""The reference application in FastAPI: authentication is a dependency, and the claim depends on it.
 
-An inner BaseHTTPMiddleware is there on purpose: it cuts every answer into pieces, which must not matter.
+It has an inner BaseHTTPMiddleware on purpose: that one sends every answer in parts, which must not matter.
 """
 
 from __future__ import annotations

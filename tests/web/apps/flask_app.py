@@ -60,7 +60,7 @@ for name in reference.ROUTES:
 
 class Quiet(WSGIRequestHandler):
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Only errors are worth a line."""
+        """Log only errors."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The reference application in Quart: a decorator authenticates, the one under it claims."""
+"""The reference application in Quart: a decorator authenticates, the one below it claims."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The reference application: what every framework example does, so that one set of cases can be run against all.
+"""The reference application: what every framework example does, so that the same cases run against all of them.
 
 All behaviour is here, without a framework. An example only maps its routes to `handle`, sends what comes back, and
-protects itself with retrysafe the way its users would. The test talks to it over HTTP, and beside it through a folder
-(`REFERENCE_DIR`), which works for any number of worker processes and after a kill:
+protects itself with retrysafe the way its users would. The test calls it over HTTP, and also communicates through a
+folder (`REFERENCE_DIR`), which works for any number of worker processes and after a kill:
 
     executions      one line `<endpoint> <tag>` for each time a handler began; the tag is the request's `X-Tag`
     tokens.json     `{"token": {"account": "a1", "allowed": true}}`, read at each request: unknown 401, not allowed 403
@@ -12,7 +12,7 @@ protects itself with retrysafe the way its users would. The test talks to it ove
 
 1.  Serve every route of `ROUTES`, and GET /health without authentication.
 2.  Authenticate each of `ROUTES` with `authenticate(authorization header)`: a `Refused` is answered with its status,
-    and nothing of ours is involved then: neither stored nor replayed. The account is the idempotency scope.
+    and retrysafe is not involved: nothing is stored or replayed. The account is the idempotency scope.
 3.  Use `make_safe()` and, for each route, `POLICIES.get("POST /fail", DEFAULT)`.
 4.  Call `handle(method, path, query, tag, account, body)` in the handler and send its `Reply`: the status, all headers
     (Set-Cookie comes twice), and the chunks one by one where there are several (a streaming answer). `Reply.chunks` of
@@ -49,9 +49,9 @@ ROUTES = (
 )  # fmt: skip
 
 SHORT = 1.0
-"""The lease of routes whose worker gets killed: seconds a test has to wait for it to lapse."""
+"""The lease of routes whose worker is killed, in seconds: a test waits until it lapses."""
 KEPT = 3.0
-"""The lease of a route whose worker must keep it."""
+"""The lease of a route whose worker must renew it."""
 
 CAP = 1 << 20
 DEFAULT = Policy(max_body=CAP, max_answer=CAP)
@@ -121,7 +121,7 @@ def authenticate(authorization: str | None) -> str:
 
 
 def known_account(request: RequestView) -> str | None:
-    """Who asks for a status; nobody, if that is not known."""
+    """The principal of a status request; empty if it is not known."""
     try:
         return authenticate(request.headers.get("authorization"))
     except Refused:
@@ -129,7 +129,7 @@ def known_account(request: RequestView) -> str | None:
 
 
 def handle(method: str, path: str, query: str, tag: str, account: str, body: bytes) -> Reply:
-    """Do what the route does, once more."""
+    """Run the route's handler, and record that it ran."""
     for _ in steps(method, path, tag):
         time.sleep(0.01)
     return answer(method, path, query, tag, account, body)
@@ -142,7 +142,7 @@ async def ahandle(method: str, path: str, query: str, tag: str, account: str, bo
 
 
 def steps(method: str, path: str, tag: str) -> Iterator[None]:
-    """Write down that it began; then, on `/slow…`, one step for each time its permission is still missing."""
+    """Record that it began. On `/slow…`, yield each time the file `go-<tag>` is not there yet."""
     began(endpoint(method, path), tag)
     if path.startswith("/slow"):
         while not (folder() / f"go-{tag}").exists():
@@ -199,7 +199,7 @@ FIXED = {"/no-content": 204, "/not-modified": 304}
 
 
 def payment(account: str, body: bytes, nonce: str) -> Reply:
-    """Every kind of header: some kept, some not."""
+    """Headers of every kind: some are stored, some are not."""
     return Reply.json(
         201,
         {"id": nonce, "account": account, "sent": len(body)},

@@ -35,7 +35,7 @@ def handler(environ: Any, start_response: Any) -> Iterable[bytes]:
     body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or (-1 if endless else 0)))
     tag, query = environ.get("HTTP_X_TAG", "-"), environ.get("QUERY_STRING", "")
     reply = reference.handle(environ["REQUEST_METHOD"], environ["PATH_INFO"], query, tag, account, body)
-    if environ["PATH_INFO"] == "/echo-bytes":  # the oldest way to answer
+    if environ["PATH_INFO"] == "/echo-bytes":  # the legacy `write` callable
         write = start_response("200 OK", [*reply.headers, ("Content-Length", str(len(body)))])
         write(body)
         return []
@@ -88,7 +88,7 @@ class Quiet(WSGIRequestHandler):
     protocol_version = "HTTP/1.0"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Only errors are worth a line."""
+        """Log only errors."""
 
 
 if __name__ == "__main__":

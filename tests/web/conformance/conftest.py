@@ -1,4 +1,4 @@
-"""One server for each example and store, shared by all cases; and fresh ones for cases that kill them."""
+"""One server per example and store, shared by all cases, and separate servers for cases that kill them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMBINATIONS = [(name, store) for name, launch in TARGETS.items() for store in l
 
 
 def store_address(request: pytest.FixtureRequest, store: str, folder: Path) -> str:
-    """A place of its own in the store."""
+    """The URL of a store with a file, prefix or table of its own."""
     if store == "sqlite":
         return f"sqlite:///{folder / 'keys.db'}"
     server: str = request.getfixturevalue(f"{store}_url")

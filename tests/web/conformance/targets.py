@@ -36,9 +36,9 @@ class Launch:
 
     command: tuple[str, ...]
     workers: bool = False
-    """Whether it runs several processes when asked to."""
+    """True if it can run several processes."""
     chunked: bool = True
-    """Whether its server takes request bodies without a length."""
+    """True if its server accepts request bodies without a length."""
     stores: tuple[str, ...] = ("sqlite",)
 
 
@@ -59,7 +59,7 @@ def gunicorn(app: str, **more: Any) -> Launch:
         "--threads",
         "16",
         "--timeout",
-        "120",  # a crowded machine is not a hung worker
+        "120",  # on a busy machine a slow worker is not a hung one
         "--no-control-socket",
     )
     return Launch(command, workers=True, **more)
@@ -137,7 +137,7 @@ class Target:
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """kill -9, master and workers: nobody gets to clean up."""
+        """kill -9, master and workers: no process can clean up."""
         self._end(signal.SIGKILL)
 
     def log(self) -> str:
@@ -219,7 +219,7 @@ class Target:
             os.killpg(process.pid, number)
             process.wait(DEADLINE / 2)
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # a worker its master left behind
+            os.killpg(process.pid, signal.SIGKILL)  # a worker that its master did not end
         process.wait()
 
 

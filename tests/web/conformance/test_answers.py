@@ -1,4 +1,4 @@
-"""Bodies and headers: what is replayed is what was answered."""
+"""Bodies and headers: the replay is the same as the first answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def test_any_bytes_go_in_and_come_back(target: Target, body: bytes) -> None:
 
 @pytest.mark.parametrize("path", ["/stream", "/gzip", "/no-content", "/not-modified", "/declined", "/unavailable"])
 def test_kinds_of_answers_are_replayed(target: Target, path: str) -> None:
-    """PEERS bugs 1, 5, 18, 27, 29: multi-chunk, 204, charset and other statuses are stored like any."""
+    """Bugs of similar packages: answers in several chunks, 204, with a charset or another status are stored like
+    any."""
     key = new_key()
     with target.http.stream("POST", path, headers=target.headers(key), content=b"{}") as told:
         first_status, first_headers, first = told.status_code, told.headers, b"".join(told.iter_raw())
@@ -53,7 +54,7 @@ def test_kinds_of_answers_are_replayed(target: Target, path: str) -> None:
 
 
 def test_a_large_answer_under_the_cap_is_whole(target: Target) -> None:
-    """PEERS bug 4: generators over 1 MiB were cut."""
+    """A bug of a similar package: generators over 1 MiB were cut off."""
     key = new_key()
     first, again = (target.post(f"/big?size={CAP - 1}", key) for _ in range(2))
     assert len(first.content) == CAP - 1
@@ -123,7 +124,7 @@ def test_s10_a_replay_is_not_cached(target: Target) -> None:
 
 
 def test_s24_a_compressed_request_is_not_inflated(target: Target) -> None:
-    """A bomb: 10 MB of zeros in 10 kB. It is fingerprinted as it came."""
+    """A decompression bomb: 10 MB of zeros in 10 kB. The compressed bytes are fingerprinted."""
     key = new_key()
     bomb = gzip.compress(bytes(10_000_000))
     headers = {**RAW, "Content-Encoding": "gzip"}

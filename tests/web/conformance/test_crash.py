@@ -1,4 +1,4 @@
-"""What a dead worker, a dead store and a client that left leave behind."""
+"""After the death of a worker or of the store, and after a client disconnected."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def killed_in_mid_handler(target: Target, path: str, key: str) -> None:
 
 
 def once_lapsed(target: Target, path: str, key: str) -> httpx.Response:
-    """The first answer that is neither "somebody is at it" nor "the store is away". Never a permanent one."""
+    """The first answer that is neither "in progress" nor "store unavailable"."""
     told = target.post(path, key)
     deadline = time.monotonic() + 60 * SHORT
     while told.status_code in (409, 503) and time.monotonic() < deadline:
@@ -76,7 +76,7 @@ def test_killed_in_mid_handler_a_route_that_says_rerun_runs_again(start: Starter
 
 @pytest.mark.parametrize("abrupt", [False, True], ids=["closed", "reset"])
 def test_a_client_that_leaves_does_not_stop_the_work(target: Target, abrupt: bool) -> None:
-    """PEERS bug 2, and 25: a cancelled request released its key after the effect."""
+    """A bug of similar packages: a cancelled request released its key after the effect."""
     key = new_key()
     connection = target.connect()
     connection.sendall(slow_request("/slow", key))
@@ -94,18 +94,18 @@ def test_a_client_that_leaves_does_not_stop_the_work(target: Target, abrupt: boo
 
 
 def test_a_handler_slower_than_its_lease_keeps_it(target: Target) -> None:
-    """PEERS bugs 8, 29: slower than the lease meant running twice."""
+    """A bug of similar packages: a handler slower than the lease ran twice."""
     until(lambda: outlived_its_lease(target, new_key()), 300, "a machine that does not stand still for a while")
 
 
 def outlived_its_lease(target: Target, key: str) -> bool:
-    """False: the machine stood still for so long that a heartbeat may have been late, and nothing can be said."""
+    """False: the machine was stopped for so long that a heartbeat may have been late, so the test proves nothing."""
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(target.post, "/slow-kept", key)
         target.began(key)
         began = last = time.monotonic()
         while last < began + 1.3 * KEPT:
-            told = pool.submit(target.post, "/slow-kept", key)  # who takes over a lapsed lease is slow, too
+            told = pool.submit(target.post, "/slow-kept", key)  # a request that takes over is slow, too
             wait([told], KEPT / 4)
             time.sleep(KEPT / 30)
             now = time.monotonic()
@@ -123,7 +123,7 @@ def outlived_its_lease(target: Target, key: str) -> bool:
 
 
 def test_s23_a_slow_sender_holds_no_lease(target: Target) -> None:
-    """Its body is not complete, so nothing is claimed: somebody else may use the key meanwhile."""
+    """Its body is not complete, so nothing is claimed: another request may use the key meanwhile."""
     key = new_key()
     with closing(target.connect()) as connection:
         connection.sendall(slow_request("/payments", key)[:-3])
@@ -136,7 +136,7 @@ def test_s23_a_slow_sender_holds_no_lease(target: Target) -> None:
 
 
 class LockedFile:
-    """An SQLite store that is "down": another writer holds the file for longer than anybody waits."""
+    """An SQLite store that is "down": another writer holds the file for longer than any timeout."""
 
     def __init__(self, folder: Path) -> None:
         self._connection = sqlite3.connect(folder / "keys.db", isolation_level=None, check_same_thread=False)
@@ -203,7 +203,7 @@ def test_a_server_that_is_told_to_stop_lets_the_work_finish_or_says_so(start: St
 
 
 @pytest.mark.store("redis")
-@pytest.mark.usefixtures("redis_url")  # which says what to do where there is no such server
+@pytest.mark.usefixtures("redis_url")  # fails with instructions if there is no such server
 @pytest.mark.parametrize("name", ["uvicorn", "gunicorn"])
 def test_a_real_store_that_dies_and_comes_back(start: Starter, name: str) -> None:
     """Killed on arrival and at completion; the application is not restarted."""

@@ -20,8 +20,8 @@ SEVERAL = [
 
 
 TRIES = 20
-"""How often a client sends again after a connection that broke. A server that is short of time resets some: gunicorn
-closes a connection with bytes on it that it has not read."""
+"""How often a client retries after a broken connection. An overloaded server resets some: gunicorn closes a connection
+with unread bytes on it."""
 
 
 async def ask(client: httpx.AsyncClient, target: Target, path: str, key: str) -> tuple[httpx.Response, int]:

@@ -38,7 +38,7 @@ def test_s5_a_malformed_key_is_refused_and_nothing_runs(target: Target, value: b
     tag = new_key()
     told = target.raw(request(b"Idempotency-Key: " + value, tag=tag))
     assert told.split(b" ", 2)[1] == b"400", told
-    # A server may refuse the line before we see it; then it is its own 400, and as good.
+    # A server may refuse the line before we see it, with a 400 of its own, which is fine.
     assert b"urn:retrysafe:problem:malformed-key" in told or b"problem+json" not in told
     assert target.executions(tag) == 0
 
@@ -72,7 +72,7 @@ def test_the_longest_key_works(target: Target) -> None:
 
 
 def test_a_key_may_look_like_anything(target: Target) -> None:
-    """S16, S17: what a key says is never part of a statement, a pattern or a name."""
+    """S16, S17: the text of a key is never part of a statement, a pattern or a name."""
     tag = new_key()
     for text in ("';DROP-TABLE-keys;--", "{tag}", "*", '{"$ne":1}', "../../etc/passwd", "%00", "\\r\\n"):
         quoted = '"' + (text + tag).replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -115,7 +115,7 @@ def status(told: bytes) -> int:
 
 
 def test_control_characters_in_a_path_reach_neither_the_store_nor_the_log(target: Target) -> None:
-    """NUL is no text for PostgreSQL; a line break in a target forges a line of the log."""
+    """PostgreSQL refuses NUL in a text; a line break in a target would forge a line of the log."""
     key = new_key()
     told = [target.raw(on_path(b"/items/a%00b%0AERROR%20forged", key)) for _ in range(2)]
     assert {status(one) for one in told} <= {200, 400, 404, 405}, told

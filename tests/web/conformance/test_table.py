@@ -1,4 +1,4 @@
-"""The table of states and arrivals, over HTTP. Lapsed leases are in test_crash.py."""
+"""Each state of a record with each kind of request, over HTTP. Lapsed leases are in test_crash.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose key it is: S1 to S4, S22, S31."""
+"""Keys belong to a principal: S1 to S4, S22, S31."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_s3_one_account_with_two_tokens_is_one_tenant(target: Target) -> None:
 
 
 def test_s4_a_replay_needs_credentials(target: Target) -> None:
-    """PEERS bugs 7, 20, 35: a stranger received the first client's answer."""
+    """A bug of similar packages: another client received the first client's answer."""
     key = new_key()
     first = target.post("/payments", key)
     for token in (None, "token-unknown"):
@@ -81,7 +81,7 @@ def test_a_403_of_the_handler_is_an_answer(target: Target) -> None:
 
 
 def test_s22_absent_and_another_tenants_key_look_alike(target: Target) -> None:
-    """By shape: the same status, header names and length, whether or not somebody else uses the key."""
+    """The same status, header names and length, whether or not another client uses the key."""
     used, unused = new_key(), new_key()
     target.post("/payments", used)
     foreign, absent = (target.post("/payments", key, token=BOB) for key in (used, unused))
@@ -106,7 +106,7 @@ def test_the_first_500_equals_the_replayed_500_and_s31_shows_nothing(target: Tar
 
 
 def test_s31_our_own_500_is_a_problem(target: Target) -> None:
-    """Where the application has no error page of its own."""
+    """For an application without an error page of its own."""
     told = target.post("/fail", new_key(), headers={"Connection": "close"})
     if told.headers["content-type"] == "application/problem+json":
         assert is_problem(told, 500, "failed")

@@ -1,4 +1,4 @@
-"""A Django project in this very process, for the tests beside it. Its records are in its own database.
+"""A Django project in the test process. Its records are in its own database.
 
 Django is set up once for a process. Other tests that need a database of Django's own add an alias to this one
 (tests/transactions/django_databases.py).
@@ -60,9 +60,9 @@ from retrysafe import Answer, Policy  # noqa: E402
 from retrysafe.web.django import idempotent  # noqa: E402
 
 RAN: list[str] = []
-"""What has run, by the request's X-Tag."""
+"""What ran, by the request's X-Tag."""
 SEEN: list[bool] = []
-"""Whether each claim was made inside a transaction of Django's."""
+"""True for each claim that was made inside a transaction of Django."""
 PDF = b"%PDF-1.7\n" + random.Random(2).randbytes(2000) + bytes(2000)
 
 
@@ -80,7 +80,7 @@ def account(request: Any) -> Any:
 
 
 def refusing(view: Any) -> Any:
-    """As an API does it: a status instead of a redirect to a login page."""
+    """As in an API: a status instead of a redirect to a login page."""
 
     def checked(request: Any, **kwargs: Any) -> Any:
         if not request.user.is_authenticated:
@@ -231,7 +231,7 @@ def unprotected(request: Any) -> HttpResponse:
 
 
 def early(view: Any) -> Any:
-    """Something that looks at the body before the claim, as a signature check does."""
+    """Middleware that reads the body before the claim, as a signature check does."""
 
     def reading(request: Any) -> Any:
         assert request.body
@@ -241,7 +241,7 @@ def early(view: Any) -> Any:
 
 
 def plain_middleware(get_response: Any) -> Any:
-    """As they were written before Django knew async."""
+    """Middleware in the style from before Django supported async."""
 
     def middleware(request: Any) -> Any:
         return get_response(request)

@@ -1,7 +1,7 @@
 """What a protected `POST /v1/pay/7` and `POST /v1/orders` do in any framework; an adapter's tests subclass it.
 
-The application signs in `Bearer alice` and `Bearer bob`, refuses whoever is in `revoked`, counts its runs in the
-answer, and says in `/v1/orders` that the key `busy` is in progress.
+The application signs in `Bearer alice` and `Bearer bob`, refuses accounts in `revoked`, counts its runs in the
+answer, and reports in `/v1/orders` that the key `busy` is in progress.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Paying:
     safe: ClassVar[RetrySafe]
     revoked: ClassVar[set[str]]
     target: ClassVar[str]
-    """How the framework spells the route of `/v1/pay/7`."""
+    """The route template of `/v1/pay/7` in the framework."""
 
     async def test_it_runs_once_and_is_replayed(self) -> None:
         sent = keyed("k1")

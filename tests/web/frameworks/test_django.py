@@ -27,7 +27,7 @@ from retrysafe.core.keys import Key
 from retrysafe.core.ops import List, Lookup
 from retrysafe.errors import StoreURLError, UsageError
 from retrysafe.stores.mysql.dialect import parse_url
-from retrysafe.web.django import IdempotencyMiddleware, conf, convert, database_urls
+from retrysafe.web.django import IdempotencyMiddleware, conf, convert
 from retrysafe.web.django.asgi import get_asgi_application
 from retrysafe.web.paths import find_exact_path
 from retrysafe.web.view import environ_path
@@ -117,7 +117,7 @@ def test_it_runs_once_and_the_replay_has_no_cookie(call: Caller, path: str) -> N
 
 
 def of_colour(path: str, call: Caller) -> str:
-    """Django warns of an async stream under WSGI, and rightly."""
+    """Django warns about an async stream on WSGI, as it should."""
     return f"/a{path[1:]}" if call.looped else path
 
 
@@ -135,7 +135,7 @@ def test_any_answer_replays_exactly(call: Caller, path: str) -> None:
 
 
 def test_what_other_middleware_made_of_it_is_what_is_stored(call: Caller) -> None:
-    """GZip is inside: its bytes are stored, not made anew."""
+    """The GZip middleware is inside: its bytes are stored and replayed, not compressed again."""
     key, packed = fresh(), {"Accept-Encoding": "gzip"}
     first, again = (call("/pdf", key, headers=packed) for _ in range(2))
     assert first.headers["Content-Encoding"] == "gzip"
@@ -280,7 +280,7 @@ PLAIN_INSIDE = [project.OURS, "tests.web.frameworks.django_project.plain_middlew
 
 @pytest.mark.parametrize("path", ["/pay", "/boom", "/stream"])
 def test_a_plain_middleware_inside_makes_ours_a_plain_one_under_asgi(path: str) -> None:
-    """Django chooses the colour of each middleware by its neighbour."""
+    """Django runs each middleware sync or async, like its neighbour."""
     with override_settings(MIDDLEWARE=PLAIN_INSIDE):
         call, key = Caller(user(), looped=True), fresh()
         first, again = call(path, key, data=b'{"amount": 10}'), call(path, key, data=b'{"amount": 10}')
@@ -292,11 +292,11 @@ def test_a_plain_middleware_inside_makes_ours_a_plain_one_under_asgi(path: str) 
 
 @pytest.mark.parametrize("raw", [b"/%E6%97%A5", None], ids=["raw path told", "not told"])
 def test_a_path_beyond_latin_is_not_lost_where_a_plain_middleware_meets_asgi(raw: bytes | None) -> None:
-    """There Django gives the path as text, and WSGI's disguise of it would make `/日` and `/本` one."""
+    """There Django gives the path as text. Encoded as WSGI does, `/日` and `/本` would be the same path."""
 
     def path_of(path: str, raw_path: bytes | None) -> str | None:
         scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b""}
-        environ = convert.environ_of(ASGIRequest({**scope, "raw_path": raw_path}, io.BytesIO()))
+        environ = convert.build_environ(ASGIRequest({**scope, "raw_path": raw_path}, io.BytesIO()))
         return find_exact_path(environ, environ_path(environ))
 
     assert path_of("/日", raw) == "/%E6%97%A5"
@@ -352,7 +352,7 @@ class TestAtomicRequests:
     def test_sqlite_does_not_wait_for_itself(
         self, call: Caller, monkeypatch: pytest.MonkeyPatch, mode: str | None
     ) -> None:
-        """The write lock is the request's own, from its begin under IMMEDIATE."""
+        """With IMMEDIATE the request itself holds the write lock from its BEGIN on."""
         connection.ensure_connection()
         monkeypatch.setattr(connections["default"], "transaction_mode", mode)
         key = fresh()
@@ -394,7 +394,7 @@ class TestConfiguration:
         ],
     )  # fmt: skip
     def test_postgresql_as_a_url(self, config: dict[str, Any], url: str) -> None:
-        assert database_urls.postgres_url("default", config) == url
+        assert conf.postgres_url("default", config) == url
 
     @pytest.mark.parametrize(
         ("config", "url"),
@@ -407,28 +407,25 @@ class TestConfiguration:
         ],
     )  # fmt: skip
     def test_mysql_as_a_url(self, config: dict[str, Any], url: str) -> None:
-        assert database_urls.mysql_url("default", config) == url
+        assert conf.mysql_url("default", config) == url
         assert parse_url(url).connect["database"] == "shop", "the store can read it"
 
     def test_mysql_with_an_authority_of_its_own(self) -> None:
         config = {"NAME": "shop", "HOST": "db", "OPTIONS": {"ssl": {"ca": "/ca.pem"}, "charset": "utf8mb4"}}
-        url = database_urls.mysql_url("default", config)
+        url = conf.mysql_url("default", config)
         assert url == "mysql://db/shop?ssl_ca=%2Fca.pem"
         with pytest.raises(StoreURLError, match=r"ssl_ca='/ca\.pem' .* is no file"):
             parse_url(url)
 
     @pytest.mark.parametrize("option", ["ssl", "ssl_mode", "read_default_file"])
     def test_what_a_url_cannot_say_is_not_left_out(self, option: str) -> None:
-        """Else the store would go to another server than Django, or there in the clear."""
+        """Otherwise the store would use another server than Django, or connect without TLS."""
         config = {"NAME": "shop", "OPTIONS": {option: {"ca": "ca.pem", "cert": "me.pem"}}}
         with pytest.raises(UsageError, match=rf"DATABASES\['default'\]\['OPTIONS'\] has {option}, .*SAFE"):
-            database_urls.mysql_url("default", config)
+            conf.mysql_url("default", config)
 
     def test_a_database_in_memory_is_a_store_in_memory(self) -> None:
-        assert (
-            database_urls.sqlite_url("default", {"NAME": "file:memorydb_default?mode=memory"})
-            == "memory://django-default"
-        )
+        assert conf.sqlite_url("default", {"NAME": "file:memorydb_default?mode=memory"}) == "memory://django-default"
 
     @pytest.mark.parametrize(
         ("setting", "told"),
@@ -470,4 +467,4 @@ class TestConfiguration:
 
 
 def test_a_relative_name_is_made_absolute() -> None:
-    assert database_urls.sqlite_url("default", {"NAME": "db.sqlite3"}) == f"sqlite:///{Path('db.sqlite3').absolute()}"
+    assert conf.sqlite_url("default", {"NAME": "db.sqlite3"}) == f"sqlite:///{Path('db.sqlite3').absolute()}"

@@ -1,4 +1,4 @@
-"""What Django's own commands say and do: system checks, and migrations on every database there is a store for."""
+"""What Django's own commands say and do: system checks, and migrations on every database that has a store."""
 
 from __future__ import annotations
 
@@ -103,13 +103,24 @@ def alias(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         else request.getfixturevalue(f"{request.param}_url")
     )
     with django_alias(url, 5) as made, setting(DATABASE=made):
+        drop_tables(made)
         yield made
         migrate(made, "zero")
         conf.safe().close()
 
 
+def drop_tables(alias: str) -> None:
+    """Other tests of this worker may have used the tables' default names in this database."""
+    known = connections[alias].introspection.table_names()
+    with connections[alias].cursor() as cursor:
+        for name in tables(alias):
+            cursor.execute(f"DROP TABLE {name}")
+        if "django_migrations" in known:
+            cursor.execute("DELETE FROM django_migrations WHERE app = 'retrysafe'")
+
+
 def migrate(alias: str, *to: str) -> str:
-    """What it said."""
+    """The output of a command."""
     out = StringIO()
     call_command("migrate", "retrysafe", *to, database=alias, stdout=out, no_color=True)
     return out.getvalue()
@@ -216,7 +227,7 @@ def test_what_sqlmigrate_prints_makes_the_same_tables(alias: str) -> None:
 
 @pytest.mark.parametrize("alias", of("mysql", "mariadb"), indirect=True)
 def test_who_was_interrupted_goes_on(alias: str) -> None:
-    """A CREATE commits by itself there: the tables may be made and not yet written down."""
+    """A CREATE commits by itself there: the tables may exist while the migration is not recorded."""
     *made, _ = printed(alias, "0001")
     run(alias, made)
     assert tables(alias) == FIRST
@@ -227,7 +238,7 @@ def test_who_was_interrupted_goes_on(alias: str) -> None:
 
 
 class Nowhere:
-    """A database router: nothing is made anywhere."""
+    """A database router that allows no migration anywhere."""
 
     def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool:
         return False
@@ -247,7 +258,7 @@ def test_another_database_is_let_be(alias: str, tmp_path: Path) -> None:
 
 
 def test_each_migration_of_a_store_has_its_twin_for_django() -> None:
-    """So that an installation which is there already gets it by `manage.py migrate`, too."""
+    """So that an existing installation also gets it by `manage.py migrate`."""
     folder = Path(ours.__file__).parent
     twins = {int(file.name[:4]) for file in folder.glob("0*.py")}
     for dialect in schema.DIALECTS.values():

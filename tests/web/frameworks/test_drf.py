@@ -1,4 +1,4 @@
-"""Django REST framework: who may ask is decided first, each time, and only then what was answered."""
+"""Django REST framework: every request is authorized first, and only then may it get a replay."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_it_runs_once(where: str) -> None:
 
 @pytest.mark.parametrize("where", ["/payments", "/function"])
 def test_a_replay_needs_credentials(where: str) -> None:
-    """PEERS bug 35: a middleware that answers before DRF authenticates."""
+    """A bug of a similar package: its middleware answers before DRF authenticates."""
     key = fresh()
     first = send(where, key)
     for token in ("", "t-unknown"):
@@ -215,7 +215,8 @@ def test_a_replay_after_the_permission_was_revoked_is_refused() -> None:
 
 
 def test_refusals_before_the_claim_are_not_replayed() -> None:
-    """An expired token's 401 to the fresh one, a throttled 429 to the patient one, a 403 to whoever was let in."""
+    """These must not be replayed: the 401 of an expired token, the 429 of a throttled client, a 403 after access was
+    granted."""
     key = fresh()
     EXPIRED.add("t-alice")
     assert send("/payments", key).status_code == 401
@@ -255,7 +256,7 @@ def test_what_the_framework_makes_of_an_exception_is_an_answer() -> None:
 
 
 def test_an_uncaught_exception_is_stored() -> None:
-    """PEERS bug 21: it left a 409 for an hour."""
+    """A bug of a similar package: the key answered 409 for an hour."""
     key = fresh()
     first, again = send("/boom", key), send("/boom", key)
     assert first.status_code == 500

@@ -1,4 +1,4 @@
-"""The example applications, as their readers would try them."""
+"""The example applications, used as their readers would."""
 
 from __future__ import annotations
 

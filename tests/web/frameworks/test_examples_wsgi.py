@@ -1,4 +1,4 @@
-"""The example applications of Flask and Django, as their readers would try them."""
+"""The example applications of Flask and Django, used as their readers would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The FastAPI dependency: it stands on the application's own authentication, and on nothing of FastAPI's insides."""
+"""The FastAPI dependency: it depends on the application's own authentication, and on no internals of FastAPI."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ bearer = HTTPBearer(auto_error=False)
 
 
 class World:
-    """An application, and what happened in it."""
+    """An application, and a record of its calls."""
 
     def __init__(self, **options: Any) -> None:
         self.safe = RetrySafe("memory://")
@@ -229,7 +229,7 @@ class Stored(Shown):
 
 
 async def test_response_model_is_respected_by_the_replay(world: World) -> None:
-    """PEERS bug 30: a replay showed a field the response model leaves out."""
+    """A bug of a similar package: a replay contained a field that the response model leaves out."""
 
     @world.app.post("/users", response_model=Shown, status_code=201, dependencies=[world.protect()])
     async def users() -> Any:
@@ -245,7 +245,7 @@ async def test_response_model_is_respected_by_the_replay(world: World) -> None:
 
 @pytest.mark.parametrize("order", ["inner", "outer"])
 async def test_a_base_http_middleware_of_the_users_does_not_disable_it(order: str) -> None:
-    """PEERS bugs 1 and 27: it makes every answer a multi-chunk one."""
+    """A bug of similar packages: BaseHTTPMiddleware sends every answer in several chunks."""
     world = World()
     if order == "inner":  # added first is innermost
         world.app.user_middleware.clear()
@@ -294,7 +294,7 @@ async def test_background_tasks_run_once(world: World) -> None:
 
 
 async def test_an_http_exception_is_an_answer(world: World) -> None:
-    """PEERS bug 5: raised HTTPExceptions were never stored."""
+    """A bug of a similar package: raised HTTPExceptions were never stored."""
 
     @world.app.post("/pay", dependencies=[world.protect()])
     async def pay() -> None:

@@ -52,7 +52,7 @@ def app(safe: RetrySafe) -> Flask:
 
 
 class Caller:
-    """A view of its own, and how often it ran."""
+    """An application with one view, and how often it ran."""
 
     def __init__(self, app: Flask, view: Callable[..., Any], **options: Any) -> None:
         self.runs = 0
@@ -274,7 +274,7 @@ class TestWhatIsSetUpWrongly:
             Idempotency(Flask("shop"))
 
     def test_no_scope(self) -> None:
-        with pytest.raises(UsageError, match="whose key"):
+        with pytest.raises(UsageError, match="needs the principal"):
             Idempotency().protect()
 
     def test_a_protected_view_on_an_application_that_is_not_captured(self) -> None:

@@ -1,4 +1,4 @@
-"""The Litestar guard, behind the application's own guards."""
+"""The Litestar guard, after the application's own guards."""
 
 from __future__ import annotations
 

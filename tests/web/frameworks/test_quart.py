@@ -1,4 +1,4 @@
-"""The Quart decorator, under the application's own."""
+"""The Quart decorator, below the application's own."""
 
 from __future__ import annotations
 

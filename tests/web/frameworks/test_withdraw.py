@@ -1,5 +1,5 @@
-"""What a framework answers before any endpoint is entered (I37): the claim at the edge is withdrawn, and the same key
-serves the request as it should have been. What an endpoint answered is kept, whatever its status."""
+"""What a framework answers before any endpoint is entered (I37): the claim is withdrawn, and the same key may be
+used for the corrected request. An answer of an endpoint is stored, whatever its status."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def fastapi_app(safe: RetrySafe, **options: Any) -> Any:
 
     @app.post("/own")
     async def own() -> Any:
-        """It charges, and then finds something invalid by itself."""
+        """It charges, and then rejects the input itself."""
         raise fastapi.exceptions.RequestValidationError([{"loc": ("body",), "msg": ran("own"), "type": "own"}])
 
     app.include_router(router, prefix="/included")
@@ -222,9 +222,9 @@ urlpatterns = [
 class Framework(NamedTuple):
     make: Callable[..., Any]
     redirects: int | None
-    """The status of its router's redirect; None where it has none."""
+    """The status of its router's redirect; None if it does not redirect."""
     wrong_method: bool
-    """Whether its router, and not an endpoint, says 405."""
+    """True if its router, and not an endpoint, answers 405."""
 
 
 FRAMEWORKS = {
@@ -290,7 +290,7 @@ STORE, WITHDRAW = Policy(), withdrawing()
 @pytest.mark.parametrize("policy", [STORE, WITHDRAW], ids=["store", "withdraw"])
 @pytest.mark.parametrize("name", [name for name, one in FRAMEWORKS.items() if one.redirects])
 def test_a_client_that_follows_the_routers_redirect_is_served(name: str, policy: Policy, safe: RetrySafe) -> None:
-    """It was stored, and the client was answered 422 for ever: another path is another request."""
+    """Before the fix it was stored, and the client always got 422, because another path is another request."""
     with served(name, safe, policy=policy) as call:
         redirect = call("/slash", content=b"{}")
         assert redirect.status_code == FRAMEWORKS[name].redirects
@@ -411,7 +411,7 @@ def test_what_answers_in_an_endpoints_place_may_have_done_anything(name: str, at
 
 
 class Copying:
-    """Middleware that gives the application a scope of its own: what the router writes there we never see."""
+    """Middleware that gives the application a copy of the scope: we never see what the router writes into it."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -423,7 +423,7 @@ class Copying:
 @pytest.mark.parametrize("at", ["/moved", "/missing"])
 @pytest.mark.parametrize("how", ["a copy", "mounted, a copy", "a copy in a mount", "a copy in a router"])
 def test_a_handler_is_not_taken_for_the_router_behind_a_copy(how: str, at: str, safe: RetrySafe) -> None:
-    """Neither by its own scope, nor by what a router further out had written into it."""
+    """Neither a copied scope nor the data of an outer router misleads the adapter."""
     RUNS.clear()
     ours = starlette.middleware.Middleware(
         retrysafe.web.starlette.IdempotencyMiddleware, safe=safe, scope=SCOPE, policy=WITHDRAW

@@ -26,7 +26,7 @@ Call = Callable[..., httpx.Response]
 
 
 def account(view: RequestView) -> str:
-    """Who asks at the status URL."""
+    """The principal of a request to the status URL."""
     return view.headers["authorization"]
 
 
@@ -48,7 +48,7 @@ def on_fastapi(w: World, operation: Operation, strength: Any, **options: Any) ->
 
 
 def on_answer_route(w: World, operation: Operation, strength: Any, **options: Any) -> Any:
-    """The handler returns what the operation gave, as it is."""
+    """The handler returns the operation's result unchanged."""
     app = FastAPI()
     app.router.route_class = fastapi.AnswerRoute
     fastapi.install(app, safe=w.safe, **options)
@@ -122,7 +122,7 @@ SYNC: dict[str, Callable[..., Any]] = {"flask": on_flask}
 
 
 def calling(w: World, app: Any) -> Call:
-    """Send one request. Exceptions of the application are not raised here: what counts is what a client sees."""
+    """Send one request. Exceptions of the application are not raised here, as for a client of a server."""
     base, alice = "http://shop", {"Authorization": "alice"}
 
     def call(method: str, path: str, **sent: Any) -> httpx.Response:

@@ -1,4 +1,5 @@
-"""start="worker" over HTTP: 202 with an address, in progress there until the worker is done, then the stored answer."""
+"""start="worker" over HTTP: 202 with a status URL, which says in progress until the worker is done, then gives the
+stored answer."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ def shop(place: tuple[World, str]) -> Open:
 
 
 def is_in_progress(response: httpx.Response) -> str:
-    """Check a 202; the address it gives."""
+    """Check a 202, and return its status URL."""
     told = response.json()
     assert (response.status_code, told["state"], told["retry_same_key"]) == (202, "in_progress", True)
     assert int(response.headers["retry-after"]) >= 1
@@ -90,7 +91,7 @@ def test_another_order_under_the_key_is_a_mismatch_while_it_waits(shop: Open) ->
 
 
 def test_one_that_stopped_half_way_is_still_in_progress(shop: Open) -> None:
-    """The worker has tried, and will again: neither over nor the client's to retry."""
+    """The worker has failed and will try again: the operation is not finished, and the client need not retry."""
     ordering, call = shop(status_scope=account)
     ordering.fail["charge"] = [ConnectionError("down")] * 3
     address = is_in_progress(call("POST", "/orders", json=BOOK, headers=KEY))
@@ -109,7 +110,7 @@ def test_one_that_is_given_up_is_told_as_unknown(shop: Open) -> None:
 
 
 def test_where_no_address_is_served_none_is_given(shop: Open) -> None:
-    """Without status_scope nobody knows who asks there; the same key still leads to the answer."""
+    """Without status_scope no status URL is served; the same key still gets the answer."""
     ordering, call = shop()
     assert is_in_progress(call("POST", "/orders", json=BOOK, headers=KEY)) == ""
     Worker(ordering.w.safe).run_once()
@@ -117,7 +118,7 @@ def test_where_no_address_is_served_none_is_given(shop: Open) -> None:
 
 
 def test_an_operation_is_compared_by_its_request(shop: Open) -> None:
-    """The key that a route hands on carries the request it came with; so the same bytes stay the same request."""
+    """The key of a route carries the request's fingerprint, so the same bytes are the same request."""
     ordering, call = shop()
     seen: list[Any] = []
     prepare = ordering.op.prepare

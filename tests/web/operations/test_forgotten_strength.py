@@ -1,4 +1,4 @@
-"""A route that runs an operation and forgets to say so (decision 21)."""
+"""A route that runs an operation without `strength="operation"` (decision 21)."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ def test_the_message_names_the_operation_the_key_and_the_fix(shop: Open, monkeyp
     assert len(told) == 1
     for word in ("'create_order'", "'k'", "claimed already", "strength='operation'"):
         assert word in told[0]
-    # The guard writes down its handler's failure like any other; nothing is left running or unknown.
+    # The guard stores its handler's failure like any other; nothing is left claimed or uncertain.
     assert ordering.w.state() is State.COMPLETED

@@ -1,5 +1,5 @@
 """One request to a route in a transaction, by a process that kills itself at a given point. Run by test_kills.py, and
-so small that a process for each point is cheap."""
+small, so that a process for each point is cheap."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def account() -> str:
 
 
 class Conflict(Exception):
-    """What a driver raises when the database undid a transaction because of others."""
+    """What a driver raises when the database rolled a transaction back because of other transactions."""
 
     sqlstate = "40001"
 
 
 def pay(url: str, name: str, die_at: int, passed: Any = None, conflicts: int = 0) -> None:
     """Points are before and after each statement, ours and the handler's, around the commit, and after the answer. The
-    first runs of the handler end in so many conflicts."""
+    first `conflicts` runs of the handler end in a conflict."""
     safe, point = RetrySafe(url), Points(die_at)
     sql = f"INSERT INTO effects (value) VALUES ({'?' if url.startswith('sqlite') else '%s'})"
 

@@ -1,5 +1,5 @@
-"""One payment in a transaction, behind a route of each framework. What the handler does after its write is told by the
-test (`Desk.then`)."""
+"""One payment in a transaction, behind a route of each framework. The test sets what the handler does after its write
+(`Desk.then`)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Desk:
         return self.then.pop(0)() if self.then else Told()
 
     def refuse(self, status: int) -> Told:
-        """As the framework does it: by an exception it makes an answer of."""
+        """Refuse as in the framework: by an exception that it turns into an answer."""
         self.abort(status)
         raise AssertionError("it raises")
 
@@ -284,7 +284,7 @@ def _raising(kind: Any) -> Callable[[int], Any]:
 class Kind(NamedTuple):
     build: Build
     driver: str
-    """The colour of its transactions."""
+    """Whether its transactions are sync or async."""
     asgi: bool
 
 
@@ -301,7 +301,7 @@ KINDS = {
 
 @contextmanager
 def transactions(world: World, driver: str, isolation: str = "") -> Iterator[Any]:
-    """What its user passes as tx. `isolation` is PostgreSQL's own word for a level."""
+    """What its user passes as tx. `isolation` is one of PostgreSQL's isolation levels."""
     options = f"-c default_transaction_isolation={isolation.replace(' ', chr(92) + ' ')}" if isolation else ""
     if driver == "django":
         with django_alias(world.plain, 5) as alias:
@@ -347,7 +347,7 @@ class Shop:
         return response
 
     def _wsgi(self, environ: dict[str, Any], start_response: Any) -> Any:
-        """As a server that reads chunked bodies to their end."""
+        """Like a server that reads chunked bodies to their end."""
         return self.app({**environ, "wsgi.input_terminated": True}, start_response)
 
     async def _apost(self, path: str, sent: Any) -> httpx.Response:

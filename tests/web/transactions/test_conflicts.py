@@ -1,4 +1,5 @@
-"""Routes in transactions beside other transactions: what the server counts, and what it undoes."""
+"""Routes in transactions beside other transactions: statements that the server counts, and transactions it rolls
+back."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def connect(world: World) -> Any:
 
 
 def test_while_another_is_at_it_nothing_runs(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrysafe.transactions.write_lock.LOCK_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr("retrysafe.transactions.locks.LOCK_TIMEOUT_SECONDS", 0.05)
     shop.open()
     other = connect(shop.world)
     with shop.world.safe.transaction(other, key="k", scope="alice", request=1) as tx:
@@ -73,7 +74,7 @@ def test_while_another_is_at_it_nothing_runs(shop: Shop, monkeypatch: pytest.Mon
 
 
 def test_who_waits_gets_its_turn(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrysafe.transactions.write_lock.LOCK_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr("retrysafe.transactions.locks.LOCK_TIMEOUT_SECONDS", 0.05)
     looks: list[None] = []
 
     def drawn(least: float, most: float) -> float:
@@ -104,7 +105,7 @@ def test_who_waits_gets_its_turn(shop: Shop, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def deferred(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    """Tables whose constraints speak at the commit."""
+    """Tables with constraints that are checked at the commit."""
     world = postgres_world(request, tmp_path)
     with psycopg.connect(world.plain, autocommit=True) as admin:
         for statement in (

@@ -1,4 +1,4 @@
-"""SIGKILL between any two statements of a request: nothing happened, or all of it, and the retry ends well."""
+"""SIGKILL between any two statements of a request: all or nothing was done, and the retry succeeds."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def emptied(world: World) -> None:
 
 
 def is_whole_or_nothing(world: World, name: str, at: int, conflicts: int = 0) -> bool:
-    """Killed there and retried, it happened once. Whether it had happened when it was killed."""
+    """After a kill at that point and a retry, it was done once. Returns whether it was done before the kill."""
     killed(world, name, at, conflicts)
-    wait_for_the_dead(world)  # else the retry meets its lock, and is told that somebody is at it
+    wait_for_the_dead(world)  # otherwise the retry meets its lock and gets "in progress"
     stored = world.safe.execute(Lookup(Key("k", "alice").id("default"))).record
     assert (stored is not None) == (world.effects() == ["a"]), f"half done at point {at}"
     retried = retry(world.url, name)

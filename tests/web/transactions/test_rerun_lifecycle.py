@@ -1,5 +1,5 @@
-"""A run that was undone is taken down like any other: dependencies are closed, tasks for afterwards do not run, and
-what the application noted on the request is gone when the next run begins."""
+"""A run that was rolled back ends like any other: dependencies are closed, background tasks do not run, and what the
+application set on the request is gone when the next run begins."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WHERE = ["handler", "commit"]
 
 
 class Log(list[str]):
-    """What happened; and the trouble of the first run, in its handler or at its commit."""
+    """What happened, and the failure of the first run, in its handler or at its commit."""
 
     def __init__(self, world: World, where: str, asynchronous: bool = True) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[World]:
 
 
 async def posted(app: Any, safe: RetrySafe) -> httpx.Response:
-    """As a server does it, which hands each request a copy of the application's state."""
+    """As a server does: each request gets a copy of the application's state."""
 
     async def served(scope: Any, receive: Any, send: Any) -> None:
         await app({**scope, "state": {"pool": 7}}, receive, send)
@@ -175,7 +175,7 @@ async def test_litestar(world: World, where: str) -> None:
 
 
 async def test_litestar_does_not_remember_that_the_first_answer_had_begun(world: World) -> None:
-    """It keeps its notes on a request where CORS, which stands around us, has made them."""
+    """Litestar caches data about a request in a place that CORS, which is outside of us, has created."""
     log = Log(world, "commit")
     protect = litestar.idempotent(alice, strength="transaction", tx=log.tx)
 
@@ -213,7 +213,7 @@ def test_flask(world: World, where: str) -> None:
 
 
 async def test_a_conflict_after_the_handler_is_one_too(world: World) -> None:
-    """What renders the answer may still read from the database, and be undone there."""
+    """Rendering the answer may still read from the database, and be rolled back there."""
     log, app = Log(world, "rendering"), FastAPI()
     fastapi.install(app, safe=world.safe)
     protect = fastapi.idempotent(alice0, strength="transaction", tx=log.tx)
@@ -234,7 +234,7 @@ async def test_a_conflict_after_the_handler_is_one_too(world: World) -> None:
 
 
 async def test_a_middleware_that_meets_a_conflict(world: World) -> None:
-    """Neither the handler nor the commit, and no adapter of ours sees it: the middleware does."""
+    """The failure is neither in the handler nor at the commit, and no adapter sees it: the middleware does."""
     log = Log(world, "around")
 
     @starlette.idempotent(alice, strength="transaction", tx=log.tx)
@@ -262,7 +262,7 @@ async def test_a_middleware_that_meets_a_conflict(world: World) -> None:
 
 
 async def test_what_has_begun_to_go_out_is_not_run_again(world: World) -> None:
-    """A stream whose status is not final is let through while its transaction is open."""
+    """A stream whose status is not final passes through while its transaction is open."""
     log = Log(world, "stream")
 
     async def events() -> AsyncIterator[bytes]:
@@ -282,7 +282,7 @@ async def test_what_has_begun_to_go_out_is_not_run_again(world: World) -> None:
 
 
 def test_a_source_of_our_own_is_a_source(world: World) -> None:
-    """What these tests stand on: the wrapper commits, and rolls back what its hook refuses."""
+    """The precondition of these tests: the wrapper commits, and rolls back if its hook raises."""
     tx = Rivalled(world.path, asynchronous=False)
     tx.first = [Log(world, "x").trouble]
     with pytest.raises(Conflict), find_source(tx, "sync").begin() as opened:

@@ -1,4 +1,5 @@
-"""Work that the database undid because of others runs again, whole, with the same key; whoever said so, and when."""
+"""Work that the database rolled back because of other transactions runs again, whole, with the same key, wherever the
+failure came up."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ PAIR = "INSERT INTO counters VALUES (1, 0), (2, 0)"
 
 
 class Rivalled:
-    """Transactions at whose commit, when nothing is left to do but that, something else happens first."""
+    """Transactions in which something else happens right before the commit."""
 
     def __init__(self, given: Any, asynchronous: bool) -> None:
         self._given = given
@@ -94,7 +95,7 @@ def is_once(shop: Shop, first: Any, runs: int) -> bool:
 
 
 def is_told(shop: Shop, told: Any) -> bool:
-    """Nothing happened, the client is told to come again, and may."""
+    """Nothing was done. The client is asked to retry, and its retry succeeds."""
     assert is_problem(told, 409, "rolled-back")
     assert int(told.headers["retry-after"]) >= 1
     assert (shop.world.effects(), records(shop)) == ([], [])
@@ -137,7 +138,7 @@ def test_again_and_again_at_the_commit(sqlite: Shop, quick: None) -> None:
 
 @pytest.mark.store("sqlite")
 def test_a_tombstone_that_could_not_be_committed(sqlite: Shop) -> None:
-    """An answer that is too large to be kept passes by; but only once it is sure that it is the answer."""
+    """An answer that is too large to be kept passes through, but only after its transaction has committed."""
     sqlite.open(policy=Policy(max_answer=100)).tx.first = [raising(Conflict())]
     sqlite.desk.then = [lambda: Told(body=b"x" * 101), lambda: Told(body=b"y" * 101)]
     first = sqlite.post()
@@ -169,7 +170,7 @@ def test_a_failure_of_the_second_run_is_the_answer(sqlite: Shop) -> None:
 def test_another_database_is_busy(sqlite: Shop, tmp_path: Path) -> None:
     """SQLite's own "database is locked", from a second file that the handler writes to."""
     ledger, seen = tmp_path / "ledger.db", []
-    rival = sqlite3.connect(ledger, isolation_level=None, check_same_thread=False)  # the handler lets it go
+    rival = sqlite3.connect(ledger, isolation_level=None, check_same_thread=False)  # the handler does not catch it
     rival.execute("BEGIN IMMEDIATE")
 
     def enter() -> None:
@@ -224,7 +225,7 @@ def test_the_body_is_there_the_second_time_too(sqlite: Shop) -> None:
     shop = sqlite.open()
     for kind, (path, body) in BODIES.items():
         if kind == "chunked" and shop.kind is EVERY["drf"]:
-            continue  # it reads no body without a length, the first time neither
+            continue  # it reads no body without a length, not even in the first run
         shop.desk.calls.clear()
         shop.desk.then, shop.tx.first = [raising(Conflict())], [raising(Conflict())]
         first = shop.post(kind, path=path, **body(shop, kind))
@@ -239,7 +240,7 @@ def test_the_body_is_there_the_second_time_too(sqlite: Shop) -> None:
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    """With counters that everybody wants to change."""
+    """With counters that all transactions change."""
     world = postgres_world(request, tmp_path)
     with psycopg.connect(world.plain, autocommit=True) as admin:
         admin.execute("DROP TABLE IF EXISTS counters")
@@ -271,7 +272,7 @@ def test_a_real_serialization_failure_in_the_handler(server: World, name: str) -
 @pytest.mark.store("postgres")
 @pytest.mark.parametrize("name", EVERY)
 def test_a_real_serialization_failure_at_the_commit(server: World, name: str) -> None:
-    """Write skew: each has read what the other changes. The rival commits when ours has nothing left to do but that."""
+    """Write skew: each transaction has read what the other one changes. The rival commits right before ours."""
 
     def rival() -> None:
         with psycopg.connect(server.plain) as other:
@@ -289,9 +290,9 @@ def test_a_real_serialization_failure_at_the_commit(server: World, name: str) ->
 @pytest.mark.store("postgres")
 @pytest.mark.parametrize("name", EVERY)
 def test_a_real_deadlock(server: World, name: str) -> None:
-    """The handler has the first row and wants the second, the rival the other way round."""
+    """Deadlock: the handler has the first row and wants the second, the rival the other way round."""
     rival = psycopg.connect(server.plain)
-    rival.execute("SET deadlock_timeout = '1h'")  # the handler is the one that finds out
+    rival.execute("SET deadlock_timeout = '1h'")  # the handler's transaction is the victim
     rival.execute("UPDATE counters SET n = n + 10 WHERE id = 2")
 
     def finish() -> None:
@@ -323,7 +324,7 @@ def test_a_real_deadlock(server: World, name: str) -> None:
 @pytest.mark.store("sqlite")
 @pytest.mark.parametrize("sqlite", ["flask"], indirect=True)
 def test_somebody_else_takes_the_key_meanwhile(sqlite: Shop) -> None:
-    """Between two runs the key is free. Whoever finishes first has the answer, and the other is given it."""
+    """Between two runs the key is free. The request that finishes first has the answer, and the other one gets it."""
     shop = sqlite.open()
     twins: list[httpx.Response] = []
     runs: list[None] = []

@@ -1,4 +1,4 @@
-"""strength="transaction": what a handler writes and what it answers are one commit, on its own connection."""
+"""strength="transaction": the handler's writes and its answer are one commit, on its own connection."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_an_answer_about_the_attempt_is_not_kept(shop: Shop) -> None:
 
 @pytest.mark.parametrize("how", ["raised", "timed out", "refused", "returned"])
 def test_a_commit_in_the_middle_of_a_handler_that_then_fails_makes_it_unknown_too(shop: Shop, how: str) -> None:
-    """Were it taken for a plain failure, the client's retry would write "a" a second time."""
+    """If it counted as a plain failure, the client's retry would write "a" a second time."""
     shop.open(policy=RELEASE)
     shop.desk.then_sql = [COMMIT]
     then = {
@@ -147,8 +147,20 @@ def test_a_commit_in_the_middle_of_a_handler_that_then_fails_makes_it_unknown_to
     assert shop.world.effects() == ["a"]
 
 
+def test_a_commit_before_the_connection_is_lost_makes_it_unknown_too(shop: Shop) -> None:
+    """The connection cannot say any more what was committed on it; the store's own one can."""
+    if not shop.world.url.startswith("postgresql"):
+        pytest.skip("a file has no connection that is lost")
+    shop.open(policy=RELEASE)
+    shop.desk.then_sql = [COMMIT, "SELECT pg_terminate_backend(pg_backend_pid())"]
+    shop.post()
+    assert [record.state for record in records(shop)] == [State.UNCERTAIN]
+    assert is_problem(shop.post(), 500, "outcome-unknown")
+    assert shop.world.effects() == ["a"]
+
+
 def test_a_commit_in_the_middle_makes_the_outcome_unknown(shop: Shop) -> None:
-    """Part of the work has no receipt: that cannot be undone, so it is said."""
+    """Part of the work has no receipt and cannot be rolled back, so the client is told."""
     shop.open()
     shop.desk.then_sql = [COMMIT]
     assert is_problem(shop.post(), 500, "outcome-unknown")

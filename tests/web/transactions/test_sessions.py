@@ -1,4 +1,4 @@
-"""FastAPI as it is mostly written: SQLAlchemy sessions, models in and out, nothing flushed by hand."""
+"""A typical FastAPI application: SQLAlchemy sessions, models in and out, no explicit flush."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ async def test_a_body_that_does_not_validate_leaves_only_its_answer(app: FastAPI
 
 
 async def test_middleware_that_fails_after_the_handler_undoes_it(app: FastAPI, place: tuple[str, World]) -> None:
-    """What went wrong between the handler and us is part of the request: it is not half done."""
+    """A failure between the handler and the middleware belongs to the request: nothing is half done."""
     fail = [True]
-    app.user_middleware.reverse()  # ours becomes the outermost again, below
+    app.user_middleware.reverse()  # below, ours becomes the outermost again
 
     @app.middleware("http")
     async def failing(request: Request, call_next: Any) -> Any:
@@ -150,7 +150,7 @@ async def test_a_server_that_shuts_down_undoes_what_is_not_committed(place: tupl
 
 
 async def test_what_fails_after_the_commit_does_not_touch_it(place: tuple[str, World]) -> None:
-    """A background task runs when the answer has gone out, and may meet conflicts of its own."""
+    """A background task runs after the answer was sent, and may have conflicts of its own."""
     store, world = place
     app = FastAPI()
     install(app, safe=world.safe)
@@ -183,7 +183,7 @@ async def test_what_fails_after_the_commit_does_not_touch_it(place: tuple[str, W
     [
         ({"policy": Policy(mode="optional"), "tx": "x.db"}, "mode='optional'"),
         ({"policy": Policy(mode="observe"), "tx": "x.db"}, "mode='observe'"),
-        ({}, "nobody says how to open one"),
+        ({}, "there is no tx= to open one from"),
         ({"tx": 7}, "tx=7 is a builtins.int"),
     ],
 )

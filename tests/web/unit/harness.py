@@ -15,7 +15,7 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class World:
-    """A RetrySafe on a memory store that fails as a script says."""
+    """A RetrySafe on a memory store that fails as scripted."""
 
     def __init__(self, *faults: Fault, **more: Any) -> None:
         self.memory = MemoryStore()
@@ -43,7 +43,7 @@ def scope_of(method: str = "POST", path: str = "/pay", key: str | None = "k1", *
 
 
 class Caller:
-    """One request: its body in pieces, what was sent back, and a client that leaves when told."""
+    """One request: its body in chunks, the messages sent back, and a client that can disconnect."""
 
     def __init__(self, *pieces: bytes) -> None:
         last = len(pieces) - 1
@@ -83,7 +83,7 @@ async def call(app: App, scope: dict[str, Any] | None = None, *pieces: bytes) ->
 
 
 class Counting:
-    """A bare application that counts itself and answers in the pieces it was given."""
+    """A plain application that counts its calls and answers with the given chunks."""
 
     def __init__(self, status: int = 201, pieces: Iterable[bytes] = (b"made ", b"it"), headers: Any = ()) -> None:
         self.runs = 0
@@ -112,7 +112,7 @@ def who(request: Any) -> str | None:
 
 
 class Strict(io.BytesIO):
-    """`wsgi.input` of a server without an end: reading beyond the body would hang for ever."""
+    """A `wsgi.input` without an end: reading beyond the body would block for ever."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or size < 0 or self.tell() + size > len(self.getvalue()):
@@ -121,7 +121,7 @@ class Strict(io.BytesIO):
 
 
 class WsgiCall:
-    """One request to a WSGI application, as a strict server makes it."""
+    """One request to a WSGI application, made by a strict server."""
 
     def __init__(self, app: Any, body: bytes = b"{}", key: str | None = "k1", **environ: Any) -> None:
         self.line = ""

@@ -1,4 +1,4 @@
-"""The ASGI middleware without a server: what only shows message by message."""
+"""The ASGI middleware without a server, message by message."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from retrysafe.errors import UsageError
 from retrysafe.testing.faults import Fault
 from retrysafe.web.asgi import IdempotencyMiddleware
 from retrysafe.web.exchange import EXCHANGE
-from retrysafe.web.exchange_context import current_exchange
-from retrysafe.web.response_ready import ResponseReady
+from retrysafe.web.exchange_context import ResponseReady, current_exchange
 from tests.web.unit.harness import Caller, Counting, World, answer, call, scope_of, who
 
 
@@ -36,7 +35,7 @@ def problem_of(caller: Caller) -> str:
     ids=["GET", "HEAD", "OPTIONS", "lifespan", "websocket", "keyless optional", "left alone"],
 )  # fmt: skip
 async def test_what_is_not_protected_gets_the_very_same_objects(scope: Any) -> None:
-    """PEERS bug 2: a faked `receive` on every route broke streaming everywhere."""
+    """A bug of a similar package: a faked `receive` on every route broke streaming everywhere."""
     seen: list[Any] = []
 
     async def app(*given: Any) -> None:
@@ -229,7 +228,7 @@ async def test_a_listed_route_that_never_asks_is_a_configuration_error(caplog: A
 async def test_an_unlisted_route_that_never_asks_is_left_alone_and_reported_once(caplog: Any) -> None:
     middleware = IdempotencyMiddleware(Counting(), safe=World().safe)
     assert [(await call(middleware)).status for _ in range(2)] == [201, 201]
-    assert caplog.text.count("nothing there asks for it") == 1
+    assert caplog.text.count("the route never claims it") == 1
     assert middleware.settings.census.table()["POST /pay", "", "unclaimed"] == 2
 
 
@@ -259,7 +258,7 @@ async def test_a_claim_can_be_handed_over_or_not_made_at_all() -> None:
 
     async def operation(scope: Any, receive: Any, send: Any) -> None:
         await scope[EXCHANGE].claim("alice")
-        held = scope[EXCHANGE].hand_over()
+        held = scope[EXCHANGE].hand_over_claim()
         assert held.record.state is State.CLAIMED
         await answer(send, 202, [b"later"])
 
@@ -279,7 +278,7 @@ async def test_a_claim_can_be_handed_over_or_not_made_at_all() -> None:
 
 
 async def test_an_error_page_sent_before_the_error_is_the_answer() -> None:
-    """Starlette's ServerErrorMiddleware answers 500 and raises on."""
+    """Starlette's ServerErrorMiddleware answers 500 and raises the error again."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await answer(send, 500, [b"sorry"])
@@ -385,7 +384,7 @@ async def test_an_attempt_that_was_replaced_does_not_give_its_answer() -> None:
 
 
 async def test_the_application_does_not_hear_of_a_disconnect_while_it_works() -> None:
-    """PEERS bug 2. Neither invented nor passed on early; afterwards the real one."""
+    """The disconnect is neither faked nor passed on early; after the answer the application gets the real one."""
     world = World()
     heard: list[Any] = []
 
@@ -459,7 +458,7 @@ async def test_beyond_the_grace_it_is_stopped_and_written_down(abandoned: Any, s
 
 
 async def test_cancelled_while_it_claims_the_key_is_given_back() -> None:
-    """The claim was granted, but nothing began: no lease stays behind."""
+    """The claim was granted, but the work did not begin: no lease is left."""
     world, app = World(), Counting()
     inner = world.safe.async_store
     claiming = asyncio.Event()

@@ -1,4 +1,4 @@
-"""What strangers and one busy tenant may take of a process: bounded, and given back."""
+"""The memory and waiting places that unknown clients or one busy tenant can take: bounded, and released."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from retrysafe.web.key_usage import (
     MAX_CLIENTS,
     MAX_FIRSTS_PER_HOUR,
     MAX_ROWS,
-    OTHER,
+    OTHER_NAME,
     KeyUsageStats,
-    client_name,
+    hash_client,
 )
 from retrysafe.web.traffic import Waiters
 from tests.web.unit.harness import World, WsgiCall, answer, call, scope_of
@@ -33,7 +33,7 @@ def test_a_flood_of_paths_does_not_fill_it_for_good() -> None:
     for number in range(10 * MAX_ROWS):
         census.count(f"POST /wp-login/{number}", "", "missing")
     census.count("POST /orders", "alice", "keyed")
-    assert census.table()["POST /orders", client_name("alice"), "keyed"] == 1
+    assert census.table()["POST /orders", hash_client("alice"), "keyed"] == 1
 
 
 def test_what_is_in_use_stays_through_a_flood() -> None:
@@ -43,9 +43,9 @@ def test_what_is_in_use_stays_through_a_flood() -> None:
         if number % 1_000 == 0:
             census.count("POST /orders", "alice", "keyed")
     table = census.table()
-    assert table["POST /orders", client_name("alice"), "keyed"] == 1 + 3 * MAX_ROWS // 1_000
+    assert table["POST /orders", hash_client("alice"), "keyed"] == 1 + 3 * MAX_ROWS // 1_000
     assert sum(table.values()) == 3 * MAX_ROWS + 1 + 3 * MAX_ROWS // 1_000, "nothing is lost of the sums"
-    assert table[OTHER, OTHER, "missing"] > MAX_ROWS
+    assert table[OTHER_NAME, OTHER_NAME, "missing"] > MAX_ROWS
 
 
 def test_many_clients_of_one_route_leave_the_others_alone() -> None:
@@ -55,15 +55,15 @@ def test_many_clients_of_one_route_leave_the_others_alone() -> None:
         census.count("POST /orders", f"client-{number}", "keyed")
     census.count("POST /orders", "client-0", "keyed")
     table = census.table()
-    assert table["POST /refunds", client_name("bob"), "missing"] == 1
-    assert table["POST /orders", client_name("client-0"), "keyed"] == 1, "who was forgotten comes back"
+    assert table["POST /refunds", hash_client("bob"), "missing"] == 1
+    assert table["POST /orders", hash_client("client-0"), "keyed"] == 1, "who was forgotten comes back"
     assert len([1 for route, _, _ in table if route == "POST /orders"]) <= MAX_CLIENTS
     assert sum(count for (route, _, _), count in table.items() if route == "POST /orders") == 5 * MAX_ROWS + 1
 
 
 def test_it_is_bounded_in_bytes() -> None:
-    """The worst there is: long names, every kind of request, large counts."""
-    from retrysafe.web.key_usage import KINDS
+    """The worst case: long names, every kind of request, large counts."""
+    from retrysafe.web.key_usage import USAGE_KINDS
     from retrysafe.web.paths import MAX_TARGET_CHARS
 
     tracemalloc.start()
@@ -71,7 +71,7 @@ def test_it_is_bounded_in_bytes() -> None:
         census = KeyUsageStats()
         for number in range(2 * MAX_ROWS):
             target = f"POST /{number:x<{MAX_TARGET_CHARS - 6}}"
-            for kind in KINDS:
+            for kind in USAGE_KINDS:
                 census.count(target, f"client-{number}", kind)
             clients = census._routes[target]
             (row,) = clients.values()
@@ -86,7 +86,7 @@ def test_a_long_scope_is_not_kept() -> None:
     tracemalloc.start()
     try:
         for number in range(200):
-            client_name(f"{number}" + "x" * 100_000)
+            hash_client(f"{number}" + "x" * 100_000)
         size, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -1,4 +1,4 @@
-"""Replays and caches: what the application said stays, unless a shared cache could keep the answer for others."""
+"""Replays and caches: the application's headers stay, unless a shared cache could keep the answer for other clients."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_an_operations_answer_is_treated_alike() -> None:
 
 
 async def test_at_a_status_address_nothing_is_cached() -> None:
-    """There it is the answer to a GET, of which the application knows nothing."""
+    """There it is the answer to a GET, which the application does not know about."""
     world = World()
     app = Counting(headers=[(b"cache-control", b"private, max-age=60")])
     middleware = IdempotencyMiddleware(app, safe=world.safe, scope=who, status_path="/status")

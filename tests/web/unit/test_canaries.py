@@ -1,7 +1,7 @@
-"""S28: one scan over everything that leaves us beside the answer itself. No key, no scope, no body, no credentials and
-no words of the user's steps are in logs, events, counters, notes and problems.
+"""S28: one scan over everything that we emit besides the answer. No key, no scope, no body, no credentials and no text
+of the user's steps is in logs, events, counters, notes and problems.
 
-An exception that escapes a handler is its framework's to report, whole. What we log ourselves is ours.
+The framework reports an exception that escapes a handler, with its whole text. This test is about our own log lines.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from retrysafe.errors import (
 )
 from retrysafe.testing.faults import Fault
 from retrysafe.web import asgi, wsgi
-from retrysafe.web.error_text import describe_error
+from retrysafe.web.problems import describe_error
 from retrysafe.web.starlette import add_problem_handlers, idempotent
 from retrysafe.webhooks import replies
 from tests.web.frameworks.calling import calling
@@ -50,7 +50,7 @@ TOKEN = "Bearer canary-token-99"
 
 
 class Scan:
-    """Everything that was said."""
+    """Everything that was emitted."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self._caplog = caplog
@@ -88,7 +88,7 @@ def whose(request: Any) -> str:
 
 
 async def both(scan: Scan, world: World, times: int = 2, scope: Any = whose, **options: Any) -> list[int]:
-    """The same requests through both middlewares; what became of them, and of the records."""
+    """The same requests through both middlewares; returns their results and the records."""
     scan.watch(world.safe)
     statuses = []
 
@@ -157,7 +157,7 @@ async def test_an_outcome_nobody_knows_and_a_record_nobody_can_read(scan: Scan) 
 
 
 def print_of(world: World) -> Any:
-    """The fingerprint the requests here have."""
+    """The fingerprint of the requests in this file."""
 
     return fingerprint_http("POST", "/pay", "", "application/json", [BODY])
 
@@ -179,7 +179,7 @@ async def test_a_handler_that_fails_leaves_no_words_behind(scan: Scan) -> None:
 
 @pytest.mark.parametrize("attempts", [1, 5])
 async def test_a_step_of_an_operation_that_fails(scan: Scan, attempts: int) -> None:
-    """Its words are in the journal, which a key ring seals, and in the error's cause; nowhere else."""
+    """Its text is in the journal, which a key ring encrypts, and in the error's cause; nowhere else."""
     safe = scan.watch(RetrySafe("memory://"))
     order = safe.operation("order", version=1, max_attempts=attempts)
 

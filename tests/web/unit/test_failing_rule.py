@@ -1,4 +1,5 @@
-"""A `failures=` rule of the user's that fails itself: the handler ran, so its ending is kept. Once was promised."""
+"""A `failures=` rule of the user that raises: the handler ran, so its ending is stored, because it must run only
+once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starlette around and inside the middleware: the edges where packages of this kind break (PEERS section 9)."""
+"""Starlette around and inside the middleware: the cases in which similar packages fail."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def application(safe: RetrySafe, *, inside: bool = True) -> Any:
 @pytest.mark.parametrize("inside", [True, False], ids=["add_middleware", "around"])
 @pytest.mark.parametrize("path", ["/plain", "/streaming", "/file"])
 async def test_under_an_inner_http_middleware(inside: bool, path: str) -> None:
-    """PEERS bug 1: three identical POSTs were three executions."""
+    """A bug of a similar package: three identical POSTs were three executions."""
     transport = httpx.ASGITransport(application(World().safe, inside=inside))
     async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
         told = [await client.post(path, headers=KEY, content=b"hello") for _ in range(3)]
@@ -105,7 +105,7 @@ async def test_an_uncaught_error_has_one_answer(inside: bool) -> None:
 
 
 async def test_s11_what_is_stored_is_encrypted_at_rest(tmp_path: Path) -> None:
-    """A canary in the body and in a header is in no file of the store, and comes back all the same."""
+    """A marker text in the body and in a header is in no file of the store, but is in the replay."""
 
     async def secret(request: Request) -> JSONResponse:
         return JSONResponse({"card": "canary-4242"}, headers={"Location": "/canary-location"})

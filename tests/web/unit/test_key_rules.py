@@ -1,4 +1,4 @@
-"""What a client is told about a key that cannot be used: the rule it broke, and no other."""
+"""The answer to a key that cannot be used names the rule that it broke, and no other."""
 
 from __future__ import annotations
 

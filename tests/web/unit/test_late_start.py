@@ -1,4 +1,5 @@
-"""A process that stood still between its claim and the application: it is called only if the key is still its own."""
+"""A process that was paused between its claim and the application: the application runs only if the claim is still its
+own."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def still(monkeypatch: pytest.MonkeyPatch) -> Still:
 
 
 async def called(still: Still, colour: str) -> tuple[int, int]:
-    """How often the application ran, and what the client was told."""
+    """How often the application ran, and the client's answer."""
     safe = RetrySafe(Slow(still), async_store=AsyncSlow(still))
     settings: dict[str, Any] = {"safe": safe, "scope": who, "policy": Policy(lease=10, abandoned="rerun")}
     runs = []

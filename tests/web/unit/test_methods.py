@@ -19,7 +19,7 @@ SPELLINGS = ["patch", "Patch", "post"]
 
 
 class Runs:
-    """A bare WSGI application that notes the methods it was given."""
+    """A plain WSGI application that records the methods it gets."""
 
     def __init__(self) -> None:
         self.methods: list[str] = []
@@ -124,7 +124,7 @@ async def test_quart_runs_a_lower_case_patch_once(edge: bool) -> None:
 
 
 def _spell(http: Any, method: str) -> None:
-    """httpx sends every method in upper case; the application is handed this one instead."""
+    """httpx sends every method in upper case; the application gets this one instead."""
     transport = http._transport
     inner = getattr(transport.app, "inner", transport.app)
 

@@ -1,4 +1,4 @@
-"""The parts without a framework: routes, problems, kept headers, keys, loads, tokens, options."""
+"""The parts without a framework: routes, problems, stored headers, keys, traffic, tokens, options."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from retrysafe.web import problems
 from retrysafe.web.asgi import IdempotencyMiddleware
 from retrysafe.web.capture import DROPPED, DroppedHeaders
 from retrysafe.web.key_header import KeyRule, quote_key, read_key
-from retrysafe.web.key_usage import MAX_CLIENTS, KeyUsageStats, client_name
+from retrysafe.web.key_usage import MAX_CLIENTS, KeyUsageStats, hash_client
 from retrysafe.web.problems import Codes
-from retrysafe.web.routes import METHODS, Route, RouteTable
+from retrysafe.web.routes import PROTECTED_METHODS, Route, RouteTable
 from retrysafe.web.status import StatusToken
 from retrysafe.web.traffic import Quota, Quotas, RouteDurations, SlidingWindowSum, Waiters
 from retrysafe.web.view import HeaderView, view_from_environ, view_from_scope
@@ -26,7 +26,7 @@ from tests.web.unit.harness import Counting, World, call, scope_of, who
 
 
 def routes(listed: dict[str, Any]) -> RouteTable:
-    return RouteTable(Policy(), listed, METHODS, None)
+    return RouteTable(Policy(), listed, PROTECTED_METHODS, None)
 
 
 def test_a_route_is_found_by_method_and_path() -> None:
@@ -85,7 +85,7 @@ def test_a_route_takes_a_policy_a_route_or_none() -> None:
 # Problems -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("problem", problems.ALL, ids=lambda one: one.anchor)
+@pytest.mark.parametrize("problem", problems.ALL_PROBLEMS, ids=lambda one: one.anchor)
 def test_s31_every_problem_says_what_to_do_and_nothing_else(problem: problems.Problem) -> None:
     told = problems.build_problem_response(problem, Codes(), retry_after=3)
     body, headers = json.loads(told.body), dict(told.headers)
@@ -100,8 +100,8 @@ def test_s31_every_problem_says_what_to_do_and_nothing_else(problem: problems.Pr
 
 
 def test_problem_types_are_stable() -> None:
-    """Clients compare them: adding is fine, changing is not."""
-    assert {problem.anchor for problem in problems.ALL} >= {
+    """Clients compare these texts: adding one is fine, changing one is not."""
+    assert {problem.anchor for problem in problems.ALL_PROBLEMS} >= {
         "answer-gone", "corrupt-record", "failed", "failed-for-now", "in-progress", "lease-lost", "malformed-key",
         "misconfigured", "mismatch", "missing-key", "outcome-unknown", "outcome-unrecorded", "quota",
         "status-not-found", "store-unavailable", "too-large", "too-slow", "unprotected", "unreadable-body",
@@ -233,7 +233,7 @@ def test_the_census_is_bounded_and_knows_nobody_by_name() -> None:
 
 
 async def test_the_census_tells_who_sends_keys() -> None:
-    alice = client_name("alice")
+    alice = hash_client("alice")
     policies = {f"POST /{mode}": Policy(mode=mode) for mode in ("observe", "optional", "generate")}
     middleware = IdempotencyMiddleware(Counting(), safe=World().safe, scope=who, routes=policies)
     for mode in ("observe", "optional", "generate"):

@@ -1,4 +1,4 @@
-"""What a path is for the fingerprint, and how it is named in records and logs."""
+"""Paths: normalized for the fingerprint, and as names in records and logs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from retrysafe.core.fingerprint import fingerprint_http
 from retrysafe.core.records import Fingerprint
 from retrysafe.web import asgi, wsgi
 from retrysafe.web.fingerprints import fingerprint_request
-from retrysafe.web.paths import MAX_TARGET_CHARS, normalize_path, normalize_raw_path, sanitize_target, target_of
+from retrysafe.web.paths import MAX_TARGET_CHARS, build_target, normalize_path, normalize_raw_path, sanitize_target
 from retrysafe.web.routes import Route
 from retrysafe.web.view import RequestView, view_from_environ, view_from_scope
 from tests.web.unit.harness import Counting, World, WsgiCall, call, scope_of, who
@@ -59,14 +59,14 @@ def test_a_path_of_text_has_one_spelling_however_it_was_sent(text: str) -> None:
 
 
 def on_asgi(raw: bytes, content_type: str = JSON, **more: Any) -> RequestView:
-    """As uvicorn and Hypercorn make it."""
+    """A scope as uvicorn and Hypercorn make it."""
     headers = [(b"content-type", content_type.encode())]
     path = unquote(raw.decode("ascii"))
     return view_from_scope({**scope_of(path=path), "raw_path": raw, "headers": headers, **more})
 
 
 def on_wsgi(raw: bytes, content_type: str = JSON, **more: Any) -> RequestView:
-    """As gunicorn makes it; `RAW_URI=None` is a server that tells only the decoded path."""
+    """An environ as gunicorn makes it; `RAW_URI=None` is a server that passes only the decoded path."""
     from urllib.parse import unquote_to_bytes
 
     environ = {
@@ -117,13 +117,13 @@ def test_a_wsgi_server_that_replaces_bytes_is_asked_for_the_address() -> None:
 @MADE
 @pytest.mark.parametrize("raw", [b"/a/b", b"/caf%C3%A9", b"/a%3Ab", b"/%7Eme", b"/a%252Fb", b"/%EF%BF%BD", b"/a%00%0A"])
 def test_where_the_old_rule_was_right_its_form_is_kept(made: Any, raw: bytes) -> None:
-    """Two releases run side by side on one store: what both mean is written as both write it."""
+    """Two releases may use one store: where the first form is right, it is still written."""
     old = fingerprint_http("POST", unquote(raw.decode()), "", JSON, [b"{}"])
     assert prints(made(raw)) == old
 
 
 def test_the_new_form_of_one_is_never_the_old_form_of_another() -> None:
-    """`/a%252Fb` is the text that `/a%2Fb` is spelled with."""
+    """`/a%252Fb` decodes to the text `/a%2Fb`."""
     assert prints(on_asgi(b"/a%2Fb")) != prints(on_asgi(b"/a%252Fb"))
 
 
@@ -170,7 +170,7 @@ PARTS = b'--a\r\nContent-Disposition: form-data; name="n"\r\n\r\n1\r\n--a--\r\n'
 
 
 def test_two_boundaries_are_hashed_as_they_came() -> None:
-    """A framework may read by the second one, whose parts the first one takes for an epilogue."""
+    """A framework may use the second boundary; its parts would be an epilogue by the first one."""
     twice = "multipart/form-data; boundary=a; boundary=b"
     cheap, dear = (PARTS + b"--b\r\n\r\n" + amount + b"\r\n--b--\r\n" for amount in (b"5", b"5000"))
     first, second = (prints(on_asgi(b"/pay", twice), body) for body in (cheap, dear))
@@ -229,7 +229,7 @@ async def test_a_target_is_one_line_of_printable_text(caplog: pytest.LogCaptureF
 
 
 def test_a_warning_about_a_path_stays_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody asks for the key: the log names the path."""
+    """The key is never claimed: the log names the path."""
     middleware = wsgi.IdempotencyMiddleware(plain_app, safe=World().safe)
     with caplog.at_level(logging.WARNING, "retrysafe.web"):
         WsgiCall(middleware, PATH_INFO=FORGED.encode().decode("latin-1"))
@@ -241,7 +241,7 @@ def test_a_warning_about_a_path_stays_one_line(caplog: pytest.LogCaptureFixture)
 @pytest.mark.parametrize("length", [40, 1_000])
 def test_a_target_is_bounded_and_never_ends_within_an_escape(length: int) -> None:
     for shift in range(4):
-        target = target_of("POST", "/" + "x" * shift + "é" * length)
+        target = build_target("POST", "/" + "x" * shift + "é" * length)
         assert len(target) <= MAX_TARGET_CHARS
         assert "%" not in target[-2:]
         assert len(target) > min(MAX_TARGET_CHARS - 3, length * 6)

@@ -1,4 +1,4 @@
-"""The WSGI middleware under a strict server: PEERS bugs 3 and 4, and the oldest corners of PEP 3333."""
+"""The WSGI middleware under a strict server: bugs of similar packages, and rarely used parts of PEP 3333."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from retrysafe.core.states import State
 from retrysafe.errors import UsageError
 from retrysafe.testing.faults import Fault
 from retrysafe.web.exchange import EXCHANGE
-from retrysafe.web.exchange_context import current_exchange
-from retrysafe.web.response_ready import ResponseReady
+from retrysafe.web.exchange_context import ResponseReady, current_exchange
 from retrysafe.web.wsgi import IdempotencyMiddleware
 from tests.web.unit.harness import Strict, World, WsgiCall, who
 
 
 class App:
-    """Answers in pieces, counts itself, and notices how its result is treated."""
+    """Answers in chunks, counts its calls, and records how its result is used."""
 
     def __init__(self, *pieces: bytes, status: str = "201 Created", headers: Any = ()) -> None:
         self.runs = self.closed = 0
@@ -68,7 +67,7 @@ def test_first_and_replay_and_close_exactly_once() -> None:
 
 @pytest.mark.parametrize("size", [10, 11, 3_000_000])
 def test_a_large_generator_arrives_whole(size: int) -> None:
-    """PEERS bug 4: closed, and then iterated on, 3 MiB became 1.5."""
+    """A bug of a similar package: the result was closed and then iterated; 3 MiB became 1.5."""
     app = App(b"x" * (size // 2), b"y" * (size - size // 2))
     middleware = protected(app, policy=Policy(max_answer=10))
     assert len(WsgiCall(middleware).body) == size
@@ -79,7 +78,7 @@ def test_a_large_generator_arrives_whole(size: int) -> None:
 
 
 def test_bytes_of_write_are_part_of_the_answer() -> None:
-    """PEERS bug 4: they were dropped."""
+    """A bug of a similar package: they were dropped."""
 
     def app(environ: Any, start_response: Any) -> list[bytes]:
         write = start_response("200 OK", [("Content-Type", "text/plain")])
@@ -118,7 +117,7 @@ def test_a_generator_that_starts_late_works() -> None:
 
 
 def test_the_input_is_never_read_beyond_its_length() -> None:
-    """PEERS bug 3: wsgiref and Flask's server hang there. `Strict` fails instead."""
+    """A bug of a similar package: wsgiref and Flask's server hang there. `Strict` fails instead."""
     got: list[bytes] = []
 
     def app(environ: Any, start_response: Any) -> Any:

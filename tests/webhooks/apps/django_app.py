@@ -1,4 +1,4 @@
-"""The receiver in Django: WSGI with a plain view, ASGI with an async one. Requests are atomic, as in many projects."""
+"""The receiver in Django: WSGI with a plain view, ASGI with an async view. Requests are atomic, as in many projects."""
 
 from __future__ import annotations
 

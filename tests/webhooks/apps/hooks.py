@@ -1,6 +1,6 @@
-"""The receiver behind every mount: what it did is in files, so that a test sees it from outside.
+"""The receiver that every mount uses. Its effects are in files, so that a test sees them from outside.
 
-`slow` waits until the test says go; `fails` fails as long as there is a file of its name.
+`slow` waits until the test releases it; `fails` fails as long as a file with its name exists.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from retrysafe.webhooks import Event, Receiver, Stripe
 
 FOLDER = Path(os.environ["REFERENCE_DIR"])
 LEASE = FOLDER / "lease"
-"""A file with the seconds of a lease, for servers that are to be killed in the middle of a handler. Without it nobody
-loses one because the machine stood still for a while."""
+"""A file with a lease in seconds, for servers that are killed in the middle of a handler. Without the file the lease is
+the default, so that no handler loses its lease on a machine that stalls."""
 
 safe = RetrySafe(os.environ["RETRYSAFE_URL"])
 stripe = Receiver(safe, Stripe("whsec_new", "whsec_old"), lease=float(LEASE.read_text()) if LEASE.exists() else 600.0)

@@ -1,12 +1,12 @@
-"""Natural batching: calls that have to wait anyway are sent together.
+"""Batching of concurrent calls (group commit): operations that have to wait anyway are sent together.
 
-When nothing is in flight an operation goes at once, by the plain path. Whatever arrives meanwhile waits, and goes as
-one `execute_many`: one statement, one commit, one round trip for all of them. Nobody waits for a timer, and nobody
-is told "yours" before the commit.
+If no batch is in flight, an operation is sent at once, without batching. Operations that arrive meanwhile wait, and are
+then sent as one `execute_many`: one statement, one commit and one round trip for all of them. No operation waits for a
+timer. No claim is granted before the commit.
 
-One lane for all kinds of operation where the store takes them together (it says `mixes`), else a lane per kind. One
-operation of a key per batch. When a batch fails unclearly it is sent again as a whole: each operation recognises its
-own earlier success. When it is refused it is split, so that one bad operation fails alone. Whoever is left alone, or
-cannot go together with others, is sent by its own caller, beside the lane: a key that somebody holds must not hold up
-everybody else.
+A store that declares `mixed_batches` has one queue for all kinds of operation; other stores have one queue per kind. A
+batch holds at most one operation per key. If a batch fails unclearly, the whole batch is sent again: each operation
+recognises its own earlier success. If a batch is refused, it is split, so that only the bad operation fails. An
+operation that is alone in its batch, or that cannot be batched with others, is sent by its own caller, outside the
+queue: a key that is locked must not delay the other keys.
 """

@@ -1,15 +1,15 @@
-"""Batching on an event loop: a pump sends what has gathered."""
+"""Batching on an event loop. A task, the pump, sends the operations that have gathered."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from retrysafe.core.ops import Claim, ClaimReply, Op
 from retrysafe.errors import StoreError, StoreOutage, StoreUnclear
-from retrysafe.stores.base import AsyncStore, BatchRefused
+from retrysafe.stores.base import AsyncStore, BatchRefused, FastRead, provides, read_capabilities
 from retrysafe.stores.batching.queue import (
     MAX_BATCH_OPS,
     MAX_IN_FLIGHT_BATCHES,
@@ -35,7 +35,7 @@ R = TypeVar("R")
 
 
 class AsyncPending:
-    """A coroutine that waits for its reply."""
+    """An operation whose caller awaits the reply."""
 
     __slots__ = ("future", "op", "since")
 
@@ -46,7 +46,7 @@ class AsyncPending:
 
     @property
     def left(self) -> bool:
-        """Its caller was cancelled. What was not sent need not be."""
+        """The caller was cancelled. An operation that was not sent yet is dropped."""
         return self.future.done()
 
     def deliver(self, result: Result) -> None:
@@ -59,7 +59,7 @@ class AsyncPending:
 
 
 class InFlightBatch:
-    """What is under way together, and since when."""
+    """A batch on its way to the store."""
 
     __slots__ = ("sent", "since")
 
@@ -69,9 +69,12 @@ class InFlightBatch:
 
 
 class AsyncBatchQueue:
-    """One queue on one event loop. While there is anything in it, a pump takes batches out of it. A second one helps
-    (`flights`) when there is enough for both, so that the store works while we pack and unpack; or when the first is
-    slow to return, because somebody holds a key it asks for."""
+    """One queue on one event loop. While it holds operations, a pump sends them in batches.
+
+    If `max_in_flight` is above 1, a second pump helps when there are enough operations for both: the store then works
+    while this process packs and unpacks. A second pump also starts when the first batch is slow, because another
+    transaction has locked one of its keys.
+    """
 
     def __init__(self, store: AsyncStore, batch: int, queue: int, max_in_flight: int = 1) -> None:
         self._store = store
@@ -85,19 +88,19 @@ class AsyncBatchQueue:
 
     @property
     def busy(self) -> bool:
-        """Whoever comes now has to wait."""
+        """An operation that arrives now has to wait."""
         return bool(self._in_flight)
 
     async def execute(self, op: Op[R]) -> R:
         if self._in_flight:
             reply: Any = await self._enqueue(op)
             return await self._store.execute(op) if reply is SEND_UNBATCHED else reply
-        flight = InFlightBatch(asyncio.get_running_loop().time())
-        self._in_flight.append(flight)
+        batch = InFlightBatch(asyncio.get_running_loop().time())
+        self._in_flight.append(batch)
         try:
             return await self._store.execute(op)
         finally:
-            self._on_batch_done(flight)
+            self._on_batch_done(batch)
 
     def _enqueue(self, op: Op[Any]) -> asyncio.Future[Any]:
         if len(self._queue) >= self._limit:
@@ -115,17 +118,18 @@ class AsyncBatchQueue:
         return future
 
     def _should_start_batch(self, now: float) -> bool:
-        """Whether another takes off. Beside others only with a batch that is worth the trip, or if all are slow."""
+        """Whether to send another batch now. Beside other batches only a batch of a good size is sent; or
+        any batch, if all batches in flight are slow."""
         if not self._queue or not self._in_flight:
             return bool(self._queue)
         if self._max_in_flight == 1 or len(self._in_flight) >= MAX_IN_FLIGHT_BATCHES:
             return False
-        quick = sum(now - flight.since < SLOW_BATCH_SECONDS for flight in self._in_flight)
+        quick = sum(now - batch.since < SLOW_BATCH_SECONDS for batch in self._in_flight)
         return quick == 0 or (quick < self._max_in_flight and len(self._queue) >= MIN_BATCH_OPS)
 
-    def _on_batch_done(self, flight: InFlightBatch) -> None:
-        """Pump what has gathered, or rest."""
-        self._in_flight.remove(flight)
+    def _on_batch_done(self, batch: InFlightBatch) -> None:
+        """Send what has gathered meanwhile, or stop the timer."""
+        self._in_flight.remove(batch)
         if self._queue and self._should_start_batch(asyncio.get_running_loop().time()):
             self._start_pump(asyncio.get_running_loop())
         elif self._watch is not None and not self._in_flight:
@@ -133,42 +137,42 @@ class AsyncBatchQueue:
             self._watch = None
 
     def _start_pump(self, loop: asyncio.AbstractEventLoop) -> None:
-        flight = InFlightBatch(loop.time())
-        pump = loop.create_task(self._pump(loop, flight))
-        self._in_flight.append(flight)
-        self._pumps[pump] = flight
+        batch = InFlightBatch(loop.time())
+        pump = loop.create_task(self._pump(loop, batch))
+        self._in_flight.append(batch)
+        self._pumps[pump] = batch
         pump.add_done_callback(self._on_pump_done)
 
-    async def _pump(self, loop: asyncio.AbstractEventLoop, flight: InFlightBatch) -> None:
-        going = bool(self._queue)
-        while going:
-            flight.since = loop.time()
-            flying = sum(len(other.sent) for other in self._in_flight)
-            limit = compute_batch_limit(len(self._queue), flying, self._max_in_flight, self._batch)
-            flight.sent = take_batch(self._queue, limit, flight.since)
-            await self._send(flight.sent)
-            flight.sent = []
-            # Who was told just now may come back at once with its next operation: it need not miss this flight.
+    async def _pump(self, loop: asyncio.AbstractEventLoop, batch: InFlightBatch) -> None:
+        has_more = bool(self._queue)
+        while has_more:
+            batch.since = loop.time()
+            in_flight_ops = sum(len(other.sent) for other in self._in_flight)
+            limit = compute_batch_limit(len(self._queue), in_flight_ops, self._max_in_flight, self._batch)
+            batch.sent = take_batch(self._queue, limit, batch.since)
+            await self._send(batch.sent)
+            batch.sent = []
+            # A caller that has just got its reply may send its next operation at once. Let it join the next batch.
             await asyncio.sleep(0)
-            self._in_flight.remove(flight)
-            going = self._should_start_batch(loop.time())
-            self._in_flight.append(flight)
+            self._in_flight.remove(batch)
+            has_more = self._should_start_batch(loop.time())
+            self._in_flight.append(batch)
 
     def _on_pump_done(self, task: asyncio.Task[None]) -> None:
         """A callback and not a `finally`: a task that is cancelled before its first step never runs its body."""
-        flight = self._pumps.pop(task)
+        batch = self._pumps.pop(task)
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if error is not None:  # a broken pump must not leave anybody waiting for ever
-            fail_all([*flight.sent, *self._queue], batch_stopped_error("pump", error))
+        if error is not None:  # callers of a broken pump must not wait for ever
+            fail_all([*batch.sent, *self._queue], batch_stopped_error("pump", error))
             self._queue.clear()
             if not task.cancelled():
                 context = {"message": "retrysafe: the pump of a batch stopped", "exception": error, "task": task}
                 task.get_loop().call_exception_handler(context)
-        self._on_batch_done(flight)  # somebody may have joined between the end of the pump and this call
+        self._on_batch_done(batch)  # operations may have joined between the end of the pump and this call
 
     def _check_overdue(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The store may hang in what is in flight; nobody waits behind it for longer than PATIENCE, nor longer than
-        SLOW if there may be another flight."""
+        """Called by the timer. The store may hang in a batch in flight. An operation behind it waits for at most
+        QUEUE_TIMEOUT_SECONDS, and only for SLOW_BATCH_SECONDS if another batch is allowed."""
         self._watch = None
         now = loop.time()
         if self._should_start_batch(now):
@@ -185,12 +189,12 @@ class AsyncBatchQueue:
         if len(batch) < 2:
             return await self._send_unbatched(batch)
         try:
-            deliver_all(batch, await self._execute_many_with_resend([waiting.op for waiting in batch]))
+            deliver_all(batch, await self._execute_many_with_resend([pending.op for pending in batch]))
         except StoreOutage as error:
             fail_all(batch, error)
         except BatchRefused:
             deliver_all(batch, [SEND_UNBATCHED] * len(batch))
-        except StoreError:  # somebody in it is refused: find out who
+        except StoreError:  # one of the operations is refused: find it by halving
             for half in split_in_half(batch):
                 await self._send_half(half)
         return None
@@ -202,11 +206,11 @@ class AsyncBatchQueue:
             await self._send(half)
 
     async def _send_unbatched(self, batch: list[AsyncPending]) -> None:
-        for waiting in batch:
+        for pending in batch:
             try:
-                waiting.deliver(await self._store.execute(waiting.op))
+                pending.deliver(await self._store.execute(pending.op))
             except StoreError as error:
-                waiting.deliver(error)
+                pending.deliver(error)
 
     async def _execute_many_with_resend(self, ops: Sequence[Op[Any]]) -> list[Any]:
         try:
@@ -216,25 +220,25 @@ class AsyncBatchQueue:
 
 
 class AsyncBatching(AsyncStoreWrapper):
-    """An async store whose waiting calls go together."""
+    """An async store that batches concurrent calls."""
 
     def __init__(self, store: AsyncStore, *, batch: int = MAX_BATCH_OPS, queue: int = MAX_QUEUED_OPS) -> None:
         super().__init__(store)
         self._queues: dict[type[Any], AsyncBatchQueue] = build_queues(
-            store, lambda flights: AsyncBatchQueue(store, batch, queue, flights)
+            read_capabilities(store), lambda max_in_flight: AsyncBatchQueue(store, batch, queue, max_in_flight)
         )
-        self._try_read_claim: Callable[[Claim], ClaimReply | None] | None = getattr(store, "try_read_claim", None)
+        self._try_read_claim = cast("FastRead", store).try_read_claim if provides(store, FastRead) else None
 
     def execute(self, op: Op[R]) -> Coroutine[Any, Any, R]:
-        lane = self._queues.get(type(op))
-        if lane is None:
+        queue = self._queues.get(type(op))
+        if queue is None:
             return self._store.execute(op)
-        # Only where it would have to wait: whoever goes at once looks for itself.
-        if self._try_read_claim is not None and lane.busy and isinstance(op, Claim):
-            return self._read_or_enqueue(op, self._try_read_claim, lane)
-        return lane.execute(op)
+        # Try the lock-free read only when a batch is in flight. Otherwise the store's execute() does the same read.
+        if self._try_read_claim is not None and queue.busy and isinstance(op, Claim):
+            return self._read_or_enqueue(op, self._try_read_claim, queue)
+        return queue.execute(op)
 
     async def _read_or_enqueue(
-        self, op: Claim, glance: Callable[[Claim], ClaimReply | None], lane: AsyncBatchQueue
+        self, op: Claim, try_read_claim: Callable[[Claim], ClaimReply | None], queue: AsyncBatchQueue
     ) -> Any:
-        return glance(op) or await lane.execute(op)
+        return try_read_claim(op) or await queue.execute(op)

@@ -1,4 +1,6 @@
-"""What waits, how a batch is taken out of it, and what everybody is told. The same for both colours."""
+"""The waiting queue of batching: limits, how a batch is taken, and how results are delivered. The sync and the async
+batching share this file.
+"""
 
 from __future__ import annotations
 
@@ -8,83 +10,84 @@ from typing import Any, Protocol, TypeVar
 
 from retrysafe.core.ops import Claim, Complete, Op, Release, Renew, Withdraw
 from retrysafe.errors import StoreOutage, StoreUnavailable, StoreUnclear, StoreUnreachable
+from retrysafe.stores.base import Capabilities
 
 BATCHED_KINDS = (Claim, Complete, Renew, Release, Withdraw)
 MAX_BATCH_OPS = 128
 MAX_QUEUED_OPS = 10_000
 QUEUE_TIMEOUT_SECONDS = 30.0
-"""Seconds an operation may wait for its turn; then the store is as good as away."""
+"""How long an operation may wait in a queue. After that the store counts as unavailable."""
 
 MIN_BATCH_OPS = 16
-"""Operations that are worth a flight of their own beside another; with fewer, what it costs is mostly the trip."""
+"""How many operations justify one more batch beside a batch in flight. A smaller batch costs mostly its round trip."""
 
 SLOW_BATCH_SECONDS = 0.05
-"""Seconds after which a flight is not waited for if there may be another."""
+"""A batch in flight for longer than this is slow. The queue does not wait for it if another batch is allowed."""
 
 MAX_IN_FLIGHT_BATCHES = 8
-"""Flights under way at once, the slow ones included: the user's pool has other work too."""
+"""How many batches may be in flight at once, slow ones included. The user's connection pool has other work, too."""
 
 SEND_UNBATCHED = object()
-"""Told instead of a reply: send it yourself, by the plain path."""
+"""Delivered instead of a reply. The caller sends its operation itself, without batching."""
 
 Result = Any | BaseException
 
 
 class PendingItem(Protocol):
-    """An operation in a queue, and where its reply goes."""
+    """An operation in a queue, and where its reply is delivered."""
 
     op: Op[Any]
     since: float
+    """When the operation joined the queue, on the monotonic clock."""
 
     @property
     def left(self) -> bool: ...
     def deliver(self, result: Result) -> None: ...
 
 
-W = TypeVar("W", bound=PendingItem)
+P = TypeVar("P", bound=PendingItem)
+Q = TypeVar("Q")
 
 
-L = TypeVar("L")
-
-
-def build_queues(store: Any, make: Callable[[int], L]) -> dict[type[Any], L]:
-    """Which kind waits where. A store that takes several kinds in one batch has one lane for all of them: batches
-    are larger then, and fewer. It says how many of them may be under way at once (`flights`)."""
-    if getattr(store, "mixed_batches", False):
-        return dict.fromkeys(BATCHED_KINDS, make(getattr(store, "max_in_flight", 1)))
+def build_queues(declared: Capabilities, make: Callable[[int], Q]) -> dict[type[Any], Q]:
+    """The queue of each kind of operation. All kinds share one queue if the store declares `mixed_batches`; batches are
+    then larger and fewer. `make(n)` builds a queue that may have n batches in flight."""
+    if declared.mixed_batches:
+        return dict.fromkeys(BATCHED_KINDS, make(declared.max_in_flight))
     return {kind: make(1) for kind in BATCHED_KINDS}
 
 
-def take_batch(queue: deque[W], limit: int, now: float) -> list[W]:
-    """The next batch: at most `limit`, one operation of a key, in their order. Who waited too long is told so."""
-    batch: list[W] = []
+def take_batch(queue: deque[P], limit: int, now: float) -> list[P]:
+    """Take the next batch: at most `limit` operations, in order, and one operation per key. Operations that waited too
+    long get a timeout error."""
+    batch: list[P] = []
     seen: set[bytes] = set()
-    again: list[W] = []
-    while queue and len(batch) < limit and len(again) < limit:
-        waiting = queue.popleft()
-        record_id: bytes = waiting.op.id  # type: ignore[attr-defined]  # every kind that has a lane has an id
-        if waiting.left:
+    put_back: list[P] = []
+    while queue and len(batch) < limit and len(put_back) < limit:
+        pending = queue.popleft()
+        record_id: bytes = pending.op.id  # type: ignore[attr-defined]  # every batched kind has an id
+        if pending.left:
             continue
-        if now - waiting.since > QUEUE_TIMEOUT_SECONDS:
-            waiting.deliver(queue_timeout_error())
+        if now - pending.since > QUEUE_TIMEOUT_SECONDS:
+            pending.deliver(queue_timeout_error())
         elif record_id in seen:
-            again.append(waiting)
+            put_back.append(pending)
         else:
             seen.add(record_id)
-            batch.append(waiting)
-    queue.extendleft(reversed(again))
+            batch.append(pending)
+    queue.extendleft(reversed(put_back))
     return batch
 
 
 def compute_batch_limit(waiting: int, in_flight_ops: int, max_in_flight: int, limit: int) -> int:
-    """How many of those who wait one flight takes. Where there may be several, an even part of all: else one would have
-    them all and the others would have nothing to do."""
+    """How many waiting operations one batch takes. If several batches may be in flight, each takes an even share:
+    otherwise the first batch would take all operations and leave none for the others."""
     return (
         limit if max_in_flight == 1 else min(limit, max(MIN_BATCH_OPS, -(-(waiting + in_flight_ops) // max_in_flight)))
     )
 
 
-def split_in_half(batch: list[W]) -> tuple[list[W], list[W]]:
+def split_in_half(batch: list[P]) -> tuple[list[P], list[P]]:
     middle = len(batch) // 2
     return batch[:middle], batch[middle:]
 
@@ -92,20 +95,21 @@ def split_in_half(batch: list[W]) -> tuple[list[W], list[W]]:
 def deliver_all(batch: Sequence[PendingItem], results: Sequence[Result]) -> None:
     if len(batch) != len(results):
         raise StoreUnclear(f"the store gave {len(results)} replies to {len(batch)} operations")
-    for waiting, result in zip(batch, results, strict=True):
-        waiting.deliver(result)
+    for pending, result in zip(batch, results, strict=True):
+        pending.deliver(result)
 
 
 def fail_all(batch: Iterable[PendingItem], error: StoreOutage) -> None:
-    """One error each: an exception that several callers raise collects the tracebacks of all of them."""
+    """Deliver a copy of the error to each caller. If several callers raised one exception object, it would collect the
+    tracebacks of all of them."""
     kinds = (StoreUnclear, StoreUnreachable)
     kind = next((each for each in kinds if isinstance(error, each)), StoreUnavailable)
-    for waiting in batch:
+    for pending in batch:
         own: StoreOutage = kind(str(error))
         if isinstance(own, StoreUnreachable) and isinstance(error, StoreUnreachable):
             own.node = error.node
         own.__cause__ = error
-        waiting.deliver(own)
+        pending.deliver(own)
 
 
 def batch_stopped_error(who: str, error: BaseException) -> StoreUnclear:
@@ -114,7 +118,7 @@ def batch_stopped_error(who: str, error: BaseException) -> StoreUnclear:
 
 def queue_timeout_error() -> StoreUnavailable:
     return StoreUnavailable(
-        f"it waited {QUEUE_TIMEOUT_SECONDS:.0f} s for the store; the store is too slow for the load"
+        f"the operation waited {QUEUE_TIMEOUT_SECONDS:.0f} s for the store; the store is too slow for the load"
     )
 
 

@@ -1,16 +1,16 @@
-"""Batching among threads: the first who waits leads the others."""
+"""Batching among threads. There is no thread of its own: the first waiting thread sends the batch, as its leader."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar, cast
 
-from retrysafe.core.ops import Claim, ClaimReply, Op
+from retrysafe.core.ops import Claim, Op
 from retrysafe.errors import StoreError, StoreOutage, StoreUnclear
-from retrysafe.stores.base import BatchRefused, Store
+from retrysafe.stores.base import BatchRefused, FastRead, Store, provides, read_capabilities
 from retrysafe.stores.batching.queue import (
     MAX_BATCH_OPS,
     MAX_IN_FLIGHT_BATCHES,
@@ -35,37 +35,39 @@ from retrysafe.stores.wrappers import StoreWrapper
 R = TypeVar("R")
 
 YIELD_SECONDS = 1e-6
-"""Seconds. Any sleep at all gives the interpreter away; whoever asks for it again stands behind those who wait."""
+"""A minimal sleep. It releases the GIL, so that waiting threads run before this thread continues."""
 
 
 class SyncPending:
-    """A thread that waits: for its reply, or to be made the leader."""
+    """An operation whose thread waits: for the reply, or to become the leader of the next batch."""
 
-    __slots__ = ("leads", "left", "op", "result", "signal", "since", "told")
+    __slots__ = ("delivered", "leads", "left", "op", "result", "signal", "since")
 
     def __init__(self, op: Op[Any]) -> None:
         self.op = op
         self.since = time.monotonic()
         self.signal = threading.Lock()
         self.signal.acquire()
-        self.leads = self.left = self.told = False
+        self.leads = self.left = self.delivered = False
         self.result: Result = None
 
     def deliver(self, result: Result) -> None:
-        if not self.told:  # a crash tells everybody once more
-            self.told = True
+        if not self.delivered:  # after a crash, an error is delivered to the whole batch
+            self.delivered = True
             self.result = result
             self.signal.release()
 
 
 class BatchQueue:
-    """One queue among threads: whoever finds the lane idle goes, the next one leads the others. Where there may be
-    several `flights`, a second one leaves when there is enough for it, so that the store works while we pack and
-    unpack; and the first who has waited for long does not wait for one that is slow to return (it asks for a key that
-    somebody holds): it leads beside it.
+    """One queue among threads. A thread that finds no batch in flight sends its operation at once. Later threads wait,
+    and the first of them leads the next batch.
 
-    A thread may be interrupted anywhere (Ctrl-C, a time limit by signal), so whoever has the lane gives it on in a
-    `finally` that begins before it is taken.
+    If `max_in_flight` is above 1, a second batch is sent when there are enough operations for it: the store then works
+    while this process packs and unpacks. A thread that has waited for long does not wait for a slow batch (another
+    transaction has locked one of its keys): it leads a batch beside it.
+
+    A thread may be interrupted anywhere (Ctrl-C, a time limit by signal). So each thread that counts as in flight hands
+    over in a `finally` block that begins before the thread is counted.
     """
 
     def __init__(self, store: Store, batch: int, queue: int, max_in_flight: int = 1) -> None:
@@ -76,98 +78,98 @@ class BatchQueue:
         self._lock = threading.Lock()
         self._queue: deque[SyncPending] = deque()
         self._in_flight = self._in_flight_ops = 0
-        """Flights under way, and operations in them."""
+        """How many batches are in flight, and how many operations are in them."""
 
     @property
     def busy(self) -> bool:
-        """Whoever comes now has to wait."""
+        """An operation that arrives now has to wait."""
         return self._in_flight > 0
 
     def execute(self, op: Op[R]) -> R:
-        mine = False
-        follower: SyncPending | None = None
+        counted = False
+        pending: SyncPending | None = None
         try:
             with self._lock:
                 if self._in_flight:
-                    follower = SyncPending(op)
-                    self._enqueue(follower)
+                    pending = SyncPending(op)
+                    self._enqueue(pending)
                 else:
-                    self._in_flight, mine = 1, True
-            if follower is None:
+                    self._in_flight, counted = 1, True
+            if pending is None:
                 return self._store.execute(op)
-            reply: R = self._wait_or_lead(follower)
+            reply: R = self._wait_or_lead(pending)
             return reply
         finally:
-            if mine:
+            if counted:
                 self._hand_over()
-            elif follower is not None:
-                self._leave(follower)
+            elif pending is not None:
+                self._leave(pending)
 
-    def _enqueue(self, follower: SyncPending) -> None:
+    def _enqueue(self, pending: SyncPending) -> None:
         if len(self._queue) >= self._limit:
             raise queue_full_error(len(self._queue))
-        self._queue.append(follower)
+        self._queue.append(pending)
         if self._in_flight < self._max_in_flight and len(self._queue) >= MIN_BATCH_OPS:
-            # Who makes it enough for another flight leads it: it is awake.
+            # This thread completed a full batch. It sends that batch itself, because it is already running.
             self._queue.rotate()
             self._in_flight += 1
-            follower.leads = True
+            pending.leads = True
 
-    def _wait_or_lead(self, follower: SyncPending) -> Any:
-        if not follower.leads and not self._wait_for_turn(follower):
+    def _wait_or_lead(self, pending: SyncPending) -> Any:
+        if not pending.leads and not self._wait_for_turn(pending):
             raise queue_timeout_error()
-        if follower.leads:
-            self._lead(follower)
-        if follower.result is SEND_UNBATCHED:
-            self._leave(follower)  # the lane first: the others need not wait for this one
-            return self._store.execute(follower.op)
-        if isinstance(follower.result, BaseException):
-            raise follower.result
-        return follower.result
+        if pending.leads:
+            self._lead(pending)
+        if pending.result is SEND_UNBATCHED:
+            self._leave(pending)  # hand over first: the others need not wait for this operation
+            return self._store.execute(pending.op)
+        if isinstance(pending.result, BaseException):
+            raise pending.result
+        return pending.result
 
-    def _start_extra_batch(self, follower: SyncPending) -> bool:
-        """What is in flight is slow: the first who waits leads beside it, if there may be another."""
+    def _start_extra_batch(self, pending: SyncPending) -> bool:
+        """The batches in flight are slow. The first waiting thread leads one more, if another is allowed."""
         with self._lock:
-            room = self._max_in_flight > 1 and self._in_flight < MAX_IN_FLIGHT_BATCHES
-            if not room or follower.leads or not self._queue or self._queue[0] is not follower:
+            allowed = self._max_in_flight > 1 and self._in_flight < MAX_IN_FLIGHT_BATCHES
+            if not allowed or pending.leads or not self._queue or self._queue[0] is not pending:
                 return False
             self._in_flight += 1
-            follower.leads = True
+            pending.leads = True
             return True
 
-    def _wait_for_turn(self, follower: SyncPending) -> bool:
-        """Looked at again and again: who is not the first now may be it when those before have gone in a flight that is
-        slow as well."""
+    def _wait_for_turn(self, pending: SyncPending) -> bool:
+        """Wait for the reply or for the lead. The wait is cut into short waits: a thread that is not the first now may
+        be the first later, when the threads before it are in a batch that is slow as well."""
         if self._max_in_flight == 1:
-            return follower.signal.acquire(timeout=QUEUE_TIMEOUT_SECONDS) or not self._give_up(follower)
-        deadline = follower.since + QUEUE_TIMEOUT_SECONDS
+            return pending.signal.acquire(timeout=QUEUE_TIMEOUT_SECONDS) or not self._give_up(pending)
+        deadline = pending.since + QUEUE_TIMEOUT_SECONDS
         while time.monotonic() < deadline:
-            if follower.signal.acquire(timeout=SLOW_BATCH_SECONDS) or self._start_extra_batch(follower):
+            if pending.signal.acquire(timeout=SLOW_BATCH_SECONDS) or self._start_extra_batch(pending):
                 return True
-        return not self._give_up(follower)
+        return not self._give_up(pending)
 
-    def _give_up(self, follower: SyncPending) -> bool:
-        """Waited long enough. Not if its operation is on its way: the store has a deadline of its own for that."""
+    def _give_up(self, pending: SyncPending) -> bool:
+        """Leave the queue after the timeout. False if the operation is in flight: the store has a deadline for that."""
         with self._lock:
-            if follower in self._queue and not follower.leads:
-                self._queue.remove(follower)
+            if pending in self._queue and not pending.leads:
+                self._queue.remove(pending)
                 return True
-        follower.signal.acquire()
+        pending.signal.acquire()
         return False
 
-    def _leave(self, follower: SyncPending) -> None:
-        """Its caller goes, with a reply or without; a leader gives the lane on."""
-        if follower.told and not follower.leads:
+    def _leave(self, pending: SyncPending) -> None:
+        """The caller leaves, with or without a reply. A leader hands over."""
+        if pending.delivered and not pending.leads:
             return
         with self._lock:
-            leads, follower.leads, follower.left = follower.leads, False, True
-            if not follower.told and follower in self._queue:
-                self._queue.remove(follower)
+            leads, pending.leads, pending.left = pending.leads, False, True
+            if not pending.delivered and pending in self._queue:
+                self._queue.remove(pending)
         if leads:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        """A flight is over: the first who waits leads the next, or nobody does."""
+        """A batch is done. The first waiting thread leads the next one, if it should be sent now."""
         with self._lock:
             first = next((waiting for waiting in self._queue if not waiting.leads), None)
             if first is None or not self._should_start_batch(first):
@@ -177,13 +179,13 @@ class BatchQueue:
         first.signal.release()
 
     def _should_start_batch(self, first: SyncPending) -> bool:
-        """Whether another flight takes the place of the one that is over. Beside others only with a batch that is worth
-        the trip, or if it has waited for long: with few in it, one flight for everybody is better than two."""
+        """Whether another batch follows the one that is done. Beside other batches, only if it is large enough or has
+        waited for long: one batch for few operations is better than two."""
         enough = self._in_flight <= self._max_in_flight and len(self._queue) >= MIN_BATCH_OPS
         return self._in_flight == 1 or enough or time.monotonic() - first.since >= SLOW_BATCH_SECONDS
 
     def _lead(self, leader: SyncPending) -> None:
-        """Send the next batch, the leader's own operation first in it. Who leads another flight is not in it."""
+        """Send the next batch. The leader's own operation comes first; leaders of other batches stay in the queue."""
         batch: list[SyncPending] = []
         try:
             with self._lock:
@@ -202,20 +204,20 @@ class BatchQueue:
             with self._lock:
                 self._in_flight_ops -= len(batch)
         if len(batch) > 1 and not self._queue:
-            # Those who were told just now wait for the interpreter, which this thread has. Who comes back at once with
-            # its next operation need not miss the next batch: stand back until they have had their turn.
+            # The threads that have just got their replies wait for the GIL, which this thread holds. Let them run, so
+            # that their next operations can join the next batch.
             time.sleep(YIELD_SECONDS)
 
     def _send(self, batch: list[SyncPending]) -> None:
         if len(batch) < 2:
             return self._send_unbatched(batch)
         try:
-            deliver_all(batch, self._execute_many_with_resend([waiting.op for waiting in batch]))
+            deliver_all(batch, self._execute_many_with_resend([pending.op for pending in batch]))
         except StoreOutage as error:
             fail_all(batch, error)
         except BatchRefused:
             deliver_all(batch, [SEND_UNBATCHED] * len(batch))
-        except StoreError:  # somebody in it is refused: find out who
+        except StoreError:  # one of the operations is refused: find it by halving
             for half in split_in_half(batch):
                 self._send_half(half)
         return None
@@ -227,11 +229,11 @@ class BatchQueue:
             self._send(half)
 
     def _send_unbatched(self, batch: list[SyncPending]) -> None:
-        for waiting in batch:
+        for pending in batch:
             try:
-                waiting.deliver(self._store.execute(waiting.op))
+                pending.deliver(self._store.execute(pending.op))
             except StoreError as error:
-                waiting.deliver(error)
+                pending.deliver(error)
 
     def _execute_many_with_resend(self, ops: Sequence[Op[Any]]) -> list[Any]:
         try:
@@ -241,22 +243,22 @@ class BatchQueue:
 
 
 class Batching(StoreWrapper):
-    """A sync store whose waiting calls go together."""
+    """A sync store that batches concurrent calls."""
 
     def __init__(self, store: Store, *, batch: int = MAX_BATCH_OPS, queue: int = MAX_QUEUED_OPS) -> None:
         super().__init__(store)
         self._queues: dict[type[Any], BatchQueue] = build_queues(
-            store, lambda flights: BatchQueue(store, batch, queue, flights)
+            read_capabilities(store), lambda max_in_flight: BatchQueue(store, batch, queue, max_in_flight)
         )
-        self._try_read_claim: Callable[[Claim], ClaimReply | None] | None = getattr(store, "try_read_claim", None)
+        self._try_read_claim = cast("FastRead", store).try_read_claim if provides(store, FastRead) else None
 
     def execute(self, op: Op[R]) -> R:
-        lane = self._queues.get(type(op))
-        if lane is None:
+        queue = self._queues.get(type(op))
+        if queue is None:
             return self._store.execute(op)
-        # Only where it would have to wait: whoever goes at once looks for itself.
-        if lane.busy and self._try_read_claim is not None and isinstance(op, Claim):
+        # Try the lock-free read only when a batch is in flight. Otherwise the store's execute() does the same read.
+        if queue.busy and self._try_read_claim is not None and isinstance(op, Claim):
             seen: Any = self._try_read_claim(op)
             if seen is not None:
                 return seen  # type: ignore[no-any-return]  # a claim's reply
-        return lane.execute(op)
+        return queue.execute(op)

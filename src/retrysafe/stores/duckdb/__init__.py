@@ -1,8 +1,10 @@
-"""DuckDB: a file of one process, next to the data that is analysed there. Durable, transactional, and not for load."""
+"""DuckDB: a file that one process uses, next to the data that is analysed there. It is durable and has transactions; it
+is not made for load.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from retrysafe.errors import MissingDriver
 from retrysafe.stores.base import AsyncStore, Store
@@ -12,6 +14,7 @@ from retrysafe.stores.sql.names import TableNames
 
 if TYPE_CHECKING:
     from retrysafe.stores.diagnosis import Diagnosis
+    from retrysafe.stores.duckdb.store import AsyncDuckdbStore, DuckdbStore
 
 
 class DuckdbBackend:
@@ -23,7 +26,7 @@ class DuckdbBackend:
         parse_url(url)
         try:
             from retrysafe.stores.duckdb.file import DuckdbFile
-            from retrysafe.stores.duckdb.sync import DuckdbStore
+            from retrysafe.stores.duckdb.store import DuckdbStore
         except ImportError as error:
             raise MissingDriver("DuckDB", error.name or "duckdb", "duckdb") from error
         return DuckdbStore(DuckdbFile.from_url(url))
@@ -31,8 +34,8 @@ class DuckdbBackend:
     def open_async(self, url: str) -> AsyncStore:
         parse_url(url)
         try:
-            from retrysafe.stores.duckdb.aio import AsyncDuckdbStore
             from retrysafe.stores.duckdb.file import DuckdbFile
+            from retrysafe.stores.duckdb.store import AsyncDuckdbStore
         except ImportError as error:
             raise MissingDriver("DuckDB", error.name or "duckdb", "duckdb") from error
         return AsyncDuckdbStore(DuckdbFile.from_url(url))
@@ -53,4 +56,14 @@ class DuckdbBackend:
 
 backend = DuckdbBackend()
 
-__all__ = ["backend"]
+
+def __getattr__(name: str) -> Any:
+    """`DuckdbStore` and `AsyncDuckdbStore`, imported late: they need the driver."""
+    if name not in ("AsyncDuckdbStore", "DuckdbStore"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from retrysafe.stores.duckdb import store
+
+    return getattr(store, name)
+
+
+__all__ = ["AsyncDuckdbStore", "DuckdbStore", "backend"]

@@ -1,4 +1,4 @@
-"""DuckDB's words, and its URL. No driver is needed to read this file."""
+"""The DuckDB dialect, and its URL. Importing this file needs no driver."""
 
 from __future__ import annotations
 
@@ -15,11 +15,18 @@ from retrysafe.stores.sql.dialect import Dialect
 from retrysafe.stores.sql.names import DEFAULT_PREFIX, TableNames, build_names, split_options
 
 CAPABILITIES = Capabilities(
-    name="duckdb", durable=True, shared=False, transactions=True, clock="host", outbox=True, lists_by_id=True
+    name="duckdb",
+    durable=True,
+    shared=False,
+    transactions=True,
+    clock="host",
+    outbox=True,
+    lists_by_id=True,
+    mixed_batches=True,
 )
 
-# The clock is the host's, read when the write lock is held. `:lock` is 1 or 0 when it is sent: the locks are this
-# process's own (locks.py), because nobody else can have the file open.
+# The clock is the host's, read while the write lock is held. `:lock` is sent as 1 or 0: the locks are in this process
+# (process.py), because no other process can have the file open.
 DIALECT = Dialect(
     package="retrysafe.stores.duckdb",
     now=":now",
@@ -60,7 +67,7 @@ def parse_url(url: str) -> DuckdbLocation:
 
 @lru_cache(maxsize=512)
 def find_parameters(sql: str) -> frozenset[str]:
-    """The values a statement takes: DuckDB refuses to be given more than that."""
+    """The names of a statement's parameters. DuckDB refuses values that the statement does not use."""
     return frozenset(_PARAMETER.findall(sql))
 
 

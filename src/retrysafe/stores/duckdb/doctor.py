@@ -1,4 +1,4 @@
-"""What a DuckDB file's place and settings are worth."""
+"""The doctor of DuckDB: reads a file's file system and settings and says what they mean for durability."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from retrysafe.stores.duckdb.errors import open_error
 from retrysafe.stores.filesystems import check_filesystem, read_filesystem_kind
 
 OLDEST_VERSION = (2, 0)
-"""What the suite runs."""
+"""The oldest version that the test suite runs."""
 
 Settings = Mapping[str, Any]
 
 
 def diagnose(at: DuckdbLocation) -> Diagnosis:
-    """In the process that has the file open this reads that very database's settings; elsewhere it is refused, as
-    everybody is."""
+    """In the process that has the file open, this reads the settings of that database. Any other process is refused."""
     if not Path(at.path).exists():
         raise StoreUnavailable(f"{at.path} is not there yet; make it: retrysafe migrate duckdb:///{at.path}")
     try:
@@ -47,27 +46,27 @@ def read_settings(connection: duckdb.DuckDBPyConnection, table: str) -> Settings
             "SELECT name, value FROM duckdb_settings() WHERE name IN ('fsync_mode', 'checkpoint_threshold')"
         ).fetchall()
     )
-    there = connection.execute("SELECT count(*) FROM duckdb_tables() WHERE table_name = ?", [table]).fetchone()
-    return {**settings, "version": duckdb.__version__, "table": bool(there and there[0])}
+    count = connection.execute("SELECT count(*) FROM duckdb_tables() WHERE table_name = ?", [table]).fetchone()
+    return {**settings, "version": duckdb.__version__, "table": bool(count and count[0])}
 
 
 def check_settings(settings: Settings) -> Iterator[Finding]:
     yield _check_version(str(settings["version"]))
-    yield good("processes", "one", "whoever comes second is refused, so nobody races from elsewhere", invariant="I1")
+    yield good("processes", "one", "a second process is refused, so no other process can race", invariant="I1")
     yield _check_fsync(settings.get("fsync_mode"))
     threshold = settings.get("checkpoint_threshold", "?")
     yield good("checkpoint_threshold", threshold, "the log is replayed when the file is opened after a crash")
     if not settings["table"]:
         why, fix = "nothing can be claimed yet", "retrysafe migrate URL"
         yield bad("table", "missing", "best-effort", why, fix, invariant="I1")
-    yield check_filesystem(settings["filesystem"], "two processes may have the file")
+    yield check_filesystem(settings["filesystem"], "two processes may open the file")
 
 
 def _check_version(version: str) -> Finding:
     parts = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if parts >= OLDEST_VERSION:
         return good("version", version, "the suite runs 2.0", invariant="I1")
-    why = "nothing is known of it: the suite runs 2.0"
+    why = "the test suite does not run this version: it runs 2.0"
     return bad("version", version, "best-effort", why, "pip install -U duckdb", invariant="I1")
 
 

@@ -1,9 +1,10 @@
-"""What DuckDB raises, read by the names of its classes: the driver need not be there to read this file."""
+"""Errors of DuckDB, recognised by the names of their classes. Importing this file needs no driver."""
 
 from __future__ import annotations
 
 import re
 
+from retrysafe.core.texts import first_line as _first_line
 from retrysafe.errors import SchemaMissing, StoreError, StoreUnavailable, StoreUnclear
 
 _DRIVER_MODULES = frozenset({"duckdb", "_duckdb"})
@@ -16,18 +17,19 @@ ONE_PROCESS_HINT = (
 
 
 class Conflict(Exception):
-    """Another transaction changed the same row, or took the same id, and has not ended or was quicker. Nothing
-    happened, and the same thing may work now."""
+    """Another transaction changed the same row or inserted the same id. Nothing happened, and the same statement may
+    succeed now."""
 
 
 def error_kind(error: BaseException) -> str | None:
-    """The name of DuckDB's class of errors; None for anybody else's."""
+    """The name of the DuckDB exception class; None for an exception of another module."""
     found = type(error)
     return found.__name__ if found.__module__.partition(".")[0] in _DRIVER_MODULES else None
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether the database undid it because of others. The rest of this class is misuse (nested, already aborted)."""
+    """Whether DuckDB rolled back because of another transaction. Other TransactionExceptions are misuse (a nested
+    transaction, or one that was aborted already)."""
     text = str(error)
     return error_kind(error) == "TransactionException" and (
         "Conflict on" in text or "write-write" in text or _is_failed_commit(text)
@@ -35,8 +37,8 @@ def is_conflict(error: BaseException) -> bool:
 
 
 def is_duplicate(error: BaseException) -> bool:
-    """The id is in the index, but its row is not to be seen: it was committed after this transaction began. ON
-    CONFLICT has no answer to that."""
+    """Whether the id is in the index while its row is not visible: the row was committed after this transaction began.
+    ON CONFLICT does not cover that case."""
     return error_kind(error) == "ConstraintException" and "Duplicate key" in str(error)
 
 
@@ -45,7 +47,7 @@ def _is_failed_commit(text: str) -> bool:
 
 
 def translate_error(error: Exception, path: str) -> Exception:
-    """The error as one of ours; Conflict stays inside the store."""
+    """The error as one of ours. Conflict stays inside the store."""
     kind = error_kind(error)
     if kind is None:
         return _unstorable_value_error(error, path) if isinstance(error, UnicodeError) else error
@@ -102,8 +104,3 @@ def lock_timeout_error(path: str, seconds: float) -> StoreUnavailable:
 
 def _unstorable_value_error(error: Exception, path: str) -> StoreError:
     return StoreError(f"{path}: a value of this operation cannot be stored: {_first_line(error)}; nothing was done")
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__

@@ -1,11 +1,11 @@
 """One DuckDB file, in the one process that may have it open: a writing connection, reading connections beside it.
 
-Writers of this process take turns (`_turn`): DuckDB does not make one wait for another, it undoes the second. What is
-left are conflicts with transactions on the user's own connections. Those that end soon are waited for by trying again;
-a claim whose record is held for longer is Busy.
+The writers of this process take turns by a lock (`_write_lock`): DuckDB does not let a writer wait for another, it
+rolls back the second one. What remains are conflicts with transactions on the user's own connections. The store retries
+for LOCK_TIMEOUT_SECONDS; after that a claim of such a record is Busy.
 
-A commit is in the log (`<file>.wal`) and flushed before it is acknowledged. The host's clock is the store's clock: it
-is read when the turn has come, so that whoever waited does not judge a lease by the time it began to wait.
+A commit is in the log (`<file>.wal`) and flushed before it is acknowledged. The host's clock is the store's clock. It
+is read while the write lock is held, so that a writer that waited does not use the time from before its wait.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from typing import Any, TypeAlias, TypeVar
 
 import duckdb
 
-from retrysafe.core.ops import Op
+from retrysafe.core.moves import Grant, decide_grant
+from retrysafe.core.ops import Claim, ClaimReply, Op
 from retrysafe.errors import RetrySafeError, SchemaMissing, StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import BatchRefused, Plan, follow
-from retrysafe.stores.duckdb import forks
-from retrysafe.stores.duckdb.batches import plan_read_claims
+from retrysafe.stores.duckdb import process
 from retrysafe.stores.duckdb.dialect import DIALECT, bind_values, parse_url
 from retrysafe.stores.duckdb.errors import Conflict, forked_error, lock_timeout_error, open_error, translate_error
-from retrysafe.stores.sql import migrations
+from retrysafe.stores.sql import migrations, rows
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import DEFAULT_PREFIX, build_names
 from retrysafe.stores.sql.plans import LockNotAvailable, SqlPlans, sort_by_id
@@ -40,22 +40,24 @@ Connection: TypeAlias = duckdb.DuckDBPyConnection
 Rows = list[Any]
 
 LOCK_TIMEOUT_SECONDS = 1.0
-"""Seconds a write is tried again while somebody's open transaction has the same record."""
+"""How long a write is retried while an open transaction of the user has changed the same record."""
 RETRY_PAUSE_SECONDS = (0.001, 0.01)
-"""Seconds between two tries, drawn at random."""
+"""The pause between two tries, drawn at random from this range."""
+MIN_BATCHED_CLAIMS = 2
+"""From how many claims on a batch reads their records by one statement."""
 
 
 class DuckdbFile:
-    """The file and its connections. Both colours stand on it; several of these on one file share its turns."""
+    """The file and its connections, for the sync and the async store. Objects on one file share its write lock."""
 
     def __init__(self, at: str | Path | Connection, *, table: str = DEFAULT_PREFIX) -> None:
-        """`at` is a path, or a connection of yours, which stays yours to close."""
+        """`at` is a path, or a connection of yours, which is not closed here."""
         self._user_connection = None if isinstance(at, str | Path) else at
-        self.path = str(at) if isinstance(at, str | Path) else database_path(at)
+        self.path = str(at) if isinstance(at, str | Path) else read_database_path(at)
         self._real_path = os.path.realpath(self.path)
         self.names = build_names(table)
         self.plans = SqlPlans(DIALECT, self.names)
-        self._write_lock = forks.get_write_lock(self._real_path)
+        self._write_lock = process.get_write_lock(self._real_path)
         self._opening = threading.Lock()
         self._root: Connection | None = None
         self._writer: Connection | None = None
@@ -68,7 +70,7 @@ class DuckdbFile:
         return cls(at.path, table=at.names.bare)
 
     def execute(self, op: Op[R]) -> R:
-        """Run one operation; each of its statements is a transaction of its own."""
+        """Run one operation. Each of its statements is a transaction of its own."""
         self.prepare()
         try:
             return follow(self.plans.plan_operation(op), self.send)
@@ -97,7 +99,7 @@ class DuckdbFile:
                     replies[place] = follow(self.plans.plan_without_read(op), send)
             return replies
 
-        return in_transaction(connection, execute_each)
+        return run_in_transaction(connection, execute_each)
 
     def send(self, statement: Statement) -> Rows:
         if statement.writes:
@@ -105,20 +107,20 @@ class DuckdbFile:
         return self._read_statement(statement)
 
     def _read_statement(self, statement: Statement) -> Rows:
-        """On a connection of its own: readers and the writer do not wait for each other."""
+        """Read on a connection beside the writer. Readers and the writer do not wait for each other."""
         try:
-            reader = self._readers.pop()  # without asking first: another thread may take the last one in between
+            reader = self._readers.pop()  # no check first: another thread may take the last one in between
         except IndexError:
             reader = self._open().cursor()
         try:
-            rows = run_statement(reader, statement)
+            found = run_statement(reader, statement)
         except Exception as error:
             raise self._translate_error(error) from error
         self._readers.append(reader)
-        return rows
+        return found
 
     def _write_with_retries(self, work: Callable[[Connection], R]) -> R:
-        """In turn; again, while somebody else's transaction is in the way."""
+        """Run `work` under the write lock. Retry while a transaction of the user conflicts with it."""
         deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
         while True:
             try:
@@ -126,7 +128,9 @@ class DuckdbFile:
             except Conflict as conflict:
                 if time.monotonic() > deadline:
                     raise LockNotAvailable(str(conflict)) from conflict
-            time.sleep(random.uniform(*RETRY_PAUSE_SECONDS))  # with the turn given back: others may be able to go on
+            time.sleep(
+                random.uniform(*RETRY_PAUSE_SECONDS)
+            )  # without the write lock: other writers may succeed meanwhile
 
     def _run_once(self, work: Callable[[Connection], R]) -> R:
         with self._write_lock:
@@ -138,7 +142,7 @@ class DuckdbFile:
                 raise self._translate_error(error) from error
 
     def _translate_error(self, error: Exception) -> Exception:
-        """The error as one of ours. What DuckDB gave up, or what was closed under us, is opened anew next time."""
+        """The error as one of ours. After an unclear error the file is closed, and opened again at the next use."""
         if isinstance(error, RetrySafeError | Conflict):
             return error
         found = translate_error(error, self.path)
@@ -157,18 +161,18 @@ class DuckdbFile:
             return self._root
 
     def _connect(self) -> Connection:
-        if forks.is_inherited(self._real_path):
+        if process.is_inherited(self._real_path):
             raise forked_error(self.path)
         make_folder(self.path)
         try:
             connection = duckdb.connect(self.path)
         except duckdb.Error as error:
             raise open_error(error, self.path) from error
-        forks.record_open(self._real_path, connection)
+        process.record_open(self._real_path, connection)
         return connection
 
     def prepare(self) -> None:
-        """Create the file and its tables at first use: an embedded store needs no separate step."""
+        """Create the file and its tables at first use. An embedded store needs no separate step."""
         if not self._ready and not self._is_up_to_date():
             self.migrate()
         self._ready = True
@@ -184,7 +188,7 @@ class DuckdbFile:
     def migrate(self) -> list[str]:
         def upgrade(connection: Connection) -> list[str]:
             plan: Plan[Statement, list[str]] = migrations.upgrade(DIALECT, self.names)
-            return in_transaction(connection, lambda: follow(plan, lambda sent: run_statement(connection, sent)))
+            return run_in_transaction(connection, lambda: follow(plan, lambda sent: run_statement(connection, sent)))
 
         try:
             applied = self._write_with_retries(upgrade)
@@ -194,7 +198,7 @@ class DuckdbFile:
         return applied
 
     def close(self) -> None:
-        """The last connection of the process that is closed writes the log into the file."""
+        """Close all connections. When the last one closes, DuckDB writes the log into the file."""
         with self._write_lock, self._opening:
             writer, self._writer = self._writer, None
             root, self._root = self._root, None
@@ -204,17 +208,38 @@ class DuckdbFile:
             if writer is not None:
                 _close(writer)
             if root is not None:
-                forks.record_close(self._real_path, root)
+                process.record_close(self._real_path, root)
                 _close(root)
 
 
-def in_transaction(connection: Connection, work: Callable[[], R]) -> R:
+def plan_read_claims(text: str, ops: Sequence[Op[Any]]) -> Plan[Statement, list[ClaimReply | None]]:
+    """A reply for each claim that is a replay or a refusal; None for all other operations.
+
+    One statement reads all records of the batch, because DuckDB prepares a statement each time, and preparing is most
+    of its cost. A batch runs this plan twice: before the transaction begins, and inside it under the write lock, where
+    the records cannot change any more.
+    """
+    replies: list[ClaimReply | None] = [None] * len(ops)
+    claims = {op.id: (place, op) for place, op in enumerate(ops) if isinstance(op, Claim)}
+    if len(claims) < MIN_BATCHED_CLAIMS:
+        return replies
+    for row in (yield Statement(text, {"ids": list(claims)}, writes=False)):
+        record = rows.read_record(row)
+        place, op = claims[record.id]
+        now = time.time_ns() // 1000 if op.now is None else op.now
+        grant = decide_grant(record, op, now)
+        if grant is None or grant is Grant.OWN:
+            replies[place] = ClaimReply(grant is Grant.OWN, record, now)
+    return replies
+
+
+def run_in_transaction(connection: Connection, work: Callable[[], R]) -> R:
     connection.execute("BEGIN TRANSACTION")
     try:
         done = work()
         connection.execute("COMMIT")
     except BaseException:
-        with suppress(duckdb.Error):  # a commit that was refused has ended the transaction already
+        with suppress(duckdb.Error):  # a refused commit has ended the transaction already
             connection.execute("ROLLBACK")
         raise
     return done
@@ -227,7 +252,7 @@ def run_statement(connection: Connection, statement: Statement) -> Rows:
     return connection.execute(statement.sql, values or None).fetchall()
 
 
-def database_path(connection: Connection) -> str:
+def read_database_path(connection: Connection) -> str:
     """The file behind a connection."""
     found = (
         connection.cursor()

@@ -1,37 +1,16 @@
-"""The sync colour of DuckDB."""
+"""The old module of `DuckdbStore`, kept for one release because the documents of 0.1 show it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from retrysafe.core.ops import Op
-from retrysafe.stores.duckdb.dialect import CAPABILITIES
-from retrysafe.stores.duckdb.file import Connection, DuckdbFile
-
-R = TypeVar("R")
+from retrysafe.core.deprecation import warn_renamed
 
 
-class DuckdbStore:
-    """Made from a path, or around a connection of yours, which stays yours to close."""
+def __getattr__(name: str) -> Any:
+    if name != "DuckdbStore":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from retrysafe.stores.duckdb.store import DuckdbStore
 
-    capabilities = CAPABILITIES
-    mixed_batches = True
-    """Operations of several kinds go together as well as those of one."""
-
-    def __init__(self, file: DuckdbFile | str | Path | Connection) -> None:
-        self._file = file if isinstance(file, DuckdbFile) else DuckdbFile(file)
-        self.names = self._file.names
-
-    def execute(self, op: Op[R]) -> R:
-        return self._file.execute(op)
-
-    def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
-        return self._file.execute_many(ops)
-
-    def migrate(self) -> list[str]:
-        return self._file.migrate()
-
-    def close(self) -> None:
-        self._file.close()
+    warn_renamed(f"{__name__}.{name}", f"retrysafe.stores.duckdb.{name}")
+    return DuckdbStore

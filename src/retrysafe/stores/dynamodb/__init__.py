@@ -1,6 +1,6 @@
-"""DynamoDB: one conditional write per operation, decided where the item is. boto3 for sync code, aiobotocore for async.
+"""The DynamoDB store: one conditional write for each operation. Sync code uses boto3, async code uses aiobotocore.
 
-DynamoDB has no clock of its own: leases are judged by the caller's, less what two clocks may be apart (`?skew=`).
+DynamoDB gives no access to a clock. Leases are judged by the caller's clock, minus the allowed clock skew (`?skew=`).
 """
 
 from __future__ import annotations

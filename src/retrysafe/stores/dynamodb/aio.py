@@ -1,10 +1,11 @@
-"""The async colour of DynamoDB, through aiobotocore. The twin of sync.py."""
+"""The async DynamoDB store, on aiobotocore. sync.py does the same with threads."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from aiobotocore.config import AioConfig  # type: ignore[import-untyped]  # it ships no types
@@ -13,10 +14,10 @@ from aiobotocore.session import get_session  # type: ignore[import-untyped]
 from retrysafe.core.ops import Op
 from retrysafe.stores.base import afollow
 from retrysafe.stores.dynamodb.dispatch import combine_results, plan_operation
-from retrysafe.stores.dynamodb.errors import begin_trail, record_sendings, translate_error
+from retrysafe.stores.dynamodb.errors import translate_error
 from retrysafe.stores.dynamodb.plans import TableRef
 from retrysafe.stores.dynamodb.requests import DynamoPause, DynamoRequest, Sendable
-from retrysafe.stores.dynamodb.sdk import share_service_data
+from retrysafe.stores.dynamodb.sdk import collect_attempt_errors, register_attempt_hook, share_service_data
 from retrysafe.stores.dynamodb.table import migrate
 from retrysafe.stores.dynamodb.urls import CAPABILITIES, DynamoLocation
 
@@ -24,27 +25,27 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 MAX_PARALLEL_REQUESTS = 32
-"""Requests of one call that are under way at once."""
+"""How many requests of one call may be in flight at once."""
 
 
 class AsyncDynamoStore:
-    """Made from a URL, or around your own aiobotocore client, which stays yours to close."""
+    """Made from a parsed URL, and optionally with your own aiobotocore client, which the store does not close."""
 
-    capabilities = CAPABILITIES
-    native_batching = True
-    """There is nothing to gain: DynamoDB has no batch of conditional writes, and a loop sends many at once anyway."""
+    capabilities = replace(CAPABILITIES, native_batching=True)
+    """Batching gains nothing: DynamoDB has no batch of conditional writes, and an event loop sends many at once
+    anyway."""
 
     def __init__(self, at: DynamoLocation, client: Any = None) -> None:
         self._at = at
-        self._place = TableRef(at.table, at.skew)
+        self._ref = TableRef(at.table, at.skew)
         self._client = client
         if client is not None:
-            record_sendings(client)
+            register_attempt_hook(client)
         self._stack = AsyncExitStack()
         self._opening = asyncio.Lock()
 
     async def execute(self, op: Op[R]) -> R:
-        reply: R = await afollow(plan_operation(op, self._place), self._send)
+        reply: R = await afollow(plan_operation(op, self._ref), self._send)
         return reply
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
@@ -72,11 +73,11 @@ class AsyncDynamoStore:
 
     async def _call(self, request: DynamoRequest) -> Any:
         client = self._client or await self._open()
-        trail = begin_trail()
+        attempt_errors = collect_attempt_errors()
         try:
             return await getattr(client, request.call)(**request.arguments)
         except Exception as error:
-            found = translate_error(error, trail, self._at.url)
+            found = translate_error(error, attempt_errors, self._at.url)
             if not isinstance(found, Exception):
                 return found
             if found is error:
@@ -86,19 +87,19 @@ class AsyncDynamoStore:
     async def _open(self) -> Any:
         async with self._opening:
             if self._client is None:
-                made = share_service_data(get_session()).create_client(
+                context = share_service_data(get_session()).create_client(
                     "dynamodb", config=AioConfig(**self._at.client_config()), **self._at.client_options()
                 )
-                client = await self._stack.enter_async_context(made)
-                record_sendings(client)
+                client = await self._stack.enter_async_context(context)
+                register_attempt_hook(client)
                 self._client = client
             return self._client
 
     async def _map(self, work: Callable[[T], Awaitable[R]], todo: Sequence[T]) -> list[R]:
-        gate = asyncio.Semaphore(MAX_PARALLEL_REQUESTS)
+        slots = asyncio.Semaphore(MAX_PARALLEL_REQUESTS)
 
         async def run_one(each: T) -> R:
-            async with gate:
+            async with slots:
                 return await work(each)
 
         return list(await asyncio.gather(*(run_one(each) for each in todo)))

@@ -1,4 +1,4 @@
-"""Which plan an operation has, and what a batch of them comes to."""
+"""The table of operations and their plans, and the result of a batch."""
 
 from __future__ import annotations
 
@@ -18,31 +18,35 @@ PLANS: dict[type[Op[Any]], Callable[[Any, TableRef], Plan[Any]]] = {
 }
 
 
-def plan_operation(op: Op[Any], place: TableRef) -> Plan[Any]:
-    found = PLANS.get(type(op))
-    if found is None:
+def plan_operation(op: Op[Any], ref: TableRef) -> Plan[Any]:
+    build_plan = PLANS.get(type(op))
+    if build_plan is None:
         raise UsageError(
             f"the DynamoDB store does not know {type(op).__name__}: it has no outbox; "
             "stage jobs in your own table, in the same transaction"
         )
-    return found(op, place)
+    return build_plan(op, ref)
 
 
 def partition_singles(ops: Sequence[Op[Any]]) -> tuple[list[int], list[int]]:
-    """The places of those that use the store's threads themselves, and of those that may go out beside each other."""
-    alone = [place for place, op in enumerate(ops) if type(op) not in SINGLE_KEY_PLANS]
-    return alone, [place for place in range(len(ops)) if place not in set(alone)]
+    """Split a batch into indexes of operations that run one after the other and of those that may run in parallel.
+
+    Only an operation on a single key runs in parallel. The others use the store's threads themselves.
+    """
+    sequential = [index for index, op in enumerate(ops) if type(op) not in SINGLE_KEY_PLANS]
+    return sequential, [index for index in range(len(ops)) if index not in set(sequential)]
 
 
-def combine_results(found: list[Any]) -> list[Any]:
-    """All replies, or the error that says most: as long as one was carried out, it was not "nothing was done"."""
-    errors = [each for each in found if isinstance(each, Exception)]
+def combine_results(results: list[Any]) -> list[Any]:
+    """Return all replies, or raise one error for the batch. If a part of the batch was carried out, the error is
+    StoreUnclear, because an error that says "nothing was done" would be wrong."""
+    errors = [each for each in results if isinstance(each, Exception)]
     if not errors:
-        return found
+        return results
     unclear = [each for each in errors if isinstance(each, StoreUnclear)]
     if unclear:
         raise unclear[0]
     first = errors[0]
-    if isinstance(first, StoreOutage) and len(errors) < len(found):
+    if isinstance(first, StoreOutage) and len(errors) < len(results):
         raise StoreUnclear(f"a part of the batch was not carried out: {first}") from first
     raise first

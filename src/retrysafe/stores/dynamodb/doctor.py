@@ -1,7 +1,8 @@
-"""What a DynamoDB table's settings are worth.
+"""`retrysafe doctor` for DynamoDB: read a table's settings and say what they guarantee.
 
-DynamoDB writes to three places before it answers, so there is no flush to get wrong. What can be wrong is around it: an
-emulator, a table replicated by "the last writer wins", a time to live on the wrong attribute, a clock that is off.
+DynamoDB stores a write in several data centres before it answers, so no flush setting can be wrong. Other things can:
+an emulator, a table replicated between regions with "last writer wins", a time to live on the wrong attribute, or a
+wrong clock.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def diagnose(at: DynamoLocation) -> Diagnosis:
 
 
 def read_settings(store: DynamoStore, at: DynamoLocation) -> Settings:
-    """Everything the verdict stands on."""
+    """Read everything that `check_settings` needs."""
     before = time.time()
     try:
         reply = store._call(DynamoRequest("describe_table", {"TableName": at.table}))
@@ -58,21 +59,21 @@ def read_settings(store: DynamoStore, at: DynamoLocation) -> Settings:
 
 
 def emulator_name(at: DynamoLocation, headers: Mapping[str, str]) -> str:
-    """The name of what only looks like DynamoDB; empty for the real one, which is found at Amazon's addresses."""
+    """The name of an emulator. Empty for the real DynamoDB, which has an address at amazonaws.com."""
     if at.endpoint is None or ".amazonaws.com" in at.endpoint:
         return ""
-    said = headers.get("server", "")
-    return said if "dyn" in said.lower() else f"{said or 'something'} that speaks DynamoDB"
+    server = headers.get("server", "")
+    return server if "dyn" in server.lower() else f"{server or 'something'} that speaks DynamoDB"
 
 
 def clock_skew(date: str | None, before: float, after: float) -> float | None:
-    """By how many seconds this machine's clock is ahead of the server's, as near as a header in whole seconds tells."""
+    """How many seconds this machine's clock is ahead of the server's, by the Date header, which has whole seconds."""
     if not date:
         return None
-    told = parsedate_to_datetime(date).timestamp()
-    if before > told + 1:
-        return before - (told + 1)
-    return after - told if after < told else 0.0
+    server_time = parsedate_to_datetime(date).timestamp()
+    if before > server_time + 1:
+        return before - (server_time + 1)
+    return after - server_time if after < server_time else 0.0
 
 
 def check_settings(found: Settings) -> Iterator[Finding]:
@@ -101,9 +102,9 @@ def _check_table(table: Mapping[str, Any], at: DynamoLocation) -> Finding:
     index = {each["IndexName"]: each for each in table.get("GlobalSecondaryIndexes", ())}.get(INDEX_NAME)
     if wrong:
         fix = "choose another table in the URL"
-        return bad("table", wrong, "best-effort", "it is not one of ours", fix, invariant="I1")
+        return bad("table", wrong, "best-effort", "the store cannot use it", fix, invariant="I1")
     if index is None or index.get("IndexStatus", "ACTIVE") != "ACTIVE":
-        why = "workers and people see nothing: unfinished work is not found"
+        why = "listings are empty: unfinished work is not found"
         return bad(
             "table", f"no index {INDEX_NAME}", "best-effort", why, f"retrysafe migrate {at.url}", invariant="I13"
         )
@@ -127,7 +128,7 @@ def _check_time_to_live(attribute: str | None, at: DynamoLocation) -> Finding:
         return good("time to live", "off", "expired records are deleted by the worker, and paid for", invariant="I12")
     if attribute == TTL_ATTRIBUTE:
         return good("time to live", attribute, "only settled records have one", invariant="I12")
-    why = "DynamoDB deletes by an attribute that is not ours"
+    why = "DynamoDB deletes records by an attribute that retrysafe does not use for this"
     fix = (
         f"aws dynamodb update-time-to-live --table-name {at.table} "
         f"--time-to-live-specification Enabled=false,AttributeName={attribute}"
@@ -138,7 +139,7 @@ def _check_time_to_live(attribute: str | None, at: DynamoLocation) -> Finding:
 def _check_clock(ahead: float | None, at: DynamoLocation) -> Finding:
     allowed = at.skew / SECOND_MICROS
     if ahead is None:
-        why = "the server does not tell the time: look at this machine's own synchronisation"
+        why = "the server does not send its time: check the clock synchronisation of this machine"
         return good("clock", "unknown", why, invariant="I2")
     if abs(ahead) <= allowed:
         why = f"within the {allowed:g} s that are allowed for"

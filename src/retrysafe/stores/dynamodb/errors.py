@@ -1,12 +1,10 @@
-"""What DynamoDB and its SDK raise, read: did it say no, or did it go silent?
+"""Translates errors of DynamoDB and its SDK into ours: was the request refused, or is its outcome unknown?
 
-The SDK sends a request several times and shows only what came last. So what happened at each sending is written down
-(`Trail`): a refusal after a sending without an answer is not the whole truth.
+A refusal is certain only if no earlier attempt of the same request stayed without an answer (sdk.py collects them).
 """
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from typing import Any
 
 from botocore.exceptions import (
@@ -22,18 +20,20 @@ from botocore.exceptions import (
     SSLError,
 )
 
+from retrysafe.core.texts import first_line
 from retrysafe.core.urls import safe_url
 from retrysafe.errors import RetrySafeError, SchemaMissing, StoreError, StoreUnavailable, StoreUnclear, StoreUnreachable
 from retrysafe.stores.dynamodb.items import too_large_error
-from retrysafe.stores.dynamodb.requests import ConditionFailed, LockNotAvailable
-from retrysafe.stores.dynamodb.transact import Cancelled
+from retrysafe.stores.dynamodb.requests import ConditionFailed, TransactionConflict
+from retrysafe.stores.dynamodb.sdk import AttemptErrors
+from retrysafe.stores.dynamodb.transact import TransactionCancelled
 
 CONNECT_ERRORS = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError, SSLError)
 NOT_SENT_ERRORS = (
     *CONNECT_ERRORS,
     NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, NoRegionError,
 )  # fmt: skip
-"""Nothing left this machine."""
+"""Errors before anything was sent."""
 
 THROTTLED_CODES = frozenset({
     "ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded", "Throttling",
@@ -44,75 +44,51 @@ DENIED_CODES = frozenset({
     "MissingAuthenticationTokenException", "IncompleteSignatureException", "InvalidClientTokenId", "AccessDenied",
     "SignatureDoesNotMatch", "OptInRequired",
 })  # fmt: skip
-LOCK_CONFLICT_CODES = frozenset({"TransactionConflictException", "TransactionInProgressException"})
-
-Trail = list[BaseException]
-_trail: ContextVar[Trail | None] = ContextVar("retrysafe_dynamodb_trail", default=None)
+TRANSACTION_CONFLICT_CODES = frozenset({"TransactionConflictException", "TransactionInProgressException"})
 
 
-def record_sendings(client: Any) -> None:
-    """Write down what each sending of this client's requests met."""
-    client.meta.events.register("needs-retry.dynamodb", _record_sending)
-
-
-def _record_sending(caught_exception: BaseException | None = None, response: Any = None, **_: Any) -> None:
-    trail = _trail.get()
-    if trail is None:
-        return
-    if caught_exception is not None:
-        trail.append(caught_exception)
-    elif response is not None and response[0].status_code >= 500:
-        trail.append(ServerFailed())
-
-
-class ServerFailed(Exception):
-    """It answered that it failed: it may have happened."""
-
-
-def begin_trail() -> Trail:
-    """For one request: its own list, in this thread or task."""
-    trail: Trail = []
-    _trail.set(trail)
-    return trail
-
-
-def translate_error(error: Exception, trail: Trail, url: str) -> Exception | ConditionFailed | Cancelled:
-    """The error as one of ours, or the refusal it stands for."""
-    if isinstance(error, RetrySafeError | LockNotAvailable):
+def translate_error(
+    error: Exception, attempt_errors: AttemptErrors, url: str
+) -> Exception | ConditionFailed | TransactionCancelled:
+    """Our exception for an SDK error; or the value that stands for a failed condition or a cancelled transaction."""
+    if isinstance(error, RetrySafeError | TransactionConflict):
         return error
-    lost = [each for each in trail if not isinstance(each, NOT_SENT_ERRORS)]
+    lost = [each for each in attempt_errors if not isinstance(each, NOT_SENT_ERRORS)]
     if isinstance(error, ClientError):
         return _translate_reply(error, lost, url)
     if isinstance(error, NOT_SENT_ERRORS) and not lost:
         kind = StoreUnreachable if isinstance(error, CONNECT_ERRORS) else StoreUnavailable
-        return kind(f"DynamoDB could not be reached ({_first_line(error)}): nothing was done; is {url} right?")
+        return kind(f"DynamoDB could not be reached ({_first_line(error)}): nothing was done; check {url}")
     if isinstance(error, BotoCoreError | OSError | TimeoutError):
         return StoreUnclear(
-            f"DynamoDB went silent after the request was sent ({_first_line(error)}): it may have been done"
+            f"DynamoDB did not answer after the request was sent ({_first_line(error)}): it may have been done; "
+            "send it again to find out"
         )
     return error
 
 
-def _translate_reply(error: ClientError, lost: Trail, url: str) -> Exception | ConditionFailed | Cancelled:
-    """It answered. Whatever it says, an earlier sending that nobody answered may have been carried out; only what
-    brings the record back tells the whole truth."""
+def _translate_reply(
+    error: ClientError, lost: AttemptErrors, url: str
+) -> Exception | ConditionFailed | TransactionCancelled:
+    """Translate an error that DynamoDB answered. An earlier attempt without an answer (`lost`) may have been carried
+    out all the same. Only a failed condition is certain, because it returns the record."""
     code = error_code(error)
-    response: Any = error.response  # what an operation adds to it is not in the general stubs
+    response: Any = error.response  # the stubs do not have the fields of single operations
     if code == "ConditionalCheckFailedException":
         return ConditionFailed(response.get("Item"))
     if code == "TransactionCanceledException" and not lost:
-        return Cancelled(tuple(response.get("CancellationReasons", ())))
+        return TransactionCancelled(tuple(response.get("CancellationReasons", ())))
     if lost or _http_status(error) >= 500:
         return StoreUnclear(f"DynamoDB failed ({code}: {_first_line(error)}): it may have been done; send it again")
-    if code in LOCK_CONFLICT_CODES:
-        return LockNotAvailable(_first_line(error))
+    if code in TRANSACTION_CONFLICT_CODES:
+        return TransactionConflict(_first_line(error))
     if code == "ResourceNotFoundException":
         return SchemaMissing(f"DynamoDB says: {_first_line(error)}", url)
     if code in THROTTLED_CODES:
         fix = "let the table pay per request, or raise its capacity"
-        return StoreUnavailable(f"DynamoDB takes no more for now ({code}); nothing was done: {fix}")
+        return StoreUnavailable(f"DynamoDB throttles this caller ({code}); nothing was done: {fix}")
     if code in DENIED_CODES:
-        fix = "give it the policy of docs/howto/dynamodb.md, and look at its credentials"
+        fix = "give it the policy of docs/howto/dynamodb.md, and check its credentials"
         return StoreUnavailable(f"DynamoDB refused this caller ({code}: {_first_line(error)}); nothing was done: {fix}")
     if "size" in _first_line(error) and code == "ValidationException":
         return too_large_error(_first_line(error))
@@ -128,6 +104,5 @@ def _http_status(error: ClientError) -> int:
 
 
 def _first_line(error: BaseException) -> str:
-    told = error.response.get("Error", {}).get("Message", "") if isinstance(error, ClientError) else str(error)
-    lines = safe_url(told).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    message = error.response.get("Error", {}).get("Message", "") if isinstance(error, ClientError) else str(error)
+    return first_line(error, safe_url(message))

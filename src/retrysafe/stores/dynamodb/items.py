@@ -1,6 +1,7 @@
-"""A record as an item, and back. What is empty is left out: every byte of an item is paid for at each write.
+"""Converts a record to a DynamoDB item, and back. Empty values are left out, because every byte costs at each write.
 
-Large values are deflated where that makes them smaller. An item may have 400 KB, and a write costs by the kilobyte.
+Large values are compressed (deflate) if that makes them smaller. An item may have 400 KB, and a write costs by the
+kilobyte.
 """
 
 from __future__ import annotations
@@ -10,32 +11,31 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from retrysafe.core.records import Answer, Fingerprint, Record
+from retrysafe.core.records import Answer, Fingerprint, Record, pack_tokens, unpack_tokens
 from retrysafe.core.states import SETTLED, STATES, State
 from retrysafe.core.times import FOREVER_MICROS, HOUR_MICROS, SECOND_MICROS, add_micros
-from retrysafe.core.tokens import pack_tokens, unpack_tokens
 from retrysafe.errors import CorruptRecord, StoreError
 
 Item = dict[str, dict[str, Any]]
-"""Attribute name → typed value, as the wire has it: `{"attempt": {"N": "1"}}`."""
+"""Attribute name → typed value, in the form of the API: `{"attempt": {"N": "1"}}`."""
 
 Fields = dict[str, dict[str, Any] | None]
-"""What an update sets; None removes."""
+"""The attributes that an update sets. None removes an attribute."""
 
 SHARD_COUNT = 4
-"""The index by state is spread over so many partitions for each state: one takes about 1,000 writes a second. Fixed: a
-reader that looked into fewer than the writers use would not see everything."""
+"""The index by state has this many partitions for each state, because one partition takes about 1,000 writes a second.
+The number is fixed: a reader that used fewer partitions than the writers would miss records."""
 
 MAX_ITEM_BYTES = 400 * 1024
-"""What DynamoDB takes as one item, names included."""
+"""DynamoDB's limit for one item, attribute names included."""
 
 MIN_DEFLATE_BYTES = 512
-"""Below this, deflating gains nothing worth a header."""
+"""Smaller values are not compressed: it would gain nothing."""
 
 RAW, DEFLATED = b"\x00", b"\x01"
 
-TEXTS = {"namespace": "ns", "kind": "kind", "scope": "scope", "key": "key", "target": "target"}
-TIMES = {"created": "created", "started": "started", "completed": "completed", "expires": "expires"}
+TEXT_ATTRIBUTES = {"namespace": "ns", "kind": "kind", "scope": "scope", "key": "key", "target": "target"}
+TIME_ATTRIBUTES = {"created": "created", "started": "started", "completed": "completed", "expires": "expires"}
 
 
 def encode_number(value: int) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def encode_bytes(value: bytes) -> dict[str, Any]:
 
 
 def encode_packed(value: bytes) -> dict[str, Any] | None:
-    """Bytes of any size; None if there are none."""
+    """Encode bytes, compressed if that is smaller. None for empty bytes."""
     if not value:
         return None
     small = zlib.compress(value, 6) if len(value) > MIN_DEFLATE_BYTES else value
@@ -68,7 +68,7 @@ def decode_packed(value: bytes) -> bytes:
 
 
 def encode_shelf(state: State, record_id: bytes) -> dict[str, Any]:
-    """Which partition of the index a record is listed in."""
+    """The `shelf` attribute: the partition of the index in which a record is listed."""
     return {"S": shelf_name(state, record_id[0] % SHARD_COUNT)}
 
 
@@ -77,12 +77,13 @@ def shelf_name(state: State, shard: int) -> str:
 
 
 def ttl_of(expires: int) -> dict[str, Any]:
-    """When DynamoDB may delete it, in seconds. An hour late on purpose: who judges by `expires` is never surprised."""
+    """The time from which DynamoDB may delete an item, in seconds. It is an hour after `expires`, so that no record is
+    deleted while a caller's clock still counts it as alive."""
     return encode_number(add_micros(expires, HOUR_MICROS) // SECOND_MICROS)
 
 
-def kept_until(record: Record) -> int:
-    """Until when it is kept once it is settled, unless it is settled in its last hour."""
+def retention_end(record: Record) -> int:
+    """Until when a settled record is kept, unless it is settled within the last hour before this time."""
     return add_micros(record.created, record.retention)
 
 
@@ -116,7 +117,7 @@ def to_item(record: Record, revision: int) -> Item:
     settled = record.state in SETTLED and record.expires < FOREVER_MICROS
     fields: Fields = {
         "id": encode_bytes(record.id),
-        **{name: encode_text(getattr(record, field)) for field, name in TEXTS.items()},
+        **{name: encode_text(getattr(record, field)) for field, name in TEXT_ATTRIBUTES.items()},
         "fp": encode_text(str(record.fingerprint)),
         **state_fields(record.state, record.id),
         "attempt": encode_number(record.attempt),
@@ -129,12 +130,12 @@ def to_item(record: Record, revision: int) -> Item:
         "input": encode_packed(record.input),
         **answer_fields(record.answer),
         "note": encode_text(record.note),
-        **{name: encode_number(getattr(record, field)) for field, name in TIMES.items()},
+        **{name: encode_number(getattr(record, field)) for field, name in TIME_ATTRIBUTES.items()},
         "retention": encode_number(record.retention),
         "advances": encode_number(record.advances) if record.advances else None,
         "ended": encode_bytes(pack_tokens(record.ended)) if record.ended else None,
-        "kept": encode_number(kept_until(record)),
-        "kept_ttl": ttl_of(kept_until(record)),
+        "kept": encode_number(retention_end(record)),
+        "kept_ttl": ttl_of(retention_end(record)),
         "ttl": ttl_of(max(record.expires, record.completed)) if settled else None,
         "rev": encode_number(revision),
     }
@@ -143,9 +144,9 @@ def to_item(record: Record, revision: int) -> Item:
 
 def from_item(item: Mapping[str, Mapping[str, Any]]) -> Record:
     record_id = _read_bytes(item, "id")
-    texts: Any = {field: _read_text(item, name) for field, name in TEXTS.items()}
+    texts: Any = {field: _read_text(item, name) for field, name in TEXT_ATTRIBUTES.items()}
     try:
-        times: Any = {field: _read_int(item, name) for field, name in TIMES.items()}
+        times: Any = {field: _read_int(item, name) for field, name in TIME_ATTRIBUTES.items()}
         return Record(
             id=record_id,
             **texts,
@@ -205,17 +206,17 @@ def _read_packed(item: Mapping[str, Mapping[str, Any]], name: str) -> bytes:
 
 
 def size_of(item: Mapping[str, Mapping[str, Any] | None]) -> int:
-    """At least what DynamoDB counts: names and values."""
+    """The size in bytes as DynamoDB counts it: names and values."""
     return sum(len(name.encode()) + _value_bytes(value) for name, value in item.items() if value is not None)
 
 
 def _value_bytes(value: Mapping[str, Any]) -> int:
-    ((kind, held),) = value.items()
-    return len(held) if kind == "B" else len(held.encode())
+    ((kind, content),) = value.items()
+    return len(content) if kind == "B" else len(content.encode())
 
 
 def check_size(item: Mapping[str, Mapping[str, Any] | None]) -> None:
-    """Refuse what cannot be stored, before it is sent."""
+    """Raise StoreError before sending what DynamoDB cannot store."""
     try:
         size = size_of(item)
     except UnicodeError as error:  # half a surrogate pair

@@ -1,11 +1,12 @@
-"""One operation, one plan: what to send, and how to read what comes back.
+"""The plans of operations on one record: the requests to send, and how to read their replies.
 
-The usual case is one request. `FAST` guesses it: the update that is right if the record is as it nearly always is, with
-that "if" in its condition. A refused request brings the record back, and core/moves.py says what to make of it; what is
-then written is written only if the record has not changed since (`rev` and the fence together never come back).
+The usual case is one request. FAST_REQUESTS has an optimistic update for it: the update is right if the record is as it
+nearly always is, and its condition checks that. If the condition fails, DynamoDB returns the record, and core/moves.py
+decides what to write. That second write has the condition that the record has not changed since (`rev` and fence
+together never repeat).
 
-The SDK sends a request again when no answer came. The second one then meets the first one's work and is refused; the
-record shows our own token, so it is recognised like anything else that is sent again (I11).
+The SDK sends a request again if no answer came. The second attempt then meets the result of the first, and its
+condition fails. The record has our own token, so it is recognised like every other repeated operation (I11).
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ from retrysafe.stores.dynamodb.items import (
 from retrysafe.stores.dynamodb.requests import (
     ConditionFailed,
     DynamoRequest,
-    Guard,
-    LockNotAvailable,
     Sendable,
+    TransactionConflict,
+    WriteCondition,
     get,
     put_if_absent,
     update,
@@ -63,63 +64,65 @@ R = TypeVar("R")
 Plan = PlanOf[Sendable, R]
 
 MAX_CONTENTION_TRIES = 20
-"""How often a record may change between reading and writing before we give up: each time somebody else got on."""
+"""How often a record may change between reading and writing before the operation fails. Each time another caller made
+progress."""
 
 
 class TableRef(NamedTuple):
-    """What every plan has to know."""
+    """The table's name and the allowed clock skew in microseconds."""
 
     table: str
     skew: int
 
 
 class ClockReading(NamedTuple):
-    """The time, and the time by which others are judged: earlier, by what our clock may be ahead of theirs."""
+    """The caller's time in microseconds, and an earlier one to judge other callers' leases by."""
 
     now: int
     judged: int
+    """`now` minus the allowed skew: our clock may be ahead of the owner's."""
 
 
-def read_clock(op: Any, place: TableRef) -> ClockReading:
+def read_clock(op: Any, ref: TableRef) -> ClockReading:
     if op.now is not None:
         return ClockReading(op.now, op.now)
     now = time.time_ns() // 1000
-    return ClockReading(now, now - place.skew)
+    return ClockReading(now, now - ref.skew)
 
 
 # Claim ----------------------------------------------------------------------------------------------------------------
 
 
-def claim(op: Claim, place: TableRef) -> Plan[ClaimReply]:
-    """Born in one request. Refused, the record in the way says the rest; whatever takes its place takes one more."""
-    now, judged = read_clock(op, place)
+def claim(op: Claim, ref: TableRef) -> Plan[ClaimReply]:
+    """Create the record in one request. If there is a record already, it decides. A takeover is one more request."""
+    now, judged = read_clock(op, ref)
     fresh = build_new_record(op, now)
     try:
         if op.resumes:
-            there = (yield get(place.table, op.id)).get("Item")
-            reply = yield from handle_refused_claim(op, place, there, ClockReading(now, judged))
+            item = (yield get(ref.table, op.id)).get("Item")
+            reply = yield from handle_refused_claim(op, ref, item, ClockReading(now, judged))
             return reply or ClaimReply(False, None, now)
         for _ in range(MAX_CONTENTION_TRIES):
-            found = yield DynamoRequest("put_item", put_if_absent(place.table, to_item(fresh, 0)))
+            found = yield DynamoRequest("put_item", put_if_absent(ref.table, to_item(fresh, 0)))
             if not isinstance(found, ConditionFailed):
                 return ClaimReply(True, fresh, now)
-            reply = yield from handle_refused_claim(op, place, found.item, ClockReading(now, judged))
+            reply = yield from handle_refused_claim(op, ref, found.item, ClockReading(now, judged))
             if reply is not None:
                 return reply
-    except LockNotAvailable:
-        return ClaimReply(False, None, now)  # a transaction has it, and nothing of that can be seen yet
+    except TransactionConflict:
+        return ClaimReply(False, None, now)  # a transaction is writing it, and its result is not visible yet
     raise contention_error()
 
 
-def handle_refused_claim(op: Claim, place: TableRef, item: Item | None, at: ClockReading) -> Plan[ClaimReply | None]:
-    """Read the record in the way, and take its place if that may be. None: it is gone by now, ask again."""
+def handle_refused_claim(op: Claim, ref: TableRef, item: Item | None, at: ClockReading) -> Plan[ClaimReply | None]:
+    """Judge the record that exists, and take it over if that is allowed. None: it was deleted meanwhile, try again."""
     while item is not None:
         record = from_item(item)
         grant = decide_grant(record, op, at.judged)
         if grant is None or grant is Grant.OWN:
             return ClaimReply(grant is Grant.OWN, record, at.now)
         after = apply_grant(grant, record, op, at.now)
-        found = yield build_change(place, item, record, after)
+        found = yield build_change(ref, item, record, after)
         if not isinstance(found, ConditionFailed):
             return ClaimReply(True, after, at.now)
         item = found.item
@@ -129,55 +132,56 @@ def handle_refused_claim(op: Claim, place: TableRef, item: Item | None, at: Cloc
 # Fenced ---------------------------------------------------------------------------------------------------------------
 
 
-def fenced_write(op: Fenced, place: TableRef) -> Plan[bool]:
-    at = read_clock(op, place)
-    fast = FAST_REQUESTS.get(type(op))
-    held = 0
+def write_fenced(op: Fenced, ref: TableRef) -> Plan[bool]:
+    at = read_clock(op, ref)
+    build_request = FAST_REQUESTS.get(type(op))
+    conflicts = 0
     item: Item | None
     while True:
         try:
-            if fast is None:
-                item = (yield get(place.table, op.id)).get("Item")
+            if build_request is None:
+                item = (yield get(ref.table, op.id)).get("Item")
             else:
-                found = yield fast(op, place, at)
+                found = yield build_request(op, ref, at)
                 if not isinstance(found, ConditionFailed):
                     return True
                 item = found.item
-            return (yield from apply_move(op, place, item, at))
-        except LockNotAvailable:
-            held += 1
-            if held > MAX_CONTENTION_TRIES:
+            return (yield from apply_move(op, ref, item, at))
+        except TransactionConflict:
+            conflicts += 1
+            if conflicts > MAX_CONTENTION_TRIES:
                 raise lock_timeout_error() from None
 
 
-def apply_move(op: Fenced, place: TableRef, item: Item | None, at: ClockReading) -> Plan[bool]:
-    """What core/moves.py makes of the record, written if it is still the same."""
-    now = at.judged if isinstance(op, Suspect) else at.now  # the sweeper judges others, everybody else writes
+def apply_move(op: Fenced, ref: TableRef, item: Item | None, at: ClockReading) -> Plan[bool]:
+    """Compute the next state with core/moves.py, and write it if the record has not changed since it was read."""
+    now = at.judged if isinstance(op, Suspect) else at.now  # Suspect judges another owner's lease, the others do not
     for _ in range(MAX_CONTENTION_TRIES):
         record = None if item is None else from_item(item)
         if isinstance(op, Resolve) and record is not None and record.lapsed(at.now) and not record.lapsed(at.judged):
-            return False  # by a clock that may be ahead of its owner's
+            return False  # the lease has lapsed by our clock only, which may be ahead of the owner's
         after, applied = move(record, op, now)
         if after is None or record is None or item is None or after == record:
             return applied
         if isinstance(op, Withdraw) and after.expires == now:
-            # Expired for whoever claims next, at once: by a clock behind ours, and that allows for one ahead of it.
+            # The record must count as expired for every next claimant at once. The claimant's clock may be one skew
+            # behind ours, and it subtracts another skew when it judges.
             after = after._replace(expires=now - 2 * (at.now - at.judged))
-        found = yield build_change(place, item, record, after)
+        found = yield build_change(ref, item, record, after)
         if not isinstance(found, ConditionFailed):
             return applied
         item = found.item
     raise contention_error()
 
 
-def build_change(place: TableRef, item: Item, before: Record, after: Record) -> DynamoRequest:
-    """From one whole record to the next, if it is unchanged: only what differs is sent."""
-    wanted = to_item(after, revision_of(item))
-    fields: Fields = {name: value for name, value in wanted.items() if item.get(name) != value}
-    fields |= dict.fromkeys(name for name in item if name not in wanted)
+def build_change(ref: TableRef, item: Item, before: Record, after: Record) -> DynamoRequest:
+    """Replace a record if it has not changed. Only the attributes that differ are sent."""
+    target = to_item(after, revision_of(item))
+    fields: Fields = {name: value for name, value in target.items() if item.get(name) != value}
+    fields |= dict.fromkeys(name for name in item if name not in target)
     fields.pop("rev", None)
-    guard = Guard(before.fence, frozenset({before.state}), revision=revision_of(item))
-    return update(place.table, before.id, fields, guard)
+    condition = WriteCondition(before.fence, frozenset({before.state}), revision=revision_of(item))
+    return update(ref.table, before.id, fields, condition)
 
 
 # The usual case, in one request ---------------------------------------------------------------------------------------
@@ -185,14 +189,14 @@ def build_change(place: TableRef, item: Item, before: Record, after: Record) -> 
 _CLEAR_NOTE: Fields = {"note": None}
 
 
-def _renew(op: Renew, place: TableRef, at: ClockReading) -> DynamoRequest:
-    """A lease that grows. One that would not, and an owner that is back, are for `apply_move`."""
+def _renew(op: Renew, ref: TableRef, at: ClockReading) -> DynamoRequest:
+    """Extend the lease. `apply_move` handles a lease that would not grow, and an owner that comes back."""
     lease = encode_number(add_micros(at.now, op.lease))
-    guard = Guard(op.fence, frozenset({State.CLAIMED}), more=(("lease", "<=", lease),))
-    return update(place.table, op.id, {"lease": lease, **_CLEAR_NOTE}, guard)
+    condition = WriteCondition(op.fence, frozenset({State.CLAIMED}), more=(("lease", "<=", lease),))
+    return update(ref.table, op.id, {"lease": lease, **_CLEAR_NOTE}, condition)
 
 
-def _advance(op: Advance, place: TableRef, at: ClockReading) -> DynamoRequest:
+def _advance(op: Advance, ref: TableRef, at: ClockReading) -> DynamoRequest:
     fields: Fields = {
         **state_fields(State.CLAIMED, op.id),
         "advances": encode_number(op.number),
@@ -202,10 +206,10 @@ def _advance(op: Advance, place: TableRef, at: ClockReading) -> DynamoRequest:
         "lease": encode_number(add_micros(at.now, op.lease)),
         **_CLEAR_NOTE,
     }
-    if op.number == 1:  # what is 0 is left out of an item
-        return update(place.table, op.id, fields, Guard(op.fence, absent=("advances",)))
+    if op.number == 1:  # an item has no attribute for 0 advances
+        return update(ref.table, op.id, fields, WriteCondition(op.fence, absent=("advances",)))
     before = ("advances", "=", encode_number(op.number - 1))
-    return update(place.table, op.id, fields, Guard(op.fence, more=(before,)))
+    return update(ref.table, op.id, fields, WriteCondition(op.fence, more=(before,)))
 
 
 def _settle_fields(op: Complete | Release, state: State, at: ClockReading) -> Fields:
@@ -215,37 +219,37 @@ def _settle_fields(op: Complete | Release, state: State, at: ClockReading) -> Fi
 _KEPT_COPIES = {"expires": "kept", "ttl": "kept_ttl"}
 
 
-def _not_in_its_last_hour(at: ClockReading) -> tuple[str, str, dict[str, Any]]:
-    """Then it is kept until `kept`, which the item knows; else for an hour more, which is for `apply_move` to write."""
+def _kept_an_hour_condition(at: ClockReading) -> tuple[str, str, dict[str, Any]]:
+    """The condition that at least an hour is left until `kept`. Then the record expires at `kept`, which the item
+    already has. Otherwise it is kept for one more hour, which `apply_move` writes."""
     return ("kept", ">=", encode_number(add_micros(at.now, HOUR_MICROS)))
 
 
-def _complete(op: Complete, place: TableRef, at: ClockReading) -> DynamoRequest:
+def _complete(op: Complete, ref: TableRef, at: ClockReading) -> DynamoRequest:
     fields = {**_settle_fields(op, State.COMPLETED, at), **answer_fields(op.answer), **_CLEAR_NOTE}
-    return update(
-        place.table, op.id, fields, Guard(op.fence, more=(_not_in_its_last_hour(at), _NOT_FOREVER)), _KEPT_COPIES
-    )
+    condition = WriteCondition(op.fence, more=(_kept_an_hour_condition(at), _NOT_FOREVER))
+    return update(ref.table, op.id, fields, condition, _KEPT_COPIES)
 
 
-def _release(op: Release, place: TableRef, at: ClockReading) -> DynamoRequest:
-    """At a recovery point it would never expire: that, too, is for `apply_move`."""
+def _release(op: Release, ref: TableRef, at: ClockReading) -> DynamoRequest:
+    """Release a record without a recovery point. With one it never expires; `apply_move` handles that."""
     fields = {**_settle_fields(op, State.RELEASED, at), "note": encode_text(op.note)}
-    guard = Guard(op.fence, more=(_not_in_its_last_hour(at), _NOT_FOREVER), absent=("point",))
-    return update(place.table, op.id, fields, guard, _KEPT_COPIES)
+    condition = WriteCondition(op.fence, more=(_kept_an_hour_condition(at), _NOT_FOREVER), absent=("point",))
+    return update(ref.table, op.id, fields, condition, _KEPT_COPIES)
 
 
 _NOT_FOREVER = ("kept", "<", encode_number(FOREVER_MICROS))
-"""What is kept for ever gets no time to live at all."""
+"""A record that is kept for ever gets no time to live. `apply_move` handles it."""
 
 
-def _suspect(op: Suspect, place: TableRef, at: ClockReading) -> DynamoRequest:
+def _suspect(op: Suspect, ref: TableRef, at: ClockReading) -> DynamoRequest:
     fields = {**state_fields(State.UNCERTAIN, op.id), "note": encode_text(op.note)}
     if not op.lapsed_only:
         fields["advances"] = encode_number(CLOSED)
     lapsed = (
         (("lease", "<=", encode_number(at.judged)), ("on_lapse", "=", {"S": "uncertain"})) if op.lapsed_only else ()
     )
-    return update(place.table, op.id, fields, Guard(op.fence, frozenset({State.CLAIMED}), more=lapsed))
+    return update(ref.table, op.id, fields, WriteCondition(op.fence, frozenset({State.CLAIMED}), more=lapsed))
 
 
 FAST_REQUESTS: dict[type[Any], Callable[[Any, TableRef, ClockReading], DynamoRequest]] = {
@@ -260,10 +264,10 @@ FAST_REQUESTS: dict[type[Any], Callable[[Any, TableRef, ClockReading], DynamoReq
 # Lookup ---------------------------------------------------------------------------------------------------------------
 
 
-def lookup(op: Lookup, place: TableRef) -> Plan[LookupReply]:
-    found = yield get(place.table, op.id)
+def lookup(op: Lookup, ref: TableRef) -> Plan[LookupReply]:
+    found = yield get(ref.table, op.id)
     item = found.get("Item")
-    return LookupReply(None if item is None else from_item(item), read_clock(op, place).now)
+    return LookupReply(None if item is None else from_item(item), read_clock(op, ref).now)
 
 
 def contention_error() -> StoreUnavailable:
@@ -272,12 +276,12 @@ def contention_error() -> StoreUnavailable:
 
 
 def lock_timeout_error() -> StoreUnavailable:
-    return StoreUnavailable("a transaction on this very record does not end; nothing was done: try again")
+    return StoreUnavailable("a transaction on this record does not end; nothing was done: try again")
 
 
 SINGLE_KEY_PLANS: dict[type[Op[Any]], Callable[[Any, TableRef], Plan[Any]]] = {
     Claim: claim,
     Lookup: lookup,
-    **dict.fromkeys((Renew, Advance, Complete, Release, Withdraw, Suspect, Resolve, Forget), fenced_write),
+    **dict.fromkeys((Renew, Advance, Complete, Release, Withdraw, Suspect, Resolve, Forget), write_fenced),
 }
-"""Operations of one key: many of them may go out at once."""
+"""Operations on one key. Many of them may be sent in parallel."""

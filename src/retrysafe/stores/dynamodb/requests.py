@@ -1,7 +1,7 @@
-"""What is sent: requests as values, and the conditions under which DynamoDB carries them out.
+"""Requests to DynamoDB as values, and the conditions under which DynamoDB carries them out.
 
-Everything that decides is in a condition, so DynamoDB decides, in one step. A request whose condition does not hold
-changes nothing and brings back the item as it is (`Refused`), which says why.
+Every decision is in a condition, so DynamoDB makes it, in one atomic step. A request whose condition does not hold
+changes nothing and returns the item as it is (`ConditionFailed`), which says why.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ class DynamoRequest(NamedTuple):
 
 
 class DynamoPause(NamedTuple):
-    """Wait so many seconds: while a table is made."""
+    """A request to wait, while a table is being created."""
 
     seconds: float
 
 
 Sendable = DynamoRequest | DynamoPause | list[DynamoRequest]
-"""A list goes out together; its replies come back in order."""
+"""The requests of a list are sent in parallel. Their replies come back in order."""
 
 
 class ConditionFailed(NamedTuple):
-    """The condition did not hold; the item as it is, or None if there is none."""
+    """The condition did not hold. `item` is the item as it is, or None if there is none."""
 
     item: Item | None
 
 
-class LockNotAvailable(Exception):
-    """A transaction on this very item is under way: nothing was done."""
+class TransactionConflict(Exception):
+    """Another transaction is writing this item: nothing was done."""
 
 
 @dataclass(slots=True)
 class Expression:
-    """Collects the names and values of an expression. Every name goes by an alias: no word is reserved then."""
+    """Collects the names and values of an expression. Every name gets an alias, so reserved words are no problem."""
 
     names: dict[str, str] = field(default_factory=dict)
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -82,7 +82,7 @@ def state_condition(found: Expression, allowed: frozenset[State]) -> str:
 
 
 def fence_conditions(found: Expression, fence: Fence) -> list[str]:
-    """I4: who was replaced changes nothing."""
+    """The conditions of the fencing token (I4): an owner that was replaced changes nothing."""
     return [
         found.compare("attempt", "=", encode_number(fence.attempt)),
         found.compare("token", "=", encode_bytes(fence.token)),
@@ -104,7 +104,7 @@ def get_many(table: str, ids: Sequence[bytes]) -> DynamoRequest:
 
 
 def put_if_absent(table: str, item: Item) -> dict[str, Any]:
-    """The arguments of a Put that is carried out only where there is no record at all."""
+    """The arguments of a Put on the condition that there is no record with this id."""
     check_size(item)
     found = Expression()
     condition = f"attribute_not_exists({found.add_name('id')})"
@@ -117,49 +117,49 @@ def put_if_absent(table: str, item: Item) -> dict[str, Any]:
     }
 
 
-class Guard(NamedTuple):
-    """Under which circumstances an update is carried out: the fence, the states, and what else has to hold."""
+class WriteCondition(NamedTuple):
+    """The condition of an update: the fence, the allowed states, and further comparisons."""
 
     fence: Fence
     allowed: frozenset[State] = OPEN
     more: tuple[tuple[str, str, dict[str, Any]], ...] = ()
     """Comparisons: attribute, sign, value."""
     absent: tuple[str, ...] = ()
-    """Attributes that must not be there."""
+    """Attributes that must not exist."""
     revision: int | None = None
-    """The record must not have changed at all since it had this revision."""
+    """The record must still have this revision, so it has not changed since it was read."""
 
 
 def update(
-    table: str, record_id: bytes, fields: Fields, guard: Guard, copy: dict[str, str] | None = None
+    table: str, record_id: bytes, fields: Fields, condition: WriteCondition, copy: dict[str, str] | None = None
 ) -> DynamoRequest:
-    """Set, remove and copy attributes of a record, if the guard holds."""
+    """Set, remove and copy attributes of a record, if the condition holds."""
     check_size(fields)
     found = Expression()
     sets = [f"{found.add_name(name)} = {found.add_value(value)}" for name, value in drop_absent(fields).items()]
     sets += [f"{found.add_name(to)} = {found.add_name(source)}" for to, source in (copy or {}).items()]
-    gone = [found.add_name(name) for name, value in fields.items() if value is None]
+    removes = [found.add_name(name) for name, value in fields.items() if value is None]
     expression = f"SET {', '.join(sets)}" if sets else ""
-    if gone:
-        expression += f" REMOVE {', '.join(gone)}"
+    if removes:
+        expression += f" REMOVE {', '.join(removes)}"
     expression += f" ADD {found.add_name('rev')} {found.add_value(encode_number(1))}"
     arguments = {
         "TableName": table,
         "Key": {"id": encode_bytes(record_id)},
         "UpdateExpression": expression.strip(),
-        "ConditionExpression": " AND ".join(_guard_conditions(found, guard)),
+        "ConditionExpression": " AND ".join(_build_conditions(found, condition)),
     }
     return DynamoRequest("update_item", {**arguments, **found.build_arguments(), **_RETURN_OLD_ITEM})
 
 
-def _guard_conditions(found: Expression, guard: Guard) -> list[str]:
-    conditions = fence_conditions(found, guard.fence)
-    conditions.append(state_condition(found, guard.allowed))
-    conditions += [found.compare(*comparison) for comparison in guard.more]
-    conditions += [f"attribute_not_exists({found.add_name(name)})" for name in guard.absent]
-    if guard.revision is not None:
-        conditions.append(found.compare("rev", "=", encode_number(guard.revision)))
-    return conditions
+def _build_conditions(found: Expression, condition: WriteCondition) -> list[str]:
+    texts = fence_conditions(found, condition.fence)
+    texts.append(state_condition(found, condition.allowed))
+    texts += [found.compare(*comparison) for comparison in condition.more]
+    texts += [f"attribute_not_exists({found.add_name(name)})" for name in condition.absent]
+    if condition.revision is not None:
+        texts.append(found.compare("rev", "=", encode_number(condition.revision)))
+    return texts
 
 
 def delete_expired(table: str, record_id: bytes, judged: int, ended_by: int) -> DynamoRequest:
@@ -174,7 +174,7 @@ def delete_expired(table: str, record_id: bytes, judged: int, ended_by: int) -> 
 
 
 def query(table: str, shelf: str, *, before: int | None = None, after: int | None = None, **more: Any) -> DynamoRequest:
-    """What is on one shelf of the index; of it, what expires up to `before`, or after `after`."""
+    """Read one partition (`shelf`) of the index: all of it, or what expires up to `before` or after `after`."""
     found = Expression()
     condition = found.compare("shelf", "=", {"S": shelf})
     if before is not None:
@@ -189,7 +189,7 @@ def query(table: str, shelf: str, *, before: int | None = None, after: int | Non
 
 
 def scan(table: str, wanted: dict[str, str], **more: Any) -> DynamoRequest:
-    """Every item, of which those are shown that have these texts."""
+    """Scan the table for items with these texts."""
     found = Expression()
     conditions = [_equals_condition(found, name, value) for name, value in wanted.items()]
     if conditions:
@@ -198,7 +198,7 @@ def scan(table: str, wanted: dict[str, str], **more: Any) -> DynamoRequest:
 
 
 def _equals_condition(found: Expression, name: str, value: str) -> str:
-    if not value:  # what is empty is left out of an item
+    if not value:  # an item has no attribute for an empty text
         return f"attribute_not_exists({found.add_name(name)})"
     return found.compare(name, "=", {"S": value})
 

@@ -1,7 +1,13 @@
-"""Clients of Amazon's SDK. What it knows of DynamoDB is read from files of a megabyte: once per process is enough."""
+"""Clients of the AWS SDK, and a log of the errors that the SDK's own retries hide.
+
+The SDK sends a request several times and shows only the last result. A refusal after an attempt without an answer does
+not prove that nothing was done: the earlier attempt may have been carried out. So a hook collects the error of each
+attempt.
+"""
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
@@ -11,19 +17,53 @@ from botocore.session import get_session
 
 from retrysafe.stores.dynamodb.urls import DynamoLocation
 
+AttemptErrors = list[BaseException]
+"""The errors of one request's attempts, in order."""
+
+_attempt_errors: ContextVar[AttemptErrors | None] = ContextVar("retrysafe_dynamodb_attempt_errors", default=None)
+
+
+def make_client(at: DynamoLocation) -> Any:
+    """Make the client that `boto3.client("dynamodb")` would make."""
+    session = share_service_data(get_session())
+    return session.create_client("dynamodb", config=Config(**at.client_config()), **at.client_options())
+
+
+def share_service_data(session: Any) -> Any:
+    """Give a session the loader that all sessions share: the SDK's description of DynamoDB is a megabyte of files.
+
+    Each store still has a session of its own, because a session is not safe to use from several threads.
+    """
+    session.register_component("data_loader", _load_service_data(session.get_config_variable("data_path")))
+    return session
+
 
 @cache
 def _load_service_data(data_path: str | None) -> Any:
     return create_loader(data_path)
 
 
-def share_service_data(session: Any) -> Any:
-    """A session that reads nothing anew. It stays one for each store: a session is not made for several threads."""
-    session.register_component("data_loader", _load_service_data(session.get_config_variable("data_path")))
-    return session
+class ServerFailed(Exception):
+    """An attempt was answered with a 5xx status: it may have been carried out."""
 
 
-def make_client(at: DynamoLocation) -> Any:
-    """What `boto3.client("dynamodb")` gives."""
-    session = share_service_data(get_session())
-    return session.create_client("dynamodb", config=Config(**at.client_config()), **at.client_options())
+def register_attempt_hook(client: Any) -> None:
+    """Collect the error of each attempt of this client's requests."""
+    client.meta.events.register("needs-retry.dynamodb", _record_attempt)
+
+
+def collect_attempt_errors() -> AttemptErrors:
+    """Start a new list for one request. The hook fills it, in this thread or task."""
+    errors: AttemptErrors = []
+    _attempt_errors.set(errors)
+    return errors
+
+
+def _record_attempt(caught_exception: BaseException | None = None, response: Any = None, **_: Any) -> None:
+    errors = _attempt_errors.get()
+    if errors is None:
+        return
+    if caught_exception is not None:
+        errors.append(caught_exception)
+    elif response is not None and response[0].status_code >= 500:
+        errors.append(ServerFailed())

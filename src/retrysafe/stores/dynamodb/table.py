@@ -1,7 +1,7 @@
-"""The table: made, waited for, and set up.
+"""Creates the table, waits until it is active, and sets it up.
 
-The key is the record's id. The index by state is for workers and people; its sort key is `expires`, so what may be
-reaped stands first. Everybody pays per request unless the table is made otherwise beforehand.
+The key is the record's id. The index by state is for workers and people. Its sort key is `expires`, so records that may
+be reaped come first. Billing is per request, unless the table was created otherwise before.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ TTL_ATTRIBUTE = "ttl"
 
 TABLE_POLL_SECONDS = 0.5
 MAX_TABLE_POLLS = 600
-"""Five minutes: DynamoDB makes a table in seconds, an index on a full one in longer."""
+"""Together five minutes. DynamoDB creates a table in seconds; an index on a full table takes longer."""
 
 
 def build_definition(table: str) -> dict[str, Any]:
-    """What CreateTable is asked for."""
+    """The arguments of CreateTable."""
     types = {"id": "B", "shelf": "S", "expires": "N"}
     index = {
         "IndexName": INDEX_NAME,
@@ -41,12 +41,12 @@ def build_definition(table: str) -> dict[str, Any]:
 
 
 def build_script(at: DynamoLocation) -> str:
-    """For those who make it themselves: the input of `aws dynamodb create-table --cli-input-json`."""
+    """The input of `aws dynamodb create-table --cli-input-json`, to create the table by hand."""
     return json.dumps(build_definition(at.table), indent=2) + "\n"
 
 
 def migrate(at: DynamoLocation) -> Plan[list[str]]:
-    """Make what is missing; the reply names what was done. Many may run it at once."""
+    """Create what is missing, and return the names of what was created. Several processes may run it at once."""
     applied = []
     if (yield from describe_table(at)) is None and (yield from create_table(at)):
         applied.append(f"table {at.table}")
@@ -73,7 +73,7 @@ def describe_table(at: DynamoLocation) -> Plan[dict[str, Any] | None]:
 
 
 def create_table(at: DynamoLocation) -> Plan[bool]:
-    """Whether it was us: two may try at the same moment, and one is told that it is there."""
+    """Create the table. False if it exists already: two processes may try at the same time."""
     try:
         yield DynamoRequest("create_table", build_definition(at.table))
     except StoreError as error:
@@ -93,7 +93,7 @@ def wait_until_active(at: DynamoLocation) -> Plan[dict[str, Any]]:
             return found
         if found is not None and found["TableStatus"] == "ACTIVE" and _index_state(found) is None:
             raise StoreError(
-                f"the table {at.table!r} has no index {INDEX_NAME!r}; make the table with retrysafe migrate, or add "
+                f"the table {at.table!r} has no index {INDEX_NAME!r}; create the table with retrysafe migrate, or add "
                 "the index that retrysafe migrate --sql shows"
             )
         yield DynamoPause(TABLE_POLL_SECONDS)
@@ -111,13 +111,13 @@ def _index_state(table: dict[str, Any]) -> str | None:
 
 
 def describe_key_mismatch(table: dict[str, Any]) -> str:
-    """What is wrong with its keys; empty if nothing is."""
+    """What is wrong with the keys of a table. Empty if they are right."""
     if table["KeySchema"] != KEY_SCHEMA:
         return f"its key is {_format_keys(table['KeySchema'])}, not {_format_keys(KEY_SCHEMA)}"
     for index in table.get("GlobalSecondaryIndexes", ()):
         if index["IndexName"] == INDEX_NAME and index["KeySchema"] != INDEX_KEY_SCHEMA:
-            found, wanted = _format_keys(index["KeySchema"]), _format_keys(INDEX_KEY_SCHEMA)
-            return f"the key of its index {INDEX_NAME!r} is {found}, not {wanted}"
+            found, expected = _format_keys(index["KeySchema"]), _format_keys(INDEX_KEY_SCHEMA)
+            return f"the key of its index {INDEX_NAME!r} is {found}, not {expected}"
     return ""
 
 
@@ -126,7 +126,7 @@ def _format_keys(schema: list[dict[str, str]]) -> str:
 
 
 def read_ttl_attribute(at: DynamoLocation) -> Plan[str | None]:
-    """The attribute by which DynamoDB deletes, if it does."""
+    """The attribute of the table's time to live. None if it is off."""
     found = (yield DynamoRequest("describe_time_to_live", {"TableName": at.table}))["TimeToLiveDescription"]
     if found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING"):
         return str(found.get("AttributeName", ""))
@@ -134,7 +134,7 @@ def read_ttl_attribute(at: DynamoLocation) -> Plan[str | None]:
 
 
 def read_backups_enabled(at: DynamoLocation) -> Plan[bool | None]:
-    """Whether point-in-time recovery is on; None where nobody says (an emulator, or a caller who may not ask)."""
+    """True if point-in-time recovery is on. None if it is unknown: an emulator, or a caller without the permission."""
     try:
         found = yield DynamoRequest("describe_continuous_backups", {"TableName": at.table})
     except StoreError:

@@ -1,9 +1,9 @@
-"""The transaction strength: the receipt goes with the user's own writes, in one TransactWriteItems.
+"""The transaction strength: the receipt is written together with the user's own writes, in one TransactWriteItems.
 
-The receipt is the first item of the transaction: a completed record, put where there is none, or in the place of one
-that may be taken and has not changed since it was read. DynamoDB carries out
-all of it or nothing. It remembers a request for ten minutes by its ClientRequestToken, which the SDK's own retries use;
-after that, and for everybody else, the receipt's token tells whose it is.
+The receipt is the first item of the transaction. It is a completed record. It is put where there is no record, or
+replaces one that may be taken over and has not changed since it was read. DynamoDB carries out all writes or none. It
+remembers a request for ten minutes by its ClientRequestToken, which covers the SDK's own retries. After that, and for
+all other callers, the token in the receipt identifies its owner.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from retrysafe.core.moves import Grant, apply_grant, build_new_record, decide_grant, settle
-from retrysafe.core.ops import Claim, ClaimReply, Op
+from retrysafe.core.ops import Claim, ClaimReply, Op, value_class
 from retrysafe.core.records import Answer, Fence, Record
 from retrysafe.core.states import State
-from retrysafe.core.value import value_class
 from retrysafe.errors import StoreError, StoreUnavailable, StoreUnclear
 from retrysafe.stores.dynamodb.items import (
     Item,
@@ -28,10 +27,10 @@ from retrysafe.stores.dynamodb.items import (
     to_item,
 )
 from retrysafe.stores.dynamodb.plans import MAX_CONTENTION_TRIES, ClockReading, Plan, TableRef, contention_error
-from retrysafe.stores.dynamodb.requests import DynamoRequest, Expression, LockNotAvailable, put_if_absent
+from retrysafe.stores.dynamodb.requests import DynamoRequest, Expression, TransactionConflict, put_if_absent
 
 MAX_USER_WRITES = 99
-"""Writes that go with a receipt: a transaction has room for a hundred."""
+"""The most writes beside the receipt: DynamoDB allows a hundred items in a transaction."""
 
 CONDITION_FAILED_CODE, CONFLICT_CODE = "ConditionalCheckFailed", "TransactionConflict"
 THROTTLED_CODES = frozenset({"ThrottlingError", "ProvisionedThroughputExceeded"})
@@ -41,61 +40,62 @@ class Reason(NamedTuple):
     """Why one of the user's writes was not carried out."""
 
     place: int
-    """Which of them, from 0."""
+    """The index of the write, from 0."""
     code: str
     message: str
     item: Mapping[str, Any] | None
-    """The item in the way, if the write asked for it with ReturnValuesOnConditionCheckFailure."""
+    """The existing item, if the write asked for it with ReturnValuesOnConditionCheckFailure."""
 
 
 class TransactReply(NamedTuple):
-    """`claim.granted`: all of it was carried out. Else its record is in the way, or `reasons` say which writes were."""
+    """If `claim.granted`, everything was carried out. Otherwise the claim's record prevented it, or `reasons` name the
+    writes that failed."""
 
     claim: ClaimReply
     reasons: tuple[Reason, ...] = ()
 
 
-class Cancelled(NamedTuple):
-    """DynamoDB carried out nothing, and says why, item by item."""
+class TransactionCancelled(NamedTuple):
+    """DynamoDB carried out nothing, and gives a reason for each item."""
 
     reasons: tuple[Mapping[str, Any], ...]
 
 
 @value_class
 class TransactOp(Op[TransactReply]):
-    """Carry out `writes` and store `answer`, together and once. Sent again it is the very same request."""
+    """Carry out `writes` and store `answer`, together and once. A repeated attempt is the same request."""
 
     claim: Claim
     answer: Answer
     writes: tuple[Mapping[str, Any], ...]
     at: int
-    """The moment, fixed by the caller: the request must stay the same over every sending."""
+    """The time, fixed by the caller, because the request must be the same in every attempt."""
 
 
-def transact(op: TransactOp, place: TableRef) -> Plan[TransactReply]:
+def transact(op: TransactOp, ref: TableRef) -> Plan[TransactReply]:
     now = op.at if op.claim.now is None else op.claim.now
-    at = ClockReading(now, now - place.skew if op.claim.now is None else now)
+    at = ClockReading(now, now - ref.skew if op.claim.now is None else now)
     receipt = build_receipt(build_new_record(op.claim, now), op, now)
-    first: dict[str, Any] = put_if_absent(place.table, to_item(receipt, 0))
+    first: dict[str, Any] = put_if_absent(ref.table, to_item(receipt, 0))
     seen: Item | None = None
     for _ in range(MAX_CONTENTION_TRIES):
         found = yield from send_transaction(op, first, request_token(op.claim, seen))
-        if not isinstance(found, Cancelled):
+        if not isinstance(found, TransactionCancelled):
             return TransactReply(ClaimReply(True, receipt, now))
-        ours, *theirs = found.reasons
-        if ours.get("Code") != CONDITION_FAILED_CODE:
-            return TransactReply(ClaimReply(False, None, now), read_reasons(ours, theirs))
-        seen = ours.get("Item")
+        receipt_reason, *write_reasons = found.reasons
+        if receipt_reason.get("Code") != CONDITION_FAILED_CODE:
+            return TransactReply(ClaimReply(False, None, now), read_reasons(receipt_reason, write_reasons))
+        seen = receipt_reason.get("Item")
         if seen is None:
             continue
         record = from_item(seen)
         if record.token == op.claim.token and record.state is State.COMPLETED:
-            return TransactReply(ClaimReply(True, record, now))  # our own, and its reply was lost
+            return TransactReply(ClaimReply(True, record, now))  # our own: an earlier reply was lost
         grant = decide_grant(record, op.claim, at.judged)
         if grant is None or grant is Grant.OWN:
             return TransactReply(ClaimReply(False, record, now))
         receipt = build_receipt(apply_grant(grant, record, op.claim, now), op, now)
-        first = put_if_unchanged(place, to_item(receipt, revision_of(seen) + 1), record.fence, revision_of(seen))
+        first = put_if_unchanged(ref, to_item(receipt, revision_of(seen) + 1), record.fence, revision_of(seen))
     raise contention_error()
 
 
@@ -104,13 +104,13 @@ def build_receipt(record: Record, op: TransactOp, now: int) -> Record:
 
 
 def request_token(claim: Claim, seen: Item | None) -> str:
-    """The same for the same request, another where the receipt takes the place of another record."""
-    over = b"" if seen is None else bytes(seen["token"]["B"]) + seen["rev"]["N"].encode()
-    return hashlib.sha256(b"retrysafe" + claim.token + over).hexdigest()[:36]
+    """The ClientRequestToken: the same for the same request, another one if the receipt replaces another record."""
+    replaced = b"" if seen is None else bytes(seen["token"]["B"]) + seen["rev"]["N"].encode()
+    return hashlib.sha256(b"retrysafe" + claim.token + replaced).hexdigest()[:36]
 
 
-def put_if_unchanged(place: TableRef, item: Item, fence: Fence, revision: int) -> dict[str, Any]:
-    """Take the place of a record that is as it was."""
+def put_if_unchanged(ref: TableRef, item: Item, fence: Fence, revision: int) -> dict[str, Any]:
+    """The arguments of a Put that replaces a record, on the condition that it has not changed."""
     check_size(item)
     found = Expression()
     condition = " AND ".join(
@@ -121,35 +121,35 @@ def put_if_unchanged(place: TableRef, item: Item, fence: Fence, revision: int) -
         ]
     )
     old = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-    return {"TableName": place.table, "Item": item, "ConditionExpression": condition, **found.build_arguments(), **old}
+    return {"TableName": ref.table, "Item": item, "ConditionExpression": condition, **found.build_arguments(), **old}
 
 
 def send_transaction(op: TransactOp, first: dict[str, Any], token: str) -> Plan[Any]:
-    """While an earlier sending of it is under way DynamoDB says so: then it is asked again."""
+    """Send the transaction. While an earlier attempt is still running, DynamoDB refuses; then it is sent again."""
     items = [{"Put": first}, *op.writes]
     for _ in range(MAX_CONTENTION_TRIES):
         try:
             return (yield DynamoRequest("transact_write_items", {"TransactItems": items, "ClientRequestToken": token}))
-        except LockNotAvailable:
+        except TransactionConflict:
             continue
     raise StoreUnclear(
-        "an earlier sending of this transaction is still under way; send it again and learn how it ended"
+        "an earlier attempt of this transaction is still running; send it again to find out how it ended"
     )
 
 
-def read_reasons(ours: Mapping[str, Any], theirs: list[Mapping[str, Any]]) -> tuple[Reason, ...]:
-    """What the user's writes met; raises where that is the store's trouble and not theirs."""
-    codes = {str(each.get("Code")) for each in (ours, *theirs)}
-    busy = codes & THROTTLED_CODES
-    if busy:
-        raise StoreUnavailable(f"DynamoDB takes no more for now ({', '.join(sorted(busy))}); nothing was done")
+def read_reasons(receipt: Mapping[str, Any], writes: list[Mapping[str, Any]]) -> tuple[Reason, ...]:
+    """The reasons why the user's writes failed. Raises if the store itself is the cause, for example by throttling."""
+    codes = {str(each.get("Code")) for each in (receipt, *writes)}
+    throttled = codes & THROTTLED_CODES
+    if throttled:
+        raise StoreUnavailable(f"DynamoDB throttles this caller ({', '.join(sorted(throttled))}); nothing was done")
     reasons = tuple(
         Reason(place, str(each["Code"]), str(each.get("Message", "")), each.get("Item"))
-        for place, each in enumerate(theirs)
+        for place, each in enumerate(writes)
         if each.get("Code") not in (None, "None")
     )
-    if not reasons and ours.get("Code") == CONFLICT_CODE:
+    if not reasons and receipt.get("Code") == CONFLICT_CODE:
         return (Reason(-1, CONFLICT_CODE, "another transaction has this key", None),)
     if not reasons:
-        raise StoreError(f"DynamoDB cancelled the transaction ({ours.get('Code')}: {ours.get('Message')})")
+        raise StoreError(f"DynamoDB cancelled the transaction ({receipt.get('Code')}: {receipt.get('Message')})")
     return reasons

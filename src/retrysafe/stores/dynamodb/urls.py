@@ -1,8 +1,8 @@
-"""A store URL, read.
+"""Parses the URL of a DynamoDB store.
 
     dynamodb://[key:secret@]region/table?endpoint=…&skew=1&attempts=3&timeout=5&ttl=on&backups=off
 
-Without `key:secret@` the SDK looks for credentials where it always does: environment, profile, role of the machine.
+Without `key:secret@` the SDK finds credentials in its usual way: environment, profile, role of the machine.
 """
 
 from __future__ import annotations
@@ -29,43 +29,43 @@ _SWITCH_VALUES = {"on": True, "off": False}
 
 @dataclass(frozen=True, slots=True)
 class DynamoLocation:
-    """Where the table is, and how it is spoken to."""
+    """A parsed store URL: where the table is, and how to connect to it."""
 
     url: str
-    """As it may be shown: without the secret."""
+    """The URL without the secret, for messages."""
     region: str
     table: str
     endpoint: str | None = None
     access: tuple[str, str] | None = None
     skew: int = duration_to_micros(1.0)
-    """How far two machines' clocks may be apart. DynamoDB has no clock to ask, so a lease counts as lapsed, and a
-    record as expired, only when it is so by this much: a machine whose clock is ahead must not take a living owner's
-    key."""
+    """The allowed difference between two machines' clocks, in microseconds. DynamoDB gives no access to a clock. So a
+    lease counts as lapsed, and a record as expired, only after this much more time: a machine whose clock is ahead must
+    not take the key of an owner that is alive."""
     attempts: int = 3
-    """How often the SDK sends a request. That it met its own earlier writing is found out by our token."""
+    """How often the SDK sends a request. If an attempt meets the result of an earlier one, our token shows it."""
     timeout: float = 5.0
-    """Seconds without a word before a request counts as lost."""
+    """Seconds without an answer before a request counts as lost."""
     ttl: bool = True
-    """Whether `migrate` lets DynamoDB delete what has long expired; it costs nothing there."""
+    """True if `migrate` turns on the table's time to live: DynamoDB deletes long expired records, at no cost."""
     backups: bool = False
-    """Whether `migrate` turns point-in-time recovery on; that is paid for by the gigabyte."""
+    """True if `migrate` turns on point-in-time recovery, which costs by the gigabyte."""
 
     def client_options(self) -> dict[str, Any]:
-        """What a client of the SDK is made with, beside its Config."""
+        """The arguments of the SDK's client, beside its Config."""
         found: dict[str, Any] = {"region_name": self.region, "endpoint_url": self.endpoint}
         if self.access is not None:
             found["aws_access_key_id"], found["aws_secret_access_key"] = self.access
         return found
 
     def client_config(self) -> dict[str, Any]:
-        """For botocore's Config."""
+        """The arguments of botocore's Config."""
         return {
             "connect_timeout": self.timeout,
             "read_timeout": self.timeout,
             "retries": {"mode": "standard", "total_max_attempts": self.attempts},
             "max_pool_connections": 50,
             "tcp_keepalive": True,
-            "parameter_validation": False,  # a tenth of what a request costs, and DynamoDB validates it anyway
+            "parameter_validation": False,  # a tenth of a request's CPU time, and DynamoDB validates anyway
         }
 
 
@@ -82,7 +82,7 @@ def parse_url(url: str) -> DynamoLocation:
     return DynamoLocation(
         url=shown,
         region=region,
-        table=table_name(options.get("table") or parts.path.strip("/") or DEFAULT_TABLE),
+        table=check_table_name(options.get("table") or parts.path.strip("/") or DEFAULT_TABLE),
         endpoint=_check_endpoint(options.get("endpoint"), shown),
         access=(unquote(parts.username), unquote(parts.password or "")) if parts.username else None,
         skew=duration_to_micros(_parse_number(options, "skew", 1.0, shown)),
@@ -93,7 +93,7 @@ def parse_url(url: str) -> DynamoLocation:
     )
 
 
-def table_name(name: str) -> str:
+def check_table_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise BadName(f"{name!r} cannot be a DynamoDB table: 3 to 255 letters, digits and the characters _ . -")
     return name

@@ -1,5 +1,5 @@
-"""MongoDB: one findAndModify per operation, decided and written by the server in one step, acknowledged by a majority
-and its journals, judged by the server's clock.
+"""The MongoDB store: one findAndModify per operation. The server decides and writes in one step, by its own clock. A
+majority of the members and their journals acknowledge.
 """
 
 from __future__ import annotations

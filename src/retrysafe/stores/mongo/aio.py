@@ -1,8 +1,8 @@
-"""The async colour of MongoDB, through pymongo's AsyncMongoClient. The twin of sync.py."""
+# sync.py is generated from this file: run `make twins` after a change.
+"""The async MongoDB store, through pymongo's AsyncMongoClient."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -10,22 +10,21 @@ from pymongo import AsyncMongoClient
 
 from retrysafe.core.ops import Op
 from retrysafe.errors import StoreUnavailable
-from retrysafe.stores.base import Plan, afollow
+from retrysafe.stores.base import LockNotAvailable, Plan, afollow
 from retrysafe.stores.mongo import errors, schema
 from retrysafe.stores.mongo.batches import SEND_UNBATCHED, group_batches, plan_batch
-from retrysafe.stores.mongo.client import CODEC, MAX_PARALLEL_OPS, make_client
+from retrysafe.stores.mongo.client import CODEC, AsyncParallelRunner, make_client
 from retrysafe.stores.mongo.outbox import plan_operation
-from retrysafe.stores.mongo.plans import Command, LockNotAvailable, MongoPlans
+from retrysafe.stores.mongo.plans import Command, MongoPlans
 from retrysafe.stores.mongo.settings import CAPABILITIES, LOCK_TIMEOUT_SECONDS, Collections, MongoLocation, build_names
 
 R = TypeVar("R")
 
 
 class AsyncMongoStore:
-    """From your client, or with `open` from a URL. Closes the client only if it owns it."""
+    """Made from your client, or with `open` from a URL. `aclose` closes the client only if the store made it."""
 
     capabilities = CAPABILITIES
-    mixed_batches = True
 
     def __init__(
         self,
@@ -41,8 +40,8 @@ class AsyncMongoStore:
         self._database = client.get_database(database, codec_options=CODEC)
         self._plans = MongoPlans(self.names.names, patience)
         self._owned = owned
-        self._parallel = asyncio.Semaphore(MAX_PARALLEL_OPS)
-        self._closed = False
+        self._parallel = AsyncParallelRunner()
+        self._closed = False  # async only
 
     @classmethod
     def open(cls, at: MongoLocation) -> AsyncMongoStore:
@@ -53,35 +52,27 @@ class AsyncMongoStore:
         return await self._follow(plan_operation(self._plans, op))
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
-        """Claims, completions and renewals in a command each; the others side by side, as writes of their own."""
+        """Send one command for all claims, one for all completions, one for all renewals. Every other operation is a
+        command of its own; those run at the same time."""
         replies: list[Any] = [SEND_UNBATCHED] * len(ops)
-        for lane in group_batches(ops):
-            found = await self._follow(plan_batch(self._plans, [ops[place] for place in lane]))
-            for place, reply in zip(lane, found, strict=True):
+        for group in group_batches(ops):
+            found = await self._follow(plan_batch(self._plans, [ops[place] for place in group]))
+            for place, reply in zip(group, found, strict=True):
                 replies[place] = reply
         left = [place for place, reply in enumerate(replies) if reply is SEND_UNBATCHED]
-        for place, reply in zip(left, await self._execute_parallel([ops[place] for place in left]), strict=True):
+        found = await self._parallel.run(self.execute, [ops[place] for place in left])
+        for place, reply in zip(left, found, strict=True):
             replies[place] = reply
-        return replies
-
-    async def _execute_parallel(self, ops: Sequence[Op[Any]]) -> list[Any]:
-        replies = await asyncio.gather(*(self._execute_limited(op) for op in ops), return_exceptions=True)
-        for reply in replies:
-            if isinstance(reply, BaseException):
-                raise reply
         return replies
 
     async def migrate(self) -> list[str]:
         return await self._follow(schema.upgrade(self._plans))
 
     async def aclose(self) -> None:
-        self._closed = True
+        self._closed = True  # async only
+        await self._parallel.aclose()
         if self._owned:
             await self._client.close()
-
-    async def _execute_limited(self, op: Op[R]) -> R:
-        async with self._parallel:
-            return await self.execute(op)
 
     async def _follow(self, plan: Plan[Command, R]) -> R:
         try:
@@ -90,7 +81,9 @@ class AsyncMongoStore:
             raise errors.lock_timeout_error() from error
 
     async def _send(self, command: Command) -> Mapping[str, Any]:
-        if self._closed:  # a client that was never used takes no notice of being closed, and would connect now
+        # async only
+        # AsyncMongoClient.close() does nothing on a client that was never used: such a client would connect now.
+        if self._closed:
             raise StoreUnavailable("this store was closed; open a new one")
         try:
             reply: Mapping[str, Any] = await self._database.command(command.body, codec_options=CODEC)

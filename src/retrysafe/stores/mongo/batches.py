@@ -1,8 +1,9 @@
-"""Many operations in one command: claims, completions and renewals of different keys, under one wait for the majority.
+"""Many operations in one command (group commit): claims, completions and renewals of different keys, with one wait for
+the majority.
 
-An `update` with many statements says how many of them found their document, not which. So the reply of a batch is
-either plain (all of them did), or read from the records (claims: whoever's token is on it has it), or, for what is
-left over, not there: then each goes alone, and recognises what the batch has done of it already.
+The reply to an `update` with many statements has the number of documents that matched, not which. If all of them
+matched, every operation succeeded. Otherwise claims and completions are read from the records (the token on the record
+says who has the claim). What is still open is sent alone, and recognises what the batch has already done.
 """
 
 from __future__ import annotations
@@ -12,41 +13,41 @@ from typing import Any
 
 from retrysafe.core.moves import decide_grant, is_recognised
 from retrysafe.core.ops import Claim, ClaimReply, Complete, Op, Renew
-from retrysafe.stores.base import Plan
+from retrysafe.stores.base import LockNotAvailable, Plan
 from retrysafe.stores.mongo import documents, updates
-from retrysafe.stores.mongo.plans import FOUND_AND_NOW, Command, LockNotAvailable, MongoPlans, is_granted, read_now
+from retrysafe.stores.mongo.plans import FOUND_AND_NOW, Command, MongoPlans, is_granted, read_now
 
 BATCHED_KINDS = (Claim, Complete, Renew)
 MAX_BATCH_STATEMENTS = 200
-"""Statements in a command: an answer or an input may have megabytes, and a command 48."""
+"""Statements in one command. MongoDB takes 48 MB in one command."""
 MAX_BATCH_BYTES = 8 << 20
-"""Bytes of answers or inputs in a command, about; one that is larger goes alone."""
+"""Approximate bytes of answers or inputs in one command. A larger operation is sent alone."""
 
 
 class SendUnbatched:
-    """Instead of a reply: send it alone."""
+    """In the place of a reply: send this operation alone."""
 
 
 SEND_UNBATCHED = SendUnbatched()
 
 
 def group_batches(ops: Sequence[Op[Any]]) -> list[list[int]]:
-    """The places of operations that go together, at least two at a time."""
-    made: list[list[int]] = []
+    """The positions of operations that share a command, at least two in each group."""
+    groups: list[list[int]] = []
     for kind in BATCHED_KINDS:
-        lane: list[int] = []
+        group: list[int] = []
         size = 0
         for place, op in enumerate(ops):
             weight = _payload_bytes(op)
             if type(op) is not kind or weight > MAX_BATCH_BYTES:
                 continue
-            if len(lane) == MAX_BATCH_STATEMENTS or size + weight > MAX_BATCH_BYTES:
-                made.append(lane)
-                lane, size = [], 0
-            lane.append(place)
+            if len(group) == MAX_BATCH_STATEMENTS or size + weight > MAX_BATCH_BYTES:
+                groups.append(group)
+                group, size = [], 0
+            group.append(place)
             size += weight
-        made.append(lane)
-    return [lane for lane in made if len(lane) > 1]
+        groups.append(group)
+    return [group for group in groups if len(group) > 1]
 
 
 def _payload_bytes(op: Op[Any]) -> int:
@@ -56,13 +57,13 @@ def _payload_bytes(op: Op[Any]) -> int:
 
 
 def plan_batch(plans: MongoPlans, ops: Sequence[Any]) -> Plan[Command, list[Any]]:
-    """The replies to operations of one kind; LEFT for those that have to go alone."""
+    """The replies to operations of one kind; SEND_UNBATCHED for each one that must be sent alone."""
     try:
         if isinstance(ops[0], Claim):
             return (yield from _plan_claims(plans, ops))
         return (yield from _plan_fenced(plans, ops))
     except LockNotAvailable:
-        return [SEND_UNBATCHED] * len(ops)  # one of them is held by a transaction, or the majority was slow
+        return [SEND_UNBATCHED] * len(ops)  # a transaction holds one of the documents, or the majority was slow
 
 
 def _plan_claims(plans: MongoPlans, ops: Sequence[Claim]) -> Plan[Command, list[Any]]:
@@ -76,7 +77,7 @@ def _read_after_write(
     plans: MongoPlans, ops: Sequence[Any], done: Mapping[str, Any]
 ) -> Plan[Command, dict[bytes, Any]]:
     """The records after a write, as a majority has them: what others wrote since may be undone by a failover."""
-    at = done.get("operationTime")  # a server on its own has none, and nobody who could undo anything
+    at = done.get("operationTime")  # a standalone server has none: no failover can undo its writes
     body = {
         "find": plans.names.keys,
         "filter": {"_id": {"$in": [op.id for op in ops]}},
@@ -88,12 +89,12 @@ def _read_after_write(
     return {each["_id"]: each for each in found}
 
 
-def _read_claim_reply(op: Claim, told: Any) -> ClaimReply | SendUnbatched:
-    if told is None:
-        return SEND_UNBATCHED  # reaped between the two
-    record, now = documents.read_record(told["found"]), read_now(op.now, told)
+def _read_claim_reply(op: Claim, seen_document: Any) -> ClaimReply | SendUnbatched:
+    if seen_document is None:
+        return SEND_UNBATCHED  # reaped between the write and the read
+    record, now = documents.read_record(seen_document["found"]), read_now(op.now, seen_document)
     if not is_granted(record, op) and decide_grant(record, op, now) is not None:
-        return SEND_UNBATCHED  # it may be had by now: somebody gave it back between the two
+        return SEND_UNBATCHED  # it was released between the write and the read: a claim may be granted now
     return ClaimReply(is_granted(record, op), record, now)
 
 
@@ -112,5 +113,7 @@ def _plan_fenced(plans: MongoPlans, ops: Sequence[Any]) -> Plan[Command, list[An
     return [_read_complete_reply(op, seen.get(op.id)) for op in ops]
 
 
-def _read_complete_reply(op: Complete, told: Any) -> bool | SendUnbatched:
-    return (told is not None and is_recognised(documents.read_record(told["found"]), op)) or SEND_UNBATCHED
+def _read_complete_reply(op: Complete, seen_document: Any) -> bool | SendUnbatched:
+    return (
+        seen_document is not None and is_recognised(documents.read_record(seen_document["found"]), op)
+    ) or SEND_UNBATCHED

@@ -1,4 +1,4 @@
-"""What a MongoDB's settings are worth."""
+"""The doctor's checks of a MongoDB server: its version, replica set, journal and indexes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from retrysafe.stores.mongo.errors import translate_error
 from retrysafe.stores.mongo.settings import MongoLocation
 
 OLDEST_VERSION = (5, 0)
-"""Where the expressions are understood; what is tested is in docs/reference/stores.md."""
+"""The first version that understands the commands. docs/reference/stores.md names the tested versions."""
 
 Settings = Mapping[str, Any]
 
@@ -27,15 +27,15 @@ def diagnose(at: MongoLocation) -> Diagnosis:
         with client:
             found = read_settings(client, at)
     except PyMongoError as error:
-        told = translate_error(error)
-        if isinstance(told, RetrySafeError):
-            raise told from error
-        raise StoreUnavailable(f"the server cannot be asked: {error}") from error
+        translated = translate_error(error)
+        if isinstance(translated, RetrySafeError):
+            raise translated from error
+        raise StoreUnavailable(f"the server cannot be queried: {error}") from error
     return Diagnosis(f"MongoDB {found['version']}", tuple(check_settings(found)))
 
 
 def read_settings(client: MongoClient[Any], at: MongoLocation) -> Settings:
-    """What the server tells; None where this user may not ask."""
+    """The server's settings; None for what this user may not read."""
     database = client.get_database(at.database, codec_options=CODEC)
     hello = client.admin.command("hello")
     return {
@@ -45,7 +45,7 @@ def read_settings(client: MongoClient[Any], at: MongoLocation) -> Settings:
         "defaults": _run_or_none(client, {"getDefaultRWConcern": 1}),
         "options": _run_or_none(client, {"getCmdLineOpts": 1}),
         "indexes": _read_indexes(database, at),
-        "wanted": {index["name"] for index in schema.indexes(at.names)[at.names.keys]},
+        "wanted": {index["name"] for index in schema.build_indexes(at.names)[at.names.keys]},
     }
 
 
@@ -90,7 +90,7 @@ def _check_replica_set(found: Settings) -> Finding:
         why = "it has the log that majorities and transactions need"
         return good("replica set", hello["setName"], why, invariant="I1")
     if hello.get("msg") == "isdbgrid":
-        why = "a sharded cluster; each shard is a replica set, ask the shards' own"
+        why = "a sharded cluster; each shard is a replica set; run the doctor on each"
         return good("replica set", "mongos", why, invariant="I1")
     why = "a server on its own has no majority and no transactions"
     fix = "start it with --replSet rs0, once say rs.initiate(), and put replicaSet=rs0 in the URL"
@@ -124,7 +124,7 @@ def _check_majority_journal(found: Settings) -> Finding:
     value = None if config is None else config["config"].get(name, True)
     if value is None or value:
         why = "a member counts for the majority when it is in its journal"
-        return good(name, "not told" if value is None else "true", why)
+        return good(name, "not shown to this user" if value is None else "true", why)
     why = "our own writes ask for the journal themselves; commits of your transactions may count members without"
     fix = f"cfg = rs.conf(); cfg.{name} = true; rs.reconfig(cfg)"
     return bad(name, "false", "at-most-once-until-failover", why, fix)
@@ -139,14 +139,16 @@ def _check_journal(found: Settings) -> Finding:
     if storage.get("journal", {}).get("enabled", True) is False:
         why = "a crash loses what was written since the last checkpoint"
         return bad("journal", "off", "best-effort", why, "start it without --nojournal")
-    return good("journal", "not told" if options is None else "on", "a write is in it before it is acknowledged")
+    return good(
+        "journal", "not shown to this user" if options is None else "on", "a write is in it before it is acknowledged"
+    )
 
 
 def _check_write_concern(found: Settings) -> Finding:
     defaults = found["defaults"]
     value = None if defaults is None else defaults.get("defaultWriteConcern", {}).get("w", "implicit")
     why = "our own writes always say majority and j; a transaction of yours is committed with the same"
-    return good("default write concern", "not told" if value is None else value, why)
+    return good("default write concern", "not shown to this user" if value is None else value, why)
 
 
 def _check_collections(found: Settings) -> Finding:

@@ -1,13 +1,12 @@
-"""Between a Record and a document. Field names are the record's own; `_id` is its id, 32 bytes, compared as bytes."""
+"""Conversion between a Record and a document. Fields have the names of the Record; `_id` is the id, 32 bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, cast, get_args
 
-from retrysafe.core.records import Answer, Fingerprint, Gone, Record
+from retrysafe.core.records import Answer, Fingerprint, Gone, Record, past_tokens
 from retrysafe.core.states import STATES
-from retrysafe.core.tokens import past_tokens
 from retrysafe.errors import CorruptRecord
 
 _ON_LAPSE = frozenset({"resume", "uncertain", "rerun"})
@@ -37,7 +36,7 @@ def write_answer(answer: Answer | None) -> Document | None:
 
 
 def read_record(found: Mapping[str, Any]) -> Record:
-    """A record out of a document; CorruptRecord if it cannot be one. Nothing is run on the strength of a guess."""
+    """Read a record. Raises CorruptRecord if a field is missing or has the wrong type: no value is guessed."""
     try:
         return _read_fields(found)
     except (ValueError, KeyError, TypeError) as error:

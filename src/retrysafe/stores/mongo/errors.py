@@ -1,4 +1,4 @@
-"""What pymongo raises, read: did the server say no, or did it go silent?"""
+"""Translation of pymongo's exceptions: did the server refuse the operation, or is its outcome unclear?"""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from typing import Any
 from bson.errors import BSONError, InvalidDocument
 from pymongo import errors
 
+from retrysafe.core.texts import first_line
 from retrysafe.errors import RetrySafeError, StoreError, StoreUnavailable, StoreUnclear, StoreUnreachable
-from retrysafe.stores.mongo.plans import LockNotAvailable, WriteConflict
+from retrysafe.stores.base import LockNotAvailable
+from retrysafe.stores.mongo.plans import WriteConflict
 
 WRITE_CONFLICT_CODES = frozenset({11000, 112, 24, 251})
-"""Duplicate key, write conflict, lock timeout, no such transaction any more: nothing was done."""
+"""Duplicate key, write conflict, lock timeout, the transaction is gone: nothing was done."""
 MAX_TIME_EXPIRED_CODE = 50
 NOT_PRIMARY_CODES = frozenset({10107, 13435, 13436, 10058})
-"""It is no primary, and said so before it did anything."""
+"""The server is not the primary, and refused before it did anything."""
 INTERRUPTED_CODES = frozenset({6, 7, 89, 91, 189, 262, 9001, 11600, 11601, 11602})
-"""It stepped down, shut down or lost its peers in the middle: it may have happened."""
+"""The server stepped down, shut down or lost its peers during the operation: it may have happened."""
 TOO_LARGE_CODES = frozenset({10334, 17419, 17420, 17280})
 NO_REPLICA_SET_CODES = frozenset({20, 76, 123})
 
@@ -30,7 +32,7 @@ _REFUSALS = {
 
 
 def translate_error(error: Exception) -> Exception:
-    """The error as one of ours; Held and Met stay inside the store."""
+    """The error as one of ours. LockNotAvailable and WriteConflict are handled inside the store."""
     if isinstance(error, RetrySafeError | LockNotAvailable | WriteConflict):
         return error
     if isinstance(error, errors.ServerSelectionTimeoutError | errors.WaitQueueTimeoutError):
@@ -56,7 +58,7 @@ def _error_code(error: errors.PyMongoError) -> int:
 
 
 def _translate_reply(code: int, error: Exception) -> Exception:
-    """The server answered."""
+    """Translate an error that the server answered."""
     if code in WRITE_CONFLICT_CODES:
         return WriteConflict(_first_line(error))
     if code == MAX_TIME_EXPIRED_CODE:
@@ -80,22 +82,22 @@ def _translate_reply(code: int, error: Exception) -> Exception:
 
 
 def find_reply_error(reply: Mapping[str, Any]) -> Exception | None:
-    """What is wrong with a reply that is otherwise fine: an insert or a delete that was refused in it, or a majority
-    that was not heard of in time, so that a failover may still undo the write."""
+    """The error inside a reply with `ok: 1`: an insert or a delete that was refused, or a majority that did not
+    acknowledge in time, so that a failover may still undo the write."""
     for refused in reply.get("writeErrors", ()):
         code = int(refused.get("code", 0))
         return _translate_reply(code, errors.WriteError(str(refused.get("errmsg", "")), code))
-    unheard = reply.get("writeConcernError")
-    if unheard is None:
+    concern_error = reply.get("writeConcernError")
+    if concern_error is None:
         return None
     return StoreUnclear(
-        f"MongoDB did not hear of a majority ({unheard.get('code')}: {unheard.get('errmsg', '')}); "
+        f"MongoDB did not hear of a majority ({concern_error.get('code')}: {concern_error.get('errmsg', '')}); "
         "are enough members up? Send it again and learn how it ended"
     )
 
 
 def lock_timeout_error() -> StoreUnclear:
-    """A time-out that no plan has an answer to: only claims may be Busy."""
+    """For a timeout that no plan handles: only a claim may be answered with Busy."""
     return StoreUnclear(
         "MongoDB was not done within ?patience= seconds: the key is held by an open transaction, or a majority is "
         "slow; send the operation again and learn how it ended"
@@ -103,7 +105,7 @@ def lock_timeout_error() -> StoreUnclear:
 
 
 def unstorable_value_error(error: Exception) -> StoreError:
-    """Larger than MongoDB's 16 MB, or half a surrogate pair."""
+    """For a value larger than MongoDB's 16 MB, or text with half a surrogate pair."""
     return StoreError(
         f"a value of this operation cannot be stored in MongoDB: {_first_line(error)}; nothing was done "
         "(a record with its answer and an operation's steps may have 16 MB: lower max_answer in the policy, or let the "
@@ -112,5 +114,4 @@ def unstorable_value_error(error: Exception) -> StoreError:
 
 
 def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:300] if text else type(error).__name__
+    return first_line(error)[:300]

@@ -1,7 +1,7 @@
-"""The outbox's operations as plans. A job is a document of its own, found by its id; a counter gives the sequence.
+"""The operations of the outbox as plans. A job is one document, found by its id; a counter gives the sequence.
 
 Published jobs are deleted by exactly their ids, never by a range (I19). Jobs are leased one by one, each by a write
-whose condition is that it is still due: two who take at the same time share what there is.
+whose condition is that the job is still due: two workers that take at the same time get different jobs.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ R = TypeVar("R")
 
 _COUNTER = "outbox"
 _LOOK_AHEAD_FACTOR = 8
-"""How many times as many as are wanted are read at once: those behind others of their order are passed over."""
+"""`take` reads this many times the jobs that it wants: it skips jobs that must wait for others of their order key."""
 
 
 def stage(plans: MongoPlans, op: Stage) -> Plan[Command, int]:
-    """New ones only; the same job again is the same job."""
+    """Insert the jobs whose ids are new, and return how many."""
     jobs: dict[str, Job] = {}
     for job in op.jobs:
         jobs.setdefault(job.id, job)
@@ -70,7 +70,7 @@ def _advance_counter(plans: MongoPlans, by: int) -> Plan[Command, int]:
 
 
 def _insert_once(plans: MongoPlans, job_id: str, document: dict[str, Any]) -> Plan[Command, int]:
-    """An upsert that only ever inserts: whoever comes second changes nothing."""
+    """Insert the job, or change nothing if it exists."""
     body = {
         "update": plans.names.outbox,
         "updates": [{"q": {"_id": job_id}, "u": {"$setOnInsert": document}, "upsert": True}],
@@ -80,22 +80,23 @@ def _insert_once(plans: MongoPlans, job_id: str, document: dict[str, Any]) -> Pl
 
 
 def take(plans: MongoPlans, op: TakeJobs) -> Plan[Command, tuple[StagedJob, ...]]:
-    """One by one, in their order: so of an order key a run may go out, each when the one before it is ours."""
+    """Lease jobs one by one, in their order. Several jobs of one order key can be leased together, if each job before
+    them is leased by this call too."""
     now = yield from plans.read_clock(op.now)
     taken: list[StagedJob] = []
-    turn = OrderGate(op)
+    gate = OrderGate(op)
     after = 0
     while len(taken) < op.limit:
         found = yield from _find_jobs(
-            plans, {**turn.build_filter(now), "sequence": {"$gt": after}}, op.limit * _LOOK_AHEAD_FACTOR + 1
+            plans, {**gate.build_filter(now), "sequence": {"$gt": after}}, op.limit * _LOOK_AHEAD_FACTOR + 1
         )
         for each in found:
             after = each["sequence"]
-            if not (yield from turn.is_next(plans, each)):
+            if not (yield from gate.is_next(plans, each)):
                 continue
             leased = yield from _lease(plans, each, op, now)
             if leased is not None:
-                turn.record_taken(each)
+                gate.record_taken(each)
                 taken.append(leased)
             if len(taken) == op.limit:
                 break
@@ -105,12 +106,12 @@ def take(plans: MongoPlans, op: TakeJobs) -> Plan[Command, tuple[StagedJob, ...]
 
 
 class OrderGate:
-    """Whose turn it is among jobs that share an order key: nobody's before one that is not ours is gone."""
+    """Decides whether a job may be leased: all earlier jobs of its order key are published, or leased by this call."""
 
     def __init__(self, op: TakeJobs) -> None:
         self._op = op
         self._ours: dict[str, list[str]] = {}
-        self._held_up: set[str] = set()
+        self._blocked: set[str] = set()
 
     def build_filter(self, now: int) -> dict[str, Any]:
         op = self._op
@@ -126,7 +127,7 @@ class OrderGate:
         order = job["order"]
         if not order:
             return True
-        if order in self._held_up:
+        if order in self._blocked:
             return False
         before = {
             "order": order,
@@ -136,7 +137,7 @@ class OrderGate:
             "_id": {"$nin": self._ours.get(order, [])},
         }
         if (yield from _find_jobs(plans, before, 1, {"_id": 1})):
-            self._held_up.add(order)
+            self._blocked.add(order)
             return False
         return True
 
@@ -145,7 +146,7 @@ class OrderGate:
 
 
 def namespace_filter(namespace: str, *, unnamed: bool) -> dict[str, Any]:
-    """A job staged by a release before has no such field: null matches that too."""
+    """A filter by namespace. Jobs of an older release have no such field; null matches those."""
     names: list[str | None] = [namespace] if namespace else []
     return {"$in": [*names, "", None] if unnamed or not namespace else names}
 
@@ -153,7 +154,7 @@ def namespace_filter(namespace: str, *, unnamed: bool) -> dict[str, Any]:
 def _lease(plans: MongoPlans, job: Mapping[str, Any], op: TakeJobs, now: int) -> Plan[Command, StagedJob | None]:
     body = {
         "findAndModify": plans.names.outbox,
-        # Whoever leased it in between has written its token.
+        # Matches nothing if another worker has leased the job meanwhile: it has written its token.
         "query": {"_id": job["_id"], "dead": False, "due": job["due"], "token": job["token"]},
         "update": {"$set": {"due": now + op.lease, "token": op.token}, "$inc": {"deliveries": 1}},
         "new": True,
@@ -165,9 +166,9 @@ def _lease(plans: MongoPlans, job: Mapping[str, Any], op: TakeJobs, now: int) ->
 def finish(plans: MongoPlans, op: FinishJobs) -> Plan[Command, int]:
     if not op.ids:
         return 0
-    held = {"_id": {"$in": list(op.ids)}, "token": op.token}
-    gone = yield from plans.write({"delete": plans.names.outbox, "deletes": [{"q": held, "limit": 0}]})
-    return int(gone["n"])
+    leased = {"_id": {"$in": list(op.ids)}, "token": op.token}
+    deleted = yield from plans.write({"delete": plans.names.outbox, "deletes": [{"q": leased, "limit": 0}]})
+    return int(deleted["n"])
 
 
 def fail(plans: MongoPlans, op: FailJob) -> Plan[Command, bool]:
@@ -234,7 +235,7 @@ def list_jobs(plans: MongoPlans, op: ListJobs) -> Plan[Command, tuple[StagedJob,
 def _find_jobs(
     plans: MongoPlans, condition: dict[str, Any], limit: int, fields: dict[str, Any] | None = None
 ) -> Plan[Command, list[Mapping[str, Any]]]:
-    """In their order."""
+    """Jobs in the order of their sequence."""
     body: dict[str, Any] = {"find": plans.names.outbox, "filter": condition, "sort": {"sequence": 1}, "limit": limit}
     return (yield from plans.find_all({**body, "batchSize": limit, "projection": fields or {}}))
 
@@ -262,7 +263,7 @@ def _read_job(found: Mapping[str, Any]) -> StagedJob:
         job,
         found["sequence"],
         found["created"],
-        found.get("deliveries", 0),  # a job staged by a release before has none of the two
+        found.get("deliveries", 0),  # jobs of an older release have no deliveries and no namespace
         found["due"],
         found["dead"],
         found["error"],
@@ -284,9 +285,9 @@ JOB_PLANS: dict[type[Any], Callable[[MongoPlans, Any], Any]] = {
 
 
 def plan_operation(plans: MongoPlans, op: Op[R]) -> Plan[Command, R]:
-    """The plan of any operation, the outbox's among them."""
-    made = JOB_PLANS.get(type(op))
-    if made is None:
+    """The plan of any operation, those of the outbox included."""
+    build = JOB_PLANS.get(type(op))
+    if build is None:
         return plans.plan_operation(op)
-    plan: Plan[Command, R] = made(plans, op)
+    plan: Plan[Command, R] = build(plans, op)
     return plan

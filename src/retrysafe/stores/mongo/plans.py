@@ -1,8 +1,8 @@
-"""Each operation as a plan: which commands to send, and how to read what comes back. Written once for both colours;
-who sends them (our client, the user's own session) is not known here.
+"""Each operation as a plan: which commands to send, and how to read the replies. A plan does no I/O, so the sync store,
+the async store and the user's own session use the same plans.
 
-A write is one `findAndModify` with its whole condition in it, acknowledged by a majority and its journals. One that
-changes nothing waits for the majority all the same, so what it shows cannot be rolled back any more.
+A write is one `findAndModify` that contains its whole condition, acknowledged by a majority and their journals. A write
+that changes nothing also waits for the majority, so what it returns cannot be rolled back any more.
 """
 
 from __future__ import annotations
@@ -35,41 +35,38 @@ from retrysafe.core.ops import (
 from retrysafe.core.records import Record
 from retrysafe.core.states import SETTLED, State
 from retrysafe.errors import StoreUnavailable
-from retrysafe.stores.base import Plan, read_id_cursor, read_page
+from retrysafe.stores.base import LockNotAvailable, Plan, read_id_cursor, read_page
 from retrysafe.stores.mongo import documents, updates
 from retrysafe.stores.mongo.settings import WRITE_CONCERN, CollectionNames
 
 R = TypeVar("R")
 
 MAX_WRITE_TRIES = 20
-"""How often a command is sent again when two writers met on one document. Each time somebody got on."""
+"""How often a write is sent again after a write conflict. At each conflict another writer succeeded."""
 
 _RECOGNISABLE = (Advance, Complete, Release, Withdraw, Suspect, Resolve)
 RESTING = {"state": State.RELEASED.value, "point": {"$gt": ""}}
-"""What was released at a recovery point; the index for it says the same."""
+"""Records that were released at a recovery point. The index `resting` has the same filter."""
 _SETTLED = sorted(state.value for state in SETTLED)
 FOUND_AND_NOW = {"found": "$$ROOT", "now": {"$toLong": "$$NOW"}}
-"""A projection: the document, and the server's clock when it was read."""
+"""A projection: the document, and the server's clock at the time of the read."""
 
 
 class Command(NamedTuple):
-    """One thing to send; the reply is the server's, as a mapping."""
+    """One command to send. Its reply is the server's reply, as a mapping."""
 
     body: dict[str, Any]
     writes: bool = True
-    """It gets our write concern and our patience. Inside a transaction neither is said: the commit has them."""
+    """The command writes. Outside a transaction it has our write concern and time limit; inside, the commit has."""
     outside: bool = False
-    """It is to be sent outside the user's transaction, though on the user's client."""
+    """Send it on the user's client, but outside the user's transaction."""
     database: str = ""
-    """Where, on a user's client; our own knows."""
-
-
-class LockNotAvailable(Exception):
-    """Raised by an executor: an open transaction holds the document and would not let go in time (I28)."""
+    """The database, on a user's client. The store's own client has a fixed one."""
 
 
 class WriteConflict(Exception):
-    """Raised by an executor: two writers met (WriteConflict, E11000). Nothing was done, and the next try may work."""
+    """Two writers met on one document (WriteConflict, E11000). Nothing was done, and the next try may succeed. Raised
+    to a plan by its sender."""
 
 
 class MongoPlans:
@@ -85,7 +82,7 @@ class MongoPlans:
         return plan
 
     def write(self, body: dict[str, Any]) -> Plan[Command, Mapping[str, Any]]:
-        """A write of ours, again where two met."""
+        """Send a write with our write concern, and again after a write conflict."""
         command = Command({**body, "writeConcern": WRITE_CONCERN, "maxTimeMS": self._max_time_ms})
         for _ in range(MAX_WRITE_TRIES):
             try:
@@ -96,7 +93,7 @@ class MongoPlans:
         raise StoreUnavailable(f"the key was contended {MAX_WRITE_TRIES} times in a row; nothing was done, try again")
 
     def find_all(self, body: dict[str, Any]) -> Plan[Command, list[Mapping[str, Any]]]:
-        """All that a `find` finds, in as many replies as it takes: one ends at 16 MB."""
+        """All documents of a `find`. One reply ends at 16 MB, so there may be several."""
         reply = yield Command(body, writes=False)
         found = list(reply["cursor"]["firstBatch"])
         while reply["cursor"]["id"]:
@@ -119,14 +116,14 @@ class MongoPlans:
             reply = yield from self.write(body)
         except LockNotAvailable:
             return (yield from self._read_held_claim(op))
-        told = reply["value"]
-        if told is None:
+        value = reply["value"]
+        if value is None:
             return ClaimReply(False, None, (yield from self.read_clock(op.now)))
-        record = documents.read_record(told["found"])
-        return ClaimReply(is_granted(record, op), record, read_now(op.now, told))
+        record = documents.read_record(value["found"])
+        return ClaimReply(is_granted(record, op), record, read_now(op.now, value))
 
     def _read_held_claim(self, op: Claim) -> Plan[Command, ClaimReply]:
-        """A transaction holds the key, or the majority was slow: what is committed tells which."""
+        """After a timeout: a transaction holds the key, or the majority was slow. The committed record shows which."""
         record, now = yield from self.read_majority(op.id, op.now)
         if record is not None and is_granted(record, op):
             return ClaimReply(True, record, now)
@@ -142,25 +139,25 @@ class MongoPlans:
         reply = yield from self.write(body)
         if reply["value"] is not None or not isinstance(op, _RECOGNISABLE):
             return reply["value"] is not None
-        # Refused, or done before and the reply was lost? What is stored tells; it can only be read now.
+        # The write was refused, or it was done before and its reply was lost. The stored record shows which.
         record, _ = yield from self.read_majority(op.id, op.now)
         return is_recognised(record, op)
 
     # Reading and cleaning -------------------------------------------------------------------
 
     def read_majority(self, record_id: bytes, now: int | None) -> Plan[Command, tuple[Record | None, int]]:
-        """The record as it is now, once a majority has all that was read. A linearizable read says the same, but
-        waits for the journal's next turn: a hundred times as long."""
+        """The record as it is now, after a majority has all that was read. A linearizable read guarantees the same, but
+        waits for the next write of the journal, which takes a hundred times as long."""
         found = yield Command(
             {"find": self.names.keys, "filter": {"_id": record_id}, "limit": 1, "singleBatch": True}, writes=False
         )
         seen = found["cursor"]["firstBatch"]
-        _, told = yield from self.write_barrier()
-        return documents.read_record(seen[0]) if seen else None, told if now is None else now
+        _, clock = yield from self.write_barrier()
+        return documents.read_record(seen[0]) if seen else None, clock if now is None else now
 
     def write_barrier(self) -> Plan[Command, tuple[str, int]]:
-        """A write that changes nothing: it returns when a majority has everything before it. It tells the
-        installation's name, drawing one if there is none, and the server's clock."""
+        """A write that changes nothing. It returns when a majority has everything that was written before. The reply is
+        the installation's name, which is drawn if there is none, and the server's clock."""
         body = {
             "findAndModify": self.names.meta,
             "query": {"_id": "install"},
@@ -170,8 +167,8 @@ class MongoPlans:
             "fields": FOUND_AND_NOW,
         }
         reply = yield from self.write(body)
-        told = reply["value"]
-        return str(told["found"]["value"]), read_now(None, told)
+        value = reply["value"]
+        return str(value["found"]["value"]), read_now(None, value)
 
     def lookup(self, op: Lookup) -> Plan[Command, LookupReply]:
         record, now = yield from self.read_majority(op.id, op.now)
@@ -182,7 +179,7 @@ class MongoPlans:
         return name
 
     def read_clock(self, now: int | None) -> Plan[Command, int]:
-        """A number, where a filter by an index needs one."""
+        """The time as a number. A filter that uses an index needs a number, not an expression."""
         if now is not None:
             return now
         hello = yield Command({"hello": 1}, writes=False)
@@ -191,9 +188,8 @@ class MongoPlans:
 
     def reap(self, op: Reap) -> Plan[Command, int]:
         now = yield from self.read_clock(op.now)
-        ended = {
-            "completed": {"$lte": now - KEPT_AFTER_COMPLETION_MICROS}
-        }  # only what was withdrawn expires sooner than that
+        # Only a withdrawn record expires sooner than that.
+        ended = {"completed": {"$lte": now - KEPT_AFTER_COMPLETION_MICROS}}
         expired = {"state": {"$in": _SETTLED}, "expires": {"$lte": now}, **ended, **_namespace_filter(op.namespace)}
         found = yield Command(
             {
@@ -210,18 +206,18 @@ class MongoPlans:
         ids = [each["_id"] for each in found["cursor"]["firstBatch"]]
         if not ids:
             return 0
-        # Once more with the whole condition: since it was read, a claim may have begun a new life.
-        gone = yield from self.write(
+        # The delete has the whole condition again: since the read, a claim may have started the record anew.
+        deleted = yield from self.write(
             {"delete": self.names.keys, "deletes": [{"q": {"_id": {"$in": ids}, **expired}, "limit": 0}]}
         )
-        return int(gone["n"])
+        return int(deleted["n"])
 
     def list(self, op: List) -> Plan[Command, Page]:
         condition = yield from self._list_condition(op)
         wanted = op.limit + 1
         body = {"find": self.names.keys, "filter": condition, "sort": {"_id": 1}, "limit": wanted, "batchSize": wanted}
         found = yield Command(body, writes=False)
-        # A batch ends at 16 MB, whatever was asked for: then this page is shorter, and there is another.
+        # A reply ends at 16 MB, whatever the limit is. Then this page is shorter, and another page follows.
         cut = found["cursor"]["id"] != 0
         seen = found["cursor"]["firstBatch"]
         if cut:
@@ -283,12 +279,12 @@ def _namespace_filter(namespace: str | None) -> dict[str, Any]:
 
 
 def is_granted(record: Record, op: Claim) -> bool:
-    """Whoever's token a claimed record carries has it: granted just now, or before, and the reply was lost."""
+    """True if the claimed record has this claim's token: it was granted now, or earlier and the reply was lost."""
     return record.state is State.CLAIMED and record.token == op.token
 
 
-def read_now(given: int | None, told: Mapping[str, Any]) -> int:
-    return int(told["now"]) * 1000 if given is None else given
+def read_now(given: int | None, value: Mapping[str, Any]) -> int:
+    return int(value["now"]) * 1000 if given is None else given
 
 
 PLANS: dict[type[Any], Callable[[MongoPlans, Any], Any]] = {

@@ -1,8 +1,8 @@
-"""The receipt: a completed record that commits together with the work it stands for, in the user's own transaction.
+"""The receipt: a completed record that commits together with the user's work, in the user's own transaction.
 
-The lock is a document that is written when the transaction begins and deleted before it commits: of two transactions
-that write it, MongoDB undoes the second at once (WriteConflict), and nothing of it is left behind. One that is left
-behind was committed in the middle, by the user: that is how a split is noticed.
+The lock is a document that is written when the transaction begins and deleted before it commits. If two transactions
+write it, MongoDB aborts the second at once (WriteConflict), and nothing of the lock remains. A lock document that other
+sessions can see was committed early, by the user: that is how an early commit is noticed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONFLICT_CODES = frozenset({112, 11000})
 
 
 class MongoDialect(Dialect):
-    """It stands where SQL's words would; there are none."""
+    """A placeholder: transactions expect a Dialect, and MongoDB has no SQL."""
 
     def load(self, names: TableNames) -> dict[str, str]:
         raise UsageError(
@@ -39,22 +39,22 @@ MONGO = MongoDialect(package="retrysafe.stores.mongo", now="", empty="", least="
 
 
 class MongoReceipts:
-    """The commands of one installation, for a user's transaction."""
+    """The commands of one installation, inside a user's transaction."""
 
     def __init__(self, home: Collections) -> None:
         self.plans = CollectionPlans(home)
         self._home = home
 
     def lock_and_read(self, claim: Claim) -> Plan[Command, LockedRead]:
-        """Read the record; and the lock, if it may run."""
-        told = yield self._build_command(self._read_command(claim.id))
-        seen = told["cursor"]["firstBatch"]
+        """Read the record, and take the lock if the claim may be granted."""
+        reply = yield self._build_command(self._read_command(claim.id))
+        seen = reply["cursor"]["firstBatch"]
         if not seen:
             return LockedRead(False, 0, "", 0, None)  # another database, or it was never migrated
         record = documents.read_record(seen[0]["found"][0]) if seen[0]["found"] else None
         look = LockedRead(False, 0, str(seen[0]["value"]), read_now(claim.now, seen[0]), record)
         if decide_grant(record, claim, look.now) is None:
-            return look  # nothing will run, so nobody is kept from anything
+            return look  # nothing will run, so no lock is needed
         locked = yield from self._lock(claim)
         return look._replace(locked=locked)
 
@@ -82,7 +82,7 @@ class MongoReceipts:
         """The record as a claim would have left it at the moment of the look."""
         return build_claimed_record(claim, look, grant)
 
-    def mark_transaction(self, look: LockedRead | None = None) -> Generator[Command, Any, TxMarker]:
+    def mark_transaction(self, look: LockedRead | None = None, owner: bytes = b"") -> Generator[Command, Any, TxMarker]:
         """The lock is the mark."""
         yield from ()  # a plan that has nothing to say
         return TxMarker(0)
@@ -91,6 +91,10 @@ class MongoReceipts:
         """Nobody can tell once it is over."""
         yield from ()
         return None
+
+    def forget_marker(self, owner: bytes) -> Plan[Command, None]:
+        """There is no marker beside the lock."""
+        yield from ()
 
     def is_other_transaction(self, claim: Claim, mark: TxMarker) -> Plan[Command, bool]:
         """A lock that others can see was committed."""
@@ -101,8 +105,8 @@ class MongoReceipts:
     def write_receipt(
         self, claim: Claim, look: LockedRead, grant: Grant, answer: Answer, mark: TxMarker
     ) -> Plan[Command, Record | None]:
-        """Put the receipt in the place of what was read. None: somebody else changed the record meanwhile. Raises
-        Split when the transaction is another one by now."""
+        """Insert the receipt, or replace the record that was read. None: another transaction changed the record
+        meanwhile. Raises CommittedEarly if the open transaction is not the one that began."""
         if (yield from self.is_other_transaction(claim, mark)):
             raise CommittedEarly
         lock = {"_id": claim.id, "token": claim.token}
@@ -128,7 +132,7 @@ class MongoReceipts:
 
 
 class CollectionPlans:
-    """The plans of plans.py, said to the database the store is in."""
+    """The plans of plans.py, with every command addressed to the store's database."""
 
     def __init__(self, home: Collections) -> None:
         self._plans = MongoPlans(home.names, LOCK_TIMEOUT_SECONDS)

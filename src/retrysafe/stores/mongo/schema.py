@@ -1,5 +1,5 @@
-"""The collections and their indexes. MongoDB makes a collection when something is put in; migrating makes them before,
-so that they are there for a transaction, and gives them the indexes that lists, the worker and the sweeper use.
+"""The collections and their indexes. MongoDB creates a collection at the first insert. A migration creates them before,
+because a transaction needs them, and adds the indexes that lists, the worker and the sweeper use.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from retrysafe.stores.mongo.settings import WRITE_CONCERN, CollectionNames
 _OPEN_FILTER = {"state": {"$in": ["claimed", "uncertain"]}}
 
 
-def indexes(names: CollectionNames) -> dict[str, list[dict[str, Any]]]:
-    """Per collection. A record is found by `_id`, which is unique by itself."""
+def build_indexes(names: CollectionNames) -> dict[str, list[dict[str, Any]]]:
+    """The indexes of each collection. Operations find a record by `_id`, which always has a unique index."""
     return {
         names.keys: [
             {"name": "by_state", "key": {"state": 1, "lease_until": 1}},
             {"name": "expiring", "key": {"expires": 1}},
             {"name": "resting", "key": {"namespace": 1, "_id": 1}, "partialFilterExpression": RESTING},
-            # The sweeper: settled records have this date, and go some time after it. Nothing relies on it (I12).
+            # A TTL index: MongoDB deletes settled records some time after this date. Nothing depends on it (I12).
             {"name": "sweep", "key": {"sweep": 1}, "expireAfterSeconds": 0},
         ],
         names.meta: [],
@@ -34,17 +34,17 @@ def indexes(names: CollectionNames) -> dict[str, list[dict[str, Any]]]:
 
 
 def upgrade(plans: MongoPlans) -> Plan[Command, list[str]]:
-    """Make what is missing; the reply names it. Run by two at once, both end with all of it there."""
+    """Create what is missing and return the names of those collections. Two processes may do this at once."""
     listed = yield Command({"listCollections": 1, "nameOnly": True, "cursor": {"batchSize": 100_000}}, writes=False)
-    there = {each["name"] for each in listed["cursor"]["firstBatch"]}
+    existing = {each["name"] for each in listed["cursor"]["firstBatch"]}
     made: list[str] = []
-    for name, wanted in indexes(plans.names).items():
-        if name in there and not (yield from _lacks_indexes(name, wanted)):
+    for name, wanted in build_indexes(plans.names).items():
+        if name in existing and not (yield from _lacks_indexes(name, wanted)):
             continue
         made.append(name)
         if wanted:
             yield Command({"createIndexes": name, "indexes": wanted, "writeConcern": WRITE_CONCERN})
-    yield from plans.write_barrier()  # and it makes the last of the collections
+    yield from plans.write_barrier()  # creates the meta collection
     return made
 
 
@@ -55,11 +55,11 @@ def _lacks_indexes(name: str, wanted: list[dict[str, Any]]) -> Plan[Command, boo
 
 
 def build_script(names: CollectionNames) -> str:
-    """What migrating does, for the shell."""
+    """The migration as commands for the MongoDB shell."""
     import json
 
     lines = []
-    for collection, wanted in indexes(names).items():
+    for collection, wanted in build_indexes(names).items():
         lines.append(f'db.createCollection("{collection}")')
         for index in wanted:
             options = {name: value for name, value in index.items() if name != "key"}

@@ -1,6 +1,6 @@
-"""Where the server is and what is asked of it, whatever its defaults are. No driver is needed to read this file.
+"""The URL of a MongoDB store, its collections, and the options of its client. Imports no driver.
 
-mongodb://[user:password@]host[:port][,…]/database?collection=…&patience=…&(anything MongoDB's drivers know)
+mongodb://[user:password@]host[:port][,…]/database?collection=…&patience=…&(any option of MongoDB's drivers)
 """
 
 from __future__ import annotations
@@ -12,10 +12,17 @@ from urllib.parse import unquote
 from retrysafe.core.urls import safe_url
 from retrysafe.errors import BadName, StoreURLError
 from retrysafe.stores.base import Capabilities
-from retrysafe.stores.sql.names import parse_number_option, split_options
+from retrysafe.stores.url_options import parse_number_option, split_options
 
 CAPABILITIES = Capabilities(
-    name="mongodb", durable=True, shared=True, transactions=True, clock="store", outbox=True, lists_by_id=True
+    name="mongodb",
+    durable=True,
+    shared=True,
+    transactions=True,
+    clock="store",
+    outbox=True,
+    lists_by_id=True,
+    mixed_batches=True,
 )
 
 DEFAULT_PREFIX = "retrysafe"
@@ -23,16 +30,16 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 _OPTIONS = frozenset({"collection", "patience"})
 
 LOCK_TIMEOUT_SECONDS = 5.0
-"""Seconds a write waits for a document that an open transaction holds (I28), and a busy server may take."""
+"""How long a write may take: while an open transaction holds the document (I28), or while the server is busy."""
 
 WRITE_CONCERN_TIMEOUT_MS = 10_000
-"""Milliseconds until "a majority has it" has to be heard. After that nobody knows, and the operation is sent again."""
+"""How long a write waits for the majority. After that its outcome is unclear, and the operation is sent again."""
 
 WRITE_CONCERN = {"w": "majority", "j": True, "wtimeout": WRITE_CONCERN_TIMEOUT_MS}
-"""Said with every write, so that no default and no URL can weaken it (I10)."""
+"""Sent with every write, so that no default of the server and no URL can weaken it (I10)."""
 
 FIXED_CLIENT_OPTIONS: dict[str, Any] = {"retryWrites": False}
-"""An operation recognises its own success: a driver that repeats it in secret gains nothing."""
+"""The URL cannot change them. The driver need not repeat writes: an operation recognises its own earlier success."""
 
 DEFAULT_CLIENT_OPTIONS: dict[str, Any] = {
     "serverSelectionTimeoutMS": 5_000,
@@ -41,7 +48,7 @@ DEFAULT_CLIENT_OPTIONS: dict[str, Any] = {
     "socketTimeoutMS": 20_000,
     "appname": "retrysafe",
 }
-"""Unless the URL says otherwise."""
+"""Used unless the URL has another value."""
 
 
 class CollectionNames(NamedTuple):
@@ -53,7 +60,7 @@ class CollectionNames(NamedTuple):
 
 
 class Collections(NamedTuple):
-    """Where an installation is, on a server: what a transaction of the user's needs to know of it."""
+    """The database and the collections of an installation. A transaction on the user's client needs both."""
 
     database: str
     names: CollectionNames
@@ -61,7 +68,7 @@ class Collections(NamedTuple):
 
 class MongoLocation(NamedTuple):
     url: str
-    """As the driver wants to hear it."""
+    """The URL for the driver, without our own options."""
     database: str
     collection: str = DEFAULT_PREFIX
     patience: float = LOCK_TIMEOUT_SECONDS
@@ -82,7 +89,7 @@ def build_names(prefix: str = DEFAULT_PREFIX) -> CollectionNames:
 
 def parse_url(url: str) -> MongoLocation:
     plain, options = split_options(url, _OPTIONS)
-    # By hand: a URL with several hosts is none to urlsplit.
+    # urlsplit does not accept a URL with several hosts.
     hosts, _, path = plain.partition("?")[0].partition("://")[2].partition("/")
     database = unquote(path)
     if not hosts or not database:
@@ -90,5 +97,5 @@ def parse_url(url: str) -> MongoLocation:
     if any(mark in database for mark in '/\\. "$\0') or len(database.encode()) > 63:
         raise StoreURLError(f"{safe_url(url)!r}: MongoDB takes no database named {database!r}; choose a plain name")
     collection = options.get("collection", DEFAULT_PREFIX)
-    build_names(collection)  # is it one that can be used?
+    build_names(collection)  # raises BadName
     return MongoLocation(plain, database, collection, parse_number_option(options, "patience", LOCK_TIMEOUT_SECONDS))

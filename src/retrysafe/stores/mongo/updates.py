@@ -1,10 +1,10 @@
-"""Each move of a record as MongoDB's own expressions: the server decides and writes in one step, by its own clock.
+"""Each transition of a record as an update pipeline: the server decides and writes in one step, by its own clock.
 
-The definition is core/moves.py; tests/stateful/ compares, reply by reply. What comes from outside is wrapped in
-`$literal`: a key called "$scope" is a text, not the field of that name (S17).
+core/moves.py defines the transitions; tests/stateful/ compares the two, reply by reply. Every value from outside is
+wrapped in `$literal`: a key named "$scope" is a text, not the field of that name (S17).
 
-A moment is a number where the operation brings its own, else an expression of the server's clock, which counts in
-milliseconds and stands still during a command.
+A time is a number if the operation has a `now`. Otherwise it is an expression of the server's clock, which counts in
+milliseconds and does not advance during a command.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Expr: TypeAlias = Any
 Stages: TypeAlias = list[dict[str, Any]]
 Filter: TypeAlias = dict[str, Any]
 
-NOTED: Expr = {"$ifNull": ["$ended", []]}
-"""The tokens of its attempts, newest first: the present one's too, unless an older release granted that."""
-ENDED: Expr = {"$filter": {"input": NOTED, "cond": {"$ne": ["$$this", "$token"]}}}
+ATTEMPT_TOKENS: Expr = {"$ifNull": ["$ended", []]}
+"""The tokens of all attempts, newest first. It has the current token too, unless an older release granted the claim."""
+ENDED_TOKENS: Expr = {"$filter": {"input": ATTEMPT_TOKENS, "cond": {"$ne": ["$$this", "$token"]}}}
 
 CLOCK: Expr = {"$multiply": [{"$toLong": "$$NOW"}, 1000]}
 ROOT = "$$ROOT"
@@ -43,7 +43,7 @@ def moment_expr(now: int | None) -> Expr:
 
 
 def later_expr(now: int | None, duration: int) -> Expr:
-    """`later(now, duration)`."""
+    """`later(now, duration)` of core/times.py."""
     return {"$min": [{"$add": [moment_expr(now), as_literal(duration)]}, as_literal(FOREVER_MICROS)]}
 
 
@@ -51,14 +51,14 @@ def later_expr(now: int | None, duration: int) -> Expr:
 
 
 def claim(op: Claim) -> Stages:
-    """The whole table of `decide_grant`, in its order. What is refused stays as it is, and nothing is written."""
+    """The whole table of `decide_grant`, in its order. A refused claim changes nothing."""
     now = moment_expr(op.now)
     accepted = [str(form) for form in (op.fingerprint, *op.alternatives)]
     over = {"$and": [{"$in": ["$state", _SETTLED]}, {"$lte": ["$expires", now]}]}
     cases: list[tuple[Expr, Expr]] = [
         ({"$eq": [{"$type": "$state"}, "missing"]}, _new_record_expr(op)),
-        ({"$in": [as_literal(op.token), {"$concatArrays": [["$token"], NOTED]}]}, ROOT),
-        (over, ROOT if op.resumes else {**_new_record_expr(op), "ended": _noted_next(op)}),
+        ({"$in": [as_literal(op.token), {"$concatArrays": [["$token"], ATTEMPT_TOKENS]}]}, ROOT),
+        (over, ROOT if op.resumes else {**_new_record_expr(op), "ended": _next_tokens_expr(op)}),
         ({"$not": [{"$in": ["$fingerprint", as_literal(accepted)]}]}, ROOT),
         *([({"$ne": ["$run", as_literal(op.resumes)]}, ROOT)] if op.resumes else []),
         (_state_is("released"), _takeover_expr(op)),
@@ -76,7 +76,7 @@ def _state_is(state: str) -> Expr:
 
 
 def _new_record_expr(op: Claim) -> Expr:
-    """`born`, with the server's moments where the operation brings none."""
+    """`build_new_record`, with times of the server's clock if the operation has no `now`."""
     made = {
         name: as_literal(value) for name, value in documents.write_record(build_new_record(op, op.now or 0)).items()
     }
@@ -88,9 +88,9 @@ def _new_record_expr(op: Claim) -> Expr:
     }
 
 
-def _noted_next(op: Claim) -> Expr:
-    """What `ended` becomes when the next attempt begins: its own token goes first."""
-    before = {"$slice": [{"$concatArrays": [["$token"], ENDED]}, MAX_ENDED_TOKENS]}
+def _next_tokens_expr(op: Claim) -> Expr:
+    """The value of `ended` when the next attempt begins: the token of that attempt is the first."""
+    before = {"$slice": [{"$concatArrays": [["$token"], ENDED_TOKENS]}, MAX_ENDED_TOKENS]}
     return {"$concatArrays": [[as_literal(op.token)], before]}
 
 
@@ -106,9 +106,9 @@ def _takeover_expr(op: Claim) -> Expr:
         "completed": 0,
         "expires": as_literal(FOREVER_MICROS),
         "advances": 0,
-        "ended": _noted_next(op),
+        "ended": _next_tokens_expr(op),
     }
-    # Without its date for the sweeper: an open record is never swept.
+    # Without the date of the TTL index: an open record is never deleted.
     return {"$mergeObjects": [{"$unsetField": {"field": "sweep", "input": ROOT}}, changed]}
 
 
@@ -122,7 +122,7 @@ def renew(op: Renew) -> tuple[Filter, Stages]:
 
 
 def advance(op: Advance) -> tuple[Filter, Stages]:
-    """Only the next number. A document of an older release has none, which is as good as 0."""
+    """Accept only the next number. A document of an older release has no number, which counts as 0."""
     before: Filter = {"advances": op.number - 1} if op.number > 1 else {"advances": {"$in": [0, None]}}
     changed = {
         "state": "claimed",
@@ -145,7 +145,7 @@ def release(op: Release) -> tuple[Filter, Stages]:
 
 
 def withdraw(op: Withdraw) -> tuple[Filter, Stages]:
-    """Released; and where it is untouched, expired at once. The date for the sweeper was made before that."""
+    """Release the record. If nothing was done for it yet, it expires at once; the date of the TTL index stays."""
     untouched = {"$and": [{"$eq": ["$attempt", 1]}, {"$eq": ["$point", ""]}]}
     at_once = {"$set": {"expires": {"$cond": [untouched, moment_expr(op.now), "$expires"]}}}
     return _open_filter(), [*settle_stages(op.now, "released", op.note, None), at_once]
@@ -168,7 +168,7 @@ def resolve(op: Resolve) -> tuple[Filter, Stages]:
 
 
 def forget(op: Forget) -> tuple[Filter, Stages]:
-    # Released at a recovery point is unfinished work: its input and progress are what it resumes from.
+    # A record that was released at a recovery point is unfinished work, which resumes from its input and progress.
     condition = {"$or": [{"state": "completed"}, {"state": "released", "point": ""}]}
     erased = {"status": "$answer.status", "headers": as_literal([]), "body": as_literal(b""), "gone": "forgotten"}
     answer = {"$cond": [{"$eq": ["$answer", None]}, None, erased]}
@@ -180,7 +180,7 @@ def _open_filter() -> Filter:
 
 
 def settle_stages(now: int | None, state: str, note: str, answer: Answer | None) -> Stages:
-    """`settled`, and when the sweeper may come."""
+    """`settle` of core/moves.py, and the date of the TTL index."""
     retained = {"$min": [{"$add": ["$created", "$retention"]}, as_literal(FOREVER_MICROS)]}
     expires: Expr = {"$max": [retained, later_expr(now, KEPT_AFTER_COMPLETION_MICROS)]}
     if state == "released":
@@ -203,7 +203,7 @@ SWEEP_DATE: Expr = {
         "$$REMOVE",
     ]
 }
-"""For the TTL index, which wants a date. Never read by us: whether a record is expired is a comparison (I12)."""
+"""The date of the TTL index. No operation reads it: `expires` decides whether a record has expired (I12)."""
 
 MOVES: dict[type[Any], Callable[[Any], tuple[Filter, Stages]]] = {
     Renew: renew,

@@ -1,4 +1,4 @@
-"""MySQL and MariaDB: PyMySQL for sync code, asyncmy for async. READ COMMITTED, a commit per operation,
+"""The store of MySQL and MariaDB, through PyMySQL (sync) and asyncmy (async): READ COMMITTED, a commit per operation,
 the database's own clock.
 """
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from retrysafe.errors import MissingDriver
 from retrysafe.stores.base import AsyncStore, Store
-from retrysafe.stores.mysql import schema
-from retrysafe.stores.mysql.dialect import CAPABILITIES, parse_url
+from retrysafe.stores.mysql.dialect import CAPABILITIES, dialect_of, parse_url
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.names import TableNames
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class MysqlBackend:
-    """Opens `mysql://…` and `mariadb://…`. The driver is imported when a store is opened."""
+    """Opens `mysql://…` and `mariadb://…`. Imports the driver when a store is opened, not before."""
 
     capabilities = CAPABILITIES
 
@@ -42,7 +41,7 @@ class MysqlBackend:
         return parse_url(url).names
 
     def schema(self, url: str) -> str:
-        return migrations.build_script(schema.dialect_of(url.partition(":")[0]), parse_url(url).names)
+        return migrations.build_script(dialect_of(url.partition(":")[0]), parse_url(url).names)
 
     def diagnose(self, url: str) -> Diagnosis:
         try:

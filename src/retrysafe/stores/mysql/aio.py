@@ -1,4 +1,5 @@
-"""The async colour of MySQL and MariaDB, through asyncmy. The twin of sync.py; what they share is in talking.py."""
+# sync.py is generated from this file: run `make twins` after a change.
+"""The async store of MySQL and MariaDB, through asyncmy: a connection per operation, a commit per statement."""
 
 from __future__ import annotations
 
@@ -11,12 +12,11 @@ import asyncmy
 from asyncmy.errors import MySQLError
 
 from retrysafe.core.ops import Op
-from retrysafe.errors import StoreUnavailable, StoreUnclear
+from retrysafe.errors import StoreUnclear
 from retrysafe.stores.base import afollow
-from retrysafe.stores.mysql import schema
-from retrysafe.stores.mysql.aiopool import AsyncConnect, AsyncPool
-from retrysafe.stores.mysql.dialect import CAPABILITIES, DIALECT, MysqlLocation
-from retrysafe.stores.mysql.errors import is_demoted, lock_timeout_error, too_many_deadlocks_error, translate_error
+from retrysafe.stores.mysql.apool import AsyncConnect, build_pool
+from retrysafe.stores.mysql.dialect import CAPABILITIES, DIALECT, READ_TIMEOUT_SECONDS, MysqlLocation, upgrade
+from retrysafe.stores.mysql.errors import ERROR_FACTORIES, translate_error
 from retrysafe.stores.mysql.protocol import (
     BEGIN,
     COMMIT,
@@ -27,22 +27,18 @@ from retrysafe.stores.mysql.protocol import (
     plan_packets,
     read_rows,
 )
-from retrysafe.stores.mysql.settings import READ_TIMEOUT_SECONDS
+from retrysafe.stores.sql.aretrying import arun_with_retries
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import DEFAULT_PREFIX, build_names
-from retrysafe.stores.sql.plans import LockNotAvailable, SqlPlans, sort_by_id
-from retrysafe.stores.sql.retrying import MAX_DEADLOCK_TRIES, RetryNow
+from retrysafe.stores.sql.plans import SqlPlans, sort_by_id
 
 R = TypeVar("R")
 
 
 class AsyncMysqlStore:
-    """Made from a URL, or over your own function that connects, which is asked for each new connection. It belongs to
-    one event loop."""
+    """Made from a URL, or from your own function that connects. The pool calls it for each new connection."""
 
     capabilities = CAPABILITIES
-    mixed_batches = True
-    """Operations of several kinds go together as well as those of one."""
 
     def __init__(
         self,
@@ -56,7 +52,7 @@ class AsyncMysqlStore:
         self.names = build_names(table)
         self._url = url
         self._plans = SqlPlans(DIALECT, self.names)
-        self._pool = AsyncPool(connect, pool, pool_timeout)
+        self._pool = build_pool(connect, pool, pool_timeout)
 
     @classmethod
     def from_url(cls, at: MysqlLocation) -> AsyncMysqlStore:
@@ -64,22 +60,22 @@ class AsyncMysqlStore:
         return cls(connect, table=at.names.bare, pool=at.pool, pool_timeout=at.pool_timeout, url=at.url)
 
     async def execute(self, op: Op[R]) -> R:
-        return await self._with_retries(lambda say: afollow(self._plans.plan_operation(op), _send_one(say)))
+        return await self._with_retries(lambda send: afollow(self._plans.plan_operation(op), _send_one(send)))
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
-        """In one transaction; sorted by id, so that two batches wait for each other in the same order."""
-        return await self._with_retries(lambda say: self._execute_in_transaction(say, ops), batch=True) if ops else []
+        """Execute in one transaction. Operations are sorted by id, so that two batches lock rows in the same order."""
+        return await self._with_retries(lambda send: self._execute_in_transaction(send, ops), batch=True) if ops else []
 
-    async def _execute_in_transaction(self, say: Send, ops: Sequence[Op[Any]]) -> list[Any]:
+    async def _execute_in_transaction(self, send: Send, ops: Sequence[Op[Any]]) -> list[Any]:
         ordered = sort_by_id(ops)
-        await say([BEGIN])
+        await send([BEGIN])
         try:
-            found = await afollow(merge_plans([self._plans.plan_operation(op) for _, op in ordered]), say)
-            await say([COMMIT])
+            found = await afollow(merge_plans([self._plans.plan_operation(op) for _, op in ordered]), send)
+            await send([COMMIT])
         except StoreUnclear:
-            raise  # nobody listens any more: the server rolls back by itself, unless the commit was heard
+            raise  # the connection is lost: the server rolls back by itself, unless it has received the COMMIT
         except Exception:
-            await say([ROLLBACK])
+            await send([ROLLBACK])
             raise
         replies: list[Any] = [None] * len(ops)
         for (place, _), reply in zip(ordered, found, strict=True):
@@ -87,64 +83,39 @@ class AsyncMysqlStore:
         return replies
 
     async def migrate(self) -> list[str]:
-        return await self._with_retries(lambda say: afollow(schema.upgrade(self.names), _send_one(say)))
+        return await self._with_retries(lambda send: afollow(upgrade(self.names), _send_one(send)))
 
     async def aclose(self) -> None:
         await self._pool.aclose()
 
     async def _with_retries(self, work: Callable[[Send], Awaitable[R]], batch: bool = False) -> R:
-        for _ in range(MAX_DEADLOCK_TRIES):
-            try:
-                return await self._run_once(work, batch)
-            except RetryNow:
-                continue
-            except LockNotAvailable as error:
-                raise lock_timeout_error() from error
-            except StoreUnclear:
-                self._pool.drain()
-                raise
-            except StoreUnavailable as error:
-                if is_demoted(error):
-                    self._pool.drain()
-                raise
-        raise too_many_deadlocks_error(MAX_DEADLOCK_TRIES)
-
-    async def _run_once(self, work: Callable[[Send], Awaitable[R]], batch: bool) -> R:
-        """What the server refused leaves the connection as good as before; only a broken one is thrown away, one that
-        leads to a server which takes no writes, or one whose caller was cancelled."""
-        async with self._pool.connection() as connection:
-            try:
-                done: R | Exception = await work(lambda statements: _send(connection, statements, self._url, batch))
-            except StoreUnclear:
-                raise
-            except Exception as error:
-                if is_demoted(error):
-                    raise
-                done = error
-        if isinstance(done, Exception):
-            raise done
-        return done
+        return await arun_with_retries(
+            self._pool, lambda connection: work(partial(_send, connection, self._url, batch)), ERROR_FACTORIES
+        )
 
 
 Send = Callable[[Sequence[Statement]], Awaitable[list[Rows]]]
 
 
-def _send_one(say: Send) -> Callable[[Statement], Awaitable[Rows]]:
-    async def send(statement: Statement) -> Rows:
-        return (await say([statement]))[0]
+def _send_one(send: Send) -> Callable[[Statement], Awaitable[Rows]]:
+    """A sender of single statements, as a plan needs it."""
 
-    return send
+    async def send_one(statement: Statement) -> Rows:
+        return (await send([statement]))[0]
+
+    return send_one
 
 
-async def _send(connection: Any, statements: Sequence[Statement], url: str, batch: bool) -> list[Rows]:
-    """Statements in, the rows of each out."""
+async def _send(connection: Any, url: str, batch: bool, statements: Sequence[Statement]) -> list[Rows]:
+    """Send statements and return the rows of each."""
     try:
+        # sync: with connection.cursor() as cursor:
         async with asyncio.timeout(READ_TIMEOUT_SECONDS), connection.cursor() as cursor:
             return await afollow(plan_packets(statements, cursor.mogrify), lambda packet: _receive(cursor, packet))
     except Exception as error:
         found = translate_error(error, url, batch)
         if found is error:
-            raise  # already one of ours: it must not become its own cause
+            raise  # already translated: an error must not become its own cause
         raise found from error
 
 

@@ -1,4 +1,5 @@
-"""MySQL's and MariaDB's words, and their URL. No driver is needed to read this file."""
+"""The SQL dialect of MySQL and MariaDB, their URL, the settings of a connection, and how the schema is applied. Imports
+no driver."""
 
 from __future__ import annotations
 
@@ -8,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from retrysafe.core.urls import redact_secrets, safe_url
-from retrysafe.errors import StoreURLError
-from retrysafe.stores.base import Capabilities
-from retrysafe.stores.mysql.settings import CHARSET
-from retrysafe.stores.sql.dialect import Dialect
+from retrysafe.errors import StoreUnavailable, StoreURLError
+from retrysafe.stores.base import Capabilities, Plan
+from retrysafe.stores.sql import migrations
+from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import DEFAULT_PREFIX, TableNames, build_names, parse_number_option, split_options
 from retrysafe.stores.sql.rows import COLUMNS
 
@@ -19,30 +20,64 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
 CAPABILITIES = Capabilities(
-    name="mysql", durable=True, shared=True, transactions=True, clock="store", outbox=True, lists_by_id=True
+    name="mysql",
+    durable=True,
+    shared=True,
+    transactions=True,
+    clock="store",
+    outbox=True,
+    lists_by_id=True,
+    mixed_batches=True,
 )
+
+# Settings of a connection -------------------------------------------------------------------------
+
+CHARSET = "utf8mb4"
+CONNECT_TIMEOUT_SECONDS = 5
+READ_TIMEOUT_SECONDS = 15
+"""A server that is connected and sends nothing for this long counts as lost."""
+
+LOCK_TIMEOUT_SECONDS = 1
+"""How long a write waits for a row that another transaction has locked (I28). The server counts in whole seconds."""
+
+SETTINGS = (
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    f"SET SESSION innodb_lock_wait_timeout = {LOCK_TIMEOUT_SECONDS}",
+    "SET SESSION sql_mode = 'TRADITIONAL'",
+)
+"""Sent on each connection of a store, whatever the server's defaults are.
+
+READ COMMITTED: a plain read sees what is committed now, not what was committed when the transaction began, and there
+are no gap locks. TRADITIONAL is a strict mode: the server refuses a value that does not fit, and does not cut it."""
+
+# Dialect ------------------------------------------------------------------------------------------
 
 _COLUMNS = ", ".join(f"`{column}`" for column in COLUMNS)
 
 
 @dataclass(frozen=True)
 class MysqlDialect(Dialect):
-    """There is no RETURNING: a write says how many rows it changed, and a text that needs to read what it wrote is
-    two statements (talking.py). `key` is a reserved word."""
+    """MySQL has no RETURNING: a write reports how many rows it changed, and a text that must read what it wrote is two
+    statements (protocol.py). `key` is a reserved word."""
 
     collation: str = "utf8mb4_0900_bin"
-    """What the server calls the collation that compares code by code, trailing spaces included."""
+    """The server's name of the collation that compares code points, trailing spaces included."""
 
     def fill(self, text: str, names: TableNames) -> str:
-        if not names.keys:  # the conditions of a list, put together by plans.py
-            text = text.replace("state = 'released' AND point <> ''", "resting = 1")  # the column that has the index
+        if not names.keys:  # the conditions of a list, which plans.py assembles
+            text = text.replace("state = 'released' AND point <> ''", "resting = 1")  # `resting` has the index
         text = text.replace("{columns}", _COLUMNS).replace("{collation}", self.collation)
         return super().fill(text.replace("RETURNING 1", ""), quote_names(names))
 
 
-# TIMESTAMPDIFF on UTC, not UNIX_TIMESTAMP: that one goes through the session's time zone, where an hour of every
-# autumn comes twice. The clock is read once per statement, also while it waits for a row: a lease counts from when the
-# statement began, and its owner counts from before it was sent (tests/faults/test_waited.py).
+def quote_names(names: TableNames) -> TableNames:
+    """Names in backticks: the meaning of double quotes depends on the session's sql_mode."""
+    return TableNames(*(text.replace('"', "`") for text in names))
+
+
+# TIMESTAMPDIFF on UTC, not UNIX_TIMESTAMP: that function uses the session's time zone, where one hour of every autumn
+# occurs twice. The server reads the clock once per statement, also if the statement waits for a row. So a lease counts
+# from the start of the statement, and its owner counts from before it sent the statement (tests/faults/test_waited.py).
 DIALECT = MysqlDialect(
     package="retrysafe.stores.mysql",
     now="coalesce(:now, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))",
@@ -50,7 +85,7 @@ DIALECT = MysqlDialect(
     least="least",
     greatest="greatest",
     parameter="%({})s",
-    # Locks are named for the whole server: the database is in the name.
+    # A lock's name is valid on the whole server, so it contains the database.
     try_lock="GET_LOCK(CONCAT('retrysafe:', CRC32(DATABASE()), ':', :lock), 0)",
     savepoint="SAVEPOINT `{}`",
     release="RELEASE SAVEPOINT `{}`",
@@ -65,10 +100,12 @@ DIALECT = MysqlDialect(
 )
 
 MARIADB = replace(DIALECT, collation="utf8mb4_nopad_bin")
-"""For its tables. In everything else the two speak alike."""
+"""For MariaDB's tables. Everything else is the same."""
 
 RELEASE_LOCK = "DO RELEASE_LOCK(CONCAT('retrysafe:', CRC32(DATABASE()), ':', {}))"
-"""GET_LOCK belongs to the session, not to the transaction: it is given back when that is over."""
+"""GET_LOCK belongs to the session, not to the transaction: it must be released after the transaction."""
+
+# URL ----------------------------------------------------------------------------------------------
 
 _OPTIONS = frozenset({"table", "pool", "pool_timeout", "ssl", "ssl_ca", "socket"})
 _DEFAULT_PORT = 3306
@@ -76,16 +113,11 @@ _DEFAULT_PORT = 3306
 
 class MysqlLocation(NamedTuple):
     connect: dict[str, Any]
-    """Arguments for the driver, the same for both."""
+    """Arguments for the driver, the same for PyMySQL and asyncmy."""
     names: TableNames
     pool: int
     pool_timeout: float
     url: str
-
-
-def quote_names(names: TableNames) -> TableNames:
-    """By backticks: what double quotes mean depends on the session's sql_mode."""
-    return TableNames(*(text.replace('"', "`") for text in names))
 
 
 def parse_url(url: str) -> MysqlLocation:
@@ -130,7 +162,7 @@ def parse_url(url: str) -> MysqlLocation:
 
 
 def _build_tls(options: dict[str, str], shown: str) -> SSLContext | None:
-    """`ssl=on` checks the server's certificate against the system's authorities, `ssl_ca=` against a file's."""
+    """`ssl=on` checks the server's certificate with the system's authorities, `ssl_ca=` with those of a file."""
     wanted = options.get("ssl", "on" if "ssl_ca" in options else "off")
     if wanted not in ("on", "off"):
         raise StoreURLError(f"ssl={wanted!r} in {shown!r} is neither on nor off; write ssl=on, or ssl_ca=FILE")
@@ -139,6 +171,45 @@ def _build_tls(options: dict[str, str], shown: str) -> SSLContext | None:
     file = options.get("ssl_ca")
     if file is not None and not Path(file).is_file():
         raise StoreURLError(f"ssl_ca={file!r} in {shown!r} is no file; give the path of the authority's certificate")
-    from ssl import create_default_context  # slow to import, and every transaction comes by this file
+    from ssl import create_default_context  # slow to import, and every transaction imports this file
 
     return create_default_context(cafile=file)
+
+
+# Schema -------------------------------------------------------------------------------------------
+
+LOCK_QUERY = "SELECT GET_LOCK(CONCAT(:lock, CRC32(DATABASE())), 10)"
+UNLOCK_QUERY = "SELECT RELEASE_LOCK(CONCAT(:lock, CRC32(DATABASE())))"
+TABLE_EXISTS_QUERY = "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = :name"
+
+
+def dialect_of(server: str) -> MysqlDialect:
+    """The dialect of a server, by its version text."""
+    return MARIADB if "mariadb" in server.lower() else DIALECT
+
+
+def upgrade(names: TableNames, to: int | None = None) -> Plan[Statement, list[str]]:
+    """Apply the missing migrations and return their names. A named lock keeps other processes out meanwhile.
+
+    A CREATE commits by itself here. So each migration can be repeated (IF NOT EXISTS), and its version is stored when
+    it is done: after an interruption the next upgrade continues where this one stopped."""
+    lock = {"lock": f"rs-migrate:{names.bare[:30]}:"}
+    found = yield Statement(DIALECT.fill(LOCK_QUERY, names), lock)
+    if found[0][0] != 1:
+        raise StoreUnavailable("another migration of these tables is under way; try again when it is over")
+    try:
+        applied = yield from _upgrade_locked(names, to)
+    except Exception:  # not `finally`: a cancelled caller sends nothing more, and its connection is closed
+        yield Statement(DIALECT.fill(UNLOCK_QUERY, names), lock)
+        raise
+    yield Statement(DIALECT.fill(UNLOCK_QUERY, names), lock)
+    return applied
+
+
+def _upgrade_locked(names: TableNames, to: int | None) -> Plan[Statement, list[str]]:
+    (server,) = (yield Statement("SELECT version()", {}))[0]
+    dialect = dialect_of(server)
+    found = yield Statement(dialect.fill(TABLE_EXISTS_QUERY, names), {"name": f"{names.bare}_meta"})
+    if not found:
+        yield Statement(dialect.fill(dialect.create_meta, names), {})
+    return (yield from migrations.apply_missing(dialect, names, to))

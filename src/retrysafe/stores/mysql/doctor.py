@@ -1,4 +1,4 @@
-"""What a MySQL's or MariaDB's settings are worth."""
+"""The doctor's checks of a MySQL or MariaDB server: its version, durability, replicas, role, tables and packet size."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from pymysql.cursors import DictCursor
 
 from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good
-from retrysafe.stores.mysql.dialect import MysqlLocation
+from retrysafe.stores.mysql.dialect import CONNECT_TIMEOUT_SECONDS, MysqlLocation
 from retrysafe.stores.mysql.errors import unreachable_error
-from retrysafe.stores.mysql.settings import CONNECT_TIMEOUT_SECONDS
 
 OLDEST_VERSIONS = {"MySQL": (8, 0, 19), "MariaDB": (10, 6, 0)}
-"""Where the statements are understood; what is tested is in docs/reference/stores.md."""
+"""The first versions that understand the statements. docs/reference/stores.md names the tested versions."""
 
 WANTED_VARIABLES = (
     "version", "innodb_flush_log_at_trx_commit", "sync_binlog", "log_bin", "read_only", "super_read_only",
@@ -31,7 +30,8 @@ REPLICAS_QUERY = "SELECT count(*) AS replicas FROM information_schema.processlis
 """A user without the PROCESS privilege sees none."""
 
 GARBLED_TEXT_CODE, MAX_PROCESSLIST_TRIES = 3854, 100
-"""MySQL shows what every connection is saying just now, and refuses to when that is no text (our binary values)."""
+"""The list shows the current statement of every connection. MySQL fails with 3854 if one is not valid text, which our
+binary values are not."""
 
 MIN_PACKET_BYTES = 4 << 20
 
@@ -49,29 +49,29 @@ def diagnose(at: MysqlLocation) -> Diagnosis:
         with connection, connection.cursor(DictCursor) as cursor:
             found = read_settings(cursor, f"{at.names.bare}_keys")
     except pymysql.MySQLError as error:
-        raise StoreUnavailable(f"the server cannot be asked: {error}") from error
+        raise StoreUnavailable(f"the server cannot be queried: {error}") from error
     return Diagnosis(f"{found['product']} {found['version']}", tuple(check_settings(found)))
 
 
 def read_settings(cursor: Any, table: str) -> Settings:
-    """The settings by their names, lower case; one that this server does not have is missing."""
+    """The settings by lower-case name, without those that this server does not have."""
     cursor.execute(
         f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({', '.join(['%s'] * len(WANTED_VARIABLES))})", WANTED_VARIABLES
     )
     found = {row["Variable_name"].lower(): str(row["Value"]) for row in cursor.fetchall()}
     cursor.execute(TABLE_QUERY, [table])
-    there = cursor.fetchone() or {}
+    table_row = cursor.fetchone() or {}
     query_processlist(cursor, REPLICAS_QUERY)
     replicas = int((cursor.fetchone() or {}).get("replicas", 0))
     cursor.execute("SHOW GLOBAL STATUS LIKE 'Rpl\\_semi\\_sync\\_%\\_status'")
     semi_sync = any(str(row["Value"]) == "ON" for row in cursor.fetchall())
     product = "MariaDB" if "mariadb" in found["version"].lower() else "MySQL"
-    told = {"product": product, "replicas": replicas, "semi_sync": semi_sync}
-    return {**found, **told, "engine": there.get("engine"), "collation": there.get("collation")}
+    state = {"product": product, "replicas": replicas, "semi_sync": semi_sync}
+    return {**found, **state, "engine": table_row.get("engine"), "collation": table_row.get("collation")}
 
 
 def query_processlist(cursor: Any, question: str, values: Sequence[Any] | None = None) -> None:
-    """Ask the list of connections; again where what somebody says just now is in the way."""
+    """Query the list of connections, and repeat it while a statement that is not valid text is in the list."""
     for left in reversed(range(MAX_PROCESSLIST_TRIES)):
         try:
             cursor.execute(question, values)
@@ -142,8 +142,8 @@ def _check_replicas(settings: Settings) -> Finding:
 def _check_doublewrite(settings: Settings) -> Finding:
     value = settings.get("innodb_doublewrite", "ON")
     if value not in ("OFF", "0", "DETECT_ONLY"):
-        return good("innodb_doublewrite", value, "a page torn by a crash is mended")
-    why = "a crash in mid-write can tear a page for good"
+        return good("innodb_doublewrite", value, "a page that a crash has torn is repaired")
+    why = "a crash during a write can damage a page for ever"
     return bad("innodb_doublewrite", value, "best-effort", why, "set innodb_doublewrite = ON and restart the server")
 
 

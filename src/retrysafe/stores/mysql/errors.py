@@ -1,9 +1,10 @@
-"""What MySQL, MariaDB and their drivers raise, read: did the server say no, or did it go silent? Read by number, so
-that no driver is imported here: PyMySQL and asyncmy use the same ones.
+"""Translation of the drivers' exceptions: did the server refuse the operation, or is its outcome unclear? Errors are
+recognised by number, so this module imports no driver: PyMySQL and asyncmy use the same numbers.
 """
 
 from __future__ import annotations
 
+from retrysafe.core.texts import first_line
 from retrysafe.errors import (
     RetrySafeError,
     SchemaMissing,
@@ -15,29 +16,28 @@ from retrysafe.errors import (
 )
 from retrysafe.stores.base import BatchRefused
 from retrysafe.stores.mysql.protocol import error_number
-from retrysafe.stores.sql.plans import LockNotAvailable
-from retrysafe.stores.sql.retrying import ErrorFactories, RetryNow
+from retrysafe.stores.sql.plans import ErrorFactories, LockNotAvailable, RetryNow
 
 RETRYABLE_CODES = frozenset({1213, 1020, 1614, 3101})
-"""Nothing happened, and the same thing may work now: deadlock, changed since it was read, rolled back by the server."""
+"""Deadlock, row changed since it was read, rolled back by the server: nothing happened, and a retry may succeed."""
 
 LOCK_TIMEOUT_CODES = frozenset({1205, 3572})
 SCHEMA_MISSING_CODES = frozenset({1146, 1054, 1049})
 """No such table, column, database."""
 
 CONNECTION_LOST_CODES = frozenset({1053, 1152, 1158, 1159, 1160, 1161, 1180, 1184, 1317, 1927, 3169, 4031})
-"""Shutting down, connection killed, the network failed, an error at the commit: it may have happened."""
+"""Shutdown, killed connection, network failure, error at the commit: the operation may have happened."""
 
 READ_ONLY_CODES = frozenset({1290, 1792, 1836, 4090})
 OUT_OF_RESOURCES_CODES = frozenset({1021, 1037, 1038, 1040, 1041, 1114, 1135, 1203, 1226, 3675})
 _CLIENT_CODES = range(2000, 3000)
-"""The driver's own numbers: the conversation broke (2006, 2013, 2014, 2055)."""
+"""The drivers' own numbers: the connection broke (2006, 2013, 2014, 2055)."""
 
 
 def translate_error(error: Exception, url: str, batch: bool = False) -> Exception:
-    """The error as one of ours; Held and Again stay inside the store.
+    """The error as one of ours. LockNotAvailable and RetryNow are handled inside the store.
 
-    In a batch a held row spoils the transaction for everybody in it, so it is no answer to one claim there.
+    In a batch, one locked row fails the whole transaction, so it is no reply to a single claim.
     """
     if isinstance(error, RetrySafeError | LockNotAvailable | RetryNow):
         return error
@@ -53,7 +53,7 @@ def translate_error(error: Exception, url: str, batch: bool = False) -> Exceptio
 
 
 def _translate_reply(number: int, error: Exception, url: str) -> Exception:
-    """The server answered, or the driver knows what went wrong."""
+    """Translate an error that has a number: the server answered, or the driver knows the cause."""
     if number in RETRYABLE_CODES:
         return RetryNow(_first_line(error))
     if number in LOCK_TIMEOUT_CODES:
@@ -76,25 +76,27 @@ def _translate_reply(number: int, error: Exception, url: str) -> Exception:
 
 
 def is_demoted(error: Exception) -> bool:
-    """Whether the server said that it is read-only: a primary that another has taken over from, or a replica."""
+    """True if the server refused because it is read-only: a replica, or a primary that was replaced."""
     return error_number(error) in READ_ONLY_CODES
 
 
 def is_connection_lost(number: int) -> bool:
-    """Whether the conversation broke (0: on a connection that was closed)."""
+    """True if the connection broke. 0: the driver's connection was closed already."""
     return number in CONNECTION_LOST_CODES or number in _CLIENT_CODES or number == 0
 
 
 def unreachable_error(error: Exception) -> StoreUnavailable:
-    """No connection was made, so nothing can have happened."""
+    """For a failure to connect: nothing was sent."""
     number = error_number(error)
-    told = f"{number}: {_first_line(error)}" if number else _first_line(error)
-    kind = StoreUnreachable if not number or is_connection_lost(number) else StoreUnavailable  # it may have said no
-    return kind(f"no connection to MySQL ({told}); is it up, and are host, user and database right?")
+    cause = f"{number}: {_first_line(error)}" if number else _first_line(error)
+    kind = (
+        StoreUnreachable if not number or is_connection_lost(number) else StoreUnavailable
+    )  # the server may have refused
+    return kind(f"no connection to MySQL ({cause}); is it up, and are host, user and database right?")
 
 
 def settings_swallowed_error(driver: str) -> UsageError:
-    """A write would not say how many rows it matched, and a packet would be refused."""
+    """For a user's function that drops our settings: the server would refuse packets, and not report matched rows."""
     return UsageError(
         "the function that connects to MySQL must hand on the settings it is given: "
         f"def connect(**settings): return {driver}.connect(host=…, **settings)"
@@ -102,12 +104,12 @@ def settings_swallowed_error(driver: str) -> UsageError:
 
 
 def unstorable_value_error(error: Exception) -> StoreError:
-    """The driver cannot write this value (half a surrogate pair): nothing was sent."""
+    """For a value that the driver cannot encode (half a surrogate pair): nothing was sent."""
     return StoreError(f"a value of this operation cannot be stored in MySQL: {_first_line(error)}; nothing was done")
 
 
 def lock_timeout_error() -> StoreUnavailable:
-    """A lock timeout that no plan has an answer to: only claims may be Busy."""
+    """For a lock timeout that no plan handles: only a claim may be answered with Busy."""
     return StoreUnavailable(
         "the key's row is held by an open transaction for longer than innodb_lock_wait_timeout; nothing was done: "
         "end that transaction, and send the operation again"
@@ -136,6 +138,5 @@ def _is_driver_error(error: Exception) -> bool:
 
 
 def _first_line(error: Exception) -> str:
-    """The message, without the number in front of it."""
-    text = str(error.args[1]) if len(error.args) > 1 else str(error)
-    return text.strip().splitlines()[0] if text.strip() else type(error).__name__
+    """The first line of the message, without the error number."""
+    return first_line(error, str(error.args[1]) if len(error.args) > 1 else None)

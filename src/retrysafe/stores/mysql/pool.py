@@ -1,6 +1,7 @@
-"""Connections of the sync colour.
+"""Connections of the sync store, through PyMySQL. The async ones are in apool.py.
 
-FOUND_ROWS counts the rows a write matched: a heartbeat that changes nothing is a heartbeat all the same.
+With the flag FOUND_ROWS a write reports the rows it matched, also if it did not change them: a heartbeat that changes
+nothing must count as one row.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from retrysafe.errors import UsageError
+from retrysafe.stores.mysql.dialect import CHARSET, CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS, SETTINGS
 from retrysafe.stores.mysql.errors import (
     pool_exhausted_error,
     settings_swallowed_error,
     store_closed_error,
     unreachable_error,
 )
-from retrysafe.stores.mysql.settings import CHARSET, CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS, SETTINGS
 from retrysafe.stores.sql.pool import Pool, PoolHooks
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
@@ -28,14 +29,14 @@ CLIENT_FLAGS = CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS
 
 
 class Connect(Protocol):
-    """`pymysql.connect` with an address, or a function that ends in it. It is asked for each new connection."""
+    """`pymysql.connect` with an address, or a function that calls it. The pool calls it for each connection."""
 
     def __call__(self, **settings: Any) -> Connection: ...
 
 
 def open_connection(connect: Connect) -> Connection:
-    """A connection that is set up as ours are, or StoreUnavailable. Whatever the function raises (no token for the
-    password, no tunnel): there is no connection, so nothing can have happened."""
+    """Open a connection and apply SETTINGS. Any error of the user's function (no token for the password, no tunnel)
+    becomes StoreUnavailable: without a connection nothing was sent."""
     connection: Connection | None = None
     try:
         connection = connect(
@@ -60,14 +61,15 @@ def open_connection(connect: Connect) -> Connection:
 
 
 def quit_quietly(connection: Connection | None) -> None:
-    """Without a word to the server: it may not listen, and whoever closes does not want to wait."""
+    """Close the socket without the goodbye of the protocol: the server may not answer, and the caller must not wait."""
     with suppress(Exception):
         if connection is not None:
             connection._force_close()  # type: ignore[attr-defined]  # the stubs leave it out
 
 
 def is_gone(socket: Any) -> bool:
-    """Whether an idle connection's other end has something to say: it can only be that it left."""
+    """True if the idle socket is readable. The server sends nothing unasked, so readable means that it closed the
+    connection."""
     if socket is None:
         return True
     try:
@@ -79,11 +81,11 @@ def is_gone(socket: Any) -> bool:
 
 
 def build_pool(connect: Connect, size: int, timeout: float) -> Pool[Connection]:
-    ways: PoolHooks[Connection] = PoolHooks(
+    hooks: PoolHooks[Connection] = PoolHooks(
         connect=lambda: open_connection(connect),
         close=quit_quietly,
         none_free=pool_exhausted_error,
         closed=store_closed_error,
         gone=lambda connection: is_gone(connection._sock),  # type: ignore[attr-defined]  # the stubs leave it out
     )
-    return Pool(ways, size, timeout)
+    return Pool(hooks, size, timeout)

@@ -1,10 +1,10 @@
-"""How a statement is said to MySQL, whoever says it. No I/O here.
+"""How statements are sent to MySQL, and how their results are read. No I/O here.
 
-A text is one statement or several, parted by `;`. The reply is what the last one says: its rows, or a row for each
-row it changed. One that is marked `or nothing` takes "that is there already" for an answer: nothing was added.
-INSERT IGNORE would do the same, and swallow everything else that is wrong with the row too.
+A text is one SQL statement or several, separated by `;`: its steps. The result is that of the last step: its rows, or
+one row for each row it changed. A step that is marked `/* or nothing */` may fail with a duplicate key: then it added
+nothing. INSERT IGNORE would do the same, but it also ignores every other error of the row.
 
-Our own connections send all the steps of many statements in one packet; a user's connection takes them one by one.
+The store's own connections send all steps of many statements in one packet; a user's connection sends them one by one.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Rows = Sequence[Sequence[Any]]
 
 OR_NOTHING = "/* or nothing */"
 DUPLICATE_CODES = frozenset({1062, 1060, 1061})
-"""The row is there already, or the column, or the key: an ALTER commits by itself, so a migration may meet its own."""
+"""The row exists, or the column, or the index. An ALTER commits by itself, so a repeated migration finds its own."""
 MAX_PACKET_CHARS = 1 << 20
-"""Characters that go in one packet, about: far below the smallest max_allowed_packet in use."""
+"""Approximate characters in one packet: far below the smallest max_allowed_packet in use."""
 _MAX_CHAIN_DEPTH = 8
 
 BEGIN, COMMIT, ROLLBACK = Statement("START TRANSACTION", {}), Statement("COMMIT", {}), Statement("ROLLBACK", {})
@@ -35,16 +35,16 @@ def split_steps(sql: str) -> tuple[str, ...]:
 
 
 def error_number(error: BaseException) -> int | None:
-    """The server's or the driver's error number, wherever in the chain it stands (SQLAlchemy: `orig`, Django:
+    """The error number of the server or the driver, also of a wrapped error (SQLAlchemy: `orig`, Django:
     `__cause__`)."""
-    at: BaseException | None = error
+    current: BaseException | None = error
     for _ in range(_MAX_CHAIN_DEPTH):
-        if at is None:
+        if current is None:
             return None
-        if at.args and isinstance(at.args[0], int) and _is_from_driver(at):
-            return at.args[0]
-        orig = getattr(at, "orig", None)
-        at = orig if isinstance(orig, BaseException) and orig is not at else at.__cause__
+        if current.args and isinstance(current.args[0], int) and _is_from_driver(current):
+            return current.args[0]
+        orig = getattr(current, "orig", None)
+        current = orig if isinstance(orig, BaseException) and orig is not current else current.__cause__
     return None
 
 
@@ -56,7 +56,7 @@ _DRIVERS = frozenset({"pymysql", "asyncmy", "aiomysql", "MySQLdb"})
 
 
 def is_allowed_duplicate(error: BaseException, step: str) -> bool:
-    """Whether this is an `or nothing` that got nothing."""
+    """True if a step marked `/* or nothing */` failed with a duplicate key: the row exists, which is expected."""
     return OR_NOTHING in step and error_number(error) in DUPLICATE_CODES
 
 
@@ -68,7 +68,7 @@ def read_rows(rows: Iterable[Sequence[Any]] | None, changed: int) -> Rows:
 
 
 def plan_steps(statement: Statement) -> Plan[str, Rows]:
-    """Yields each step and is sent its rows."""
+    """Yield each step, receive its rows, and return those of the last."""
     last: Rows = []
     for step in split_steps(statement.sql):
         try:
@@ -84,7 +84,7 @@ def plan_steps(statement: Statement) -> Plan[str, Rows]:
 
 
 class PacketReply(NamedTuple):
-    """What came back for a packet: the rows of each step until one failed."""
+    """The reply to a packet: the rows of each step, up to the one that failed."""
 
     answers: list[Rows]
     error: Exception | None
@@ -95,23 +95,23 @@ Mogrify = Callable[[str, Mapping[str, Any] | None], str]
 
 
 def plan_packets(statements: Sequence[Statement], mogrify: Mogrify) -> PacketPlan:
-    """Yields packets and is sent what was heard; the reply has the rows of each statement."""
+    """Yield packets, receive their replies, and return the rows of each statement."""
     each = [(step, statement) for statement in statements for step in split_steps(statement.sql)]
     texts = [mogrify(step, statement.values or None) for step, statement in each]
     answers: list[Rows] = []
     while len(answers) < len(texts):
-        heard = yield ";".join(_take_packet(texts, len(answers)))
-        answers.extend(heard.answers)
-        if heard.error is not None:
-            if not is_allowed_duplicate(heard.error, each[len(answers)][0]):
-                raise heard.error
+        reply = yield ";".join(_take_packet(texts, len(answers)))
+        answers.extend(reply.answers)
+        if reply.error is not None:
+            if not is_allowed_duplicate(reply.error, each[len(answers)][0]):
+                raise reply.error
             answers.append([])
     ends = accumulate(len(split_steps(statement.sql)) for statement in statements)
     return [answers[end - 1] for end in ends]
 
 
 def _take_packet(texts: Sequence[str], start: int) -> list[str]:
-    """As many as fit, but at least one."""
+    """As many texts as fit into one packet, but at least one."""
     end, size = start, 0
     while end < len(texts) and (end == start or size + len(texts[end]) <= MAX_PACKET_CHARS):
         size += len(texts[end])
@@ -123,15 +123,15 @@ def _take_packet(texts: Sequence[str], start: int) -> list[str]:
 
 
 def merge_plans(plans: Sequence[Plan[Statement, Any]]) -> Plan[Sequence[Statement], list[Any]]:
-    """Many plans as one: what each of them wants to say next goes together, until all have their reply."""
+    """Run many plans as one: the next statements of all plans are sent together, until each plan has its reply."""
     replies: list[Any] = [None] * len(plans)
     waiting: list[tuple[int, Statement]] = []
     for place, plan in enumerate(plans):
         _step_plan(plan, None, place, waiting, replies)
     while waiting:
-        said = yield [statement for _, statement in waiting]
-        asked, waiting = waiting, []
-        for (place, _), rows in zip(asked, said, strict=True):
+        results = yield [statement for _, statement in waiting]
+        sent, waiting = waiting, []
+        for (place, _), rows in zip(sent, results, strict=True):
             _step_plan(plans[place], rows, place, waiting, replies)
     return replies
 

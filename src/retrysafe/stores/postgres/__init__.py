@@ -1,4 +1,4 @@
-"""PostgreSQL, through psycopg 3. READ COMMITTED, a commit per operation, the database's own clock."""
+"""The PostgreSQL store, through psycopg 3: READ COMMITTED, a commit per operation, the database's own clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class PostgresBackend:
-    """Opens `postgresql://…`. The driver is imported when a store is opened, so that naming one costs nothing."""
+    """Opens `postgresql://…`. Imports the driver when a store is opened, not before."""
 
     capabilities = CAPABILITIES
 

@@ -1,4 +1,5 @@
-"""The async colour of PostgreSQL. The twin of sync.py; what they share is in plans.py."""
+# sync.py is generated from this file: run `make twins` after a change.
+"""The async PostgreSQL store: a pool, a connection per operation, a commit per statement."""
 
 from __future__ import annotations
 
@@ -6,11 +7,10 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg.rows import tuple_row
-from psycopg_pool import AsyncConnectionPool
 
 from retrysafe.core.ops import Op
 from retrysafe.errors import StoreUnavailable, StoreUnclear
@@ -21,52 +21,30 @@ from retrysafe.stores.postgres.batches import SEND_UNBATCHED, Group, Rows, can_b
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, PostgresLocation
 from retrysafe.stores.postgres.errors import (
     ConnectFailures,
-    RetryNow,
-    demoted,
+    is_demoted,
     lock_timeout_error,
     translate_error,
     unstorable_value_error,
 )
-from retrysafe.stores.postgres.sync import MAX_SERIALIZATION_TRIES
+from retrysafe.stores.postgres.pool import AsyncPool, abuild_pool, aread_conninfo
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.stores.sql.names import DEFAULT_PREFIX, build_names
-from retrysafe.stores.sql.plans import LockNotAvailable, SqlPlans, sort_by_id
+from retrysafe.stores.sql.plans import LockNotAvailable, RetryNow, SqlPlans, sort_by_id
 
 R = TypeVar("R")
-Pool = AsyncConnectionPool[psycopg.AsyncConnection[Any]]
 
-
-class CancellableConnection(psycopg.AsyncConnection[Any]):
-    """A connection whose making can be cancelled.
-
-    The pool's worker takes a cancellation while it connects for a failed attempt and goes back to waiting for work.
-    `asyncio.run` cancels everything once, at its end, and would then wait for that worker for ever. So it is asked
-    for again: it is delivered where the worker waits next.
-    """
-
-    @classmethod
-    async def connect(cls, *args: Any, **kwargs: Any) -> Self:
-        try:
-            return await super().connect(*args, **kwargs)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None:
-                task.cancel()
-            raise
+MAX_SERIALIZATION_TRIES = 10
+"""Serialization failures in a row before an operation gives up. Each one means that another transaction committed."""
 
 
 class AsyncPostgresStore:
-    """Made from a URL, or from your own `psycopg_pool.AsyncConnectionPool` (which stays yours to open and close)."""
+    """Made from a URL, or from your own `psycopg_pool.AsyncConnectionPool`. Your pool is yours to open and close."""
 
     capabilities = CAPABILITIES
-    mixed_batches = True
-    """Operations of several kinds go together as well as those of one."""
-    max_in_flight = 2
-    """Under load the server works on one batch while this side packs and unpacks the other."""
 
     def __init__(
-        self, pool: Pool, *, table: str = DEFAULT_PREFIX, schema: str = "", owned: bool = False, url: str = "URL"
+        self, pool: AsyncPool, *, table: str = DEFAULT_PREFIX, schema: str = "", owned: bool = False, url: str = "URL"
     ) -> None:
         self._pool = pool
         self.names = build_names(table, schema)
@@ -76,24 +54,14 @@ class AsyncPostgresStore:
         self._prepared = pipeline.PreparedStatements()
         self._connecting = ConnectFailures()
         self._listener = AsyncListener(self._listen)
+        # sync: self._watch = deadline.DeadlineWatch()
         self._opening = asyncio.Lock()
-        self._opened = not owned
-        self._closed = False
+        self._opened = not owned  # async only
+        self._closed = False  # async only
 
     @classmethod
     def from_url(cls, at: PostgresLocation) -> AsyncPostgresStore:
-        pool: Pool = AsyncConnectionPool(
-            at.conninfo,
-            connection_class=CancellableConnection,
-            # With one kept ready, the first caller finds it still connecting and has a second one made for nothing.
-            min_size=0,
-            max_size=at.pool,
-            timeout=at.pool_timeout,
-            kwargs={"autocommit": True},
-            name="retrysafe",
-            open=False,
-        )
-        store = cls(pool, owned=True, url=at.url)
+        store = cls(abuild_pool(at), owned=True, url=at.url)
         store.names, store._plans = at.names, SqlPlans(DIALECT, at.names)
         return store
 
@@ -103,7 +71,8 @@ class AsyncPostgresStore:
         )
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
-        """A statement per kind, all sent together, where that will do; else one by one. One commit either way."""
+        """Send one statement per kind, all in one pipeline, or else the operations one by one. One commit in both
+        cases."""
         if not ops:
             return []
         if not can_batch(ops):
@@ -121,9 +90,9 @@ class AsyncPostgresStore:
 
     async def _run_pipeline(self, connection: psycopg.AsyncConnection[Any], sent: Sequence[Group]) -> list[Rows]:
         parts = [batches.settings_part(self._plans.texts), *(group.part for group in sent)]
-        conversation = pipeline.run_pipeline(connection.pgconn, parts, self._prepared.names_for(connection))
+        exchange = pipeline.run_pipeline(connection.pgconn, parts, self._prepared.names_for(connection))
         try:
-            _, *answers = await pipeline.adrive_pipeline(connection, conversation)
+            _, *answers = await pipeline.adrive_pipeline(connection, exchange)
         except psycopg.Error as error:
             raise (
                 RetryNow if self._prepared.disable_on(error) else translate_error(error, self._url, batch=True)
@@ -131,7 +100,7 @@ class AsyncPostgresStore:
         return [pipeline.read_rows(answer, connection) for answer in answers]
 
     async def _execute_one_by_one(self, connection: psycopg.AsyncConnection[Any], ops: Sequence[Op[Any]]) -> list[Any]:
-        """In the order of ids, so that two batches cannot deadlock."""
+        """Execute in the order of ids, so that two batches cannot deadlock."""
         replies: list[Any] = [None] * len(ops)
         async with connection.transaction():
             for place, op in sort_by_id(ops):
@@ -150,27 +119,27 @@ class AsyncPostgresStore:
         return await self._with_retries(upgrade_locked)
 
     async def announce(self, record_id: bytes) -> None:
-        told = (notify.channel_name(self.names), record_id.hex())
-        await self._with_retries(lambda connection: connection.execute(notify.NOTIFY_QUERY, told, prepare=False))
+        values = (notify.channel_name(self.names), record_id.hex())
+        await self._with_retries(lambda connection: connection.execute(notify.NOTIFY_QUERY, values, prepare=False))
 
     async def wait(self, record_id: bytes, seconds: float) -> None:
         await self._listener.wait(record_id, seconds)
 
-    async def _listen(self, heard: OnNotify, wanted: ShouldContinue) -> None:
-        given = self._pool.conninfo
-        made = given() if callable(given) else given
-        conninfo = made if isinstance(made, str) else await made
-        await notify.alisten(conninfo, self.names, heard, wanted)
+    async def _listen(self, on_notify: OnNotify, should_continue: ShouldContinue) -> None:
+        await notify.alisten(await aread_conninfo(self._pool), self.names, on_notify, should_continue)
 
     async def aclose(self) -> None:
-        self._closed = True
+        self._closed = True  # async only
         await self._listener.aclose()
         if self._owned:
-            async with self._opening:  # whoever opens it right now would else leave it open
+            # sync: self._pool.close()
+            # A caller that is opening the pool right now would leave it open.
+            async with self._opening:
                 if self._opened:
                     await self._pool.close()
 
     async def _with_retries(self, work: Callable[[psycopg.AsyncConnection[Any]], Awaitable[R]]) -> R:
+        # async only
         if not self._opened:
             await self._open()
         for _ in range(MAX_SERIALIZATION_TRIES):
@@ -182,19 +151,21 @@ class AsyncPostgresStore:
             except LockNotAvailable as error:
                 raise lock_timeout_error() from error
             except StoreUnclear:
-                # After a restart every idle connection is dead: throw them all away now, not one per caller.
+                # After a restart of the server every idle connection is dead. Replace all of them now: otherwise each
+                # of the next callers would meet one.
                 if self._owned:
                     await self._pool.drain()
                 raise
             except StoreUnavailable as error:
-                # The same where it takes no writes any more: the next connection may lead to the one that does.
-                if self._owned and demoted(error):
+                # The server takes no writes any more (a failover). A new connection may lead to the new primary.
+                if self._owned and is_demoted(error):
                     await self._pool.drain()
                 raise
         raise StoreUnavailable(
             f"PostgreSQL answered {MAX_SERIALIZATION_TRIES} serialization failures in a row; try again"
         )
 
+    # async only
     async def _open(self) -> None:
         async with self._opening:
             if self._closed:
@@ -205,27 +176,30 @@ class AsyncPostgresStore:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-        """A connection that commits each statement by itself, whatever its owner's pool does with it otherwise."""
+        """A connection in autocommit mode. A connection of the user's pool gets its own mode back afterwards."""
         try:
             async with self._pool.connection() as connection:
                 before = connection.autocommit
                 if not before:
                     await connection.set_autocommit(True)
-                late = asyncio.get_running_loop().call_later(
-                    deadline.STATEMENT_TIMEOUT_SECONDS, deadline.shut_down_socket, connection
-                )
                 try:
-                    if not self._prepared.is_checked(connection):
-                        await self._check_backend(connection)
-                    yield connection
+                    # sync: timer = self._watch.start(connection, deadline.STATEMENT_TIMEOUT_SECONDS)
+                    timer = asyncio.get_running_loop().call_later(
+                        deadline.STATEMENT_TIMEOUT_SECONDS, deadline.shut_down_socket, connection
+                    )
+                    try:
+                        if not self._prepared.is_checked(connection):
+                            await self._check_backend(connection)
+                        yield connection
+                    finally:
+                        timer.cancel()
                 finally:
-                    late.cancel()
                     if not before and not connection.closed:
                         await connection.set_autocommit(False)
         except Exception as error:
             found = translate_error(self._connecting.refine_error(error, self._pool.get_stats), self._url)
             if found is error:
-                raise  # already one of ours: it must not become its own cause
+                raise  # already translated: an error must not become its own cause
             raise found from error
 
     def _build_sender(

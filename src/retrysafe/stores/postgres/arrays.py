@@ -1,7 +1,7 @@
 """Python values as PostgreSQL's binary arrays: one bytes object per column of a batch.
 
-Packed here and not by the driver, which looks at each element for its type: for a batch that takes ten times as long.
-Binary and not text, so that the server need not read quotes and hexadecimal digits back into what they were.
+This module packs them because psycopg examines the type of each element, which takes ten times as long for a batch. The
+format is binary, so that the server need not parse quotes and hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 _pack_head = struct.Struct("!iiIii").pack
-"""Dimensions, whether there are NULLs, the type of the elements, how many, and the number of the first."""
+"""Number of dimensions, flag for NULLs, element type, number of elements, index of the first element."""
 
 _pack_length = struct.Struct("!i").pack
 _BYTEA, _BIGINT, _INTEGER, _TEXT = 17, 20, 23, 25
@@ -27,9 +27,9 @@ def pack_bytea(values: Sequence[bytes]) -> bytes:
 
 
 def pack_text(values: Sequence[str]) -> bytes:
-    """Raises UnicodeError for what is not text (half a surrogate pair). A NUL is refused by the server."""
+    """Raises UnicodeError for text that UTF-8 cannot encode (half a surrogate pair). The server refuses a NUL."""
     first = values[0]
-    if values.count(first) == len(values):  # namespaces, kinds, targets: most batches know only one
+    if values.count(first) == len(values):  # namespaces, kinds, targets: most batches have one value
         value = first.encode()
         return _pack_head(1, 0, _TEXT, len(values), 1) + (_pack_length(len(value)) + value) * len(values)
     parts = [_pack_head(1, 0, _TEXT, len(values), 1)]

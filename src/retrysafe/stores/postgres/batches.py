@@ -1,10 +1,11 @@
-"""Many operations as few statements: one for each kind, arrays in, rows out, one commit for all of them.
+"""Many operations as few statements (group commit): one statement for each kind, with arrays as parameters and one
+commit for all of them.
 
-What a statement does not settle by itself (a claim that may take over, a fenced write that was refused or had
-happened before) is left to the plain plan of that operation, afterwards.
+A statement cannot decide every operation: a claim that may take over, a fenced write that was refused or had happened
+before. The plain plan of such an operation runs afterwards.
 
-The kinds go in the order of BATCHES, claims first, and each sorted by id. Then two batches of two processes cannot
-wait for each other: whoever waits with its claims holds nothing yet but births nobody else can see.
+The kinds are sent in the order of BATCHES, claims first, and each kind is sorted by id. So two batches of two processes
+cannot deadlock: a batch that waits with its claims holds only new rows, which no other transaction can see yet.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from retrysafe.stores.postgres.pipeline import BoundStatement, number_parameters
 from retrysafe.stores.sql import rows
 
 SEND_UNBATCHED = object()
-"""In the place of a reply: ask for this one alone."""
+"""In the place of a reply: execute this operation alone."""
 
 Rows = Sequence[Sequence[Any]]
 
 
 class BatchStatement(NamedTuple):
-    """How one kind goes together. `values` gives an operation's fields in the order of `columns`, which say how each
-    is packed."""
+    """How operations of one kind are batched. `values` returns an operation's fields in the order of `columns`, and
+    `columns` has the packing function of each."""
 
     text: str
     columns: dict[str, Pack]
@@ -37,7 +38,7 @@ class BatchStatement(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Operations of one kind, sorted by id, and the statement that carries them."""
+    """Operations of one kind, sorted by id, and their statement."""
 
     ops: Sequence[Any]
     part: BoundStatement
@@ -45,8 +46,8 @@ class Group(NamedTuple):
 
 
 def can_batch(ops: Sequence[Op[Any]]) -> bool:
-    """Whether few statements can carry them: kinds that have one, one clock, no key twice, no claim that must not be
-    born."""
+    """True if these operations can share statements: every kind has one, all have the same `now`, no key occurs twice,
+    and no claim resumes a run (it must not insert)."""
     now = getattr(ops[0], "now", None)
     return (
         all(type(op) in BATCHES and op.now == now for op in ops)  # type: ignore[attr-defined]
@@ -56,7 +57,7 @@ def can_batch(ops: Sequence[Op[Any]]) -> bool:
 
 
 def group_by_kind(texts: dict[str, str], ops: Sequence[Any]) -> list[Group]:
-    """Raises UnicodeError or struct.error for a value that cannot be written; nothing is sent then."""
+    """Build the statement of each kind. Raises UnicodeError or struct.error for a value that cannot be packed."""
     kinds: dict[type[Any], list[Any]] = {kind: [] for kind in BATCHES}
     for op in ops:
         kinds[type(op)].append(op)
@@ -78,12 +79,12 @@ _ID = attrgetter("id")
 
 
 def settings_part(texts: dict[str, str]) -> BoundStatement:
-    """What goes ahead of every batch."""
+    """The first statement of every batch (settings_many.sql)."""
     return BoundStatement(number_parameters(texts["settings_many"]), ())
 
 
 def read_replies(ops: Sequence[Any], sent: Sequence[Group], answers: Sequence[Rows]) -> list[Any]:
-    """In the order of the operations, UNSETTLED where one needs a second look."""
+    """The replies in the order of the operations; SEND_UNBATCHED for an operation that must be executed alone."""
     found: dict[bytes, Any] = {}
     for group, answer in zip(sent, answers, strict=True):
         found.update(zip(map(_ID, group.ops), group.read(group.ops, answer), strict=True))
@@ -117,7 +118,7 @@ def _claim_values(op: Claim) -> tuple[Any, ...]:
 
 
 def _read_claims(ops: Sequence[Claim], found: Rows) -> list[Any]:
-    """Nobody is granted by being left out: births and refusals must add up to what was asked (I1)."""
+    """Read which claims are granted. The inserted rows and the refused claims must add up to all claims (I1)."""
     taken = {row[2]: row for row in found if row[2] is not None}
     if not found or found[0][0] + len(taken) != len(ops):
         return [SEND_UNBATCHED] * len(ops)
@@ -131,7 +132,7 @@ def _read_claim(op: Claim, row: Sequence[Any] | None, moment: int) -> Any:
     if row is None:
         return ClaimReply(True, build_new_record(op, moment), moment)
     columns = row[3:]
-    if columns[0] is None:  # inserted by somebody else after our snapshot
+    if columns[0] is None:  # another transaction inserted it after our snapshot
         return SEND_UNBATCHED
     record = rows.read_record(columns)
     return SEND_UNBATCHED if decide_grant(record, op, moment) is not None else ClaimReply(False, record, moment)

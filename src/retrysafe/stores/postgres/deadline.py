@@ -1,8 +1,8 @@
-"""A server that is connected and says nothing (stopped, cut off without a word) must not hold its caller for ever.
+"""Statement deadlines: a server that is connected and does not answer must not block its caller for ever.
 
-The driver waits for the socket without a limit, and cancelling it waits for the server once more. So when the time is
-over the socket itself is shut down: the driver then sees an end, the connection is thrown away, and the operation is
-as unclear as after any other lost reply.
+The server may have been stopped, or the network cut. psycopg waits for the socket without a limit, and its cancellation
+waits for the server again. So at the deadline the socket itself is shut down. The driver then reads an end of file, the
+pool throws the connection away, and the outcome of the operation is unclear, as after any other lost reply.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -23,43 +22,54 @@ from retrysafe.errors import StoreUnavailable
 STATEMENT_TIMEOUT_SECONDS = 15.0
 WATCH_IDLE_SECONDS = 5.0
 WATCH_SWEEP_SECONDS = 1.0
-"""Seconds between two looks at what is over by now, so that the list does not grow with the load."""
+"""Seconds between two removals of finished calls, so that the list does not grow with the load."""
 
 
 def shut_down_socket(connection: Any) -> None:
-    """End the conversation, whatever the driver is waiting for."""
-    # It may be closed by now: then there is nothing to end.
-    with suppress(Exception), socket.socket(fileno=os.dup(connection.pgconn.socket)) as line:
-        line.shutdown(socket.SHUT_RDWR)
+    """Shut the socket down, so that the driver stops waiting for it. A connection that is closed already is ignored."""
+    with suppress(Exception), socket.socket(fileno=os.dup(connection.pgconn.socket)) as duplicate:
+        duplicate.shutdown(socket.SHUT_RDWR)
+
+
+class Watched:
+    """A connection whose socket is shut down at its deadline, unless `cancel` is called before."""
+
+    __slots__ = ("connection",)
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+
+    def cancel(self) -> None:
+        self.connection = None
 
 
 class DeadlineWatch:
-    """One thread for all connections of a store; asleep while nothing is under way."""
+    """One thread that watches all connections of a sync store. It ends when it was idle for WATCH_IDLE_SECONDS.
+
+    The async store needs none of this: its event loop has timers."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._due: list[tuple[float, int, list[Any]]] = []
+        self._due: list[tuple[float, int, Watched]] = []
         self._order = count()
         self._thread: threading.Thread | None = None
         self._wakes_at = 0.0
 
-    @contextmanager
-    def enforce(self, connection: Any, seconds: float) -> Iterator[None]:
-        watched = [connection]
+    def start(self, connection: Any, seconds: float) -> Watched:
+        """Watch this connection from now on."""
+        watched = Watched(connection)
         due = time.monotonic() + seconds
         with self._changed:
             if self._thread is None:
-                self._start()
+                self._start_thread()
             heapq.heappush(self._due, (due, next(self._order), watched))
             if due < self._wakes_at:
                 self._changed.notify()
-        try:
-            yield
-        finally:
-            watched.clear()
+        return watched
 
-    def _start(self) -> None:
-        """Before anything is watched: what a failed call left in the list would end somebody else's conversation."""
+    def _start_thread(self) -> None:
+        """Called before the connection is in the list: if no thread can be started, the call fails, and an entry that
+        it left behind would later shut down the connection of another caller."""
         thread = threading.Thread(target=self._run, name="retrysafe-deadlines", daemon=True)
         try:
             thread.start()
@@ -72,13 +82,13 @@ class DeadlineWatch:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while self._due and not self._due[0][2]:
+                while self._due and self._due[0][2].connection is None:
                     heapq.heappop(self._due)
                 if not self._due:
                     self._wakes_at = math.inf
                     self._changed.wait(WATCH_IDLE_SECONDS)
                     if not self._due:
-                        self._thread = None  # nobody came: the next one starts another
+                        self._thread = None  # the next call starts another thread
                         return
                     continue
                 left = self._due[0][0] - time.monotonic()
@@ -86,6 +96,6 @@ class DeadlineWatch:
                     self._wakes_at = time.monotonic() + min(left, WATCH_SWEEP_SECONDS)
                     self._changed.wait(min(left, WATCH_SWEEP_SECONDS))
                     continue
-                late = list(heapq.heappop(self._due)[2])
-            for connection in late:
-                shut_down_socket(connection)
+                late = heapq.heappop(self._due)[2].connection
+            if late is not None:
+                shut_down_socket(late)

@@ -1,4 +1,4 @@
-"""PostgreSQL's words, and its URL. No driver is needed to read this file."""
+"""The SQL dialect of PostgreSQL, and its URL. Imports no driver."""
 
 from __future__ import annotations
 
@@ -18,35 +18,36 @@ CAPABILITIES = Capabilities(
     clock="store",
     outbox=True,
     wakes=True,
+    mixed_batches=True,
+    max_in_flight=2,  # the server executes one batch while this side packs the other, or while one waits for a lock
     lists_by_id=True,
 )
 
-_BEGAN = "(extract(epoch FROM transaction_timestamp()) * 1000000)::bigint"
 _LOCK_TIMEOUT_CTE = "patience AS (SELECT set_config('lock_timeout', '2000', true))"
 
-# statement_timestamp() is one moment for the whole statement, also while it waits for a row: a claimant that
-# waited judges a lease by when it asked, which can only make it more careful. Its own lease counts from then, too: not
-# from before it was sent, which is where its owner counts from (tests/faults/test_waited.py).
+# statement_timestamp() is the start of the statement, also if the statement waits for a row. A claim that waited
+# compares a lease with the time of its own start, which can only refuse more. Its own lease counts from that start too,
+# and its owner counts from before it sent the statement (tests/faults/test_waited.py).
 DIALECT = Dialect(
     package="retrysafe.stores.postgres",
     now="coalesce(CAST(:now AS bigint), (extract(epoch FROM statement_timestamp()) * 1000000)::bigint)",
     empty="''::bytea",
     least="least",
     greatest="greatest",
-    # Every statement of a claim carries it: a caller gets an answer while somebody else holds the row (I28). So does
-    # every write of an owner: a heartbeat that waited without end would keep others from beating.
+    # Every statement of a claim has this limit: a caller gets an answer while another transaction holds the row (I28).
+    # Every write of an owner has it too: a heartbeat that waited for ever would delay other heartbeats.
     patience=_LOCK_TIMEOUT_CTE,
     limit=_LOCK_TIMEOUT_CTE,
     brief="patience AS (SELECT set_config('lock_timeout', '100', true))",
     parameter="%({})s",
     try_lock="pg_try_advisory_xact_lock(CAST(:lock AS bigint))",
-    began=_BEGAN,
-    note_began=f"CAST(set_config('retrysafe.began', CAST({_BEGAN} AS text), false) AS bigint)",
+    # Every writing transaction gets a number anyway, and by it any connection can ask what became of the transaction.
+    began="txid_current()",
 )
 
 _OPTIONS = frozenset({"table", "schema", "pool", "pool_timeout"})
 
-# Settings of the client's library, not of the session: a dead peer is noticed in seconds instead of minutes.
+# Settings of libpq, not of the session: a dead server is noticed within seconds instead of minutes.
 _LIBPQ_DEFAULTS = {
     "connect_timeout": "5",
     "tcp_user_timeout": "10000",
@@ -64,7 +65,7 @@ class PostgresLocation(NamedTuple):
 
 
 def parse_url(url: str) -> PostgresLocation:
-    """`postgresql://user:password@host:port/db`, our own options `table=`, `schema=`, `pool=`, `pool_timeout=`."""
+    """Read `postgresql://user:password@host:port/db` with our options `table=`, `schema=`, `pool=`, `pool_timeout=`."""
     plain, options = split_options(url, _OPTIONS)
     rest = plain.partition("://")[2]
     if not rest:

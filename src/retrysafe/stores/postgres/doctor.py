@@ -1,4 +1,4 @@
-"""What a PostgreSQL's settings are worth."""
+"""The doctor's checks of a PostgreSQL server: its version, durability, role, standbys, isolation and tables."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def diagnose(at: PostgresLocation) -> Diagnosis:
             found = connection.execute(SETTINGS_QUERY, {"table": at.names.keys}).fetchone()
             asked = connection.info.port
     except psycopg.Error as error:
-        raise StoreUnavailable(f"{safe_url(at.url)} cannot be asked: {error}") from error
+        raise StoreUnavailable(f"{safe_url(at.url)} cannot be queried: {error}") from error
     assert found is not None, "a SELECT without FROM has one row"
     return Diagnosis(f"PostgreSQL {found['version']}", tuple(check_settings({**found, "asked_port": asked})))
 
@@ -54,8 +54,8 @@ def check_settings(settings: Settings) -> Iterator[Finding]:
     yield _check_switch(
         settings,
         "full_page_writes",
-        "a page torn by a crash is mended",
-        "a crash in mid-write can tear a page for good",
+        "a page that a crash has torn is repaired",
+        "a crash during a write can damage a page for ever",
     )
     yield _check_synchronous_commit(settings)
     yield _check_role(settings)
@@ -65,7 +65,10 @@ def check_settings(settings: Settings) -> Iterator[Finding]:
     if settings["port"] is not None and settings["port"] != settings["asked_port"]:
         way = f"{settings['asked_port']} leads to {settings['port']}"
         yield good(
-            "pooler", way, "something stands in between; we keep no state in a session, so that is fine", invariant="I1"
+            "pooler",
+            way,
+            "there is a pooler or a proxy; the store keeps no state in a session, so that is fine",
+            invariant="I1",
         )
 
 
@@ -91,7 +94,7 @@ def _check_switch(settings: Settings, name: str, fine: str, wrong: str) -> Findi
 def _check_synchronous_commit(settings: Settings) -> Finding:
     value = settings["synchronous_commit"]
     if value != "off":
-        return good("synchronous_commit", value, "nobody is told before the commit is on disk")
+        return good("synchronous_commit", value, "a commit is acknowledged after it is on disk")
     fix = "ALTER SYSTEM SET synchronous_commit = on; SELECT pg_reload_conf(); (or ALTER ROLE … SET, where it was set)"
     return bad("synchronous_commit", value, "best-effort", "the last commits before a crash are lost", fix)
 
@@ -116,7 +119,7 @@ def _check_standbys(settings: Settings) -> Iterator[Finding]:
         why = "a standby that is promoted may lack the last claims"
         yield bad("standbys", f"{count}, asynchronous", "at-most-once-until-failover", why, fix)
     elif settings["shown"] and not settings["synchronous"]:
-        # Who is not in pg_monitor is not shown what they are; then the name alone has to be believed.
+        # A role outside pg_monitor cannot read sync_state; then only the setting is known.
         fix = f"let a standby connect under a name that {synchronous!r} names, or name one that does"
         why = "those it waits for are not connected, and those that are may lack the last claims"
         yield bad("standbys", f"{count}, none of them in {synchronous}", "at-most-once-until-failover", why, fix)
@@ -131,7 +134,7 @@ def _check_isolation(settings: Settings) -> Finding:
     value = settings["isolation"]
     if value in ("read committed", "read uncommitted"):
         return good("isolation", value, "what the statements are written for", invariant="I2")
-    why = "correct, but claims that meet are told to come back, and must be tried again"
+    why = "correct, but claims of one key at the same time fail with serialization errors and are retried"
     return good("isolation", value, why, invariant="I2")
 
 

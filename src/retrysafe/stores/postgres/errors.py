@@ -1,4 +1,4 @@
-"""What psycopg raises, read: did the server say no, or did it go silent?"""
+"""Translation of psycopg's exceptions: did the server refuse the operation, or is its outcome unclear?"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
+from retrysafe.core.texts import first_line as _first_line
 from retrysafe.errors import (
     RetrySafeError,
     SchemaMissing,
@@ -16,25 +17,20 @@ from retrysafe.errors import (
     StoreUnreachable,
 )
 from retrysafe.stores.base import BatchRefused
-from retrysafe.stores.sql.plans import LockNotAvailable
-
-SERIALIZATION_CODES = frozenset({"40001", "40P01"})
-"""Nothing happened, and the same thing may work now: serialization failure, deadlock."""
-
-LOCK_NOT_AVAILABLE_CODE = "55P03"
-READ_ONLY = "25006"
-_SCHEMA_MISSING_CODES = frozenset({"42P01", "3F000", "42703"})
-_SHUTDOWN_CODES = frozenset({"57P01", "57P02", "57P03", "57P05"})
-
-
-class RetryNow(Exception):
-    """Send it again at once: the server rolled back and said why."""
+from retrysafe.stores.sql.plans import LockNotAvailable, RetryNow
+from retrysafe.stores.sql.sqlstates import (
+    LOCK_NOT_AVAILABLE_CODE,
+    READ_ONLY_CODE,
+    SCHEMA_MISSING_CODES,
+    SERIALIZATION_CODES,
+    is_connection_lost,
+)
 
 
 def translate_error(error: Exception, url: str, batch: bool = False) -> Exception:
-    """The error as one of ours; Held and Again stay inside the store.
+    """The error as one of ours. LockNotAvailable and RetryNow are handled inside the store.
 
-    In a batch a held row spoils the transaction for everybody in it, so it is no answer to one claim there.
+    In a batch, one locked row fails the whole transaction, so it is no reply to a single claim.
     """
     if isinstance(error, RetrySafeError | LockNotAvailable | RetryNow):
         return error
@@ -59,8 +55,8 @@ def translate_error(error: Exception, url: str, batch: bool = False) -> Exceptio
 
 
 class ConnectFailures:
-    """Whether a pool's timeout means that no connection could be made, or only that all of them are taken: in the first
-    case the pool has counted more failures to connect than when it was last asked."""
+    """Tells a pool timeout without any connection from one because all connections are in use. In the first case the
+    pool has counted more failures to connect since the last timeout."""
 
     def __init__(self) -> None:
         self._failed = 0
@@ -77,14 +73,14 @@ class ConnectFailures:
 
 
 def unstorable_value_error(error: Exception) -> StoreError:
-    """The driver cannot write this value for PostgreSQL (a NUL, half a surrogate pair): nothing was sent."""
+    """For a value that the driver cannot encode for PostgreSQL (a NUL, half a surrogate pair): nothing was sent."""
     return StoreError(
         f"a value of this operation cannot be stored in PostgreSQL: {_first_line(error)}; nothing was done"
     )
 
 
 def lock_timeout_error() -> StoreUnavailable:
-    """A lock timeout (the role's or the database's own) that no plan has an answer to: only claims may be Busy."""
+    """For a lock timeout that no plan handles: only a claim may be answered with Busy."""
     return StoreUnavailable(
         "the key's row is held by an open transaction for longer than lock_timeout; nothing was done: "
         "end that transaction, and send the operation again"
@@ -92,16 +88,16 @@ def lock_timeout_error() -> StoreUnavailable:
 
 
 def _translate_reply(code: str, error: psycopg.Error, url: str) -> Exception:
-    """The server answered, so its word counts."""
+    """Translate an error that the server answered, by its SQLSTATE."""
     if code in SERIALIZATION_CODES:
         return RetryNow(_first_line(error))
     if code == LOCK_NOT_AVAILABLE_CODE:
         return LockNotAvailable(_first_line(error))
-    if code in _SCHEMA_MISSING_CODES:
+    if code in SCHEMA_MISSING_CODES:
         return SchemaMissing(f"PostgreSQL says: {_first_line(error)}", url)
-    if code in _SHUTDOWN_CODES or code.startswith("08"):
+    if is_connection_lost(code):
         return StoreUnclear(f"PostgreSQL ended the connection ({code}): {_first_line(error)}")
-    if code == READ_ONLY:
+    if code == READ_ONLY_CODE:
         return StoreUnavailable(
             "PostgreSQL is read-only here (a standby?); nothing was done, and the next call connects anew: "
             "point the URL at the primary"
@@ -111,10 +107,6 @@ def _translate_reply(code: str, error: psycopg.Error, url: str) -> Exception:
     return StoreError(f"PostgreSQL refused ({code}): {_first_line(error)}")
 
 
-def demoted(error: StoreUnavailable) -> bool:
-    """Whether the server said that it is read-only: a primary that another has taken over from, or a standby."""
-    return getattr(error.__cause__, "sqlstate", None) == READ_ONLY
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def is_demoted(error: StoreUnavailable) -> bool:
+    """True if the server refused because it is read-only: a standby, or a primary that was replaced."""
+    return getattr(error.__cause__, "sqlstate", None) == READ_ONLY_CODE

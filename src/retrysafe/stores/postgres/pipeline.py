@@ -1,9 +1,9 @@
-"""Several statements to PostgreSQL in one go: sent together, committed together, one round trip.
+"""Several statements in PostgreSQL's pipeline mode: sent together, committed together, one round trip.
 
-Until the one Sync at the end the server takes them for one transaction, so either all of them happened or none. This
-speaks to libpq through psycopg's own handle on it and leaves out what psycopg does for a statement in general (a
-cursor, a look at each value, a guess at types): for the three or four statements of a batch that costs more than
-sending them. `run_pipeline` is a generator as psycopg's own are: it yields what it waits for, and has no colour.
+The server treats everything before the one Sync message at the end as one transaction, so all of the statements happen
+or none. This module uses libpq through psycopg's `pgconn`. It skips what psycopg does for a statement in general (a
+cursor, the types of all values), which costs more than sending the three or four statements of a batch. `run_pipeline`
+is a generator as psycopg's own are: it yields what it waits for, so sync and async code can both drive it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from retrysafe.stores.sql.dialect import Statement
 _PARAMETER = re.compile(r"%\(([a-z_]+)\)s")
 
 UNKNOWN_STATEMENT, KNOWN_STATEMENT = "26000", "42P05"
-"""What a server says whose prepared statements are not the ones this connection prepared: a pooler is in between that
-does not keep account of them."""
+"""Errors of a server whose prepared statements are not those of this connection: a pooler that does not track them is
+in between."""
 
 PipelineGen = Generator[Wait, Ready | int | None, list[PGresult]]
 
 
 class NumberedStatement(NamedTuple):
-    """A statement as the protocol wants it: numbered parameters, and a name to prepare it under."""
+    """A statement in the form of the protocol: numbered parameters, and the name of its prepared statement."""
 
     name: bytes
     sql: bytes
@@ -42,7 +42,7 @@ class NumberedStatement(NamedTuple):
 
 
 class BoundStatement(NamedTuple):
-    """One statement of a conversation, its values packed already, in binary."""
+    """One statement of a pipeline with its values, which are packed in binary."""
 
     text: NumberedStatement
     values: Sequence[bytes | None]
@@ -50,7 +50,7 @@ class BoundStatement(NamedTuple):
 
 @lru_cache(maxsize=256)
 def number_parameters(sql: str) -> NumberedStatement:
-    """Out of a statement with named parameters. Each name is one parameter, however often it is written."""
+    """Number the parameters of a statement with named ones. A name that occurs twice is one parameter."""
     names: list[str] = []
 
     def number(match: re.Match[str]) -> str:
@@ -64,8 +64,8 @@ def number_parameters(sql: str) -> NumberedStatement:
 
 
 class PreparedNames:
-    """What one connection has prepared, and how often it has sent what it has not: the first few times a statement
-    goes as it is, as with psycopg's own, because not every connection lives long enough for more to pay."""
+    """The prepared statements of one connection, and how often it has sent each other statement. The first few times a
+    statement is sent without preparing, as psycopg does: a short-lived connection would not gain from it."""
 
     __slots__ = ("_threshold", "_uses", "names")
 
@@ -75,27 +75,28 @@ class PreparedNames:
         self._threshold = threshold
 
     def should_prepare(self, name: bytes) -> bool:
-        """Whether to prepare it now."""
+        """Count one use, and return True if the statement is to be prepared now."""
         before = self._uses.get(name, 0)
         self._uses[name] = before + 1
         return before >= self._threshold
 
 
 BACKEND_PID_QUERY = "SELECT pg_backend_pid()"
-"""Asked once on each connection: a pooler introduces itself under a number that is not the session's."""
+"""Sent once on each connection: a pooler reports a process id that is not the session's."""
 
 
 class PreparedStatements:
-    """What each connection has prepared, and where nothing may be.
+    """The prepared statements of each connection, and which connections may prepare.
 
-    Behind a pooler in transaction mode a connection meets one session now and another one next. psycopg names its
-    prepared statements by counting, so that a name may stand for somebody else's statement there, and that one would
-    be run. So who answers is asked first, and behind a pooler nothing is prepared, also where it keeps account.
+    Behind a pooler in transaction mode, a connection uses another server session for each transaction. psycopg names
+    prepared statements by a counter, so there a name may mean another client's statement, and the server would execute
+    that one. So the store asks for the backend's process id first, and prepares nothing behind a pooler, also if the
+    pooler tracks prepared statements.
     """
 
     def __init__(self) -> None:
         self.usable = True
-        """Falls once a server knows nothing of what was prepared."""
+        """False after a server did not know a prepared statement."""
         self._of: weakref.WeakKeyDictionary[Any, PreparedNames] = weakref.WeakKeyDictionary()
         self._direct: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
@@ -103,11 +104,11 @@ class PreparedStatements:
         return connection in self._direct
 
     def record_backend(self, connection: Any, session: int) -> None:
-        """`session`: the number of the session that answers on it now."""
+        """`session` is the process id of the session that answers on this connection."""
         self._direct[connection] = session == connection.info.backend_pid
 
     def names_for(self, connection: Any) -> PreparedNames | None:
-        """None where nothing may be prepared: its owner said so (`prepare_threshold=None`), or there is a pooler."""
+        """None if nothing may be prepared: the owner set `prepare_threshold=None`, or there is a pooler."""
         threshold = connection.prepare_threshold
         if not self._is_allowed(connection) or threshold is None:
             return None
@@ -117,14 +118,14 @@ class PreparedStatements:
         return found
 
     def prepare_flag(self, connection: Any, statement: Statement) -> bool | None:
-        """As psycopg's `prepare`: None leaves it to the connection's threshold, False never."""
+        """The value of psycopg's `prepare`: None follows the connection's threshold, False never prepares."""
         return None if statement.prepared and self._is_allowed(connection) else False
 
     def _is_allowed(self, connection: Any) -> bool:
         return self.usable and self._direct.get(connection, False)
 
     def disable_on(self, error: psycopg.Error) -> bool:
-        """Whether this error is about prepared statements; then there will be none from here on."""
+        """If this error is about prepared statements, stop preparing and return True."""
         if error.sqlstate not in (UNKNOWN_STATEMENT, KNOWN_STATEMENT):
             return False
         self.usable = False
@@ -132,7 +133,7 @@ class PreparedStatements:
 
 
 def run_pipeline(pgconn: PGconn, parts: Sequence[BoundStatement], known: PreparedNames | None) -> PipelineGen:
-    """Send all, read all. Raises what the server said to the first that failed; then none of them happened."""
+    """Send all statements and read all results. Raises the error of the first that failed; then none happened."""
     pgconn.enter_pipeline_mode()
     prepares = [_send(pgconn, part, known) for part in parts]
     pgconn.pipeline_sync()
@@ -147,11 +148,12 @@ def run_pipeline(pgconn: PGconn, parts: Sequence[BoundStatement], known: Prepare
             answer = yield from _read_answer(pgconn)
             failed = failed or _failed_result(answer)
             if failed is None and known is not None:
-                known.names.add(part.text.name)  # also if a later one fails: what is prepared outlives the transaction
+                # Also if a later statement fails: a prepared statement outlives the transaction.
+                known.names.add(part.text.name)
         answer = yield from _read_answer(pgconn)
         failed = failed or _failed_result(answer)
         answers.append(answer)
-    yield from _next_result(pgconn)  # the Sync: committed
+    yield from _next_result(pgconn)  # the result of the Sync message: committed
     pgconn.exit_pipeline_mode()
     if failed is not None:
         raise psycopg.errors.error_from_result(failed)
@@ -159,7 +161,7 @@ def run_pipeline(pgconn: PGconn, parts: Sequence[BoundStatement], known: Prepare
 
 
 def _send(pgconn: PGconn, part: BoundStatement, known: PreparedNames | None) -> bool:
-    """Into the buffer. True if the statement is prepared first, which is answered too."""
+    """Put the statement into libpq's buffer. True if it is prepared first, which has a result of its own."""
     text, values = part
     formats = _BINARY_FORMATS[: len(values)]
     new = known is not None and text.name not in known.names
@@ -173,7 +175,7 @@ def _send(pgconn: PGconn, part: BoundStatement, known: PreparedNames | None) -> 
 
 
 def _read_answer(pgconn: PGconn) -> Generator[Wait, Ready | int | None, PGresult]:
-    """What the server says to one statement, up to the end of it."""
+    """The result of one statement, and the empty result that ends it."""
     answer = yield from _next_result(pgconn)
     if answer is None:
         raise psycopg.OperationalError("PostgreSQL left a statement of a batch without an answer")
@@ -197,46 +199,46 @@ _BINARY_FORMATS = [Format.BINARY] * 32
 
 
 def read_rows(answer: PGresult, connection: Any) -> list[tuple[Any, ...]]:
-    """The rows of an answer, as a cursor would give them."""
+    """The rows of a result, converted as a cursor converts them."""
     loader = Transformer(connection)
     loader.set_pgresult(answer)
     return loader.load_rows(0, answer.ntuples, tuple)
 
 
-def drive_pipeline(connection: psycopg.Connection[Any], conversation: PipelineGen) -> list[PGresult]:
-    """Among threads."""
+def drive_pipeline(connection: psycopg.Connection[Any], exchange: PipelineGen) -> list[PGresult]:
+    """Run the pipeline on a sync connection."""
     try:
-        return connection.wait(conversation)
+        return connection.wait(exchange)
     finally:
         _close_if_broken(connection)
 
 
-async def adrive_pipeline(connection: psycopg.AsyncConnection[Any], conversation: PipelineGen) -> list[PGresult]:
-    """On an event loop."""
-    loop, line = asyncio.get_running_loop(), connection.pgconn.socket
+async def adrive_pipeline(connection: psycopg.AsyncConnection[Any], exchange: PipelineGen) -> list[PGresult]:
+    """Run the pipeline on an async connection."""
+    loop, socket = asyncio.get_running_loop(), connection.pgconn.socket
     try:
-        wanted = next(conversation)
+        wanted = next(exchange)
         while True:
-            wanted = conversation.send(await _wait_ready(loop, line, wanted))
+            wanted = exchange.send(await _wait_ready(loop, socket, wanted))
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
     finally:
         _close_if_broken(connection)
 
 
-async def _wait_ready(loop: asyncio.AbstractEventLoop, line: int, wanted: Wait) -> Ready:
+async def _wait_ready(loop: asyncio.AbstractEventLoop, socket: int, wanted: Wait) -> Ready:
     woken: asyncio.Future[Ready] = loop.create_future()
     if wanted & Wait.R:
-        loop.add_reader(line, _wake, woken, Ready.R)
+        loop.add_reader(socket, _wake, woken, Ready.R)
     if wanted & Wait.W:
-        loop.add_writer(line, _wake, woken, Ready.W)
+        loop.add_writer(socket, _wake, woken, Ready.W)
     try:
         return await woken
     finally:
         if wanted & Wait.R:
-            loop.remove_reader(line)
+            loop.remove_reader(socket)
         if wanted & Wait.W:
-            loop.remove_writer(line)
+            loop.remove_writer(socket)
 
 
 def _wake(woken: asyncio.Future[Ready], ready: Ready) -> None:
@@ -245,6 +247,6 @@ def _wake(woken: asyncio.Future[Ready], ready: Ready) -> None:
 
 
 def _close_if_broken(connection: Any) -> None:
-    """A conversation that broke off (an interrupt, a lost connection) leaves a line nobody can go on talking on."""
+    """Close a connection whose pipeline did not end (an interrupt, a lost connection): it cannot be used any more."""
     if connection.pgconn.pipeline_status != PipelineStatus.OFF:
         connection.pgconn.finish()

@@ -1,8 +1,8 @@
-"""Redis and Valkey: one script per operation, atomic on the server, judged by the server's clock.
+"""The Redis and Valkey store. Each operation is one Lua script: it is atomic on the server and uses the server's clock.
 
-One server, a cluster, or servers watched by sentinels (urls.py).
+A URL names one server, a cluster, or servers that sentinels watch (urls.py).
 
-As durable as the server is set up to be: `retrysafe doctor` reads its settings and says what they are worth.
+The server's settings decide how durable a record is. `retrysafe doctor` reads them and says what they guarantee.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class RedisBackend:
         return AsyncRedisStore.open(url)
 
     def schema(self, url: str) -> str:
-        """Redis has no schema to create; this says which keys there will be."""
+        """The keys that the store will use, as a table. Redis has no schema to create."""
         prefix = urls.parse_url(url).layout.prefix
         table = (layout.__doc__ or "").split("\n\n")[1]
         return table.replace("<prefix>", prefix)
 
     def diagnose(self, url: str) -> Diagnosis:
-        from retrysafe.stores.redis import doctor  # only the doctor needs it
+        from retrysafe.stores.redis import doctor  # lazy: only this method needs it
 
         return doctor.diagnose(urls.parse_url(url))
 

@@ -1,70 +1,77 @@
-"""A cluster of Redis or Valkey servers as one store, async. Belongs to the event loop it is first used on.
-
-Each node has a pipe of its own. An operation that every request makes goes straight to the pipe of its bucket's node;
-whatever is turned away there takes the long way, which follows redirections.
-"""
+# cluster.py is generated from this file: run `make twins` after a change.
+"""The async store on a cluster of Redis or Valkey servers. Each bucket of records is on the node that owns its slot."""
 
 from __future__ import annotations
 
-import asyncio
+import asyncio  # sync: import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from retrysafe.core.ops import Op
-from retrysafe.errors import StoreError, StoreOutage, StoreUnclear
+from retrysafe.errors import StoreOutage, StoreUnclear
 from retrysafe.stores.base import Plan, afollow
 from retrysafe.stores.notify import AsyncListener, OnNotify, ShouldContinue
 from retrysafe.stores.redis import notify, urls, wire
 from retrysafe.stores.redis.aio import open_pool
-from retrysafe.stores.redis.anode import AsyncNode
-from retrysafe.stores.redis.cluster import cluster_name
 from retrysafe.stores.redis.commands import READERS, ScriptCall, plan_migration, plan_operation, read_done
+from retrysafe.stores.redis.node import AsyncClusterNodes, AsyncNode
 from retrysafe.stores.redis.packing import PACKERS
 from retrysafe.stores.redis.pipe import Pipe
-from retrysafe.stores.redis.routing import Cluster, RoutingPause, RoutingRequest, ScatterRequest, route_plan
+from retrysafe.stores.redis.routing import Cluster, RoutingPause, RoutingRequest, cluster_name, route_plan
 from retrysafe.stores.redis.slots import Address, Topology, slot_of
 
 R = TypeVar("R")
 
 
 class AsyncRedisClusterStore:
-    """Opened by a URL that names some of the nodes; the others are learnt from them."""
+    # sync: """Opened with a URL that names some of the nodes. It learns the others from them.
+    # sync: Safe to use from many threads: each thread uses connections of its own from the nodes' pools."""
+    """Opened with a URL that names some of the nodes. It learns the others from them.
 
-    capabilities = wire.CAPABILITIES
+    Belongs to the event loop on which it is first used. Each node has a pipe (pipe.py). The operations of every request
+    go directly to the pipe of the node that has their bucket. If the node refuses one, a plan sends it again and
+    follows redirects.
+    """
 
     def __init__(self, target: urls.Target) -> None:
         wire.require_driver()
         self._target = target
         self._layout = target.layout
-        self._cluster = Cluster(Topology(target.nodes), target.wait, cluster_name(target))
+        self._cluster = Cluster(Topology(target.nodes), target.wait, cluster_name(target.nodes))
+        # async only
         self._slots = [slot_of(target.layout.bucket_keys(bucket)[0]) for bucket in range(target.layout.buckets)]
-        self._nodes: dict[Address, AsyncNode] = {}
+        self._nodes = AsyncClusterNodes(self._open_node)
         self._listener = AsyncListener(self._listen)
-        self.native_batching = self._node_at(target.nodes[0]).pipe is not None
-        """Calls at the same time go together by themselves: nothing is gained by holding them back."""
+        # This does not connect, but a wrong option in the URL raises here.
+        # sync: self._nodes.at(target.nodes[0])
+        first = self._nodes.at(target.nodes[0])
+        # sync: self.capabilities = wire.CAPABILITIES
+        # The pipe sends concurrent calls together, so collecting them into batches would gain nothing.
+        self.capabilities = replace(wire.CAPABILITIES, native_batching=first.pipe is not None)
 
     @classmethod
     def open(cls, url: str) -> AsyncRedisClusterStore:
         return cls(urls.parse_url(url))
 
     async def execute(self, op: Op[R]) -> R:
+        # async only
         kind: type[Any] = type(op)
-        pack = PACKERS.get(kind)
-        pipe = None if pack is None else self._pipe_for(op)
-        if pack is None or pipe is None:
-            return await self._execute_by_plan(op)
-        try:
-            response = await pipe.ask(pack(op, self._layout))
-        except StoreUnclear:
-            self._cluster.topology.stale = True
-            raise
-        except StoreOutage:
-            return await self._execute_by_plan(op)  # nothing was sent, and its slot may have another owner by now
-        if isinstance(response, Exception):
-            # Refused, so nothing was done: once more, the long way, which follows, loads scripts and explains errors.
-            return await self._execute_by_plan(op)
-        read: Callable[[Any, Any], R] = READERS.get(kind, read_done)
-        return read(op, response)
+        # async only
+        if (pack := PACKERS.get(kind)) is not None and (pipe := self._pipe_for(op)) is not None:
+            try:
+                response = await pipe.submit(pack(op, self._layout))
+            except StoreUnclear:
+                self._cluster.topology.stale = True
+                raise
+            except StoreOutage as error:  # nothing was sent, and the slot may have another owner by now
+                response = error
+            # An error means that nothing was done: the plan follows redirects, loads scripts and explains errors.
+            if not isinstance(response, Exception):
+                read: Callable[[Any, Any], R] = READERS.get(kind, read_done)
+                return read(op, response)
+        reply: R = (await self._follow([plan_operation(op, self._layout)]))[0]
+        return reply
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         return await self._follow([plan_operation(op, self._layout) for op in ops])
@@ -74,13 +81,13 @@ class AsyncRedisClusterStore:
         return applied
 
     async def announce(self, record_id: bytes) -> None:
-        """To any node: they tell each other."""
+        """Publish to any node: the nodes of a cluster forward messages to each other."""
         for address in self._cluster.topology.known_addresses():
             try:
-                await self._node_at(address).exchange([notify.build_publish(self._layout, record_id)])
+                await self._nodes.at(address).exchange([notify.build_publish(self._layout, record_id)])
                 return
             except StoreOutage:
-                continue  # it is a courtesy: whoever waits looks again
+                continue  # a lost notification is harmless: a waiter polls as well
 
     def node(self, record_id: bytes) -> str:
         return self._cluster.node(self._layout.record_keys(record_id)[-1])
@@ -89,22 +96,15 @@ class AsyncRedisClusterStore:
         await self._listener.wait(record_id, seconds)
 
     async def aclose(self) -> None:
-        nodes, self._nodes = list(self._nodes.values()), {}
-        for node in nodes:
-            await node.aclose()
         await self._listener.aclose()
-        for node in nodes:
-            await node.pool.disconnect()
+        await self._nodes.aclose()
 
+    # async only
     def _pipe_for(self, op: Any) -> Pipe | None:
-        """The pipe to the node that has this record, if that is known."""
+        """The pipe of the node that has this record. None if the node is not known."""
         topology = self._cluster.topology
         address = None if topology.stale else topology.owner_of(self._slots[op.id[0] % self._layout.buckets])
-        return None if address is None else self._node_at(address).pipe
-
-    async def _execute_by_plan(self, op: Op[R]) -> R:
-        reply: R = (await self._follow([plan_operation(op, self._layout)]))[0]
-        return reply
+        return None if address is None else self._nodes.at(address).pipe
 
     async def _follow(self, plans: list[Plan[ScriptCall, Any]]) -> list[Any]:
         return await afollow(route_plan(wire.merge_plans(plans, self._cluster.name), self._cluster), self._send)
@@ -112,36 +112,21 @@ class AsyncRedisClusterStore:
     async def _send(self, request: RoutingRequest) -> Any:
         if isinstance(request, RoutingPause):
             return await asyncio.sleep(request.seconds)
-        return await self._scatter(request)
+        return await self._nodes.scatter(request)
 
-    async def _scatter(self, request: ScatterRequest) -> dict[Address, list[Any] | StoreError]:
-        answers = await asyncio.gather(
-            *(self._exchange_or_error(address, commands) for address, commands in request.items())
-        )
-        return dict(zip(request, answers, strict=True))
+    def _open_node(self, address: Address) -> AsyncNode:
+        pool = open_pool(self._target._replace(url=self._target.url_at(address), kind="single"))
+        # sync: return Node(pool, wire.server_name(pool))
+        return AsyncNode(pool, wire.server_name(pool), piped=not self._target.wait.replicas)
 
-    async def _exchange_or_error(self, address: Address, commands: wire.Exchange) -> list[Any] | StoreError:
-        try:
-            return await self._node_at(address).exchange(commands)
-        except StoreError as error:
-            return error
-
-    def _node_at(self, address: Address) -> AsyncNode:
-        node = self._nodes.get(address)
-        if node is None:
-            pool = open_pool(self._target._replace(url=self._target.url_at(address), kind="single"))
-            piped = not self._target.wait.replicas
-            node = self._nodes[address] = AsyncNode(pool, wire.server_name(pool), piped=piped)
-        return node
-
-    async def _listen(self, heard: OnNotify, wanted: ShouldContinue) -> None:
+    async def _listen(self, on_notify: OnNotify, should_continue: ShouldContinue) -> None:
         from redis.asyncio import Redis
 
         error: Exception | None = None
         for address in self._cluster.topology.known_addresses():
-            client = Redis(connection_pool=self._node_at(address).pool)
+            client = Redis(connection_pool=self._nodes.at(address).pool)
             try:
-                await notify.alisten(client, self._layout, heard, wanted)
+                await notify.alisten(client, self._layout, on_notify, should_continue)
                 return
             except Exception as failed:
                 error = failed

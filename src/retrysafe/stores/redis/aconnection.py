@@ -1,9 +1,10 @@
-"""redis-py's connections, with an end that leaves nothing open, whenever it comes.
+"""redis-py's async connections, changed so that closing one never leaves its socket open.
 
-A store may be closed, or its event loop may end, while it connects. Over TLS a connection that is cancelled as the
-handshake ends (by asyncio) or while it logs in (by redis-py) says goodbye politely and waits for an answer that the
-loop may not live to see; nobody has its transport in hand by then. So here TLS begins on a transport that we keep, and
-every end is an immediate one: whoever ends wants nothing more from the server.
+A store may be closed, or its event loop may end, while a connection is being made. A TLS connection can be cancelled as
+the handshake ends (inside asyncio) or during login (inside redis-py). It then sends its TLS shutdown and waits for the
+answer. The event loop may end before that answer, and no code holds the transport any more. So this module starts TLS
+on a transport that it keeps, and aborts the transport on every close. A caller that closes needs nothing more from the
+server.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from functools import cache
 from typing import Any
 
 
-def abort(connection: Any) -> None:
-    """Close its socket in the next turn of the loop, whatever the other side does."""
+def abort_transport(connection: Any) -> None:
+    """Close the connection's socket in the next turn of the event loop, without waiting for the server."""
     writer = getattr(connection, "_writer", None)
     if writer is not None:
         writer.transport.abort()
@@ -24,13 +25,14 @@ def abort(connection: Any) -> None:
 async def begin_tls(
     raw: asyncio.WriteTransport, context: ssl.SSLContext, host: str
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Streams over TLS on a connection on which nothing was said yet. If they cannot be had, it is closed."""
+    """Start TLS on a connection that has carried no data yet, and return its streams. A failure closes the
+    connection."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(loop=loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
     try:
         secure = await loop.start_tls(raw, protocol, context, server_hostname=host)
-        if secure is None:  # what asyncio says where our own side closed meanwhile
+        if secure is None:  # asyncio returns None if our own side closed the connection meanwhile
             raise ConnectionAbortedError("the connection was closed while TLS began")
     except BaseException:
         raw.abort()
@@ -39,42 +41,42 @@ async def begin_tls(
     return reader, asyncio.StreamWriter(secure, protocol, reader, loop)
 
 
-class Prompt:
-    """Goes before one of redis-py's kinds of connection."""
+class AbortOnDisconnect:
+    """Mixin for one of redis-py's connection classes: `disconnect` aborts the transport first."""
 
     async def disconnect(self, *args: Any, **kwargs: Any) -> None:
-        abort(self)
-        await super().disconnect(*args, **kwargs)  # type: ignore[misc]  # redis-py's comes next
+        abort_transport(self)
+        await super().disconnect(*args, **kwargs)  # type: ignore[misc]  # redis-py's class comes next
 
 
-class PromptTLS(Prompt):
-    """First connects as if there were no TLS: resolving names and the socket's options stay redis-py's."""
+class AbortOnDisconnectTLS(AbortOnDisconnect):
+    """The mixin for TLS. redis-py resolves the name and connects without TLS; then TLS starts on that transport."""
 
     host: str
     socket_connect_timeout: float | None
     _context: ssl.SSLContext
     _plain: asyncio.StreamWriter | None = None
-    """What is under TLS. Kept, because a writer that is collected closes its socket."""
+    """The writer below TLS. It is kept because a writer that is garbage-collected closes its socket."""
     _reader: asyncio.StreamReader | None
     _writer: asyncio.StreamWriter | None
 
     def _connection_arguments(self) -> dict[str, Any]:
-        arguments = dict(super()._connection_arguments())  # type: ignore[misc]  # redis-py's comes next
+        arguments = dict(super()._connection_arguments())  # type: ignore[misc]  # redis-py's class comes next
         self._context = arguments.pop("ssl")
         return arguments
 
     async def _connect(self) -> None:
         async with asyncio.timeout(self.socket_connect_timeout):
-            await super()._connect()  # type: ignore[misc]  # redis-py's comes next
+            await super()._connect()  # type: ignore[misc]  # redis-py's class comes next
             assert self._writer is not None
             self._plain, self._reader, self._writer = self._writer, None, None
             self._reader, self._writer = await begin_tls(self._plain.transport, self._context, self.host)
 
 
 @cache
-def prompt(kind: type[Any]) -> type[Any]:
-    """This kind of connection with an end that leaves nothing open."""
+def with_abort_on_disconnect(connection_class: type[Any]) -> type[Any]:
+    """A subclass of this connection class that aborts its transport when it is closed."""
     from redis.asyncio import SSLConnection
 
-    before = PromptTLS if issubclass(kind, SSLConnection) else Prompt
-    return type(f"{before.__name__}{kind.__name__}", (before, kind), {})
+    mixin = AbortOnDisconnectTLS if issubclass(connection_class, SSLConnection) else AbortOnDisconnect
+    return type(f"{mixin.__name__}{connection_class.__name__}", (mixin, connection_class), {})

@@ -1,22 +1,20 @@
-"""The Redis store, async. Belongs to the event loop it is first used on.
-
-With hiredis it speaks on one connection without waiting for its turn (pipe.py), which is all the batching Redis needs.
-Without it, and where replicas are waited for, it is sync.py with awaits.
-"""
+# sync.py is generated from this file: run `make twins` after a change.
+"""The async Redis store: one server, or the server that sentinels call the primary."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from retrysafe.core.ops import Op
 from retrysafe.stores.base import Plan, afollow
 from retrysafe.stores.notify import AsyncListener
 from retrysafe.stores.redis import notify, replicas, urls, wire
-from retrysafe.stores.redis.aconnection import prompt
-from retrysafe.stores.redis.anode import AsyncNode
+from retrysafe.stores.redis.aconnection import with_abort_on_disconnect
 from retrysafe.stores.redis.commands import READERS, ScriptCall, plan_migration, plan_operation, read_done
 from retrysafe.stores.redis.layout import DEFAULT_PREFIX, Layout
+from retrysafe.stores.redis.node import AsyncNode
 from retrysafe.stores.redis.packing import PACKERS
 from retrysafe.stores.redis.replicas import NO_WAIT, ReplicaWait
 
@@ -24,9 +22,13 @@ R = TypeVar("R")
 
 
 class AsyncRedisStore:
-    """From your client, or with `open` from a URL. Closes the client only if it owns it."""
+    # sync: """Made from your client, or from a URL with `open`. It closes the client only if it owns it.
+    # sync: Safe to use from many threads: each thread uses a connection of its own from the pool."""
+    """Made from your client, or from a URL with `open`. It closes the client only if it owns it.
 
-    capabilities = wire.CAPABILITIES
+    Belongs to the event loop on which it is first used. With hiredis all callers share one connection (pipe.py), and
+    Redis needs no other batching. Without hiredis, and with `wait`, it uses the connections of the pool.
+    """
 
     def __init__(
         self,
@@ -42,11 +44,16 @@ class AsyncRedisStore:
         self._owned = owned
         self._wait = wait
         self._pool = wire.check_pool(client)
+        # sync: self._node = Node(self._pool, wire.server_name(self._pool))
         self._node = AsyncNode(self._pool, wire.server_name(self._pool), piped=not wait.replicas)
-        self._pipe = self._node.pipe
-        self.native_batching = self.in_order = self._pipe is not None
-        """Calls at the same time go together by themselves: nothing is gained by holding them back."""
-        self._listener = AsyncListener(lambda heard, wanted: notify.alisten(client, self._layout, heard, wanted))
+        self._pipe = self._node.pipe  # async only
+        self.in_order = self._pipe is not None  # async only
+        # sync: self.capabilities = wire.CAPABILITIES
+        # The pipe sends concurrent calls together, so collecting them into batches would gain nothing.
+        self.capabilities = replace(wire.CAPABILITIES, native_batching=self.in_order)
+        self._listener = AsyncListener(
+            lambda on_notify, should_continue: notify.alisten(client, self._layout, on_notify, should_continue)
+        )
 
     @classmethod
     def open(cls, url: str) -> AsyncRedisStore:
@@ -59,16 +66,17 @@ class AsyncRedisStore:
         return cls(client, prefix=layout.prefix, buckets=layout.buckets, owned=True, wait=target.wait)
 
     async def execute(self, op: Op[R]) -> R:
+        # async only
         kind: type[Any] = type(op)
-        pack = PACKERS.get(kind)
-        if pack is None or self._pipe is None:
-            return await self._execute_by_plan(op)
-        response = await self._pipe.ask(pack(op, self._layout))
-        if isinstance(response, Exception):
-            # Refused, so nothing was done: once more, the long way, which loads scripts and explains errors.
-            return await self._execute_by_plan(op)
-        read: Callable[[Any, Any], R] = READERS.get(kind, read_done)
-        return read(op, response)
+        # async only
+        if self._pipe is not None and (pack := PACKERS.get(kind)) is not None:
+            response = await self._pipe.submit(pack(op, self._layout))
+            # After an error nothing was done: the server refused it. The plan loads scripts and explains errors.
+            if not isinstance(response, Exception):
+                read: Callable[[Any, Any], R] = READERS.get(kind, read_done)
+                return read(op, response)
+        reply: R = (await self._follow([plan_operation(op, self._layout)]))[0]
+        return reply
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
         return await self._follow([plan_operation(op, self._layout) for op in ops])
@@ -84,15 +92,11 @@ class AsyncRedisStore:
         await self._listener.wait(record_id, seconds)
 
     async def aclose(self) -> None:
-        await self._node.aclose()
+        await self._node.aclose()  # async only
         await self._listener.aclose()
         if self._owned:
             await self._client.aclose()
             await self._pool.disconnect()
-
-    async def _execute_by_plan(self, op: Op[R]) -> R:
-        reply: R = (await self._follow([plan_operation(op, self._layout)]))[0]
-        return reply
 
     async def _follow(self, plans: list[Plan[ScriptCall, Any]]) -> list[Any]:
         exchanges = wire.merge_plans(plans, self._node.name)
@@ -102,17 +106,18 @@ class AsyncRedisStore:
 
 
 def open_pool(target: urls.Target) -> Any:
-    """Connections to the server, or to the one that the sentinels name."""
+    """Make a pool of connections to the server, or to the server that the sentinels call the primary."""
     from redis.asyncio import BlockingConnectionPool
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
 
-    # One more try to connect: a pooled connection that a proxy closed is not an outage.
+    # One retry: a pooled connection that a proxy has closed is not an outage.
     retry = Retry(NoBackoff(), 1)
     if target.kind == "sentinel":
         from retrysafe.stores.redis.asentinel import build_sentinel_pool
 
         return build_sentinel_pool(target, retry)
-    made = urls.build_pool(BlockingConnectionPool, target.url, retry)
-    made.connection_class = prompt(made.connection_class)
-    return made
+    # sync: return urls.build_pool(BlockingConnectionPool, target.url, retry)
+    pool = urls.build_pool(BlockingConnectionPool, target.url, retry)
+    pool.connection_class = with_abort_on_disconnect(pool.connection_class)  # async only
+    return pool  # async only

@@ -1,4 +1,10 @@
-"""Connections to whichever server the sentinels call the primary, async: sentinel.py with awaits."""
+# sentinel.py is generated from this file: run `make twins` after a change.
+"""A bounded async pool of connections to the server that the sentinels call the primary. Based on redis-py's classes.
+
+Each new connection asks the sentinels for the primary. redis-py's own sentinel pool has no limit at which callers wait.
+Its connection turns a replica's refusal into a broken connection, so an operation that was clearly refused would look
+unclear.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +18,21 @@ from redis.asyncio.sentinel import Sentinel, SentinelManagedConnection, Sentinel
 from redis.backoff import NoBackoff
 
 from retrysafe.stores.redis import urls
-from retrysafe.stores.redis.aconnection import prompt
-from retrysafe.stores.redis.sentinel import sentinel_options
+from retrysafe.stores.redis.aconnection import with_abort_on_disconnect
 
 
 class ManagedConnection(SentinelManagedConnection):
+    # sync: read_response = Connection.read_response
     read_response = Connection.read_response  # type: ignore[assignment]  # redis-py's two differ in a hint
 
 
 class ManagedSSLConnection(SentinelManagedSSLConnection):
+    # sync: read_response = SSLConnection.read_response
     read_response = SSLConnection.read_response  # type: ignore[assignment]  # redis-py's two differ in a hint
 
 
 class Primary:
-    """What a managed connection wants to know."""
+    """The part of redis-py's SentinelConnectionPool that a managed connection uses."""
 
     is_master = True
     check_connection = False
@@ -35,16 +42,18 @@ class Primary:
         self.sentinels = sentinels
 
     async def get_master_address(self) -> Any:
-        """Asked on a list of this call's own: redis-py swaps its members, and callers at the same time lose some."""
-        asking = copy(self.sentinels)
-        asking.sentinels = list(self.sentinels.sentinels)
-        address = await asking.discover_master(self.service_name)
-        self.sentinels.sentinels = asking.sentinels  # who answered is asked first the next time
+        """Ask the sentinels for the primary, on a copy of their list. redis-py swaps the members of the list while it
+        asks, so concurrent callers on one list would lose some of them."""
+        own = copy(self.sentinels)
+        own.sentinels = list(self.sentinels.sentinels)
+        # sync: address = own.discover_master(self.service_name)  # type: ignore[no-untyped-call]  # redis-py's
+        address = await own.discover_master(self.service_name)
+        self.sentinels.sentinels = own.sentinels  # the sentinel that answered comes first the next time
         return address
 
 
 class SentinelPool(BlockingConnectionPool):
-    """Closes its connections to the sentinels, too."""
+    """The pool of connections to the primary. `disconnect` closes the connections to the sentinels too."""
 
     async def disconnect(self, *args: Any, **kwargs: Any) -> None:
         await super().disconnect(*args, **kwargs)
@@ -53,12 +62,15 @@ class SentinelPool(BlockingConnectionPool):
 
 
 def build_sentinel_pool(target: urls.Target, retry: Any) -> Any:
-    options = sentinel_options(target, dict(parse_url(target.url)))
-    once = {**options, "retry": Retry(NoBackoff(), 0)}
-    sentinels = Sentinel(list(target.nodes), sentinel_kwargs=once)  # type: ignore[no-untyped-call]  # redis-py's
+    # sync: options = urls.sentinel_options(target, parse_url(target.url))  # type: ignore[no-untyped-call]  # redis-py's
+    options = urls.sentinel_options(target, dict(parse_url(target.url)))
+    no_retry = {**options, "retry": Retry(NoBackoff(), 0)}
+    sentinels = Sentinel(list(target.nodes), sentinel_kwargs=no_retry)  # type: ignore[no-untyped-call]  # redis-py's
+    # async only
     for each in sentinels.sentinels:
-        asked: Any = each.connection_pool
-        asked.connection_class = prompt(asked.connection_class)
+        pool: Any = each.connection_pool
+        pool.connection_class = with_abort_on_disconnect(pool.connection_class)
     primary = Primary(target.master, sentinels)
-    kind = ManagedSSLConnection if "ssl" in options else ManagedConnection
-    return urls.build_pool(SentinelPool, target.url, retry, connection_class=prompt(kind), connection_pool=primary)
+    connection_class: Any = ManagedSSLConnection if "ssl" in options else ManagedConnection
+    connection_class = with_abort_on_disconnect(connection_class)  # async only
+    return urls.build_pool(SentinelPool, target.url, retry, connection_class=connection_class, connection_pool=primary)

@@ -1,6 +1,6 @@
-"""Redis as a cache in front of a durable store (stores/tiered.py): all processes share what one of them has read.
+"""Redis as a shared cache in front of a durable store (stores/tiered.py). Processes share the records they have read.
 
-Nothing depends on it. What it does not know, does not say in time or says wrongly, the store is asked.
+Correctness does not depend on the cache. On a miss, a timeout or an entry that cannot be read, the store is asked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from retrysafe.stores.redis import urls
 from retrysafe.stores.tiered import DEFAULT_TTL_SECONDS, CachedRecord
 
 CACHE_TIMEOUT_SECONDS = 0.25
-"""Seconds, unless told otherwise: a cache that is slower than the store is none."""
+"""The default socket timeout. A cache that is slower than the store is of no use."""
 
 _CACHE_ERRORS = (RedisError, OSError, TimeoutError, asyncio.TimeoutError)
 
@@ -28,12 +28,12 @@ def _cache_key(prefix: str, record_id: bytes) -> str:
     return f"{prefix}cache:{record_id.hex()}"
 
 
-def _encode_entry(seen: CachedRecord) -> str:
-    return f"{seen.now} {dump_record(seen.record)}"
+def _encode_entry(entry: CachedRecord) -> str:
+    return f"{entry.now} {dump_record(entry.record)}"
 
 
 def _decode_entry(text: Any) -> CachedRecord | None:
-    """What was stored by somebody else, or by another version of us, is not there."""
+    """Parse a cached entry. An entry of another program or of another version is a miss."""
     try:
         now, _, record = bytes(text).decode().partition(" ")
         return CachedRecord(load_record(record), int(now))
@@ -51,7 +51,7 @@ def _parse_cache_url(url: str, ttl: float) -> tuple[str, str]:
 
 
 class RedisCache:
-    """`RedisCache("redis://…")`, in threads."""
+    """The sync cache: `RedisCache("redis://…")`. Safe to use from many threads."""
 
     def __init__(self, url: str, *, ttl: float = DEFAULT_TTL_SECONDS, timeout: float = CACHE_TIMEOUT_SECONDS) -> None:
         address, self._prefix = _parse_cache_url(url, ttl)
@@ -77,7 +77,7 @@ class RedisCache:
 
 
 class AsyncRedisCache:
-    """`AsyncRedisCache("redis://…")`, on one event loop."""
+    """The async cache: `AsyncRedisCache("redis://…")`. Belongs to one event loop."""
 
     def __init__(self, url: str, *, ttl: float = DEFAULT_TTL_SECONDS, timeout: float = CACHE_TIMEOUT_SECONDS) -> None:
         address, self._prefix = _parse_cache_url(url, ttl)

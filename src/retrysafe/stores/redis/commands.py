@@ -1,7 +1,7 @@
-"""What to send for each operation and how to read what comes back: once, for both colours.
+"""The script calls of each operation, and how to read their responses. Sync and async stores share them.
 
-Operations on one record are one call each: what to ask, and how to read the answer. Those that go over all buckets,
-or over more records than one call should hold the server up for, are plans that yield several.
+An operation on one record is one script call. An operation on all buckets, or on more records than one call should
+block the server for, is a plan that yields several calls.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from retrysafe.stores.redis.rows import (
 )
 
 MAX_SCAN_RECORDS = 1000
-"""How many records one call looks at, at most: a millisecond or so of a server that serves one at a time."""
+"""The most records that one call reads: about a millisecond. The server runs one script at a time."""
 
 MIGRATION_NAME = "0001_layout"
 
@@ -57,7 +57,8 @@ _CURSOR = re.compile(r"(?P<bucket>[0-9]{1,3}):(?P<after>-?[0-9]{1,16}:[0-9a-f]+)
 
 
 class ScriptCall(NamedTuple):
-    """One run of one script. Keys: the two indexes, then what it is about; arguments: the moment, then its own."""
+    """One run of one script. `keys`: the two indexes, then the record or bucket. `args`: the time, then the script's
+    own."""
 
     script: LuaScript
     keys: tuple[bytes, ...]
@@ -82,7 +83,7 @@ def _plan_call(op: Op[R], call: ScriptCall, read: Callable[[Any, Any], Any]) -> 
 
 
 def plan_migration(layout: Layout) -> Plan[ScriptCall, list[str]]:
-    """Write down the layout, or find it written; refuse one that is not ours."""
+    """Store the layout's version and bucket count, or compare them with the stored ones and refuse a mismatch."""
     args = (encode_number(LAYOUT_VERSION), secrets.token_hex(16).encode(), encode_number(layout.buckets))
     created, version, buckets = yield ScriptCall(load_script("meta"), (layout.meta,), args)
     if version != args[0]:
@@ -135,7 +136,7 @@ def _fenced_call(name: str, op: Any, layout: Layout, *args: bytes) -> ScriptCall
 
 
 def read_done(op: Op[Any], response: Any) -> bool:
-    """What the answer to a fenced operation says."""
+    """Read the response to a fenced operation: True if it was applied."""
     return bool(response == 1)
 
 
@@ -177,7 +178,7 @@ def _forget(op: Forget, layout: Layout) -> ScriptCall:
 
 
 def _encode_moment(now: int | None) -> bytes:
-    """How every script's arguments begin: the moment, or nothing for the server's clock."""
+    """The first argument of every script: the time, or empty for the server's clock."""
     return b"" if now is None else encode_number(now)
 
 
@@ -186,7 +187,7 @@ _STATES = {state: encode_number(code) for state, code in STATE_CODES.items()}
 _RELEASED, _COMPLETED, _UNCERTAIN = _STATES[State.RELEASED], _STATES[State.COMPLETED], _STATES[State.UNCERTAIN]
 _ANY_STATE = b"0"
 WITHDRAWN = b"5"
-"""Not a state: into released, and expired at once where that may be (settle.lua)."""
+"""Not a state. settle.lua stores such a record as released, and lets it expire at once where that is allowed."""
 
 CALLS: dict[type[Any], Callable[[Any, Layout], ScriptCall]] = {
     Claim: _claim,
@@ -202,28 +203,28 @@ CALLS: dict[type[Any], Callable[[Any, Layout], ScriptCall]] = {
 }
 
 READERS: dict[type[Any], Callable[[Any, Any], Any]] = {Claim: _read_claim, Lookup: _read_lookup}
-"""Those whose answer is more than yes or no (`done`)."""
+"""How to read responses that are more than yes or no. All others use `read_done`."""
 
 
 # Many records -----------------------------------------------------------------------------------
 
 
 def _reap(op: Reap, layout: Layout) -> Plan[ScriptCall, int]:
-    """Counts the records deleted, and those the server had expired by itself whose names were still kept."""
-    went = 0
-    whose = () if op.namespace is None else (encode_text(op.namespace),)
+    """Reap all buckets. The count includes index entries of records that the server had already expired by itself."""
+    reaped = 0
+    namespace = () if op.namespace is None else (encode_text(op.namespace),)
     for bucket in range(layout.buckets):
-        passed, more = 0, 1
-        while went < op.limit and more:
-            asked = encode_number(min(op.limit - went, MAX_SCAN_RECORDS))
-            arguments = (_encode_moment(op.now), asked, encode_number(passed), *whose)
-            gone, over, more = yield ScriptCall(load_script("reap"), layout.bucket_keys(bucket), arguments)
-            went, passed = went + gone, passed + over
-    return went
+        skip, more = 0, 1
+        while reaped < op.limit and more:
+            limit = encode_number(min(op.limit - reaped, MAX_SCAN_RECORDS))
+            arguments = (_encode_moment(op.now), limit, encode_number(skip), *namespace)
+            removed, skipped, more = yield ScriptCall(load_script("reap"), layout.bucket_keys(bucket), arguments)
+            reaped, skip = reaped + removed, skip + skipped
+    return reaped
 
 
 def _list(op: List, layout: Layout) -> Plan[ScriptCall, Page]:
-    """One page, of at least one record unless there are no more."""
+    """Read one page. It has at least one record unless no more records match."""
     if (op.lapsed and op.state not in (None, State.CLAIMED)) or (op.resting and op.state not in (None, State.RELEASED)):
         return Page((), "")
     if op.lapsed and op.resting:
@@ -255,7 +256,7 @@ def _read_listed(row: list[bytes]) -> Record:
 
 
 def _list_filters(op: List) -> tuple[bytes, ...]:
-    """Pairs of a part's place in what a record was born with, and the value it must have."""
+    """The filters of list.lua: pairs of a part's number in field `b` and the value it must have."""
     wanted = (("namespace", op.namespace), ("kind", op.kind), ("scope", op.scope))
     pairs = (
         (encode_number(BORN_PARTS.index(part) + 1), encode_text(value)) for part, value in wanted if value is not None
@@ -264,7 +265,7 @@ def _list_filters(op: List) -> tuple[bytes, ...]:
 
 
 def _parse_cursor(cursor: str, layout: Layout) -> tuple[int, str]:
-    """A cursor is `bucket:moment:id` of the last record seen; nothing behind the first colon where a bucket begins."""
+    """Parse `bucket:time:id` of the last record seen. `bucket:` alone means the start of a bucket."""
     if not cursor:
         return 0, ""
     found = _CURSOR.fullmatch(cursor)
@@ -276,7 +277,8 @@ def _parse_cursor(cursor: str, layout: Layout) -> tuple[int, str]:
 
 
 def _stats_of(op: Stats, layout: Layout) -> Plan[ScriptCall, StatsReply]:
-    """The index does not know whose a record is, so all are read, page by page. For people only (core/ops.py)."""
+    """Count one namespace's records. The index has no namespaces, so this reads every record, page by page. It is meant
+    for people, not for a request path (core/ops.py)."""
     now, *_ = yield ScriptCall(load_script("stats"), layout.bucket_keys(0), (_encode_moment(op.now),))
     total = dict.fromkeys(("claimed", "released", "completed", "uncertain", "lapsed", "expired"), 0)
     page = Page((), "")

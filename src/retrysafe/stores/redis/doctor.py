@@ -1,6 +1,7 @@
-"""What the settings of a Redis or Valkey server, of a cluster, or of servers watched by sentinels are worth.
+"""`retrysafe doctor` for Redis and Valkey: read a server's settings and say what they guarantee.
 
-Of a cluster each primary is asked, and the one that is worst off counts: it has its share of the keys.
+The URL may name one server, a cluster, or servers that sentinels watch. In a cluster every primary is checked and the
+weakest settings count, because each primary holds a share of the keys.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def diagnose(at: Target) -> Diagnosis:
     try:
         found = [(address, _read_settings(at, url)) for address, url in _find_servers(at)]
     except redis.RedisError as error:
-        raise StoreUnavailable(f"the server cannot be asked: {error}") from error
+        raise StoreUnavailable(f"the server's settings cannot be read: {error}") from error
     _, first = found[0]
     name = "Valkey" if "valkey_version" in first else "Redis"
     version = first.get("valkey_version") or first.get("redis_version", UNKNOWN)
@@ -37,7 +38,7 @@ def diagnose(at: Target) -> Diagnosis:
 
 
 def _find_servers(at: Target) -> Iterator[tuple[Address, str]]:
-    """The servers that take claims, with their URLs."""
+    """The servers that accept claims, with their URLs."""
     if at.kind == "single":
         yield ("", 0), at.url
     elif at.kind == "sentinel":
@@ -62,7 +63,7 @@ def _find_primaries(at: Target) -> list[Address]:
     for address in at.nodes:
         try:
             with _open_client(at.url_at(address)) as client:
-                # As bytes and lists, whatever redis-py would make of it.
+                # Topology.learn wants the raw reply, so redis-py's own parsing is turned off.
                 client.set_response_callback("CLUSTER SLOTS", lambda reply, **_: reply)
                 topology.learn(client.execute_command("CLUSTER SLOTS"), address)
                 return topology.primaries()
@@ -89,7 +90,7 @@ def _read_settings(at: Target, url: str) -> Settings:
 
 
 def _merge_findings(verdicts: Sequence[tuple[Address, tuple[Finding, ...]]]) -> Iterator[Finding]:
-    """One finding for each setting: of the server that is worst off, which is named where they differ."""
+    """One finding for each setting: the one of the weakest server. The server is named if the values differ."""
     names = dict.fromkeys(finding.setting for _, findings in verdicts for finding in findings)
     for name in names:
         found = [(address, one) for address, findings in verdicts for one in findings if one.setting == name]
@@ -101,7 +102,8 @@ def _merge_findings(verdicts: Sequence[tuple[Address, tuple[Finding, ...]]]) -> 
 
 
 def _read_config(client: Any, name: str) -> str:
-    """Managed servers often refuse CONFIG: then it is not known, and what is not known is not promised."""
+    """Read one CONFIG value. Managed servers often refuse CONFIG; the value is then UNKNOWN, which guarantees
+    nothing."""
     import redis
 
     try:

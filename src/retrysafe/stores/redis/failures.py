@@ -1,14 +1,15 @@
-"""What can go wrong with a server, in our words: what it is, and what to do.
+"""Translates errors of redis-py and of the server into ours. Each message says what is wrong and what to do.
 
-Three moments are told apart. Before a command left, nothing was done (StoreUnavailable). After it left and
-before its answer came, nobody knows (StoreUnclear). A server that answers with an error has said no: each of
-our scripts is refused before its first write or not at all, so then, too, nothing was done.
+Three cases differ. An error before the command was sent: nothing was done (StoreUnavailable). An error after the
+command was sent and before its response: the outcome is unknown (StoreUnclear). An error that the server answered: the
+command was refused. The server refuses each of our scripts before its first write or not at all, so nothing was done.
 """
 
 from __future__ import annotations
 
 import re
 
+from retrysafe.core.texts import name_and_message
 from retrysafe.errors import CorruptRecord, StoreError, StoreUnavailable, StoreUnclear, StoreUnreachable
 
 _AS_CLUSTER = "give the URL of a cluster as redis+cluster://host:port,host:port"
@@ -37,9 +38,9 @@ for _same, _as in {"ASK": "MOVED", "UNKILLABLE": "BUSY"}.items():
     _REFUSALS[_same] = _REFUSALS[_as]
 
 _POOL_EXHAUSTED_MESSAGE = "No connection available"
-"""redis-py's words for a pool that is exhausted, which it has no class for."""
+"""redis-py's message for an exhausted pool. It has no exception class for this case."""
 
-# redis-py takes the code off the message of the errors it has a class for.
+# redis-py removes the code from the message of those errors for which it has a class.
 _CODES_BY_CLASS = {
     "OutOfMemoryError": "OOM",
     "ReadOnlyError": "READONLY",
@@ -54,7 +55,7 @@ _CODES_BY_CLASS = {
     "ClusterCrossSlotError": "CROSSSLOT",
 }
 
-# `CORRUPT <id> <why>` is our own (scripts/prelude.lua). Newer servers add where in the script it was.
+# `CORRUPT <id> <why>` is an error of our own scripts (scripts/prelude.lua). Newer servers append the script position.
 _CORRUPT = re.compile(r"CORRUPT (?P<id>(?:[0-9a-f]{2})*) (?P<why>.*?)(?: script: .*)?", re.DOTALL)
 # Redis before 7 wraps a command's error: `Error running script (call to f_…): @user_script:9: -OOM command …`
 _WRAPPED = re.compile(r"-(?P<code>[A-Z]{2,}) ")
@@ -62,22 +63,22 @@ _BARE = re.compile(r"(?P<code>[A-Z]{2,})(?: |$)")
 
 
 def refusal_error(error: Exception, server: str) -> StoreError:
-    """The server said no."""
-    said = str(error)
-    corrupt = _CORRUPT.fullmatch(said)
+    """The server refused the command: nothing was done."""
+    message = str(error)
+    corrupt = _CORRUPT.fullmatch(message)
     if corrupt is not None:
         return CorruptRecord(bytes.fromhex(corrupt["id"]), corrupt["why"])
     code = error_code(error)
-    if "non local key" in said:
+    if "non local key" in message:
         code = "TRYAGAIN"
     if code == "WRONGTYPE":
-        return StoreError(f"{server} holds something else under one of our keys ({said}): another prefix is free of it")
+        return StoreError(f"{server} holds something else under one of our keys ({message}): use another prefix")
     why = _REFUSALS.get(code, "look the message up, and at the server's log")
-    return StoreUnavailable(f"{server} refused with {code} ({said}): {why}")
+    return StoreUnavailable(f"{server} refused with {code} ({message}): {why}")
 
 
 def unreachable_error(error: Exception, server: str) -> StoreUnavailable:
-    """No connection could be had, so nothing was sent."""
+    """No connection could be made, so nothing was sent."""
     if is_server_answer(error):
         refused = refusal_error(error, server)
         if isinstance(refused, StoreUnavailable):
@@ -92,44 +93,44 @@ def unreachable_error(error: Exception, server: str) -> StoreUnavailable:
 
 
 def unclear_error(error: Exception, server: str) -> StoreUnclear:
-    """The command was sent, and no answer came."""
+    """The command was sent and no response came, so the outcome is unknown."""
     return StoreUnclear(
-        f"{server} went silent after the request was sent ({_format_error(error)}): it may have been done; "
-        "send it again and learn which"
+        f"{server} did not answer after the request was sent ({_format_error(error)}): it may have been done; "
+        "send it again to find out"
     )
 
 
 def is_wire_error(error: Exception) -> bool:
-    """Whether an error is one of the conversation's. Others come from outside, a time limit by signal for instance, and
-    are whoever's they are."""
+    """True if the error comes from the driver or the socket. Other errors come from outside, for example from a signal
+    handler that enforces a time limit, and must reach the caller unchanged."""
     from redis import exceptions
 
     return isinstance(error, exceptions.RedisError | OSError | EOFError | ValueError)
 
 
 def is_server_answer(error: Exception) -> bool:
-    """Whether this error is what the server answered, rather than the lack of an answer."""
+    """True if the server answered with this error. False if there was no answer."""
     from redis import exceptions
 
     return isinstance(error, exceptions.ResponseError | exceptions.BusyLoadingError | exceptions.AuthenticationError)
 
 
 def is_demoted(responses: list[object]) -> bool:
-    """Whether it was a primary once, and says that it is not any more."""
+    """True if a response is READONLY: the server was the primary and is a replica now."""
     return any(isinstance(each, Exception) and error_code(each) == "READONLY" for each in responses)
 
 
 def error_code(error: Exception) -> str:
     """The error's code: `OOM`, `READONLY` …; `ERR` where there is none."""
-    said = str(error)
+    message = str(error)
     for kind in type(error).__mro__:
         if kind.__name__ in _CODES_BY_CLASS:
             return _CODES_BY_CLASS[kind.__name__]
         if kind.__name__ == "AuthenticationError":
-            return "NOAUTH" if "required" in said.lower() else "WRONGPASS"
-    found = _WRAPPED.search(said) or _BARE.match(said)
+            return "NOAUTH" if "required" in message.lower() else "WRONGPASS"
+    found = _WRAPPED.search(message) or _BARE.match(message)
     return found["code"] if found is not None else "ERR"
 
 
 def _format_error(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return name_and_message(error) if str(error) else type(error).__name__

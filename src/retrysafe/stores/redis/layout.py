@@ -1,19 +1,19 @@
-"""Where things are in Redis: the names of keys, the fields of a record, the scripts.
+"""The layout of the store in Redis: the names of the keys, the codes of states, the scripts.
 
     <prefix>{<bucket>}:<hex id>      one record, a hash of few fields, packed (rows.py)
-    <prefix>{<bucket>}:births        its bucket's records by the moment of their birth: the order of listings
-    <prefix>{<bucket>}:states        … by state, and in it by the end of the lease, the expiry or the start
-    <prefix>{<bucket>}:wait          touched where replicas are waited for (replicas.py); holds nothing
+    <prefix>{<bucket>}:births        index of the bucket's records by creation time: the order of listings
+    <prefix>{<bucket>}:states        index by state, and within a state by end of lease, expiry or start
+    <prefix>{<bucket>}:wait          touched when replicas are waited for (replicas.py); holds nothing
     <prefix>meta                     the layout's version, its number of buckets, the install's id
 
-The bucket is the hash tag: a record and all its indexes are in one cluster slot, so one script reaches them.
-A single server needs one bucket, a cluster has 16 unless told otherwise; the number is part of the layout and cannot
-change once there are records.
+The bucket is the hash tag. A record and its indexes are in one cluster slot, so one script can reach all of them.
+A single server has one bucket, a cluster has 16 by default. The number is part of the layout and cannot change once
+there are records.
 
-One index holds all states, so that a move is one command: the score is a time in microseconds plus where its state's
-band is. Claimed and completed records have the bands in which doubles are exact to the microsecond; the two others are
-exact to two. They lie in the order uncertain, completed, claimed, released, 2^53 apart and a margin between them, which
-is for moments before 1970: no clock shows them, but tests do.
+One sorted set holds all states, so that a change of state is one command. The score is a time in microseconds plus an
+offset that depends on the state (its band). In the bands of claimed and completed records a double is exact to one
+microsecond, in the other two bands to two microseconds. The order is uncertain, completed, claimed, released. Bands are
+2^53 apart, plus a margin for times before 1970: no clock shows such times, but tests use them.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ class Layout:
         self._packed = [b"".join(b"$%d\r\n%b\r\n" % (len(key), key) for key in keys) for keys in self._indexes]
 
     def record_keys(self, record_id: bytes) -> tuple[bytes, ...]:
-        """The keys for an operation on one record: its bucket's indexes, then itself."""
+        """The keys for an operation on one record: the indexes of its bucket, then the record."""
         bucket = record_id[0] % self.buckets
         return (*self._indexes[bucket], self._heads[bucket] + record_id.hex().encode())
 
     def packed_record_keys(self, record_id: bytes) -> tuple[bytes, bytes, bytes]:
-        """The same: the record's key in its two parts, and the indexes as they travel."""
+        """Like `record_keys`: the two parts of the record's key, and the index keys already encoded as RESP."""
         bucket = record_id[0] % self.buckets
         return record_id.hex().encode(), self._heads[bucket], self._packed[bucket]
 
     def bucket_keys(self, bucket: int) -> tuple[bytes, ...]:
-        """The keys for an operation on a whole bucket: its indexes, then the head of its records' names."""
+        """The keys for an operation on a whole bucket: its indexes, then the common start of its records' keys."""
         return (*self._indexes[bucket], self._heads[bucket])
 
 
@@ -83,21 +83,21 @@ def check_buckets(buckets: int) -> int:
 
 
 class LuaScript(NamedTuple):
-    """A script, and the digest the server knows it by."""
+    """A script and its SHA-1 digest, by which EVALSHA names it."""
 
     source: bytes
     sha: bytes
     many: bool
-    """Whether one call can do it for many records; then each has a reply of its own."""
+    """True if one call can process many records. The response is then a list with one reply for each record."""
 
 
 _FAST_PATHS = {"claim": ("birth",), "settle": ("finish",)}
-"""What comes before the prelude: the common case, without it. Those that have one are made for many records."""
+"""Scripts that run before the prelude and handle the common case without it. They process many records in one call."""
 
 
 @cache
 def load_script(name: str) -> LuaScript:
-    """The script of that name, behind the shared prelude."""
+    """Load a script by name, with the shared prelude in front of it."""
     folder = files(__package__) / "scripts"
     parts = (*_FAST_PATHS.get(name, ()), "prelude", name)
     source = "".join((folder / f"{part}.lua").read_text("utf-8") for part in parts).encode()

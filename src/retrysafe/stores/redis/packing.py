@@ -1,8 +1,8 @@
-"""The operations that every request makes, packed by hand, and many of them into one run of a script.
+"""A fast encoder for the operations of every request. It packs many operations into one run of a script.
 
-`CALLS` says what to send, and for these it would say the same (tests/stores/test_redis_packing.py compares the bytes).
-But a tuple for the call, a tuple for the command and a walk over it cost three times what one format does, and with
-the rest as it is that is a seventh of all the Python a claim and its completion need.
+The bytes are those that `CALLS` (commands.py) would produce; tests/stores/test_redis_packing.py compares them.
+One format string costs a third of building a call tuple, a command tuple and walking over it. That is a seventh of all
+the Python that a claim and its completion run.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from retrysafe.stores.redis.layout import Layout, load_script
 from retrysafe.stores.redis.rows import encode_alternatives, encode_answer, encode_born, encode_number, encode_text
 
 ScriptGroup = tuple[str, bytes, bytes]
-"""What goes into one run: the script, its bucket's indexes (packed), the moment."""
+"""Operations with the same group share one run: the script, the bucket's index keys (encoded), the time."""
 PackedOp = tuple[ScriptGroup, bytes, bytes]
-"""One operation: its group, the record's key and its own arguments, both packed."""
+"""One operation: its group, then the record's key and its own arguments, both encoded."""
 
 _OWN_ARGS = {"claim": 7, "settle": 6}
 _KEY = b"$%d\r\n%b%b\r\n"
@@ -28,13 +28,13 @@ _RUN = b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n$%d\r\n%b\r\n%b%b$%d\r\n%b\r\n%b"
 
 def _pack_claim(op: Claim, layout: Layout) -> PackedOp:
     token, lease, retention, born = op.token, encode_number(op.lease), encode_number(op.retention), encode_born(op)
-    given = op.resumes or op.input
+    run_or_input = op.resumes or op.input
     others = encode_alternatives(op)
     args = _ARGS["claim"] % (
         *(len(token), token, len(lease), lease, 1, LAPSES[op.on_lapse]),
-        *(len(retention), retention, len(born), born, len(given), given, len(others), others),
+        *(len(retention), retention, len(born), born, len(run_or_input), run_or_input, len(others), others),
     )
-    return _build_piece("claim", op, layout, args)
+    return _build_packed_op("claim", op, layout, args)
 
 
 def _pack_complete(op: Complete, layout: Layout) -> PackedOp:
@@ -57,24 +57,24 @@ def _pack_settle(
         *(len(attempt), attempt, len(token), token, 1, target, 1, b"0"),
         *(len(note), note, len(answer), answer),
     )
-    return _build_piece("settle", op, layout, args)
+    return _build_packed_op("settle", op, layout, args)
 
 
-def _build_piece(name: str, op: Claim | Complete | Release | Withdraw, layout: Layout, args: bytes) -> PackedOp:
+def _build_packed_op(name: str, op: Claim | Complete | Release | Withdraw, layout: Layout, args: bytes) -> PackedOp:
     record, head, indexes = layout.packed_record_keys(op.id)
     now = b"" if op.now is None else encode_number(op.now)
     return (name, indexes, now), _KEY % (len(head) + len(record), head, record), args
 
 
-def pack_script_run(group: ScriptGroup, pieces: Sequence[PackedOp]) -> bytes:
-    """One command for all of them."""
+def pack_script_run(group: ScriptGroup, operations: Sequence[PackedOp]) -> bytes:
+    """Encode one EVALSHA command for all these operations."""
     name, indexes, now = group
-    count = len(pieces)
+    count = len(operations)
     keys = encode_number(2 + count)
     sizes = (4 + 2 + count + _OWN_ARGS[name] * count, load_script(name).sha, len(keys), keys)
     return _RUN % (
-        *(*sizes, indexes, b"".join([piece[1] for piece in pieces])),
-        *(len(now), now, b"".join([piece[2] for piece in pieces])),
+        *(*sizes, indexes, b"".join([each[1] for each in operations])),
+        *(len(now), now, b"".join([each[2] for each in operations])),
     )
 
 

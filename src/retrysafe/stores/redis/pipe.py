@@ -1,14 +1,14 @@
-"""One connection that never waits for its turn: commands go out as they come, replies come back in their order.
+"""Pipelining for the async store: all callers of an event loop share one connection, and replies come back in order.
 
-When nothing is in flight a command is written at once; whatever else is asked in the same turn of the event loop goes
-out in one write at its end, without waiting for the replies before it, and what one run of a script can do is one
-command. So the calls that would have waited for each other share a script's run, a write, a read and (where the server
-syncs its log once per turn) a commit. Among many callers a part of them goes out before the turn ends: were it one
-write for all, server and client would take turns at being idle, each waiting for the other's whole batch.
+When nothing is in flight, a command is written at once. Other commands of the same turn of the event loop go out in one
+write at the end of the turn, without waiting for earlier replies. Operations that one run of a script can do become one
+command. So concurrent calls share a script run, a write, a read and (if the server syncs its log once per turn) a
+commit. With many callers, a part of the commands goes out before the turn ends. With a single write for all, server and
+client would idle in turns, each waiting for the whole batch of the other.
 
-The connection is redis-py's own: it resolves, connects, does TLS, logs in and selects the database. Then its transport
-is given another protocol, and hiredis reads the replies; docs/decisions/0010-redis-wire.md says why and what it costs.
-A caller that is cancelled leaves its reply to be read and dropped: nothing of it can reach the next.
+The connection is redis-py's: redis-py resolves the name, connects, starts TLS, logs in and selects the database. Then
+the transport gets our protocol, and hiredis parses the replies. docs/decisions/0010-redis-wire.md says why, and what
+it costs. The reply to a cancelled caller is read and dropped, so it cannot reach another caller.
 """
 
 from __future__ import annotations
@@ -18,61 +18,66 @@ from collections import deque
 from typing import Any
 
 from retrysafe.errors import StoreUnavailable
-from retrysafe.stores.redis.aconnection import abort
+from retrysafe.stores.redis.aconnection import abort_transport
 from retrysafe.stores.redis.failures import unclear_error, unreachable_error
 from retrysafe.stores.redis.packing import PackedOp, ScriptGroup, pack_script_run
 from retrysafe.stores.redis.wire import Exchange, chunk_slices, encode_commands, split_replies
 
 MAX_PENDING_OPS = 10_000
-WRITES_PER_TURN, MIN_WRITE_OPS = 4, 16
-"""How many writes share out everybody who waits; and the fewest operations that are worth one before the turn ends."""
+
+WRITES_PER_TURN = 4
+"""Into how many writes the pending operations are divided. A write before the end of a turn needs this share of
+them."""
+
+MIN_WRITE_OPS = 16
+"""The fewest operations that justify a write before the turn ends."""
 
 _NOT_YET = object()
 _CLOSED = "this store was closed"
 
 
 def can_pipe(pool: Any) -> bool:
-    """Whether hiredis is here and the pool's connections have the stream whose transport we speak on."""
+    """True if hiredis is installed and the pool's connections have the stream writer whose transport the pipe uses."""
     try:
         import hiredis  # noqa: F401
     except ImportError:
         return False
-    return hasattr(pool.connection_class(**pool.connection_kwargs), "_writer")  # it connects to nothing by being made
+    return hasattr(pool.connection_class(**pool.connection_kwargs), "_writer")  # creating it does not connect
 
 
 class PendingOp:
     """One operation and the caller that waits for its reply."""
 
-    __slots__ = ("future", "piece")
+    __slots__ = ("future", "packed")
 
-    def __init__(self, piece: PackedOp, future: asyncio.Future[Any]) -> None:
-        self.piece = piece
+    def __init__(self, packed: PackedOp, future: asyncio.Future[Any]) -> None:
+        self.packed = packed
         self.future = future
 
 
 class ScriptBatch:
-    """Operations that one run of a script does, in flight."""
+    """Operations in flight that share one run of a script."""
 
-    __slots__ = ("asked", "since")
+    __slots__ = ("operations", "since")
 
-    def __init__(self, asked: list[PendingOp], since: float) -> None:
-        self.asked = asked
+    def __init__(self, operations: list[PendingOp], since: float) -> None:
+        self.operations = operations
         self.since = since
 
     def deliver(self, reply: Any) -> int:
-        """Hand out the reply; how many are served by it."""
-        replies = split_replies(reply, len(self.asked), many=True)
-        for asked, own in zip(self.asked, replies, strict=True):
-            if not asked.future.done():
-                asked.future.set_result(own)
+        """Give each operation its part of the reply. Returns how many operations are finished."""
+        replies = split_replies(reply, len(self.operations), many=True)
+        for operation, own in zip(self.operations, replies, strict=True):
+            if not operation.future.done():
+                operation.future.set_result(own)
         return len(replies)
 
     def futures(self) -> list[asyncio.Future[Any]]:
-        return [asked.future for asked in self.asked]
+        return [operation.future for operation in self.operations]
 
 
 class PendingCommands:
-    """Commands of one caller, who waits for the replies to all of them."""
+    """Commands of one caller that waits for the replies to all of them."""
 
     __slots__ = ("data", "future", "missing", "replies", "since")
 
@@ -97,21 +102,22 @@ class PendingCommands:
 
 
 async def abort_connection(connection: Any) -> None:
-    """Close it at once. Over TLS a polite end waits for the other one's goodbye, and a loop that ends before it comes
-    leaves the socket open; whoever closes here wants nothing more from the server."""
-    abort(connection)
+    """Close a connection at once. A regular TLS shutdown waits for the server, and an event loop that ends before the
+    server answers leaves the socket open. A caller that closes needs nothing more from the server."""
+    abort_transport(connection)
     await connection.disconnect(nowait=True)
 
 
-def _heed_cancellation() -> None:
-    """Before Python 3.12 `asyncio.wait_for`, by which drivers connect, loses one that comes as it succeeds."""
+def _raise_if_cancelled() -> None:
+    """Raise a cancellation that `asyncio.wait_for` lost. Drivers connect with `wait_for`; before Python 3.12 it drops a
+    cancellation that arrives just as the connect succeeds."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
 
 
 class Pipe:
-    """Belongs to one event loop. Connects at first use, and again after it broke."""
+    """The shared connection. Belongs to one event loop. Connects at first use, and again after the connection broke."""
 
     def __init__(self, pool: Any, arguments: tuple[str, ...], server: str) -> None:
         self._pool = pool
@@ -124,17 +130,17 @@ class Pipe:
         self._protocol: RespProtocol | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._connecting = self._scheduled = self._closed = False
-        self._watch: asyncio.TimerHandle | None = None
+        self._overdue_timer: asyncio.TimerHandle | None = None
 
-    def ask(self, piece: PackedOp) -> asyncio.Future[Any]:
-        """The reply to one operation; an error the server answered is a reply."""
+    def submit(self, packed: PackedOp) -> asyncio.Future[Any]:
+        """Enqueue one operation; the future gets its reply. An error that the server answered is a reply."""
         loop = self._check_capacity()
         future: asyncio.Future[Any] = loop.create_future()
-        self._enqueue(PendingOp(piece, future), loop)
+        self._enqueue(PendingOp(packed, future), loop)
         return future
 
     def exchange(self, commands: Exchange) -> asyncio.Future[list[Any]]:
-        """The replies to commands, in order."""
+        """Enqueue commands; the future gets their replies, in order."""
         loop = self._check_capacity()
         future: asyncio.Future[list[Any]] = loop.create_future()
         self._enqueue(PendingCommands(commands, future), loop)
@@ -149,9 +155,9 @@ class Pipe:
             )
         return asyncio.get_running_loop()
 
-    def _enqueue(self, waiting: PendingOp | PendingCommands, loop: asyncio.AbstractEventLoop) -> None:
+    def _enqueue(self, pending: PendingOp | PendingCommands, loop: asyncio.AbstractEventLoop) -> None:
         self._count += 1
-        self._unsent.append(waiting)
+        self._unsent.append(pending)
         if not self._scheduled:
             if self._sent:
                 self._flush_soon(loop)
@@ -165,9 +171,9 @@ class Pipe:
             self._write(self._protocol.transport)
 
     def drop_connection(self) -> None:
-        """Let go of this connection; the next command makes another."""
+        """Close this connection. The next command makes another."""
         if self._protocol is not None:
-            self._protocol.fail(ConnectionError("it leads to a server that is no longer the primary"))
+            self._protocol.fail(ConnectionError("the server is no longer the primary"))
 
     async def aclose(self) -> None:
         self._closed = True
@@ -175,9 +181,9 @@ class Pipe:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._fail_unsent(ConnectionError(_CLOSED))  # those whose task was cancelled before its first step
+        self._fail_unsent(ConnectionError(_CLOSED))  # for a connect task that was cancelled before its first step
 
-    # Out ----------------------------------------------------------------------------------------
+    # Writing ------------------------------------------------------------------------------------
 
     def _flush_soon(self, loop: asyncio.AbstractEventLoop) -> None:
         self._scheduled = True
@@ -195,23 +201,23 @@ class Pipe:
         now, data = loop.time(), []
         groups: dict[ScriptGroup, list[PendingOp]] = {}
         unsent, self._unsent = self._unsent, deque()
-        for waiting in unsent:
-            if waiting.future.done():  # its caller was cancelled: what was not sent need not be
+        for pending in unsent:
+            if pending.future.done():  # its caller was cancelled before it was sent
                 self._count -= 1
-            elif isinstance(waiting, PendingOp):
-                groups.setdefault(waiting.piece[0], []).append(waiting)
+            elif isinstance(pending, PendingOp):
+                groups.setdefault(pending.packed[0], []).append(pending)
             else:
-                waiting.since = now
-                data.append(waiting.data)
-                self._sent.append(waiting)
-        for group, asked in groups.items():
-            for some in chunk_slices([len(each.piece[2]) for each in asked]):
-                data.append(pack_script_run(group, [each.piece for each in asked[some]]))
-                self._sent.append(ScriptBatch(asked[some], now))
+                pending.since = now
+                data.append(pending.data)
+                self._sent.append(pending)
+        for group, operations in groups.items():
+            for chunk in chunk_slices([len(each.packed[2]) for each in operations]):
+                data.append(pack_script_run(group, [each.packed for each in operations[chunk]]))
+                self._sent.append(ScriptBatch(operations[chunk], now))
         if data:
             transport.write(data[0] if len(data) == 1 else b"".join(data))
-            if self._watch is None and self._timeout is not None:
-                self._watch = loop.call_at(now + self._timeout, self._check_overdue)
+            if self._overdue_timer is None and self._timeout is not None:
+                self._overdue_timer = loop.call_at(now + self._timeout, self._check_overdue)
 
     def _connect_soon(self) -> None:
         if self._closed:
@@ -229,80 +235,82 @@ class Pipe:
         connection: Any = None
         try:
             connection = await self._pool.get_connection(*self._arguments)
-            _heed_cancellation()
+            _raise_if_cancelled()
         except BaseException as error:
             self._connecting = False
             self._fail_unsent(error)
             if not isinstance(error, Exception):
-                # The end of the store or of its loop.
-                await (self._drop_idle() if connection is None else self._give_back(connection))
+                # The store is closed or its event loop ends.
+                await (self._drop_idle() if connection is None else self._release(connection))
                 raise
             return
         self._connecting = False
-        self._protocol = ear = RespProtocol(self, connection._writer.transport)
+        self._protocol = protocol = RespProtocol(self, connection._writer.transport)
         self._flush()
-        # In this same task: one that is cancelled before its first step would never give the connection back.
-        await self._hold_connection(connection, ear)
+        # In this same task: a new task could be cancelled before its first step and never release the connection.
+        await self._hold_connection(connection, protocol)
 
-    async def _hold_connection(self, connection: Any, ear: RespProtocol) -> None:
-        """Give the connection back when it broke, or when the store is closed or the event loop ends."""
+    async def _hold_connection(self, connection: Any, protocol: RespProtocol) -> None:
+        """Release the connection when it broke, when the store is closed, or when the event loop ends."""
         try:
-            await ear.closed
+            await protocol.closed
         except BaseException as error:
-            self.on_connection_lost(ear, error)
+            self.on_connection_lost(protocol, error)
             raise
         finally:
-            await self._give_back(connection)
+            await self._release(connection)
 
-    async def _give_back(self, connection: Any) -> None:
+    async def _release(self, connection: Any) -> None:
         await abort_connection(connection)
         await self._pool.release(connection)
 
     async def _drop_idle(self) -> None:
-        """One that got half way is among those that wait in the pool. Those at work may be the application's."""
+        """Close the pool's idle connections: a half-made connection is among them. Connections in use may belong to the
+        application and stay open."""
         for connection in getattr(self._pool, "_available_connections", ()):
-            abort(connection)
+            abort_transport(connection)
         await self._pool.disconnect(inuse_connections=False)
 
     def _fail_unsent(self, error: BaseException) -> None:
-        """No connection: nothing of what waits was sent."""
-        waiting, self._unsent = self._unsent, deque()
-        self._count -= len(waiting)
-        for each in waiting:
+        """Fail what was not sent: there is no connection, so nothing was done."""
+        unsent, self._unsent = self._unsent, deque()
+        self._count -= len(unsent)
+        for each in unsent:
             if not each.future.done():
-                why = error if isinstance(error, Exception) else self._end()
+                why = error if isinstance(error, Exception) else self._cancel_reason()
                 refused = unreachable_error(why, self._server)
                 refused.__cause__ = error
                 each.future.set_exception(refused)
 
-    def _end(self) -> Exception:
-        """Why a task of ours was cancelled."""
+    def _cancel_reason(self) -> Exception:
+        """Why a task of this pipe was cancelled."""
         return ConnectionError(_CLOSED if self._closed else "the event loop ended")
 
-    # In -----------------------------------------------------------------------------------------
+    # Reading ------------------------------------------------------------------------------------
 
     def on_replies(self, replies: Any, push: Any) -> None:
-        """Hand out what has come. Who is woken by it and asks again goes out in one write, right behind them."""
+        """Deliver the replies that have arrived, and schedule a flush. Callers that this wakes may send again in the
+        same turn; their commands go out in one write at its end."""
         sent = self._sent
         while (reply := replies.gets()) is not _NOT_YET:
             if isinstance(reply, push):
                 continue
             if not sent:
-                raise ConnectionError("the server sent a reply that nobody asked for")
-            served = sent[0].deliver(reply)
-            if served:
+                raise ConnectionError("the server sent a reply without a request")
+            finished = sent[0].deliver(reply)
+            if finished:
                 sent.popleft()
-                self._count -= served
+                self._count -= finished
         if not self._scheduled:
             self._flush_soon(asyncio.get_running_loop())
 
-    def on_connection_lost(self, ear: RespProtocol, error: BaseException) -> None:
-        """What was sent may have been done; what was not goes out on the next connection."""
-        if self._protocol is not ear:
+    def on_connection_lost(self, protocol: RespProtocol, error: BaseException) -> None:
+        """Fail what was sent as unclear. What was not sent goes out on the next connection."""
+        if self._protocol is not protocol:
             return
         self._protocol = None
         sent, self._sent = self._sent, deque()
-        why = error if isinstance(error, Exception) else self._end()
+        why = error if isinstance(error, Exception) else self._cancel_reason()
         futures = [future for each in sent for future in each.futures()]
         self._count -= len(futures)
         for future in futures:
@@ -316,20 +324,20 @@ class Pipe:
             self._fail_unsent(error)
 
     def _check_overdue(self) -> None:
-        """A server that hangs is a server that is down: nobody waits for it longer than the connection's timeout."""
-        self._watch = None
+        """Close the connection if its oldest request has had no reply for longer than the socket timeout."""
+        self._overdue_timer = None
         if not self._sent or self._timeout is None or self._protocol is None:
             return
         loop = asyncio.get_running_loop()
         due = self._sent[0].since + self._timeout
         if loop.time() < due:
-            self._watch = loop.call_at(due, self._check_overdue)
+            self._overdue_timer = loop.call_at(due, self._check_overdue)
         else:
             self._protocol.fail(TimeoutError(f"no reply within {self._timeout:g} s"))
 
 
 class RespProtocol(asyncio.Protocol):
-    """Listens on one connection in redis-py's place."""
+    """The asyncio protocol of one connection, in the place of redis-py's: hiredis parses what arrives."""
 
     def __init__(self, pipe: Pipe, transport: asyncio.Transport) -> None:
         import hiredis
@@ -357,7 +365,8 @@ class RespProtocol(asyncio.Protocol):
         self.fail(error or ConnectionError("the connection was closed"))
 
     def fail(self, error: Exception) -> None:
-        """Nothing that comes after this is anybody's."""
+        """Fail every pending request, mark the connection closed and abort the transport. Bytes that still arrive are
+        ignored."""
         self._pipe.on_connection_lost(self, error)
         if not self.closed.done():
             self.closed.set_result(None)

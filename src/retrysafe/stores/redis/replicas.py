@@ -1,12 +1,12 @@
-"""Replication that is waited for: `?wait=1`. Nobody is told "yours" before so many replicas have it.
+"""Synchronous replication with WAIT: `?wait=1`. A claim is granted only after so many replicas have it.
 
-Redis replicates behind the answer. A replica that is promoted may lack what was acknowledged last, and then a key can
-run twice. WAIT holds the answer back until replicas have everything this connection has written. It knows nothing of
-what others wrote, though, and a replayed answer or an operation that recognises its own earlier success writes nothing.
-So each exchange first touches a key of ours (its expiry is set anew, which even a full server takes): what stands
-before that in the replication stream, whoever wrote it, is then on the replicas, too.
+Redis replicates asynchronously. A replica that is promoted may lack the last acknowledged writes, and then a key can
+run twice. WAIT blocks until replicas have everything that this connection has written. It does not cover what other
+connections wrote, and a replay, or an operation that recognises its own earlier success, writes nothing. So each
+exchange also touches a marker key of ours: it sets the key's expiry, which even a full server accepts. Everything
+before this write in the replication stream, from any connection, is then on the replicas too.
 
-Not reached in time is not refused: the primary has it, and may be the only one. That is StoreUnclear.
+Too few replicas in time is not a refusal: the primary has the write, and may be the only one. This is StoreUnclear.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MARKER_TTL_MS = encode_number(100 * 365 * 24 * 3600 * 1000)
 
 
 class ReplicaWait(NamedTuple):
-    """How many replicas must have it, and for how many seconds they are waited for."""
+    """How many replicas must have a write, and how many seconds to wait for them."""
 
     replicas: int
     timeout: float = 2.0
@@ -39,7 +39,7 @@ NO_WAIT = ReplicaWait(0)
 
 
 def with_replica_ack(plan: Plan[list[Command], R], wait: ReplicaWait, server: str) -> Plan[list[Command], R]:
-    """The same plan, each of its exchanges on the replicas before it goes on."""
+    """The same plan, but each of its exchanges waits until the replicas have it."""
     try:
         commands = next(plan)
         while True:
@@ -59,33 +59,35 @@ def with_replica_ack(plan: Plan[list[Command], R], wait: ReplicaWait, server: st
 
 
 def append_wait(commands: Sequence[Command], wait: ReplicaWait) -> list[Command]:
-    """Those commands, and behind them what proves that replicas have them."""
+    """The commands, followed by the marker write and WAIT."""
     return [*commands, (b"PEXPIRE", marker_key(_find_key(commands)), _MARKER_TTL_MS), wait.build_command()]
 
 
 def find_executed(commands: Sequence[Command], responses: Sequence[Any]) -> list[Command]:
-    """The commands that were done. There is nothing to prove about those that were refused."""
-    pairs = zip(commands, responses, strict=False)  # the proof's responses stand behind
+    """The commands that were executed. A command that was refused needs no replication."""
+    pairs = zip(commands, responses, strict=False)  # the last two responses belong to the marker write and WAIT
     return [each for each, response in pairs if _has_key(each) and not isinstance(response, Exception)]
 
 
 def first_unacked(commands: Sequence[Command], responses: Sequence[Any]) -> Command | None:
-    """A command that was done while the mark behind it was not set: it did not exist yet, or its slot moved."""
+    """The first executed command if the marker write after it had no effect: the marker key did not exist yet, or its
+    slot has moved. None if the marker was set."""
     done = find_executed(commands, responses)
     return done[0] if done and responses[len(commands)] != 1 else None
 
 
 def build_wait_again(command: Command, wait: ReplicaWait) -> list[Command]:
+    """Create the marker key of this command's slot, and wait once more."""
     return [(b"SET", marker_key(_find_key([command])), b"", b"PX", _MARKER_TTL_MS), wait.build_command()]
 
 
 def unacked_error(error: StoreError) -> StoreUnclear:
-    """The server was lost between the work and its proof."""
-    return StoreUnclear(f"it was done, but not proven to be replicated: {error}")
+    """The operation was executed, but the connection failed before WAIT confirmed the replication."""
+    return StoreUnclear(f"it was done, but not confirmed as replicated: {error}")
 
 
 def check_replica_ack(responses: Sequence[Any], wait: ReplicaWait, server: str) -> None:
-    """Raise unless enough replicas have it."""
+    """Raise StoreUnclear unless enough replicas have the write."""
     marked, reached = responses[-2:]
     for each in (marked, reached):
         if isinstance(each, Exception):
@@ -93,12 +95,12 @@ def check_replica_ack(responses: Sequence[Any], wait: ReplicaWait, server: str) 
     if reached < wait.replicas:
         raise StoreUnclear(
             f"{server} has done it, but {reached} replicas instead of {wait.replicas} (?wait=) had it within "
-            f"{wait.timeout:g} s: a failover now may lose it; send it again, and mend the replication"
+            f"{wait.timeout:g} s: a failover now may lose it; send it again, and repair the replication"
         )
 
 
 def marker_key(key: bytes) -> bytes:
-    """A key of ours in the same slot as this one."""
+    """The marker key in the same cluster slot as this key."""
     head, brace, _ = key.partition(b"}")
     if brace:
         return head + b"}:wait"
@@ -113,5 +115,7 @@ def _has_key(command: Command) -> bool:
 def _find_key(commands: Sequence[Command]) -> bytes:
     found = next((each[3] for each in commands if _has_key(each)), None)
     if found is None:
-        raise StoreError(f"nothing in {[each[0] for each in commands]} says which replicas to wait for")
+        raise StoreError(
+            f"none of {[each[0] for each in commands]} has a key: it is unknown which replicas to wait for"
+        )
     return found

@@ -1,12 +1,12 @@
-"""Plans on a cluster, once for both colours: each command to the node that has its slot, and after it if it moved.
+"""Cluster routing for sync and async stores: send each command to the node that owns its slot, and follow redirects.
 
-A command that is turned away with MOVED, ASK, TRYAGAIN or CLUSTERDOWN was not done, so it is sent again, to where it
-belongs by then. What a node had answered before is kept: in one exchange no command is sent twice that was done.
+A command that is refused with MOVED, ASK, TRYAGAIN or CLUSTERDOWN was not executed, so it is sent again, to the node
+that owns the slot by then. Responses that already came are kept: one exchange never sends an executed command again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 from retrysafe.errors import StoreError, StoreUnavailable, StoreUnreachable, StoreURLError
@@ -20,21 +20,21 @@ from retrysafe.stores.redis.wire import Command, Exchange
 R = TypeVar("R")
 
 MAX_REDIRECTS = 16
-"""How often one exchange is redirected before it is called a loop."""
+"""How many redirects one exchange follows. More of them are taken for a loop."""
 
 PAUSE_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, *[0.1] * 50)
-"""Seconds between attempts while a slot is being moved key by key: five in all."""
+"""Pauses between attempts while a slot is being moved key by key. They add up to five seconds."""
 
 MAX_DOWN_TRIES = 5
-"""How often a cluster that calls itself down is asked again: an election takes longer than a caller should wait."""
+"""How often to retry after CLUSTERDOWN. Few times: an election takes longer than a caller should wait."""
 
 
 class ScatterRequest(dict[Address, Exchange]):
-    """What to send to which nodes at the same time; answered by a list of responses for each, or by an error."""
+    """Commands for several nodes at the same time. The answer for each node is a list of responses, or an error."""
 
 
 class RoutingPause(NamedTuple):
-    """Wait for so long; answered by nothing."""
+    """A request to wait this long. It has no answer."""
 
     seconds: float
 
@@ -43,19 +43,20 @@ RoutingRequest = ScatterRequest | RoutingPause
 
 
 class Cluster(NamedTuple):
-    """What routing knows of it."""
+    """The state that routing needs: which node owns which slot, replicas to wait for, and a name for messages."""
 
     topology: Topology
     wait: ReplicaWait
     name: str
 
     def node(self, key: bytes) -> str:
-        """Who has this key, as far as is known; empty if it is not."""
+        """The name of the node that owns this key, as far as is known. Empty if it is not known."""
         address = self.topology.owner_of(slot_of(key))
         return "" if address is None else node_name(address)
 
 
 def route_plan(plan: Plan[Exchange, R], cluster: Cluster) -> Plan[RoutingRequest, R]:
+    """Turn a plan for one server into a plan for the cluster."""
     try:
         commands = next(plan)
         while True:
@@ -64,8 +65,8 @@ def route_plan(plan: Plan[Exchange, R], cluster: Cluster) -> Plan[RoutingRequest
         return done.value  # type: ignore[no-any-return]  # a plan's value is an R
 
 
-def learn(cluster: Cluster) -> Plan[RoutingRequest, None]:
-    """Ask the nodes, one after the other, who has what."""
+def learn_topology(cluster: Cluster) -> Plan[RoutingRequest, None]:
+    """Ask the nodes one after the other for CLUSTER SLOTS, until one answers."""
     error: Exception | None = None
     for address in cluster.topology.known_addresses():
         answer = (yield ScatterRequest({address: [(b"CLUSTER", b"SLOTS")]}))[address]
@@ -74,7 +75,7 @@ def learn(cluster: Cluster) -> Plan[RoutingRequest, None]:
             cluster.topology.learn(reply, address)
             return
         error = reply if isinstance(reply, StoreError) else _slots_refused_error(reply, node_name(address))
-    raise StoreUnreachable(f"no node of {cluster.name} says who has which slot, the last: {error}") from error
+    raise StoreUnreachable(f"no node of {cluster.name} returned its slots, the last error: {error}") from error
 
 
 def _slots_refused_error(error: Exception, server: str) -> Exception:
@@ -84,35 +85,36 @@ def _slots_refused_error(error: Exception, server: str) -> Exception:
 
 
 class _PendingExchange:
-    """One exchange on its way: which commands still have no answer, and where they go next."""
+    """The state of one exchange: which commands still have no final response, and where they go next."""
 
     def __init__(self, commands: Exchange) -> None:
         self.commands = commands
         self.replies: list[Any] = [None] * len(commands)
         self.loads = [command for command in commands if command[0] == b"SCRIPT"]
-        self.open = [place for place, command in enumerate(commands) if command[0] != b"SCRIPT"]
+        self.open = [position for position, command in enumerate(commands) if command[0] != b"SCRIPT"]
         self.asking: dict[int, Address] = {}
         self.redirects = 0
         self.downs = 0
         self.pauses: Iterator[float] = iter(PAUSE_SECONDS)
 
     def group_by_node(self, topology: Topology) -> dict[Address, list[int]]:
-        """The open commands by the nodes they go to. A slot that nobody has is asked of whoever is there."""
+        """The open commands, grouped by node. A command whose slot has no known owner goes to any known node."""
         shares: dict[Address, list[int]] = {}
-        anybody = topology.known_addresses()[0]
-        for place in self.open:
-            address = self.asking.get(place) or topology.owner_of(slot_of(self.commands[place][3])) or anybody
-            shares.setdefault(address, []).append(place)
+        any_node = topology.known_addresses()[0]
+        for position in self.open:
+            address = self.asking.get(position) or topology.owner_of(slot_of(self.commands[position][3])) or any_node
+            shares.setdefault(address, []).append(position)
         return shares
 
-    def commands_for(self, places: list[int]) -> Iterator[tuple[Command, int | None]]:
-        """What goes to one node, and whose answer each is. Scripts first: the node may be new to them."""
+    def commands_for(self, positions: list[int]) -> Iterator[tuple[Command, int | None]]:
+        """The commands for one node, each with its index in the exchange or None. Scripts are loaded first, because the
+        node may not know them yet."""
         for load in self.loads:
             yield load, None
-        for place in places:
-            if place in self.asking:
+        for position in positions:
+            if position in self.asking:
                 yield (b"ASKING",), None
-            yield self.commands[place], place
+            yield self.commands[position], position
 
 
 def _exchange(commands: Exchange, cluster: Cluster) -> Plan[RoutingRequest, list[Any]]:
@@ -120,9 +122,9 @@ def _exchange(commands: Exchange, cluster: Cluster) -> Plan[RoutingRequest, list
     topology = cluster.topology
     while sending.open:
         if topology.stale:
-            yield from learn(cluster)
+            yield from learn_topology(cluster)
         shares = sending.group_by_node(topology)
-        sent = {address: list(sending.commands_for(places)) for address, places in shares.items()}
+        sent = {address: list(sending.commands_for(positions)) for address, positions in shares.items()}
         answers = yield ScatterRequest(
             {address: _with_replica_ack([each for each, _ in sent[address]], cluster) for address in sent}
         )
@@ -134,9 +136,9 @@ def _exchange(commands: Exchange, cluster: Cluster) -> Plan[RoutingRequest, list
                 failed.append((address, answer))
                 sending.open.extend(shares[address])
                 continue
-            for (_, place), response in zip(sent[address], answer, strict=False):  # the proof stands behind them
-                if place is not None:
-                    pause = _record_response(sending, place, response, address, topology) or pause
+            for (_, position), response in zip(sent[address], answer, strict=False):  # WAIT's responses come last
+                if position is not None:
+                    pause = _record_response(sending, position, response, address, topology) or pause
             if cluster.wait.replicas:
                 doubts.append((address, answer))
         for address, answer in doubts:
@@ -151,32 +153,35 @@ def _exchange(commands: Exchange, cluster: Cluster) -> Plan[RoutingRequest, list
     return sending.replies
 
 
-def _record_response(sending: _PendingExchange, place: int, response: Any, asked: Address, topology: Topology) -> bool:
-    """Note an answer, or where to go with the command next. Whether to pause before that."""
-    sending.replies[place] = response
-    elsewhere = read_redirect(response, asked)
-    if elsewhere is not None and sending.redirects < MAX_REDIRECTS:
+def _record_response(
+    sending: _PendingExchange, position: int, response: Any, asked: Address, topology: Topology
+) -> bool:
+    """Store a response, or the node to which the command goes next. Returns True if a pause is needed before that."""
+    sending.replies[position] = response
+    redirect = read_redirect(response, asked)
+    if redirect is not None and sending.redirects < MAX_REDIRECTS:
         sending.redirects += 1
-        sending.open.append(place)
-        if elsewhere.asking:
-            sending.asking[place] = elsewhere.address
+        sending.open.append(position)
+        if redirect.asking:
+            sending.asking[position] = redirect.address
         else:
-            topology.move(elsewhere.slot, elsewhere.address)
+            topology.move(redirect.slot, redirect.address)
     elif is_slot_moving(response) or (is_cluster_down(response) and sending.downs < MAX_DOWN_TRIES):
         sending.downs += is_cluster_down(response)
-        sending.open.append(place)
+        sending.open.append(position)
         topology.stale = True
         return True
     return False
 
 
 def _give_up_unless_moved(failed: list[tuple[Address, StoreError]], cluster: Cluster) -> Plan[RoutingRequest, None]:
-    """A node could not be reached. If others have its slots by now the commands go there, if nothing was sent."""
+    """Handle nodes that failed. If nothing was sent and other nodes own their slots by now, the commands go there.
+    Otherwise this raises the node's error."""
     cluster.topology.stale = True
     unclear = next((error for _, error in failed if not _is_unsent(error)), None)
     if unclear is not None:
         raise unclear
-    yield from learn(cluster)
+    yield from learn_topology(cluster)
     owners = cluster.topology.primaries()
     for address, error in failed:
         if address in owners:
@@ -205,6 +210,11 @@ def _check_replica_ack(
         if isinstance(responses, StoreError):
             raise replicas.unacked_error(responses) from responses
     replicas.check_replica_ack(responses, cluster.wait, node_name(address))
+
+
+def cluster_name(nodes: Iterable[Address]) -> str:
+    """The cluster's name for messages. It never contains a password."""
+    return "the Redis cluster at " + ",".join(f"{host}:{port}" for host, port in nodes)
 
 
 def node_name(address: Address) -> str:

@@ -1,18 +1,18 @@
-"""A record as Redis holds it: a hash of packed fields, and back.
+"""Converts a record to the Redis hash that stores it, and back. The fields of the hash are packed.
 
-    h    the head, all that moves change and judge by: state, on_lapse, whether there is a point and a note, attempt,
-         lease_until, created, started, completed, expires, retention; then the token
-    b    what it was born with: fingerprint, namespace, kind, scope, key, target, run
+    h    the head, all that the scripts judge by and change: state, on_lapse, whether there is a point and a note,
+         attempt, lease_until, created, started, completed, expires, retention; then the token
+    b    what is fixed at creation: fingerprint, namespace, kind, scope, key, target, run
     i    the input                          if there is one
-    p    the recovery point and progress    once it advanced
+    p    the recovery point and progress    once the record advanced
     n    the note                           if there is one
-    a    the answer                         once it has one
+    a    the answer                         once there is one
     q    the number of advances             once this attempt advanced, or its owner gave up
-    e    the tokens of ended attempts       once there are any: each behind its length in one byte; with the present
-                                            one's in front once it was released
+    e    the tokens of ended attempts       once there are any; each after its length in one byte. A released record
+                                            has its own token in front
 
-Numbers are big-endian and of fixed size, the others bytes behind their sizes; so Lua's `struct` reads what Python's
-wrote. Text is UTF-8 (lone surrogates included: an error message may quote anything).
+Numbers are big-endian and of fixed size, other values are bytes after their sizes. So Lua's `struct` reads what
+Python's `struct` wrote. Text is UTF-8, lone surrogates included, because an error message may quote any text.
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ from struct import Struct, error, pack, unpack_from
 from typing import cast, get_args
 
 from retrysafe.core.ops import Claim
-from retrysafe.core.records import Answer, Fingerprint, Gone, Headers, Record
-from retrysafe.core.tokens import past_tokens, unpack_tokens
+from retrysafe.core.records import Answer, Fingerprint, Gone, Headers, Record, past_tokens, unpack_tokens
 from retrysafe.errors import CorruptRecord
 from retrysafe.stores.redis.layout import LAPSE_CODES, STATE_CODES
 
 BORN_PARTS = ("fingerprint", "namespace", "kind", "scope", "key", "target", "run")
-"""The parts of `b`, in their order; list.lua filters by their places."""
+"""The parts of field `b`, in order. list.lua filters by their numbers."""
 
 _HEAD = Struct(">BBBBi6q")
 _BORN = Struct(">7I")
 _POINT = _COUNT = Struct(">I")
-_ANSWER = Struct(">iBI")  # then gone, headers and body
+_ANSWER = Struct(">iBI")  # status, size of gone, size of headers; then gone, headers and body
 
 _STATES = {code: state for state, code in STATE_CODES.items()}
 _ON_LAPSE = {code: on_lapse for on_lapse, code in LAPSE_CODES.items()}
@@ -53,7 +52,7 @@ def encode_number(value: int) -> bytes:
 
 
 def encode_born(op: Claim) -> bytes:
-    """`b`, for a claim that may be a birth; nothing for one that resumes."""
+    """Field `b` for a claim that may create the record. Empty for a claim that only resumes."""
     if op.resumes:
         return b""
     words = (str(op.fingerprint), op.namespace, op.kind, op.scope, op.key, op.target)
@@ -62,8 +61,8 @@ def encode_born(op: Claim) -> bytes:
 
 
 def encode_alternatives(op: Claim) -> bytes:
-    """The other forms of its fingerprint, each between two line ends; nothing where there are none. Of a claim that
-    resumes, which has no `b`, all forms."""
+    """The other forms of a claim's fingerprint, each between two line feeds, or empty. A claim that resumes has no `b`,
+    so all forms are here."""
     if not op.alternatives and not op.resumes:
         return b""
     forms = (op.fingerprint, *op.alternatives) if op.resumes else op.alternatives
@@ -71,10 +70,10 @@ def encode_alternatives(op: Claim) -> bytes:
 
 
 def _encode_sized(words: Sequence[str]) -> tuple[Iterable[int], bytes]:
-    """The sizes of words in bytes, and all of them in a row."""
+    """The sizes of the words in bytes, and the words joined."""
     joined = "".join(words)
     data = encode_text(joined)
-    # Nearly always all of it is ASCII, and then sizes in characters are sizes in bytes.
+    # The words are nearly always ASCII. Then their sizes in characters are their sizes in bytes.
     return map(len, words) if len(data) == len(joined) else [len(encode_text(word)) for word in words], data
 
 
@@ -84,20 +83,20 @@ def encode_point(point: str, progress: bytes) -> bytes:
 
 
 def encode_answer(answer: Answer) -> bytes:
-    """`a`: equal bytes exactly when the answers are equal."""
+    """Field `a`. Two answers are equal exactly if their bytes are equal."""
     gone, headers = answer.gone.encode(), _encode_headers(answer.headers)
     return b"%b%b%b%b" % (_ANSWER.pack(answer.status, len(gone), len(headers)), gone, headers, answer.body)
 
 
 def _encode_headers(headers: Headers) -> bytes:
-    """The sizes of all names and values, then these. JSON would take twice as long for the few that there are."""
+    """The sizes of all names and values, then the names and values. JSON would take twice as long for a few headers."""
     words = [word for pair in headers for word in pair]
     sizes, data = _encode_sized(words)
     return pack(f">I{len(words)}I", len(words), *sizes) + data
 
 
 def read_record(record_id: bytes, found: Sequence[bytes]) -> Record:
-    """Read a record's fields and values as HGETALL gives them."""
+    """Decode a record from the fields and values of HGETALL."""
     try:
         return _decode_record(record_id, dict(zip(found[::2], found[1::2], strict=True)))
     except (ValueError, KeyError, TypeError, error) as damage:
@@ -178,7 +177,7 @@ def _decode_headers(data: bytes) -> Headers:
 
 
 def _decode_texts(data: bytes, sizes: Iterable[int], start: int) -> list[str]:
-    """Words in a row, to the very end."""
+    """Split joined words by their sizes. They must end exactly at the end of the data."""
     words = []
     for size in sizes:
         words.append(_decode_text(data[start : start + size]))

@@ -1,4 +1,5 @@
-"""Which node of a cluster has what, as far as we know, and how a node tells us that we are wrong."""
+"""Hash slots of a cluster: the slot of a key, the node that owns each slot, and redirects that correct this
+knowledge."""
 
 from __future__ import annotations
 
@@ -19,14 +20,14 @@ _NON_LOCAL_KEY = "non local key"
 
 
 def slot_of(key: bytes) -> int:
-    """The slot of a key: of what is in its first braces, or of all of it."""
+    """The hash slot of a key: of the hash tag in its first braces, or of the whole key."""
     start = key.find(b"{")
     end = key.find(b"}", start + 1) if start >= 0 else -1
     return crc_hqx(key[start + 1 : end] if end > start + 1 else key, 0) % SLOT_COUNT
 
 
 class Redirect(NamedTuple):
-    """A node says that a slot is another's: for good, or for this one command (`asking`)."""
+    """A node says that another node owns the slot: permanently (MOVED), or for this command only (ASK, `asking`)."""
 
     slot: int
     address: Address
@@ -34,7 +35,8 @@ class Redirect(NamedTuple):
 
 
 def read_redirect(response: Any, asked: Address) -> Redirect | None:
-    """Where a refusal points to, if it is one of those. Without a host it means the one that was asked."""
+    """Parse a MOVED or ASK error; None for any other response. A redirect without a host means the host that was
+    asked."""
     if not isinstance(response, Exception):
         return None
     code = error_code(response)
@@ -46,7 +48,7 @@ def read_redirect(response: Any, asked: Address) -> Redirect | None:
 
 
 def is_slot_moving(response: Any) -> bool:
-    """A slot is on its way, and what this needs is partly here and partly there: nothing can be said until it is."""
+    """True if the slot is being moved and the command's keys are split between two nodes. It must be tried later."""
     return isinstance(response, Exception) and (error_code(response) == "TRYAGAIN" or _NON_LOCAL_KEY in str(response))
 
 
@@ -55,7 +57,7 @@ def is_cluster_down(response: Any) -> bool:
 
 
 class Topology:
-    """The owner of each slot."""
+    """The node that owns each slot, as far as is known."""
 
     def __init__(self, seeds: Iterable[Address]) -> None:
         self._seeds = list(seeds)
@@ -63,10 +65,10 @@ class Topology:
         self._ranges: list[tuple[int, int, Address]] = []
         self._moved: dict[int, Address] = {}
         self.stale = True
-        """Whether to ask again before the next command."""
+        """True if the topology must be read again before the next command."""
 
     def owner_of(self, slot: int) -> Address | None:
-        """Nobody, if nothing is known."""
+        """The node that owns the slot. None if it is not known."""
         if slot in self._moved:
             return self._moved[slot]
         place = bisect_right(self._starts, slot) - 1
@@ -79,11 +81,12 @@ class Topology:
         return list(dict.fromkeys([*(owner for _, _, owner in self._ranges), *self._moved.values()]))
 
     def known_addresses(self) -> list[Address]:
-        """Whom to ask: those that served us before, then those that were named at the start."""
+        """All known nodes: first the known primaries, then those that the URL names."""
         return list(dict.fromkeys([*self.primaries(), *self._seeds]))
 
     def learn(self, reply: Any, asked: Address) -> None:
-        """From CLUSTER SLOTS: ranges with their primary in front. An empty host means the one that was asked."""
+        """Read a CLUSTER SLOTS reply: ranges, each with its primary first. An empty host means the host that was
+        asked."""
         ranges = []
         for first, last, primary, *_ in reply:
             host = primary[0].decode() if isinstance(primary[0], bytes) else primary[0]
@@ -94,4 +97,5 @@ class Topology:
         self.stale = False
 
     def move(self, slot: int, address: Address) -> None:
+        """Record a MOVED redirect."""
         self._moved[slot] = address

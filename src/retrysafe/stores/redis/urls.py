@@ -1,11 +1,11 @@
-"""A store URL: ours to read first, then redis-py's.
+"""Parses the URL of a Redis store. Our own options are taken out; redis-py parses the rest.
 
     redis://[[user]:password@]host[:port][/db]?prefix=…&buckets=…&wait=…&(anything redis-py knows)
     redis+cluster://[[user]:password@]host:port,host:port,…?…                any of the cluster's nodes
-    redis+sentinel://[[user]:password@]host:port,host:port,…[/db]?master=name&…    the sentinels; user and password
-                                                                            are the servers', sentinels have their own
+    redis+sentinel://[[user]:password@]host:port,host:port,…[/db]?master=name&…    the sentinels; user and password are
+                                            for the servers, sentinel_username and sentinel_password for the sentinels
 
-`rediss` in the place of `redis` is TLS; `valkey` is `redis` by another name.
+`rediss` instead of `redis` means TLS. `valkey` means the same as `redis`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from retrysafe.errors import BadName, StoreURLError
 from retrysafe.stores.redis.layout import DEFAULT_PREFIX, Layout
 from retrysafe.stores.redis.replicas import NO_WAIT, ReplicaWait
 
-# A store that hangs is a store that is down: give up on a silent one, and say so, before callers pile up.
 SOCKET_TIMEOUT_SECONDS = 5.0
+"""A server that hangs counts as down. Callers get an error after this time, before too many of them wait."""
+
 MAX_CONNECTIONS = 50
 
 CLUSTER_BUCKETS = 16
-"""A few for each node of an ordinary cluster. More spread better, and share fewer runs of a script."""
+"""A few for each node of an ordinary cluster. More buckets spread the load better, but share fewer script runs."""
 
 Kind = Literal["single", "cluster", "sentinel"]
 Address = tuple[str, int]
@@ -35,22 +36,22 @@ _OWN_OPTIONS = ("prefix", "buckets", "wait", "wait_timeout", "master", "sentinel
 
 
 class Target(NamedTuple):
-    """Where the server is, as redis-py wants to hear it, and how our keys are laid out there."""
+    """A parsed store URL: the server's URL in redis-py's form, and the layout of our keys."""
 
     url: str
-    """Of one server; of a cluster's or the sentinels' first."""
+    """The URL of the server; for a cluster or sentinels, of the first node that is named."""
     layout: Layout
     kind: Kind = "single"
     nodes: tuple[Address, ...] = ()
-    """Of a cluster, or the sentinels: those that the URL names."""
+    """The nodes of the cluster, or the sentinels, that the URL names."""
     master: str = ""
-    """What the sentinels call the servers they watch."""
+    """The name under which the sentinels watch the servers."""
     sentinel: tuple[tuple[str, str], ...] = ()
-    """How to log in to the sentinels."""
+    """Username and password for the sentinels."""
     wait: ReplicaWait = NO_WAIT
 
     def url_at(self, address: Address) -> str:
-        """The URL of another server, reached in the same way."""
+        """The URL of another server, with the same credentials and options."""
         parts = urlsplit(self.url)
         account, at, _ = parts.netloc.rpartition("@")
         host, port = address
@@ -89,13 +90,13 @@ def parse_url(url: str) -> Target:
 
 
 def _parse_nodes(netloc: str, port: int) -> tuple[Address, ...]:
-    places = netloc.rpartition("@")[2].split(",")
+    hosts = netloc.rpartition("@")[2].split(",")
     try:
-        found = tuple((each.hostname or "", each.port or port) for each in (urlsplit(f"//{place}") for place in places))
+        found = tuple((each.hostname or "", each.port or port) for each in (urlsplit(f"//{host}") for host in hosts))
     except ValueError as error:
-        raise StoreURLError(f"{','.join(places)!r} is not a list of host:port ({error})") from error
+        raise StoreURLError(f"{','.join(hosts)!r} is not a list of host:port ({error})") from error
     if not all(host for host, _ in found):
-        raise StoreURLError(f"{','.join(places)!r} is not a list of host:port: one of them has no host")
+        raise StoreURLError(f"{','.join(hosts)!r} is not a list of host:port: one of them has no host")
     return found
 
 
@@ -110,19 +111,28 @@ def _parse_wait(ours: dict[str, str], theirs: dict[str, str]) -> ReplicaWait:
         return NO_WAIT
     try:
         wait = ReplicaWait(int(ours.get("wait", "0")), float(ours.get("wait_timeout", str(NO_WAIT.timeout))))
-        patience = float(theirs.get("socket_timeout", str(SOCKET_TIMEOUT_SECONDS)))
+        socket_timeout = float(theirs.get("socket_timeout", str(SOCKET_TIMEOUT_SECONDS)))
     except ValueError as error:
         raise StoreURLError(f"wait and the timeouts are numbers, of replicas and of seconds ({error})") from error
-    if wait.replicas < 0 or not 0 < wait.timeout < patience:
+    if wait.replicas < 0 or not 0 < wait.timeout < socket_timeout:
         raise StoreURLError(
             f"wait={wait.replicas} with wait_timeout={wait.timeout:g} is not possible: a number of replicas, and more "
-            f"than 0 seconds but less than socket_timeout, which is {patience:g}"
+            f"than 0 seconds but less than socket_timeout, which is {socket_timeout:g}"
         )
     return wait
 
 
+def sentinel_options(target: Target, server_options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a connection to a sentinel: TLS and sockets as for the server, but a name and a password of its
+    own."""
+    timeouts = {"socket_timeout": SOCKET_TIMEOUT_SECONDS, "socket_connect_timeout": SOCKET_TIMEOUT_SECONDS}
+    shared = {name: value for name, value in server_options.items() if name.startswith(("ssl", "socket"))}
+    tls = {"ssl": True} if target.url.startswith("rediss:") else {}
+    return {**timeouts, **shared, **tls, **dict(target.sentinel)}
+
+
 def build_pool(pool_class: Any, url: str, retry: Any, **more: Any) -> Any:
-    """A bounded pool for this URL. Nothing connects yet, but what is wrong with the URL is found here."""
+    """Make a bounded pool for this URL. It does not connect yet, but a wrong option raises here."""
     try:
         made = pool_class.from_url(
             url,
@@ -133,7 +143,7 @@ def build_pool(pool_class: Any, url: str, retry: Any, **more: Any) -> Any:
             retry=retry,
             **more,
         )
-        made.connection_class(**made.connection_kwargs)  # an option nobody knows would only surface at first use
+        made.connection_class(**made.connection_kwargs)  # otherwise an unknown option would raise at first use only
     except (ValueError, TypeError) as error:
         raise StoreURLError(
             f"the URL's options are not what redis-py takes ({redact_secrets(str(error), url)}): "

@@ -1,7 +1,7 @@
-"""From plans to commands on a connection, once for both colours: what goes out together, what is said again.
+"""Turns plans into Redis commands, for sync and async stores: which calls share a command, which are sent again.
 
-We take a connection from redis-py's pool and speak on it ourselves, rather than through the client's
-`execute_command`. So it is known whether a command had left when something failed, nothing is silently sent
+The stores take a connection from redis-py's pool and write commands themselves, instead of calling the client's
+`execute_command`. So it is known whether a command had been sent when something failed, nothing is silently sent
 twice, and any number of commands go out in one write.
 """
 
@@ -21,68 +21,69 @@ from retrysafe.stores.redis.failures import error_code, refusal_error
 CAPABILITIES = Capabilities(name="redis", durable=True, shared=True, transactions=False, clock="store", wakes=True)
 
 MAX_SCRIPT_OPS = 128
-"""How many records one run of a script changes, at most: a millisecond or two of a server that serves one at a time."""
+"""The most records that one script run changes: a millisecond or two. The server runs one script at a time."""
 
 MAX_SCRIPT_BYTES = 1 << 20
-"""How many bytes one run brings, unless a single operation has more: they are copied while nobody else is served."""
+"""The most bytes for one script run, unless a single operation has more. The server serves no other client while it
+copies them."""
 
 Command = tuple[bytes, ...]
 Exchange = list[Command]
-"""Commands that go out in one write; answered by the list of their responses, errors among them as values."""
+"""Commands that go out in one write. The answer is the list of their responses; an error is a value in this list."""
 
 
 def merge_plans(plans: Sequence[Plan[ScriptCall, Any]], server: str) -> Plan[Exchange, list[Any]]:
-    """Follow several plans at once: in each round, the next call of every plan goes out in one write."""
+    """Run several plans at once. In each round, the next call of every plan goes out in one write."""
     replies: list[Any] = [None] * len(plans)
     calls: dict[int, ScriptCall] = {}
 
-    def go_on(place: int, response: Any) -> None:
+    def resume(position: int, response: Any) -> None:
         try:
-            calls[place] = plans[place].send(response)
+            calls[position] = plans[position].send(response)
         except StopIteration as done:
-            replies[place] = done.value
+            replies[position] = done.value
 
-    for place in range(len(plans)):
-        go_on(place, None)
+    for position in range(len(plans)):
+        resume(position, None)
     while calls:
-        places, sent = list(calls), list(calls.values())
+        positions, sent = list(calls), list(calls.values())
         calls.clear()
         responses = yield from _run_scripts(sent)
-        for place, response in zip(places, responses, strict=True):
+        for position, response in zip(positions, responses, strict=True):
             if isinstance(response, Exception):
                 raise refusal_error(response, server) from response
-            go_on(place, response)
+            resume(position, response)
     return replies
 
 
 def _run_scripts(calls: list[ScriptCall]) -> Plan[Exchange, list[Any]]:
-    """Run scripts by their digest. Those the server does not know (it restarted, failed over, was flushed)
-    were not run: they are loaded, and only they are sent again."""
+    """Run scripts by their digest. A script that the server does not know (after a restart, a failover or a flush) was
+    not run. It is loaded, and only its calls are sent again."""
     merged = list(_merge_calls(calls))
     responses: list[Any] = yield [call.build_command() for call, _ in merged]
-    unknown = [place for place, response in enumerate(responses) if _is_unknown_script(response)]
+    unknown = [position for position, response in enumerate(responses) if _is_unknown_script(response)]
     if unknown:
-        sources = {merged[place][0].script.source for place in unknown}
+        sources = {merged[position][0].script.source for position in unknown}
         loads: Exchange = [(b"SCRIPT", b"LOAD", source) for source in sources]
-        again = yield loads + [merged[place][0].build_command() for place in unknown]
-        for place, response in zip(unknown, again[len(loads) :], strict=True):
-            responses[place] = response
+        again = yield loads + [merged[position][0].build_command() for position in unknown]
+        for position, response in zip(unknown, again[len(loads) :], strict=True):
+            responses[position] = response
     apart: list[Any] = [None] * len(calls)
-    for (call, places), response in zip(merged, responses, strict=True):
-        for place, own in zip(places, split_replies(response, len(places), call.script.many), strict=True):
-            apart[place] = own
+    for (call, positions), response in zip(merged, responses, strict=True):
+        for position, own in zip(positions, split_replies(response, len(positions), call.script.many), strict=True):
+            apart[position] = own
     return apart
 
 
 def _merge_calls(calls: list[ScriptCall]) -> Iterator[tuple[ScriptCall, list[int]]]:
-    """One call for all that one run of a script can do: same script, same bucket, same moment."""
+    """Merge calls that one script run can do: those with the same script, bucket and time."""
     groups: dict[tuple[Any, ...], list[int]] = {}
-    for place, (script, keys, args) in enumerate(calls):
-        group = (script.sha, *keys[:2], args[0]) if script.many else (place,)
-        groups.setdefault(group, []).append(place)
-    for places in groups.values():
-        for some in chunk_slices([sum(map(len, calls[place].args)) for place in places]):
-            yield _join_calls([calls[place] for place in places[some]]), places[some]
+    for position, (script, keys, args) in enumerate(calls):
+        group = (script.sha, *keys[:2], args[0]) if script.many else (position,)
+        groups.setdefault(group, []).append(position)
+    for positions in groups.values():
+        for chunk in chunk_slices([sum(map(len, calls[position].args)) for position in positions]):
+            yield _join_calls([calls[position] for position in positions[chunk]]), positions[chunk]
 
 
 def _join_calls(calls: list[ScriptCall]) -> ScriptCall:
@@ -94,26 +95,27 @@ def _join_calls(calls: list[ScriptCall]) -> ScriptCall:
 
 
 def chunk_slices(sizes: Sequence[int]) -> Iterator[slice]:
-    """How operations of these sizes in bytes are shared out over runs of a script, in their order."""
+    """Divide operations of these sizes (in bytes) into script runs, in order, by MAX_SCRIPT_OPS and
+    MAX_SCRIPT_BYTES."""
     start = total = 0
-    for place, size in enumerate(sizes):
-        if place > start and (place - start >= MAX_SCRIPT_OPS or total + size > MAX_SCRIPT_BYTES):
-            yield slice(start, place)
-            start, total = place, 0
+    for position, size in enumerate(sizes):
+        if position > start and (position - start >= MAX_SCRIPT_OPS or total + size > MAX_SCRIPT_BYTES):
+            yield slice(start, position)
+            start, total = position, 0
         total += size
     if start < len(sizes):
         yield slice(start, len(sizes))
 
 
 def split_replies(response: Any, count: int, many: bool) -> list[Any]:
-    """What one run of a script says to each of those it was run for. A refusal is for all of them."""
+    """Divide the response of one script run into a reply for each operation. An error is the reply for all of them."""
     if many and not isinstance(response, Exception):
         return list(response)
     return [response] * count
 
 
 def encode_commands(commands: Exchange) -> bytes:
-    """Commands as they travel. Ours are bytes already, so this is a good deal quicker than the driver's own packing."""
+    """Encode commands as RESP. The arguments are bytes already, so this is much faster than redis-py's own packing."""
     pack = _load_encoder()
     return pack(commands[0]) if len(commands) == 1 else b"".join(map(pack, commands))
 
@@ -124,7 +126,7 @@ def _load_encoder() -> Callable[[Command], bytes]:
         from hiredis import pack_command
     except ImportError:
         return _encode_command
-    return pack_command  # type: ignore[return-value]  # it says `tuple` of one, and takes any
+    return pack_command  # type: ignore[return-value]  # its hint says a tuple of one; it takes any length
 
 
 def _encode_command(command: Command) -> bytes:
@@ -138,7 +140,7 @@ def _is_unknown_script(response: Any) -> bool:
 
 
 def check_pool(client: Any) -> Any:
-    """The client's pool, if we can speak on its connections."""
+    """The client's connection pool. Raises UsageError if the store cannot use its connections."""
     pool = getattr(client, "connection_pool", None)
     if pool is None:
         raise UsageError(
@@ -154,13 +156,14 @@ def check_pool(client: Any) -> Any:
 
 
 def connection_arguments(pool: Any) -> tuple[str, ...]:
-    """redis-py before 5.3 wants a command's name to give out a connection; since then it warns about one."""
+    """The arguments for the pool's `get_connection`. redis-py before 5.3 needs a command's name; since then it warns
+    about one."""
     name = inspect.signature(pool.get_connection).parameters.get("command_name")
     return ("EVALSHA",) if name is not None and name.default is inspect.Parameter.empty else ()
 
 
 def server_name(pool: Any) -> str:
-    """How messages call the server. Never with a password."""
+    """The server's name for messages. It never contains a password."""
     given = pool.connection_kwargs
     if "connection_pool" in given:
         return f"Redis ({given['connection_pool'].service_name!r} of the sentinels)"

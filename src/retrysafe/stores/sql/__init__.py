@@ -1,1 +1,1 @@
-"""What the SQL stores share: names, rows, statements, plans and migrations. A dialect fills in the rest."""
+"""What the SQL stores share: names, rows, statements, plans, pools and migrations. A dialect has what differs."""

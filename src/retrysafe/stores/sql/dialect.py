@@ -1,4 +1,4 @@
-"""A dialect turns the shared texts into one database's SQL. Built once per store, never per call."""
+"""A dialect turns the shared SQL texts into the SQL of one database. It is built once per store, not per call."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
 
 
 class Statement(NamedTuple):
-    """One thing to send. `writes` is False where a connection that only reads will do; `prepared` is False where a
-    plan must not be kept, because it depends on how large the table is."""
+    """One statement to send. `writes` is False if a read-only connection is enough. `prepared` is False if the query
+    plan must not be kept, because it depends on the size of the table."""
 
     sql: str
     values: Mapping[str, Any]
@@ -29,7 +29,7 @@ class Statement(NamedTuple):
 
 @dataclass(frozen=True)
 class Dialect:
-    """The words that differ. `parameter` shows how a bound value is written, with `{}` for its name."""
+    """What differs between databases. `parameter` is the form of a bound value, with `{}` for its name."""
 
     package: str
     now: str
@@ -37,32 +37,31 @@ class Dialect:
     least: str
     greatest: str
     patience: str = ""
-    """A CTE named `patience` that bounds the wait for a row somebody else has locked; empty where that is a setting."""
+    """A CTE named `patience` that limits the wait for a row lock; empty if the database has a setting for that."""
     limit: str = ""
-    """The same for an owner's writes on our own connections. Not inside a user's transaction: it would outlast the
-    statement there."""
+    """The same for an owner's writes on our own connections. Not used in a user's transaction, where it would stay in
+    effect after the statement."""
     brief: str = ""
-    """The same for renewals: there is another beat soon, and others wait for the thread."""
+    """The same for renewals: the next heartbeat comes soon, and other leases share the thread."""
     parameter: str = ":{}"
     try_lock: str = "1"
-    """Whether this transaction now holds the lock numbered `:lock`; 1 where opening it took the only lock there is."""
+    """An expression: true if this transaction now holds the advisory lock `:lock`. 1 if the transaction holds the
+    database's only write lock anyway."""
     began: str = "0"
     """A number that is another one in the next transaction; 0 where a savepoint tells instead."""
-    note_began: str = ""
-    """The same, kept where it stays if this transaction is committed; empty where the database has no such place."""
     savepoint: str = 'SAVEPOINT "{}"'
     release: str = 'RELEASE "{}"'
     no_savepoint: str = "no such savepoint"
-    """What the database says when the transaction that a savepoint was set in is over."""
+    """Part of the error message when the transaction of a savepoint has ended."""
     create_meta: str = "CREATE TABLE IF NOT EXISTS {meta} (name text NOT NULL PRIMARY KEY, value text NOT NULL)"
     put_version: str = (
         "INSERT INTO {meta} (name, value) VALUES ('version', '{version}') "
         "ON CONFLICT (name) DO UPDATE SET value = excluded.value"
     )
-    """Which migration an installation has come to. `{version}` is a number of ours."""
+    """Store the number of the last applied migration in place of `{version}`."""
 
     def load(self, names: TableNames) -> dict[str, str]:
-        """Every text by its name: the shared ones, and the dialect's own, which win."""
+        """All texts by name. A text of the dialect replaces the shared text of the same name."""
         found = {**_read("retrysafe.stores.sql", "texts"), **_read(self.package, "sql")}
         return {name: self.fill(text, names) for name, text in found.items()}
 
@@ -88,7 +87,6 @@ class Dialect:
             "patience": self.patience,
             "try_lock": self.try_lock,
             "began": self.began,
-            "note_began": self.note_began or self.began,
             "forever": str(FOREVER_MICROS),
             "hour": str(KEPT_AFTER_COMPLETION_MICROS),
             "closed": str(CLOSED),

@@ -1,5 +1,5 @@
-"""The outbox's operations as plans. Published jobs are deleted by exactly their ids, never by a range: a lower
-sequence number may commit after a higher one was read, and a range would take it along unpublished (I19).
+"""The operations of the outbox as plans. Published jobs are deleted by exactly their ids, never by a range: a lower
+sequence number may commit after a higher one was read, and a range would delete that job unpublished (I19).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def take(texts: Texts, op: TakeJobs, fill: Fill) -> Plan[Statement, tuple[Staged
     slots = {
         "left": "{table}.token <> {empty}" if op.left else "{table}.token = {empty}",
         "lane": topic_condition(op, list(names)),
-        # One namespace is said as one: the index then gives the jobs in their order.
+        # A single namespace is compared with `=`: the index then returns the jobs in their order.
         "whose": "{table}.namespace IN (:namespace, '')" if op.unnamed else "{table}.namespace = :namespace",
     }
     text = _SLOT.sub(lambda slot: fill(slots[slot[1]].replace("{table}", slot[2])), texts["job_take"])
@@ -73,7 +73,7 @@ def take(texts: Texts, op: TakeJobs, fill: Fill) -> Plan[Statement, tuple[Staged
 
 
 def topic_condition(op: TakeJobs, names: Sequence[str]) -> str:
-    """Which topics, as a condition."""
+    """The SQL condition for the wanted topics."""
     if not names:
         return "1 = 1"
     listed = ", ".join(f":{name}" for name in names)
@@ -81,7 +81,7 @@ def topic_condition(op: TakeJobs, names: Sequence[str]) -> str:
 
 
 def encode_letters(number: int) -> str:
-    """A number as a parameter's name may have it: a, b, … z, ba, bb …"""
+    """A number in letters, for the name of a parameter: a, b, … z, ba, bb …"""
     more, last = divmod(number, 26)
     return (encode_letters(more) if more else "") + ascii_lowercase[last]
 
@@ -89,8 +89,8 @@ def encode_letters(number: int) -> str:
 def finish(texts: Texts, op: FinishJobs) -> Plan[Statement, int]:
     if not op.ids:
         return 0
-    gone = yield Statement(texts["job_finish"], {"ids": json.dumps(op.ids), "token": op.token})
-    return len(gone)
+    deleted = yield Statement(texts["job_finish"], {"ids": json.dumps(op.ids), "token": op.token})
+    return len(deleted)
 
 
 def fail(texts: Texts, op: FailJob) -> Plan[Statement, bool]:

@@ -1,6 +1,7 @@
-"""Schemas, versioned: `migrations/NNNN_name.sql` of a store, applied in order. The caller holds a lock on the
-installation, so running it twice, or twice at once, does each step once; and opens a transaction, where the database
-can roll a CREATE back.
+"""Versioned schemas: the files `migrations/NNNN_name.sql` of a store, applied in order.
+
+The caller holds a lock on the installation, so two upgrades at the same time apply each migration once. The caller also
+opens a transaction, if the database can roll back a CREATE.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ def latest_version(dialect: Dialect, names: TableNames) -> int:
     return load_migrations(dialect, names)[-1].version
 
 
-# As texts -----------------------------------------------------------------------------------------
+# SQL texts -----------------------------------------------------------------------------------------
 
 
 def build_script(dialect: Dialect, names: TableNames) -> str:
-    """The whole schema as SQL, for those who apply it themselves (`retrysafe migrate --sql`)."""
+    """The whole schema as SQL, for users who apply it themselves (`retrysafe migrate --sql`)."""
     parts = []
     for migration in load_migrations(dialect, names):
         parts.append(f"-- {migration.name}")
@@ -57,13 +58,13 @@ def build_script(dialect: Dialect, names: TableNames) -> str:
 
 
 def forward_statements(dialect: Dialect, names: TableNames, version: int) -> list[str]:
-    """From the version before to this one."""
+    """The statements from the version before to this one."""
     meta = [dialect.fill(dialect.create_meta, names)] if version == 1 else []
     return [*meta, *_find_migration(dialect, names, version).statements, _put_version(dialect, names, version)]
 
 
 def backward_statements(dialect: Dialect, names: TableNames, version: int) -> list[str]:
-    """From this version to the one before: what it made is dropped, and with it what is remembered there."""
+    """The statements from this version to the one before. They drop what it created, with the data in it."""
     dropped = drop_index_statements(dialect, names, version)
     dropped += [f"ALTER TABLE {table} DROP COLUMN {column}" for table, column in added_columns(dialect, names, version)]
     dropped += [f"DROP TABLE IF EXISTS {table}" for table in reversed(created_tables(dialect, names, version))]
@@ -71,7 +72,7 @@ def backward_statements(dialect: Dialect, names: TableNames, version: int) -> li
 
 
 def drop_index_statements(dialect: Dialect, names: TableNames, version: int) -> list[str]:
-    """Those one version made on tables of earlier ones go before the columns they are on."""
+    """Drop the indexes that one version created on tables of earlier ones. Their columns are dropped after them."""
     made = created_tables(dialect, names, version)
     dropped = []
     for text in _find_migration(dialect, names, version).statements:
@@ -85,7 +86,7 @@ def drop_index_statements(dialect: Dialect, names: TableNames, version: int) -> 
 
 
 def added_columns(dialect: Dialect, names: TableNames, version: int) -> list[tuple[str, str]]:
-    """What one version adds to tables of earlier ones: the table, in quotes, and the column."""
+    """The columns that one version adds to tables of earlier ones: the quoted table and the column."""
     found = []
     for text in _find_migration(dialect, names, version).statements:
         altered = _ALTERED.match(text)
@@ -95,7 +96,7 @@ def added_columns(dialect: Dialect, names: TableNames, version: int) -> list[tup
 
 
 def created_tables(dialect: Dialect, names: TableNames, version: int) -> list[str]:
-    """What one version makes, in quotes."""
+    """The quoted tables that one version creates."""
     made = [dialect.fill(dialect.create_meta, names)] if version == 1 else []
     found = (_TABLE.match(text) for text in (*made, *_find_migration(dialect, names, version).statements))
     return [match.group(1) for match in found if match]
@@ -109,27 +110,27 @@ def _put_version(dialect: Dialect, names: TableNames, version: int) -> str:
     return dialect.fill(dialect.put_version, names).replace("{version}", str(version))
 
 
-# Applied ------------------------------------------------------------------------------------------
+# Upgrade ------------------------------------------------------------------------------------------
 
 
 def upgrade(dialect: Dialect, names: TableNames, to: int | None = None) -> Plan[Statement, list[str]]:
-    """Apply what is missing, up to a version if one is given; the reply names what was applied."""
+    """Apply the missing migrations, up to version `to` if given, and return their names."""
     yield Statement(dialect.fill(dialect.create_meta, names), {})
     return (yield from apply_missing(dialect, names, to))
 
 
 def apply_missing(dialect: Dialect, names: TableNames, to: int | None = None) -> Plan[Statement, list[str]]:
-    """The same where it is known that there is a table for the version."""
+    """Like `upgrade`, when the meta table is known to exist."""
     at = yield Statement(dialect.fill("SELECT value FROM {meta} WHERE name = 'version'", names), {})
     version = int(at[0][0]) if at else 0
     applied = []
     for migration in load_migrations(dialect, names):
         if migration.version <= version or (to is not None and migration.version > to):
             continue
-        # Written down after each: where a CREATE commits by itself, who is interrupted goes on where it stopped.
+        # The version is stored after each migration: if a CREATE commits by itself, the next upgrade continues there.
         for text in (*migration.statements, _put_version(dialect, names, migration.version)):
             yield Statement(text, {})
         applied.append(migration.name)
-    # Minted once: how a user's connection is recognised as being to this very database.
+    # Drawn once: the name by which a user's connection is recognised as one to this database.
     yield Statement(dialect.load(names)["install_put"], {"value": secrets.token_hex(16)})
     return applied

@@ -1,12 +1,12 @@
-"""Each operation as a plan: which statements to send, and how to read what comes back. Written once for both
-colours and for all SQL stores; who sends them (our pool, the user's own connection) is not known here.
+"""Each operation as a plan: which statements to send, and how to read their rows. A plan does no I/O, so every SQL
+store, sync or async, and the user's own connections use the same plans.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from retrysafe.core.jobs import StagedJob, TakeJobs
 from retrysafe.core.moves import Grant, build_new_record, decide_grant, is_recognised
@@ -17,9 +17,11 @@ from retrysafe.core.ops import (
     Complete,
     Fenced,
     Forget,
+    ForgetMarker,
     Install,
     List,
     Lookup,
+    LookupCommit,
     LookupReply,
     Op,
     Page,
@@ -34,7 +36,7 @@ from retrysafe.core.ops import (
 )
 from retrysafe.core.states import State
 from retrysafe.errors import StoreUnavailable
-from retrysafe.stores.base import Plan, read_id_cursor, read_page
+from retrysafe.stores.base import LockNotAvailable, Plan, read_id_cursor, read_page
 from retrysafe.stores.sql import job_plans, rows
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import TableNames
@@ -42,13 +44,26 @@ from retrysafe.stores.sql.names import TableNames
 R = TypeVar("R")
 
 MAX_CLAIM_TRIES = 20
-"""How often a claim looks again when others move the record between its statements. Each round somebody won."""
+"""How often a claim starts again when other claims change the record between its statements. Each time one wins."""
 
 _RECOGNISABLE = (Advance, Complete, Release, Withdraw, Suspect, Resolve)
 
 
-class LockNotAvailable(Exception):
-    """Raised by an executor: another transaction holds the row and would not let go in time (I28)."""
+MAX_DEADLOCK_TRIES = 20
+"""Deadlocks in a row before an operation gives up. Each one means that another transaction committed."""
+
+
+class RetryNow(Exception):
+    """The server rolled the operation back because of another one (deadlock, serialization failure): send it again."""
+
+
+class ErrorFactories(NamedTuple):
+    """The errors with which a store gives up an operation."""
+
+    lock_timeout_error: Callable[[], StoreUnavailable]
+    too_many_deadlocks_error: Callable[[int], StoreUnavailable]
+    is_demoted: Callable[[Exception], bool]
+    """True if the server refused because it is not the primary. A new connection may lead to the primary."""
 
 
 class SqlPlans:
@@ -58,7 +73,7 @@ class SqlPlans:
         self._dialect = dialect
         self.texts = dialect.load(names)
         self._fill = job_plans.build_fill(dialect)
-        self._in_one = "insert_or_read" in self.texts
+        self._has_insert_or_read = "insert_or_read" in self.texts
 
     def plan_operation(self, op: Op[R]) -> Plan[Statement, R]:
         """The plan of an operation."""
@@ -66,8 +81,8 @@ class SqlPlans:
         return plan
 
     def plan_without_read(self, op: Op[R]) -> Plan[Statement, R]:
-        """The plan of an operation for who has looked already, or holds the store's one write lock: a new key needs no
-        look at what is not there."""
+        """Like `plan_operation`, but a claim goes straight to INSERT. Use it when the caller has just read the key, or
+        holds SQLite's write lock."""
         plan: Any = self._claim(op, reads_first=False) if isinstance(op, Claim) else self.plan_operation(op)
         return plan  # type: ignore[no-any-return]
 
@@ -85,14 +100,14 @@ class SqlPlans:
         raise StoreUnavailable(f"the claim lost {MAX_CLAIM_TRIES} races in a row; the key is contended, try again")
 
     def _try_claim(self, op: Claim, values: dict[str, Any], reads_first: bool) -> Plan[Statement, ClaimReply | None]:
-        """One round: None when somebody else moved the record between two statements, so look again."""
+        """One try. None if another claim changed the record between two statements: start again."""
         found = yield from self._insert_or_read(op, values, reads_first)
         if found is None or found.granted:
             return found
         grant = decide_grant(found.record, op, found.now)
         if grant is None or grant is Grant.OWN:
             return found._replace(granted=grant is Grant.OWN)
-        assert found.record is not None, "what is not there is born, or not to be had"
+        assert found.record is not None, "a missing record was inserted, or the claim was refused"
         name = "rebirth" if grant is Grant.REBIRTH else "takeover"
         taken = yield Statement(self.texts[name], values | rows.takeover_values(found.record, op))
         return _read_claim_reply(True, taken[0]) if taken else None
@@ -101,16 +116,16 @@ class SqlPlans:
         self, op: Claim, values: dict[str, Any], reads_first: bool
     ) -> Plan[Statement, ClaimReply | None]:
         if op.resumes:
-            there = yield from self._lookup(Lookup(op.id, op.now))  # it goes on or is refused: it never inserts
-            return ClaimReply(False, there.record, there.now)
-        if self._in_one:
-            # No row at all means: another insert committed after our snapshot. Neither ours nor absent (I1).
+            found = yield from self._lookup(Lookup(op.id, op.now))  # a resume never inserts
+            return ClaimReply(False, found.record, found.now)
+        if self._has_insert_or_read:
+            # No row: another insert committed after our snapshot, so the record is neither ours nor missing (I1).
             both = yield Statement(self.texts["insert_or_read"], values)
             if not both:
                 return None
             granted, moment, *columns = both[0]
             return ClaimReply(granted, build_new_record(op, moment) if granted else rows.read_record(columns), moment)
-        # Where a write takes the one lock there is, a replay must not ask for it: read first, then insert.
+        # If a write takes the database's only write lock, a replay must not need it: read first, then insert.
         if reads_first:
             seen = yield from self._lookup(Lookup(op.id, op.now))
             if seen.record is not None:
@@ -120,8 +135,8 @@ class SqlPlans:
             return ClaimReply(True, build_new_record(op, inserted[0][0]), inserted[0][0])
         if reads_first:
             return None
-        there = yield from self._lookup(Lookup(op.id, op.now))
-        return ClaimReply(False, there.record, there.now) if there.record is not None else None
+        found = yield from self._lookup(Lookup(op.id, op.now))
+        return ClaimReply(False, found.record, found.now) if found.record is not None else None
 
     # Fenced writes --------------------------------------------------------------------------
 
@@ -130,13 +145,13 @@ class SqlPlans:
             return True
         if not isinstance(op, _RECOGNISABLE):
             return False
-        # Refused, or done before and the reply was lost? What is stored tells; it can only be read now.
+        # The write was refused, or it was done before and its reply was lost. The stored record shows which.
         found = yield from self._lookup(Lookup(op.id, op.now))
         return is_recognised(found.record, op)
 
     def apply_fenced(self, op: Any) -> Plan[Statement, bool]:
-        """Whether a fenced write was carried out just now. Inside a user's transaction only this counts: were an
-        advance recognised there, the rows of a step that ran twice would be committed twice."""
+        """Send a fenced write; True if it changed the record now. A user's transaction needs exactly this: if it also
+        accepted an advance that happened before, the rows of a step that ran twice would be committed twice."""
         name, values = _FENCED_VALUES[type(op)](op)
         values |= {"id": op.id, "attempt": op.fence.attempt, "token": op.fence.token, "now": op.now}
         return bool((yield Statement(self.texts[name], values)))
@@ -149,8 +164,9 @@ class SqlPlans:
         return LookupReply(None if row[0] is None else rows.read_record(row), moment)
 
     def _reap(self, op: Reap) -> Plan[Statement, int]:
-        gone = yield Statement(self.texts["reap"], {"limit": op.limit, "now": op.now, **namespace_values(op.namespace)})
-        return len(gone)
+        values = {"limit": op.limit, "now": op.now, **namespace_values(op.namespace)}
+        deleted = yield Statement(self.texts["reap"], values)
+        return len(deleted)
 
     def _list(self, op: List) -> Plan[Statement, Page]:
         conditions, values = _list_conditions(op)
@@ -170,10 +186,23 @@ class SqlPlans:
     def _install(self, op: Install) -> Plan[Statement, str]:
         found = yield Statement(self.texts["install"], {}, writes=False)
         if not found:
-            # The tables were made from a script, which cannot draw a name. The first to ask does.
+            # The tables were created from a script, which cannot draw a name. The first caller does.
             yield Statement(self.texts["install_put"], {"value": secrets.token_hex(16)})
             found = yield Statement(self.texts["install"], {}, writes=False)
         return str(found[0][0])
+
+    def lookup_commit(self, op: LookupCommit) -> Plan[Statement, bool | None]:
+        """Whether a marked transaction was committed. None: it is still open, or this database cannot tell."""
+        if "receipt_committed" not in self.texts:
+            return None
+        values = {"began": op.began, "marker": op.marker}
+        found = yield Statement(self.texts["receipt_committed"], values, writes=False)
+        return None if found[0][0] is None else bool(found[0][0])
+
+    def forget_marker(self, op: ForgetMarker) -> Plan[Statement, None]:
+        """Where transactions are marked by a row."""
+        if op.marker and "receipt_unmark" in self.texts:
+            yield Statement(self.texts["receipt_unmark"], {"marker": op.marker})
 
 
 _NO_NAMES = TableNames("", "", "")
@@ -189,7 +218,7 @@ def _read_claim_reply(granted: bool, row: Iterable[Any]) -> ClaimReply:
 
 
 def namespace_values(namespace: str | None) -> dict[str, Any]:
-    """Of one application, or of every one."""
+    """Values for one namespace, or for all of them if it is None."""
     return {"namespace": namespace or "", "every": int(namespace is None)}
 
 
@@ -202,12 +231,12 @@ def _list_conditions(op: List) -> tuple[list[str], dict[str, Any]]:
             conditions.append(f"{name} = :{name}")
             values[name] = value
     if op.state is not None:
-        # The literal, not a parameter: the planner then sees that a partial index will do.
+        # A literal, not a parameter, so that the planner can use a partial index.
         conditions.append(f"state = '{op.state.value}'")
     if op.state is State.RELEASED:
         conditions.append("expires > {now}")
     if op.lapsed:
-        # Both: the first is what the index of open records says of itself, the second is what is wanted.
+        # The first condition is that of the index of open records; the second is the wanted one.
         conditions.append("state IN ('claimed', 'uncertain') AND state = 'claimed' AND lease_until <= {now}")
     if op.resting:
         conditions.append("state = 'released' AND point <> ''")
@@ -248,13 +277,15 @@ _PLANS: dict[type[Any], Callable[[SqlPlans, Any], Any]] = {
     List: SqlPlans._list,
     Stats: SqlPlans._stats,
     Install: SqlPlans._install,
+    LookupCommit: SqlPlans.lookup_commit,
+    ForgetMarker: SqlPlans.forget_marker,
     **dict.fromkeys(_FENCED_VALUES, SqlPlans._fenced_write),
 }
 
 
 def sort_by_id(ops: Iterable[Op[Any]]) -> list[tuple[int, Op[Any]]]:
-    """Operations with their places, sorted by id: two batches that meet in one transaction each cannot deadlock."""
+    """Operations with their positions, sorted by id, so that two batches lock rows in the same order."""
     return sorted(enumerate(ops), key=lambda item: getattr(item[1], "id", b""))
 
 
-__all__ = ["Fenced", "LockNotAvailable", "SqlPlans", "Statement", "sort_by_id"]
+__all__ = ["Fenced", "LockNotAvailable", "RetryNow", "SqlPlans", "Statement", "sort_by_id"]

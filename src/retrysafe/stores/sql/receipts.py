@@ -1,7 +1,7 @@
-"""The receipt: a completed record that commits together with the work it stands for, on the user's connection.
+"""The receipt: a completed record that commits together with the user's work, on the user's connection.
 
-Statements and how to read them, as in plans.py; who sends them is not known here. The lock and the read are one
-round trip, the receipt is another, and between them the user's own statements run.
+These are plans, as in plans.py: they do no I/O. The lock and the read are one round trip, the receipt is another, and
+the user's own statements run between them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 
 from retrysafe.core.keys import frame
 from retrysafe.core.moves import Grant, apply_grant, settle
-from retrysafe.core.ops import Claim
-from retrysafe.core.records import Answer, Record
+from retrysafe.core.ops import Claim, ForgetMarker, LookupCommit
+from retrysafe.core.records import Answer, Record, pack_tokens
 from retrysafe.core.states import State
-from retrysafe.core.tokens import pack_tokens
 from retrysafe.errors import NotSameDatabase
 from retrysafe.stores.base import Plan
 from retrysafe.stores.sql import rows
@@ -26,7 +25,7 @@ from retrysafe.stores.sql.plans import SqlPlans
 
 
 class LockedRead(NamedTuple):
-    """What a transaction sees of its key when it begins."""
+    """What a transaction reads of its key when it begins."""
 
     locked: bool
     began: int
@@ -36,14 +35,16 @@ class LockedRead(NamedTuple):
 
 
 class TxMarker(NamedTuple):
-    """How an open transaction is recognised later: by the moment it began, or by a savepoint that ends with it."""
+    """How an open transaction is recognised later: by its number, or by a savepoint that ends with it. `marker` names
+    the row that is visible to others only if the transaction was committed early, where that is how one can tell."""
 
     began: int
     savepoint: str = ""
+    marker: bytes = b""
 
 
 class CommittedEarly(Exception):
-    """The transaction that is open is not the one that began."""
+    """The open transaction is not the one that began: the user's code has committed or rolled back meanwhile."""
 
 
 class SqlReceipts:
@@ -68,36 +69,54 @@ class SqlReceipts:
         """The record as a claim would have left it at the moment of the look."""
         return build_claimed_record(claim, look, grant)
 
-    def mark_transaction(self, look: LockedRead | None = None) -> Plan[Statement, TxMarker]:
-        """Remember which transaction this is. After a look, PostgreSQL has told already."""
+    def mark_transaction(self, look: LockedRead | None = None, owner: bytes = b"") -> Plan[Statement, TxMarker]:
+        """Remember which transaction this is. After `lock_and_read` PostgreSQL has told already.
+
+        `owner` is the record's id. Where a row is the mark (MySQL), it is named after the owner, so an attempt finds
+        what an earlier one committed too early, even if that process died: raises CommittedEarly."""
         if self._by_savepoint:
+            marker = yield from self._insert_marker(owner)
             name = f"retrysafe_{secrets.token_hex(8)}"
             yield Statement(self._dialect.savepoint.format(name), {})
-            return TxMarker(0, name)
+            return TxMarker(0, name, marker)
+        # DuckDB keeps the index entries of deleted rows for a while, so there each transaction has a marker of its own.
+        marker = yield from self._insert_marker(b"")
         if look is not None:
-            return TxMarker(look.began)
-        told = yield Statement(self._texts["receipt_began"], {})
-        return TxMarker(told[0][0])
+            return TxMarker(look.began, marker=marker)
+        found = yield Statement(self._texts["receipt_began"], {})
+        return TxMarker(found[0][0], marker=marker)
+
+    def _insert_marker(self, owner: bytes) -> Plan[Statement, bytes]:
+        if "receipt_mark" not in self._texts:
+            return b""
+        marker = owner or secrets.token_bytes(16)
+        if not (yield Statement(self._texts["receipt_mark"], {"marker": marker, "now": None})):
+            raise CommittedEarly
+        return marker
 
     def is_same_transaction(self, mark: TxMarker) -> Plan[Statement, bool]:
         """Whether the open transaction is the one that was marked. Ask once, last: it uses the mark up."""
         if not mark.savepoint:
-            said = yield Statement(self._texts["receipt_whole"], {"began": mark.began})
-            return bool(said[0][0])
+            found = yield Statement(self._texts["receipt_whole"], {"began": mark.began})
+            if found[0][0]:
+                yield from self.forget_marker(mark.marker)
+            return bool(found[0][0])
         try:
             yield Statement(self._dialect.release.format(mark.savepoint), {})
         except Exception as error:
             if self._dialect.no_savepoint not in str(error):
                 raise
             return False
+        yield from self.plans.forget_marker(ForgetMarker(mark.marker))
         return True
 
     def committed(self, mark: TxMarker) -> Plan[Statement, bool | None]:
         """Whether the marked transaction was committed, once nothing is open any more; None where nobody can tell."""
-        if "receipt_committed" not in self._texts:
-            return None
-        said = yield Statement(self._texts["receipt_committed"], {"began": mark.began})
-        return bool(said[0][0])
+        return self.plans.lookup_commit(LookupCommit(mark.began, mark.marker))
+
+    def forget_marker(self, owner: bytes) -> Plan[Statement, None]:
+        """Delete the row that an early commit has left, once the record says so."""
+        return self.plans.forget_marker(ForgetMarker(owner))
 
     def is_other_transaction(self, claim: Claim, mark: TxMarker) -> Plan[Statement, bool]:
         """Whether the open transaction is another one by now."""
@@ -106,8 +125,8 @@ class SqlReceipts:
     def write_receipt(
         self, claim: Claim, look: LockedRead, grant: Grant, answer: Answer, mark: TxMarker
     ) -> Plan[Statement, Record | None]:
-        """Insert the receipt, or put it in the place of what was read. None: somebody else changed the record
-        meanwhile. Raises Split when the transaction is another one by now."""
+        """Insert the receipt, or replace the record that was read. None: another transaction changed the record
+        meanwhile. Raises CommittedEarly if the open transaction is not the one that began."""
         if mark.savepoint and not (yield from self.is_same_transaction(mark)):
             raise CommittedEarly
         base = build_claimed_record(claim, look, grant)
@@ -117,6 +136,8 @@ class SqlReceipts:
         else:
             done = yield Statement(self._texts["receipt_replace"], values | _seen_values(look.record))
         if done:
+            if not mark.savepoint:
+                yield from self.forget_marker(mark.marker)
             return settle(base, State.COMPLETED, done[0][0], "", answer)
         if not mark.savepoint and not (yield from self.is_same_transaction(mark)):
             raise CommittedEarly
@@ -125,16 +146,16 @@ class SqlReceipts:
 
 @lru_cache(maxsize=64)
 def load_receipts(dialect: Dialect, names: TableNames) -> SqlReceipts:
-    """Loaded once per installation and parameter style."""
+    """The receipts of an installation, built once per installation and parameter style."""
     return SqlReceipts(dialect, names)
 
 
 def same_database(dialect: Dialect, names: TableNames, install: str) -> Plan[Statement, None]:
-    """Raise NotSameDatabase unless the connection this is sent on reads the same installation."""
+    """Raise NotSameDatabase unless the connection reads the same installation."""
     found = yield Statement(dialect.fill(_INSTALL_QUERY, names), {})
-    told = str(found[0][0]) if found else ""
-    if told != install:
-        raise NotSameDatabase(install, told)
+    other = str(found[0][0]) if found else ""
+    if other != install:
+        raise NotSameDatabase(install, other)
 
 
 _INSTALL_QUERY = "SELECT value FROM {meta} WHERE name = 'install'"
@@ -171,6 +192,6 @@ def _seen_values(record: Record) -> dict[str, Any]:
 
 
 def lock_number(names: TableNames, record_id: bytes) -> int:
-    """The number of a key's advisory lock. Drawn from the table's name too: the users' own locks share the space."""
+    """The number of a key's advisory lock. It depends on the table too, because users' own locks share the numbers."""
     digest = hashlib.sha256(frame("retrysafe-lock", names.keys, record_id)).digest()
     return int.from_bytes(digest[:8], "big", signed=True)

@@ -1,4 +1,4 @@
-"""Between a Record and a row. Column order is COLUMNS, everywhere."""
+"""Conversion between a Record and a row. Every statement uses the column order of COLUMNS."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from retrysafe.core.ops import Claim
-from retrysafe.core.records import Answer, Fingerprint, Record
+from retrysafe.core.records import Answer, Fingerprint, Record, pack_tokens, past_tokens, unpack_tokens
 from retrysafe.core.states import STATES
-from retrysafe.core.tokens import pack_tokens, past_tokens, unpack_tokens
 from retrysafe.errors import CorruptRecord
 
 COLUMNS = (
@@ -18,13 +17,13 @@ COLUMNS = (
     "created", "started", "completed", "expires", "retention", "advances", "ended",
 )  # fmt: skip
 
-_encode_json = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps would make one for each answer
+_encode_json = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps with separators creates an encoder per call
 
 ON_LAPSE = frozenset({"resume", "uncertain", "rerun"})
 
 
 def read_record(row: Sequence[Any]) -> Record:
-    """A record out of a row; CorruptRecord if it cannot be one. Nothing is run on the strength of a guess."""
+    """Read a record. Raises CorruptRecord if a column has an impossible value: no value is guessed."""
     (
         record_id, namespace, kind, scope, key, target, fingerprint, state, attempt, token, run,
         lease_until, on_lapse, point, progress, input_, status, headers, body, gone, note,
@@ -74,7 +73,7 @@ def claim_values(op: Claim) -> dict[str, Any]:
 
 
 def takeover_values(found: Record, op: Claim) -> dict[str, Any]:
-    """For a claim that takes the place of what was read: only if it still is that, and its token ends with it."""
+    """Values of a claim that replaces the record that was read. The statement compares attempt and token with it."""
     return {
         "seen_attempt": found.attempt,
         "seen_token": found.token,

@@ -1,4 +1,4 @@
-"""SQLite: the embedded default. One file, any number of processes, full durability."""
+"""SQLite, the embedded default: one file, any number of processes, full durability."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 from retrysafe.stores.base import AsyncStore, Store
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.names import TableNames
-from retrysafe.stores.sqlite.aio import AsyncSqliteStore
 from retrysafe.stores.sqlite.file import CAPABILITIES, DIALECT, SqliteFile, parse_url
-from retrysafe.stores.sqlite.sync import SqliteStore
+from retrysafe.stores.sqlite.store import AsyncSqliteStore, SqliteStore
 
 if TYPE_CHECKING:
     from retrysafe.stores.diagnosis import Diagnosis
 
 
 class SqliteBackend:
-    """Opens `sqlite:///path`; creates the file and its tables."""
+    """Opens `sqlite:///path`. The store creates the file and its tables."""
 
     capabilities = CAPABILITIES
 

@@ -1,8 +1,8 @@
-"""The time of a statement, asked for by the statement itself.
+"""The clock of a statement: an SQL function that reads the host's clock while the statement runs.
 
-A statement that writes takes the file's lock before it does anything else, and may wait for it. A time that is bound to
-it was read before that wait: the lease of a claim that waited for two seconds would be two seconds short, or over. So
-our statements call this function, and SQLite calls it when the lock is held.
+A statement that writes first takes the lock of the file, and may wait for it. A time that is bound as a parameter was
+read before that wait: after two seconds of waiting, a claim's lease would be two seconds too short, or over already. So
+our statements call an SQL function, and SQLite calls it when the lock is held.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def read_host_clock() -> int:
 
 
 class StatementClock:
-    """The first call of a statement reads the clock; all that follow are told the same."""
+    """The first call in a statement reads the clock. Later calls return the same time."""
 
     def __init__(self) -> None:
         self._read: int | None = None
@@ -31,12 +31,12 @@ class StatementClock:
         return self._read
 
     def reset(self) -> None:
-        """Before each statement."""
+        """Forget the time. Called before each statement."""
         self._read = None
 
 
 class ClockConnection(sqlite3.Connection):
-    """A connection whose statements can ask for the time. Used by one thread at a time."""
+    """A connection whose statements can read the clock. One thread uses it at a time."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

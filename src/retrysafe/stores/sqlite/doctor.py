@@ -1,4 +1,4 @@
-"""What a SQLite file's place and settings are worth."""
+"""The doctor of SQLite: reads a file's file system and settings and says what they mean for durability."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Settings = Mapping[str, Any]
 
 
 def diagnose(path: str, connect: Any) -> Diagnosis:
-    """`connect` opens the file as the store does: what counts is what the store's own connections are set to."""
+    """`connect` opens the file as the store does, because the settings of the store's own connections count."""
     try:
         connection = connect()
         try:
@@ -44,4 +44,4 @@ def check_settings(settings: Settings) -> Iterator[Finding]:
     else:
         fix = "nothing to set: the store asks for FULL; a wrapper around sqlite3.connect takes it back"
         yield bad("synchronous", level, "best-effort", "a power cut loses the last commits", fix)
-    yield check_filesystem(settings["filesystem"], "two may get one key")
+    yield check_filesystem(settings["filesystem"], "two callers may be granted one key")

@@ -1,12 +1,11 @@
 """One SQLite file: a single writing connection, reading connections beside it.
 
-Traps this avoids (RELIABILITY.md section 6): a deferred transaction that upgrades to writing fails at once
-despite the busy timeout, so every write begins IMMEDIATE; many connections setting WAL at the same moment
-lock each other out, so it is set once, with patience, before anything else; `synchronous` is FULL, so a
-commit is on the disk before anybody is told "yours".
+It avoids these traps. A deferred transaction that begins to write fails at once, whatever the busy timeout is: so every
+write begins IMMEDIATE. Connections that set WAL mode at the same moment lock each other out: so WAL is set once, with
+retries, before anything else. `synchronous` is FULL: a commit is on the disk before a claim is granted.
 
-The host's clock is the store's clock: it is read after the write lock is held, so that whoever waited for
-the lock does not judge a lease, or begin one, by the time it began to wait (clock.py).
+The host's clock is the store's clock. It is read while the write lock is held, so that an operation that waited for the
+lock does not use the time from before its wait (clock.py).
 """
 
 from __future__ import annotations
@@ -36,14 +35,21 @@ from retrysafe.stores.sqlite import clock
 R = TypeVar("R")
 
 CAPABILITIES = Capabilities(
-    name="sqlite", durable=True, shared=True, transactions=True, clock="host", outbox=True, lists_by_id=True
+    name="sqlite",
+    durable=True,
+    shared=True,
+    transactions=True,
+    clock="host",
+    outbox=True,
+    lists_by_id=True,
+    mixed_batches=True,
 )
 
 DIALECT = Dialect(package="retrysafe.stores.sqlite", now=":now", empty="x''", least="min", greatest="max")
-"""For a user's connection: the time is sent along, because its transaction holds the write lock already."""
+"""For a user's connection. The time is a parameter, because the user's transaction holds the write lock already."""
 
 OWN_DIALECT = replace(DIALECT, now=f"coalesce(:now, {clock.FUNCTION_NAME}())")
-"""For our own connections: a lone write takes the lock in its first step, so only the statement itself can ask late."""
+"""For our own connections. A single write takes the lock in its first step, so the statement itself reads the clock."""
 
 _OPTIONS = frozenset({"table", "timeout"})
 
@@ -74,7 +80,7 @@ def parse_url(url: str) -> SqliteLocation:
 
 
 class SqliteFile:
-    """The file, its connections and its lock. Both colours stand on it."""
+    """The file, its connections and its lock, for the sync and the async store."""
 
     def __init__(self, path: str | Path, *, table: str = DEFAULT_PREFIX, timeout: float = 30.0) -> None:
         self.path = str(path)
@@ -93,18 +99,18 @@ class SqliteFile:
         return cls(at.path, table=at.names.bare, timeout=at.timeout)
 
     def execute(self, op: Op[R]) -> R:
-        """Run one operation; each of its statements is a transaction of its own."""
+        """Run one operation. Each of its statements is a transaction of its own."""
         self.prepare()
         if isinstance(op, Claim):
-            seen: Any = self.try_read_claim(op)
-            if seen is not None:
-                return seen  # type: ignore[no-any-return]  # a claim's reply
+            reply: Any = self.try_read_claim(op)
+            if reply is not None:
+                return reply  # type: ignore[no-any-return]  # a claim's reply
         return follow(self.plans.plan_without_read(op), self.send)
 
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
-        """Run operations in one transaction: one commit for all, or none happened."""
+        """Run operations in one transaction: one commit for all, or none of them happened."""
         self.prepare()
-        return self._in_write_transaction(lambda connection: self._execute_each(connection, ops)) if ops else []
+        return self._run_in_write_transaction(lambda connection: self._execute_each(connection, ops)) if ops else []
 
     def _execute_each(self, connection: clock.ClockConnection, ops: Sequence[Op[Any]]) -> list[Any]:
         replies: list[Any] = [None] * len(ops)
@@ -114,10 +120,10 @@ class SqliteFile:
         return replies
 
     def try_read_claim(self, op: Claim) -> ClaimReply | None:
-        """A claim that only has to be read: a replay or a refusal. None: it has to write, or nothing is open yet.
+        """A replay or a refusal. None if the claim has to write, or if the file is not open yet.
 
-        So a replay neither waits for the writer nor for a batch that is on its way to the disk. Written out, without a
-        plan: each claim comes by here, and that a new key is not there is all it wants to know.
+        A replay then waits neither for the writer nor for a batch in flight. The read is written out here, without a
+        plan, because every claim runs it, and for a new key it only has to find that there is no row.
         """
         if not self._ready:
             return None
@@ -138,7 +144,7 @@ class SqliteFile:
         return self._on_reader(lambda connection: _run(connection, statement))
 
     def _on_reader(self, look: Callable[[clock.ClockConnection], R]) -> R:
-        """On a connection of its own: readers and the writer do not wait for each other."""
+        """Run `look` on a reading connection. Readers and the writer do not wait for each other."""
         try:
             connection = self._take_reader()
             try:
@@ -150,13 +156,13 @@ class SqliteFile:
 
     def _take_reader(self) -> clock.ClockConnection:
         try:
-            return self._readers.pop()  # without asking first: another thread may take the last one in between
+            return self._readers.pop()  # no check first: another thread may take the last one in between
         except IndexError:
             return self.connect()
 
     def write(self, statement: Statement) -> list[Any]:
-        """One statement, which SQLite commits by itself: it takes the write lock first and has committed when its last
-        row is fetched, as `BEGIN IMMEDIATE` and `COMMIT` around it would have it, without two more calls."""
+        """Run one statement, which SQLite commits by itself. SQLite takes the write lock first and has committed when
+        the last row is fetched: the effect of `BEGIN IMMEDIATE` and `COMMIT`, without two more calls."""
         with self._lock:
             try:
                 return _run(self._open_writer(), statement)
@@ -164,13 +170,14 @@ class SqliteFile:
                 raise translate_error(error, self.path) from error
 
     def prepare(self) -> None:
-        """Create the file and its tables at first use: an embedded store needs no separate step."""
+        """Create the file and its tables at first use. An embedded store needs no separate step."""
         if not self._ready and not self._is_up_to_date():
             self.migrate()
         self._ready = True
 
     def _is_up_to_date(self) -> bool:
-        """Only a look: migrating takes the write lock, and somebody may hold it in a long transaction."""
+        """Whether the schema is up to date. This only reads: migrating takes the write lock, and a long transaction of
+        the user may hold that."""
         if not Path(self.path).exists():
             return False
         version = f"SELECT value FROM {self.names.meta} WHERE name = 'version'"
@@ -183,7 +190,7 @@ class SqliteFile:
     def migrate(self) -> list[str]:
         self._make_folder()
         plan: Plan[Statement, list[str]] = migrations.upgrade(DIALECT, self.names)
-        applied = self._in_write_transaction(lambda connection: follow(plan, lambda sent: _run(connection, sent)))
+        applied = self._run_in_write_transaction(lambda connection: follow(plan, lambda sent: _run(connection, sent)))
         self._ready = True
         return applied
 
@@ -205,8 +212,8 @@ class SqliteFile:
             self._readers.pop().close()
         self._ready = False
 
-    def _in_write_transaction(self, work: Callable[[clock.ClockConnection], R]) -> R:
-        """Under the write lock of this process, then of the file; commit at the end, or nothing."""
+    def _run_in_write_transaction(self, work: Callable[[clock.ClockConnection], R]) -> R:
+        """Run `work` under the write lock of this process and of the file. Commit at the end, or roll back."""
         with self._lock:
             try:
                 connection = self._open_writer()
@@ -228,7 +235,7 @@ class SqliteFile:
         return self._writer
 
     def connect(self) -> clock.ClockConnection:
-        """A connection of its own, set as all of ours are."""
+        """A new connection with the settings that all our connections have."""
         connection = sqlite3.connect(
             self.path,
             timeout=self._timeout,
@@ -248,7 +255,7 @@ class SqliteFile:
 
 
 def _set_wal(connection: clock.ClockConnection, timeout: float) -> None:
-    """Switching to WAL wants the file to itself for a moment, and does not honour the busy timeout."""
+    """Switch to WAL mode, with retries: the switch needs the file alone for a moment and ignores the busy timeout."""
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -266,15 +273,15 @@ def _run(connection: clock.ClockConnection, statement: Statement) -> list[Any]:
 
 
 def translate_error(error: sqlite3.Error | UnicodeError, path: str) -> StoreError:
-    """sqlite3's errors as ours."""
+    """An error of sqlite3 as one of ours."""
     if isinstance(error, sqlite3.Error):
         return translate_sqlite_error(error, path)
-    # Half a surrogate pair: refused by the driver before anything was written.
+    # Half a surrogate pair. The driver refused it before anything was written.
     return StoreError(f"{path}: a value of this operation cannot be stored: {error}; nothing was done")
 
 
 def translate_sqlite_error(error: sqlite3.Error, path: str) -> StoreError:
-    """What an SQLite error means for the operation that met it."""
+    """The error of ours for an error code of SQLite."""
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return StoreUnavailable(

@@ -1,7 +1,7 @@
-"""The thread that writes, and how an event loop hands it work.
+"""The writer thread of the async store, and how an event loop calls it.
 
-Not an executor: that makes two futures for each call and ties them together, and at one caller the way to the thread
-and back is what a write costs besides the disk. Here a call is put into a queue, and its end is put into the loop.
+This is not an executor: an executor makes two futures per call and chains them, and with one caller the way to the
+thread and back is what a write costs besides the disk. Here a call goes into a queue, and its result into the loop.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WriterCall = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[]
 
 
 class Writer:
-    """One daemon thread, started at first use. Calls are done one after the other, in their order."""
+    """One daemon thread, started at first use. It runs calls one after the other, in their order."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -26,7 +26,7 @@ class Writer:
         self._thread: threading.Thread | None = None
 
     def call(self, function: Callable[..., R], *args: Any) -> asyncio.Future[R]:
-        """A caller that is cancelled leaves its call to be done all the same: it may be on the disk already."""
+        """Run a function in the thread. A call runs even if its caller is cancelled: it may be on the disk already."""
         if self._thread is None:
             self._thread = threading.Thread(target=_run_calls, args=(self._calls,), name=self._name, daemon=True)
             self._thread.start()
@@ -36,7 +36,7 @@ class Writer:
         return future
 
     def stop(self) -> None:
-        """After what was called before. The next call starts another thread."""
+        """End the thread after all calls before this one. The next call starts another thread."""
         if self._thread is not None:
             self._calls.put(None)
             self._thread, self._calls = None, SimpleQueue()
@@ -51,10 +51,15 @@ def _run_calls(calls: SimpleQueue[WriterCall | None]) -> None:
             end = partial(_fail, future, error)
         try:
             loop.call_soon_threadsafe(end)
-        except RuntimeError:  # the loop was closed meanwhile: nobody is left to be told
+        except RuntimeError:  # the loop was closed meanwhile: nothing waits for the result
             continue
         finally:
-            del call, future, function, end  # while it waits for the next, the thread must not keep the last alive
+            del (
+                call,
+                future,
+                function,
+                end,
+            )  # the thread must not keep the last call alive while it waits
 
 
 def _succeed(future: asyncio.Future[Any], result: Any) -> None:

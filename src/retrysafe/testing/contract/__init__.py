@@ -1,4 +1,5 @@
-"""What every store does, as test functions over a fixture `do`. One module per topic; import what they hold:
+"""The contract suite: test functions that every store must pass, over a fixture `do`. Import the modules, one per
+topic:
 
     from retrysafe.testing.contract.claim import *
 

@@ -1,4 +1,4 @@
-"""The claim: birth, the whole table of what a record found means, takeover, rebirth, replay."""
+"""Claims: new records, the outcome for every state of an existing record, takeover, expired records, replay."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_looking_does_not_make_a_record(do: Do) -> None:
     assert do.record("k").attempt == 1
 
 
-# The table of DESIGN: every state, same and other fingerprint (I1, I2, I8, I9, I12) ---------------
+# Every state, with the same and with another fingerprint (I1, I2, I8, I9, I12) --------------------
 
 
 def arrange_nothing(do: Do) -> None:
@@ -97,15 +97,15 @@ def arrange_lapsed(on_lapse: OnLapse) -> Callable[[Do], None]:
 
 
 def arrange_advanced_then_lapsed(do: Do) -> None:
-    """The claim said uncertain; the recovery point says resume, and that counts."""
-    held = do(claim("k", lease=30, on_lapse="uncertain", now=0))
-    assert do(advance(held, "charged", on_lapse="resume", lease=4, now=1))
+    """The claim has on_lapse="uncertain", the recovery point "resume". The recovery point counts."""
+    owner = do(claim("k", lease=30, on_lapse="uncertain", now=0))
+    assert do(advance(owner, "charged", on_lapse="resume", lease=4, now=1))
 
 
 def arrange_advanced_into_the_unknown(do: Do) -> None:
-    """The claim said rerun; from this point on nobody knows."""
-    held = do(claim("k", lease=30, on_lapse="rerun", now=0))
-    assert do(advance(held, "sending", on_lapse="uncertain", lease=4, now=1))
+    """The claim has on_lapse="rerun", the recovery point "uncertain". The recovery point counts."""
+    owner = do(claim("k", lease=30, on_lapse="rerun", now=0))
+    assert do(advance(owner, "sending", on_lapse="uncertain", lease=4, now=1))
 
 
 def arrange_released(do: Do) -> None:
@@ -163,7 +163,7 @@ NAMES = [
 @pytest.mark.parametrize(("arrange", "same", "other"), TABLE, ids=NAMES)
 def test_table(do: Do, arrange: Callable[[Do], None], same: type, other: type) -> None:
     arrange(do)
-    if other is not Execute:  # first: a refused claim writes nothing, so the second finds what was arranged
+    if other is not Execute:  # a refused claim writes nothing, so the second claim finds the same record
         assert_outcome(do, claim("k", body=b"something else", now=10), other)
     assert_outcome(do, claim("k", now=10), same)
 
@@ -190,8 +190,8 @@ OTHERS = {
 
 
 def test_every_part_of_the_fingerprint_counts(do: Do) -> None:
-    """I8, I9: another request never runs, never waits and never sees the answer. Two algorithms whose digests agree by
-    chance are still two requests."""
+    """I8, I9: another request never runs, never waits and never gets the answer. Two algorithms with the same digest
+    are still two requests."""
     assert do(complete(do(claim("k", fingerprint=BODY)), b"secret"))
     for part, other in OTHERS.items():
         op = claim("k", fingerprint=other, now=1)
@@ -209,7 +209,7 @@ def test_busy_says_how_long_at_most(do: Do) -> None:
 
 @pytest.mark.parametrize("on_lapse", ["resume", "rerun"])
 def test_takeover_is_the_next_attempt_of_the_same_life(do: Do, on_lapse: OnLapse) -> None:
-    """I2, I3, I14: run, recovery point, progress and input stay; attempt, token and lease change."""
+    """I2, I3, I14: run, recovery point, progress and input stay. Attempt, token and lease change."""
     first = do(claim("k", lease=30, on_lapse=on_lapse, input=b"in", retention=DAY, now=0))
     assert do(advance(first, "charged", b"\x00half\xff", on_lapse=on_lapse, lease=30, now=5))
     before = do.record("k")
@@ -247,7 +247,7 @@ def test_attempts_count_on(do: Do) -> None:
 
 @pytest.mark.parametrize("on_lapse", ON_LAPSE)
 def test_only_one_of_many_claims_wins_each_attempt(do: Do, on_lapse: OnLapse) -> None:
-    """I1, in turn; tests/races does it at once."""
+    """I1, one claim after the other. tests/races runs them at the same time."""
     replies = [do(claim("k", lease=5, on_lapse=on_lapse, now=0)) for _ in range(5)]
     assert [reply.granted for reply in replies] == [True, False, False, False, False]
     later = [do(claim("k", lease=5, on_lapse=on_lapse, now=6)) for _ in range(5)]
@@ -260,7 +260,7 @@ def test_only_one_of_many_claims_wins_each_attempt(do: Do, on_lapse: OnLapse) ->
 
 @pytest.mark.parametrize("ending", ["completed", "released"])
 def test_rebirth_starts_a_new_life(do: Do, ending: str) -> None:
-    """I12: nothing of the former life is left, and another request may use the key now."""
+    """I12: nothing of the expired record is left, and another request may use the key."""
     first = do(claim("k", retention=1, input=b"old", on_lapse="rerun", now=0))
     settle = complete(first, b"old", now=1) if ending == "completed" else release(first, "old", now=1)
     assert do(settle)
@@ -290,10 +290,10 @@ def test_rebirth_forgets_the_recovery_point(do: Do) -> None:
 
 
 def test_replay_writes_nothing_and_gives_the_first_answer(do: Do) -> None:
-    """I5, I6: any number of replays, and the record is the same to the last byte."""
-    held = do(claim("k", input=b"in", now=0))
+    """I5, I6: replays do not change the record, not by one byte."""
+    owner = do(claim("k", input=b"in", now=0))
     answer = Answer(402, b'{"declined": true}', (("content-type", "application/json"), ("x-a", "1")))
-    assert do(complete(held, answer, now=1))
+    assert do(complete(owner, answer, now=1))
     before = do.record("k", now=1)
     for now in (1, 2, 3600, DAY - 1):
         op = claim("k", lease=99, retention=99 * DAY, input=b"changed", target="PUT /other", now=now)
@@ -315,7 +315,7 @@ def test_own_claim_is_recognised(do: Do) -> None:
 
 
 def test_own_claim_is_recognised_after_its_lease_lapsed(do: Do) -> None:
-    """The reply took longer than the lease. Nobody took over, so it is still ours, and nothing was written."""
+    """The reply took longer than the lease. No other claim took over, so the claim still owns the key."""
     token = b"t" * 16
     first = do(claim("k", lease=5, token=token, now=0))
     again = do(claim("k", lease=5, token=token, now=60))
@@ -331,7 +331,7 @@ def test_own_takeover_is_recognised(do: Do) -> None:
 
 
 def test_own_claim_that_lost_the_key_meanwhile_is_refused(do: Do) -> None:
-    """I1: what matters is who holds it now, not who once did."""
+    """I1: only the current owner is recognised, not an earlier one."""
     first = claim("k", lease=5, on_lapse="rerun", now=0)
     do(first)
     do(claim("k", lease=60, on_lapse="rerun", now=6))
@@ -355,7 +355,7 @@ def test_own_token_does_not_open_an_uncertain_record(do: Do) -> None:
 
 
 def test_the_sweeper_and_the_reaper_do_not_change_who_wins(do: Do) -> None:
-    """I12: with or without a reaper in between, an expired key is granted the same way."""
+    """I12: an expired key is granted in the same way, reaped or not."""
     for key in ("swept", "unswept"):
         assert do(complete(do(claim(key, retention=1, now=0)), b"x", now=0))
     later = 3600
@@ -365,7 +365,7 @@ def test_the_sweeper_and_the_reaper_do_not_change_who_wins(do: Do) -> None:
 
 
 def test_the_store_has_a_clock(do: Do) -> None:
-    """Without `now` the store's own clock judges, and it runs in microseconds since 1970."""
+    """Without `now` the store uses its own clock, in microseconds since 1970."""
     reply = do(claim("k", lease=60, now=None))
     assert reply.granted
     assert 1_600_000_000 * SECOND_MICROS < reply.now < 4_000_000_000 * SECOND_MICROS

@@ -1,4 +1,4 @@
-"""Time: boundaries to the tick, what expires and what never does (I12, I13)."""
+"""Time: exact boundaries, which records expire and which never do (I12, I13)."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ def test_a_lease_lapses_on_its_tick(do: Do, on_lapse: OnLapse) -> None:
 
 def test_a_renewed_lease_lapses_on_its_new_tick(do: Do) -> None:
     for key, (offset, over) in AROUND.items():
-        held = do(claim(key, lease=30, on_lapse="rerun", now=0))
-        assert do(renew(held, lease=30, now=29)) is True
+        owner = do(claim(key, lease=30, on_lapse="rerun", now=0))
+        assert do(renew(owner, lease=30, now=29)) is True
         assert do(claim(key, now=59 + offset)).granted is over, key
 
 
 def test_the_sweeper_may_suspect_from_the_tick_on(do: Do) -> None:
     for key, (offset, over) in AROUND.items():
-        held = do(claim(key, lease=30, on_lapse="uncertain", now=0))
-        assert do(suspect(held, "swept", lapsed_only=True, now=30 + offset)) is over, key
+        owner = do(claim(key, lease=30, on_lapse="uncertain", now=0))
+        assert do(suspect(owner, "swept", lapsed_only=True, now=30 + offset)) is over, key
 
 
 @pytest.mark.parametrize("ending", ["completed", "released"])
 def test_a_settled_record_expires_on_its_tick(do: Do, ending: str) -> None:
     for key, (offset, over) in AROUND.items():
-        held = do(claim(key, retention=DAY, now=0))
-        assert do(complete(held, b"x", now=1) if ending == "completed" else release(held, now=1)) is True
+        owner = do(claim(key, retention=DAY, now=0))
+        assert do(complete(owner, b"x", now=1) if ending == "completed" else release(owner, now=1)) is True
         op = claim(key, body=b"another request", now=DAY + offset)
         assert do(op).granted is over, key
 
@@ -74,7 +74,7 @@ def test_a_replay_ends_on_the_tick(do: Do) -> None:
 def test_the_reaper_takes_from_the_tick_on(do: Do) -> None:
     for key, (offset, over) in AROUND.items():
         assert do(complete(do(claim(key, retention=DAY, now=0)), b"x", now=1)) is True
-        assert do(reap(now=DAY + offset)) == (2 if key == "on it" else int(over)), key  # with the one that was left
+        assert do(reap(now=DAY + offset)) == (2 if key == "on it" else int(over)), key  # with the one left by the first
         assert (do(lookup(key)).record is None) is over, key
 
 
@@ -82,8 +82,8 @@ def test_the_reaper_takes_from_the_tick_on(do: Do) -> None:
 
 
 def test_retention_counts_from_the_first_claim(do: Do) -> None:
-    held = do(claim("k", retention=DAY, now=1000))
-    assert do(complete(held, b"x", now=5000)) is True
+    owner = do(claim("k", retention=DAY, now=1000))
+    assert do(complete(owner, b"x", now=5000)) is True
     assert do.record("k").expires == int(1000 + DAY) * SECOND_MICROS
 
 
@@ -96,13 +96,13 @@ def test_retention_counts_from_the_first_claim_over_attempts(do: Do) -> None:
 
 @pytest.mark.parametrize("ending", ["completed", "released", "resolved"])
 def test_it_is_kept_at_least_an_hour_after_it_ended(do: Do, ending: str) -> None:
-    held = do(claim("k", retention=10, now=0))
+    owner = do(claim("k", retention=10, now=0))
     if ending == "resolved":
-        assert do(suspect(held, now=100)) is True
+        assert do(suspect(owner, now=100)) is True
     end = {
-        "completed": complete(held, b"x", now=5000),
-        "released": release(held, now=5000),
-        "resolved": resolve(held, b"x", now=5000),
+        "completed": complete(owner, b"x", now=5000),
+        "released": release(owner, now=5000),
+        "resolved": resolve(owner, b"x", now=5000),
     }[ending]
     assert do(end) is True
     assert do.record("k").expires == 5000 * SECOND_MICROS + HOUR_MICROS
@@ -111,9 +111,9 @@ def test_it_is_kept_at_least_an_hour_after_it_ended(do: Do, ending: str) -> None
 
 
 def test_for_ever_is_for_ever(do: Do) -> None:
-    held = do(claim("k", retention=math.inf, now=0))
-    assert record_of(held).retention == FOREVER_MICROS
-    assert do(complete(held, b"x", now=1)) is True
+    owner = do(claim("k", retention=math.inf, now=0))
+    assert record_of(owner).retention == FOREVER_MICROS
+    assert do(complete(owner, b"x", now=1)) is True
     assert do.record("k").expires == FOREVER_MICROS
     assert do(reap(now=CENTURIES_SECONDS)) == 0
     op = claim("k", now=CENTURIES_SECONDS)
@@ -121,9 +121,9 @@ def test_for_ever_is_for_ever(do: Do) -> None:
 
 
 def test_sums_stop_at_for_ever(do: Do) -> None:
-    held = do(claim("k", lease=math.inf, retention=math.inf, on_lapse="rerun", now=5000))
-    assert record_of(held).lease_until == FOREVER_MICROS
-    assert do(renew(held, lease=math.inf, now=6000)) is True
+    owner = do(claim("k", lease=math.inf, retention=math.inf, on_lapse="rerun", now=5000))
+    assert record_of(owner).lease_until == FOREVER_MICROS
+    assert do(renew(owner, lease=math.inf, now=6000)) is True
     assert do.record("k").lease_until == FOREVER_MICROS
     assert do(claim("k", now=CENTURIES_SECONDS)).granted is False
 
@@ -147,7 +147,7 @@ def test_claimed_never_expires(do: Do, on_lapse: OnLapse) -> None:
 
 
 def test_claimed_again_after_release_never_expires(do: Do) -> None:
-    """A released record has an expiry; taking it over lifts it."""
+    """A released record has an expiry. A takeover removes it."""
     assert do(release(do(claim("k", retention=1, now=0)), now=0)) is True
     assert do(claim("k", retention=1, now=1)).granted
     assert_still_there_after_centuries(do)
@@ -161,10 +161,10 @@ def test_uncertain_never_expires(do: Do) -> None:
 
 
 def test_released_at_a_recovery_point_never_expires(do: Do) -> None:
-    """Half of it was done: that is unfinished work, and it resumes whenever somebody comes."""
-    held = do(claim("k", retention=1, now=0))
-    assert do(advance(held, "charged", b"half", now=0)) is True
-    assert do(release(held, now=0)) is True
+    """A recovery point is unfinished work. It can be resumed at any time."""
+    owner = do(claim("k", retention=1, now=0))
+    assert do(advance(owner, "charged", b"half", now=0)) is True
+    assert do(release(owner, now=0)) is True
     assert_still_there_after_centuries(do)
     taken = do(claim("k", now=CENTURIES_SECONDS))
     assert taken.granted
@@ -172,17 +172,17 @@ def test_released_at_a_recovery_point_never_expires(do: Do) -> None:
 
 
 def test_resolved_as_not_happened_at_a_recovery_point_never_expires(do: Do) -> None:
-    held = do(claim("k", retention=1, now=0))
-    assert do(advance(held, "charged", b"half", now=0)) is True
-    assert do(suspect(held, now=0)) is True
-    assert do(resolve(held, None, now=0)) is True
+    owner = do(claim("k", retention=1, now=0))
+    assert do(advance(owner, "charged", b"half", now=0)) is True
+    assert do(suspect(owner, now=0)) is True
+    assert do(resolve(owner, None, now=0)) is True
     assert_still_there_after_centuries(do)
 
 
 def test_a_recovery_point_does_not_keep_an_answer_alive(do: Do) -> None:
-    held = do(claim("k", retention=1, now=0))
-    assert do(advance(held, "charged", b"half", now=0)) is True
-    assert do(complete(held, b"x", now=0)) is True
+    owner = do(claim("k", retention=1, now=0))
+    assert do(advance(owner, "charged", b"half", now=0)) is True
+    assert do(complete(owner, b"x", now=0)) is True
     assert do.record("k").expires == HOUR_MICROS
     assert do(reap(now=3600)) == 1
 
@@ -207,7 +207,7 @@ def test_reap_on_an_empty_store(do: Do) -> None:
 
 
 def test_reaped_and_born_again_is_a_stranger_to_its_former_owner(do: Do) -> None:
-    """I3."""
+    """I3: the fence of a reaped record does not match the new one."""
     old = do(claim("k", retention=1, now=0))
     assert do(complete(old, b"old", now=0)) is True
     assert do(reap(now=3600)) == 1
@@ -219,7 +219,8 @@ def test_reaped_and_born_again_is_a_stranger_to_its_former_owner(do: Do) -> None
 
 
 def test_a_late_reaper_changes_nothing(do: Do) -> None:
-    """I12: expiry is a comparison. Unreaped, the expired record is as good as none, and reborn it is safe."""
+    """I12: expiry is a comparison of times. A claim treats an expired record as absent, and the reaper leaves the new
+    one."""
     assert do(complete(do(claim("k", retention=1, now=0)), b"x", now=0)) is True
     reborn = do(claim("k", now=4000))
     assert reborn.granted
@@ -228,7 +229,7 @@ def test_a_late_reaper_changes_nothing(do: Do) -> None:
 
 
 def test_an_expired_record_is_still_shown_until_it_is_reaped_or_reborn(do: Do) -> None:
-    """Looking is for people; it shows what is stored and judges nothing."""
+    """A lookup is for people: it shows what is stored, without a decision."""
     assert do(complete(do(claim("k", retention=1, now=0)), b"x", now=0)) is True
     found = do(lookup("k", now=4000))
     assert found.record is not None

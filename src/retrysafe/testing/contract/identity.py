@@ -1,4 +1,4 @@
-"""Whose key is it: kind, namespace, scope and key are told apart exactly (I26), and come back as they were."""
+"""Identity: kind, namespace, scope and key are compared exactly (I26) and stored unchanged."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ TWINS = {
 
 
 def test_twins_are_two_keys(do: Do) -> None:
-    """All of them at once: whom a store takes for another, of its own pair or not, is not granted."""
-    everybody = {(one.namespace, one.kind, one.scope, one.key): one for pair in TWINS.values() for one in pair}
-    held = {name: do(one) for name, one in everybody.items()}
-    assert [name for name, reply in held.items() if not reply.granted] == []
-    for number, reply in enumerate(held.values()):
+    """All keys in one test: a key that the store confuses with any other is not granted."""
+    claims = {(one.namespace, one.kind, one.scope, one.key): one for pair in TWINS.values() for one in pair}
+    owner = {name: do(one) for name, one in claims.items()}
+    assert [name for name, reply in owner.items() if not reply.granted] == []
+    for number, reply in enumerate(owner.values()):
         assert do(complete(reply, b"%d" % number)) is True
-    for number, (name, one) in enumerate(everybody.items()):
+    for number, (name, one) in enumerate(claims.items()):
         assert do.record(one).answer == answer(b"%d" % number), name
 
 
@@ -65,35 +65,35 @@ ODD = {
 
 def test_odd_text_comes_back_as_it_was(do: Do) -> None:
     for text in ODD.values():
-        assert_as_it_was(do, text)
+        assert_stored_unchanged(do, text)
 
 
-def assert_as_it_was(do: Do, text: str) -> None:
+def assert_stored_unchanged(do: Do, text: str) -> None:
     op = claim(text, scope=text, target=text, namespace=text[:60])
-    held = do(op)
-    record = record_of(held)
+    owner = do(op)
+    record = record_of(owner)
     assert (record.key, record.scope, record.target, record.namespace) == (text, text, text, text[:60])
-    assert do(complete(held, b"x", now=1)) is True
+    assert do(complete(owner, b"x", now=1)) is True
     assert do.record(op, now=1).key == text
-    assert list(do.listed(listing(scope=text, now=1))) == [op.id]
-    assert list(do.listed(listing(namespace=text[:60], now=1))) == [op.id]
+    assert list(do.list_all(listing(scope=text, now=1))) == [op.id]
+    assert list(do.list_all(listing(namespace=text[:60], now=1))) == [op.id]
     assert do(claim(text, scope=text, target=text, namespace=text[:60], now=2)).granted is False
 
 
 def test_a_filter_is_not_a_pattern(do: Do) -> None:
-    """I26: `%`, `_`, `*` and `?` in a scope are only characters."""
+    """I26: `%`, `_`, `*` and `?` in a scope have no special meaning."""
     for scope in ("a%", "a_", "a*", "a?", "ab", "abc", "A%", "a% "):
         do(claim("k", scope=scope))
     for scope in ("a%", "a_", "a*", "a?"):
-        assert [record.scope for record in do.listed(listing(scope=scope)).values()] == [scope]
+        assert [record.scope for record in do.list_all(listing(scope=scope)).values()] == [scope]
 
 
 def test_tenants_do_not_meet(do: Do) -> None:
     """I26: what B sees does not depend on whether A uses the same key."""
-    held = do(claim("k", scope="a", body=b"a's request"))
-    assert do(complete(held, b"a's answer")) is True
-    before = do.record(held)
+    owner = do(claim("k", scope="a", body=b"a's request"))
+    assert do(complete(owner, b"a's answer")) is True
+    before = do.record(owner)
     other = do(claim("k", scope="b", body=b"b's request"))
     assert other.granted
     assert (record_of(other).attempt, record_of(other).answer) == (1, None)
-    assert do.record(held) == before
+    assert do.record(owner) == before

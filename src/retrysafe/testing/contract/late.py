@@ -1,4 +1,4 @@
-"""Late copies (rule 13, I32): what arrives after its resend and after what followed changes nothing."""
+"""Late copies (rule 13, I32): a write that arrives after its resend and after later writes changes nothing."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from retrysafe.testing.driver import Do
 
 
 def test_a_late_advance_does_not_move_the_point_back(do: Do) -> None:
-    """The first "email done" was held up on its way; the charge that followed must not be sent a second time."""
-    held = do(claim("k", on_lapse="resume", now=0))
-    email = advance(held, "email", b"done", on_lapse="resume", now=1)
+    """The first "email done" was delayed. If it moved the point back, the charge would be sent a second time."""
+    owner = do(claim("k", on_lapse="resume", now=0))
+    email = advance(owner, "email", b"done", on_lapse="resume", now=1)
     assert do(email) is True
-    assert do(advance(held, "charge", b"begun", on_lapse="uncertain", now=2, number=2)) is True
+    assert do(advance(owner, "charge", b"begun", on_lapse="uncertain", now=2, number=2)) is True
     before = do.record("k")
     assert do(replace(email, now=3 * SECOND_MICROS)) is False
     assert do.record("k") == before
@@ -39,8 +39,8 @@ def test_a_late_advance_does_not_move_the_point_back(do: Do) -> None:
 
 
 def test_an_advance_that_is_sent_again_is_recognised(do: Do) -> None:
-    held = do(claim("k", now=0))
-    op = advance(held, "charged", b"half", lease=20, now=1)
+    owner = do(claim("k", now=0))
+    op = advance(owner, "charged", b"half", lease=20, now=1)
     assert do(op) is True
     before = do.record("k")
     assert do(replace(op, now=9 * SECOND_MICROS)) is True
@@ -49,11 +49,11 @@ def test_an_advance_that_is_sent_again_is_recognised(do: Do) -> None:
 
 @pytest.mark.parametrize("number", [0, 1, 3, CLOSED])
 def test_only_the_next_advance_is_obeyed(do: Do, number: int) -> None:
-    held = do(claim("k", now=0))
-    assert do(advance(held, "charged", b"half", now=1)) is True
+    owner = do(claim("k", now=0))
+    assert do(advance(owner, "charged", b"half", now=1)) is True
     before = do.record("k")
     for point, progress in (("other", b"half"), ("charged", b"other")):
-        assert do(advance(held, point, progress, now=2, number=number)) is False
+        assert do(advance(owner, point, progress, now=2, number=number)) is False
         assert do.record("k") == before
 
 
@@ -67,10 +67,10 @@ def test_every_attempt_counts_its_own_advances(do: Do) -> None:
 
 
 def test_a_finished_advance_is_still_recognised_after_the_end(do: Do) -> None:
-    held = do(claim("k", now=0))
-    op = advance(held, "charged", b"half", now=1)
+    owner = do(claim("k", now=0))
+    op = advance(owner, "charged", b"half", now=1)
     assert do(op) is True
-    assert do(complete(held, now=2)) is True
+    assert do(complete(owner, now=2)) is True
     before = do.record("k")
     assert do(op) is True
     assert do.record("k") == before
@@ -80,7 +80,7 @@ def test_a_finished_advance_is_still_recognised_after_the_end(do: Do) -> None:
 
 
 def end_attempt(do: Do, how: str) -> tuple[Record, int]:
-    """A key whose first attempt is over, and a moment at which another could begin."""
+    """End the first attempt of a key. Returns the record, and a time at which another attempt could begin."""
     first = record_of(do(claim("k", lease=10, retention=1, on_lapse="rerun", now=0, token=b"first")))
     if how == "released":
         assert do(release(first, now=5)) is True
@@ -114,24 +114,24 @@ def end_attempt(do: Do, how: str) -> tuple[Record, int]:
     ],
 )
 def test_a_token_is_granted_once(do: Do, how: str) -> None:
-    """A copy of the first claim lands when its attempt is over: granted, it would belong to nobody, and the key would
-    lapse to uncertain although nothing ran."""
+    """A copy of the first claim arrives when its attempt is over. If it were granted, no process would own the key, and
+    it would become uncertain although nothing ran."""
     before, now = end_attempt(do, how)
     late = claim("k", lease=10, retention=1, on_lapse="rerun", now=now, token=b"first")
     reply = do(late)
     assert (reply.granted, reply.record) == (False, before)
     assert do.record("k") == before
     if how != "uncertain":
-        assert do(replace(late, token=b"fresh")).granted, "somebody else may have it"
+        assert do(replace(late, token=b"fresh")).granted, "another claim is granted"
 
 
 def test_the_last_eight_ended_tokens_are_kept(do: Do) -> None:
-    """What lies beyond is a stranger: docs/explanation/guarantees.md says so."""
+    """Older tokens are not recognised: see docs/explanation/guarantees.md."""
     tokens = [b"token %d" % n for n in range(MAX_ENDED_TOKENS + 2)]
     for n, token in enumerate(tokens):
-        held = record_of(do(claim("k", on_lapse="rerun", now=n, token=token)))
-        assert held.ended == tuple(reversed(tokens[max(n - MAX_ENDED_TOKENS, 0) : n]))
-        assert do(release(held, now=n)) is True
+        owner = record_of(do(claim("k", on_lapse="rerun", now=n, token=token)))
+        assert owner.ended == tuple(reversed(tokens[max(n - MAX_ENDED_TOKENS, 0) : n]))
+        assert do(release(owner, now=n)) is True
     now = len(tokens)
     for token in tokens[1:]:
         assert do(claim("k", now=now, token=token)).granted is False
@@ -149,10 +149,10 @@ def test_a_new_life_remembers_the_tokens_of_the_old_one(do: Do) -> None:
 
 
 def test_a_renewal_never_shortens_the_lease(do: Do) -> None:
-    held = do(claim("k", lease=60, now=0))
-    assert do(renew(held, lease=10, now=1)) is True
+    owner = do(claim("k", lease=60, now=0))
+    assert do(renew(owner, lease=10, now=1)) is True
     assert do.record("k").lease_until == 60 * SECOND_MICROS
-    assert do(renew(held, lease=60, now=1)) is True
+    assert do(renew(owner, lease=60, now=1)) is True
     assert do.record("k").lease_until == 61 * SECOND_MICROS
 
 
@@ -160,7 +160,7 @@ def test_a_renewal_never_shortens_the_lease(do: Do) -> None:
 
 
 def test_a_record_is_recognised_by_any_form_of_its_fingerprint(do: Do) -> None:
-    """Rule 17: a record that another release wrote, or another key of the ring, is not another request."""
+    """Rule 17: another release, or another key of the key ring, gives the same request another fingerprint."""
     forms = (fingerprint(b"older form"), fingerprint(b"oldest form"))
     oldest = record_of(do(claim("k", body=b"oldest form", on_lapse="rerun", lease=10, now=0)))
     again = replace(claim("k", body=b"new form", on_lapse="rerun", lease=10, now=20), alternatives=forms)

@@ -1,4 +1,4 @@
-"""Listing and counting: for people and workers, page by page."""
+"""Lists and counts for people and workers, page by page."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from retrysafe.testing.driver import Do
 
 
 def populate(do: Do) -> dict[str, set[str]]:
-    """Twelve records in all states, two scopes, two kinds, two namespaces; which keys each filter shows."""
-    shown: dict[str, set[str]] = {}
+    """Create twelve records in all states, two scopes, two kinds and two namespaces. Returns the keys for each
+    filter."""
+    expected: dict[str, set[str]] = {}
 
-    def note(key: str, *groups: str) -> None:
+    def add(key: str, *groups: str) -> None:
         for group in (*groups, "all"):
-            shown.setdefault(group, set()).add(key)
+            expected.setdefault(group, set()).add(key)
 
     for number in range(12):
         scope, kind = ("s1", "s2")[number % 2], ("http", "job")[number % 3 == 0]
         namespace = ("n1", "n2")[number >= 8]
         lease = 5 if number < 6 else 100
-        held = do(
+        owner = do(
             claim(
                 f"k{number}",
                 scope=scope,
@@ -40,14 +41,14 @@ def populate(do: Do) -> dict[str, set[str]]:
         )
         state = ("claimed", "completed", "released", "uncertain")[number % 4]
         if state == "completed":
-            assert do(complete(held, b"x", now=1))
+            assert do(complete(owner, b"x", now=1))
         elif state == "released":
-            assert do(release(held, now=1))
+            assert do(release(owner, now=1))
         elif state == "uncertain":
-            assert do(suspect(held, now=1))
+            assert do(suspect(owner, now=1))
         lapsed = ["lapsed"] if state == "claimed" and lease == 5 else []
-        note(f"k{number}", scope, kind, namespace, state, f"{scope}+{state}", *lapsed)
-    return shown
+        add(f"k{number}", scope, kind, namespace, state, f"{scope}+{state}", *lapsed)
+    return expected
 
 
 FILTERS: dict[str, dict[str, Any]] = {
@@ -70,7 +71,7 @@ FILTERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("limit", [1, 2, 7, 100])
 def test_filters_show_what_they_say(do: Do, limit: int) -> None:
     expected = populate(do)
-    for name, filters in FILTERS.items():  # in one test: making the records takes longer than all the looks
+    for name, filters in FILTERS.items():  # one test for all: creating the records takes longer than listing them
         pages = do.pages(listing(**filters, limit=limit, now=50))
         assert all(len(page) <= limit for page in pages), name
         assert {record.key for page in pages for record in page} == expected[name], name
@@ -79,36 +80,36 @@ def test_filters_show_what_they_say(do: Do, limit: int) -> None:
 def test_a_filter_nothing_matches(do: Do) -> None:
     populate(do)
     for filters in ({"scope": "nobody"}, {"namespace": ""}, {"state": State.UNCERTAIN, "lapsed": True}):
-        assert do.listed(listing(**filters, now=50)) == {}
+        assert do.list_all(listing(**filters, now=50)) == {}
 
 
 def test_only_what_was_released_at_a_recovery_point_rests(do: Do) -> None:
-    """Unfinished work: the worker looks for it among any number of records that were released and need nobody."""
+    """Unfinished work: the worker finds it among any number of released records that need no work."""
     for number in range(8):
-        held = do(claim(f"k{number}", namespace=("n1", "n2")[number % 2], on_lapse="resume", now=0))
+        owner = do(claim(f"k{number}", namespace=("n1", "n2")[number % 2], on_lapse="resume", now=0))
         if number >= 4:
-            assert do(advance(held, "paid", b"x", now=0))
+            assert do(advance(owner, "paid", b"x", now=0))
         if number not in (3, 7):
-            assert do(release(held, now=1))
+            assert do(release(owner, now=1))
     for limit in (1, 100):
-        everybody = do.listed(listing(resting=True, limit=limit, now=2))
-        assert {record.key for record in everybody.values()} == {"k4", "k5", "k6"}
-        ours = do.listed(listing(resting=True, namespace="n1", state=State.RELEASED, limit=limit, now=2))
-        assert {record.key for record in ours.values()} == {"k4", "k6"}
-    assert do.listed(listing(resting=True, state=State.CLAIMED, now=2)) == {}
-    assert do.listed(listing(resting=True, lapsed=True, now=200)) == {}
+        every_namespace = do.list_all(listing(resting=True, limit=limit, now=2))
+        assert {record.key for record in every_namespace.values()} == {"k4", "k5", "k6"}
+        one_namespace = do.list_all(listing(resting=True, namespace="n1", state=State.RELEASED, limit=limit, now=2))
+        assert {record.key for record in one_namespace.values()} == {"k4", "k6"}
+    assert do.list_all(listing(resting=True, state=State.CLAIMED, now=2)) == {}
+    assert do.list_all(listing(resting=True, lapsed=True, now=200)) == {}
 
 
 def test_lapsed_is_judged_to_the_tick(do: Do) -> None:
-    held = do(claim("k", lease=30, now=0))
-    assert do.listed(listing(lapsed=True, now=29.999999)) == {}
-    assert list(do.listed(listing(lapsed=True, now=30)).values()) == [held.record]
+    owner = do(claim("k", lease=30, now=0))
+    assert do.list_all(listing(lapsed=True, now=29.999999)) == {}
+    assert list(do.list_all(listing(lapsed=True, now=30)).values()) == [owner.record]
 
 
 def test_a_listed_record_is_the_whole_record(do: Do) -> None:
-    held = do(claim("k", input=b"in\x00\xff", now=0))
-    assert do(complete(held, b"\x00answer\xff", now=1))
-    assert list(do.listed(listing(now=1)).values()) == [do.record("k", now=1)]
+    owner = do(claim("k", input=b"in\x00\xff", now=0))
+    assert do(complete(owner, b"\x00answer\xff", now=1))
+    assert list(do.list_all(listing(now=1)).values()) == [do.record("k", now=1)]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7])
@@ -118,12 +119,12 @@ def test_paging_over_many_records_shows_each_of_them(do: Do, limit: int) -> None
     pages = do.pages(listing(limit=limit))
     assert all(len(page) <= limit for page in pages)
     assert {record.id for page in pages for record in page} == {op.id for op in ops}
-    one_scope = do.listed(listing(limit=limit, scope="s1"))
+    one_scope = do.list_all(listing(limit=limit, scope="s1"))
     assert set(one_scope) == {op.id for op in ops if op.scope == "s1"}
 
 
 def test_paging_while_records_come_and_go_shows_what_stays(do: Do) -> None:
-    """A record that is there throughout is seen at least once, whatever happens beside it."""
+    """A record that exists the whole time is listed at least once, whatever happens to other records."""
     staying = {do(claim(f"stay{number}", now=0)).record.id for number in range(10)}  # type: ignore[union-attr]
     page = do(listing(limit=3, state=State.CLAIMED))
     seen = {record.id for record in page.records}
@@ -145,15 +146,15 @@ def test_a_cursor_that_is_none_is_refused(do: Do, cursor: str) -> None:
 
 
 def test_where_lists_go_by_id_a_list_can_begin_at_any(do: Do) -> None:
-    """People ask for a record by the first digits of its id: that is one page, not a walk."""
+    """People ask for a record by the first digits of its id. That takes one page, not a search of all records."""
     if not do.capabilities.lists_by_id:
-        pytest.skip("its lists have another order")
+        pytest.skip("this store does not list by id")
     ids = sorted(op.id for op in (claim(f"k{number}", now=0) for number in range(20)))
     do.many([claim(f"k{number}", now=0) for number in range(20)])
-    for place, each in enumerate(ids):
+    for index, each in enumerate(ids):
         before = int.from_bytes(each[:4].ljust(32, b"\0"), "big") - 1
         page = do(listing(limit=3, cursor=f"{before:064x}"))
-        assert [record.id for record in page.records] == ids[place : place + 3]
+        assert [record.id for record in page.records] == ids[index : index + 3]
 
 
 def test_an_empty_store_lists_nothing(do: Do) -> None:
@@ -198,7 +199,7 @@ def test_an_application_reaps_its_own(do: Do, limit: int) -> None:
 
 @pytest.mark.parametrize("namespace", [None, "n"])
 def test_stats_leave_what_was_withdrawn_its_hour(do: Do, namespace: str | None) -> None:
-    """Counted as the reaper takes them, for one application as for all."""
+    """Expired records are counted as the reaper would reap them, for one application and for all."""
     assert do(withdraw(do(claim("k", namespace="n", now=0)), now=1)) is True
     for now in (2, 3600):
         assert do(stats(namespace=namespace, now=now)).expired == 0
@@ -209,10 +210,10 @@ def test_stats_leave_what_was_withdrawn_its_hour(do: Do, namespace: str | None) 
 @pytest.mark.parametrize("ending", ["completed", "released"])
 @pytest.mark.parametrize("born", [0, 1_760_000_000_000_000])
 def test_stats_count_the_expired_to_the_microsecond(do: Do, ending: str, born: int) -> None:
-    """I12: at its last microsecond it is not expired, at the next it is; in the year 1970 and in ours."""
+    """I12: a record expires at the exact microsecond, in 1970 and today."""
     for offset in range(3):
-        held = do(replace(claim(f"k{offset}", retention=86_400), now=born + offset))
-        settle = complete(held, b"x") if ending == "completed" else release(held)
+        owner = do(replace(claim(f"k{offset}", retention=86_400), now=born + offset))
+        settle = complete(owner, b"x") if ending == "completed" else release(owner)
         assert do(replace(settle, now=born + offset)) is True
     records = sorted(do.record(f"k{offset}", now=None).expires for offset in range(3))
     for expires in records:

@@ -1,4 +1,4 @@
-"""Batches: the same replies, in order, as if each operation had come alone."""
+"""Batches: the same replies in the same order as if each operation were executed alone."""
 
 from __future__ import annotations
 
@@ -41,31 +41,31 @@ def test_grants_and_refusals_side_by_side(do: Do) -> None:
 
 
 def build_batch(do: Do) -> list[Op[Any]]:
-    """One operation of every kind, each on a key of its own, half of them to be refused."""
-    held = {name: do(claim(name, token=name.encode().ljust(16), run=b"r" * 16, now=0)) for name in KEYS}
+    """One operation of every kind, each on its own key. About half of them are refused."""
+    owner = {name: do(claim(name, token=name.encode().ljust(16), run=b"r" * 16, now=0)) for name in KEYS}
     for name in ("resolve", "late-resolve", "resolve-no"):
-        assert do(suspect(held[name], "?", now=1))
+        assert do(suspect(owner[name], "?", now=1))
     for name in ("forget", "replay"):
-        assert do(complete(held[name], b"stored", now=1))
-    assert do(release(held["takeover"], now=1))
-    stale = record_of(held["late"])._replace(attempt=7)
+        assert do(complete(owner[name], b"stored", now=1))
+    assert do(release(owner["takeover"], now=1))
+    stale = record_of(owner["late"])._replace(attempt=7)
     return [
         claim("fresh", token=b"f" * 16, run=b"s" * 16, now=5),
         claim("busy", token=b"b" * 16, now=5),
         claim("replay", token=b"c" * 16, now=5),
         claim("mismatch", body=b"other", token=b"d" * 16, now=5),
         claim("takeover", token=b"e" * 16, now=5),
-        renew(held["renew"], now=5),
-        advance(held["advance"], now=5),
-        complete(held["complete"], b"\x00\xff", now=5),
+        renew(owner["renew"], now=5),
+        advance(owner["advance"], now=5),
+        complete(owner["complete"], b"\x00\xff", now=5),
         complete(stale, b"zombie", now=5),
-        release(held["release"], now=5),
-        suspect(held["suspect"], now=5),
-        suspect(held["sweep"], lapsed_only=True, now=5),
-        resolve(held["resolve"], b"yes", now=5),
-        resolve(held["resolve-no"], None, now=5),
-        resolve(record_of(held["late-resolve"])._replace(token=b"z" * 16), b"no", now=5),
-        forget(held["forget"], now=5),
+        release(owner["release"], now=5),
+        suspect(owner["suspect"], now=5),
+        suspect(owner["sweep"], lapsed_only=True, now=5),
+        resolve(owner["resolve"], b"yes", now=5),
+        resolve(owner["resolve-no"], None, now=5),
+        resolve(record_of(owner["late-resolve"])._replace(token=b"z" * 16), b"no", now=5),
+        forget(owner["forget"], now=5),
         lookup("absent", now=5),
         lookup("present", now=5),
     ]
@@ -92,7 +92,7 @@ KEYS = (
 
 
 def test_a_batch_gives_the_replies_of_its_operations(do: Do) -> None:
-    """Every kind of operation in one batch, against the reference store taking them one by one."""
+    """Every kind of operation in one batch, compared with the memory store that executes them one by one."""
     reference = Do.sync(MemoryStore())
     expected = [reference(op) for op in build_batch(reference)]
     assert do.many(build_batch(do)) == expected
@@ -101,30 +101,30 @@ def test_a_batch_gives_the_replies_of_its_operations(do: Do) -> None:
 
 
 def test_a_batch_sent_again_is_recognised(do: Do) -> None:
-    """I11: after an unclear failure the whole batch goes out once more, and the replies are what they were."""
+    """I11: after an unclear failure the whole batch is sent again, and the replies are the same."""
     ops = build_batch(do)
     first = do.many(ops)
     before = {key: do.record(key) for key in (*KEYS, "fresh")}
     again = do.many(ops)
-    changed = len(ops) - 1  # the last one looks at a key; nothing in the batch wrote there
+    changed = len(ops) - 1  # the last one is a lookup of a key that the batch does not write
     assert again[:changed] == first[:changed]
     assert {key: do.record(key) for key in before} == before
 
 
 def test_a_batch_is_fenced_as_anything_else(do: Do) -> None:
-    """I4: one zombie among many owners is refused, the others are not."""
+    """I4: in one batch, a former owner is refused and the current owners are not."""
     ops = [claim(f"k{number}", lease=10, on_lapse="rerun", now=0) for number in range(10)]
-    held = do.many(ops)
+    owner = do.many(ops)
     assert do(claim("k3", lease=100, on_lapse="rerun", now=11)).granted
-    replies = do.many([complete(reply, b"x", now=12) for reply in held])
+    replies = do.many([complete(reply, b"x", now=12) for reply in owner])
     assert replies == [number != 3 for number in range(10)]
 
 
 def test_a_large_batch(do: Do) -> None:
     ops = [claim(f"k{number}", input=bytes([number % 256]) * 100, now=0) for number in range(500)]
-    held = do.many(ops)
-    assert all(reply.granted for reply in held)
-    assert do.many([complete(reply, b"a" * 100, now=1) for reply in held]) == [True] * 500
+    owner = do.many(ops)
+    assert all(reply.granted for reply in owner)
+    assert do.many([complete(reply, b"a" * 100, now=1) for reply in owner]) == [True] * 500
     assert [reply.granted for reply in do.many([claim(f"k{number}", now=2) for number in range(500)])] == (
         [False] * 500
     )

@@ -1,9 +1,8 @@
-"""The outbox: jobs are staged once, leased, deleted by exactly their ids, and published in turn where asked.
+"""The outbox: jobs are staged once, leased, deleted by their ids, and published in order if they have an order key.
 
-Namespaces are walls here too (I34): whose a job is was written when it was staged.
-
-For stores whose `capabilities.outbox` is true. I19: a job exists until the one who published it deletes it, by its id;
-I20: at least once, always with the same id.
+For stores whose `capabilities.outbox` is true. I19: a job exists until its publisher deletes it by its id. I20: a job
+is published at least once, always with the same id. I34: a job has a namespace from the time it is staged, and no other
+application takes it.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ def stage(*jobs: Job, namespace: str = "", now: int = 0) -> Stage:
     return Stage(jobs, now * SECOND_MICROS, namespace)
 
 
-def take(token: bytes = ONE, limit: int = 100, lease: int = 60, now: int = 0, **which: Any) -> TakeJobs:
-    return TakeJobs(limit, token, lease * SECOND_MICROS, now * SECOND_MICROS, **which)
+def take(token: bytes = ONE, limit: int = 100, lease: int = 60, now: int = 0, **filters: Any) -> TakeJobs:
+    return TakeJobs(limit, token, lease * SECOND_MICROS, now * SECOND_MICROS, **filters)
 
 
 def finish(*numbers: int, token: bytes = ONE, now: int = 0) -> FinishJobs:
@@ -89,7 +88,7 @@ def test_what_is_taken_is_nobody_elses_until_the_lease_is_over(do: Do) -> None:
 
 
 def test_exactly_what_was_published_goes(do: Do) -> None:
-    """I19: not a range; what lies between stays."""
+    """I19: jobs are deleted by id and not by range, so the jobs between them stay."""
     do(stage(*(job(number) for number in range(1, 6))))
     do(take())
     assert do(finish(1, 3, 5)) == 3
@@ -129,13 +128,13 @@ def test_a_dead_job_waits_for_a_person(do: Do) -> None:
 
 
 def test_what_its_taker_left_behind_is_told_apart(do: Do) -> None:
-    """One of them may have ended its process: they are taken apart from those that nobody has tried."""
+    """A job that was left behind may have killed its worker, so such jobs are taken separately from new ones."""
     do(stage(job(1), job(2), job(3)))
     do(take(limit=2))
     assert job_numbers(do(take(TWO, now=60))) == [3]
     assert job_numbers(do(take(TWO, now=60, left=True, limit=1))) == [1]
     do(fail(1, token=TWO, delay=0, now=60))
-    assert job_numbers(do(take(now=60))) == [1], "its taker said what became of it"
+    assert job_numbers(do(take(now=60))) == [1], "it was reported as failed, so it is not left behind"
     assert job_numbers(do(take(now=60, left=True))) == [2]
 
 
@@ -201,10 +200,10 @@ def test_namespaces_are_walls(do: Do) -> None:
 def test_a_job_of_no_namespace_is_taken_by_who_is_alone_or_assigned_by_a_person(do: Do) -> None:
     do(stage(job(1, "o"), job(2, "o")))
     do(stage(job(3, "o"), namespace="shop"))
-    assert job_numbers(do(take(namespace="shop"))) == [3], "whose those are nobody knows, so they hold up nobody"
+    assert job_numbers(do(take(namespace="shop"))) == [3], "jobs without a namespace do not block others"
     do(give_back(3))
     assert job_numbers(do(take(namespace="shop", unnamed=True, limit=2))) == [1, 2]
-    assert do(take(TWO, namespace="shop", unnamed=True)) == (), "where they are ours they go first"
+    assert do(take(TWO, namespace="shop", unnamed=True)) == (), "with unnamed=True they come first in their order"
     do(give_back(1))
     do(give_back(2))
     assert do(AssignJobs("shop")) == 2
@@ -216,7 +215,9 @@ def test_whose_records_and_jobs_there_are(do: Do) -> None:
     assert do(Namespaces()) == NamespacesReply(0, ())
     do(claim("k", namespace="shop-a"))
     do(stage(job(1), namespace="shop-b"))
-    assert do(Namespaces()) == NamespacesReply(0, ()), "nobody needs to know"
+    assert do(Namespaces()) == NamespacesReply(0, ()), (
+        "without every=True the names are only read if jobs have no namespace"
+    )
     assert do(Namespaces(every=True)) == NamespacesReply(0, ("shop-a", "shop-b"))
     do(stage(job(2), job(3)))
     assert do(Namespaces()) == NamespacesReply(2, ("shop-a", "shop-b"))
@@ -255,35 +256,38 @@ def test_any_sequence_is_what_the_reference_store_makes_of_it(do: Do) -> None:
 def choose_random_op(choose: random.Random, now: int) -> Op[object]:
     token = choose.choice([ONE, TWO])
     number = choose.randrange(6)
-    whose = choose.choice(["", "n1", "n2"])
-    which = {
-        "namespace": whose,
+    namespace = choose.choice(["", "n1", "n2"])
+    filters = {
+        "namespace": namespace,
         "unnamed": choose.random() < 0.2,
         "left": choose.random() < 0.3,
         "topics": choose.choice([(), ("x",), ("x", "topic")]),
         "others": choose.random() < 0.6,
     }
     topic = choose.choice(["topic", "x"])
-    made: list[Op[object]] = [
+    ops: list[Op[object]] = [
         stage(
-            job(number, choose.choice(["", "a", "b"]), topic=topic), job(choose.randrange(6)), namespace=whose, now=now
+            job(number, choose.choice(["", "a", "b"]), topic=topic),
+            job(choose.randrange(6)),
+            namespace=namespace,
+            now=now,
         ),
-        take(token, limit=choose.choice([1, 3]), lease=choose.choice([2, 8]), now=now, **which),
-        take(token, limit=choose.choice([1, 3]), lease=choose.choice([2, 8]), now=now, **which),
+        take(token, limit=choose.choice([1, 3]), lease=choose.choice([2, 8]), now=now, **filters),
+        take(token, limit=choose.choice([1, 3]), lease=choose.choice([2, 8]), now=now, **filters),
         finish(number, choose.randrange(6), token=token, now=now),
         fail(number, token=token, delay=3, dead=choose.random() < 0.3, now=now),
         give_back(number, token=token, delay=choose.choice([0, 2]), now=now),
-        ReviveJob(job(number).id, now * SECOND_MICROS, whose),
-        ListJobs(dead=choose.random() < 0.5, namespace=choose.choice([None, whose])),
+        ReviveJob(job(number).id, now * SECOND_MICROS, namespace),
+        ListJobs(dead=choose.random() < 0.5, namespace=choose.choice([None, namespace])),
         Namespaces(every=choose.random() < 0.5),
     ]
     if choose.random() < 0.03:
-        return AssignJobs(whose or "n1")
-    return choose.choice(made)
+        return AssignJobs(namespace or "n1")
+    return choose.choice(ops)
 
 
 def normalize_reply(reply: object) -> object:
-    """Sequence numbers are the store's own; their order is not."""
+    """Remove the sequence numbers: each store has its own, and only their order is compared."""
     if not isinstance(reply, tuple) or isinstance(reply, NamespacesReply):
         return reply
     return [each._replace(sequence=0) for each in reply]

@@ -1,5 +1,6 @@
-"""Going on with one run (rule 3 of the machine, I35): such a claim takes over what it names, or is refused. It never
-begins a life: what ended, expired and was cleared away must not run again because somebody had an old list."""
+"""Claims that resume one run (rule 3 of the state machine, I35): such a claim takes over the run that it names, or is
+refused. It never creates a record: a run that ended, expired and was reaped must not run again because of an old
+list."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ from retrysafe.testing.builders import advance, claim, complete, fingerprint, lo
 from retrysafe.testing.driver import Do
 
 EXPIRED_SECONDS = 10 + HOUR_MICROS // SECOND_MICROS
-"""Seconds after which a record that was settled at 5 and retained for 1 second is over."""
+"""The time at which a record that was settled at 5 and retained for 1 second has expired."""
 
 
 def claim_resumable(do: Do, key: str = "k") -> Record:
-    held = do(claim(key, lease=10, retention=1, on_lapse="resume", run=b"the first run...", input=b"in", now=0))
-    assert held.granted
-    return record_of(held)
+    owner = do(claim(key, lease=10, retention=1, on_lapse="resume", run=b"the first run...", input=b"in", now=0))
+    assert owner.granted
+    return record_of(owner)
 
 
 def test_it_takes_over_the_run_it_names(do: Do) -> None:
@@ -50,7 +51,7 @@ def test_nothing_is_born(do: Do) -> None:
     assert (reply.granted, reply.record, reply.now) == (False, None, 0)
     assert isinstance(judge(op, reply), Busy)
     assert do(lookup("k")).record is None
-    assert do(claim("k", now=1)).granted, "nothing of it is in the way"
+    assert do(claim("k", now=1)).granted, "the refused claim left nothing behind"
 
 
 @pytest.mark.parametrize("how", ["completed", "released"])
@@ -70,7 +71,7 @@ def test_an_expired_run_is_not_born_again(do: Do, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["running", "lapsed", "released", "completed"])
 def test_another_run_is_left_alone(do: Do, how: str) -> None:
-    """The record was cleared away and born again between the look and the claim."""
+    """The record was reaped and created again between the list and the claim."""
     first = claim_resumable(do)
     assert do(complete(first, now=5)) is True
     second = record_of(do(claim("k", lease=10, retention=1, on_lapse="resume", now=EXPIRED_SECONDS)))
@@ -109,7 +110,7 @@ def test_it_is_still_compared_with_its_request(do: Do) -> None:
 
 
 def test_many_together(do: Do) -> None:
-    """In one batch with births: what resumes is not born with them."""
+    """In one batch with new claims, a claim that resumes creates no record."""
     first = claim_resumable(do)
     assert do(release(first, now=5)) is True
     replies = do.many(

@@ -1,4 +1,4 @@
-"""The application `retrysafe` of a Django project: migrations and checks."""
+"""The Django application `retrysafe`: migrations and checks. Django looks for this file by its name."""
 
 from __future__ import annotations
 

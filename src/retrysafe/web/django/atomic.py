@@ -1,8 +1,8 @@
-"""`ATOMIC_REQUESTS`: the claim comes before the request's transaction, and the answer is stored after its commit.
+"""`ATOMIC_REQUESTS`: claim before the request's transaction, store the answer after its commit.
 
-Django opens that transaction around the whole view, decorators included. On SQLite a claim from inside it would wait
-for the write lock its own request holds, or make the request's snapshot too old to write. So a protected view asks
-Django to leave it alone, and opens the same transaction itself once the claim is made.
+Django opens that transaction around the whole view, decorators included. On SQLite a claim inside it would wait for the
+write lock that its own request holds, or would make the request's snapshot too old to write. So a protected view is
+marked as non-atomic for Django, and our decorator opens the same transaction after the claim.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NON_ATOMIC_ATTRIBUTE = "_non_atomic_requests"
 
 
 class NonAtomicMark(set[str]):
-    """Django asks whether an alias is in here: each one is. What it really holds are those the developer named with
+    """For Django every alias is in this set. Its real members are the aliases that the developer named with
     `non_atomic_requests`, above or below our decorator."""
 
     def __contains__(self, alias: object) -> bool:
@@ -27,20 +27,20 @@ class NonAtomicMark(set[str]):
 
 
 def mark_non_atomic(view: Any, inner: Iterable[str] = ()) -> NonAtomicMark:
-    """Mark a view. Outer decorators copy the mark along, so it is found on whatever the URLs name."""
+    """Mark a view. Outer decorators copy the mark, so it is also on the view that the URL configuration names."""
     mark = NonAtomicMark(inner)
     setattr(view, NON_ATOMIC_ATTRIBUTE, mark)
     return mark
 
 
-def mark_of(request: Any) -> NonAtomicMark:
-    """The mark on the view the URLs name: a developer may have added to it there."""
+def find_mark(request: Any) -> NonAtomicMark:
+    """The mark on the view that the URL configuration names: the developer may have added aliases there."""
     mark = getattr(getattr(request.resolver_match, "func", None), NON_ATOMIC_ATTRIBUTE, None)
     return mark if isinstance(mark, NonAtomicMark) else NonAtomicMark()
 
 
 def wrap_in_transactions(call: Callable[..., Any], mark: NonAtomicMark, opened: str = "") -> Callable[..., Any]:
-    """The call inside the transactions Django would have opened; `opened` is the alias of one that is open."""
+    """The call, wrapped in the transactions that Django would have opened. The alias `opened` has one already."""
     for alias, config in connections.settings.items():
         if config["ATOMIC_REQUESTS"] and alias != opened and not mark.is_named_by_developer(alias):
             call = transaction.atomic(using=alias)(call)

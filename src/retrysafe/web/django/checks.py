@@ -1,4 +1,4 @@
-"""`manage.py check`: what would otherwise be found by a customer."""
+"""`manage.py check`: finds configuration errors before they reach production."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAY_COME_BEFORE = (
     "corsheaders.middleware.CorsMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
 )
-"""They neither change a body nor read one, and what they add is right for a replay, too."""
+"""These neither change nor read a body, and the headers that they add are right for a replay, too."""
 
 
 def register() -> None:
@@ -31,7 +31,7 @@ def register() -> None:
 
 
 def check_configuration(app_configs: Any = None, **_: Any) -> list[Any]:
-    """The setting can be read, and there is a store for it."""
+    """Check that the setting is valid and has a store."""
     try:
         conf.safe()
         conf.options()
@@ -44,7 +44,7 @@ def check_configuration(app_configs: Any = None, **_: Any) -> list[Any]:
 
 
 def check_middleware(app_configs: Any = None, **_: Any) -> list[Any]:
-    """The middleware is there, and what it stores is what goes out."""
+    """Check that the middleware is installed, and first, so that it stores what is really sent."""
     listed: Sequence[str] = settings.MIDDLEWARE
     place = next((at for at, name in enumerate(listed) if name in MIDDLEWARE), None)
     if place is None:
@@ -60,8 +60,8 @@ def check_middleware(app_configs: Any = None, **_: Any) -> list[Any]:
         return []
     return [
         checks.Warning(
-            f"{', '.join(before)} comes before {listed[place]}: it works on answers after they are stored, and on "
-            "requests before they are captured.",
+            f"{', '.join(before)} comes before {listed[place]}: it changes answers after they are stored, and requests "
+            "before they are captured.",
             hint="Put the middleware of retrysafe first in MIDDLEWARE.",
             id="retrysafe.W003",
         )
@@ -70,7 +70,7 @@ def check_middleware(app_configs: Any = None, **_: Any) -> list[Any]:
 
 def check_atomic_requests(app_configs: Any = None, **_: Any) -> list[Any]:
     """SQLite has one write lock. `@idempotent` and the DRF mixin claim before the request's transaction, but below
-    `@api_view` it is open already."""
+    `@api_view` the transaction is already open."""
     return [
         checks.Warning(
             f"DATABASES[{alias!r}] is SQLite with ATOMIC_REQUESTS, and also holds the idempotency keys: a function "
@@ -84,7 +84,7 @@ def check_atomic_requests(app_configs: Any = None, **_: Any) -> list[Any]:
 
 
 def check_durability(app_configs: Any = None, **_: Any) -> list[Any]:
-    """Only with --deploy: a store in memory forgets at each restart, and each process has its own."""
+    """Only with --deploy: a store in memory loses its records at each restart, and each process has its own."""
     try:
         store = conf.safe().store
     except RetrySafeError:
@@ -108,13 +108,13 @@ def check_tables(app_configs: Any = None, databases: Iterable[str] | None = None
         if alias in (databases or ()):
             absent = schema.find_missing_tables(connections[alias])
             if absent:
-                told = f"DATABASES[{alias!r}] has no tables {', '.join(absent)} for the idempotency keys."
-                found.append(checks.Warning(told, hint="Run: manage.py migrate", id="retrysafe.W006"))
+                message = f"DATABASES[{alias!r}] has no tables {', '.join(absent)} for the idempotency keys."
+                found.append(checks.Warning(message, hint="Run: manage.py migrate", id="retrysafe.W006"))
     return found
 
 
 def _aliases_in_use() -> Iterator[str]:
-    """The database of the project that holds the records, if one does."""
+    """The alias of the project's database that holds the records, if one does."""
     try:
         chosen = conf.read_setting()
         alias = conf.database_alias()

@@ -1,4 +1,4 @@
-"""Django's requests and answers, carried to our middlewares and back."""
+"""Converts Django's requests and answers to those of our middlewares, and back."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from django.http import HttpResponse  # type: ignore[import-untyped]
 
 from retrysafe.errors import UsageError
 from retrysafe.web.capture import HeaderPairs, Response
-from retrysafe.web.django.bridge import exchange_of
-from retrysafe.web.paths import RAW_PATH, target_of
+from retrysafe.web.django.bridge import require_exchange
+from retrysafe.web.paths import RAW_PATH, build_target
+from retrysafe.web.wsgi_body import ChainedStream
 
 
 class ExactResponse(HttpResponse):  # type: ignore[misc]  # untyped base
-    """An answer of ours as Django's. Its headers are a list: a replay may have two lines of one name."""
+    """One of our answers as a Django response. It may have several header lines of one name."""
 
     def __init__(self, status: int, headers: HeaderPairs, body: bytes) -> None:
         super().__init__(body, status=status)
@@ -39,33 +40,33 @@ def to_django_response(response: Response) -> ExactResponse:
 
 
 def build_own_response(request: Any) -> ExactResponse:
-    """What the exchange has to say instead of the view. The middleware sends it in any case."""
-    exchange = exchange_of(request)
+    """The answer of the exchange, which replaces the view's. The middleware sends it in any case."""
+    exchange = require_exchange(request)
     assert exchange is not None, "only a claim is refused"
     assert exchange.response is not None, "a refusal leaves its answer"
     return to_django_response(exchange.response)
 
 
-def header_pairs(response: Any) -> list[tuple[str, str]]:
-    """The header lines Django's handlers will send, cookies included."""
+def list_headers(response: Any) -> list[tuple[str, str]]:
+    """The header lines that Django's handlers will send, cookies included."""
     cookies = [("Set-Cookie", morsel.OutputString()) for morsel in response.cookies.values()]
     return [*((str(name), str(value)) for name, value in response.items()), *cookies]
 
 
-def status_line(response: Any) -> str:
+def format_status_line(response: Any) -> str:
     return f"{response.status_code} {response.reason_phrase}"
 
 
 # The request body -----------------------------------------------------------------------------------
 
 
-def environ_of(request: Any) -> dict[str, Any]:
-    """What the WSGI middleware reads. A plain middleware may also meet ASGI's requests: Django mixes the colours."""
+def build_environ(request: Any) -> dict[str, Any]:
+    """The environ for the WSGI middleware. It may also get an ASGI request: Django mixes sync and async middleware."""
     if "wsgi.input" in request.META:
         environ: dict[str, Any] = request.META
     else:
         environ = {**request.META, "wsgi.input_terminated": True, "wsgi.input": request._stream}
-        # Django's META has the path as text here and not as PEP 3333 wants it; of that, text beyond latin-1 is lost.
+        # META has the path as decoded text here, not as PEP 3333 says. Characters beyond latin-1 would be lost.
         raw: bytes = request.scope.get("raw_path") or b""
         environ[RAW_PATH] = raw if unquote(raw) == request.path else quote(request.path).encode()
     if hasattr(request, "_body"):
@@ -73,16 +74,16 @@ def environ_of(request: Any) -> dict[str, Any]:
     return environ
 
 
-def scope_of(request: Any) -> dict[str, Any]:
-    """What the ASGI middleware reads. Django's test client writes the query as text."""
+def build_scope(request: Any) -> dict[str, Any]:
+    """The scope for the ASGI middleware. Django's test client writes the query as text."""
     query = request.scope.get("query_string", b"")
     return {**request.scope, "query_string": query.encode("latin-1") if isinstance(query, str) else query}
 
 
 def hand_body(request: Any, environ: dict[str, Any]) -> None:
-    """Let the view read what is remembered, instead of what is behind it."""
+    """Let the view read the remembered body instead of the server's stream."""
     if hasattr(request, "_body"):
-        return  # it was read before us, and Django remembers it
+        return  # already read, and Django has kept it
     if getattr(request, "_read_started", False):
         raise _read_too_early_error(request)
     declared = str(environ.get("CONTENT_LENGTH") or "")
@@ -92,49 +93,31 @@ def hand_body(request: Any, environ: dict[str, Any]) -> None:
 
 
 def read_remembered_body(request: Any, limit: int) -> bytes:
-    """The whole body of an ASGI request, which Django has received before any middleware. More than `limit` bytes are
-    not held here: one more than that is enough to refuse it."""
+    """The whole body of an ASGI request; Django receives it before any middleware runs. At most `limit + 1` bytes are
+    read: that is enough to refuse a larger body."""
     if hasattr(request, "_body"):
         body: bytes = request.body
         return body
     if request._read_started:
         raise _read_too_early_error(request)
-    behind = request._stream
-    head: bytes = behind.read(limit + 1)
+    stream = request._stream
+    head: bytes = stream.read(limit + 1)
     request._stream = (
-        io.BytesIO(head) if len(head) <= limit else LimitedStream(ChainedStream(head, behind), sys.maxsize)
+        io.BytesIO(head) if len(head) <= limit else LimitedStream(ChainedStream(head, stream), sys.maxsize)
     )
     return head
 
 
-class ChainedStream:
-    """What was read already, then the rest as it comes."""
-
-    def __init__(self, head: bytes, rest: Any) -> None:
-        self._head = io.BytesIO(head)
-        self._rest = rest
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._head.read(size)
-        wanted = size - len(data) if size >= 0 else -1
-        return data + bytes(self._rest.read(wanted)) if wanted else data
-
-    def readline(self, size: int = -1) -> bytes:
-        line = self._head.readline(size)
-        if line.endswith(b"\n") or 0 <= size <= len(line):
-            return line
-        return line + bytes(self._rest.readline())
-
-
 def _read_too_early_error(request: Any) -> UsageError:
+    target = build_target(request.method, request.path)
     return UsageError(
-        f"{target_of(request.method, request.path)}: a middleware before ours has read the request's body as a stream; "
+        f"{target}: a middleware before ours has read the request's body as a stream; "
         "put 'retrysafe.web.django.IdempotencyMiddleware' first in MIDDLEWARE"
     )
 
 
 def exhaust(chunks: Iterable[bytes]) -> None:
-    """Run an answer to its end; what is between us and the server does its last things there."""
+    """Iterate an answer to its end and close it, so that our WSGI middleware finishes its work."""
     try:
         for _ in chunks:
             pass

@@ -1,11 +1,11 @@
-"""The Django middleware. It captures; the view claims (decorators.py, drf.py).
+"""The Django middleware. It captures answers; the view claims the key (decorators.py, drf.py).
 
-It stands first in MIDDLEWARE, so what it stores is what goes out: after GZip, sessions and everything else. Inside it
-are our own two middlewares, `web.wsgi` and `web.asgi`, around the rest of Django as their application: streaming,
-tombstones, waiting, all of it is there once.
+It is first in MIDDLEWARE, so it stores what is really sent, after GZip, sessions and all other middleware. It uses our
+WSGI and ASGI middlewares, with the rest of Django as their application, so streaming, tombstones and waiting are
+implemented once.
 
-Django turns exceptions into answers before any middleware sees them, and tells `got_request_exception` of those nobody
-expected. That is where we learn that a 500 is a failure and not an answer. The project's reporters hear it too.
+Django turns exceptions into answers before any middleware sees them, and sends `got_request_exception` for unhandled
+ones. From that signal we know that a 500 is a failure and not an answer. Error reporters of the project get it, too.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from functools import partial
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
-from django.core.signals import got_request_exception  # type: ignore[import-untyped]  # Django ships no types
-from django.urls import get_resolver, get_urlconf  # type: ignore[import-untyped]
+from django.conf import settings as django_settings  # type: ignore[import-untyped]  # Django ships no types
+from django.core.signals import got_request_exception  # type: ignore[import-untyped]
+from django.urls import Resolver404, get_resolver, get_urlconf, resolve  # type: ignore[import-untyped]
 from django.utils.log import log_response  # type: ignore[import-untyped]
 from django.views.defaults import server_error  # type: ignore[import-untyped]
 
 from retrysafe.web import asgi, wsgi
 from retrysafe.web.django import bridge, conf, convert
-from retrysafe.web.django.endpoint_entry import entry_of
+from retrysafe.web.endpoint_entry import ENTERED, REDIRECTED, REFUSED, UNKNOWN, EndpointEntry
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.paths import normalize_path
 
@@ -41,27 +42,27 @@ class DjangoCall:
 
     def __init__(self, request: Any) -> None:
         self.request = request
-        self._pristine = dict(vars(request)), dict(request.META)
+        self._snapshot = dict(vars(request)), dict(request.META)
         self._reset()
 
     def _reset(self) -> None:
         self.response: Any = None
         self.gathered = False
-        """Whether a streaming answer was read here, so that somebody has to stream it again."""
+        """True if a streaming answer was read here, so that it must be streamed again."""
         self.rest: Any = None
-        """What is left of it."""
+        """The rest of a streaming answer."""
         self.started: tuple[int, list[tuple[str, str]]] = (500, [])
         self.sent: list[bytes] = []
 
     def restore(self) -> None:
-        """The request as it came to us, for a run that takes the place of one that was undone. In place: Django, and
-        middleware before ours, hold this very object. What the first run has opened is closed, but the request is not
-        over, so nobody is told that."""
+        """Restore the request as it came, for the next run after a rollback. It is changed in place, because Django and
+        outer middleware hold the same object. Resources of the first run are closed, but without Django's signal
+        `request_finished`: the request has not ended."""
         for closer in getattr(self.response, "_resource_closers", ()):
             with suppress(Exception):
                 closer()
         self.request.close()
-        attributes, meta = self._pristine
+        attributes, meta = self._snapshot
         vars(self.request).clear()
         vars(self.request).update(attributes)
         self.request.META.clear()
@@ -80,12 +81,12 @@ class DjangoCall:
             self.sent.append(message.get("body", b""))
 
     def is_replaced(self, exchange: bridge.AnyExchange | None) -> bool:
-        """Whether somebody else than Django gives the answer."""
+        """True if the answer is not Django's."""
         return self.response is None or (exchange is not None and exchange.response is not None)
 
     def build_replacement(self) -> convert.ExactResponse:
         answer = convert.ExactResponse(*self.started, b"".join(self.sent))
-        # What Django's answer holds open is closed at the end of the request, as ever.
+        # Resources of Django's answer are closed at the end of the request.
         answer._resource_closers.extend(getattr(self.response, "_resource_closers", ()))
         return answer
 
@@ -101,7 +102,7 @@ class IdempotencyMiddleware:
         options = conf.options()
         self._wsgi = wsgi.IdempotencyMiddleware(self._wsgi_app, safe=conf.safe(), **options)
         self._asgi = asgi.IdempotencyMiddleware(self._asgi_app, safe=conf.safe(), **options)
-        # One count, whichever colour a request has.
+        # Shared, so that sync and async requests are counted together.
         self.settings = self._asgi.settings = self._wsgi.settings
         self.is_async = iscoroutinefunction(get_response)
         if self.is_async:
@@ -115,48 +116,48 @@ class IdempotencyMiddleware:
             return self.get_response(request)
         if bridge.find_captured(request) is not None:
             return self._call_captured_outside(request)
-        carried, environ = DjangoCall(request), convert.environ_of(request)
-        environ = {**environ, _CALL_KEY: carried}
-        return self._finish_response(carried, environ, self._wsgi(environ, carried.start_response))
+        call, environ = DjangoCall(request), convert.build_environ(request)
+        environ = {**environ, _CALL_KEY: call}
+        return self._finish_response(call, environ, self._wsgi(environ, call.start_response))
 
     def _is_unprotected(self, request: Any) -> bool:
         settings = self.settings
         return request.method not in settings.methods and not (settings.serves_status and request.method == "GET")
 
-    # Plain ----------------------------------------------------------------------------------------
+    # Sync -----------------------------------------------------------------------------------------
 
     def _wsgi_app(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        carried: DjangoCall = environ[_CALL_KEY]
-        request = carried.request
+        call: DjangoCall = environ[_CALL_KEY]
+        request = call.request
         exchange = environ.get(EXCHANGE)
         if exchange is not None and exchange.reruns:
-            carried.restore()
+            call.restore()
         setattr(request, bridge.EXCHANGE_ATTRIBUTE, exchange)
-        if exchange is not None and not exchange.untouched:
+        if exchange is not None and not exchange.uncaptured:
             convert.hand_body(request, environ)
-        carried.response = response = self.get_response(request)
+        call.response = response = self.get_response(request)
         attach_entry_probe(exchange, request, response)
-        error = failure_of(request, exchange)
+        error = find_failure(request, exchange)
         if error is not None and exchange is not None:
             bridge.settle_failure(exchange, error)
-        start_response(convert.status_line(response), convert.header_pairs(response))
+        start_response(convert.format_status_line(response), convert.list_headers(response))
         if not response.streaming:
             return [response.content]
-        carried.gathered = exchange is not None and exchange.claimed
-        if not carried.gathered:
-            return ()  # it passes by as it is
-        return map(bytes, response)  # not the answer itself: closing that ends the request
+        call.gathered = exchange is not None and exchange.claimed
+        if not call.gathered:
+            return ()  # it passes through unbuffered
+        return map(bytes, response)  # not the response itself: closing it would end the request
 
-    def _finish_response(self, carried: DjangoCall, environ: dict[str, Any], chunks: Iterable[bytes]) -> Any:
-        exchange, response = environ.get(EXCHANGE), carried.response
-        if carried.is_replaced(exchange):
+    def _finish_response(self, call: DjangoCall, environ: dict[str, Any], chunks: Iterable[bytes]) -> Any:
+        exchange, response = environ.get(EXCHANGE), call.response
+        if call.is_replaced(exchange):
             try:
                 for chunk in chunks:
-                    carried.sent.append(chunk)
-            except Exception as error:  # a stream broke: the answer is ours, the error is Django's to report
-                report_late_failure(carried.request, carried.build_replacement(), error)
-            return carried.build_replacement()
-        if carried.gathered:
+                    call.sent.append(chunk)
+            except Exception as error:  # a stream failed: we answer, and Django reports the error
+                report_late_failure(call.request, call.build_replacement(), error)
+            return call.build_replacement()
+        if call.gathered:
             response.streaming_content = chunks
         else:
             convert.exhaust(chunks)
@@ -167,7 +168,7 @@ class IdempotencyMiddleware:
         setattr(request, bridge.EXCHANGE_ATTRIBUTE, exchange)
         response = self.get_response(request)
         attach_entry_probe(exchange, request, response)
-        error = failure_of(request, exchange)
+        error = find_failure(request, exchange)
         if error is not None and exchange is not None:
             bridge.settle_failure(exchange, error)
         return response
@@ -182,81 +183,81 @@ class IdempotencyMiddleware:
             setattr(request, bridge.EXCHANGE_ATTRIBUTE, exchange)
             response = await self.get_response(request)
             attach_entry_probe(exchange, request, response)
-            error = failure_of(request, exchange)
+            error = find_failure(request, exchange)
             if error is not None:
                 await bridge.asettle_failure(exchange, error)
             return response
-        carried = DjangoCall(request)
-        return await self._arun_asgi(carried, {**convert.scope_of(request), _CALL_KEY: carried})
+        call = DjangoCall(request)
+        return await self._arun_asgi(call, {**convert.build_scope(request), _CALL_KEY: call})
 
-    async def _arun_asgi(self, carried: DjangoCall, scope: dict[str, Any]) -> Any:
-        request, limit = carried.request, self.settings.max_body
+    async def _arun_asgi(self, call: DjangoCall, scope: dict[str, Any]) -> Any:
+        request, limit = call.request, self.settings.max_body
         body: bytes | None = None
 
         async def receive() -> Any:
             nonlocal body
             if body is not None:
-                await asyncio.Event().wait()  # Django itself watches for the client
+                await asyncio.Event().wait()  # Django itself watches for a disconnect
             body = convert.read_remembered_body(request, limit)
             return {"type": "http.request", "body": body, "more_body": False}
 
         try:
-            await self._asgi(scope, receive, carried.send)
+            await self._asgi(scope, receive, call.send)
         except Exception as error:
             exchange = getattr(request, bridge.EXCHANGE_ATTRIBUTE, None)
             if exchange is None or exchange.response is None:
                 raise
-            report_late_failure(request, carried.build_replacement(), error)
+            report_late_failure(request, call.build_replacement(), error)
         exchange = getattr(request, bridge.EXCHANGE_ATTRIBUTE, None)
-        if carried.is_replaced(exchange):
-            return carried.build_replacement()
-        if carried.rest is not None:
-            carried.response.streaming_content = carried.rest
-        return add_extra_headers(carried.response, exchange)
+        if call.is_replaced(exchange):
+            return call.build_replacement()
+        if call.rest is not None:
+            call.response.streaming_content = call.rest
+        return add_extra_headers(call.response, exchange)
 
     async def _asgi_app(self, scope: Any, receive: Any, send: Any) -> None:
-        carried: DjangoCall = scope[_CALL_KEY]
-        request = carried.request
+        call: DjangoCall = scope[_CALL_KEY]
+        request = call.request
         exchange = scope.get(EXCHANGE)
         rerun = exchange is not None and exchange.reruns > 0
         if rerun:
-            carried.restore()
+            call.restore()
         setattr(request, bridge.EXCHANGE_ATTRIBUTE, exchange)
-        if exchange is not None and not exchange.untouched:
-            body = await receive()  # now: the view may read it before it claims
+        if exchange is not None and not exchange.uncaptured:
+            body = await receive()  # now, because the view may read it before it claims
             if rerun and not hasattr(request, "_body"):
                 request._stream = io.BytesIO(body["body"])
-        carried.response = response = await self.get_response(request)
+        call.response = response = await self.get_response(request)
         attach_entry_probe(exchange, request, response)
-        error = failure_of(request, exchange)
+        error = find_failure(request, exchange)
         if error is not None and exchange is not None:
             await bridge.asettle_failure(exchange, error)
-        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in convert.header_pairs(response)]
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in convert.list_headers(response)]
         await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
         if not response.streaming:
             await send({"type": "http.response.body", "body": response.content})
         elif exchange is not None and exchange.claimed:
-            await self._gather_stream(carried, exchange, send)
+            await self._gather_stream(call, exchange, send)
 
-    async def _gather_stream(self, carried: DjangoCall, exchange: Any, send: Any) -> None:
-        """Hold a streaming answer back until it is stored, or has left its tombstone."""
-        response = carried.response
+    async def _gather_stream(self, call: DjangoCall, exchange: Any, send: Any) -> None:
+        """Buffer a streaming answer until it or its tombstone is stored."""
+        response = call.response
         pieces = aiter(response) if response.is_async else to_async(await sync_to_async(lambda: list(response))())
         async for chunk in pieces:
             await send({"type": "http.response.body", "body": bytes(chunk), "more_body": True})
-            if carried.sent:  # it passes by from here on
+            if call.sent:  # from here on it passes through
                 if exchange.claimed:
                     await exchange.settle(exchange.release_flow())
-                carried.rest = chain_chunks(list(carried.sent), pieces)
+                call.rest = chain_chunks(list(call.sent), pieces)
                 return
         await send({"type": "http.response.body", "body": b""})
-        carried.rest = to_async(carried.sent)
+        call.rest = to_async(call.sent)
 
 
 def attach_entry_probe(exchange: bridge.AnyExchange | None, request: Any, response: Any) -> None:
-    """Let the resolver tell whether a view was entered, if anybody has to know."""
+    """Let the exchange ask the URL resolver whether a view was entered. Only needed for a claimed request."""
     if exchange is not None and exchange.claimed:
-        exchange.entry_probe = partial(entry_of, request, response)
+        exchange.entry_probe = partial(find_entry, request, response)
 
 
 def add_extra_headers(response: Any, exchange: bridge.AnyExchange | None) -> Any:
@@ -277,31 +278,56 @@ async def chain_chunks(head: list[bytes], rest: Any) -> Any:
         yield chunk
 
 
+# Endpoint entry -----------------------------------------------------------------------------------
+
+
+def find_entry(request: Any, response: Any, code: int) -> EndpointEntry:
+    """Whether a view was entered. The resolver refused the request if it has no view for the path and the answer is its
+    own; a middleware that answered instead may have done anything. DRF validates a request inside its view, so it
+    counts as entered."""
+    if request.resolver_match is not None:
+        return ENTERED
+    try:
+        resolve(request.path_info, getattr(request, "urlconf", None) or get_urlconf())
+    except Resolver404:
+        return _entry_from_answer(request, response, code)
+    return UNKNOWN
+
+
+def _entry_from_answer(request: Any, response: Any, code: int) -> EndpointEntry:
+    if code == 404:
+        return REFUSED
+    with_slash = django_settings.APPEND_SLASH and response.get("Location") == request.get_full_path(
+        force_append_slash=True
+    )
+    return REDIRECTED if with_slash and 300 <= code < 400 else UNKNOWN
+
+
 # Failures -------------------------------------------------------------------------------------------
 
 
 def note_failure(*, request: Any = None, **_: Any) -> None:
-    """Django met an exception nobody expected: keep it for the middleware."""
+    """Django got an unhandled exception: keep it for the middleware."""
     if request is not None and getattr(request, bridge.EXCHANGE_ATTRIBUTE, None) is not None and not has_own_page():
         setattr(request, _ERROR, sys.exc_info()[1])
 
 
 def has_own_page() -> bool:
-    """Whether the project answers a 500 by a handler of its own: then that is the answer, and is stored as it is."""
+    """True if the project has its own handler for 500. Its page is then the answer and is stored."""
     with suppress(Exception):
         handler: object = get_resolver(get_urlconf()).resolve_error_handler(500)
         return handler is not server_error
     return False
 
 
-def failure_of(request: Any, exchange: bridge.AnyExchange | None) -> BaseException | None:
-    """What is to be settled as a failure, if anything is left to settle."""
+def find_failure(request: Any, exchange: bridge.AnyExchange | None) -> BaseException | None:
+    """The exception to settle the claim with, if there is one and the claim is not settled."""
     error: BaseException | None = getattr(request, _ERROR, None)
     return error if exchange is not None and exchange.claimed else None
 
 
 def report_late_failure(request: Any, response: Any, error: Exception) -> None:
-    """An answer broke after its view had returned. Django would have left that to the server."""
+    """Report an answer that failed after its view returned. Without us the server would report it."""
     got_request_exception.send(sender=IdempotencyMiddleware, request=request)
     log_response(
         "%s: %s",

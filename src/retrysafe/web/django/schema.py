@@ -1,4 +1,4 @@
-"""The store's own schema, applied through Django's connection: `manage.py migrate` is enough."""
+"""Applies the store's own schema through Django's connection, so that `manage.py migrate` is enough."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.db.migrations.operations.base import Operation  # type: ignore[impor
 
 from retrysafe.errors import UsageError
 from retrysafe.stores.base import Plan, follow
-from retrysafe.stores.mysql import schema as mysql
+from retrysafe.stores.mysql import dialect as mysql
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import build_names
@@ -18,13 +18,13 @@ from retrysafe.transactions.on_django import DjangoTx
 from retrysafe.web.django import conf
 
 DIALECTS: dict[str, Dialect] = {"postgresql": PSYCOPG, "sqlite": SQLITE_FORMAT, "mysql": MYSQL}
-"""By what Django calls the database. MariaDB is mysql to it, too."""
+"""By Django's name of the database (`connection.vendor`). MariaDB is `mysql`, too."""
 
 
 class StoreVersion(Operation):  # type: ignore[misc]  # untyped base
-    """One migration of the store's. Where `retrysafe migrate` or the store itself has come further, nothing is done.
+    """One migration of the store. It does nothing if `retrysafe migrate` or the store itself has applied it.
 
-    `atomic` is left False: the migration is in a transaction wherever the database can roll a CREATE back.
+    `atomic` stays False: the migration itself is in a transaction if the database can roll back a CREATE.
     """
 
     def __init__(self, version: int) -> None:
@@ -37,8 +37,8 @@ class StoreVersion(Operation):  # type: ignore[misc]  # untyped base
         connection = schema_editor.connection
         if not is_store_database(connection, app_label):
             return
-        if schema_editor.collect_sql:  # `sqlmigrate`: there is nobody to ask what is there
-            for text in migrations.forward_statements(dialect_of(connection), build_names(), self.version):
+        if schema_editor.collect_sql:  # `sqlmigrate`: there is no database to inspect
+            for text in migrations.forward_statements(find_dialect(connection), build_names(), self.version):
                 schema_editor.execute(text, None)
         else:
             follow(plan_upgrade(connection, self.version), DjangoTx(connection.alias).send)
@@ -46,7 +46,7 @@ class StoreVersion(Operation):  # type: ignore[misc]  # untyped base
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
         connection = schema_editor.connection
         if is_store_database(connection, app_label):
-            for text in migrations.backward_statements(dialect_of(connection), build_names(), self.version):
+            for text in migrations.backward_statements(find_dialect(connection), build_names(), self.version):
                 schema_editor.execute(text, None)
 
     def describe(self) -> str:
@@ -59,15 +59,15 @@ def plan_upgrade(connection: Any, to: int) -> Plan[Statement, list[str]]:
     return migrations.upgrade(DIALECTS[connection.vendor], build_names(), to)
 
 
-def dialect_of(connection: Any) -> Dialect:
-    """MySQL and MariaDB make their tables with collations of different names."""
+def find_dialect(connection: Any) -> Dialect:
+    """The dialect of a connection. MySQL and MariaDB have different names for their collations."""
     if connection.vendor == "mysql":
         return mysql.dialect_of(connection.mysql_server_info)
     return DIALECTS[connection.vendor]
 
 
 def is_store_database(connection: Any, app_label: str) -> bool:
-    """Whether this is the database of RETRYSAFE. Where the records are elsewhere, one we cannot use is let be."""
+    """True if this is the database of RETRYSAFE. An unsupported one is ignored if the records are elsewhere."""
     if connection.alias != conf.database_alias() or not router.allow_migrate(connection.alias, app_label):
         return False
     if connection.vendor in DIALECTS:
@@ -80,10 +80,10 @@ def is_store_database(connection: Any, app_label: str) -> bool:
 
 
 def find_missing_tables(connection: Any) -> list[str]:
-    """Which tables are not there, and which columns of those that are."""
-    there, dialect = set(connection.introspection.table_names()), DIALECTS[connection.vendor]
+    """The missing tables, and the missing columns of existing tables."""
+    existing, dialect = set(connection.introspection.table_names()), DIALECTS[connection.vendor]
     versions = range(1, migrations.latest_version(dialect, build_names()) + 1)
-    wanted = [
+    created = [
         table.strip('"`')
         for version in versions
         for table in migrations.created_tables(dialect, build_names(), version)
@@ -96,7 +96,7 @@ def find_missing_tables(connection: Any) -> list[str]:
     with connection.cursor() as cursor:
         known = {
             table: {each.name for each in connection.introspection.get_table_description(cursor, table)}
-            for table in {table for table, _ in added} & there
+            for table in {table for table, _ in added} & existing
         }
-    late = [f"{table}.{column}" for table, column in added if table in known and column not in known[table]]
-    return [table for table in wanted if table not in there] + late
+    missing_columns = [f"{table}.{column}" for table, column in added if table in known and column not in known[table]]
+    return [table for table in created if table not in existing] + missing_columns

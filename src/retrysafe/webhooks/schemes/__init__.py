@@ -1,4 +1,5 @@
-"""How senders sign: one file per scheme. Pure: bytes and a time in, a verified event or VerificationError out."""
+"""How senders sign: one file per scheme. Pure: bytes and a time go in, a verified event or VerificationError comes
+out."""
 
 from __future__ import annotations
 

@@ -1,16 +1,19 @@
-"""What every scheme is: secrets, a tolerance, and `verify`. To write one of your own, subclass and give `read`."""
+"""The base class of schemes: secrets, a tolerance, and `verify`. A scheme of your own subclasses it and implements
+`read`."""
 
 from __future__ import annotations
 
 from typing import ClassVar, NamedTuple
 
+from retrysafe.core.deprecation import renamed_members, warn_renamed
 from retrysafe.errors import UsageError, VerificationError
 from retrysafe.webhooks.schedules import UNKNOWN, Schedule
 from retrysafe.webhooks.schemes import parts
-from retrysafe.webhooks.schemes.headers import Given, Headers
+from retrysafe.webhooks.schemes.headers import HeaderPairs, Headers
 
 TOLERANCE_SECONDS = 300.0
-"""Seconds between the sender's clock and ours, either way. What the senders' own libraries use."""
+"""The largest difference between the sender's clock and ours, in either direction. The senders' own libraries use the
+same."""
 
 MAX_BODY_BYTES = 1 << 20
 
@@ -18,28 +21,42 @@ Secret = str | bytes
 
 
 class Verified(NamedTuple):
-    """What a verified delivery is about."""
+    """The result of a verification."""
 
     id: str
     """The sender's id of the event."""
     key: str
-    """What makes it one event for us. Equal to `id` where the signature covers the id; else `id` and the signed body
-    together, for an id that anybody could have put there must not take the place of another event."""
+    """What identifies the event here. Equal to `id` if the signature covers the id, else `id` together with the signed
+    body: an attacker who sets an unsigned id must not take the place of another event."""
     type: str
     timestamp: int | None
-    """When it was sent, in seconds; None where the scheme signs no time."""
+    """When the delivery was sent, in seconds; None if the scheme signs no time."""
     challenge: bytes | None = None
-    """Not an event but a question whether we are there: this is the answer, and nothing is stored."""
+    """Set if the delivery is no event but checks that the endpoint exists: this is the answer, and nothing is
+    stored."""
 
 
 class Scheme:
-    """One sender's way to sign. Several secrets: each of them may have signed (rotation)."""
+    """One sender's way to sign. Each of several secrets may have signed, so that secrets can be rotated."""
+
+    __getattr__ = renamed_members(
+        "Scheme",
+        {
+            "refusal": "verification_error",
+            "unsigned": "unsigned_error",
+            "sent_at": "parse_timestamp",
+            "listed": "check_signature_count",
+            "event_id": "check_id",
+            "prepared": "prepare_secrets",
+        },
+    )
 
     name: ClassVar[str] = "webhook"
     schedule: Schedule = UNKNOWN
     max_body: int = MAX_BODY_BYTES
     signature_headers: frozenset[str] = frozenset()
-    """Lower-case names: not shown to handlers, not stored. A stored signature is a request to be sent again."""
+    """Names in lower case. These headers are not shown to handlers and not stored: with a stored signature the request
+    could be sent again."""
 
     def __init__(self, *secrets: Secret, tolerance: float = TOLERANCE_SECONDS) -> None:
         if not secrets:
@@ -49,61 +66,72 @@ class Scheme:
         if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 < tolerance < float("inf"):
             raise UsageError(f"{type(self).__name__}(tolerance={tolerance!r}): give seconds, more than zero")
         self.tolerance = float(tolerance)
-        self.secrets = self.prepared(secrets)
+        prepare = self.prepare_secrets
+        if "prepared" in vars(type(self)):  # a subclass that overrides the method by its old name
+            warn_renamed(f"{type(self).__name__}.prepared", f"{type(self).__name__}.prepare_secrets")
+            prepare = vars(type(self))["prepared"].__get__(self)
+        self.secrets = prepare(secrets)
 
-    def verify(self, headers: Given | Headers, body: bytes, *, now: float) -> Verified:
-        """The verified event. `body` is the request's body exactly as it came; `now` is in seconds since 1970.
+    def verify(self, headers: HeaderPairs | Headers, body: bytes, *, now: float) -> Verified:
+        """The verified event. `body` is the request's body exactly as it arrived; `now` is in seconds since 1970.
 
-        Raises VerificationError, and nothing else whatever it is given.
+        Raises only VerificationError, whatever its arguments are.
         """
-        sent = Headers(headers, self.name)
+        parsed_headers = Headers(headers, self.name)
         if not isinstance(body, bytes):
-            raise self.refusal(
-                f"the body is {type(body).__name__}; pass the raw bytes of the request, not what they mean"
+            raise self.verification_error(
+                f"the body is {type(body).__name__}; pass the raw bytes of the request, not a parsed body"
             )
         if len(body) > self.max_body:
-            raise self.refusal(f"the body has {len(body)} bytes; at most {self.max_body} are read")
-        return self.read(sent, body, now)
+            raise self.verification_error(f"the body has {len(body)} bytes; at most {self.max_body} are read")
+        return self.read(parsed_headers, body, now)
 
     def read(self, headers: Headers, body: bytes, now: float) -> Verified:
-        """The scheme itself: `verify` without its first checks."""
+        """The scheme itself: `verify` calls it after its own checks."""
         raise NotImplementedError
 
     def sign(self, body: bytes, *, id: str, type: str = "", now: float) -> dict[str, str]:
-        """The headers a sender would send: for tests, and for senders."""
+        """The headers that a sender would send: for tests, and for senders."""
         raise NotImplementedError
 
-    def prepared(self, secrets: tuple[Secret, ...]) -> tuple[bytes, ...]:
-        """The secrets as bytes. Most senders use the text of the secret as it stands."""
+    def prepare_secrets(self, secrets: tuple[Secret, ...]) -> tuple[bytes, ...]:
+        """The secrets as bytes. Most senders use the text of the secret unchanged."""
         return tuple(secret_to_bytes(secret, type(self).__name__) for secret in secrets)
 
-    # For schemes ----------------------------------------------------------------------------
+    # For subclasses -------------------------------------------------------------------------
 
-    def refusal(self, why: str) -> VerificationError:
+    def verification_error(self, why: str) -> VerificationError:
         return VerificationError(self.name, why)
 
-    def unsigned(self) -> VerificationError:
-        return self.refusal("no signature was made with a secret of ours")
+    def unsigned_error(self) -> VerificationError:
+        return self.verification_error("no signature was made with a secret of ours")
 
-    def sent_at(self, text: str, now: float) -> int:
-        """A signed time, if it is near enough to ours."""
+    def parse_timestamp(self, text: str, now: float) -> int:
+        """A signed time in seconds. Raises VerificationError if it is malformed, or too far from `now`."""
         at = parts.parse_seconds(text)
         if at is None:
-            raise self.refusal(f"the timestamp {text[:40]!r} is not a whole number of seconds in ASCII digits")
+            raise self.verification_error(
+                f"the timestamp {text[:40]!r} is not a whole number of seconds in ASCII digits"
+            )
         if not abs(now - at) <= self.tolerance:
-            raise self.refusal(f"it was sent at {at}, more than {self.tolerance:.0f} s from our clock at {now:.0f}")
+            raise self.verification_error(
+                f"it was sent at {at}, more than {self.tolerance:.0f} s from our clock at {now:.0f}"
+            )
         return at
 
-    def listed(self, items: list[str]) -> list[str]:
-        """A list of signatures, if it is not absurdly long."""
+    def check_signature_count(self, items: list[str]) -> list[str]:
+        """The signatures unchanged. Raises VerificationError if there are too many to try."""
         if len(items) > parts.MAX_SIGNATURES:
-            raise self.refusal(f"there are {len(items)} signatures; at most {parts.MAX_SIGNATURES} are tried")
+            raise self.verification_error(
+                f"there are {len(items)} signatures; at most {parts.MAX_SIGNATURES} are tried"
+            )
         return items
 
-    def event_id(self, value: object, where: str) -> str:
+    def check_id(self, value: object, where: str) -> str:
+        """The value as an id. Raises VerificationError if it cannot be one; `where` names its place in the message."""
         found = parts.parse_id(value)
         if found is None:
-            raise self.refusal(f"{where} is no id of 1 to {parts.MAX_ID_CHARS} visible ASCII characters")
+            raise self.verification_error(f"{where} is no id of 1 to {parts.MAX_ID_CHARS} visible ASCII characters")
         return found
 
     def __repr__(self) -> str:
@@ -118,5 +146,5 @@ def secret_to_bytes(secret: object, scheme: str) -> bytes:
 
 
 def bind_id_to_body(id: str, body: bytes) -> str:
-    """The key of an event whose id is not signed: it counts only together with the signed body."""
+    """The key of an event whose id is not signed: the id together with the digest of the signed body."""
     return f"{id} {parts.hash_body(body)}"

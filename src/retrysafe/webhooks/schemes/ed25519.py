@@ -1,4 +1,4 @@
-"""ed25519 keys, through `cryptography`, which is imported only when somebody has such a key."""
+"""ed25519 keys, through `cryptography`, which is imported only if such a key is used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ KEY_BYTES = 32
 
 
 class PublicKey(NamedTuple):
-    """The key of a sender: it can tell its signatures, and make none."""
+    """A sender's public key. It verifies signatures and cannot make them."""
 
     raw: Any
 
@@ -25,6 +25,8 @@ class PublicKey(NamedTuple):
 
 
 class SigningKey(NamedTuple):
+    """A secret key, for senders and tests."""
+
     raw: Any
 
     @property
@@ -43,7 +45,7 @@ def load_public_key(data: bytes) -> PublicKey:
 
 
 def load_signing_key(data: bytes) -> SigningKey:
-    """A secret key, alone or with its public half behind it, as Svix writes it."""
+    """A secret key, alone or followed by its public half, as Svix writes it."""
     if len(data) not in (KEY_BYTES, 2 * KEY_BYTES):
         raise UsageError(
             f"a whsk_ key has {len(data)} bytes; an ed25519 secret key has {KEY_BYTES}, or {2 * KEY_BYTES} with both"

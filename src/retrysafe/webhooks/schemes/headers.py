@@ -1,14 +1,15 @@
-"""The headers of a delivery, however the server hands them over: text or bytes, a mapping or pairs, any case."""
+"""The headers of a delivery, in whatever form the server has them: text or bytes, a mapping or pairs, any case."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
+from retrysafe.core.deprecation import renamed_members
 from retrysafe.errors import VerificationError
 
 MAX_VALUE_CHARS = 8192
-"""Longer than any sender's list of signatures; checked before anything is decoded or compared (S20)."""
+"""Longer than any sender's list of signatures. Checked before anything is decoded or compared (S20)."""
 
 Text = str | bytes
 
@@ -19,15 +20,17 @@ class _Pairs(Protocol):
     def items(self) -> Iterable[tuple[Any, Any]]: ...
 
 
-Given = Mapping[str, str] | Mapping[bytes, bytes] | Iterable[tuple[Text, Text]] | _Pairs
+HeaderPairs = Mapping[str, str] | Mapping[bytes, bytes] | Iterable[tuple[Text, Text]] | _Pairs
 
 
 class Headers:
-    """Lines by lower-case name. A name that came twice is remembered as such: nobody may choose one of the two."""
+    """Header values by lower-case name. A header that was sent twice keeps both values and cannot be read: neither may
+    be chosen."""
 
     __slots__ = ("_lines", "_sender")
+    __getattr__ = renamed_members("Headers", {"one": "require", "maybe": "get", "iter_kept": "iter_except"})
 
-    def __init__(self, given: Given | Headers, sender: str) -> None:
+    def __init__(self, given: HeaderPairs | Headers, sender: str) -> None:
         self._sender = sender
         self._lines: dict[str, list[str]] = {}
         if isinstance(given, Headers):
@@ -36,14 +39,15 @@ class Headers:
         for name, value in self._iter_pairs(given):
             self._lines.setdefault(self._to_text(name).lower(), []).append(self._to_text(value))
 
-    def one(self, name: str) -> str:
-        """The value of a header that must be there, once, in printable ASCII of a sane length."""
-        value = self.maybe(name)
+    def require(self, name: str) -> str:
+        """The value of a header that must be there exactly once, in printable ASCII of a limited length."""
+        value = self.get(name)
         if value is None:
             raise VerificationError(self._sender, f"there is no {name} header")
         return value
 
-    def maybe(self, name: str) -> str | None:
+    def get(self, name: str) -> str | None:
+        """`require`, but None if the header is missing."""
         lines = self._lines.get(name.lower())
         if lines is None:
             return None
@@ -61,10 +65,10 @@ class Headers:
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._lines
 
-    def iter_kept(self, dropped: frozenset[str]) -> Iterator[tuple[str, str]]:
-        """What a handler may see: every line but the dropped ones."""
+    def iter_except(self, names: frozenset[str]) -> Iterator[tuple[str, str]]:
+        """Every header line except those with the given names."""
         for name, lines in self._lines.items():
-            if name not in dropped:
+            if name not in names:
                 yield from ((name, line) for line in lines)
 
     def _iter_pairs(self, given: Any) -> Iterator[tuple[Any, Any]]:
@@ -73,7 +77,7 @@ class Headers:
                 name, value = pair
                 yield name, value
         except (TypeError, ValueError) as error:
-            raise VerificationError(self._sender, f"the headers are no pairs of name and value ({error})") from None
+            raise VerificationError(self._sender, f"the headers are not pairs of name and value ({error})") from None
 
     def _to_text(self, given: Any) -> str:
         if isinstance(given, str):

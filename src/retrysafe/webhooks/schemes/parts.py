@@ -1,4 +1,4 @@
-"""What schemes are made of: strict decoding, codes, comparison. Each gives None for what is malformed."""
+"""The parts of schemes: strict decoding, HMAC codes, comparison. A decoder returns None for malformed input."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 MAX_SIGNATURES = 32
-"""More than any rotation needs; counted before the first HMAC is made (S20)."""
+"""More than any rotation needs. Counted before the first HMAC is computed (S20)."""
 
 MAX_ID_CHARS = 255
 
-_DIGITS = re.compile(r"[0-9]{1,12}")  # `int` takes "+1", "1_0", " 1" and digits of other scripts; we do not
+_DIGITS = re.compile(r"[0-9]{1,12}")  # `int` also accepts "+1", "1_0", " 1" and digits of other scripts
 _HEX = re.compile(r"(?:[0-9a-f]{2})+")
 _ID = re.compile(rf"[\x21-\x7e]{{1,{MAX_ID_CHARS}}}")
 
 
 def parse_seconds(text: str) -> int | None:
-    """A time in whole seconds since 1970: ASCII digits and nothing else."""
+    """A time in whole seconds since 1970: ASCII digits only."""
     return int(text) if _DIGITS.fullmatch(text) else None
 
 
@@ -32,7 +32,7 @@ def decode_hex(text: str) -> bytes | None:
 
 
 def decode_base64(text: str) -> bytes | None:
-    """Base64 in its one canonical spelling: no white space, no missing padding, no stray bits."""
+    """Base64 in its canonical spelling: no white space, no missing padding, no stray bits."""
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -49,16 +49,16 @@ def compute_hmac(secret: bytes, content: bytes, algorithm: str = "sha256") -> by
 
 
 def has_valid_code(
-    given: Iterable[bytes | None], secrets: Sequence[bytes], content: bytes, algorithm: str = "sha256"
+    codes: Iterable[bytes | None], secrets: Sequence[bytes], content: bytes, algorithm: str = "sha256"
 ) -> bool:
-    """Whether one of the given codes was made with one of the secrets. All are compared, each in constant time, so
-    that the time taken says nothing about which secret or signature it was."""
+    """Whether one of the given codes was made with one of the secrets. All are compared, each in constant time, so the
+    time taken does not reveal which secret or signature matched."""
     expected = [compute_hmac(secret, content, algorithm) for secret in secrets]
     found = False
-    for one in given:
-        if one is not None:
-            for right in expected:
-                found |= hmac.compare_digest(one, right)
+    for code in codes:
+        if code is not None:
+            for expected_code in expected:
+                found |= hmac.compare_digest(code, expected_code)
     return found
 
 
@@ -72,7 +72,7 @@ def parse_id(value: Any) -> str | None:
 
 
 def parse_object(body: bytes) -> dict[str, Any] | None:
-    """A JSON object. Deep nesting, enormous numbers and broken text are not one."""
+    """A JSON object; None for anything else, including deep nesting, enormous numbers and broken text."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
@@ -81,5 +81,5 @@ def parse_object(body: bytes) -> dict[str, Any] | None:
 
 
 def text_or_empty(value: Any) -> str:
-    """A type as a handler is found by; what is not text has none."""
+    """The value if it is text, else an empty text: an event without a type."""
     return value if isinstance(value, str) else ""

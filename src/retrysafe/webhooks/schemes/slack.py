@@ -1,8 +1,7 @@
 """Slack: `X-Slack-Signature: v0=…`, hex HMAC-SHA256 of `v0:{X-Slack-Request-Timestamp}:{body}`.
 
-The id is in the signed body: `event_id` of an event, `trigger_id` of a command or an interaction. What has neither is
-known by the digest of its body. The question `url_verification`, asked when the address is entered, is answered and not
-stored.
+The id is in the signed body: `event_id` of an event, `trigger_id` of a command or an interaction. A body with neither
+is identified by its digest. Slack sends `url_verification` when the URL is entered; it is answered and not stored.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from retrysafe.webhooks.schemes.base import Scheme, Verified
 from retrysafe.webhooks.schemes.headers import Headers
 
 HEADER = "X-Slack-Signature"
-TIMESTAMP = "X-Slack-Request-Timestamp"
+TIMESTAMP_HEADER = "X-Slack-Request-Timestamp"
 PREFIX = "v0="
 
 
@@ -28,37 +27,37 @@ class Slack(Scheme):
     signature_headers = frozenset({HEADER.lower()})
 
     def read(self, headers: Headers, body: bytes, now: float) -> Verified:
-        sent = headers.one(TIMESTAMP)
-        at = self.sent_at(sent, now)
-        given = headers.one(HEADER)
-        code = parts.decode_hex(given.removeprefix(PREFIX)) if given.startswith(PREFIX) else None
-        if not parts.has_valid_code([code], self.secrets, build_signed_content(sent, body)):
-            raise self.unsigned()
+        timestamp = headers.require(TIMESTAMP_HEADER)
+        sent_at = self.parse_timestamp(timestamp, now)
+        signature = headers.require(HEADER)
+        code = parts.decode_hex(signature.removeprefix(PREFIX)) if signature.startswith(PREFIX) else None
+        if not parts.has_valid_code([code], self.secrets, build_signed_content(timestamp, body)):
+            raise self.unsigned_error()
         payload = read_payload(body)
         if payload.get("type") == "url_verification":
-            return Verified("-", "-", "url_verification", at, read_challenge(payload))
+            return Verified("-", "-", "url_verification", sent_at, read_challenge(payload))
         id_ = (
             parts.parse_id(payload.get("event_id"))
             or parts.parse_id(payload.get("trigger_id"))
             or parts.hash_body(body)
         )
-        return Verified(id_, id_, read_type(payload), at)
+        return Verified(id_, id_, read_type(payload), sent_at)
 
     def sign(self, body: bytes, *, id: str, type: str = "", now: float) -> dict[str, str]:
-        """The id and the type are in the body; what is passed here is not used."""
-        sent = str(int(now))
+        """The id and the type are in the body, so these arguments are not used."""
+        timestamp = str(int(now))
         return {
-            TIMESTAMP: sent,
-            HEADER: PREFIX + parts.compute_hmac(self.secrets[0], build_signed_content(sent, body)).hex(),
+            TIMESTAMP_HEADER: timestamp,
+            HEADER: PREFIX + parts.compute_hmac(self.secrets[0], build_signed_content(timestamp, body)).hex(),
         }
 
 
-def build_signed_content(sent: str, body: bytes) -> bytes:
-    return f"v0:{sent}:".encode() + body
+def build_signed_content(timestamp: str, body: bytes) -> bytes:
+    return f"v0:{timestamp}:".encode() + body
 
 
 def read_payload(body: bytes) -> dict[str, Any]:
-    """Events are JSON; commands are a form; interactions are JSON in a field of a form."""
+    """The body's fields. Events are JSON, commands are a form, interactions are JSON in a field of a form."""
     found = parts.parse_object(body)
     if found is not None:
         return found
@@ -71,7 +70,7 @@ def read_payload(body: bytes) -> dict[str, Any]:
 
 
 def read_type(payload: dict[str, Any]) -> str:
-    """`app_mention` of an event, `/deploy` of a command, `block_actions` of an interaction."""
+    """The type: `app_mention` of an event, `/deploy` of a command, `block_actions` of an interaction."""
     event = payload.get("event")
     inner = event.get("type") if payload.get("type") == "event_callback" and isinstance(event, dict) else None
     return (

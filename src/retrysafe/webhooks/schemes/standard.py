@@ -1,8 +1,8 @@
 """Standard Webhooks 1.0, and Svix, which is the same under other header names.
 
-Signed: `{id}.{timestamp}.{body}`. The signature header is a list with spaces: `v1,` and base64 of HMAC-SHA256, or
-`v1a,` and base64 of an ed25519 signature. An item that is malformed or of a version we do not know is passed over:
-another one may be good. A version is only ever tried with the secrets of its kind.
+Signed is `{id}.{timestamp}.{body}`. The signature header is a list separated by spaces: `v1,` and base64 of
+HMAC-SHA256, or `v1a,` and base64 of an ed25519 signature. A malformed item, or one of an unknown version, is skipped:
+another item may be valid. A version is tried only with secrets of its kind.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from retrysafe.webhooks.schemes.ed25519 import PublicKey, SigningKey, load_publi
 from retrysafe.webhooks.schemes.headers import Headers
 
 SECRET_LENGTHS_BYTES = range(24, 65)
-"""Bytes of a symmetric secret, as the specification says."""
+"""The length of a symmetric secret, as the specification says."""
 
 
 class StandardWebhooks(Scheme):
     """`StandardWebhooks("whsec_…")`, or `"whpk_…"` for a sender that signs with ed25519 (needs retrysafe[webhooks]).
 
-    A secret given as bytes is used as it is.
+    A secret given as bytes is used unchanged.
     """
 
     name: ClassVar[str] = "standard-webhooks"
@@ -37,7 +37,7 @@ class StandardWebhooks(Scheme):
         self.public: list[PublicKey] = []
         super().__init__(*secrets, tolerance=tolerance)
 
-    def prepared(self, secrets: tuple[Secret, ...]) -> tuple[bytes, ...]:
+    def prepare_secrets(self, secrets: tuple[Secret, ...]) -> tuple[bytes, ...]:
         symmetric = []
         for secret in secrets:
             if isinstance(secret, str) and secret.startswith("whsk_"):
@@ -54,18 +54,18 @@ class StandardWebhooks(Scheme):
 
     def read(self, headers: Headers, body: bytes, now: float) -> Verified:
         prefix = next((each for each in self.prefixes if f"{each}-id" in headers), self.prefixes[0])
-        id_ = self.event_id(headers.one(f"{prefix}-id"), f"{prefix}-id")
+        id_ = self.check_id(headers.require(f"{prefix}-id"), f"{prefix}-id")
         if "." in id_:
-            # With a full stop in it the same signed bytes could be read as another id, time and body.
-            raise self.refusal(f"{prefix}-id has a full stop in it, which the specification forbids")
-        sent = headers.one(f"{prefix}-timestamp")
-        at = self.sent_at(sent, now)
-        signatures = self.listed(headers.one(f"{prefix}-signature").split(" "))
-        content = build_signed_content(id_, sent, body)
+            # With a full stop in the id, the same signed bytes could be split into another id, time and body.
+            raise self.verification_error(f"{prefix}-id has a full stop in it, which the specification forbids")
+        timestamp = headers.require(f"{prefix}-timestamp")
+        sent_at = self.parse_timestamp(timestamp, now)
+        signatures = self.check_signature_count(headers.require(f"{prefix}-signature").split(" "))
+        content = build_signed_content(id_, timestamp, body)
         if not self._is_genuine(signatures, content):
-            raise self.unsigned()
+            raise self.unsigned_error()
         type_ = parts.text_or_empty((parts.parse_object(body) or {}).get("type"))
-        return Verified(id_, id_, type_, at)
+        return Verified(id_, id_, type_, sent_at)
 
     def _is_genuine(self, signatures: list[str], content: bytes) -> bool:
         found = parts.has_valid_code(decode_signatures("v1", signatures), self.secrets, content)
@@ -76,21 +76,21 @@ class StandardWebhooks(Scheme):
         return found
 
     def sign(self, body: bytes, *, id: str, type: str = "", now: float) -> dict[str, str]:
-        sent = str(int(now))
-        content = build_signed_content(id, sent, body)
+        timestamp = str(int(now))
+        content = build_signed_content(id, timestamp, body)
         items = [f"v1,{parts.encode_base64(parts.compute_hmac(secret, content))}" for secret in self.secrets]
         items += [f"v1a,{parts.encode_base64(key.sign(content))}" for key in self.signing]
         if not items:
             raise UsageError(f"{self!r} has only public keys, which cannot sign; give a whsec_ or whsk_ secret")
         prefix = self.prefixes[0]
-        return {f"{prefix}-id": id, f"{prefix}-timestamp": sent, f"{prefix}-signature": " ".join(items)}
+        return {f"{prefix}-id": id, f"{prefix}-timestamp": timestamp, f"{prefix}-signature": " ".join(items)}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.secrets)} secrets, {len(self.public)} public keys)"
 
 
 class Svix(StandardWebhooks):
-    """The `svix-` headers, or the `webhook-` headers where a sender has moved on to those; never some of each."""
+    """The `svix-` headers, or the `webhook-` headers if a sender uses those; never some of each."""
 
     name: ClassVar[str] = "svix"
     schedule = SVIX
@@ -98,12 +98,12 @@ class Svix(StandardWebhooks):
     signature_headers = frozenset({"svix-signature", "webhook-signature"})
 
 
-def build_signed_content(id_: str, sent: str, body: bytes) -> bytes:
-    return f"{id_}.{sent}.".encode() + body
+def build_signed_content(id_: str, timestamp: str, body: bytes) -> bytes:
+    return f"{id_}.{timestamp}.".encode() + body
 
 
 def decode_signatures(version: str, signatures: Iterable[str]) -> list[bytes]:
-    """The signatures of one version that are well formed."""
+    """The well-formed signatures of one version."""
     found = []
     for item in signatures:
         label, comma, text = item.partition(",")
@@ -114,7 +114,7 @@ def decode_signatures(version: str, signatures: Iterable[str]) -> list[bytes]:
 
 
 def decode_secret(secret: str, prefix: str) -> bytes:
-    """Some senders show a secret without its padding, and the reference library takes it so."""
+    """The bytes of a secret. Some senders show it without padding, and the reference library accepts that."""
     text = secret.strip().removeprefix(prefix).rstrip("=")
     data = parts.decode_base64(text + "=" * (-len(text) % 4))
     if data is None:

@@ -1,5 +1,5 @@
--- A record's first moment, and when that was; the claim knows the rest. Says nothing (no row) when the id is taken.
--- What is returned is a column: DuckDB binds no values in RETURNING.
+-- Insert a new record, and return when it was created; the claim knows the other values. No row if the id exists.
+-- RETURNING names a column: DuckDB binds no values there.
 INSERT INTO {keys} ({columns})
 VALUES (
     :id, :namespace, :kind, :scope, :key, :target, :fingerprint, 'claimed', 1, :token, :run,

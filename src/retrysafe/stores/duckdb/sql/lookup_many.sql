@@ -1,2 +1,2 @@
--- Many records at once: what a statement costs here is its preparation.
+-- Read many records by one statement: preparing a statement is most of its cost in DuckDB.
 SELECT {columns} FROM {keys} WHERE id IN (SELECT unnest(:ids))

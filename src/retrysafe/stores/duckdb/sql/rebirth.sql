@@ -1,5 +1,5 @@
--- An expired record is as good as none: a new life in the same row. The old token dies with the old life,
--- so a former owner that wakes up finds a stranger, although attempt is 1 again (I3).
+-- Begin a new life in the row of an expired record. The token of the old life is replaced, so a former owner that wakes
+-- up late does not match the fence, although attempt is 1 again (I3).
 UPDATE {keys} SET
     namespace = :namespace, kind = :kind, scope = :scope, key = :key, target = :target,
     fingerprint = :fingerprint, state = 'claimed', attempt = 1, token = :token, run = :run,

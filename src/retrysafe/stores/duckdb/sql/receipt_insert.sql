@@ -1,6 +1,6 @@
--- A receipt: born completed, in the transaction whose work it stands for. No row: the id was taken meanwhile, or
--- this is no longer the transaction that began. A rival that has not committed yet is not seen here: of the two
--- commits the second is refused, and all of its work with it.
+-- Insert a receipt: a completed record, in the transaction whose work it stands for. No row if the id exists, or if this
+-- is not the transaction that began. A rival transaction that has not committed is not visible here: DuckDB refuses the
+-- second of the two commits, with all of its work.
 INSERT INTO {keys} ({columns})
 SELECT
     :id, :namespace, :kind, :scope, :key, :target, :fingerprint, 'completed', :attempt, :token, :run,

@@ -1,5 +1,5 @@
--- The next attempt of the same life. Everything that made it takeable is asked again here, because the owner
--- may have renewed or settled since we looked.
+-- Begin the next attempt of the same life. The statement tests again everything that allowed the takeover, because the
+-- owner may have renewed or settled since the record was read.
 UPDATE {keys} SET
     state = 'claimed', attempt = attempt + 1, token = :token,
     lease_until = {least}({now} + :lease, {forever}), on_lapse = :on_lapse, note = '',

@@ -1,7 +1,7 @@
--- One row per key. The id is a digest, compared as bytes: no collation can make two keys one. The texts have one that
--- neither folds case nor drops trailing spaces (utf8mb4_bin drops them; who does not is called otherwise by MySQL and
--- by MariaDB). Times are microseconds since 1970. The columns are wide, because a session that is not strict would cut
--- what is too long without a word.
+-- One row per key. The id is a digest, compared as bytes: no collation can make two keys equal. The texts have a collation
+-- that neither folds case nor ignores trailing spaces (utf8mb4_bin ignores them; the right one has different names in
+-- MySQL and MariaDB). Times are microseconds since 1970. The columns are wide, because a session that is not strict would
+-- cut longer values silently.
 CREATE TABLE IF NOT EXISTS {keys} (
     id varbinary(32) NOT NULL PRIMARY KEY,
     namespace longtext NOT NULL,

@@ -1,4 +1,4 @@
--- Jobs that wait to be published, and what local steps leave behind when the store is another database.
+-- Jobs that wait to be published, and the results of local steps when the store is another database.
 CREATE TABLE IF NOT EXISTS {outbox} (
     sequence bigint NOT NULL AUTO_INCREMENT PRIMARY KEY,
     id varchar(255) NOT NULL UNIQUE,

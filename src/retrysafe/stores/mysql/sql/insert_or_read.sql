@@ -1,6 +1,6 @@
--- A claim's first words: insert unless it is there, then read what is there now. Who finds its own token was granted.
--- NOT EXISTS is a plain read at READ COMMITTED, so a replay takes no lock, waits for nobody and writes nothing. Two
--- that insert at the same moment meet in the unique id: the second is told so, and reads.
+-- The first statements of a claim: insert unless the id exists, then read the record. The claim whose token is in the
+-- record was granted. NOT EXISTS is a plain read at READ COMMITTED, so a replay takes no lock, waits for no transaction
+-- and writes nothing. Two inserts at the same moment meet in the unique id: the second fails, and reads.
 INSERT /* or nothing */ INTO {keys} ({columns})
 SELECT
     :id, :namespace, :kind, :scope, :key, :target, :fingerprint, 'claimed', 1, :token, :run,

@@ -1,6 +1,6 @@
--- Lease what is due. Of jobs that share an order key a run from the first one on. What is due is asked once more by the
--- update itself, on the row as it stands when its lock is held: another worker may have taken it since it was chosen.
--- Then those go back that stand behind one which another worker has. The number of this taking tells which rows it got.
+-- Lease due jobs. Of the jobs with one order key, take an unbroken run from the first on. The update checks again that a
+-- job is due, on the locked row: another worker may have taken it since it was selected. Then the jobs are returned that
+-- are behind one which another worker has. The column `take` has the number of this call in the rows that it got.
 SET @retrysafe_take = UUID_SHORT();
 UPDATE {outbox} AS job
 JOIN (

@@ -1,2 +1,2 @@
--- The same for those whose lease is over. The optimizer would walk all ids because of the order.
+-- A page of records whose lease is over. The optimizer would read all ids because of the order.
 SELECT {columns} FROM {keys} IGNORE INDEX (PRIMARY) WHERE {where} ORDER BY id LIMIT :limit

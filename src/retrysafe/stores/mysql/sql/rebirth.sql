@@ -1,5 +1,5 @@
--- An expired record is as good as none: a new life in the same row. The old token dies with the old life,
--- so a former owner that wakes up finds a stranger, although attempt is 1 again (I3).
+-- Start an expired record anew in the same row. The old token is replaced, so the fence refuses a former owner, although
+-- attempt is 1 again (I3).
 UPDATE {keys} SET
     namespace = :namespace, kind = :kind, scope = :scope, `key` = :key, target = :target,
     fingerprint = :fingerprint, state = 'claimed', attempt = 1, token = :token, run = :run,

@@ -1,4 +1,4 @@
--- A receipt: born completed, in the transaction whose work it stands for. No row: the id was taken meanwhile.
+-- Insert a receipt: a completed record, in the transaction of the work. No row: the id exists by now.
 INSERT /* or nothing */ INTO {keys} ({columns})
 VALUES (
     :id, :namespace, :kind, :scope, :key, :target, :fingerprint, 'completed', :attempt, :token, :run,

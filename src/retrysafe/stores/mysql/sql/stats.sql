@@ -1,4 +1,4 @@
--- How many records stand where.
+-- The number of records in each state.
 SELECT
     count(CASE WHEN state = 'claimed' THEN 1 END),
     count(CASE WHEN state = 'released' THEN 1 END),

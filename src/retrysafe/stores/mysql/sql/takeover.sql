@@ -1,5 +1,5 @@
--- The next attempt of the same life. Everything that made it takeable is asked again here, because the owner
--- may have renewed or settled since we looked. No row with our token: somebody else was quicker.
+-- The next attempt of the same record. The statement checks again everything that allowed the takeover, because the owner
+-- may have renewed or settled since the read. No row with our token: another claim was faster.
 UPDATE {keys} SET
     state = 'claimed', attempt = attempt + 1, token = :token,
     lease_until = {least}({now} + :lease, {forever}), on_lapse = :on_lapse, note = '',

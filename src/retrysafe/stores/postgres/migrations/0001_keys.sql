@@ -1,5 +1,5 @@
--- One row per key. The id is a digest, compared as bytes: no collation can make two keys one. Times are
--- microseconds since 1970. A lease can never be missing: NOT NULL, so nothing mistakes a live owner for an orphan.
+-- One row per key. The id is a digest, compared as bytes: no collation can make two keys equal. Times are microseconds
+-- since 1970. A lease is NOT NULL, so a live owner is never mistaken for one that is gone.
 CREATE TABLE {keys} (
     id bytea NOT NULL PRIMARY KEY,
     namespace text NOT NULL,

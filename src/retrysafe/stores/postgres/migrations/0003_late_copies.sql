@@ -1,6 +1,6 @@
--- What keeps late copies from changing anything: how many advances this attempt has made, and the tokens of attempts
--- that ended. Only added, with a default: processes of the release before go on beside this one (rule 17).
--- An ALTER waits for every transaction that has touched the table, and everybody waits behind it: not for long.
+-- These columns keep late copies from changing anything: the number of advances of this attempt, and the tokens of
+-- attempts that ended. They are only added, with a default: processes of the release before keep running (rule 17).
+-- An ALTER waits for every transaction that uses the table, and all others wait behind it: the timeout limits that.
 SET LOCAL lock_timeout = '3s';
 
 ALTER TABLE {keys}

@@ -1,8 +1,8 @@
--- Many claims, one commit. They come sorted by id, so that two batches that share keys wait for each other in the
--- same order. A granted birth needs no columns: the claim has them all. So the first column counts the births, and
--- what was not born is named: with what is there, or without (inserted by somebody else after our snapshot). When all
--- were born there is one row, without a name. What may be taken over needs a second look and goes by the plain way
--- afterwards, as does what nobody could be told about.
+-- Many claims, one commit. They are sorted by id, so that two batches that share keys lock rows in the same order. The
+-- first column is the number of inserted records; an inserted record needs no columns, because the claim has them all.
+-- Each claim that was not inserted has a row with its id: with the record that is there, or without columns if another
+-- transaction inserted it after our snapshot. If all were inserted, there is one row without an id. A record that may be
+-- taken over, and one that could not be read, are claimed one by one afterwards.
 WITH clock AS MATERIALIZED (
     SELECT {now} AS now
 ), fresh AS (

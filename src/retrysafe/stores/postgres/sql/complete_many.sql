@@ -1,6 +1,6 @@
--- Many answers, one commit. `id = ANY` beside the join: without it a table that was small is read from end to end, by
--- its index if need be. The states are named by what they are not: by what they are, the index of open records
--- would be read from end to end.
+-- Many answers, one commit. `id = ANY` beside the join: without it, a plan made for a small table reads the whole table
+-- or its index. The states are excluded by inequality: with equality, the planner would read the whole index of open
+-- records.
 UPDATE {keys} AS k SET
     state = 'completed', lease_until = clock.now, status = g.status, headers = g.headers, body = g.body, gone = g.gone,
     note = '', completed = clock.now,

@@ -1,8 +1,8 @@
--- A claim's first statement: insert, and if the id is taken read what is there. One round trip either way, and
--- a replay burns no transaction id. No row at all means another insert committed after our snapshot was taken.
--- A granted birth brings no columns back: the claim has them all.
--- The wait for an uncommitted insert of the same id is bounded here, in the statement, because a session
--- setting would not survive a pooler in transaction mode.
+-- The first statement of a claim: insert, and if the id exists, read the record. One round trip in both cases, and a
+-- replay uses no transaction id. No row: another insert committed after our snapshot was taken.
+-- An inserted record returns no columns, because the claim has them all.
+-- The wait for an uncommitted insert of the same id is limited in the statement, because a session setting would not
+-- survive a pooler in transaction mode.
 WITH {patience}, fresh AS (
     INSERT INTO {keys} ({columns})
     SELECT

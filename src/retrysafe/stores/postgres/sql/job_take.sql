@@ -1,7 +1,7 @@
--- Lease what is due; what another worker is taking is skipped, not waited for. Of jobs that share an order key a run
--- from the first one on. It is asked once more of what could be locked: another worker may just be taking, or have
--- taken, one that stands before. That is asked once for each order, not for each job: where 100,000 jobs have one order
--- the planner reads them all for each. {lane} and {left} are put together from fixed fragments (job_plans.py).
+-- Lease due jobs; jobs that another worker is leasing are skipped, not waited for. Of the jobs with one order key, take an
+-- unbroken run from the first on. The order is checked again for the rows that could be locked: another worker may be
+-- leasing, or have leased, an earlier job. That check is made once per order key, not once per job: with 100,000 jobs of
+-- one order key, the planner would read all of them for each. job_plans.py fills {lane} and {left} with fixed fragments.
 WITH ready AS MATERIALIZED (
     SELECT sequence, order_key FROM {outbox} AS candidate
     WHERE dead = 0 AND due <= {now} AND {whose candidate}

@@ -1,5 +1,6 @@
--- At most :limit expired records go, an hour after their end: only what was withdrawn expires sooner. The sub-select is MATERIALIZED: inside an IN it may be run once per row by a
--- nested loop, skip what it has locked itself, and so delete far more than its LIMIT (seen on a fresh table).
+-- Delete at most :limit expired records, an hour after their end; only a withdrawn record expires sooner. The sub-select is
+-- MATERIALIZED: inside an IN, a nested loop may run it once per row, skip the rows that it has locked itself, and so
+-- delete far more than its LIMIT (observed on a fresh table).
 WITH dead AS MATERIALIZED (
     SELECT id FROM {keys}
     WHERE state IN ('completed', 'released') AND expires <= {now} AND completed <= {now} - {hour}

@@ -1,3 +1,3 @@
--- Whether the transaction that began was committed. A setting that is made in a transaction is gone when that one is
--- rolled back, and stays when it is committed. Asked after the rollback of whatever was open.
-SELECT coalesce(current_setting('retrysafe.began', true), '') = CAST(CAST(:began AS bigint) AS text)
+-- Whether the transaction with this number was committed; NULL: it is still open, or so old that nobody knows. Any
+-- connection to the server may ask: the one that the transaction was on may be lost, or a pooler may have swapped it.
+SELECT CASE txid_status(CAST(:began AS bigint)) WHEN 'committed' THEN 1 WHEN 'aborted' THEN 0 END

@@ -1,4 +1,4 @@
--- Many releases, one commit. Released at a recovery point never expires (I13).
+-- Many releases, one commit. A record that is released at a recovery point never expires (I13).
 UPDATE {keys} AS k SET
     state = 'released', lease_until = clock.now, status = NULL, headers = '', body = {empty}, gone = '',
     note = g.note, completed = clock.now,

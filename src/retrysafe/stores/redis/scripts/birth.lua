@@ -1,14 +1,15 @@
--- The beginning of claim.lua, in front of the prelude: most claims are births, and a birth needs none of it. What is
--- not run costs nothing; the functions of the prelude alone, made anew for each call, cost as much as a birth.
+-- The fast path of claim.lua, in front of the prelude. Most claims create a record, and that needs nothing of the
+-- prelude. Redis creates the prelude's functions anew in each call; that alone costs as much as creating a record.
 local now = tonumber(ARGV[1])
 if not now then
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
 end
--- Replies in the order of the claims; what goes into the two indexes at the end; the claims that were no births.
+-- replies: one for each claim, in order. births and states: entries for the two indexes, written at the end.
+-- others: the claims that did not create a record.
 local replies, births, states, others = {}, {}, {}, {}
 
--- `at` is where the claim's arguments begin.
+-- Create a record. `at` is the index of the claim's first argument.
 local function birth(key, at)
   local lease_until = math.min(now + ARGV[at + 1], 9007199254740991)
   local head = struct.pack('>BBBBi4i8i8i8i8i8i8', 1, ARGV[at + 2], 0, 0, 1, lease_until, now, now, 0,

@@ -1,16 +1,16 @@
--- Claim: ask to be the one who runs it. One arbitrated step: look, judge, and write only if it is granted.
--- KEYS: the indexes, then one record for each claim. ARGV: now, then for each claim: token, lease, on_lapse, and what
--- only a newborn record takes from it: retention, born, input; then the other forms of its fingerprint ('' for none).
--- A claim that resumes has no born: it is never one. In the place of its input it names the run it goes on with, and
--- all forms of its fingerprint are among the others.
--- Reply: for each claim, now if it is a birth (the caller knows the rest), {granted, now, the record's fields and
--- values …} if not, or an error if what is there is no record.
--- The records were looked for, and are born if there were none, in birth.lua, which comes before.
+-- Claim: ask for the right to execute a key. One atomic step: read, decide, and write only if the claim is granted.
+-- KEYS: the indexes, then one record for each claim. ARGV: now, then for each claim: token, lease, on_lapse; retention,
+-- born and input, which only a new record uses; then the other forms of its fingerprint ('' for none).
+-- A claim that resumes has an empty born and never creates a record. Instead of its input it names the run that it
+-- continues, and all forms of its fingerprint are among the other forms.
+-- Reply for each claim: now if it created the record (the caller knows the rest); otherwise {granted, now, the record's
+-- fields and values …}; or an error if the key holds no valid record.
+-- birth.lua runs before this script. It reads the records and creates those that do not exist.
 
--- How many ended tokens a record keeps (core/records.py).
+-- How many tokens of ended attempts a record keeps (core/records.py).
 local ENDED_KEPT = 8
 
--- `ended` with one more token in front (it is there already if it was released), and without what is too many then.
+-- Put one more token in front of `ended`, and drop the oldest above the limit. A released record has it there already.
 local function with_ended(token, ended)
   local own, others = string.char(#token) .. token, ended or ''
   if string.sub(others, 1, #own) == own then others = string.sub(others, #own + 1) end
@@ -36,14 +36,14 @@ local function fingerprint(born)
   return string.sub(born, 29, 28 + struct.unpack('>I4', born))
 end
 
--- Whether a claim stands for the same request: in the form it would write, or in one of another release or key. One
--- that resumes wants its own run, too: the last part of what the record was born with.
+-- True if a claim is for the same request: its fingerprint matches in the form it would write, or in the form of
+-- another release or key. A claim that resumes must also match the run, which is the last part of `born`.
 local function accepts(known, at, born)
   if ARGV[at + 4] == '' and string.sub(born, -struct.unpack('>I4', born, 25)) ~= ARGV[at + 5] then return false end
   return known == fingerprint(ARGV[at + 4]) or string.find(ARGV[at + 6], '\n' .. known .. '\n', 1, true) ~= nil
 end
 
--- The next attempt of the same life: run, recovery point and input stay, the fence changes.
+-- Start the next attempt of the same run. Recovery point and input stay, the fence changes.
 local function take_over(record, key, at, fields)
   redis.call('PERSIST', key)
   if fields.q then redis.call('HDEL', key, 'q') end
@@ -69,7 +69,7 @@ local function claim(key, at, found)
   local record, bad = judged(fields.h, member)
   if bad then return bad end
   if record.token == ARGV[at] or has_ended(ARGV[at], fields.e) then
-    -- Granted before: the reply got lost. Or ended since: it would be granted to nobody.
+    -- This claim was granted before and its reply was lost, or its attempt has ended since: then it is not granted.
     assure_primary()
     local own = record.token == ARGV[at] and record.state == CLAIMED
     return {own and 1 or 0, now, unpack(found)}
@@ -93,7 +93,7 @@ end
 for _, other in ipairs(others) do
   local n, found = other[1], other[2]
   local key = KEYS[n + 2]
-  -- Two claims of one key in one call: the first may have taken it over since.
+  -- Two claims of one key may be in one call: an earlier one may have changed the record since it was read.
   if #others > 1 then found = redis.pcall('HGETALL', key) end
   replies[n] = claim(key, n * 7 - 5, found)
 end

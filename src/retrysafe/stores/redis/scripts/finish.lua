@@ -1,11 +1,12 @@
--- The beginning of settle.lua, in front of the prelude: an owner completes what it claimed, which is nearly every
--- settling there is. As in birth.lua, what is not run costs nothing; whatever else it may be, settle.lua judges.
+-- The fast path of settle.lua, in front of the prelude: an owner completes what it claimed. Nearly every call is this
+-- case. It saves the cost of the prelude, as in birth.lua. settle.lua handles all other cases.
 local now = tonumber(ARGV[1])
 if not now then
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
 end
--- Replies in the order of the settlings; what goes into the index at the end; those that are something else.
+-- replies: one for each operation, in order. states: entries for the index, written at the end. others: the operations
+-- that are left to settle.lua. tidying: whether to remove index entries of expired records.
 local replies, states, others, tidying = {}, {}, {}, false
 
 for n = 1, #KEYS - 2 do
@@ -16,7 +17,7 @@ for n = 1, #KEYS - 2 do
       struct.unpack('>BBBBi4i8i8i8i8i8i8', head)
     if state == 1 and noted == 0 and attempt == tonumber(ARGV[at]) and string.sub(head, 57) == token then
       local expires = math.min(math.max(created + retention, now + 3600000000), 9007199254740991)
-      -- With a moment given from outside the server's clock means nothing for this record.
+      -- If the caller gave the time, the server's clock has no meaning for this record.
       if ARGV[1] == '' and expires < 9007199254740991 then
         redis.call('PEXPIREAT', key, string.format('%.0f', math.ceil(expires / 1000)))
       else
@@ -31,7 +32,7 @@ for n = 1, #KEYS - 2 do
     end
   end
   if not done then others[#others + 1] = n end
-  -- One settling in sixteen (which one, the id says) tidies up.
+  -- One operation in sixteen tidies up. The last hex digit of the id selects it.
   tidying = tidying or (ARGV[1] == '' and string.byte(key, -1) == 48)
 end
 

@@ -1,6 +1,6 @@
--- Forget: erase the bytes of a settled record (answer, input, progress) and keep the fact that it happened.
--- Not of a record released at a recovery point: that is unfinished work, and the bytes are what it resumes from.
--- ARGV: now, attempt, token. Reply: 1 or 0. Sending it again does the same again.
+-- Forget: erase the bytes of a settled record (answer, input, progress) and keep the record as a tombstone.
+-- A record released at a recovery point is not erased: it is unfinished work and resumes from these bytes.
+-- ARGV: now, attempt, token. Reply: 1 or 0. It is idempotent.
 local record, bad = find(KEYS[3])
 if bad then return bad end
 local refused = not owns(record, ARGV[2], ARGV[3]) or open(record)
@@ -8,7 +8,8 @@ if refused or (record.state == RELEASED and record.pointed == 1) then
   assure_primary()
   return 0
 end
--- These only shrink, but Redis cannot know: the no-op write in front lets them through on full memory.
+-- The writes below only shrink the record, but Redis does not know that. A no-op write first lets them through if
+-- memory is full (see prelude.lua).
 assure_primary()
 redis.call('HDEL', KEYS[3], 'i')
 local progress, answer = unpack(redis.call('HMGET', KEYS[3], 'p', 'a'))

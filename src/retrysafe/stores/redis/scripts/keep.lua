@@ -1,10 +1,10 @@
--- Renew and Advance: the owner goes on. A renewal never shortens the lease; an advance sets it anew and commits a
--- recovery point.
--- From uncertain too, if it was the sweeper who said so: the owner itself is back, and is the best witness there is.
--- One that gave up itself (`q` is CLOSED) is not: what of it arrives now was sent before.
+-- Renew and Advance: the owner continues. A renewal never shortens the lease. An advance sets the lease anew and
+-- commits a recovery point.
+-- An uncertain record is accepted too, if the sweeper made it uncertain: its owner is back and knows best. It is not
+-- accepted if the owner itself gave up (`q` is CLOSED): a message that arrives now was sent before that.
 -- ARGV: now, attempt, token, lease, then for an advance: on_lapse, whether there is a point, the point and progress,
--- its number. Only the next number is obeyed: a late copy of an earlier one must not move the point back (I32).
--- Reply: 1 if done, now or by an earlier arrival of this same advance; else 0.
+-- its number. Only the next number is applied: a late copy of an earlier advance must not move the point back (I32).
+-- Reply: 1 if it was applied, now or by an earlier copy of the same advance; else 0.
 local record, bad, member = find(KEYS[3])
 if bad then return bad end
 if not owns(record, ARGV[2], ARGV[3]) then

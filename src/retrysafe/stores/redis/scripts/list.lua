@@ -1,23 +1,23 @@
--- List: one page of one bucket's records, in the order of their births, which no move changes: so a record which
--- changes its state or its lease between two pages is neither skipped nor able to hide.
--- A state with few records is read from the index of states and sorted here; otherwise the index of births is
--- walked, a bounded stretch per call. Both continue after the same cursor, so pages may change over.
--- KEYS[3] is what every record's name begins with.
--- ARGV: now, after (a birth's moment, an id; '' to begin), limit, stretch, state (0 for any), only ('lapsed', 'resting' or ''),
--- then filters (a part's place in `b`, value, …).
--- Reply: {the moment and the id to continue after, or '' at the end, {id, fields and values …}, …}. Writes nothing.
--- A record that cannot be judged is there with its id alone: it hides none of the others.
+-- List: one page of one bucket's records, in the order of creation. No operation changes that order, so a record whose
+-- state or lease changes between two pages is not skipped.
+-- A state with few records is read from the index of states and sorted here. Otherwise the index of births is read, a
+-- limited number of entries in each call (`stretch`). Both ways use the same cursor, so pages may use either.
+-- KEYS[3] is the common start of all records' keys.
+-- ARGV: now, after (creation time and id of the last record; '' to begin), limit, stretch, state (0 for any),
+-- only ('lapsed', 'resting' or ''), then filters (the number of a part of `b`, value, …).
+-- Reply: {time and id to continue after, or '' at the end, {id, fields and values …}, …}. Writes nothing.
+-- A record that cannot be decoded is listed with its id alone, so that it does not hide the others.
 local moment, after, limit, stretch = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local state, lapsed, resting = tonumber(ARGV[6]), ARGV[7] == 'lapsed', ARGV[7] == 'resting'
 local now = clock()
--- Bodies may be large: a page is also full when it holds this many bytes.
+-- Records may be large: a page is also full when it has this many bytes.
 local FULL = 4194304
 
--- Both give a list of {id, moment of birth}, and whether there is more behind it.
+-- few() and next_births() return a list of {id, creation time}, and whether more records follow.
 local function few()
   if state == 0 then return nil end
   local low, high = due(state, lapsed and now or FOREVER)
-  -- What was released at a recovery point never expires: it stands at the end of its band.
+  -- A record released at a recovery point never expires, so it is at the end of its band.
   if resting then low = high end
   if redis.call('ZCOUNT', STATES, low, high) > stretch then return nil end
   local names = {}
@@ -34,7 +34,8 @@ local function few()
   return names, false
 end
 
--- How many births come before the next one. Looked for among those of the same moment: the last one seen may be gone.
+-- The rank of the next record. It is found by binary search among records of the same creation time, because the
+-- record of the cursor may have been deleted.
 local function rank()
   if not moment then return 0 end
   local low = redis.call('ZCOUNT', BIRTHS, '-inf', '(' .. ARGV[2])
@@ -53,7 +54,7 @@ local function next_births()
   return names, #names == stretch
 end
 
--- Judged by the head and by what it was born with: the body of a record nobody asked for is not touched.
+-- True if a record matches. Only `h` and `b` are read: the other fields of a record that does not match are not loaded.
 local function wanted(record, born)
   if state ~= 0 and record.state ~= state then return false end
   if lapsed and record.lease_until > now then return false end

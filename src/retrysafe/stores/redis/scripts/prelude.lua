@@ -1,30 +1,30 @@
--- Shared by every script: put in front of each one when it is loaded (layout.py).
+-- Functions that all scripts share. layout.py puts this text in front of each script when it is loaded.
 --
--- KEYS[1] and KEYS[2] are the bucket's indexes, KEYS[3] is the record (a hash; for operations on a whole bucket, the
--- start of every record's name). Claims and settlings take as many records as there are, each with its own arguments.
--- All carry the bucket's hash tag, so the other records of a bucket, whose names a script can only build while it
--- runs, lie in the same cluster slot.
--- ARGV[1] is the moment, or '' for the server's own clock.
--- Values come only through ARGV; nothing of a user's is ever part of a script or of a key.
+-- KEYS[1] and KEYS[2] are the bucket's indexes. KEYS[3] is the record (a hash); for operations on a whole bucket it is
+-- the common start of all records' keys. claim.lua and settle.lua take many records, each with its own arguments.
+-- All keys have the bucket's hash tag. So the other records of the bucket, whose keys a script builds while it runs,
+-- are in the same cluster slot.
+-- ARGV[1] is the time, or '' for the server's own clock.
+-- Values come only through ARGV. No value of a user is ever part of a script or of a key.
 --
--- A record's fields are packed (rows.py): `h`, the head, is all that the moves judge by and change. A move reads it,
--- and writes it back with whatever else it brings: two commands, however large the rest of the record is.
+-- A record's fields are packed (rows.py). `h`, the head, is all that the scripts judge by and change. A script reads
+-- the head, and writes it back together with other new fields: two commands, however large the rest of the record is.
 --
--- Times are whole microseconds below 2^53, which doubles hold exactly. Where they must be text they are written with
--- %.0f, because tostring() would round them to 14 digits.
+-- Times are whole microseconds below 2^53, which doubles hold exactly. Times in text are written with %.0f, because
+-- tostring() would round them to 14 digits.
 --
--- On full memory Redis refuses a script at its first write, if that write could grow memory, and never later.
--- So a birth begins with HSET and is refused as a whole, while every move of a record that exists begins with
--- DEL, PERSIST, PEXPIREAT or a ZREM and goes through: new work is turned away, and the answer of work already done
--- still gets in.
+-- If memory is full, Redis refuses a script at its first write if that write could grow memory, and never later.
+-- So a script that creates a record begins with HSET and is refused as a whole. A script that changes a record begins
+-- with DEL, PERSIST, PEXPIREAT or ZREM and is accepted. New work is refused, and the answers of finished work can still
+-- be stored.
 
 local HEAD, HEAD_SIZE = '>BBBBi4i8i8i8i8i8i8', 56
 local CLAIMED, RELEASED, COMPLETED, UNCERTAIN = 1, 2, 3, 4
 local FOREVER, HOUR = 9007199254740991, 3600000000
--- In the place of a number of advances: the owner gave up (core/records.py).
+-- Stored instead of a number of advances: the owner gave up (core/records.py).
 local CLOSED = 2147483647
 local BIRTHS, STATES = KEYS[1], KEYS[2]
--- Where the times of each state are in STATES, and how far below it a band begins (layout.py).
+-- The offset of each state's band of scores in STATES, and the margin below it (layout.py).
 local BAND, MARGIN = {0, 9011597301252096, -9011597301252096, -18023194602504192}, 4398046511104
 
 local function clock()
@@ -45,7 +45,7 @@ local function corrupt(member, why)
   return redis.error_reply('CORRUPT ' .. member .. ' ' .. why)
 end
 
--- What the moves judge by, or nil and the error.
+-- Unpack a record's head. Returns nil and an error if it is damaged.
 local function judged(head, member)
   if not head then return nil, corrupt(member, 'it has no head') end
   if #head < HEAD_SIZE then return nil, corrupt(member, 'its head is too short') end
@@ -59,12 +59,12 @@ local function judged(head, member)
   return record
 end
 
--- The record as the moves want it: only its head, so that a stored body is not copied. Nil if there is none.
+-- Read a record's head only, so that a stored body is not copied. Returns nil if there is no record.
 local function find(key)
   local head = redis.pcall('HGET', key, 'h')
   local member = string.sub(key, -64)
   if not head then
-    -- A hash without a head is damage, not absence.
+    -- A hash without a head is a damaged record, not a missing one.
     if redis.call('EXISTS', key) == 0 then return nil end
   elseif type(head) == 'table' then
     return nil, corrupt(member, head.err)
@@ -79,12 +79,12 @@ local function packed(record)
     .. record.token
 end
 
--- Its place among the records of its state.
+-- Set the record's score in the index of states.
 local function place(member, record, moment)
   redis.call('ZADD', STATES, BAND[record.state] + moment, member)
 end
 
--- The records of a state whose time has come, as ZCOUNT and ZRANGEBYSCORE want it said.
+-- The range of scores of a state's records up to a time, for ZCOUNT and ZRANGEBYSCORE.
 local function due(state, moment)
   return text(BAND[state] - MARGIN), text(BAND[state] + moment)
 end
@@ -97,14 +97,14 @@ local function open(record)
   return record.state == CLAIMED or record.state == UNCERTAIN
 end
 
--- From when on the reaper may take it: once it has expired, and an hour after its end.
+-- True if the reaper may delete the record: it has expired, and its end is an hour ago.
 local function reapable(record, moment)
   return not open(record) and record.expires <= moment and record.completed <= moment - HOUR
 end
 
--- Only the server that may write may say no. This removes a member that never exists: it changes nothing and
--- is neither logged nor replicated, but a replica, or a primary cut off from its replicas, answers with an
--- error here instead of refusing (or replaying) from the past.
+-- Fail unless this server accepts writes. A refusal or a replay must come from a server that may write, because others
+-- may have old data. This removes a member that never exists: it changes nothing, and is neither logged nor replicated.
+-- A replica, or a primary that has lost its replicas, answers this write with an error.
 local function assure_primary()
   redis.call('ZREM', STATES, '')
 end

@@ -1,11 +1,12 @@
--- Reap: delete up to a number of expired records of one bucket, and the names of those the server expired
--- by itself. Expiry is judged by the record's own `expires`, never by its place in an index.
--- KEYS[3] is what every record's name begins with. ARGV: now, limit, how many to pass over, and the application whose
--- records may go (none: everybody's). Reply: {how many went, how many were passed over, whether to look further}.
+-- Reap: delete up to `limit` expired records of one bucket, and the index entries of records that the server expired by
+-- itself. The record's own `expires` decides, never its score in an index.
+-- KEYS[3] is the common start of all records' keys. ARGV: now, limit, how many to skip, and optionally the namespace
+-- whose records may be deleted (default: all).
+-- Reply: {how many were deleted, how many were skipped, whether to continue}.
 local now, limit, skip, whose = clock(), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local went, over, seen = 0, 0, 0
 
--- What it was born with says whose it is: the sizes of its parts, then these, the fingerprint first.
+-- True if the record belongs to the namespace. `born` has the sizes of its parts, then the parts, fingerprint first.
 local function ours(born)
   if not whose then return true end
   if not born or #born < 28 then return false end
@@ -24,7 +25,7 @@ for _, state in ipairs({COMPLETED, RELEASED}) do
     local head = not found.err and found[1]
     local record = type(head) == 'string' and judged(head, member)
     seen = seen + 1
-    -- What cannot be read stays for a person to look at, and does not stop the reaper.
+    -- A record that cannot be decoded is kept for a person to look at. It does not stop the reaper.
     if gone or (record and reapable(record, now) and ours(found[2])) then
       redis.call('ZREM', STATES, member)
       redis.call('ZREM', BIRTHS, member)

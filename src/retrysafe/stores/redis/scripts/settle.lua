@@ -1,20 +1,20 @@
--- Complete, Release, Withdraw and Resolve: out of an open state into completed or released.
--- KEYS: the indexes, then one record for each settling. ARGV: now, then for each: attempt, token, target state (5: withdrawn), the one
--- source state allowed (0 for any open one), note, the answer ('' for none).
--- Reply: for each, 1 if done, now or by an earlier arrival of this same operation; else 0; or an error if what is
--- there is no record. The common case is over already, in finish.lua, which comes before.
+-- Complete, Release, Withdraw and Resolve: move records from an open state to completed or released.
+-- KEYS: the indexes, then one record for each operation. ARGV: now, then for each: attempt, token, target state
+-- (5: withdrawn), the only allowed source state (0 for any open one), note, the answer ('' for none).
+-- Reply for each: 1 if it was applied, now or by an earlier copy of the same operation; else 0; or an error if the key
+-- holds no valid record. finish.lua runs before this script and handles the common case.
 
 local WITHDRAWN = 5
 
 local function write(record, key, at, target, open_to_all)
   local note, answer, noted = ARGV[at + 4], ARGV[at + 5], record.noted
   local expires = math.max(later(record.created, record.retention), later(now, HOUR))
-  -- Released at a recovery point is unfinished work, and that never expires.
+  -- A record released at a recovery point is unfinished work and never expires.
   if target == RELEASED and record.pointed == 1 then expires = FOREVER end
   local kept = expires
-  -- Withdrawn: the next claim begins a new life. The record stays for an hour, for late copies to find.
+  -- Withdrawn: the next claim starts a new run. The record is kept for an hour, so that late copies find it.
   if open_to_all and record.pointed == 0 and record.attempt == 1 then expires, kept = now, later(now, HOUR) end
-  -- With a moment given from outside the server's clock means nothing for this record.
+  -- If the caller gave the time, the server's clock has no meaning for this record.
   if ARGV[1] == '' and kept < FOREVER then
     redis.call('PEXPIREAT', key, text(math.ceil(kept / 1000)))
   else
@@ -30,7 +30,8 @@ local function write(record, key, at, target, open_to_all)
   if answer ~= '' then
     redis.call('HSET', key, 'h', packed(record), 'a', answer)
   else
-    -- Its token is noted as ended here already, not by who takes it over: a process of the release before notes none.
+    -- The token is stored as ended now and not at the takeover, because a process of the previous release that takes
+    -- over would not store it.
     local ended = string.char(#record.token) .. record.token .. (redis.call('HGET', key, 'e') or '')
     redis.call('HSET', key, 'h', packed(record), 'e', ended)
   end
@@ -49,24 +50,24 @@ local function settle(key, at)
   local target, source = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   local open_to_all = target == WITHDRAWN
   if open_to_all then target = RELEASED end
-  -- Resolving: also what the sweeper has not come to yet.
+  -- Resolve also accepts a lapsed record that the sweeper has not marked uncertain yet.
   local lapsed = record.state == CLAIMED and record.lease_until <= now and record.on_lapse == 0
   if not open(record) or (source ~= 0 and record.state ~= source and not lapsed) then
     assure_primary()
     if record.state ~= target then return 0 end
-    -- An answer is compared byte by byte: a second, different one under the same fence is refused.
+    -- The answer is compared byte by byte: a second, different answer under the same fence is refused.
     if target == COMPLETED and redis.call('HGET', key, 'a') ~= ARGV[at + 5] then return 0 end
     return 1
   end
   return write(record, key, at, target, open_to_all)
 end
 
--- Records that the server expired by itself leave their names behind. Some of them are cleared away here, so the
--- indexes stay bounded even where no worker ever runs.
+-- Records that the server expired by itself leave entries in the indexes. Some of them are removed here, so that the
+-- indexes stay bounded even if no worker ever runs.
 local function tidy(start, state)
   local first, last = due(state, now - 60000000)
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', STATES, first, last, 'LIMIT', 0, 32 + #KEYS)) do
-    -- On a cluster the record may just have been moved to another node: that is an error, and not absence.
+    -- On a cluster the record may have just moved to another node. Then EXISTS is an error: the record is not missing.
     if redis.pcall('EXISTS', start .. name) == 0 then
       redis.call('ZREM', STATES, name)
       redis.call('ZREM', BIRTHS, name)

@@ -1,5 +1,5 @@
 -- Stats: count one bucket's records by state, from their index. Writes nothing.
--- KEYS[3] is what every record's name begins with.
+-- KEYS[3] is the common start of all records' keys.
 -- Reply: {now, claimed, released, completed, uncertain, lapsed, expired}.
 local now = clock()
 
@@ -7,7 +7,7 @@ local function count(state, moment)
   return redis.call('ZCOUNT', STATES, due(state, moment))
 end
 
--- The index may be a microsecond off (layout.py): of those that stand exactly at the limit the records decide.
+-- A score may be a microsecond off (layout.py). For scores exactly at the limit, the records themselves decide.
 local function expired(state)
   local first, last = due(state, now)
   local number = redis.call('ZCOUNT', STATES, first, last)

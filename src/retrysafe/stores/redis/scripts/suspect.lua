@@ -1,7 +1,8 @@
--- Suspect: mark the outcome unknown. The sweeper says lapsed_only: it must never accuse a living owner, and the owner
--- may come back. An owner that says so itself has given up, and is believed also where the sweeper was quicker.
+-- Suspect: mark the outcome as unknown. The sweeper uses lapsed_only: it must not suspect an owner whose lease is
+-- valid, and the owner may come back. An owner that sends this itself has given up; it is accepted also if the sweeper
+-- was first.
 -- ARGV: now, attempt, token, note, lapsed_only ('1' or '').
--- Reply: 1 if the record is uncertain under this fence, now or by an earlier arrival; else 0.
+-- Reply: 1 if the record is uncertain under this fence, now or by an earlier copy; else 0.
 local record, bad, member = find(KEYS[3])
 if bad then return bad end
 if not owns(record, ARGV[2], ARGV[3]) then

@@ -1,5 +1,5 @@
--- A recovery point, and what a lapsed lease means from here on. Only the next of this attempt: a late copy of an
--- earlier one must not move the point back over what followed (I32).
+-- Store a recovery point, and what a lapsed lease means from here on. Only the next number of this attempt is accepted:
+-- a late copy of an earlier advance must not move the point back (I32).
 {with_limit}
 UPDATE {keys} SET
     state = 'claimed', advances = :number, point = :point, progress = :progress, on_lapse = :on_lapse,

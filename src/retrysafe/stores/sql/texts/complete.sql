@@ -1,4 +1,5 @@
--- The answer, written once: no open state, no write. Kept for its retention, and at least an hour from now.
+-- Store the answer. Only an open record is changed, so the answer is written once. It is kept for its retention, and at
+-- least an hour from now.
 {with_limit}
 UPDATE {keys} SET
     state = 'completed', lease_until = {now}, status = :status, headers = :headers, body = :body, gone = :gone,

@@ -1,4 +1,4 @@
--- The bytes go, the fact stays: a retry learns that it was done and does not run (S13).
+-- Erase the answer, and keep the fact that it happened: a retry learns that the work was done, and does not run (S13).
 {with_limit}
 UPDATE {keys} SET
     headers = '', body = {empty}, input = {empty}, progress = {empty},

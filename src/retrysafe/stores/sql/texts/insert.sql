@@ -1,4 +1,4 @@
--- A record's first moment, and when that was; the claim knows the rest. Says nothing (no row) when the id is taken.
+-- Insert a new record and return the time of the insert; the claim has the other values. No row: the id exists.
 INSERT INTO {keys} ({columns})
 VALUES (
     :id, :namespace, :kind, :scope, :key, :target, :fingerprint, 'claimed', 1, :token, :run,

@@ -1,2 +1,2 @@
--- The name this installation was given when its tables were made.
+-- The name that the installation got when its tables were created.
 SELECT value FROM {meta} WHERE name = 'install'

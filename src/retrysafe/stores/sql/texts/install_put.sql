@@ -1,2 +1,2 @@
--- Named once; whoever comes second keeps the first one's name.
+-- Store the name of the installation, unless it has one.
 INSERT INTO {meta} (name, value) VALUES ('install', :value) ON CONFLICT (name) DO NOTHING

@@ -1,3 +1,3 @@
--- A person says whose the jobs without a namespace are.
+-- A person assigns the jobs without a namespace to one.
 UPDATE {outbox} SET namespace = :namespace WHERE namespace = ''
 RETURNING 1

@@ -1,5 +1,5 @@
--- Lease what is due. Of jobs that share an order key a run from the first one on: whoever stands behind one that cannot
--- be taken now waits for it. {lane} and {left} are put together from fixed fragments (job_plans.py).
+-- Lease due jobs. Of the jobs with one order key, take an unbroken run from the first on: a job behind one that cannot be
+-- taken now must wait. job_plans.py fills {lane} and {left} with fixed fragments.
 UPDATE {outbox} SET due = {now} + :lease, token = :token, deliveries = deliveries + 1
 WHERE sequence IN (
     SELECT sequence FROM {outbox} AS candidate

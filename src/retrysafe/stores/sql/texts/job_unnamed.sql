@@ -1,2 +1,2 @@
--- How many jobs belong to no application.
+-- The number of jobs without a namespace.
 SELECT count(*) FROM {outbox} WHERE namespace = ''

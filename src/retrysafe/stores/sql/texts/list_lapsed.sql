@@ -1,2 +1,3 @@
--- The same for those whose lease is over. Few among many: where a planner would walk all ids, a dialect says otherwise.
+-- A page of records whose lease is over. They are few among many: a dialect replaces this text if its planner would read
+-- all ids.
 SELECT {columns} FROM {keys} WHERE {where} ORDER BY id LIMIT :limit

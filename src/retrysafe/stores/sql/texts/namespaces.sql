@@ -1,2 +1,2 @@
--- Whose records and jobs there are.
+-- The namespaces of all records and jobs.
 SELECT DISTINCT namespace FROM {keys} UNION SELECT DISTINCT namespace FROM {outbox}

@@ -1,2 +1,2 @@
--- When this transaction began.
-SELECT {note_began}
+-- The number of this transaction.
+SELECT {began}

@@ -1,5 +1,5 @@
--- A receipt: born completed, in the transaction whose work it stands for. No row: the id was taken meanwhile, or
--- this is no longer the transaction that began.
+-- Insert a receipt: a completed record, in the transaction of the work. No row: the id exists by now, or this is not the
+-- transaction that began.
 INSERT INTO {keys} ({columns})
 SELECT
     :id, :namespace, :kind, :scope, :key, :target, :fingerprint, 'completed', :attempt, :token, :run,

@@ -1,5 +1,5 @@
--- A receipt in the row of an expired, released or abandoned record: only if it still is what was read, and an
--- owner that was thought dead has not renewed its lease.
+-- Write a receipt into the row of an expired, released or abandoned record, if the row is still what was read, and if an
+-- owner that seemed dead has not renewed its lease.
 UPDATE {keys} SET
     namespace = :namespace, kind = :kind, scope = :scope, key = :key, target = :target,
     fingerprint = :fingerprint, state = 'completed', attempt = :attempt, token = :token, run = :run,

@@ -1,2 +1,2 @@
--- Its operation has ended, long enough ago.
+-- Delete the receipts of an operation that ended long enough ago.
 DELETE FROM {receipts} WHERE run = :run

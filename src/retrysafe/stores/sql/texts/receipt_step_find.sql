@@ -1,2 +1,2 @@
--- What a local step left behind in the user's database, when the store is elsewhere.
+-- The result of a local step in the user's database, when the store is another database.
 SELECT result FROM {receipts} WHERE run = :run AND step = :step

@@ -1,2 +1,2 @@
--- In the same commit as the user's writes: this step is done, and this is its result.
+-- Store that a step is done, with its result, in the same commit as the user's writes.
 INSERT INTO {receipts} (run, step, result, created) VALUES (:run, :step, :result, {now})

@@ -1,4 +1,4 @@
--- Nothing final happened. Released at a recovery point is unfinished work, and that never expires (I13).
+-- Nothing final happened. A record that is released at a recovery point is unfinished work, which never expires (I13).
 {with_limit}
 UPDATE {keys} SET
     state = 'released', lease_until = {now}, status = NULL, headers = '', body = {empty}, gone = '',

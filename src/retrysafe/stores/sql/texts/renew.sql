@@ -1,5 +1,5 @@
--- The heartbeat. An owner the sweeper gave up on, but nobody replaced, is an owner again; one that gave up itself is
--- not. A copy that arrives late never shortens the lease (I32).
+-- The heartbeat. An owner that the sweeper has marked uncertain, and no other owner has replaced, becomes the owner
+-- again; an owner that gave up by itself does not. A copy that arrives late never shortens the lease (I32).
 {with_brief}
 UPDATE {keys} SET
     state = 'claimed', lease_until = {greatest}(lease_until, {least}({now} + :lease, {forever})), note = ''

@@ -1,4 +1,4 @@
--- A person or a probe knows that it happened. Uncertain, or lapsed and about to be: the sweeper need not come first.
+-- A person or a probe knows that it happened. The record is uncertain, or it is lapsed and the sweeper would mark it so.
 {with_limit}
 UPDATE {keys} SET
     state = 'completed', lease_until = {now}, status = :status, headers = :headers, body = :body, gone = :gone,

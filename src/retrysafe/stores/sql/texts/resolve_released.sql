@@ -1,4 +1,4 @@
--- A person or a probe knows that it did not happen. Uncertain, or lapsed and about to be.
+-- A person or a probe knows that it did not happen. The record is uncertain, or it is lapsed and would become so.
 {with_limit}
 UPDATE {keys} SET
     state = 'released', lease_until = {now}, status = NULL, headers = '', body = {empty}, gone = '',

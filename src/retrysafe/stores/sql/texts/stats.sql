@@ -1,4 +1,4 @@
--- How many records stand where.
+-- The number of records in each state.
 SELECT
     count(*) FILTER (WHERE state = 'claimed'),
     count(*) FILTER (WHERE state = 'released'),

@@ -1,5 +1,5 @@
--- Outcome unknown. The sweeper (:lapsed_only = 1) must never accuse an owner that is alive, and the owner may come
--- back. An owner that says so itself has given up: from then on its late renewals and advances change nothing (I32).
+-- The outcome is unknown. The sweeper (:lapsed_only = 1) must never mark the record of a live owner, and the owner may
+-- come back. An owner that marks it has given up: its late renewals and advances change nothing from then on (I32).
 {with_limit}
 UPDATE {keys} SET
     state = 'uncertain', note = :note, advances = CASE WHEN :lapsed_only = 1 THEN advances ELSE {closed} END

@@ -1,5 +1,5 @@
--- The next attempt of the same life. Everything that made it takeable is asked again here, because the owner
--- may have renewed or settled since we looked.
+-- The next attempt of the same record. The statement checks again everything that allowed the takeover, because the owner
+-- may have renewed or settled since the read.
 {with_patience}
 UPDATE {keys} SET
     state = 'claimed', attempt = attempt + 1, token = :token,

@@ -1,5 +1,5 @@
--- No endpoint was entered. On the first attempt, with no recovery point, it expires at once: the next claim begins a
--- new life, whatever it asks (I37). Otherwise it is released.
+-- No endpoint was entered. On the first attempt, without a recovery point, the record expires at once: the next claim
+-- starts it anew, whatever its request is (I37). Otherwise the record is released.
 {with_limit}
 UPDATE {keys} SET
     state = 'released', lease_until = {now}, status = NULL, headers = '', body = {empty}, gone = '',

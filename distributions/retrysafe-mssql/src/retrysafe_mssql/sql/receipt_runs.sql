@@ -1,0 +1,4 @@
+-- Runs that have receipts here, by the row that names their record; the oldest first, from where the last page ended.
+SELECT TOP (:limit) run, result, created FROM {receipts}
+WHERE step = 'record' AND created >= :after AND (created > :after OR run > :last) AND created <= {now} - :age
+ORDER BY created, run

@@ -1,0 +1,12 @@
+-- Begin the next attempt of the same life. The statement tests again everything that allowed the takeover, because the
+-- owner may have renewed or settled since the record was read. No row with our token: another claim was faster.
+UPDATE {keys} SET
+    state = 'claimed', attempt = attempt + 1, token = :token,
+    lease_until = {least}({now} + :lease, {forever}), on_lapse = :on_lapse, note = '',
+    started = {now}, completed = 0, expires = {forever}, advances = 0, ended = :tokens
+WHERE id = :id AND attempt = :seen_attempt AND token = :seen_token AND (
+    (state = 'released' AND expires > {now})
+    OR (state = 'claimed' AND lease_until <= {now} AND on_lapse IN ('resume', 'rerun'))
+)
+GO
+SELECT started, {columns} FROM {keys} WHERE id = :id AND token = :token AND state = 'claimed'

@@ -1,0 +1,210 @@
+"""Find records by key or id, and list them page by page.
+
+A record's id is a hash of kind, namespace, scope and key. With the scope known, the ids are computed and read: one
+lookup per kind. The first digits of an id are one range, in stores that list by id. A key alone is in no index: the
+search reads all records page by page, in bounded memory and up to a limit. It reports its progress, and a cursor for
+the next search.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple, get_args
+
+from retrysafe.core.keys import OBSERVED_PREFIX, observed_namespace, record_id
+from retrysafe.core.ops import List, Lookup
+from retrysafe.core.records import Kind, Record
+from retrysafe.core.states import State
+from retrysafe.errors import UsageError
+from retrysafe.stores.base import Store
+
+PAGE_RECORDS = 200
+MAX_EXAMINED_RECORDS = 100_000
+"""The default limit of one search. It takes a few seconds."""
+
+PROGRESS_EVERY_RECORDS = 20_000
+DEFAULT_NAMESPACE = "default"
+
+MIN_ID_DIGITS = 8
+ID_DIGITS = 64
+
+
+# Lists ------------------------------------------------------------------------------------------
+
+
+def iter_records(execute: Callable[[Any], Any], query: List) -> Iterator[Record]:
+    """Yield every record of a list, page by page.
+
+    A list of uncertain records includes guards whose lease has lapsed: they can be resolved although the sweeper has
+    not marked them as uncertain yet."""
+    yield from _iter_pages(execute, query)
+    if query.state is State.UNCERTAIN and not query.lapsed:
+        lapsed = replace(query, state=State.CLAIMED, lapsed=True)
+        yield from (record for record in _iter_pages(execute, lapsed) if record.on_lapse == "uncertain")
+
+
+def _iter_pages(execute: Callable[[Any], Any], query: List) -> Iterator[Record]:
+    cursor = ""
+    while True:
+        page = execute(replace(query, cursor=cursor))
+        yield from page.records
+        cursor = page.cursor
+        if not cursor:
+            return
+
+
+class RecordSearch:
+    """The records of a list, page by page, until `limit` records have been examined. `cursor` is then the place to
+    continue from; it is empty if there are no more records."""
+
+    def __init__(
+        self,
+        execute: Callable[[List], Any],
+        query: List,
+        limit: int,
+        report: Callable[[int], None] = lambda examined: None,
+    ) -> None:
+        self._execute, self._query, self._limit, self._report = execute, query, limit, report
+        self.examined = 0
+        self.cursor = query.cursor
+
+    def __iter__(self) -> Iterator[Record]:
+        while self.examined < self._limit:
+            limit = min(PAGE_RECORDS, self._limit - self.examined)
+            page = self._execute(replace(self._query, cursor=self.cursor, limit=limit))
+            yield from page.records
+            # A page that is not the last may be empty. It counts as one record: without that the search is unbounded.
+            self.examined += max(1, len(page.records) + len(page.unreadable))
+            self.cursor = page.cursor
+            if not self.cursor:
+                return
+            self._report(self.examined)
+
+
+def make_progress_reporter() -> Callable[[int], None]:
+    """Return a function that prints the progress of a long search on standard error."""
+    last = 0
+
+    def report(examined: int) -> None:
+        nonlocal last
+        if examined - last >= PROGRESS_EVERY_RECORDS:
+            last = examined
+            print(f"{examined:,} records examined", file=sys.stderr, flush=True)
+
+    return report
+
+
+# One key or id ----------------------------------------------------------------------------------
+
+
+class RecordQuery(NamedTuple):
+    """What the user asks for. None means: any."""
+
+    key: str
+    """The key, or the first digits of an id."""
+    scope: str | None = None
+    namespace: str | None = None
+    kind: Kind | None = None
+
+    @property
+    def digits(self) -> str:
+        """The key as digits of an id. Empty if it cannot be an id."""
+        low = self.key.lower()
+        fits = MIN_ID_DIGITS <= len(low) <= ID_DIGITS and all(digit in "0123456789abcdef" for digit in low)
+        return low if fits else ""
+
+    def compute_ids(self) -> list[bytes]:
+        """Every id that the record can have. Without a scope no id can be computed."""
+        if self.scope is None:
+            return []
+        own = self.namespace or DEFAULT_NAMESPACE
+        # The application also owns the records of its observe mode.
+        namespaces = (own,) if own.startswith(OBSERVED_PREFIX) else (own, observed_namespace(own))
+        kinds: Iterable[Kind] = get_args(Kind) if self.kind is None else (self.kind,)
+        return [record_id(kind, namespace, self.scope, self.key) for namespace in namespaces for kind in kinds]
+
+    def matches_id(self, record: Record) -> bool:
+        """True if the record's id begins with these digits."""
+        return bool(self.digits) and record.id.hex().startswith(self.digits)
+
+    def matches_filters(self, record: Record) -> bool:
+        """True if scope, namespace and kind match. The key is not compared."""
+        filters = ((self.scope, record.scope), (self.namespace, record.namespace), (self.kind, record.kind))
+        return all(wanted is None or wanted == value for wanted, value in filters)
+
+
+def cursor_before(digits: str) -> str:
+    """The cursor of a list by id just before the ids that begin with these digits."""
+    first = int(digits.ljust(ID_DIGITS, "0"), 16)
+    return f"{first - 1:0{ID_DIGITS}x}" if first else ""
+
+
+class RecordFinder:
+    """Find the records of a query, the fastest way first. `search` is set once all records had to be searched.
+
+    `to_act=True`: the caller will change the record that is found, so the finder must also find every other record
+    that the same text can mean: a client may send a key that looks like the first digits of another record's id.
+    `by_id=True`: the text is an id and not a key."""
+
+    def __init__(
+        self,
+        store: Store,
+        query: RecordQuery,
+        limit: int | None = None,
+        after: str = "",
+        *,
+        to_act: bool = False,
+        by_id: bool = False,
+    ) -> None:
+        self._store, self._query, self._after = store, query, after
+        self._to_act, self._by_id = to_act, by_id
+        if by_id and not query.digits:
+            raise UsageError(f"--id {query.key!r}: an id is {MIN_ID_DIGITS} to {ID_DIGITS} digits, 0 to 9 and a to f")
+        self._limit = MAX_EXAMINED_RECORDS if limit is None else limit
+        if self._limit < 1:
+            raise UsageError(f"--examine {self._limit}: give 1 or more")
+        self.search: RecordSearch | None = None
+
+    @property
+    def next_cursor(self) -> str:
+        """Where to continue if the search ended at its limit; else empty."""
+        return self.search.cursor if self.search is not None else ""
+
+    @property
+    def examined(self) -> int:
+        """The number of records that were searched."""
+        return self.search.examined if self.search is not None else 0
+
+    def __iter__(self) -> Iterator[Record]:
+        seen: set[bytes] = set()
+        for record in () if self._after else self._look_up():
+            seen.add(record.id)
+            yield record
+        unambiguous = self._by_id or not self._to_act
+        if (seen and unambiguous) or (self._query.scope is not None and not self._by_id):
+            return
+        self.search = RecordSearch(self._store.execute, List(cursor=self._after), self._limit, make_progress_reporter())
+        for record in self.search:
+            named = self._query.matches_id(record) or (record.key == self._query.key and not self._by_id)
+            if named and self._query.matches_filters(record) and record.id not in seen:
+                yield record
+
+    def _look_up(self) -> Iterator[Record]:
+        digits = self._query.digits
+        ids = [] if self._by_id else self._query.compute_ids()
+        yield from self._read(ids)
+        if len(digits) == ID_DIGITS and bytes.fromhex(digits) not in ids:
+            ids.append(bytes.fromhex(digits))
+            yield from (record for record in self._read(ids[-1:]) if self._query.matches_filters(record))
+        if digits and self._store.capabilities.lists_by_id:
+            for record in RecordSearch(self._store.execute, List(cursor=cursor_before(digits)), self._limit):
+                if not self._query.matches_id(record):
+                    return
+                if self._query.matches_filters(record) and record.id not in ids:
+                    yield record
+
+    def _read(self, ids: list[bytes]) -> Iterator[Record]:
+        replies = self._store.execute_many([Lookup(each) for each in ids]) if ids else []
+        return (reply.record for reply in replies if reply.record is not None)

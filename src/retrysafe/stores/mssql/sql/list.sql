@@ -1,2 +1,0 @@
--- A page of records in the order of their ids. {where} is put together from fixed fragments (plans.py).
-SELECT TOP (:limit) {columns} FROM {keys} WHERE {where} ORDER BY id

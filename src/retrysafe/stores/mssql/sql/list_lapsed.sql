@@ -1,2 +1,0 @@
--- The same for those whose lease is over.
-SELECT TOP (:limit) {columns} FROM {keys} WHERE {where} ORDER BY id

@@ -1,2 +1,0 @@
--- Whether this still is the transaction that began.
-SELECT CASE WHEN {began} = :began THEN 1 ELSE 0 END

@@ -1,0 +1,90 @@
+"""The SQLite stores, sync and async.
+
+The async store reads in the event loop: an indexed read from the page cache takes microseconds, and a thread switch
+takes longer. It writes in a thread of its own, because a commit waits for the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from retrysafe.core.ops import Claim, ClaimReply, Op
+from retrysafe.stores.base import afollow
+from retrysafe.stores.sql.dialect import Statement
+from retrysafe.stores.sqlite.file import CAPABILITIES, SqliteFile
+from retrysafe.stores.sqlite.writer import Writer
+
+R = TypeVar("R")
+
+
+class SqliteStore:
+    """A sync store. It blocks the calling thread only for the commit."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(self, file: SqliteFile | str | Path) -> None:
+        self._file = file if isinstance(file, SqliteFile) else SqliteFile(file)
+        self.names = self._file.names
+
+    def execute(self, op: Op[R]) -> R:
+        return self._file.execute(op)
+
+    def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        return self._file.execute_many(ops)
+
+    def try_read_claim(self, op: Claim) -> ClaimReply | None:
+        """A replay or a refusal, read beside the writer; None if the claim has to write."""
+        return self._file.try_read_claim(op)
+
+    def migrate(self) -> list[str]:
+        return self._file.migrate()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class AsyncSqliteStore:
+    """An async store with one writer thread. If a caller is cancelled, its write still runs to its end."""
+
+    capabilities = CAPABILITIES
+    in_order = True
+
+    def __init__(self, file: SqliteFile | str | Path) -> None:
+        self._file = file if isinstance(file, SqliteFile) else SqliteFile(file)
+        self.names = self._file.names
+        self._writer = Writer("retrysafe-sqlite")
+        self._prepared = False
+
+    async def execute(self, op: Op[R]) -> R:
+        if not self._prepared:
+            await self._prepare()
+        if isinstance(op, Claim):
+            reply: Any = self._file.try_read_claim(op)
+            if reply is not None:
+                return reply  # type: ignore[no-any-return]  # a claim's reply
+        return await afollow(self._file.plans.plan_without_read(op), self._send)
+
+    async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        return await self._writer.call(self._file.execute_many, ops)
+
+    def try_read_claim(self, op: Claim) -> ClaimReply | None:
+        """A replay or a refusal, read beside the writer; None if the claim has to write."""
+        return self._file.try_read_claim(op)
+
+    async def migrate(self) -> list[str]:
+        return await self._writer.call(self._file.migrate)
+
+    async def aclose(self) -> None:
+        await self._writer.call(self._file.close)
+        self._writer.stop()
+
+    async def _prepare(self) -> None:
+        await self._writer.call(self._file.prepare)
+        self._prepared = True
+
+    async def _send(self, statement: Statement) -> list[Any]:
+        if statement.writes:
+            return await self._writer.call(self._file.write, statement)
+        return self._file.read(statement)

@@ -1,0 +1,71 @@
+"""What must be true of a history when it is over. Each check names the rule that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from retrysafe.core.states import State
+from retrysafe.testing.simulation.world import Outcome
+
+Checker = Callable[[Outcome], Iterator[str]]
+
+
+def check_one_effect(outcome: Outcome) -> Iterator[str]:
+    """One charge for each purchase, and one refund at most; a charge that was refunded is one that was undone."""
+    for purchase in outcome.purchases:
+        charged = outcome.provider.count(purchase.name)
+        if charged > 1:
+            yield f"one effect: {purchase.name} ({purchase.kind}) was charged {charged} times"
+        if outcome.provider.count(purchase.name, "refund") > 1:
+            yield f"one undo: {purchase.name} was refunded more than once"
+
+
+def check_told_the_truth(outcome: Outcome) -> Iterator[str]:
+    """A client that was told 2xx has been charged once; one that was told "declined" has not."""
+    for purchase in outcome.purchases:
+        charged = outcome.provider.count(purchase.name) - outcome.provider.count(purchase.name, "refund")
+        for reply in outcome.replies.get(purchase.name, ()):
+            if reply.status < 300 and charged < 1:
+                yield f"told the truth: {purchase.name} was told {reply.status} and never charged"
+            if reply.status == 402 and charged > 0:
+                yield f"told the truth: {purchase.name} was told {reply.status} and is charged"
+
+
+def check_same_answer(outcome: Outcome) -> Iterator[str]:
+    """Everybody who asks with one key gets the same answer, byte for byte (I6)."""
+    for purchase in outcome.purchases:
+        told = {(reply.status, reply.body) for reply in outcome.replies.get(purchase.name, ())}
+        if len(told) > 1:
+            yield f"I6 same answer: {purchase.name} was told {sorted(told)}"
+
+
+def check_nothing_lost(outcome: Outcome) -> Iterator[str]:
+    """Each record is finished, or visible to a person (I30, I13)."""
+    for record in outcome.records.values():
+        if record.state is State.CLAIMED:
+            yield f"I30 convergence: {record.key} is still claimed, attempt {record.attempt}, at {record.point!r}"
+        if record.state is State.RELEASED and record.point:
+            yield f"I30 convergence: {record.key} rests at {record.point!r} and nobody goes on with it"
+
+
+def check_everybody_is_told(outcome: Outcome) -> Iterator[str]:
+    """Each client has a final answer when the faults have stopped for long enough, or a person has its key."""
+    shown = {record.key for record in outcome.records.values() if record.state is State.UNCERTAIN}
+    for purchase in outcome.purchases:
+        missing = outcome.plan.senders - len(outcome.replies.get(purchase.name, ()))
+        if missing and purchase.key not in shown:
+            yield f"I30 convergence: {missing} clients of {purchase.name} ({purchase.kind}) never got an answer"
+
+
+CHECKERS: tuple[Checker, ...] = (
+    check_one_effect,
+    check_told_the_truth,
+    check_same_answer,
+    check_nothing_lost,
+    check_everybody_is_told,
+)
+
+
+def check(outcome: Outcome) -> list[str]:
+    """Everything that is wrong with a history."""
+    return [*outcome.broken, *(problem for checker in CHECKERS for problem in checker(outcome))]

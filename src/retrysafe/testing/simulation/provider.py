@@ -1,0 +1,73 @@
+"""A payment provider that knows nothing of retrysafe: it remembers keys for a while, and charges."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from retrysafe.testing.simulation.history import History
+from retrysafe.testing.simulation.hosts import Host
+from retrysafe.testing.simulation.loop import SimulatedLoop
+from retrysafe.testing.simulation.network import Network, Refused, Unanswered
+
+
+class Charge(NamedTuple):
+    """One entry of the provider's ledger: `kind` is `charge` or `refund`."""
+
+    kind: str
+    purchase: str
+    number: int
+    at: float
+    key: str
+
+
+class Declined(Exception):
+    """The provider said no: nothing was charged, and no retry changes that."""
+
+
+class SimulatedProvider:
+    """`memory`: seconds for which a key is recognised; afterwards the same key is a new charge."""
+
+    def __init__(
+        self, loop: SimulatedLoop, network: Network, history: History, host: Host, memory: float = 86_400.0
+    ) -> None:
+        self.host = host
+        self.ledger: list[Charge] = []
+        self._loop, self._network, self._history = loop, network, history
+        self._memory = memory
+        self._known: dict[str, Charge] = {}
+
+    async def charge(self, purchase: str, key: str = "", *, kind: str = "charge", seconds: float = 20.0) -> int:
+        """The number of the charge. With a key the provider recognises a repetition. Raises TimeoutError where the
+        outcome is not known."""
+        try:
+            number: int = await self._network.call(
+                self.host,
+                lambda: self._book(kind, purchase, key),
+                seconds=seconds,
+                what=kind,
+                about=purchase,
+                once=not key,  # nobody but us can tell two unkeyed charges apart: a doubled one is the network's
+            )
+        except Unanswered as error:
+            raise TimeoutError(str(error)) from None
+        except Refused as error:
+            raise ConnectionError(str(error)) from None
+        return number
+
+    def _book(self, kind: str, purchase: str, key: str) -> int:
+        known = self._known.get(key) if key else None
+        if known is not None and self._loop.now - known.at < self._memory:
+            return known.number
+        made = Charge(kind, purchase, len(self.ledger) + 1, self._loop.now, key)
+        self.ledger.append(made)
+        if key:
+            self._known[key] = made
+        self._history.note(self._loop.now, self.host.name, kind, purchase, number=made.number, key=key[:8])
+        return made.number
+
+    def count(self, purchase: str, kind: str = "charge") -> int:
+        return sum(entry.purchase == purchase and entry.kind == kind for entry in self.ledger)
+
+    def find(self, purchase: str, kind: str = "charge") -> list[dict[str, Any]]:
+        """What a person sees who looks at the provider's own pages."""
+        return [entry._asdict() for entry in self.ledger if entry.purchase == purchase and entry.kind == kind]

@@ -1,0 +1,143 @@
+"""The application that our own simulations run: one purchase in each of the ways that retrysafe offers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from retrysafe.core.keys import Key
+from retrysafe.core.records import Answer
+from retrysafe.errors import AnswerGone, InProgress, NotNow, OutcomeUnknown, RetrySafeError, StoredFailure
+from retrysafe.operations import Undo
+from retrysafe.testing.simulation.world import AppHost, ClientReply, Handler, Purchase
+
+KINDS = ("guard", "rerun", "operation", "saga", "careful", "web")
+"""`guard` charges without a key and may not run twice; `rerun` charges with a key of its own; `operation` and `saga`
+are operations without and with an undo; `careful` is one whose step may not be repeated; `web` is a guard behind the
+ASGI middleware."""
+
+
+def deploy(node: AppHost) -> Handler:
+    """Start the shop on one host."""
+    from retrysafe.policy import Policy
+    from retrysafe.web.asgi import IdempotencyMiddleware
+
+    safe, provider = node.safe, node.provider
+
+    @safe.once("{purchase}", scope="guard", policy=Policy(failures="store"))
+    async def charge_unkeyed(purchase: str) -> int:
+        return await provider.charge(purchase)
+
+    @safe.once("{purchase}", scope="rerun", policy=Policy(abandoned="rerun", failures="release"))
+    async def charge_keyed(purchase: str) -> int:
+        return await provider.charge(purchase, f"own-{purchase}")
+
+    order = safe.operation("order")
+
+    @order.foreign(timeout=20, key_life=80_000)
+    async def charge(purchase: str, *, key: str) -> int:
+        return await provider.charge(purchase, key)
+
+    @order.body
+    async def place(purchase: str) -> Answer:
+        return Answer(201, {"charge": await charge(purchase)})
+
+    saga = safe.operation("saga")
+
+    async def refund(purchase: str, result: int | None = None, *, key: str) -> None:
+        await provider.charge(purchase, key, kind="refund")
+
+    @saga.foreign(timeout=20, key_life=80_000, undo=refund)
+    async def charge_first(purchase: str, *, key: str) -> int:
+        return await provider.charge(purchase, key)
+
+    @saga.foreign(timeout=20, key_life=80_000)
+    async def ship(purchase: str, *, key: str) -> str:
+        if purchase.endswith("2"):
+            raise Undo(402, {"shipped": False})
+        return "shipped"
+
+    @saga.body
+    async def place_and_ship(purchase: str) -> Answer:
+        charged = await charge_first(purchase)
+        return Answer(201, {"charge": charged, "shipped": await ship(purchase)})
+
+    careful = safe.operation("careful")
+
+    @careful.foreign(timeout=20, repeatable=False)
+    async def charge_unrepeatably(purchase: str, *, key: str) -> int:
+        return await provider.charge(purchase)
+
+    @careful.body
+    async def place_carefully(purchase: str) -> Answer:
+        return Answer(201, {"charge": await charge_unrepeatably(purchase)})
+
+    operations = {"operation": order, "saga": saga, "careful": careful}
+
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        purchase = scope["path"].removeprefix("/buy/")
+        await receive()
+        number = await provider.charge(purchase)
+        await send({"type": "http.response.start", "status": 201, "headers": [(b"content-type", b"application/json")]})
+        await send({"type": "http.response.body", "body": json.dumps({"charge": number}).encode()})
+
+    web = IdempotencyMiddleware(endpoint, safe=safe, scope=lambda request: "account", policy=Policy(retention=200_000))
+
+    async def handle(purchase: Purchase) -> ClientReply:
+        key = Key(purchase.key, "account")
+        if purchase.kind == "web":
+            return await post(web, f"/buy/{purchase.name}", purchase.key)
+        try:
+            if purchase.kind == "guard":
+                return ClientReply(201, b'{"charge": %d}' % await charge_unkeyed(purchase.name))
+            if purchase.kind == "rerun":
+                return ClientReply(201, b'{"charge": %d}' % await charge_keyed(purchase.name))
+            answer = await operations[purchase.kind](purchase.name, key=key)
+            return ClientReply(answer.status, answer.body)
+        except (InProgress, NotNow):
+            return ClientReply(409, b"")
+        except OutcomeUnknown:
+            return ClientReply(500, b"unknown")
+        except StoredFailure:
+            return ClientReply(500, b"failed")
+        except AnswerGone:
+            return ClientReply(410, b"")
+        except (RetrySafeError, TimeoutError, ConnectionError) as error:
+            return ClientReply(503, type(error).__name__.encode())
+
+    return handle
+
+
+async def post(app: Any, path: str, key: str) -> ClientReply:
+    """One POST to an ASGI application."""
+    headers = [(b"idempotency-key", key.encode()), (b"content-type", b"application/json")]
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": headers,
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }
+    status, body = 0, b""
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        nonlocal status, body
+        if message["type"] == "http.response.start":
+            status = message["status"]
+        else:
+            body += message.get("body", b"")
+
+    await app(scope, receive, send)
+    if status == 500 and b"unknown" in body:
+        return ClientReply(500, b"unknown")
+    return ClientReply(status, body)

@@ -1,0 +1,87 @@
+"""Make a failing history short: leave out whatever is not needed for the failure, and tell the rest as a story."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from retrysafe.testing.simulation.checkers import check
+from retrysafe.testing.simulation.world import Deploy, Outcome, Plan, World, draw_plan
+
+MAX_RUNS = 300
+
+
+class Story(NamedTuple):
+    """A failing history, as short as it was made. `runs`: how many histories that took."""
+
+    seed: int
+    plan: Plan
+    suppressed: frozenset[int]
+    problems: list[str]
+    outcome: Outcome
+    runs: int
+
+    def __str__(self) -> str:
+        faults = ", ".join(f"{number} {fault}" for number, fault in self.outcome.faults.items()) or "none"
+        return "\n".join(
+            [
+                f"seed {self.seed}: {self.problems[0]}",
+                f"plan: {self.plan}",
+                f"faults of messages that are left: {faults}",
+                self.outcome.history.format_timeline(),
+            ]
+        )
+
+
+def shrink(seed: int, deploy: Deploy, kinds: tuple[str, ...], max_runs: int = MAX_RUNS) -> Story:
+    """The shortest history with the same broken rule that was found within `max_runs` histories."""
+    story = _play(seed, draw_plan(seed), frozenset(), deploy, kinds)
+    if not story.problems:
+        raise ValueError(f"seed {seed} breaks no rule: there is nothing to make shorter")
+    rule = read_rule(story.problems[0])
+    runs, better = 1, True
+    while better and runs < max_runs:
+        better = False
+        for candidate in _propose(story):
+            runs += 1
+            tried = _play(seed, *candidate, deploy, kinds)
+            if any(read_rule(problem) == rule for problem in tried.problems):
+                story, better = tried, True
+                break
+            if runs >= max_runs:
+                break
+    return story._replace(runs=runs)
+
+
+def read_rule(problem: str) -> str:
+    """The name of the rule that a problem breaks: what stands before the first colon."""
+    return problem.partition(":")[0]
+
+
+def _play(seed: int, plan: Plan, suppressed: frozenset[int], deploy: Deploy, kinds: tuple[str, ...]) -> Story:
+    outcome = World(seed, deploy, kinds=kinds, plan=plan, suppressed=suppressed).run()
+    return Story(seed, plan, suppressed, check(outcome), outcome, 1)
+
+
+def _propose(story: Story) -> Iterator[tuple[Plan, frozenset[int]]]:
+    """Simpler histories, the greatest simplifications first."""
+    plan = story.plan
+    simpler: list[Callable[[Plan], Plan]] = [
+        lambda plan: replace(plan, partitions=0),
+        lambda plan: replace(plan, store_restarts=0),
+        lambda plan: replace(plan, skew=0.0, drift=0.0),
+        lambda plan: replace(plan, senders=1),
+        lambda plan: replace(plan, purchases=max(1, plan.purchases - 1)),
+        lambda plan: replace(plan, crashes=max(0, plan.crashes - 1)),
+        lambda plan: replace(plan, freezes=max(0, plan.freezes - 1)),
+    ]
+    for change in simpler:
+        if change(plan) != plan:
+            yield change(plan), story.suppressed
+    met = sorted(story.outcome.faults)
+    size = len(met)
+    while size >= 1:
+        for start in range(0, len(met), size):
+            yield plan, story.suppressed | frozenset(met[start : start + size])
+        size //= 2
