@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 from collections import Counter
@@ -141,6 +142,29 @@ def exercised(terminalreporter: Any) -> Counter[str]:
         if getattr(report, "when", "") == "call"
     ]
     return Counter(value for report in reports for name, value in report.user_properties if name == "store")
+
+
+# Every test ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """What a test, or a framework in it, sets up for logging ends with the test: Litestar sets the root logger's level
+    and handlers when an application is made, and a level that stays decides whether a later test is traced."""
+    root = logging.getLogger()
+    handlers, levels = list(root.handlers), {logger: logger.level for logger in (root, *our_loggers())}
+    yield
+    root.handlers[:] = handlers
+    for logger in our_loggers():
+        logger.setLevel(levels.get(logger, logging.NOTSET))
+    root.setLevel(levels[root])
+
+
+def our_loggers() -> list[logging.Logger]:
+    known = logging.Logger.manager.loggerDict
+    return [
+        logger for name, logger in known.items() if name.startswith("retrysafe") and isinstance(logger, logging.Logger)
+    ]
 
 
 # Addresses ----------------------------------------------------------------------------------------

@@ -332,8 +332,9 @@ def files_called(call: Call) -> list[str]:
 
 @pytest.mark.parametrize("trace", [None, lambda event: None], ids=["off", "on"])
 def test_without_a_trace_no_function_of_it_is_called(
-    memory_url: str, trace: Callable[[TraceEvent], None] | None
+    memory_url: str, trace: Callable[[TraceEvent], None] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "retrysafe.trace")
     with RetrySafe(memory_url, trace=trace) as safe:
         once = safe.once("x:{body}")(echo)
         once("first")  # the decision is made here
