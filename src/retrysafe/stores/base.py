@@ -193,6 +193,26 @@ def read_capabilities(store: Store | AsyncStore) -> Capabilities:
     return replace(declared, **{field: getattr(store, name) for name, field in old}) if old else declared
 
 
+def adopt_old_attributes(store: Store) -> Store:
+    """The store itself; or, if it has attributes of release 0.1, a wrapper that declares them as capabilities."""
+    declared = read_capabilities(store)
+    if declared == store.capabilities:
+        return store
+    from retrysafe.stores.wrappers import DeclaredStore
+
+    return DeclaredStore(store, declared)
+
+
+def adopt_old_async_attributes(store: AsyncStore) -> AsyncStore:
+    """The async twin of `adopt_old_attributes`."""
+    declared = read_capabilities(store)
+    if declared == store.capabilities:
+        return store
+    from retrysafe.stores.wrappers import AsyncDeclaredStore
+
+    return AsyncDeclaredStore(store, declared)
+
+
 def provides(store: object, protocol: Any) -> bool:
     """Whether a store has every member of a protocol. Since Python 3.12 `isinstance` looks at classes only. This sees
     also what a wrapper passes on by `__getattr__`."""
