@@ -121,4 +121,3 @@ class AsyncDeclaredStore(AsyncStoreWrapper):
     @property
     def capabilities(self) -> Capabilities:
         return self._declared
-
