@@ -20,14 +20,15 @@ This file is public. It changes by the deprecation policy in CONTRIBUTING.md, to
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
 from retrysafe.core.deprecation import warn_renamed
 from retrysafe.core.ops import Op
 from retrysafe.core.records import Record
-from retrysafe.errors import CorruptRecord, StoreError, UsageError
+from retrysafe.errors import CorruptRecord, MissingDriver, StoreError, UsageError
 
 if TYPE_CHECKING:
     from retrysafe.core.ops import Claim, ClaimReply
@@ -264,6 +265,16 @@ class BatchRefused(StoreError):
 
 
 # Helpers for stores -------------------------------------------------------------------------------
+
+
+@contextmanager
+def driver_import(store: str, module: str, extra: str) -> Iterator[None]:
+    """Around the import of a module that needs a driver. Without the driver it raises MissingDriver, which names the
+    module that was not found, or `module` if that is not known."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingDriver(store, error.name or module, extra) from error
 
 
 def read_id_cursor(cursor: str) -> bytes:
