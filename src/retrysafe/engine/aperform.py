@@ -26,8 +26,13 @@ from retrysafe.engine.perform import P, stamp_asked
 from retrysafe.engine.resending import CANCEL_TIMEOUT_SECONDS, ResendState
 from retrysafe.engine.sealing import Sealer
 from retrysafe.errors import StoreError, StoreUnclear
-from retrysafe.stores.base import AsyncStore, find_async_notifier, find_node_lookup, find_ordered
-from retrysafe.stores.wrappers import adopt_old_async_attributes
+from retrysafe.stores.base import (
+    AsyncStore,
+    adopt_old_async_attributes,
+    find_async_notifier,
+    find_node_lookup,
+    find_ordered,
+)
 
 R = TypeVar("R")
 

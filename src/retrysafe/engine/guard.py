@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, Protocol
 
 from retrysafe.core.judge import judge
 from retrysafe.core.keys import Key
-from retrysafe.core.ops import Claim, ClaimReply, Complete, Release, Renew, Suspect, Withdraw, value_class
+from retrysafe.core.ops import Claim, ClaimReply, Complete, Op, Release, Renew, Suspect, Withdraw, value_class
 from retrysafe.core.outcomes import Busy, Execute, Mismatch, Outcome, Replay, Uncertain
 from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.core.states import State
 from retrysafe.core.times import SECOND_MICROS
 from retrysafe.engine.effects import Flow, FlowPause, Invoke, NotifyWaiters, Persist
-from retrysafe.engine.events import REFUSED_EVENTS, Events
+from retrysafe.engine.events import REFUSED_EVENTS, EventName, Events
 from retrysafe.engine.heartbeat import Lease
 from retrysafe.errors import (
     AnswerGone,
@@ -260,18 +260,18 @@ def is_final(policy: Policy, error: Exception) -> bool:
 
 
 def settle_released(task: Task, lease: Lease, note: str, events: Events) -> Flow[None]:
-    lease.settling = True
-    if (yield Persist(Release(lease.id, lease.fence, note), lease.until)):
-        events.emit("released", lease.id, task.target)
-        if task.notifies_waiters:
-            yield NotifyWaiters(lease.id)
+    return _settle_without_answer(task, lease, Release(lease.id, lease.fence, note), "released", events)
 
 
 def settle_withdrawn(task: Task, lease: Lease, note: str, events: Events) -> Flow[None]:
     """No endpoint was entered: undo the claim, as if it had never been made."""
+    return _settle_without_answer(task, lease, Withdraw(lease.id, lease.fence, note), "withdrawn", events)
+
+
+def _settle_without_answer(task: Task, lease: Lease, op: Op[bool], event: EventName, events: Events) -> Flow[None]:
     lease.settling = True
-    if (yield Persist(Withdraw(lease.id, lease.fence, note), lease.until)):
-        events.emit("withdrawn", lease.id, task.target)
+    if (yield Persist(op, lease.until)):
+        events.emit(event, lease.id, task.target)
         if task.notifies_waiters:
             yield NotifyWaiters(lease.id)
 

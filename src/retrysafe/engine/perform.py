@@ -20,8 +20,7 @@ from retrysafe.engine.probe import Probe
 from retrysafe.engine.resending import ResendState
 from retrysafe.engine.sealing import Sealer
 from retrysafe.errors import StoreError, StoreUnclear
-from retrysafe.stores.base import Store, find_node_lookup, find_notifier
-from retrysafe.stores.wrappers import adopt_old_attributes
+from retrysafe.stores.base import Store, adopt_old_attributes, find_node_lookup, find_notifier
 
 R = TypeVar("R")
 P = TypeVar("P", float, float | None)

@@ -176,7 +176,7 @@ def check_lost_transactions(run: OperationRun, change: StepChange) -> Flow[None]
     while change.lost:
         try:
             committed = yield RunTransaction(
-                lambda tx: load_receipts(tx.dialect, run.tx_binding.names).committed(change.lost[0])
+                lambda tx: load_receipts(tx.dialect, run.tx_binding.names).was_committed(change.lost[0])
             )
         except Exception as error:
             raise TransactionNotOpened(format_error(error)) from error

@@ -77,6 +77,8 @@ class OpenSteps:
 
     def list_open(self, journal: OperationJournal) -> tuple[str, ...]:
         """The steps that have no entry in this journal. A step that was reached, but not begun, is still open."""
+        if not self.names:
+            return ()
         entries = len(journal.entries)
         return tuple(name for name in self.names if self._met.get(name, entries) >= entries)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrysafe.engine import drive
@@ -53,45 +53,34 @@ class OperationPerformer:
 
     def _transact(self, effect: RunTransaction) -> Any:
         done: Any = None
-        first = FirstError()
+        inside: Exception | None = None
         try:
-            with first.raise_first(), ExitStack() as stack:
+            with ExitStack() as stack:
                 try:
                     tx = stack.enter_context(self._source().begin())
                 except Exception as error:
                     raise not_opened_error(error) from error
-                with first.remember():
+                try:
                     done = drive.run(effect.flow(tx), lambda inner: perform_inside(tx, inner))
-        except AfterCommitError as after:
+                except Exception as error:
+                    inside = error
+                    raise
+        except Exception as error:
+            if inside is not None:
+                raise choose_error(inside, error)  # noqa: B904  # it has a cause of its own
+            if not isinstance(error, AfterCommitError):
+                raise
             # The step is committed, and the operation continues. The error is only logged.
-            _log.error("a hook that ran after the commit of a local step failed", exc_info=after.error)
+            _log.error("a hook that ran after the commit of a local step failed", exc_info=error.error)
         return done
 
 
-class FirstError:
-    """Keeps the error that was raised inside a transaction, and raises it even if the rollback raises another one. A
-    step whose outcome is unknown must not be taken for a failed one and run again."""
-
-    def __init__(self) -> None:
-        self._error: Exception | None = None
-
-    @contextmanager
-    def remember(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            self._error = error
-            raise
-
-    @contextmanager
-    def raise_first(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            if self._error is None or error is self._error:
-                raise
-            _log.debug("rolling back failed: %s", error)
-            raise self._error  # noqa: B904  # it has a cause of its own
+def choose_error(inside: Exception, outside: Exception) -> Exception:
+    """Of the error that was raised inside a transaction, and the one that left it: the first, even if the rollback
+    raised another one. A step whose outcome is unknown must not be taken for a failed one and run again."""
+    if outside is not inside:
+        _log.debug("rolling back failed: %s", outside)
+    return inside
 
 
 def perform_inside(tx: Tx, effect: Any) -> Any:
@@ -138,15 +127,22 @@ class AsyncOperationPerformer:
             return await result if inspect.isawaitable(result) else result
 
     async def _transact(self, effect: RunTransaction) -> Any:
-        first = FirstError()
-        with first.raise_first():
+        inside: Exception | None = None
+        try:
             async with AsyncExitStack() as stack:
                 try:
                     tx = await stack.enter_async_context(self._source().begin())
                 except Exception as error:
                     raise not_opened_error(error) from error
-                with first.remember():
+                try:
                     return await drive.arun(effect.flow(tx), lambda inner: aperform_inside(tx, inner))
+                except Exception as error:
+                    inside = error
+                    raise
+        except Exception as error:
+            if inside is None:
+                raise
+            raise choose_error(inside, error)  # noqa: B904  # it has a cause of its own
 
 
 def not_opened_error(error: Exception) -> Exception:

@@ -36,10 +36,10 @@ from retrysafe.operations.arguments_digest import digest_arguments
 from retrysafe.operations.errors import OperationEnding, StepFailed, format_error
 from retrysafe.operations.journal import (
     BY_PLACE,
+    LARGE_JOURNAL_BYTES,
     OperationJournal,
     StepEntry,
     format_recovery_point,
-    is_large_journal,
     warn_large_journal,
 )
 from retrysafe.operations.open_steps import OpenSteps, SentServices, find_open
@@ -294,7 +294,7 @@ class OperationRun:
     def build_advance(self, journal: OperationJournal, on_lapse: OnLapse = "resume") -> Advance:
         number, lease = self.advances + 1, duration_to_micros(self.duration)
         progress = journal.encode()
-        if is_large_journal(progress) and not self._warned_large:
+        if len(progress) > LARGE_JOURNAL_BYTES and not self._warned_large:
             self._warned_large = True
             warn_large_journal(self.record.target, self.record.id, len(journal.entries), progress)
             self._events.emit("journal_large", self.record.id, self.record.target)
@@ -309,8 +309,8 @@ class OperationRun:
         in this attempt and none is open: otherwise a call of an earlier attempt may be out."""
         left = self.open.list_open(journal)
         unmet = left if journal.rule != BY_PLACE else journal.unmet
-        journal = journal.replace(unmet=unmet, services=self.services.select(journal, left))
-        return journal.replace(at=self.earliest_time()) if len(journal.entries) > self.adopted and not left else journal
+        at = self.earliest_time() if len(journal.entries) > self.adopted and not left else journal.at
+        return journal.replace(unmet=unmet, services=self.services.select(journal, left), at=at)
 
     def build_left_journal(self, cause: str) -> OperationJournal:
         """The journal of an attempt that ends in order. Everything that it sent is in it."""

@@ -31,7 +31,7 @@ SPLIT_NOTE = "its body committed or rolled back in the middle of its transaction
 class CommitLookup(Protocol):
     """Receipts that can tell whether a marked transaction was committed."""
 
-    def committed(self, mark: TxMarker) -> Plan[Any, bool | None]: ...
+    def was_committed(self, mark: TxMarker) -> Plan[Any, bool | None]: ...
 
 
 def detect_early_commit(
@@ -57,7 +57,7 @@ def detect_early_commit(
             return (yield ASK_COMMITTED) is not False
     seen_by_adapter: bool | None = yield ASK_COMMITTED
     try:
-        committed = yield from roll_back_and_send(statements.committed(mark))
+        committed = yield from roll_back_and_send(statements.was_committed(mark))
     except Exception as unanswered:
         _log.debug("the connection cannot tell whether the transaction was committed: %s", unanswered)
         return seen_by_adapter or None

@@ -12,6 +12,7 @@ no other job, and becomes a dead letter when its deliveries are used up.
 from __future__ import annotations
 
 import logging
+import operator
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -61,7 +62,7 @@ class EnqueuerCounts(NamedTuple):
     """Of topics without a publisher in this process: left alone, because another worker may have one."""
 
     def add(self, other: EnqueuerCounts) -> EnqueuerCounts:
-        return EnqueuerCounts(*(one + another for one, another in zip(self, other, strict=True)))
+        return EnqueuerCounts(*map(operator.add, self, other))
 
 
 NO_COUNTS = EnqueuerCounts(0, 0, 0)

@@ -87,7 +87,7 @@ class MongoReceipts:
         yield from ()  # a plan that has nothing to say
         return TxMarker(0)
 
-    def committed(self, mark: TxMarker) -> Plan[Command, bool | None]:
+    def was_committed(self, mark: TxMarker) -> Plan[Command, bool | None]:
         """Nobody can tell once it is over."""
         yield from ()
         return None

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from string import ascii_lowercase
 from typing import Any
 
@@ -137,11 +138,13 @@ def read_job(row: Sequence[Any]) -> StagedJob:
     return StagedJob(job, sequence, created, deliveries, due, bool(dead), error, namespace)
 
 
+FILLED_TEXTS = 256
 _NO_NAMES = TableNames("", "", "")
 
 
 def build_fill(dialect: Dialect) -> Fill:
-    return lambda text: dialect.fill(text, _NO_NAMES)
+    """Fills the conditions of `take`. They are few, and each is filled once."""
+    return lru_cache(FILLED_TEXTS)(lambda text: dialect.fill(text, _NO_NAMES))
 
 
 PLANS: dict[type[Any], Callable[[Texts, Any], Any]] = {

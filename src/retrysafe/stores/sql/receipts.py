@@ -110,7 +110,7 @@ class SqlReceipts:
         yield from self.plans.forget_marker(ForgetMarker(mark.marker))
         return True
 
-    def committed(self, mark: TxMarker) -> Plan[Statement, bool | None]:
+    def was_committed(self, mark: TxMarker) -> Plan[Statement, bool | None]:
         """Whether the marked transaction was committed, once nothing is open any more; None where nobody can tell."""
         return self.plans.lookup_commit(LookupCommit(mark.began, mark.marker))
 
