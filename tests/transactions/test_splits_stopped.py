@@ -12,9 +12,21 @@ import pytest
 
 from retrysafe.core.ops import Lookup
 from retrysafe.core.states import State
-from retrysafe.errors import InProgress, OutcomeUnknown, TransactionSplit
+from retrysafe.errors import InProgress, OutcomeUnknown, RolledBack, TransactionSplit
 from tests.transactions.conftest import marks
-from tests.transactions.rigs import COMMIT, RELEASE, RIGS, AsyncCaller, Caller, World, task
+from tests.transactions.rigs import (
+    COMMIT,
+    DEADLOCK,
+    MYSQL_DEADLOCK,
+    RELEASE,
+    RIGS,
+    ROLLBACK,
+    AsyncCaller,
+    Caller,
+    World,
+    task,
+)
+from tests.transactions.test_splits_lost import Killer
 
 Open = Callable[[], Caller]
 each_adapter = pytest.mark.parametrize("rig", [pytest.param(name, marks=marks(name)) for name in RIGS], indirect=True)
@@ -104,3 +116,45 @@ def test_a_body_that_is_interrupted_without_a_commit_leaves_nothing(world: World
     assert (world.effects(), state_of(world)) == ([], None)
     assert caller().run("k", ["b"]).replayed is False
     assert world.effects() == ["b"]
+
+
+# A rollback by hand, and a commit after it ---------------------------------------------------------------------------
+
+DEADLOCKS = {"postgres": DEADLOCK, "mysql": MYSQL_DEADLOCK, "mariadb": MYSQL_DEADLOCK}
+each_server = pytest.mark.parametrize(
+    "rig",
+    [pytest.param(name, marks=marks(name)) for name in RIGS if name.partition("-")[0] in DEADLOCKS],
+    indirect=True,
+)
+
+
+def choose_commit(rig: str) -> list[str]:
+    """How the second transaction is committed. Connections in autocommit mode commit each statement by themselves."""
+    return [] if rig in ("postgres-psycopg-autocommit", "postgres-asyncpg", "postgres-asyncpg-pool") else [COMMIT]
+
+
+@each_server
+@pytest.mark.parametrize("then", ["deadlock", "lost"])
+def test_a_rollback_by_hand_and_a_commit_before_the_end(world: World, caller: Open, rig: str, then: str) -> None:
+    """Our transaction was rolled back, the next one was committed, and nothing in the database tells it: the body does
+    not run again all the same."""
+    ran: list[str] = []
+    killer = Killer(world)
+    last: list[Any] = [DEADLOCKS[rig.partition("-")[0]]] if then == "deadlock" else [killer.kill, "lost"]
+    user = caller()
+    steps = [lambda: ran.append("begun"), killer.find, ROLLBACK, "kept", *choose_commit(rig), "open", *last]
+    with pytest.raises(TransactionSplit):
+        user.run("k", steps)
+    assert (ran, state_of(world)) == (["begun"], State.UNCERTAIN)
+    assert "kept" in world.effects()
+    with pytest.raises(OutcomeUnknown):
+        caller().run("k", ["c"])
+
+
+@each_server
+def test_a_rollback_by_hand_before_a_deadlock_and_nothing_after_it(world: World, caller: Open, rig: str) -> None:
+    """Nothing was kept, so it is a failure like any other."""
+    with pytest.raises(RolledBack):
+        caller().block("k", ["a", ROLLBACK, DEADLOCKS[rig.partition("-")[0]]])
+    assert (world.effects(), state_of(world)) == ([], None)
+    assert caller().run("k", ["a"]).replayed is False

@@ -82,6 +82,8 @@ class OperationRun:
     """True if the journal has changed since the last commit."""
     inside = ""
     """The step that is running."""
+    interrupted_change: Any = None
+    """The transaction of a local step (StepChange) that was interrupted and whose connection does not answer."""
     given = ""
     """A digest of the arguments of the step that is running."""
     in_doubt = False
