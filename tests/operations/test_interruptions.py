@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,6 +105,34 @@ def test_a_step_that_commits_and_then_raises_is_not_run_again(w: World) -> None:
     with pytest.raises(OutcomeUnknown):
         w.run(op(key="k"))
     assert w.items() == ["kept"]
+
+
+def test_a_step_that_rolls_back_commits_and_meets_a_deadlock_is_not_run_again(w: World) -> None:
+    """Our transaction was rolled back with all that was in it, and the one after it was committed."""
+    op = w.safe.operation("split")
+    ran: list[int] = []
+
+    @w.local(op)
+    def splits(tx: Any) -> Answer:
+        ran.append(1)
+        yield lambda: tx.execute("ROLLBACK")
+        yield from w.insert(tx, "kept")
+        if w.store == "postgres":
+            yield lambda: tx.execute("COMMIT")
+            yield lambda: tx.execute("DO $$ BEGIN RAISE deadlock_detected; END $$")
+        yield tx.commit
+        busy = sqlite3.OperationalError("database is locked")
+        busy.sqlite_errorname = "SQLITE_BUSY"
+        raise busy
+
+    @w.body(op)
+    def body() -> Answer:
+        return (yield splits)
+
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown):
+            w.run(op(key="k"))
+    assert (w.state(), w.items(), len(ran)) == (State.UNCERTAIN, ["kept"], 1)
 
 
 @pytest.mark.parametrize("around", ["attempt", "step"])

@@ -165,10 +165,11 @@ class Block:
         assert isinstance(driver, AsyncTxDriver)
         try:
             if self.replayed or isinstance(error, GeneratorExit):
-                return
-            if error is not None and not isinstance(error, Exception):
-                return await settle_despite_cancellation(flow, driver, error)
-            self._on_flow_ended(await aadvance(flow, driver, lambda: self._resume(error), bodies=False))
+                pass
+            elif error is not None and not isinstance(error, Exception):
+                await settle_despite_cancellation(flow, driver, error)
+            else:
+                self._on_flow_ended(await aadvance(flow, driver, lambda: self._resume(error), bodies=False))
         except Exception as raised:
             if raised is not error:  # else Python raises the block's own error by itself
                 raise

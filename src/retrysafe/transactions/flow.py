@@ -184,7 +184,7 @@ def roll_back(claim: Claim, entered: MarkedTx, error: Exception | None = None) -
 def settle_interrupted(
     claim: Claim, task: Task, context: TxContext, entered: MarkedTx, stop: BaseException
 ) -> TxFlow[None]:
-    """The body was cancelled, or the process is shut down. If the body had committed something, the key is uncertain."""
+    """The body was cancelled, or the process is shut down. If it had committed something, the key is uncertain."""
     if (yield from roll_back(claim, entered)):
         split = yield from mark_split(claim, task, context)
         stop.add_note(f"retrysafe: {split}")

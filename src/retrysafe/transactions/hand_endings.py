@@ -157,7 +157,7 @@ def _watch_asyncpg(connection: Any, endings: HandEndings) -> None:
 
 def _watch_mysql(connection: Any, endings: HandEndings) -> None:
     """PyMySQL and asyncmy. By the text of a command, because asyncmy does not keep every status of the server. After
-    the end of ours every command counts that does not fail: whether it is committed by itself depends on the session."""
+    the end of ours every command counts that does not fail: the session decides whether it is committed by itself."""
     send = getattr(connection, "_execute_command", None)
     if send is None:
         return

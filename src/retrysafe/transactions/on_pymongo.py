@@ -46,7 +46,7 @@ class PymongoTx:
         database = self.handle.client.get_database(command.database, codec_options=CODEC)
         session = None if command.outside else require_open(self.handle)
         reply = check_reply(database.command(build_command_body(command), codec_options=CODEC, session=session))
-        self._number = self._number or read_transaction_number(self.handle)  # a session has it from its first command on
+        self._number = self._number or read_transaction_number(self.handle)  # there from the first command on
         return reply
 
     def flush(self) -> None:

@@ -23,7 +23,6 @@ from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import TableNames
 from retrysafe.stores.sql.plans import SqlPlans
 
-
 MAX_READS = 3
 """How often a transaction reads its key again at its beginning because another claim was committed meanwhile."""
 
@@ -79,13 +78,15 @@ class SqlReceipts:
         return LockedRead(bool(locked), began, install or "", now, None if row[0] is None else rows.read_record(row))
 
     def _claim_or_read(self, values: dict[str, Any]) -> Plan[Statement, LockedRead]:
+        look = LockedRead(False, 0, "", 0, None)
         for _ in range(MAX_READS):
             seen = yield Statement(self._texts["receipt_claim_or_read"], values)
             locked, began, install, now, claimed, *row = seen[0]
             record = None if row[0] is None else rows.read_record(row)
-            if claimed or not locked or record is not None:
-                return LockedRead(bool(locked), began, install or "", now, record, bool(claimed))
-        return LockedRead(False, began, install or "", now, None)  # another claim is being committed or taken back
+            look = LockedRead(bool(locked), began, install or "", now, record, bool(claimed))
+            if look.claimed or not look.locked or record is not None:
+                return look
+        return look._replace(locked=False)  # other claims are being committed or taken back
 
     @staticmethod
     def build_claimed_record(claim: Claim, look: LockedRead, grant: Grant) -> Record:
