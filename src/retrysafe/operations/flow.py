@@ -31,6 +31,7 @@ from retrysafe.operations.announcing import StepPredictor
 from retrysafe.operations.commits import commit_journal, commit_was_applied, record_outcome, store_answer
 from retrysafe.operations.errors import OperationEnding, StepFailed, StepOutcomeUnknown, Stop, Undo, format_error
 from retrysafe.operations.journal import OperationJournal, list_sent
+from retrysafe.operations.local import ask_interrupted_step
 from retrysafe.operations.retracing import must_retrace, retrace
 from retrysafe.operations.run import OperationRun, min_failure_spacing, not_awaited_error, read_journal
 from retrysafe.operations.steps import Step
@@ -214,6 +215,7 @@ def settle_result(
 ) -> Flow[Answer]:
     """Settle the run by how the body ended. The error of a broken step decides, even if the body swallowed it. So does
     a Stop or Undo of a step, unless the body raised one of its own."""
+    yield from ask_interrupted_step(run)
     if run.pending_journal is not None:
         yield from commit_was_applied(run)
     if run.unawaited and run.broken is None:
@@ -333,6 +335,13 @@ def settle_interrupted(run: OperationRun, stop: BaseException, events: Events) -
         if run.pending_journal is not None:
             yield from commit_was_applied(run)
         if run.answer is not None:
+            return
+        yield from ask_interrupted_step(run)
+        if isinstance(run.broken, StepOutcomeUnknown):
+            yield from commit_journal(run, run.build_left_journal(cause=format_error(run.broken)), on_lapse="uncertain")
+            note = f"dead letter: stopped inside {run.broken.step!r}, which had committed by itself; see its ledger"
+            yield from mark_uncertain(run, note, events)
+            stop.add_note(f"retrysafe: {run.broken}")
             return
         if is_irrevocable(run):
             yield from commit_journal(run, run.journal, on_lapse="uncertain")

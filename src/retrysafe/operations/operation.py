@@ -270,7 +270,8 @@ class Operation:
         first = self.steps.get(self.predictor.predict(START_PATH))
         if first is None or not leaves_no_trace(first, self.tx_binding.kind):
             return claim
-        return replace(claim, run=announce_in(claim.run, first.name, first.service))
+        service = first.service if first.kind == "foreign" else None
+        return replace(claim, run=announce_in(claim.run, first.name, service))
 
     def is_same_request(self, record: Record, claim: Claim) -> bool:
         """True if a record with another fingerprint is for this very call: its arguments, read by this code, are equal

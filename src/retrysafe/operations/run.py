@@ -82,6 +82,8 @@ class OperationRun:
     """True if the journal has changed since the last commit."""
     inside = ""
     """The step that is running."""
+    interrupted_change: Any = None
+    """The transaction of a local step (StepChange) that was interrupted and whose connection does not answer."""
     given = ""
     """A digest of the arguments of the step that is running."""
     in_doubt = False
@@ -338,8 +340,8 @@ class OperationRun:
 def read_journal(record: Record, steps: dict[str, Step], rule: int) -> OperationJournal:
     """The stored journal. A run without one may still announce its first step in its number."""
     first, has_service = read_announcement(record.run, {step.name: step.service for step in steps.values()})
-    is_foreign = first in steps and steps[first].kind == "foreign"
-    services = {first: steps[first].service} if has_service and is_foreign else {}
+    # Only a foreign step is announced with a service. This code may declare it as a local one: then it is refused.
+    services = {first: steps[first].service} if has_service and first in steps else {}
     if not record.progress:
         return OperationJournal(rule=rule, announced=first, services=services)
     journal = OperationJournal.decode(record.progress)

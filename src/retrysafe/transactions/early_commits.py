@@ -50,7 +50,7 @@ def detect_early_commit(
     if error is None or not undoes_transaction(error):
         try:
             if not (yield from other):
-                return False
+                return (yield ASK_COMMITTED) is True  # on MongoDB a later transaction of the session may be committed
         except Exception as unanswered:
             _log.debug("the transaction does not answer: %s", unanswered)
         else:

@@ -12,8 +12,10 @@ The flow is one generator that does no I/O (engine/drive.py explains the protoco
     lost transaction would still hold, and a later read still finds nothing.
 4.  A failure that the policy calls final is stored after the rollback, in a transaction of its own. In between another
     caller may have committed. Then its answer counts, and this caller gets it (or InProgress).
-5.  A body that committed in the middle has separated its work from its receipt, whether it returned or raised after
-    that. It cannot be rolled back, so the key is marked uncertain, and TransactionSplit is raised.
+5.  A body that committed in the middle has separated its work from its receipt, whether it returned, raised or was
+    interrupted after that. It cannot be rolled back, so the key is marked uncertain, and TransactionSplit is raised.
+    From that commit on others see that the outcome is unknown: by the record, which is written first (PostgreSQL,
+    SQLite), by a marker (MySQL, MongoDB), or by the lock, which outlives the commit (MySQL, DuckDB).
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from retrysafe.core.moves import Grant, decide_grant
 from retrysafe.core.ops import Claim, ClaimReply, Complete, Install, Lookup, LookupReply
 from retrysafe.core.outcomes import Busy, Outcome, Replay, Uncertain
 from retrysafe.core.records import Answer, Record
+from retrysafe.core.states import State
 from retrysafe.core.times import SECOND_MICROS
 from retrysafe.engine.effects import FlowPause, NotifyWorker
 from retrysafe.engine.events import REFUSED_EVENTS
@@ -110,6 +113,11 @@ def run_attempt(claim: Claim, task: Task, work: TxWork, context: TxContext) -> T
         if (yield from roll_back(claim, MarkedTx(opened, mark), error)):
             raise (yield from mark_split(claim, task, context)) from error
         return (yield from settle_failed(claim, task, work, context, error))
+    except GeneratorExit:
+        raise
+    except BaseException as stop:
+        yield from settle_interrupted(claim, task, context, MarkedTx(opened, mark), stop)
+        raise
     if not keep:
         if (yield from roll_back(claim, MarkedTx(opened, mark))):
             raise (yield from mark_split(claim, task, context))
@@ -157,7 +165,8 @@ def mark_transaction(claim: Claim, task: Task, context: TxContext, opened: OpenT
     """Mark the open transaction, so that a commit in the middle is detected. Raises TransactionSplit if an earlier
     attempt left such a commit behind that is not on the record yet."""
     try:
-        return (yield from run_plan(opened.statements.mark_transaction(opened.look, claim.id)))
+        base = opened.statements.build_claimed_record(claim, opened.look, opened.grant)
+        return (yield from run_plan(opened.statements.mark_transaction(opened.look, claim.id, base)))
     except CommittedEarly:
         yield ROLLBACK
         raise (yield from mark_split(claim, task, context)) from None
@@ -170,6 +179,15 @@ def roll_back(claim: Claim, entered: MarkedTx, error: Exception | None = None) -
     split = yield from detect_early_commit(statements, mark, other, error)
     yield ROLLBACK
     return (yield from look_up_early_commit(claim, mark)) if split is None else split
+
+
+def settle_interrupted(
+    claim: Claim, task: Task, context: TxContext, entered: MarkedTx, stop: BaseException
+) -> TxFlow[None]:
+    """The body was cancelled, or the process is shut down. If it had committed something, the key is uncertain."""
+    if (yield from roll_back(claim, entered)):
+        split = yield from mark_split(claim, task, context)
+        stop.add_note(f"retrysafe: {split}")
 
 
 def replay(task: Task, record: Record, context: TxContext) -> Ended:
@@ -315,7 +333,7 @@ def recover_lost_commit(claim: Claim, context: TxContext, cause: Exception) -> T
             yield ROLLBACK
         except (LockNotAvailable, StoreError, RerunNeeded):
             look = yield from look_up_commit(claim)
-        if look.record is not None and look.record.token == claim.token:
+        if look.record is not None and look.record.token == claim.token and look.record.state is State.COMPLETED:
             return True
         if look.locked and over:
             return False
