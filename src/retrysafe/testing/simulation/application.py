@@ -44,6 +44,8 @@ class AppHost:
     host: Host
     safe: RetrySafe
     provider: SimulatedProvider
+    kinds: frozenset[str]
+    """The kinds of purchases that this history has: an application need not declare more than they need."""
     version: int = 1
     """Which version of the application this host runs; a deployment changes it."""
     actors: dict[str, Any] = field(default_factory=dict)

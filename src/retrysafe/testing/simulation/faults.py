@@ -33,11 +33,9 @@ class FaultSchedule:
             self._stage.loop.call_at_true_time(when, fault, host, chance.uniform(0.5, most_seconds))
 
     def _cut(self, name: str, seconds: float) -> None:
-        stage, host = self._stage, self._fleet.nodes[name].host
         other = self._server.host if seconds < 100.0 else self._fleet.provider.host
-        stage.note(name, "cut off", other=other.name, seconds=round(seconds, 1))
-        stage.network.part(host, other)
-        stage.loop.call_at_true_time(stage.now + seconds, stage.network.heal)
+        self._stage.note(name, "cut off", other=other.name, seconds=round(seconds, 1))
+        self._stage.network.part(name, other.name, seconds)
 
     def _restart_store(self, _: str, seconds: float) -> None:
         self._server.is_down = True
@@ -49,6 +47,5 @@ class FaultSchedule:
         self._stage.note("store", "up")
 
     def _stop(self) -> None:
-        self._stage.network.healed = True
         self._stage.network.heal()
         self._stage.note("network", "healed")

@@ -24,20 +24,20 @@ class Fleet:
         stage: Stage,
         scenario: Scenario,
         server: StoreServer,
+        purchases: list[Purchase],
         *,
         namespace: str = "shop",
-        hosts: int = 2,
-        workers: int = 1,
     ) -> None:
         self.stage = stage
         self.namespace = namespace
         self.provider = SimulatedProvider(stage.loop, stage.network, stage.history, stage.add_host("provider"))
         self.actors: dict[str, Actor] = {actor.name: actor for actor in (make(stage) for make in scenario.actors)}
-        self.apps = [f"app-{number + 1}" for number in range(hosts)]
-        self.workers = [f"worker-{number + 1}" for number in range(workers)]
+        self.apps = [f"app-{number + 1}" for number in range(stage.plan.hosts)]
+        self.workers = [f"worker-{number + 1}" for number in range(stage.plan.workers)]
         self.nodes: dict[str, AppHost] = {}
         """The newest process of each name, alive or not."""
         self._scenario = scenario
+        self._kinds = frozenset(purchase.kind for purchase in purchases)
         self._server = server
         self._kept: list[AppHost] = []
         """Everything of killed processes, so that nothing of it is collected, and nothing of it runs."""
@@ -48,8 +48,13 @@ class Fleet:
 
     def start(self) -> None:
         """Start all processes, then the actors."""
-        for name in self.names:
+        for name in self.apps:
             self.start_process(name)
+        for name in self.workers:
+            if self.stage.plan.worker_start:
+                self.stage.loop.call_at_true_time(self.stage.plan.worker_start, self.start_process, name)
+            else:
+                self.start_process(name)
         for actor in self.actors.values():
             actor.start(self)
 
@@ -64,18 +69,18 @@ class Fleet:
 
     def _boot(self, name: str, host: Host) -> None:
         safe = self.open_safe()
-        node = AppHost(host, safe, self.provider, actors=dict(self.actors))
+        node = AppHost(host, safe, self.provider, self._kinds, actors=dict(self.actors))
         self.nodes[name] = node
         node.entries[HANDLE] = self._scenario.deploy(node)
         if name in self.workers:
             from retrysafe.worker import Worker
 
-            self.stage.loop.create_task(Worker(safe).arun())
+            self.stage.loop.create_task(Worker(safe, tick=self.stage.plan.tick).arun())
 
     def kill(self, name: str, seconds: float) -> None:
         """Kill a process; it starts again after some seconds."""
-        node = self.nodes[name]
-        if not node.host.alive:
+        node = self.nodes.get(name)
+        if node is None or not node.host.alive:
             return
         self._kept.append(node)
         self.stage.note(name, "killed")
@@ -84,8 +89,17 @@ class Fleet:
 
     def freeze(self, name: str, seconds: float) -> None:
         """A process stops in the middle, and goes on later as if nothing had happened."""
-        self.stage.note(name, "frozen", seconds=round(seconds, 1))
-        self.nodes[name].host.frozen_until = self.stage.now + seconds
+        if name in self.nodes:
+            self.stage.note(name, "frozen", seconds=round(seconds, 1))
+            self.stage.loop.freeze(self.nodes[name].host, self.stage.now + seconds)
+
+    def list_hosts(self, names: list[str]) -> list[Host]:
+        """The processes of these names that are alive."""
+        return [self.nodes[name].host for name in names if name in self.nodes and self.nodes[name].host.alive]
+
+    def is_at_work(self) -> bool:
+        """Whether a request is being handled somewhere."""
+        return any(host.has_work() for host in self.list_hosts(self.apps))
 
     async def send(self, app: str, purchase: Purchase, *, seconds: float) -> ClientReply:
         """A client's request. Raises Unanswered or Refused."""

@@ -20,31 +20,43 @@ PURCHASE = re.compile(r"p\d+")
 """The name of a purchase, as it stands in the keys of records."""
 
 
-async def look_after(stage: Stage, fleet: Fleet, store_host: Host) -> None:
-    """Look every five minutes, and decide about what has been quiet for long enough."""
-    safe = fleet.open_safe()
-    while True:
-        await asyncio.sleep(LOOK_SECONDS)
-        for record in await list_uncertain(safe, fleet.namespace):
-            if store_host.wall(stage.now) - record.started / 1e6 > DECIDE_AFTER_SECONDS:
-                await resolve(stage, fleet, safe, record)
+class Person:
+    """Looks every five minutes, and decides about what has been quiet for long enough."""
 
+    def __init__(self, stage: Stage, fleet: Fleet, store_host: Host) -> None:
+        self.host = stage.add_host("person")
+        self._stage, self._fleet, self._store_host = stage, fleet, store_host
 
-async def resolve(stage: Stage, fleet: Fleet, safe: RetrySafe, record: Record) -> None:
-    about = PURCHASE.findall(record.key)[0]
-    found = fleet.provider.find(about)
-    try:
-        await safe.aresolve(
-            record.id,
-            happened=bool(found),
-            # As our documents say: only an HTTP answer can be given by hand.
-            answer=_answer_of(found) if found and record.kind != "function" else None,
-            because="the provider's own list",
-            attempt=record.attempt,
-        )
-    except (NotUncertain, RetrySafeError):
-        return
-    stage.note("person", "resolved", about, happened=bool(found))
+    def start(self) -> None:
+        self.host.run_inside(self._stage.loop.create_task, self._look_after())
+
+    def find_next_look(self) -> float:
+        """The true time of the next look."""
+        return (self._stage.now // LOOK_SECONDS + 1) * LOOK_SECONDS
+
+    async def _look_after(self) -> None:
+        safe = self._fleet.open_safe()
+        while True:
+            await asyncio.sleep(self.find_next_look() - self._stage.now)
+            for record in await list_uncertain(safe, self._fleet.namespace):
+                if self._store_host.wall(self._stage.now) - record.started / 1e6 > DECIDE_AFTER_SECONDS:
+                    await self._resolve(safe, record)
+
+    async def _resolve(self, safe: RetrySafe, record: Record) -> None:
+        about = PURCHASE.findall(record.key)[0]
+        found = self._fleet.provider.find(about)
+        try:
+            await safe.aresolve(
+                record.id,
+                happened=bool(found),
+                # As our documents say: only an HTTP answer can be given by hand.
+                answer=_answer_of(found) if found and record.kind != "function" else None,
+                because="the provider's own list",
+                attempt=record.attempt,
+            )
+        except (NotUncertain, RetrySafeError):
+            return
+        self._stage.note("person", "resolved", about, happened=bool(found))
 
 
 async def list_uncertain(safe: RetrySafe, namespace: str) -> list[Record]:

@@ -13,6 +13,7 @@ import logging
 import sys
 import warnings
 from contextlib import suppress
+from math import inf
 from random import Random
 from typing import Any
 
@@ -20,14 +21,15 @@ from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing.simulation.application import Deploy, Purchase
-from retrysafe.testing.simulation.clients import start_clients
+from retrysafe.testing.simulation.clients import Clients
 from retrysafe.testing.simulation.faults import FaultSchedule
 from retrysafe.testing.simulation.fleet import Fleet
 from retrysafe.testing.simulation.history import History
+from retrysafe.testing.simulation.hosts import Host
 from retrysafe.testing.simulation.loop import SimulatedLoop
-from retrysafe.testing.simulation.network import MAX_HELD_SECONDS, Network
+from retrysafe.testing.simulation.network import Network
 from retrysafe.testing.simulation.outcome import Outcome
-from retrysafe.testing.simulation.people import look_after
+from retrysafe.testing.simulation.people import Person
 from retrysafe.testing.simulation.plan import FAULTS_END_SECONDS, QUIET_SECONDS, Plan, draw_plan
 from retrysafe.testing.simulation.scenario import Scenario, build_scenario
 from retrysafe.testing.simulation.stage import Stage
@@ -36,6 +38,9 @@ from retrysafe.testing.simulation.virtual import virtual_machine
 from retrysafe.testing.simulation.watch import watch_records
 
 MAX_STEPS = 400_000
+WAIT_SECONDS = 20.0
+CALM_SECONDS = 2.0
+"""Between two looks at whether it is over, with clients that wait for an answer and without."""
 
 
 class World:
@@ -49,8 +54,6 @@ class World:
         kinds: tuple[str, ...] | None = None,
         plan: Plan | None = None,
         suppressed: frozenset[int] = frozenset(),
-        hosts: int = 2,
-        workers: int = 1,
     ) -> None:
         self.seed = seed
         self.plan = plan = plan or draw_plan(seed)
@@ -61,12 +64,14 @@ class World:
         self.stage = stage = Stage(seed, plan, self._loop, network, self.history)
         self._memory = MemoryStore()
         self._server = StoreServer(stage.add_host("store"), self._memory)
-        self._fleet = Fleet(stage, self.scenario, self._server, hosts=hosts, workers=workers)
-        self._person = stage.add_host("person")
         self._purchases = [
             Purchase(f"p{number + 1}", stage.draw(f"kind of p{number + 1}").choice(self.scenario.kinds))
             for number in range(plan.purchases)
         ]
+        self._fleet = Fleet(stage, self.scenario, self._server, self._purchases)
+        self._person = Person(stage, self._fleet, self._server.host)
+        self._asleep: list[Host] = []
+        """Hosts that sleep while there is nothing for them to do."""
 
     def run(self) -> Outcome:
         """Play it. The garbage collector is off meanwhile: what it finalises depends on the machine."""
@@ -99,23 +104,59 @@ class World:
         return outcome
 
     async def _play(self, outcome: Outcome) -> None:
+        """Until everybody was told, everything is settled, and nothing is under way any more."""
         stage, fleet = self.stage, self._fleet
         fleet.start()
         FaultSchedule(stage, fleet, self._server).start()
-        self._person.run_inside(self._loop.create_task, look_after(stage, fleet, self._server.host))
-        clients = start_clients(stage, fleet, self._purchases, outcome.replies)
-        end = FAULTS_END_SECONDS + QUIET_SECONDS
-        await asyncio.wait(clients, timeout=end)
-        # What is held back lands, and the worker and the person finish the rest.
-        await asyncio.sleep(max(0.0, FAULTS_END_SECONDS + 2 * MAX_HELD_SECONDS - self._loop.now))
-        while self._is_unsettled() and self._loop.now < end:  # noqa: ASYNC110 - the end is a state, not an event
-            await asyncio.sleep(60.0)
+        self._person.start()
+        clients = Clients(stage, fleet, outcome.replies)
+        clients.start(self._purchases)
+        pause: float | None = WAIT_SECONDS
+        while pause is not None and self._loop.now < FAULTS_END_SECONDS + QUIET_SECONDS:
+            if clients.list_waiting() and not self._asleep:
+                await asyncio.wait(clients.list_waiting(), timeout=pause)
+            else:
+                await asyncio.sleep(pause)
+            pause = self._find_pause(clients)
 
-    def _is_unsettled(self) -> bool:
-        return bool(self._find_unsettled()) or not all(actor.is_settled() for actor in self._fleet.actors.values())
+    def _find_pause(self, clients: Clients) -> float | None:
+        """How long to wait before the next look; None: it is over. If all that is left is to wait, the hosts that would
+        only look in vain sleep meanwhile."""
+        fleet, landing = self._fleet, self.stage.network.find_next_landing()
+        waiting = clients.list_waiting()
+        unsettled = [record for record in self._memory._records.values() if is_unsettled(record)]
+        if fleet.is_at_work() or not all(actor.is_settled() for actor in fleet.actors.values()):
+            pause = CALM_SECONDS
+        elif not waiting and not unsettled:
+            if landing is None:
+                return None
+            pause = landing - self._loop.now + CALM_SECONDS
+            if self.plan.patient:
+                return self._put_to_sleep([*fleet.list_hosts(fleet.workers), self._person.host], pause)
+        elif (
+            self.plan.patient
+            and landing is None
+            and unsettled
+            and all(record.state is State.UNCERTAIN for record in unsettled)
+        ):
+            look = self._person.find_next_look() - self._loop.now + CALM_SECONDS
+            return self._put_to_sleep([*fleet.list_hosts(fleet.names), *clients.hosts], look)
+        else:
+            pause = WAIT_SECONDS if waiting else CALM_SECONDS
+        self._wake_up()
+        return pause
 
-    def _find_unsettled(self) -> list[Record]:
-        return [record for record in self._memory._records.values() if record.state is not State.COMPLETED]
+    def _put_to_sleep(self, hosts: list[Host], pause: float) -> float:
+        for host in hosts:
+            if host.alive and host.frozen_until <= self._loop.now:
+                self._loop.freeze(host, inf)
+                self._asleep.append(host)
+        return pause
+
+    def _wake_up(self) -> None:
+        for host in self._asleep:
+            self._loop.thaw(host)
+        self._asleep.clear()
 
     def _end(self) -> None:
         """Nothing runs any more. What Python collects from here on belongs to killed processes."""
@@ -132,6 +173,11 @@ class World:
                 self._fleet.clear()
         finally:
             sys.unraisablehook = hook
+
+
+def is_unsettled(record: Record) -> bool:
+    """Whether somebody has to go on with it. A released record without a point is as if it had never been."""
+    return record.state is not State.COMPLETED and not (record.state is State.RELEASED and not record.point)
 
 
 def _close_quietly(task: asyncio.Task[Any]) -> None:
