@@ -7,6 +7,7 @@ frozen process goes on later as if nothing had happened.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
@@ -41,8 +42,12 @@ class Host:
         return now * (1.0 + self.drift)
 
     def true_time(self, monotonic: float) -> float:
-        """The true time at which the host's own clock shows `monotonic`."""
-        return monotonic / (1.0 + self.drift)
+        """The true time at which the host's own clock shows `monotonic`, or just after it: a timer that is a rounding
+        error too early would be set again for the same moment, for ever."""
+        true = monotonic / (1.0 + self.drift)
+        while self.monotonic(true) < monotonic:
+            true = math.nextafter(true, math.inf)
+        return true
 
     def wall(self, now: float) -> float:
         """The host's wall clock."""

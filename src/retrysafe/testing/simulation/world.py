@@ -37,9 +37,10 @@ from retrysafe.testing.simulation.network import (
     draw_rates,
 )
 from retrysafe.testing.simulation.provider import SimulatedProvider
+from retrysafe.testing.simulation.requests import RequestLog
 from retrysafe.testing.simulation.store import RemoteStore, StoreServer
 from retrysafe.testing.simulation.virtual import virtual_machine
-from retrysafe.testing.simulation.watch import watch_records
+from retrysafe.testing.simulation.watch import Watch
 
 CLIENT_TIMEOUT_SECONDS = 30.0
 FAULTS_END_SECONDS = 900.0
@@ -141,6 +142,8 @@ class Outcome:
     faults: dict[int, str] = field(default_factory=dict)
     steps: int = 0
     seconds: float = 0.0
+    left_running: list[str] = field(default_factory=list)
+    """Tasks of application hosts that were still there at the end."""
     broken: list[str] = field(default_factory=list)
     """Rules that were seen broken while it ran (`watch.py`)."""
 
@@ -183,7 +186,9 @@ class World:
     def run(self) -> Outcome:
         """Play it. The garbage collector is off meanwhile: what it finalises depends on the machine."""
         outcome = Outcome(self.plan, self.history, self._provider, self._memory._records, self._purchases)
-        self._server.records = watch_records(self._memory, self._loop, outcome.broken)
+        watch = Watch(self._memory, self._loop, self._store_host, self.history, outcome.broken)
+        self._server.records, self._provider.on_send = watch, watch.watch_sending
+        self._requests = RequestLog(watch.watch_answer)
         logging.disable(logging.CRITICAL)
         collecting = gc.isenabled()
         gc.disable()
@@ -220,6 +225,7 @@ class World:
         await asyncio.sleep(max(0.0, FAULTS_END_SECONDS + 2 * MAX_HELD_SECONDS - self._loop.now))
         while self._find_unsettled() and self._loop.now < end:  # noqa: ASYNC110 - the end is a state, not an event
             await asyncio.sleep(60.0)
+        outcome.left_running = self._find_left_running()
 
     async def _send_until_told(self, purchase: Purchase, replies: list[ClientReply]) -> None:
         """A client as our documents want it: the same key again, after growing pauses, until the answer is final."""
@@ -283,6 +289,16 @@ class World:
     def _is_quiet(self, record: Record) -> bool:
         return self._store_host.wall(self._loop.now) - record.started / 1e6 > DECIDE_AFTER_SECONDS
 
+    def _find_left_running(self) -> list[str]:
+        """Tasks of living application hosts that are not over although nothing is left to do."""
+        hosts = [self._nodes[name][0].host for name in self._apps if name in self._nodes]
+        return [
+            f"{task.get_coro().__qualname__} on {host.name}"
+            for host in hosts
+            for task in host.tasks
+            if host.alive and not task.done() and not task.get_name().startswith("actor")
+        ]
+
     def _find_unsettled(self) -> list[Record]:
         return [record for record in self._memory._records.values() if record.state is not State.COMPLETED]
 
@@ -308,7 +324,7 @@ class World:
     def _boot(self, name: str, host: Host) -> None:
         safe = RetrySafe(async_store=RemoteStore(self._network, self._server), namespace="shop")
         node = AppHost(host, safe, self._provider, 1)
-        self._nodes[name] = node, self._deploy(node)
+        self._nodes[name] = node, self._requests.wrap(name, self._deploy(node))
         if name in self._workers:
             from retrysafe.worker import Worker
 
