@@ -6,9 +6,11 @@ context variable, so that the provider and the store know it, too.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import NamedTuple
+
+from retrysafe.testing.simulation.application import ClientReply, Handler, Purchase
 
 
 class Request(NamedTuple):
@@ -23,22 +25,26 @@ REQUEST: ContextVar[Request | None] = ContextVar("retrysafe_simulated_request", 
 """The request that the current code works for; None in a worker, and for a person."""
 
 
-class RequestLog:
-    """Counts requests, and tells `on_answer` how each of them was answered by the application."""
+def ignore_answer(request: Request, reply: ClientReply) -> None:
+    """Nobody watches."""
 
-    def __init__(self, on_answer: Callable[[Request, int, bytes], None]) -> None:
+
+class RequestLog:
+    """Counts requests, and tells `on_answer` how the application answered each of them."""
+
+    def __init__(self, on_answer: Callable[[Request, ClientReply], None] = ignore_answer) -> None:
         self._on_answer = on_answer
         self._count = 0
 
-    def wrap(self, host: str, handler: Callable[..., Awaitable[tuple[int, bytes]]]) -> Callable[..., Awaitable[tuple[int, bytes]]]:
+    def wrap(self, host: str, handler: Handler) -> Handler:
         """The handler, with each call of it counted as a request to this host."""
 
-        async def handle(purchase: object) -> tuple[int, bytes]:
+        async def handle(purchase: Purchase) -> ClientReply:
             self._count += 1
-            request = Request(self._count, host, str(getattr(purchase, "name", "")))
+            request = Request(self._count, host, purchase.name)
             REQUEST.set(request)
             reply = await handler(purchase)
-            self._on_answer(request, *reply)
+            self._on_answer(request, reply)
             return reply
 
         return handle

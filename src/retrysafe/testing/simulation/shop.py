@@ -9,7 +9,8 @@ from retrysafe.core.keys import Key
 from retrysafe.core.records import Answer
 from retrysafe.errors import AnswerGone, InProgress, NotNow, OutcomeUnknown, RetrySafeError, StoredFailure
 from retrysafe.operations import Undo
-from retrysafe.testing.simulation.world import AppHost, ClientReply, Handler, Purchase
+from retrysafe.testing.simulation.application import AppHost, ClientReply, Handler, Purchase
+from retrysafe.testing.simulation.scenario import Scenario
 
 KINDS = ("guard", "rerun", "operation", "saga", "careful", "web")
 """`guard` charges without a key and may not run twice; `rerun` charges with a key of its own; `operation` and `saga`
@@ -141,3 +142,7 @@ async def post(app: Any, path: str, key: str) -> ClientReply:
     if status == 500 and b"unknown" in body:
         return ClientReply(500, b"unknown")
     return ClientReply(status, body)
+
+
+SHOP = Scenario(deploy, KINDS)
+"""What our own campaigns run."""

@@ -16,6 +16,7 @@ from retrysafe.core.states import SETTLED, State
 from retrysafe.core.times import SECOND_MICROS
 from retrysafe.engine.heartbeat import Lease, current_lease
 from retrysafe.stores.memory import MemoryStore
+from retrysafe.testing.simulation.application import ClientReply
 from retrysafe.testing.simulation.history import History
 from retrysafe.testing.simulation.hosts import HOST, Host
 from retrysafe.testing.simulation.loop import SimulatedLoop
@@ -227,8 +228,9 @@ class Watch:
 
     # The application ---------------------------------------------------------------------------------
 
-    def watch_answer(self, request: Request, status: int, body: bytes) -> None:
+    def watch_answer(self, request: Request, reply: ClientReply) -> None:
         """An application answers a request. What it says must be true at this moment, and stored (I7)."""
+        status, body = reply
         at = (self._loop.now, request.host, "answers", request.purchase)
         self._history.note(*at, status=status, body=body[:60], request=request.number)
         if any(word in body for word in NOTHING_DONE) and request.number in self._sent_requests:
