@@ -8,6 +8,7 @@ from retrysafe.engine.safe import RetrySafe
 from retrysafe.testing.simulation.application import AppHost, ClientReply, Purchase
 from retrysafe.testing.simulation.hosts import Host
 from retrysafe.testing.simulation.provider import SimulatedProvider
+from retrysafe.testing.simulation.requests import RequestLog
 from retrysafe.testing.simulation.scenario import Actor, Scenario
 from retrysafe.testing.simulation.stage import Stage
 from retrysafe.testing.simulation.store import RemoteStore, StoreServer
@@ -36,6 +37,7 @@ class Fleet:
         self.workers = [f"worker-{number + 1}" for number in range(stage.plan.workers)]
         self.nodes: dict[str, AppHost] = {}
         """The newest process of each name, alive or not."""
+        self.requests = RequestLog()
         self._scenario = scenario
         self._kinds = frozenset(purchase.kind for purchase in purchases)
         self._server = server
@@ -71,7 +73,7 @@ class Fleet:
         safe = self.open_safe()
         node = AppHost(host, safe, self.provider, self._kinds, actors=dict(self.actors))
         self.nodes[name] = node
-        node.entries[HANDLE] = self._scenario.deploy(node)
+        node.entries[HANDLE] = self.requests.wrap(name, self._scenario.deploy(node))
         if name in self.workers:
             from retrysafe.worker import Worker
 

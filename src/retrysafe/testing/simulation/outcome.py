@@ -30,5 +30,7 @@ class Outcome:
     faults: dict[int, str] = field(default_factory=dict)
     steps: int = 0
     seconds: float = 0.0
+    left_running: list[str] = field(default_factory=list)
+    """Tasks of application hosts that were still there at the end."""
     broken: list[str] = field(default_factory=list)
     """Rules that were seen broken while it ran (`watch.py`)."""

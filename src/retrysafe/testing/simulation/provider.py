@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from retrysafe.testing.simulation.history import History
@@ -18,6 +19,7 @@ class Charge(NamedTuple):
     number: int
     at: float
     key: str
+    amount: int = 1
 
 
 class Declined(Exception):
@@ -32,17 +34,24 @@ class SimulatedProvider:
     ) -> None:
         self.host = host
         self.ledger: list[Charge] = []
-        self._loop, self._network, self._history = loop, network, history
-        self._memory = memory
+        self.memory = memory
+        self.on_send: Callable[[str, str, float], None] = lambda purchase, kind, seconds: None
+        """Called at the sender, just before each message to the provider (`watch.py`)."""
+        self.misused: list[str] = []
+        """Keys that were sent with another request than at first. A real provider would refuse them."""
+        self._loop, self._network, self.history = loop, network, history
         self._known: dict[str, Charge] = {}
 
-    async def charge(self, purchase: str, key: str = "", *, kind: str = "charge", seconds: float = 20.0) -> int:
+    async def charge(
+        self, purchase: str, key: str = "", *, kind: str = "charge", seconds: float = 20.0, amount: int = 1
+    ) -> int:
         """The number of the charge. With a key the provider recognises a repetition. Raises TimeoutError where the
         outcome is not known."""
+        self.on_send(purchase, kind, seconds)
         try:
             number: int = await self._network.call(
                 self.host,
-                lambda: self._book(kind, purchase, key),
+                lambda: self._book(kind, purchase, key, amount),
                 seconds=seconds,
                 what=kind,
                 about=purchase,
@@ -54,15 +63,17 @@ class SimulatedProvider:
             raise ConnectionError(str(error)) from None
         return number
 
-    def _book(self, kind: str, purchase: str, key: str) -> int:
+    def _book(self, kind: str, purchase: str, key: str, amount: int) -> int:
         known = self._known.get(key) if key else None
-        if known is not None and self._loop.now - known.at < self._memory:
+        if known is not None and self._loop.now - known.at < self.memory:
+            if (known.kind, known.purchase, known.amount) != (kind, purchase, amount):
+                self.misused.append(f"the key of {known.kind} {known.number} was sent with another {kind}")
             return known.number
-        made = Charge(kind, purchase, len(self.ledger) + 1, self._loop.now, key)
+        made = Charge(kind, purchase, len(self.ledger) + 1, self._loop.now, key, amount)
         self.ledger.append(made)
         if key:
             self._known[key] = made
-        self._history.note(self._loop.now, self.host.name, kind, purchase, number=made.number, key=key[:8])
+        self.history.note(self._loop.now, self.host.name, kind, purchase, number=made.number, key=key[:8])
         return made.number
 
     def count(self, purchase: str, kind: str = "charge") -> int:

@@ -31,11 +31,12 @@ from retrysafe.testing.simulation.network import Network
 from retrysafe.testing.simulation.outcome import Outcome
 from retrysafe.testing.simulation.people import Person
 from retrysafe.testing.simulation.plan import FAULTS_END_SECONDS, QUIET_SECONDS, Plan, draw_plan
+from retrysafe.testing.simulation.requests import RequestLog
 from retrysafe.testing.simulation.scenario import Scenario, build_scenario
 from retrysafe.testing.simulation.stage import Stage
 from retrysafe.testing.simulation.store import StoreServer
 from retrysafe.testing.simulation.virtual import virtual_machine
-from retrysafe.testing.simulation.watch import watch_records
+from retrysafe.testing.simulation.watch import Watch
 
 MAX_STEPS = 400_000
 WAIT_SECONDS = 20.0
@@ -85,7 +86,9 @@ class World:
             self.scenario,
             dict(fleet.actors),
         )
-        self._server.records = watch_records(self._memory, self._loop, outcome.broken)
+        watch = Watch(self._memory, self._loop, self._server.host, self.history, outcome.broken)
+        self._server.records, fleet.provider.on_send = watch, watch.watch_sending
+        fleet.requests = RequestLog(watch.watch_answer)
         logging.disable(logging.CRITICAL)
         collecting = gc.isenabled()
         gc.disable()
@@ -118,6 +121,17 @@ class World:
             else:
                 await asyncio.sleep(pause)
             pause = self._find_pause(clients)
+        outcome.left_running = self._find_left_running()
+
+    def _find_left_running(self) -> list[str]:
+        """Tasks of living application hosts that are not over although nothing is left to do. Those that are named
+        `actor...` belong to a scenario."""
+        return [
+            f"{task.get_coro().__qualname__} on {host.name}"
+            for host in self._fleet.list_hosts(self._fleet.apps)
+            for task in host.tasks
+            if not task.done() and not task.get_name().startswith("actor")
+        ]
 
     def _find_pause(self, clients: Clients) -> float | None:
         """How long to wait before the next look; None: it is over. If all that is left is to wait, the hosts that would
