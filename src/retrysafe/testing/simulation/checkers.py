@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from retrysafe.core.states import State
-from retrysafe.testing.simulation.world import Outcome
-
-Checker = Callable[[Outcome], Iterator[str]]
+from retrysafe.testing.simulation.outcome import Outcome
+from retrysafe.testing.simulation.scenario import Checker
 
 
 def check_one_effect(outcome: Outcome) -> Iterator[str]:
@@ -68,4 +67,7 @@ CHECKERS: tuple[Checker, ...] = (
 
 def check(outcome: Outcome) -> list[str]:
     """Everything that is wrong with a history."""
-    return [*outcome.broken, *(problem for checker in CHECKERS for problem in checker(outcome))]
+    return [
+        *outcome.broken,
+        *(problem for checker in (*CHECKERS, *outcome.scenario.checkers) for problem in checker(outcome)),
+    ]
