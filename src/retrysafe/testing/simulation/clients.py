@@ -28,6 +28,7 @@ class Clients:
             for number in range(self._stage.plan.senders):
                 host = self._stage.add_host(f"client-{purchase.name}{'abc'[number]}")
                 self.hosts.append(host)
+                self._fleet.clients.append(host.name)
                 told = self._replies.setdefault(purchase.name, [])
                 self._tasks.append(host.run_inside(self._stage.loop.create_task, self._send_until_told(purchase, told)))
 

@@ -6,15 +6,31 @@ from typing import Any
 
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.testing.simulation.application import AppHost, ClientReply, Purchase
+from retrysafe.testing.simulation.chance import draw_share
 from retrysafe.testing.simulation.hosts import Host
 from retrysafe.testing.simulation.provider import SimulatedProvider
 from retrysafe.testing.simulation.requests import RequestLog
 from retrysafe.testing.simulation.scenario import Actor, Scenario
 from retrysafe.testing.simulation.stage import Stage
-from retrysafe.testing.simulation.store import RemoteStore, StoreServer
+from retrysafe.testing.simulation.store import StoreServer
 
 HANDLE = "handle"
 """The entry of the application that answers purchases: what `deploy` returned."""
+
+
+def open_provider(stage: Stage, name: str) -> SimulatedProvider:
+    """A payment provider, as the plan has it."""
+    plan, seed = stage.plan, stage.seed
+    return SimulatedProvider(
+        stage.loop,
+        stage.network,
+        stage.history,
+        stage.add_host(name),
+        memory=plan.provider_memory,
+        errors=plan.provider_errors,
+        declines=lambda purchase: bool(plan.declines) and draw_share(seed, f"decline {purchase}") < plan.declines,
+        seed=seed,
+    )
 
 
 class Fleet:
@@ -31,7 +47,9 @@ class Fleet:
     ) -> None:
         self.stage = stage
         self.namespace = namespace
-        self.provider = SimulatedProvider(stage.loop, stage.network, stage.history, stage.add_host("provider"))
+        self.provider = open_provider(stage, "provider")
+        self.clients: list[str] = []
+        """The names of the hosts of this application's clients."""
         self.actors: dict[str, Actor] = {actor.name: actor for actor in (make(stage) for make in scenario.actors)}
         self.apps = [f"app-{number + 1}" for number in range(stage.plan.hosts)]
         self.workers = [f"worker-{number + 1}" for number in range(stage.plan.workers)]
@@ -62,7 +80,7 @@ class Fleet:
 
     def open_safe(self) -> RetrySafe:
         """A RetrySafe of the current host, on the store at the other end of the network."""
-        return RetrySafe(async_store=RemoteStore(self.stage.network, self._server), namespace=self.namespace)
+        return RetrySafe(async_store=self._server.open_client(self.stage.network), namespace=self.namespace)
 
     def start_process(self, name: str) -> None:
         host = self.stage.add_host(name)
@@ -88,12 +106,6 @@ class Fleet:
         self.stage.note(name, "killed")
         node.host.crash()
         self.stage.loop.call_at_true_time(self.stage.now + seconds, self.start_process, name)
-
-    def freeze(self, name: str, seconds: float) -> None:
-        """A process stops in the middle, and goes on later as if nothing had happened."""
-        if name in self.nodes:
-            self.stage.note(name, "frozen", seconds=round(seconds, 1))
-            self.stage.loop.freeze(self.nodes[name].host, self.stage.now + seconds)
 
     def list_hosts(self, names: list[str]) -> list[Host]:
         """The processes of these names that are alive."""

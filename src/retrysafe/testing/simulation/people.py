@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from typing import Any
 
@@ -44,19 +45,22 @@ class Person:
 
     async def _resolve(self, safe: RetrySafe, record: Record) -> None:
         about = PURCHASE.findall(record.key)[0]
-        found = self._fleet.provider.find(about)
+        charges = self._fleet.provider.find(about)
+        if charges and is_undoing(record) and not self._fleet.provider.find(about, "refund"):
+            self._fleet.provider.refund_by_hand(about)
+        refunded = bool(self._fleet.provider.find(about, "refund"))
         try:
             await safe.aresolve(
                 record.id,
-                happened=bool(found),
+                happened=bool(charges),
                 # As our documents say: only an HTTP answer can be given by hand.
-                answer=_answer_of(found) if found and record.kind != "function" else None,
+                answer=_answer_of(charges, refunded=refunded) if charges and record.kind != "function" else None,
                 because="the provider's own list",
                 attempt=record.attempt,
             )
         except (NotUncertain, RetrySafeError):
             return
-        self._stage.note("person", "resolved", about, happened=bool(found))
+        self._stage.note("person", "resolved", about, happened=bool(charges))
 
 
 async def list_uncertain(safe: RetrySafe, namespace: str) -> list[Record]:
@@ -67,5 +71,10 @@ async def list_uncertain(safe: RetrySafe, namespace: str) -> list[Record]:
     return list(page.records)
 
 
-def _answer_of(found: list[dict[str, Any]]) -> Answer:
-    return Answer(201, b'{"charge": %d}' % found[0]["number"])
+def is_undoing(record: Record) -> bool:
+    """Whether an operation was being undone: what is left of it is to be undone by hand."""
+    return bool(record.progress) and json.loads(record.progress).get("undoing") is not None
+
+
+def _answer_of(charges: list[dict[str, Any]], *, refunded: bool) -> Answer:
+    return Answer(402 if refunded else 201, b'{"charge": %d}' % charges[0]["number"])

@@ -12,6 +12,7 @@ from retrysafe.errors import AnswerGone, InProgress, NotNow, OutcomeUnknown, Ret
 from retrysafe.operations import Undo
 from retrysafe.policy import Policy
 from retrysafe.testing.simulation.application import AppHost, ClientReply, Handler, Purchase
+from retrysafe.testing.simulation.provider import DECLINED
 from retrysafe.testing.simulation.scenario import Scenario
 from retrysafe.web.asgi import IdempotencyMiddleware
 
@@ -22,7 +23,7 @@ def deploy_guard(node: AppHost) -> Handler:
         return await node.provider.charge(purchase)
 
     async def buy(purchase: Purchase) -> ClientReply:
-        return ClientReply(201, b'{"charge": %d}' % await charge_unkeyed(purchase.name))
+        return reply_to_charge(await charge_unkeyed(purchase.name))
 
     return buy
 
@@ -33,7 +34,7 @@ def deploy_rerun(node: AppHost) -> Handler:
         return await node.provider.charge(purchase, f"own-{purchase}")
 
     async def buy(purchase: Purchase) -> ClientReply:
-        return ClientReply(201, b'{"charge": %d}' % await charge_keyed(purchase.name))
+        return reply_to_charge(await charge_keyed(purchase.name))
 
     return buy
 
@@ -41,13 +42,13 @@ def deploy_rerun(node: AppHost) -> Handler:
 def deploy_operation(node: AppHost) -> Handler:
     order = node.safe.operation("order")
 
-    @order.foreign(timeout=20, key_life=80_000)
+    @order.foreign(timeout=20, key_life=node.provider.key_life)
     async def charge(purchase: str, *, key: str) -> int:
         return await node.provider.charge(purchase, key)
 
     @order.body
     async def place(purchase: str) -> Answer:
-        return Answer(201, {"charge": await charge(purchase)})
+        return answer_charge(await charge(purchase))
 
     return buy_with(order)
 
@@ -56,13 +57,14 @@ def deploy_saga(node: AppHost) -> Handler:
     saga = node.safe.operation("saga")
 
     async def refund(purchase: str, result: int | None = None, *, key: str) -> None:
-        await node.provider.charge(purchase, key, kind="refund")
+        if result != DECLINED:
+            await node.provider.charge(purchase, key, kind="refund")
 
-    @saga.foreign(timeout=20, key_life=80_000, undo=refund)
+    @saga.foreign(timeout=20, key_life=node.provider.key_life, undo=refund)
     async def charge_first(purchase: str, *, key: str) -> int:
         return await node.provider.charge(purchase, key)
 
-    @saga.foreign(timeout=20, key_life=80_000)
+    @saga.foreign(timeout=20, key_life=node.provider.key_life)
     async def ship(purchase: str, *, key: str) -> str:
         if purchase.endswith("2"):
             raise Undo(402, {"shipped": False})
@@ -71,6 +73,8 @@ def deploy_saga(node: AppHost) -> Handler:
     @saga.body
     async def place_and_ship(purchase: str) -> Answer:
         charged = await charge_first(purchase)
+        if charged == DECLINED:
+            raise Undo(402, {"charge": DECLINED})
         return Answer(201, {"charge": charged, "shipped": await ship(purchase)})
 
     return buy_with(saga)
@@ -85,7 +89,7 @@ def deploy_careful(node: AppHost) -> Handler:
 
     @careful.body
     async def place_carefully(purchase: str) -> Answer:
-        return Answer(201, {"charge": await charge_unrepeatably(purchase)})
+        return answer_charge(await charge_unrepeatably(purchase))
 
     return buy_with(careful)
 
@@ -95,7 +99,10 @@ def deploy_web(node: AppHost) -> Handler:
         purchase = scope["path"].removeprefix("/buy/")
         await receive()
         number = await node.provider.charge(purchase)
-        await send({"type": "http.response.start", "status": 201, "headers": [(b"content-type", b"application/json")]})
+        status = 402 if number == DECLINED else 201
+        await send(
+            {"type": "http.response.start", "status": status, "headers": [(b"content-type", b"application/json")]}
+        )
         await send({"type": "http.response.body", "body": json.dumps({"charge": number}).encode()})
 
     policy = Policy(retention=200_000)
@@ -105,6 +112,14 @@ def deploy_web(node: AppHost) -> Handler:
         return await post(web, f"/buy/{purchase.name}", purchase.key)
 
     return buy
+
+
+def reply_to_charge(number: int) -> ClientReply:
+    return ClientReply(402 if number == DECLINED else 201, b'{"charge": %d}' % number)
+
+
+def answer_charge(number: int) -> Answer:
+    return Answer(402 if number == DECLINED else 201, {"charge": number})
 
 
 def buy_with(operation: Any) -> Handler:

@@ -34,7 +34,7 @@ from retrysafe.testing.simulation.plan import FAULTS_END_SECONDS, QUIET_SECONDS,
 from retrysafe.testing.simulation.requests import RequestLog
 from retrysafe.testing.simulation.scenario import Scenario, build_scenario
 from retrysafe.testing.simulation.stage import Stage
-from retrysafe.testing.simulation.store import StoreServer
+from retrysafe.testing.simulation.store import ReplicatedServer, StoreServer
 from retrysafe.testing.simulation.virtual import virtual_machine
 from retrysafe.testing.simulation.watch import Watch
 
@@ -64,12 +64,13 @@ class World:
         network = Network(self._loop, self.history, seed, plan.rates, suppressed)
         self.stage = stage = Stage(seed, plan, self._loop, network, self.history)
         self._memory = MemoryStore()
-        self._server = StoreServer(stage.add_host("store"), self._memory)
+        self._server = open_server(stage, self._memory)
         self._purchases = [
             Purchase(f"p{number + 1}", stage.draw(f"kind of p{number + 1}").choice(self.scenario.kinds))
             for number in range(plan.purchases)
         ]
         self._fleet = Fleet(stage, self.scenario, self._server, self._purchases)
+        self._faults = FaultSchedule(stage, [self._fleet], self._server)
         self._person = Person(stage, self._fleet, self._server.host)
         self._asleep: list[Host] = []
         """Hosts that sleep while there is nothing for them to do."""
@@ -104,13 +105,14 @@ class World:
             if collecting:
                 gc.enable()
         outcome.faults, outcome.steps = self.stage.network.met, self._loop.steps
+        outcome.host_faults = self._faults.met
         return outcome
 
     async def _play(self, outcome: Outcome) -> None:
         """Until everybody was told, everything is settled, and nothing is under way any more."""
         stage, fleet = self.stage, self._fleet
         fleet.start()
-        FaultSchedule(stage, fleet, self._server).start()
+        self._faults.start()
         self._person.start()
         clients = Clients(stage, fleet, outcome.replies)
         clients.start(self._purchases)
@@ -187,6 +189,11 @@ class World:
                 self._fleet.clear()
         finally:
             sys.unraisablehook = hook
+
+
+def open_server(stage: Stage, memory: MemoryStore) -> StoreServer:
+    host = stage.add_host("store")
+    return ReplicatedServer(host, memory, lambda: stage.now) if stage.plan.is_lossy else StoreServer(host, memory)
 
 
 def is_unsettled(record: Record) -> bool:
