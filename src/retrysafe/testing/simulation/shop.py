@@ -127,7 +127,7 @@ def buy_with(operation: Any) -> Handler:
 
     async def buy(purchase: Purchase) -> ClientReply:
         answer = await operation(purchase.name, key=Key(purchase.key, "account"))
-        return ClientReply(answer.status, answer.body)
+        return ClientReply(answer.status, answer.body, stored=True)
 
     return buy
 
@@ -155,11 +155,11 @@ def deploy(node: AppHost) -> Handler:
         try:
             return await buys[purchase.kind](purchase)
         except (InProgress, NotNow):
-            return ClientReply(409, b"")
+            return ClientReply(409, b"", headers=(("retry-after", "1"),))
         except OutcomeUnknown:
             return ClientReply(500, b"unknown")
         except StoredFailure:
-            return ClientReply(500, b"failed")
+            return ClientReply(500, b"failed", stored=True)
         except AnswerGone:
             return ClientReply(410, b"")
         except (RetrySafeError, TimeoutError, ConnectionError) as error:
@@ -186,21 +186,21 @@ async def post(app: Any, path: str, key: str) -> ClientReply:
         "server": ("127.0.0.1", 80),
     }
     status, body = 0, b""
+    sent: tuple[tuple[str, str], ...] = ()
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b"{}", "more_body": False}
 
     async def send(message: dict[str, Any]) -> None:
-        nonlocal status, body
+        nonlocal status, body, sent
         if message["type"] == "http.response.start":
             status = message["status"]
+            sent = tuple((name.decode().lower(), value.decode()) for name, value in message["headers"])
         else:
             body += message.get("body", b"")
 
     await app(scope, receive, send)
-    if status == 500 and b"unknown" in body:
-        return ClientReply(500, b"unknown")
-    return ClientReply(status, body)
+    return ClientReply(status, body, headers=sent)
 
 
 SHOP = Scenario(deploy, KINDS)

@@ -235,7 +235,7 @@ class Watch:
 
     def watch_answer(self, request: Request, reply: ClientReply) -> None:
         """An application answers a request. What it says must be true at this moment, and stored (I7)."""
-        status, body = reply
+        status, body = reply.status, reply.body
         at = (self._loop.now, request.host, "answers", request.purchase)
         self._history.note(*at, status=status, body=body[:60], request=request.number)
         if any(word in body for word in NOTHING_DONE) and request.number in self._sent_requests:
