@@ -10,7 +10,7 @@ from retrysafe.testing.simulation.hosts import Host
 from retrysafe.testing.simulation.provider import SimulatedProvider
 from retrysafe.testing.simulation.scenario import Actor, Scenario
 from retrysafe.testing.simulation.stage import Stage
-from retrysafe.testing.simulation.store import RemoteStore, StoreServer
+from retrysafe.testing.simulation.store import StoreServer
 
 HANDLE = "handle"
 """The entry of the application that answers purchases: what `deploy` returned."""
@@ -38,7 +38,9 @@ class Fleet:
         """The newest process of each name, alive or not."""
         self._scenario = scenario
         self._kinds = frozenset(purchase.kind for purchase in purchases)
-        self._server = server
+        self.server: StoreServer = server
+        if scenario.store:
+            self.server = getattr(self.actors[scenario.store], "store_server")  # noqa: B009 - few actors have one
         self._kept: list[AppHost] = []
         """Everything of killed processes, so that nothing of it is collected, and nothing of it runs."""
 
@@ -60,7 +62,13 @@ class Fleet:
 
     def open_safe(self) -> RetrySafe:
         """A RetrySafe of the current host, on the store at the other end of the network."""
-        return RetrySafe(async_store=RemoteStore(self.stage.network, self._server), namespace=self.namespace)
+        return RetrySafe(async_store=self.server.open_client(self.stage.network), namespace=self.namespace)
+
+    def open_application(self, host: Host) -> AppHost:
+        """The application on a host that takes no requests: for a person who uses its code."""
+        node = AppHost(host, self.open_safe(), self.provider, self._kinds, actors=dict(self.actors))
+        node.entries[HANDLE] = self._scenario.deploy(node)
+        return node
 
     def start_process(self, name: str) -> None:
         host = self.stage.add_host(name)
@@ -68,14 +76,11 @@ class Fleet:
         host.run_inside(self._boot, name, host)
 
     def _boot(self, name: str, host: Host) -> None:
-        safe = self.open_safe()
-        node = AppHost(host, safe, self.provider, self._kinds, actors=dict(self.actors))
-        self.nodes[name] = node
-        node.entries[HANDLE] = self._scenario.deploy(node)
+        node = self.nodes[name] = self.open_application(host)
         if name in self.workers:
             from retrysafe.worker import Worker
 
-            self.stage.loop.create_task(Worker(safe, tick=self.stage.plan.tick).arun())
+            self.stage.loop.create_task(Worker(node.safe, tick=self.stage.plan.tick).arun())
 
     def kill(self, name: str, seconds: float) -> None:
         """Kill a process; it starts again after some seconds."""

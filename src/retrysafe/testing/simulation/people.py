@@ -11,9 +11,11 @@ from retrysafe.core.records import Answer, Record
 from retrysafe.core.states import State
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import NotUncertain, RetrySafeError
+from retrysafe.testing.simulation.application import AppHost
 from retrysafe.testing.simulation.fleet import Fleet
 from retrysafe.testing.simulation.hosts import Host
 from retrysafe.testing.simulation.plan import DECIDE_AFTER_SECONDS, LOOK_SECONDS
+from retrysafe.testing.simulation.scenario import Decide
 from retrysafe.testing.simulation.stage import Stage
 
 PURCHASE = re.compile(r"p\d+")
@@ -23,7 +25,8 @@ PURCHASE = re.compile(r"p\d+")
 class Person:
     """Looks every five minutes, and decides about what has been quiet for long enough."""
 
-    def __init__(self, stage: Stage, fleet: Fleet, store_host: Host) -> None:
+    def __init__(self, stage: Stage, fleet: Fleet, store_host: Host, decide: Decide | None = None) -> None:
+        self._decide = decide
         self.host = stage.add_host("person")
         self._stage, self._fleet, self._store_host = stage, fleet, store_host
 
@@ -35,12 +38,22 @@ class Person:
         return (self._stage.now // LOOK_SECONDS + 1) * LOOK_SECONDS
 
     async def _look_after(self) -> None:
-        safe = self._fleet.open_safe()
+        node = self._fleet.open_application(self.host) if self._decide is not None else None
+        safe = self._fleet.open_safe() if node is None else node.safe
         while True:
             await asyncio.sleep(self.find_next_look() - self._stage.now)
             for record in await list_uncertain(safe, self._fleet.namespace):
                 if self._store_host.wall(self._stage.now) - record.started / 1e6 > DECIDE_AFTER_SECONDS:
-                    await self._resolve(safe, record)
+                    await (self._resolve(safe, record) if node is None else self._act(node, record))
+
+    async def _act(self, node: AppHost, record: Record) -> None:
+        assert self._decide is not None
+        try:
+            done = await self._decide(node, record)
+        except (RetrySafeError, OSError) as error:
+            done = f"failed: {type(error).__name__}"
+        if done:
+            self._stage.note("person", done, PURCHASE.findall(record.key)[0])
 
     async def _resolve(self, safe: RetrySafe, record: Record) -> None:
         about = PURCHASE.findall(record.key)[0]

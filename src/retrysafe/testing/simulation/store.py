@@ -64,6 +64,10 @@ class StoreServer:
         self.is_down = False
         self.is_read_only = False
 
+    def open_client(self, network: Network) -> RemoteStore:
+        """The store of one application host."""
+        return RemoteStore(network, self)
+
     def apply(self, ops: Sequence[Op[Any]]) -> list[Any]:
         """Runs in the context of the store's host, so that the records see the store's clock."""
         if self.is_down:

@@ -62,14 +62,15 @@ class World:
         self._loop = SimulatedLoop(Random(seed * 7 + 2), MAX_STEPS)
         network = Network(self._loop, self.history, seed, plan.rates, suppressed)
         self.stage = stage = Stage(seed, plan, self._loop, network, self.history)
-        self._memory = MemoryStore()
-        self._server = StoreServer(stage.add_host("store"), self._memory)
         self._purchases = [
             Purchase(f"p{number + 1}", stage.draw(f"kind of p{number + 1}").choice(self.scenario.kinds))
             for number in range(plan.purchases)
         ]
-        self._fleet = Fleet(stage, self.scenario, self._server, self._purchases)
-        self._person = Person(stage, self._fleet, self._server.host)
+        alone = StoreServer(stage.add_host("store"), MemoryStore())
+        self._fleet = Fleet(stage, self.scenario, alone, self._purchases)
+        self._server = self._fleet.server
+        self._memory: Any = self._server.records
+        self._person = Person(stage, self._fleet, self._server.host, self.scenario.decide)
         self._asleep: list[Host] = []
         """Hosts that sleep while there is nothing for them to do."""
 
