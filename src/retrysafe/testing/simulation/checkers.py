@@ -36,6 +36,14 @@ def check_keys(outcome: Outcome) -> Iterator[str]:
         yield f"I17 one key, one request: {misuse}"
 
 
+def check_walls(outcome: Outcome) -> Iterator[str]:
+    """An application's provider knows no purchase of another application (I34)."""
+    own = {purchase.name for purchase in outcome.purchases}
+    for charge in outcome.provider.ledger:
+        if charge.purchase not in own:
+            yield f"I34 walls: {charge.kind} of {charge.purchase} with the account of another application"
+
+
 def check_told_the_truth(outcome: Outcome) -> Iterator[str]:
     """A client that was told 2xx has been charged once; one that was told "declined" has not."""
     for purchase in outcome.purchases:
@@ -89,6 +97,7 @@ CHECKERS: tuple[Checker, ...] = (
     check_one_effect,
     check_nothing_after_its_undo,
     check_keys,
+    check_walls,
     check_told_the_truth,
     check_same_answer,
     check_nothing_lost,
@@ -105,7 +114,8 @@ Such a store says that it is not durable, and `retrysafe doctor` says what follo
 
 def check(outcome: Outcome) -> list[str]:
     """Everything that is wrong with a history."""
-    if outcome.plan.is_lossy and outcome.plan.failovers:
-        return [problem for checker in WEAK_CHECKERS for problem in checker(outcome)]
     checkers = (*CHECKERS, *outcome.scenario.checkers)
-    return [*outcome.broken, *(problem for checker in checkers for problem in checker(outcome))]
+    if outcome.plan.is_lossy and outcome.plan.failovers:
+        checkers, outcome.broken = WEAK_CHECKERS, []
+    problems = [*outcome.broken, *(problem for checker in checkers for problem in checker(outcome))]
+    return problems if outcome.neighbour is None else [*problems, *check(outcome.neighbour)]

@@ -27,20 +27,20 @@ RETRIES = Retries()
 
 
 class Clients:
-    """The clients of all purchases, each on a host of its own. What each is told in the end goes into `replies`."""
+    """The clients of one application, each on a host of its own."""
 
-    def __init__(self, stage: Stage, fleet: Fleet, replies: dict[str, list[ClientReply]]) -> None:
+    def __init__(self, stage: Stage, fleet: Fleet, prefix: str = "") -> None:
         self.hosts: list[Host] = []
-        self._stage, self._fleet, self._replies = stage, fleet, replies
+        self._stage, self._fleet, self._prefix = stage, fleet, prefix
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self, purchases: list[Purchase]) -> None:
+    def start(self, purchases: list[Purchase], replies: dict[str, list[ClientReply]]) -> None:
         for purchase in purchases:
             for number in range(self._stage.plan.senders):
-                host = self._stage.add_host(f"client-{purchase.name}{'abc'[number]}")
+                host = self._stage.add_host(f"{self._prefix}client-{purchase.name}{'abc'[number]}")
                 self.hosts.append(host)
                 self._fleet.clients.append(host.name)
-                told = self._replies.setdefault(purchase.name, [])
+                told = replies.setdefault(purchase.name, [])
                 self._tasks.append(host.run_inside(self._stage.loop.create_task, self._send_until_told(purchase, told)))
 
     def list_waiting(self) -> list[asyncio.Task[None]]:

@@ -40,6 +40,8 @@ class FaultSchedule:
         self._schedule("cut", plan.partitions, self._cut)
         self._schedule("store restart", plan.store_restarts, self._restart_store)
         self._schedule("store fault", plan.store_faults, self._break_store)
+        if self._fleets[0].is_deployed_anew:
+            self._schedule("deployment", 1, self._deploy)
         if plan.is_lossy:
             self._schedule("failover", plan.failovers, self._fail_over)
         self._stage.loop.call_at_true_time(FAULTS_END_SECONDS, self._stop)
@@ -71,6 +73,14 @@ class FaultSchedule:
     def _kill(self, chance: Random) -> None:
         fleet, name = self._choose_process(chance)
         fleet.kill(name, chance.uniform(0.5, MAX_DOWN_SECONDS))
+
+    def _deploy(self, chance: Random) -> None:
+        """One process after the other gets another version of the application."""
+        seconds = chance.choice((1.0, 30.0, 200.0))
+        for fleet in self._fleets:
+            for name in fleet.names:
+                when = self._stage.now + chance.uniform(0.0, seconds)
+                self._stage.loop.call_at_true_time(when, fleet.deploy, name, self._stage.plan.versions[1], 1.0)
 
     def _freeze(self, chance: Random) -> None:
         host, seconds = self._choose_host(chance), chance.uniform(0.5, MAX_FROZEN_SECONDS)

@@ -37,3 +37,5 @@ class Outcome:
     """Tasks of application hosts that were still there at the end."""
     broken: list[str] = field(default_factory=list)
     """Rules that were seen broken while it ran (`watch.py`)."""
+    neighbour: Outcome | None = None
+    """The other application's part, if there is one."""

@@ -41,6 +41,10 @@ class Plan:
     provider_errors: float = 0.0
     declines: float = 0.0
     """The share of purchases that the provider declines."""
+    versions: tuple[int, int] = (1, 1)
+    """The version of the application that runs at first, and the one that is deployed while it runs."""
+    has_neighbour: bool = False
+    """Another application has the same store, with the same keys in its own namespace."""
     skew: float = 0.0
     drift: float = 0.0
     purchases: int = 2
@@ -75,6 +79,8 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "provider_memory": (86_400.0, 86_400.0, 86_400.0, 900.0),
     "provider_errors": (0.0, 0.0, 0.05, 0.3),
     "declines": (0.0, 0.0, 0.3),
+    "versions": ((1, 1), (1, 1), (1, 2), (2, 1)),
+    "has_neighbour": (False,) * 5 + (True,),
     "skew": (0.0, 0.0, 2.0, 600.0),
     "drift": (0.0, 0.0, 0.001),
     "purchases": (1, 1, 1, 2, 2, 3),

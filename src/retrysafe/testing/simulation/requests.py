@@ -19,6 +19,7 @@ class Request(NamedTuple):
     number: int
     host: str
     purchase: str
+    namespace: str = "shop"
 
 
 REQUEST: ContextVar[Request | None] = ContextVar("retrysafe_simulated_request", default=None)
@@ -36,12 +37,12 @@ class RequestLog:
         self._on_answer = on_answer
         self._count = 0
 
-    def wrap(self, host: str, handler: Handler) -> Handler:
+    def wrap(self, host: str, handler: Handler, namespace: str = "shop") -> Handler:
         """The handler, with each call of it counted as a request to this host."""
 
         async def handle(purchase: Purchase) -> ClientReply:
             self._count += 1
-            request = Request(self._count, host, purchase.name)
+            request = Request(self._count, host, purchase.name, namespace)
             REQUEST.set(request)
             reply = await handler(purchase)
             self._on_answer(request, reply)

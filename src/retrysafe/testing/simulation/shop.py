@@ -6,13 +6,14 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from retrysafe.core.keys import Key
 from retrysafe.core.records import Answer
 from retrysafe.errors import AnswerGone, InProgress, NotNow, OutcomeUnknown, RetrySafeError, StoredFailure
 from retrysafe.operations import Undo
 from retrysafe.policy import Policy
 from retrysafe.testing.simulation.application import AppHost, ClientReply, Handler, Purchase
+from retrysafe.testing.simulation.changing import CHANGING
 from retrysafe.testing.simulation.provider import DECLINED
+from retrysafe.testing.simulation.replies import answer_charge, buy_with, reply_to_charge
 from retrysafe.testing.simulation.scenario import Scenario
 from retrysafe.web.asgi import IdempotencyMiddleware
 
@@ -114,24 +115,6 @@ def deploy_web(node: AppHost) -> Handler:
     return buy
 
 
-def reply_to_charge(number: int) -> ClientReply:
-    return ClientReply(402 if number == DECLINED else 201, b'{"charge": %d}' % number)
-
-
-def answer_charge(number: int) -> Answer:
-    return Answer(402 if number == DECLINED else 201, {"charge": number})
-
-
-def buy_with(operation: Any) -> Handler:
-    """A purchase by a call of an operation."""
-
-    async def buy(purchase: Purchase) -> ClientReply:
-        answer = await operation(purchase.name, key=Key(purchase.key, "account"))
-        return ClientReply(answer.status, answer.body, stored=True)
-
-    return buy
-
-
 DEPLOYS: dict[str, Callable[[AppHost], Handler]] = {
     "guard": deploy_guard,
     "rerun": deploy_rerun,
@@ -139,11 +122,12 @@ DEPLOYS: dict[str, Callable[[AppHost], Handler]] = {
     "saga": deploy_saga,
     "careful": deploy_careful,
     "web": deploy_web,
+    **CHANGING,
 }
 KINDS = tuple(DEPLOYS)
 """`guard` charges without a key and may not run twice; `rerun` charges with a key of its own; `operation` and `saga`
 are operations without and with an undo; `careful` is one whose step may not be repeated; `web` is a guard behind the
-ASGI middleware."""
+ASGI middleware. The others are operations whose code changes (`changing.py`)."""
 
 
 def deploy(node: AppHost) -> Handler:
@@ -203,5 +187,5 @@ async def post(app: Any, path: str, key: str) -> ClientReply:
     return ClientReply(status, body, headers=sent)
 
 
-SHOP = Scenario(deploy, KINDS)
+SHOP = Scenario(deploy, KINDS, versions=2, knows_provider=True)
 """What our own campaigns run."""

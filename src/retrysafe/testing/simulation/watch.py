@@ -245,7 +245,11 @@ class Watch:
 
     def _watch_told(self, request: Request, status: int, body: bytes) -> None:
         keys = (request.purchase, f"key-{request.purchase}")
-        found = [record for record in self._records._records.values() if record.key in keys]
+        found = [
+            record
+            for record in self._records._records.values()
+            if record.key in keys and record.namespace == request.namespace
+        ]
         settled = [record for record in found if record.state is State.COMPLETED and record.answer is not None]
         if found and not settled:
             self._report("I7 told is stored", f"{request.purchase} was told {status}, and nothing is stored")
