@@ -1,5 +1,5 @@
-"""Operations whose code changes while they run: a deployment between two attempts goes on rightly, or is refused and shown
-(rule 16, I35). Each is in two versions; `AppHost.version` says which one a host runs.
+"""Operations whose code changes while they run: a deployment between two attempts goes on rightly, or is refused
+and shown (rule 16, I35). Each is in two versions; `AppHost.version` says which one a host runs.
 """
 
 from __future__ import annotations

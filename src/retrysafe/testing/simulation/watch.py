@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from retrysafe.core.ops import Advance, Claim, ClaimReply, Complete, Forget, Op, Reap, Renew, Resolve, Suspect
-from retrysafe.core.records import Record
+from retrysafe.core.records import MAX_ENDED_TOKENS, Record
 from retrysafe.core.states import SETTLED, State
 from retrysafe.core.times import SECOND_MICROS
 from retrysafe.engine.heartbeat import Lease, current_lease
@@ -56,8 +56,8 @@ class Watch:
         self._granted: dict[tuple[bytes, bytes, int], bytes] = {}
         self._fences: dict[bytes, dict[tuple[int, bytes], bytes]] = {}
         """The run for which each fence of a record was granted."""
-        self._ended: dict[bytes, set[bytes]] = {}
-        """The tokens of each record's attempts that are over."""
+        self._ended: dict[bytes, dict[bytes, None]] = {}
+        """The tokens of each record's attempts that are over, in order. A record keeps the last eight (rule 13)."""
         self._points: dict[tuple[bytes, bytes], list[bytes]] = {}
         """What was in progress in each attempt, in order."""
         self._given_up: set[bytes] = set()
@@ -85,7 +85,7 @@ class Watch:
             self._watch_progress(op, before, after)
             self._watch_giving_up(op, before, after)
         if before is not None and (after is None or after.token != before.token or after.state in SETTLED):
-            self._ended.setdefault(before.id, set()).add(before.token)
+            self._ended.setdefault(before.id, {})[before.token] = None
         return reply
 
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
@@ -106,7 +106,7 @@ class Watch:
         known = self._granted.setdefault(grant, op.token)
         if known != op.token:
             self._report("I1 single grant", f"attempt {after.attempt} of {op.key} was granted to two claims")
-        if op.token in self._ended.get(op.id, ()):
+        if op.token in list(self._ended.get(op.id, ()))[-MAX_ENDED_TOKENS:]:
             self._report("I32 late copies", f"a late copy of a claim of {op.key} was granted to nobody")
         fences = self._fences.setdefault(op.id, {})
         if fences.setdefault((after.attempt, after.token), after.run) != after.run:
