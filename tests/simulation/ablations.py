@@ -36,7 +36,7 @@ def find_seed(ablation: Ablation, first: int, last: int) -> int | None:
     """The first seed whose history breaks the rule with the safeguard gone."""
     with ablation.patch():
         for seed in range(first, last):
-            problems = check(World(seed, shop.deploy, kinds=ablation.kinds).run())
+            problems = check(World(seed, shop.SHOP, kinds=ablation.kinds).run())
             if any(read_rule(problem) == ablation.rule for problem in problems):
                 return seed
     return None

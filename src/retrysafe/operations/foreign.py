@@ -20,7 +20,7 @@ def run_foreign_step(
 ) -> Flow[Any]:
     if known is not None and known.state == "done":
         return run.read_result(step, known)
-    yield from announce(run, step)
+    yield from announce(run, step, begun=known is not None and step.repeatable)
     args = step.dump_args(given, sealed=run.tx_binding.sealer.active)
     begun = StepEntry(step.name, "begun", args, "", run.first_sent_time(step, place, known), given=run.given)
     if step.repeatable:

@@ -6,8 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from retrysafe.testing.simulation.application import Deploy
 from retrysafe.testing.simulation.checkers import check
-from retrysafe.testing.simulation.world import Deploy, Outcome, Plan, World, draw_plan
+from retrysafe.testing.simulation.outcome import Outcome
+from retrysafe.testing.simulation.plan import Plan, draw_plan
+from retrysafe.testing.simulation.scenario import Scenario, build_scenario
+from retrysafe.testing.simulation.world import World
 
 MAX_RUNS = 300
 
@@ -34,9 +38,12 @@ class Story(NamedTuple):
         )
 
 
-def shrink(seed: int, deploy: Deploy, kinds: tuple[str, ...], max_runs: int = MAX_RUNS) -> Story:
+def shrink(
+    seed: int, deploy: Deploy | Scenario, kinds: tuple[str, ...] | None = None, max_runs: int = MAX_RUNS
+) -> Story:
     """The shortest history with the same broken rule that was found within `max_runs` histories."""
-    story = _play(seed, draw_plan(seed), frozenset(), deploy, kinds)
+    scenario = build_scenario(deploy, kinds)
+    story = _play(seed, draw_plan(seed), frozenset(), scenario)
     if not story.problems:
         raise ValueError(f"seed {seed} breaks no rule: there is nothing to make shorter")
     rule = read_rule(story.problems[0])
@@ -45,7 +52,7 @@ def shrink(seed: int, deploy: Deploy, kinds: tuple[str, ...], max_runs: int = MA
         better = False
         for candidate in _propose(story):
             runs += 1
-            tried = _play(seed, *candidate, deploy, kinds)
+            tried = _play(seed, *candidate, scenario)
             if any(read_rule(problem) == rule for problem in tried.problems):
                 story, better = tried, True
                 break
@@ -59,8 +66,8 @@ def read_rule(problem: str) -> str:
     return problem.partition(":")[0]
 
 
-def _play(seed: int, plan: Plan, suppressed: frozenset[int], deploy: Deploy, kinds: tuple[str, ...]) -> Story:
-    outcome = World(seed, deploy, kinds=kinds, plan=plan, suppressed=suppressed).run()
+def _play(seed: int, plan: Plan, suppressed: frozenset[int], scenario: Scenario) -> Story:
+    outcome = World(seed, scenario, plan=plan, suppressed=suppressed).run()
     return Story(seed, plan, suppressed, check(outcome), outcome, 1)
 
 
