@@ -10,7 +10,7 @@ PAGE = pages.ROOT / "docs" / "explanation" / "state-machine.md"
 
 HEAD = """# The state machine
 
-This page is generated from `src/retrysafe/core/states.py` by `make docs`; change the table there.
+This page is generated from `src/retrysafe/core/states.py` by `make pages`; change the table there.
 
 A record is one key's life. Open states (claimed, uncertain) never expire; settled ones (completed, released)
 expire by comparison with the store's clock, and an expired record is as good as none.

@@ -34,7 +34,7 @@ from retrysafe.worker import Worker
 
 PACKAGE = str(Path(retrysafe.__file__).parent) + os.sep
 PAGE = pages.ROOT / "ARCHITECTURE.md"
-BEGIN, END = "<!-- walks: made by `make docs` -->", "<!-- end of walks -->"
+BEGIN, END = "<!-- walks: made by `make pages` -->", "<!-- end of walks -->"
 
 Step = Callable[[str], None]
 """One run of a walk. The argument is a unique name for it: a key, an order, an event."""
