@@ -184,7 +184,7 @@ NOT_FOUND = Problem(
 )  # fmt: skip
 NOT_FINISHED = Problem(
     "unavailable", "not-finished", "It has begun and is not finished yet",
-    "The request was begun, and stopped at a point from which it goes on. Send the same request with the same key "
+    "The request was begun, and stopped at a point from which it can resume. Send the same request with the same key "
     "again after Retry-After. Do not send it with a new key: part of it has happened.",
     True, False,
 )  # fmt: skip
