@@ -1,5 +1,7 @@
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
+ZENSICAL := .tools/docs/bin/zensical
+PAGES := diagram errors_page problem_pages cli_page stores_page api_page decisions_page
 PORT ?= 8000
 N ?= 4
 COVERAGE_TESTS := tests/unit tests/contract tests/web tests/operations
@@ -22,7 +24,8 @@ coverage: setup ## how much of core, engine and web the tests without servers ru
 	@$(PY) tools/coverage_floor.py
 
 check: setup lint type    ## everything CI checks beside the tests
-	@for page in diagram errors_page cli_page stores_page; do $(PY) -m tools.$$page --check || exit 1; done
+	@for page in $(PAGES); do $(PY) -m tools.$$page --check || exit 1; done
+	@$(PY) tools/prose.py
 	@$(PY) tools/fragments.py --check
 	@$(PY) -m tools.invariants --check
 	@$(PY) -m tools.async_to_sync --check
@@ -50,8 +53,14 @@ bench-full: setup   ## longer slices, more rounds, ten million records; 45 minut
 bench-page: setup   ## the speed page and its charts, from the newest results
 	@$(PY) -m benchmarks --page
 
-docs: setup     ## write the generated pages anew
-	@for page in diagram errors_page cli_page stores_page walks; do $(PY) -m tools.$$page || exit 1; done
+pages: setup    ## write the generated pages of docs/ anew
+	@for page in $(PAGES) walks; do $(PY) -m tools.$$page || exit 1; done
+
+docs: setup-docs    ## build the documentation site in build/site; a warning is an error
+	@$(ZENSICAL) build --strict --clean
+
+docs-serve: setup-docs  ## serve the documentation site on http://127.0.0.1:8001 and rebuild it with each change (DOCS_PORT=)
+	@exec $(ZENSICAL) serve --dev-addr 127.0.0.1:$(or $(DOCS_PORT),8001)
 
 twins: setup    ## write the sync twins of async modules anew
 	@$(PY) -m tools.async_to_sync
@@ -82,7 +91,10 @@ lock: setup     ## write the hashed locks anew
 setup:
 	@python3 tools/bootstrap.py test
 
+setup-docs:
+	@python3 tools/bootstrap.py docs
+
 setup-demo:
 	@python3 tools/bootstrap.py demo
 
-.PHONY: help demo test coverage check fmt lint type bench bench-quick bench-full bench-page docs twins soak proof proof-stores proof-steady release-check lock setup setup-demo
+.PHONY: help demo test coverage check fmt lint type bench bench-quick bench-full bench-page pages docs docs-serve twins soak proof proof-stores proof-steady release-check lock setup setup-docs setup-demo

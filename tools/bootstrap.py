@@ -3,6 +3,7 @@
     python3 tools/bootstrap.py test      # everything that the tests and the checks need
     python3 tools/bootstrap.py demo      # only what `make demo` needs
     python3 tools/bootstrap.py arq       # `.tools/arq`: arq needs an older redis-py than the rest; `test` makes it too
+    python3 tools/bootstrap.py docs      # `.tools/docs`: what `make docs` builds the site with; `test` makes it too
     python3 tools/bootstrap.py lock      # write the lock files anew (`make lock`)
 
 pip installs uv into `.tools/` (without root and without the venv module, as PEP 668 allows). uv makes the environment
@@ -26,9 +27,9 @@ DISTRIBUTIONS = sorted(path.parent for path in (ROOT / "distributions").glob("*/
 """Our other packages. They are installed with the main one, so that tests and type checks cover them."""
 UV = TOOLS / "bin" / "uv"
 UV_VERSION = "0.13.7"
-SEPARATE_ENVIRONMENTS = {"arq": TOOLS / "arq"}
-"""For packages that conflict with the rest. They run our source through PYTHONPATH."""
-LOCKS = ("demo", "test", "arq")
+SEPARATE_ENVIRONMENTS = {"arq": TOOLS / "arq", "docs": TOOLS / "docs"}
+"""For packages that conflict with the rest, and for the site builder. They run our source through PYTHONPATH."""
+LOCKS = ("demo", "test", "arq", "docs")
 COMPILE_OPTIONS = (
     *("--universal", "--python-version", "3.11", "--generate-hashes"),
     *("--no-header", "--no-annotate", "--upgrade"),

@@ -1,6 +1,6 @@
 """Write docs/reference/cli.md from the --help of the commands. `--check` fails if the page is stale.
 
-A file of its own: `make docs` runs one tool per generated page.
+A file of its own: `make pages` runs one tool per generated page.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def list_parsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParse
 
 def build_page() -> str:
     os.environ["COLUMNS"] = "100"
-    parts = ["# Commands\n\nGenerated from `--help` by `make docs`.\n"]
+    parts = ["# Commands\n\nGenerated from `--help` by `make pages`.\n"]
     parts.extend(f"## {each.prog}\n\n```\n{each.format_help()}```\n" for each in list_parsers(build_parser()))
     return "\n".join(parts)
 

@@ -13,7 +13,7 @@ def write_page(page: Path, text: str) -> None:
     name = page.relative_to(ROOT)
     if "--check" in sys.argv:
         if not page.exists() or page.read_text() != text:
-            sys.exit(f"{name} is stale: run `make docs`")
+            sys.exit(f"{name} is stale: run `make pages`")
         return
     page.write_text(text)
     print(f"wrote {name}")

@@ -37,7 +37,7 @@ PACKAGE = str(Path(retrysafe.__file__).parent) + os.sep
 CLIENT = asgi_client.__file__
 """Sends the requests, so it is not on their way."""
 PAGE = pages.ROOT / "ARCHITECTURE.md"
-BEGIN, END = "<!-- walks: made by `make docs` -->", "<!-- end of walks -->"
+BEGIN, END = "<!-- walks: made by `make pages` -->", "<!-- end of walks -->"
 
 Step = Callable[[str], None]
 """One run of a walk. The argument is a unique name for it: a key, an order, an event."""

@@ -332,6 +332,7 @@ def translate_error(error: RetrySafeError, plan: ToolCallPlan | None) -> Excepti
 
 
 def check_key(value: object, where: str) -> str:
+    """Return the key of a tool call, or raise a `ToolError` that the model can read."""
     if not isinstance(value, str) or not 1 <= len(value) <= 255 or not value.isprintable():
         size = (
             f"has {len(value)} characters, or some that are not printable" if isinstance(value, str) else "is no text"
@@ -341,6 +342,7 @@ def check_key(value: object, where: str) -> str:
 
 
 def check_scope(value: object) -> str:
+    """Return the scope, or raise a `UsageError`."""
     if not isinstance(value, str) or not value:
         raise UsageError(f"Tools(scope=…) gave {value!r}: every key belongs to somebody, so give the caller's name")
     return value

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_page_is_what_the_stores_declare() -> None:
-    assert stores_page.PAGE.read_text() == stores_page.build_page(), "run `make docs`"
+    assert stores_page.PAGE.read_text() == stores_page.build_page(), "run `make pages`"
 
 
 def test_every_capability_has_a_column_or_a_place() -> None:

@@ -513,7 +513,7 @@ def test_the_doctor_on_a_running_server(store: Store, url: str) -> None:
 def test_the_page_runs_on_a_real_server(url: str) -> None:
     page = Path(__file__).parents[2] / "docs" / "howto" / "dynamodb.md"
     text = page.read_text()
-    blocks = re.findall(r"^```python no-run\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^<!-- no-run -->\n```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 2
     client, orders = client_of(url), unique("orders_")
     client.create_table(

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import retrysafe
-from retrysafe import Policy, webhooks
-from retrysafe.core.ops import List
+from retrysafe import Policy, RetrySafe, webhooks
+from retrysafe.core.ops import List, Stats
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing import Do
 
@@ -21,6 +21,36 @@ def test_an_adapter_is_found_without_web(name: str) -> None:
     short, long = importlib.import_module(f"retrysafe.{name}"), importlib.import_module(f"retrysafe.web.{name}")
     for each in getattr(long, "__all__", ("IdempotencyMiddleware", "Idempotency")):
         assert getattr(short, each) is getattr(long, each)
+
+
+def test_the_jobs_of_celery_are_found_without_jobs() -> None:
+    from retrysafe.jobs.celery import CeleryJobs
+
+    assert importlib.import_module("retrysafe.celery").CeleryJobs is CeleryJobs
+
+
+def test_the_url_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RETRYSAFE_URL", raising=False)
+    with pytest.raises(retrysafe.StoreURLError, match="RETRYSAFE_URL"):
+        RetrySafe()
+    monkeypatch.setenv("RETRYSAFE_URL", "memory://guessed")
+    assert RetrySafe().store.execute(Stats()).claimed == 0
+    with pytest.raises(retrysafe.StoreURLError, match="nonsense"):
+        RetrySafe("nonsense://")  # what the code says wins
+
+
+@pytest.mark.parametrize("field", ["lease", "wait", "retention"])
+@pytest.mark.parametrize("value", ["60s", "60", "5m"])
+def test_a_duration_as_text_is_refused_with_the_right_words(field: str, value: str) -> None:
+    with pytest.raises(retrysafe.PolicyError, match=f"{value}.*numbers of seconds, such as {field}=60, or a timedelta"):
+        Policy(**{field: value})
+
+
+@pytest.mark.parametrize("command", [["-m", "retrysafe"], ["-m", "retrysafe.cli.main"]])
+def test_the_program_without_a_command_prints_its_help(command: list[str]) -> None:
+    ended = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True)
+    assert ended.stdout.startswith("usage: retrysafe")
+    assert "migrate" in ended.stdout
 
 
 def test_what_is_asked_for_often_is_at_the_top() -> None:

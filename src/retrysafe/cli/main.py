@@ -19,14 +19,18 @@ EXIT_REFUSED = 1
 def build_parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(prog="retrysafe", description="Makes every write safe to retry.")
     root.add_argument("--version", action="version", version=f"retrysafe {__version__}")
-    commands = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = root.add_subparsers(dest="command", metavar="COMMAND")
     for group in COMMAND_MODULES:
         group.add_parser(commands)
     return root
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    args = build_parser().parse_args(arguments)
+    parser = build_parser()
+    args = parser.parse_args(arguments)
+    if args.command is None:
+        parser.print_help()
+        return 0
     try:
         return int(args.run(args) or 0)
     except RetrySafeError as error:

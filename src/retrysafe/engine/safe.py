@@ -38,7 +38,8 @@ R = TypeVar("R")
 
 
 class RetrySafe:
-    """Made from a store's URL, or from stores you built around your own pool or client.
+    """Made from a store's URL, or from stores you built around your own pool or client. `RetrySafe()` takes the URL from
+    the environment variable `RETRYSAFE_URL`.
 
     `namespace` separates applications that share a store; `policy` is what routes and functions start from;
     `keyring` encrypts what is stored; `on_event` is called with each event; `tx` says how to open your own transactions
@@ -93,6 +94,8 @@ class RetrySafe:
     def _open_stores(
         self, store: str | Store | None, async_store: AsyncStore | None
     ) -> tuple[Store | None, AsyncStore | None]:
+        if store is None and async_store is None:
+            store = os.environ.get("RETRYSAFE_URL") or None
         if isinstance(store, str):
             if async_store is not None:
                 raise UsageError("give a URL, or stores of your own; not both")
@@ -104,7 +107,10 @@ class RetrySafe:
                 open_async_store(self._url, batching=self._batching),
             )
         if store is None and async_store is None:
-            raise StoreURLError("RetrySafe() needs a store: RetrySafe('sqlite:///app.db'), or a store of your own")
+            raise StoreURLError(
+                "RetrySafe() needs a store: RetrySafe('sqlite:///app.db'), a store of your own, or the environment "
+                "variable RETRYSAFE_URL"
+            )
         if store is not None and not isinstance(store, Store):
             raise StoreURLError(
                 f"RetrySafe({store!r}) is neither a URL nor a store; for an async one pass async_store="

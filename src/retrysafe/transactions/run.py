@@ -61,6 +61,7 @@ async def arun(
     body: Callable[[Any], Awaitable[Answer]],
     failure: Callable[[Exception], Answer] = encode_exception,
 ) -> Ended:
+    """The async form of `run`."""
     return await aperform(safe, task, given, RouteWork(body, failure))
 
 

@@ -38,8 +38,9 @@ from retrysafe.web.capture import Response
 TYPE_PREFIX = "urn:retrysafe:problem:"
 """A URN and not an address: it does not change when the documentation moves."""
 
-DOCS_URL = "https://retrysafe.readthedocs.io/reference/errors"
-"""The target of `Link: rel="describedby"`; the anchor is appended."""
+DOCS_URL = "https://retrysafe.readthedocs.io/problems"
+"""The folder that `Link: rel="describedby"` points into: each problem has a page of its own there. The middlewares take
+another one as `docs=`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +184,7 @@ NOT_FOUND = Problem(
 )  # fmt: skip
 NOT_FINISHED = Problem(
     "unavailable", "not-finished", "It has begun and is not finished yet",
-    "The request was begun, and stopped at a point from which it goes on. Send the same request with the same key "
+    "The request was begun, and stopped at a point from which it can resume. Send the same request with the same key "
     "again after Retry-After. Do not send it with a new key: part of it has happened.",
     True, False,
 )  # fmt: skip
@@ -238,7 +239,7 @@ def build_problem_response(
     }
     headers = [
         ("content-type", "application/problem+json"),
-        ("link", f'<{docs}#{problem.anchor}>; rel="describedby"'),
+        ("link", f'<{docs.rstrip("/")}/{problem.anchor}/>; rel="describedby"'),
         ("cache-control", "no-store"),
     ]
     if retry_after is not None:

@@ -95,7 +95,7 @@ def test_s31_every_problem_says_what_to_do_and_nothing_else(problem: problems.Pr
     assert headers["content-type"] == "application/problem+json"
     assert headers["cache-control"] == "no-store"
     assert headers["retry-after"] == "3"
-    assert headers["link"].endswith(f'#{problem.anchor}>; rel="describedby"')
+    assert headers["link"].endswith(f'/{problem.anchor}/>; rel="describedby"')
     assert headers["content-length"] == str(len(told.body))
 
 

@@ -1,0 +1,147 @@
+"""The built site: it has every page, no dead link or anchor, and loads nothing from outside."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urljoin, urlparse
+
+import pytest
+import yaml
+
+from retrysafe.web.problems import DOCS_URL, TYPE_PREFIX, Codes, build_problem_response
+from tools.errors_page import find_all_errors, find_all_problems
+
+ROOT = Path(__file__).resolve().parents[2]
+ZENSICAL = ROOT / ".tools" / "docs" / "bin" / "zensical"
+SETTINGS = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader=yaml.BaseLoader)
+LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "audio": "src", "embed": "src"}
+FETCHED_LINKS = {"stylesheet", "icon", "preload", "modulepreload", "prefetch", "manifest", "preconnect", "dns-prefetch"}
+
+
+class Page(HTMLParser):
+    """What a page links to, what a browser loads for it, and the ids that others may link to."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.ids: set[str] = set()
+        self.styles = ""
+        self.feed(file.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        self.ids |= {values[name] for name in ("id", "name") if name in values}
+        self.styles += values.get("style", "")
+        if tag == "a" and "href" in values:
+            self.links.append(values["href"])
+        if tag in LOADS and values.get(LOADS[tag]):
+            self.loads.append(values[LOADS[tag]])
+        if tag == "link" and FETCHED_LINKS & set(values.get("rel", "").split()):
+            self.loads.append(values.get("href", ""))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as `make docs` builds it, in a folder of its own."""
+    folder = tmp_path_factory.mktemp("project")
+    shutil.copytree(ROOT / "docs", folder / "docs")
+    settings = shutil.copy(ROOT / "mkdocs.yml", folder)
+    build = subprocess.run(
+        [str(ZENSICAL), "build", "--strict", "--clean", "-f", str(settings)],
+        cwd=folder, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert build.returncode == 0, build.stdout + build.stderr
+    return folder / "build" / "site"
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[str, Page]:
+    """The pages of the site by their address, from the root of the site."""
+    return {address(file, site): Page(file) for file in site.rglob("*.html")}
+
+
+def address(file: Path, site: Path) -> str:
+    return "/" + str(file.relative_to(site)).removesuffix("index.html")
+
+
+def site_links(pages: dict[str, Page]) -> Iterator[tuple[str, str, str]]:
+    """Page, path and anchor of each link that stays on the site."""
+    base = SETTINGS["site_url"].rstrip("/")
+    for page, found in pages.items():
+        if page == "/404.html":
+            continue
+        for link in found.links:
+            target = urlparse(urljoin(base + page, link))
+            if f"{target.scheme}://{target.netloc}" == base:
+                yield page, unquote(target.path), unquote(target.fragment)
+
+
+def test_every_page_is_built_and_in_the_navigation(pages: dict[str, Page]) -> None:
+    named = set(re.findall(r"[\w./-]+\.md", yaml.dump(SETTINGS["nav"])))
+    written = {str(file.relative_to(ROOT / "docs")) for file in (ROOT / "docs").rglob("*.md")}
+    by_index = {name for name in written if name.startswith(("problems/", "decisions/"))}
+    assert written - named - by_index == set(), "add these pages to `nav` in mkdocs.yml"
+    assert len(pages) >= len(written)
+
+
+def test_no_link_and_no_anchor_is_dead(site: Path, pages: dict[str, Page]) -> None:
+    dead = []
+    for page, path, anchor in site_links(pages):
+        target = path if path in pages else f"{path}/"
+        if target not in pages:
+            dead += [] if (site / path.lstrip("/")).is_file() else [f"{page} -> {path}"]
+        elif anchor and anchor not in pages[target].ids and not anchor.startswith("__"):
+            dead.append(f"{page} -> {path}#{anchor}")
+    assert dead == []
+
+
+def test_no_page_loads_anything_from_outside(site: Path, pages: dict[str, Page]) -> None:
+    outside = [(page, load) for page, found in pages.items() for load in found.loads if urlparse(load).netloc]
+    assert outside == []
+    assert [page for page, found in pages.items() if "url(http" in found.styles] == []
+    for style in site.rglob("*.css"):
+        assert re.findall(r"url\(['\"]?(?:https?:)?//[^)]*\)|@import[^;]*//[^;]*;", style.read_text()) == [], style.name
+
+
+def test_no_page_uses_what_the_theme_would_fetch(pages: dict[str, Page], site: Path) -> None:
+    """The theme loads Mermaid and MathJax from a CDN when a page has such a block."""
+    for file in site.rglob("*.html"):
+        assert 'class="mermaid"' not in file.read_text(), file
+        assert 'class="arithmatex"' not in file.read_text(), file
+
+
+def test_there_is_a_search_index_and_a_text_for_language_models(site: Path) -> None:
+    assert "outcome-unknown" in (site / "search.json").read_text()
+    assert "tutorial/your-api" in (site / "llms.txt").read_text()
+    assert "Idempotency-Key" in (site / "llms-full.txt").read_text()
+
+
+def test_the_address_of_problems_is_that_of_the_site() -> None:
+    assert DOCS_URL == SETTINGS["site_url"] + "problems"
+
+
+@pytest.mark.parametrize("problem", find_all_problems(), ids=lambda one: one.anchor)
+def test_the_type_and_the_link_of_an_answer_lead_to_its_page(problem, site: Path) -> None:  # type: ignore[no-untyped-def]
+    response = build_problem_response(problem, Codes())
+    link = re.fullmatch(r'<(.+)>; rel="describedby"', dict(response.headers)["link"])
+    assert link is not None
+    page = site / link[1].removeprefix(SETTINGS["site_url"]) / "index.html"
+    assert f"{TYPE_PREFIX}{problem.anchor}" in page.read_text()
+
+
+def test_every_error_has_a_page(site: Path) -> None:
+    for each in find_all_errors():
+        assert each.__name__ in (site / "problems" / each.anchor / "index.html").read_text()
+
+
+def test_the_links_can_point_at_another_copy() -> None:
+    problem = find_all_problems()[0]
+    for base in ("https://docs.example.com/problems", "https://docs.example.com/problems/"):
+        link = dict(build_problem_response(problem, Codes(), base).headers)["link"]
+        assert link == f'<https://docs.example.com/problems/{problem.anchor}/>; rel="describedby"'
