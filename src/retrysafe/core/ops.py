@@ -6,8 +6,8 @@ after an unclear failure the caller sends the same value once more, and the repl
 
 `now` is None in production: the store's own clock decides. Tests pass a number and never sleep.
 
-To add an operation: a class here, its move in moves.py (which the memory store runs), its statement in stores/sql/, its
-script in stores/redis/, and a case in testing/contract/.
+To add an operation: a class here, its move in moves.py (which the memory store runs), what each store sends for it
+(stores/sql, redis, mongo, dynamodb), and a case in testing/contract/.
 """
 
 from __future__ import annotations
