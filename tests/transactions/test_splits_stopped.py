@@ -4,13 +4,16 @@ comes before its end. The outcome is unknown from that commit on, and nothing ru
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import psycopg
 import pytest
 
-from retrysafe.core.ops import Lookup
+from retrysafe.core.ops import List, Lookup, Release
 from retrysafe.core.states import State
 from retrysafe.errors import InProgress, OutcomeUnknown, RolledBack, TransactionSplit
 from tests.transactions.conftest import marks
@@ -21,6 +24,7 @@ from tests.transactions.rigs import (
     RELEASE,
     RIGS,
     ROLLBACK,
+    SCOPE,
     AsyncCaller,
     Caller,
     World,
@@ -116,6 +120,40 @@ def test_a_body_that_is_interrupted_without_a_commit_leaves_nothing(world: World
     assert (world.effects(), state_of(world)) == ([], None)
     assert caller().run("k", ["b"]).replayed is False
     assert world.effects() == ["b"]
+
+
+@pytest.mark.parametrize(
+    "server", [pytest.param(name, marks=pytest.mark.store(name)) for name in ("sqlite", "postgres")]
+)
+@pytest.mark.parametrize("known", [False, True], ids=["new", "released"])
+def test_a_process_that_dies_after_a_commit_by_hand(request: pytest.FixtureRequest, server: str, known: bool) -> None:
+    """The record that was written first is there, also where it took the place of an older one."""
+    world: World = request.getfixturevalue(server)
+    if known:
+        record = world.safe.execute(replace(task(world.safe, "k", 1, RELEASE).build_claim(), on_lapse="rerun")).record
+        assert record is not None
+        assert world.safe.execute(Release(record.id, record.fence, "nothing was done"))
+    connection: Any = sqlite3.connect(world.path) if server == "sqlite" else psycopg.connect(world.plain)
+    block = world.safe.transaction(connection, key="k", scope=SCOPE, request=1, policy=RELEASE)
+    claim = task(world.safe, "k", 1, RELEASE)
+    block._task = claim
+    handle = block.__enter__().handle
+    handle.execute("INSERT INTO effects (value) VALUES ('a')")
+    handle.execute("COMMIT")
+    connection.close()  # as if the process were gone; the block is never left
+    block._staging.close()
+    with RIGS[f"{server}-{'sqlite3' if server == 'sqlite' else 'psycopg'}"](world) as other:
+        for _ in range(2):
+            with pytest.raises(OutcomeUnknown):
+                other.run("k", ["b"])
+        assert (world.effects(), [each.id for each in list_lapsed(world)]) == (["a"], [claim.key.id("default")])
+        world.safe.resolve(claim.key, happened=False, because="looked, and deleted the row")
+        assert other.run("k", ["b"]).replayed is False
+
+
+def list_lapsed(world: World) -> list[Any]:
+    """What the sweeper would show to a person."""
+    return list(world.safe.execute(List(lapsed=True)).records)
 
 
 # A rollback by hand, and a commit after it ---------------------------------------------------------------------------
