@@ -30,7 +30,7 @@ from retrysafe.testing.simulation.loop import SimulatedLoop
 from retrysafe.testing.simulation.network import Network
 from retrysafe.testing.simulation.outcome import Outcome
 from retrysafe.testing.simulation.people import Person
-from retrysafe.testing.simulation.plan import FAULTS_END_SECONDS, QUIET_SECONDS, Plan, draw_plan
+from retrysafe.testing.simulation.plan import FAULTS_END_SECONDS, Plan, draw_plan
 from retrysafe.testing.simulation.scenario import Scenario, build_scenario
 from retrysafe.testing.simulation.stage import Stage
 from retrysafe.testing.simulation.store import StoreServer
@@ -113,7 +113,7 @@ class World:
         clients = Clients(stage, fleet, outcome.replies)
         clients.start(self._purchases)
         pause: float | None = WAIT_SECONDS
-        while pause is not None and self._loop.now < FAULTS_END_SECONDS + QUIET_SECONDS:
+        while pause is not None and self._loop.now < FAULTS_END_SECONDS + self.scenario.quiet:
             if clients.list_waiting() and not self._asleep:
                 await asyncio.wait(clients.list_waiting(), timeout=pause)
             else:
@@ -126,8 +126,13 @@ class World:
         fleet, landing = self._fleet, self.stage.network.find_next_landing()
         waiting = clients.list_waiting()
         unsettled = [record for record in self._memory._records.values() if is_unsettled(record)]
-        if fleet.is_at_work() or not all(actor.is_settled() for actor in fleet.actors.values()):
+        busy = [actor for actor in fleet.actors.values() if not actor.is_settled()]
+        if fleet.is_at_work() or busy:
             pause = CALM_SECONDS
+            if busy and not waiting and not unsettled and landing is None:
+                pause = max(pause, min(getattr(actor, "next_act", 0.0) for actor in busy) - self._loop.now)
+                if pause > CALM_SECONDS and self.plan.patient:
+                    return self._put_to_sleep([*fleet.list_hosts(fleet.workers), self._person.host], pause)
         elif not waiting and not unsettled:
             if landing is None:
                 return None
