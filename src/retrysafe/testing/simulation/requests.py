@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import NamedTuple
 
 from retrysafe.testing.simulation.application import ClientReply, Handler, Purchase
+from retrysafe.testing.simulation.hosts import HOST, Host
 
 
 class Request(NamedTuple):
@@ -19,6 +20,7 @@ class Request(NamedTuple):
     number: int
     host: str
     purchase: str
+    process: Host
 
 
 REQUEST: ContextVar[Request | None] = ContextVar("retrysafe_simulated_request", default=None)
@@ -41,7 +43,7 @@ class RequestLog:
 
         async def handle(purchase: Purchase) -> ClientReply:
             self._count += 1
-            request = Request(self._count, host, purchase.name)
+            request = Request(self._count, host, purchase.name, HOST.get())
             REQUEST.set(request)
             reply = await handler(purchase)
             self._on_answer(request, reply)

@@ -62,8 +62,8 @@ class Watch:
         """What was in progress in each attempt, in order."""
         self._given_up: set[bytes] = set()
         """The tokens of attempts whose owner itself said that it does not know how they ended."""
-        self._owners: dict[bytes, tuple[str, float]] = {}
-        """The host whose request was granted a token, and when."""
+        self._owners: dict[bytes, Host] = {}
+        """The process whose request was granted a token."""
         self._sent_tokens: set[bytes] = set()
         self._sent_requests: set[int] = set()
 
@@ -113,7 +113,7 @@ class Watch:
             self._report("I3 fences are new", f"a new life of {op.key} has the fence of an older one")
         request = REQUEST.get()
         if request is not None:
-            self._owners.setdefault(op.token, (request.host, self._loop.now))
+            self._owners.setdefault(op.token, request.process)
         if before is None or before.token == op.token:
             return
         if before.state is State.CLAIMED and before.lease_until > now:
@@ -176,12 +176,9 @@ class Watch:
             self._report("I32 nothing is burnt", f"a person was asked about {before.key}, of which nothing ever ran")
 
     def _is_burnt(self, record: Record) -> bool:
-        """Whether this attempt sent nothing, although the host that asked for it was never killed."""
+        """Whether this attempt sent nothing, although the process that asked for it lives."""
         owner = self._owners.get(record.token)
-        if owner is None or record.token in self._sent_tokens:
-            return False
-        host, since = owner
-        return not any(event.where == host and event.at >= since for event in self._history.find("killed"))
+        return owner is not None and owner.alive and record.token not in self._sent_tokens
 
     def _watch_reaping(self, before: list[Record]) -> None:
         for record in before:
