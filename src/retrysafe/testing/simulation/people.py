@@ -17,7 +17,7 @@ from retrysafe.testing.simulation.plan import DECIDE_AFTER_SECONDS, LOOK_SECONDS
 from retrysafe.testing.simulation.stage import Stage
 
 PURCHASE = re.compile(r"p\d+")
-"""The name of a purchase, as it stands in the keys of records."""
+"""The name of a purchase, as it stands in the keys or scopes of records."""
 
 
 async def look_after(stage: Stage, fleet: Fleet, store_host: Host) -> None:
@@ -31,14 +31,15 @@ async def look_after(stage: Stage, fleet: Fleet, store_host: Host) -> None:
 
 
 async def resolve(stage: Stage, fleet: Fleet, safe: RetrySafe, record: Record) -> None:
-    about = PURCHASE.findall(record.key)[0]
+    about = PURCHASE.findall(f"{record.key} {record.scope}")[0]
     found = fleet.provider.find(about)
+    refunded = fleet.provider.find(about, "refund")
     try:
         await safe.aresolve(
             record.id,
             happened=bool(found),
             # As our documents say: only an HTTP answer can be given by hand.
-            answer=_answer_of(found) if found and record.kind != "function" else None,
+            answer=_answer_of(found, refunded) if found and record.kind != "function" else None,
             because="the provider's own list",
             attempt=record.attempt,
         )
@@ -55,5 +56,5 @@ async def list_uncertain(safe: RetrySafe, namespace: str) -> list[Record]:
     return list(page.records)
 
 
-def _answer_of(found: list[dict[str, Any]]) -> Answer:
-    return Answer(201, b'{"charge": %d}' % found[0]["number"])
+def _answer_of(found: list[dict[str, Any]], refunded: list[dict[str, Any]]) -> Answer:
+    return Answer(402, b"refunded") if refunded else Answer(201, b'{"charge": %d}' % found[0]["number"])
