@@ -49,10 +49,13 @@ class Person:
                     await (self._resolve(safe, record) if node is None else self._act(node, record))
 
     async def _has_refused(self, safe: RetrySafe) -> bool:
-        """Whether the code of today refuses to go on with what other code began: then the other code has to run once
-        more."""
+        """Whether the code of today refuses to go on with what other code began, or to answer for it: then the other
+        code has to run once more."""
         if not self._fleet.is_deployed_anew:
             return False
+        complaints, self._fleet.complaints = self._fleet.complaints, 0
+        if complaints:
+            return True
         found = await list_records(safe, List(self._fleet.namespace, resting=True, limit=100))
         return any("OperationChanged" in record.note or "begun by other code" in record.note for record in found)
 
