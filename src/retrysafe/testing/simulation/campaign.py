@@ -1,6 +1,6 @@
 """Many histories, one after the other, in one or several processes: what a campaign runs, counts and reports.
 
-`run_seeds` plays a range of seeds in this process. `run_campaign` gives ranges to several processes, and goes on where a
+`run_seeds` plays some seeds in this process. `run_campaign` gives them to several processes, and goes on where a
 campaign was stopped (`--resume FILE`). Memory stays bounded: what a history leaves is collected, and counted if not.
 """
 

@@ -136,7 +136,7 @@ class SimulatedDatabase:
         return self._holder is not None
 
     def choose_forms(self, host: str) -> Literal["previous", "current"]:
-        return self.forms[len(host) % 2 if host.startswith("worker") else int(host[-1]) % 2]
+        return self.forms[sum(host.encode()) % 2]
 
     def start(self, fleet: Fleet) -> None:
         """A database waits to be asked."""

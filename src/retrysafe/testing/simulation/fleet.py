@@ -63,6 +63,8 @@ class Fleet:
         """Which version of the application each process runs when it starts next."""
         self.walls: Callable[[str], None] | None = None
         """Called with what is wrong when a reply of the store shows another application's records (I34)."""
+        self.complaints = 0
+        """How many clients were told, since a person looked last, that other code has to answer them."""
         self.requests = RequestLog()
         self._scenario = scenario
         self._kinds = frozenset(purchase.kind for purchase in purchases)

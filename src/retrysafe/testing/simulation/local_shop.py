@@ -19,14 +19,16 @@ from retrysafe.testing.simulation.application import AppHost, Handler, Purchase
 from retrysafe.testing.simulation.database import NAMES, SimulatedDatabase
 from retrysafe.testing.simulation.database_store import open_database_with_store
 from retrysafe.testing.simulation.fleet import PURCHASE
+from retrysafe.testing.simulation.operators import ImpatientOperator, check_operator
 from retrysafe.testing.simulation.outcome import Outcome
 from retrysafe.testing.simulation.replies import ClientReply, reply_safely
 from retrysafe.testing.simulation.scenario import Scenario
 
-KINDS = ("local", "local_first", "local_answer", "local_twice", "local_saga")
+KINDS = ("local", "local_first", "local_answer", "local_twice", "local_saga", "rows_saga")
 """`local`: a charge, then a row; `local_first` the other way round; `local_answer`: the last step's commit is the
-answer's, too; `local_twice`: one step called twice; `local_saga`: a row and a charge that are undone for some."""
-STEPS = ("record", "record_answer", "reserve", "reserve_second")
+answer's, too; `local_twice`: one step called twice; `local_saga`: a row and a charge that are undone for some; `rows_saga`:
+three rows, which an operator may undo at any time."""
+STEPS = ("record", "record_answer", "reserve", "reserve_second", "first", "second", "third")
 
 
 def deploy(node: AppHost) -> Handler:
@@ -83,8 +85,8 @@ def deploy(node: AppHost) -> Handler:
         answer: Answer = await record_answer(purchase, await charge_before(purchase))
         return answer
 
-    saga = declare_saga(node)
-    operations = {"local": local, "local_first": first, "local_twice": twice, "local_answer": last, "local_saga": saga}
+    operations = {"local": local, "local_first": first, "local_twice": twice, "local_answer": last}
+    operations |= {"local_saga": declare_saga(node), "rows_saga": declare_rows(node)}
 
     async def handle(purchase: Purchase) -> ClientReply:
         return await reply_safely(operations[purchase.kind](purchase.name, key=Key(purchase.key, "account")))
@@ -134,6 +136,32 @@ def declare_saga(node: AppHost) -> Any:
     return saga
 
 
+def declare_rows(node: AppHost) -> Any:
+    rows = node.safe.operation("rows_saga")
+
+    def declare(name: str) -> Any:
+        async def undo(tx: Any, purchase: str) -> None:
+            await tx.write(purchase, f"undo {name}")
+
+        async def write(tx: Any, purchase: str) -> str:
+            await tx.write(purchase, name)
+            return name
+
+        write.__name__ = name
+        return rows.local(undo=undo)(write)
+
+    steps = [declare(name) for name in ("first", "second", "third")]
+
+    @rows.body
+    async def write_all(purchase: str) -> Answer:
+        written = [await step(purchase) for step in steps]
+        if purchase.endswith("3"):
+            raise Undo(402, {"undone": True})
+        return Answer(303, {"rows": written})  # nothing is charged
+
+    return rows
+
+
 async def decide(node: AppHost, record: Record) -> str:
     """A person goes on with an operation that was given up: all its steps may be repeated."""
     await node.safe.operations[record.target].resume_id(record.id, because="every step takes its key again")
@@ -155,7 +183,7 @@ def check_rows(outcome: Outcome) -> Iterator[str]:
         for what in undone(rows) - set(rows):
             yield f"I23 undo: {purchase.name} has an undo of {what!r}, which was never there"
         for reply in outcome.replies.get(purchase.name, ()):
-            if reply.status < 300 and left != EXPECTED_ROWS[purchase.kind]:
+            if reply.status < 400 and left != EXPECTED_ROWS[purchase.kind]:
                 yield f"told the truth: {purchase.name} ({purchase.kind}) was told {reply.status}, its rows are {rows}"
             if reply.status in (402, 410) and left:
                 yield f"told the truth: {purchase.name} was told {reply.status}, and {sorted(left)} are left"
@@ -167,6 +195,7 @@ EXPECTED_ROWS = {
     "local_twice": {"record", "record again"},
     "local_answer": {"record_answer"},
     "local_saga": {"reserve", "reserve_second"},
+    "rows_saga": {"first", "second", "third"},
 }
 
 
@@ -220,10 +249,19 @@ def check_receipts(outcome: Outcome) -> Iterator[str]:
 
 
 TOGETHER = Scenario(
-    deploy, KINDS, (open_database_with_store,), (check_rows, check_recovery_points), store="database", decide=decide
+    deploy,
+    KINDS,
+    (open_database_with_store, ImpatientOperator),
+    (check_rows, check_recovery_points, check_operator),
+    store="database",
+    decide=decide,
 )
 """The store is in the user's database: recovery points commit with the rows."""
 ELSEWHERE = Scenario(
-    deploy, KINDS, (SimulatedDatabase,), (check_rows, check_recovery_points, check_receipts), decide=decide
+    deploy,
+    KINDS,
+    (SimulatedDatabase, ImpatientOperator),
+    (check_rows, check_recovery_points, check_receipts, check_operator),
+    decide=decide,
 )
 """The store is elsewhere: receipts commit with the rows."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from retrysafe.core.records import Record
 from retrysafe.testing.simulation.application import AppHost, Deploy
 from retrysafe.testing.simulation.hosts import Host
+from retrysafe.testing.simulation.plan import QUIET_SECONDS
 from retrysafe.testing.simulation.stage import Stage
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ class Actor(Protocol):
         `host.run_inside(stage.loop.create_task, ...)`. `fleet.call` reaches the application."""
 
     def is_settled(self) -> bool:
-        """Whether it has nothing left to do. A history goes on until every actor is settled, or its time is over."""
+        """Whether it has nothing left to do. A history goes on until every actor is settled, or its time is over. An
+        actor that waits for a time of its own may have `next_act`: nothing is looked at before it."""
 
 
 ActorFactory = Callable[[Stage], Actor]
@@ -59,6 +61,8 @@ class Scenario:
     """
     versions: int = 1
     """How many versions the application has: `AppHost.version`. With two, seeds deploy the one over the other."""
+    quiet: float = QUIET_SECONDS
+    """Everything has to be settled so many seconds after the faults have stopped."""
     decide: Decide | None = None
     """What a person does about a record that is uncertain; by default: what the provider's own list says."""
 

@@ -27,7 +27,7 @@ from retrysafe.testing.simulation.loop import SimulatedLoop
 from retrysafe.testing.simulation.network import Network
 from retrysafe.testing.simulation.outcome import Outcome
 from retrysafe.testing.simulation.party import Party, is_unsettled, open_neighbour, open_party
-from retrysafe.testing.simulation.plan import FAULTS_END_SECONDS, QUIET_SECONDS, Plan, draw_plan
+from retrysafe.testing.simulation.plan import FAULTS_END_SECONDS, Plan, draw_plan
 from retrysafe.testing.simulation.requests import RequestLog
 from retrysafe.testing.simulation.scenario import Scenario, build_scenario
 from retrysafe.testing.simulation.stage import Stage
@@ -122,7 +122,7 @@ class World:
             party.start()
         self._faults.start()
         pause: float | None = WAIT_SECONDS
-        while pause is not None and self._loop.now < FAULTS_END_SECONDS + QUIET_SECONDS:
+        while pause is not None and self._loop.now < FAULTS_END_SECONDS + self.scenario.quiet:
             waiting = self._list_waiting()
             if waiting and not self._asleep:
                 await asyncio.wait(waiting, timeout=pause)
@@ -138,8 +138,13 @@ class World:
         only look in vain sleep meanwhile."""
         landing, waiting = self.stage.network.find_next_landing(), self._list_waiting()
         unsettled = [record for record in self._memory._records.values() if is_unsettled(record)]
-        if any(party.is_at_work() for party in self._parties):
+        busy = [actor for party in self._parties for actor in party.list_busy_actors()]
+        if any(party.fleet.is_at_work() for party in self._parties) or busy:
             pause = CALM_SECONDS
+            if busy and not waiting and not unsettled and landing is None:
+                pause = max(pause, min(getattr(actor, "next_act", 0.0) for actor in busy) - self._loop.now)
+                if pause > CALM_SECONDS and self.plan.patient:
+                    return self._put_to_sleep(pause, clients=False)
         elif not waiting and not unsettled:
             if landing is None:
                 return None
