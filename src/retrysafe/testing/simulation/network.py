@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from random import Random
 from typing import Any, NamedTuple
 
-from retrysafe.testing.simulation.history import History
+from retrysafe.testing.simulation.history import History, Message
 from retrysafe.testing.simulation.hosts import HOST, Host
 from retrysafe.testing.simulation.loop import SimulatedLoop
 
@@ -123,10 +123,14 @@ class Network:
             fate = fate._replace(fault="", copy_seconds=None)
         if fate.fault:
             self._history.note(self._loop.now, sender.name, fate.fault, about, message=what, to=receiver.name)
+        message: Message | None = None
+        if self._history.detailed:
+            message = Message(self._loop.now, sender.name, receiver.name, what, about, fate.fault)
+            self._history.messages.append(message)
         if fate.fault == "refused":
             raise Refused(f"{receiver.name} cannot be reached")
         answer: asyncio.Future[Any] = self._loop.create_future()
-        exchange = _Exchange(self, sender, receiver, function, fate, answer)
+        exchange = _Exchange(self, sender, receiver, function, fate, answer, message)
         if fate.fault != "request_lost":
             self._loop.call_at_true_time(self._loop.now + fate.request_seconds, exchange.arrive, host=receiver)
         if fate.copy_seconds is not None:
@@ -147,6 +151,10 @@ class Network:
         when = self._loop.now + exchange.fate.reply_seconds
         self._loop.call_at_true_time(when, exchange.settle, result, error, host=exchange.sender)
 
+    @property
+    def now(self) -> float:
+        return self._loop.now
+
     def start_task(self, work: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = self._loop.create_task(work)
         return task
@@ -163,14 +171,18 @@ class _Exchange:
         function: Callable[[], Any],
         fate: Fate,
         answer: asyncio.Future[Any],
+        message: Message | None,
     ) -> None:
         self.sender, self.receiver, self.fate = sender, receiver, fate
+        self._message = message
         self._network, self._function, self._answer = network, function, answer
 
     def arrive(self) -> None:
         """At the receiver, in its context. A receiver that is dead by now never runs this."""
         if self._network.is_cut(self.sender, self.receiver):
             return
+        if self._message is not None:
+            self._note_arrival(self._message)
         try:
             result = self._function()
         except Exception as error:
@@ -180,6 +192,12 @@ class _Exchange:
             self._reply(result, None)
             return
         self._network.start_task(result).add_done_callback(self._reply_of_task)
+
+    def _note_arrival(self, message: Message) -> None:
+        if message.arrived is None:
+            message.arrived = self._network.now
+        else:
+            message.copied = self._network.now
 
     def _reply_of_task(self, task: asyncio.Task[Any]) -> None:
         if task.cancelled():
@@ -194,6 +212,8 @@ class _Exchange:
     def settle(self, result: Any, error: BaseException | None) -> None:
         """At the sender, in its context."""
         if not self._answer.done():
+            if self._message is not None:
+                self._message.answered = self._network.now
             self._answer.set_result((result, error))
 
 
