@@ -150,7 +150,7 @@ def continue_run(operation: OperationSpec, run: OperationRun, events: Events) ->
     """Continue from the recovery point, or continue the undo if one was begun."""
     record = run.record
     if run.journal.undoing is not None:
-        yield from undoing.block_late_owner(run)
+        yield from record_outcome(run, undoing.block_late_owner(run))
         return (yield from run_undoing(operation, run, events))
     result, failure = None, None
     try:

@@ -36,6 +36,14 @@ def check_keys(outcome: Outcome) -> Iterator[str]:
         yield f"I17 one key, one request: {misuse}"
 
 
+def check_walls(outcome: Outcome) -> Iterator[str]:
+    """An application's provider knows no purchase of another application (I34)."""
+    own = {purchase.name for purchase in outcome.purchases}
+    for charge in outcome.provider.ledger:
+        if charge.purchase not in own:
+            yield f"I34 walls: {charge.kind} of {charge.purchase} with the account of another application"
+
+
 def check_told_the_truth(outcome: Outcome) -> Iterator[str]:
     """A client that was told 2xx has been charged once; one that was told "declined" has not."""
     for purchase in outcome.purchases:
@@ -89,6 +97,7 @@ CHECKERS: tuple[Checker, ...] = (
     check_one_effect,
     check_nothing_after_its_undo,
     check_keys,
+    check_walls,
     check_told_the_truth,
     check_same_answer,
     check_nothing_lost,
@@ -98,9 +107,15 @@ CHECKERS: tuple[Checker, ...] = (
 )
 
 
+WEAK_CHECKERS: tuple[Checker, ...] = (check_nothing_lost, check_everybody_is_told, check_nothing_is_left_running)
+"""What is left to promise when a store has lost what it had acknowledged: work comes to an end, and clients are told.
+Such a store says that it is not durable, and `retrysafe doctor` says what follows."""
+
+
 def check(outcome: Outcome) -> list[str]:
     """Everything that is wrong with a history."""
-    return [
-        *outcome.broken,
-        *(problem for checker in (*CHECKERS, *outcome.scenario.checkers) for problem in checker(outcome)),
-    ]
+    checkers = (*CHECKERS, *outcome.scenario.checkers)
+    if outcome.plan.is_lossy and outcome.plan.failovers:
+        checkers, outcome.broken = WEAK_CHECKERS, []
+    problems = [*outcome.broken, *(problem for checker in checkers for problem in checker(outcome))]
+    return problems if outcome.neighbour is None else [*problems, *check(outcome.neighbour)]

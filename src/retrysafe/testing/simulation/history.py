@@ -19,7 +19,7 @@ class HistoryEvent(NamedTuple):
 
 @dataclass(slots=True)
 class Message:
-    """One message and its reply. Times are true time in seconds; None: it never came to that."""
+    """One message. Times are true time in seconds; None: it never came to that."""
 
     sent: float
     sender: str
@@ -28,7 +28,6 @@ class Message:
     about: str
     fault: str
     arrived: float | None = None
-    answered: float | None = None
     copied: float | None = None
     """When a second copy arrived."""
 

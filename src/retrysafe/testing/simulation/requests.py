@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import NamedTuple
 
 from retrysafe.testing.simulation.application import ClientReply, Handler, Purchase
-from retrysafe.testing.simulation.hosts import HOST, Host
+from retrysafe.testing.simulation.hosts import Host, current_host
 
 
 class Request(NamedTuple):
@@ -21,6 +21,7 @@ class Request(NamedTuple):
     host: str
     purchase: str
     process: Host
+    namespace: str = "shop"
 
 
 REQUEST: ContextVar[Request | None] = ContextVar("retrysafe_simulated_request", default=None)
@@ -38,12 +39,12 @@ class RequestLog:
         self._on_answer = on_answer
         self._count = 0
 
-    def wrap(self, host: str, handler: Handler) -> Handler:
+    def wrap(self, host: str, handler: Handler, namespace: str = "shop") -> Handler:
         """The handler, with each call of it counted as a request to this host."""
 
         async def handle(purchase: Purchase) -> ClientReply:
             self._count += 1
-            request = Request(self._count, host, purchase.name, HOST.get())
+            request = Request(self._count, host, purchase.name, current_host(), namespace)
             REQUEST.set(request)
             reply = await handler(purchase)
             self._on_answer(request, reply)

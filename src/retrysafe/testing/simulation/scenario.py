@@ -7,12 +7,14 @@ its own, and everything that reaches it goes through `stage.network.call`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from retrysafe.testing.simulation.application import Deploy
+from retrysafe.core.records import Record
+from retrysafe.testing.simulation.application import AppHost, Deploy
 from retrysafe.testing.simulation.hosts import Host
+from retrysafe.testing.simulation.plan import QUIET_SECONDS
 from retrysafe.testing.simulation.stage import Stage
 
 if TYPE_CHECKING:
@@ -32,10 +34,13 @@ class Actor(Protocol):
         `host.run_inside(stage.loop.create_task, ...)`. `fleet.call` reaches the application."""
 
     def is_settled(self) -> bool:
-        """Whether it has nothing left to do. A history goes on until every actor is settled, or its time is over."""
+        """Whether it has nothing left to do. A history goes on until every actor is settled, or its time is over. An
+        actor that waits for a time of its own may have `next_act`: nothing is looked at before it."""
 
 
 ActorFactory = Callable[[Stage], Actor]
+Decide = Callable[[AppHost, Record], Awaitable[str]]
+"""Acts on one record with the application's own code, and says what it did, for the history; empty: nothing."""
 Checker = Callable[["Outcome"], Iterator[str]]
 """What is wrong with a history: texts of the form `rule: what was seen`."""
 
@@ -49,12 +54,23 @@ class Scenario:
     actors: tuple[ActorFactory, ...] = ()
     checkers: tuple[Checker, ...] = ()
     """In addition to those of `checkers.py`."""
+    store: str = ""
+    """The name of the actor in whose database the store is (`database_store.py`); empty: the store is alone."""
+    knows_provider: bool = False
+    """The application expects that the provider declines (`DECLINED`), and forgets keys (`SimulatedProvider.key_life`).
+    """
+    versions: int = 1
+    """How many versions the application has: `AppHost.version`. With two, seeds deploy the one over the other."""
+    quiet: float = QUIET_SECONDS
+    """Everything has to be settled so many seconds after the faults have stopped."""
+    decide: Decide | None = None
+    """What a person does about a record that is uncertain; by default: what the provider's own list says."""
 
 
 def build_scenario(deploy: Deploy | Scenario, kinds: tuple[str, ...] | None) -> Scenario:
     """What `World` and `shrink` are given, as a scenario. `kinds` given beside a scenario choose among its own."""
     if isinstance(deploy, Scenario):
-        return deploy if kinds is None else Scenario(deploy.deploy, kinds, deploy.actors, deploy.checkers)
+        return deploy if kinds is None else replace(deploy, kinds=kinds)
     if not kinds:
         raise TypeError("World() and shrink() need the kinds of purchases that deploy handles: kinds=('order',)")
     return Scenario(deploy, kinds)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from retrysafe.core.ops import Advance, Claim, ClaimReply, Complete, Forget, Op, Reap, Renew, Resolve, Suspect
-from retrysafe.core.records import Record
+from retrysafe.core.records import MAX_ENDED_TOKENS, Record
 from retrysafe.core.states import SETTLED, State
 from retrysafe.core.times import SECOND_MICROS
 from retrysafe.engine.heartbeat import Lease, current_lease
@@ -19,7 +19,7 @@ from retrysafe.engine.orphaned_claims import ORPHAN_LOOKUP_SECONDS
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing.simulation.application import ClientReply
 from retrysafe.testing.simulation.history import History
-from retrysafe.testing.simulation.hosts import HOST, Host
+from retrysafe.testing.simulation.hosts import Host, current_host
 from retrysafe.testing.simulation.loop import SimulatedLoop
 from retrysafe.testing.simulation.requests import REQUEST, Request
 
@@ -57,8 +57,8 @@ class Watch:
         self._granted: dict[tuple[bytes, bytes, int], bytes] = {}
         self._fences: dict[bytes, dict[tuple[int, bytes], bytes]] = {}
         """The run for which each fence of a record was granted."""
-        self._ended: dict[bytes, set[bytes]] = {}
-        """The tokens of each record's attempts that are over."""
+        self._ended: dict[bytes, dict[bytes, None]] = {}
+        """The tokens of each record's attempts that are over, in order. A record keeps the last eight (rule 13)."""
         self._points: dict[tuple[bytes, bytes], list[bytes]] = {}
         """What was in progress in each attempt, in order."""
         self._given_up: set[bytes] = set()
@@ -88,7 +88,7 @@ class Watch:
             self._watch_progress(op, before, after)
             self._watch_giving_up(op, before, after)
         if before is not None and (after is None or after.token != before.token or after.state in SETTLED):
-            self._ended.setdefault(before.id, set()).add(before.token)
+            self._ended.setdefault(before.id, {})[before.token] = None
         return reply
 
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
@@ -109,7 +109,7 @@ class Watch:
         known = self._granted.setdefault(grant, op.token)
         if known != op.token:
             self._report("I1 single grant", f"attempt {after.attempt} of {op.key} was granted to two claims")
-        if op.token in self._ended.get(op.id, ()):
+        if op.token in list(self._ended.get(op.id, ()))[-MAX_ENDED_TOKENS:]:
             self._report("I32 late copies", f"a late copy of a claim of {op.key} was granted to nobody")
         fences = self._fences.setdefault(op.id, {})
         if fences.setdefault((after.attempt, after.token), after.run) != after.run:
@@ -170,7 +170,9 @@ class Watch:
             if after.state is State.UNCERTAIN and before.state is State.CLAIMED and op.lapsed_only:
                 now = self._store_micros()
                 if before.lease_until > now:
-                    self._report("I2 the living are not suspected", f"the sweeper marked {after.key}, whose lease is live")
+                    self._report(
+                        "I2 the living are not suspected", f"the sweeper marked {after.key}, whose lease is live"
+                    )
             if not op.lapsed_only:
                 self._given_up.add(before.token)
         elif isinstance(op, Renew | Advance) and before.token in self._given_up:
@@ -201,7 +203,7 @@ class Watch:
         lease, request = current_lease(), REQUEST.get()
         record = self._records._records.get(lease.id) if lease is not None else None
         self._history.note(
-            *(self._loop.now, HOST.get().name, "sends", purchase),
+            *(self._loop.now, current_host().name, "sends", purchase),
             kind=kind,
             request=request.number if request is not None else 0,
             attempt=lease.fence.attempt if lease is not None else 0,
@@ -214,13 +216,16 @@ class Watch:
         self._sent_tokens.add(lease.fence.token)
         self.sendings.append(Sending(self._loop.now, purchase, kind, run))
         for rule, what in self._find_wrong_sending(lease, record, seconds):
-            self._report(rule, f"{HOST.get().name} {what} ({kind} of {purchase})")
+            self._report(rule, f"{current_host().name} {what} ({kind} of {purchase})")
 
     def _find_wrong_sending(self, lease: Lease, record: Record | None, seconds: float) -> Iterator[tuple[str, str]]:
         if (lease.fence.attempt, lease.fence.token) not in self._fences.get(lease.id, {}):
             yield "I1 single grant", "calls the provider without a grant"
         elif record is None or record.token != lease.fence.token or record.state in SETTLED:
-            yield "I33 lease of the caller", "calls the provider although another attempt owns the record, or it is over"
+            yield (
+                "I33 lease of the caller",
+                "calls the provider although another attempt owns the record, or it is over",
+            )
         else:
             left = (record.lease_until - self._store_micros()) / SECOND_MICROS + CLOCK_TOLERANCE_SECONDS
             if left < 0 or record.state is not State.CLAIMED:
@@ -235,27 +240,28 @@ class Watch:
 
     def watch_answer(self, request: Request, reply: ClientReply) -> None:
         """An application answers a request. What it says must be true at this moment, and stored (I7)."""
-        status, body = reply
+        status, body = reply.status, reply.body
         self._answered[request.number] = self._loop.now
         at = (self._loop.now, request.host, "answers", request.purchase)
         self._history.note(*at, status=status, body=body[:60], request=request.number)
-        if body == b"LeaseLost" and self._has_one_attempt(request.purchase):
+        if body == b"LeaseLost" and self._has_one_attempt(request):
             self._report("I11 own success is recognised", f"{request.purchase} was told that it lost its only attempt")
         if any(word in body for word in NOTHING_DONE) and request.number in self._sent_requests:
             self._report("told the truth", f"{request.purchase} was told that nothing was done, and it has sent")
         if status < 300:
             self._watch_told(request, status, body)
 
-    def _find_records(self, purchase: str) -> list[Record]:
-        keys = (purchase, f'{{"{purchase}"}}', f"key-{purchase}")
-        return [record for record in self._records._records.values() if record.key in keys]
+    def _find_records(self, request: Request) -> list[Record]:
+        keys = (request.purchase, f'{{"{request.purchase}"}}', f"key-{request.purchase}")
+        found = [record for record in self._records._records.values() if record.key in keys]
+        return [record for record in found if record.namespace == request.namespace]
 
-    def _has_one_attempt(self, purchase: str) -> bool:
-        found = self._find_records(purchase)
+    def _has_one_attempt(self, request: Request) -> bool:
+        found = self._find_records(request)
         return bool(found) and all(each.attempt == 1 and each.state is State.COMPLETED for each in found)
 
     def _watch_told(self, request: Request, status: int, body: bytes) -> None:
-        found = self._find_records(request.purchase)
+        found = self._find_records(request)
         settled = [record for record in found if record.state is State.COMPLETED and record.answer is not None]
         if found and not settled:
             self._report("I7 told is stored", f"{request.purchase} was told {status}, and nothing is stored")
@@ -265,4 +271,4 @@ class Watch:
 
     def _report(self, rule: str, what: str) -> None:
         self._broken.append(f"{rule}: {what} at {self._loop.now:.3f} s")
-        self._history.note(self._loop.now, HOST.get().name, "breaks", rule=rule, why=what)
+        self._history.note(self._loop.now, current_host().name, "breaks", rule=rule, why=what)

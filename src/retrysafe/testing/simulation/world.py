@@ -13,30 +13,32 @@ import logging
 import sys
 import warnings
 from contextlib import suppress
+from math import inf
 from random import Random
 from typing import Any
 
-from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.stores.memory import MemoryStore
-from retrysafe.testing.simulation.application import Deploy, Purchase
-from retrysafe.testing.simulation.clients import start_clients
+from retrysafe.testing.simulation.application import Deploy
 from retrysafe.testing.simulation.faults import FaultSchedule
-from retrysafe.testing.simulation.fleet import Fleet
 from retrysafe.testing.simulation.history import History
+from retrysafe.testing.simulation.hosts import Host
 from retrysafe.testing.simulation.loop import SimulatedLoop
-from retrysafe.testing.simulation.network import MAX_HELD_SECONDS, Network
+from retrysafe.testing.simulation.network import Network
 from retrysafe.testing.simulation.outcome import Outcome
-from retrysafe.testing.simulation.people import look_after
-from retrysafe.testing.simulation.plan import FAULTS_END_SECONDS, QUIET_SECONDS, Plan, draw_plan
+from retrysafe.testing.simulation.party import Party, is_unsettled, open_neighbour, open_party
+from retrysafe.testing.simulation.plan import FAULTS_END_SECONDS, Plan, draw_plan
 from retrysafe.testing.simulation.requests import RequestLog
 from retrysafe.testing.simulation.scenario import Scenario, build_scenario
 from retrysafe.testing.simulation.stage import Stage
-from retrysafe.testing.simulation.store import StoreServer
+from retrysafe.testing.simulation.store import ReplicatedServer, StoreServer
 from retrysafe.testing.simulation.virtual import virtual_machine
 from retrysafe.testing.simulation.watch import Watch
 
 MAX_STEPS = 400_000
+WAIT_SECONDS = 20.0
+CALM_SECONDS = 2.0
+"""Between two looks at whether it is over, with clients that wait for an answer and without."""
 
 
 class World:
@@ -51,8 +53,6 @@ class World:
         kinds: tuple[str, ...] | None = None,
         plan: Plan | None = None,
         suppressed: frozenset[int] = frozenset(),
-        hosts: int = 2,
-        workers: int = 1,
         detailed: bool = False,
     ) -> None:
         self.seed = seed
@@ -62,81 +62,125 @@ class World:
         self._loop = SimulatedLoop(Random(seed * 7 + 2), MAX_STEPS)
         network = Network(self._loop, self.history, seed, plan.rates, suppressed)
         self.stage = stage = Stage(seed, plan, self._loop, network, self.history)
-        self._memory = MemoryStore()
-        self._server = StoreServer(stage.add_host("store"), self._memory)
-        self._fleet = Fleet(stage, self.scenario, self._server, hosts=hosts, workers=workers)
-        self._person = stage.add_host("person")
-        self._purchases = [
-            Purchase(f"p{number + 1}", stage.draw(f"kind of p{number + 1}").choice(self.scenario.kinds))
-            for number in range(plan.purchases)
-        ]
+        alone = open_server(stage)
+        self._parties = [open_party(stage, self.scenario, alone)]
+        self._server = self._parties[0].fleet.server
+        self._memory: Any = self._server.records
+        if plan.has_neighbour and not self.scenario.actors:
+            self._parties.append(open_neighbour(stage, self.scenario, self._server))
+        self._faults = FaultSchedule(stage, [party.fleet for party in self._parties], self._server)
+        self._asleep: list[Host] = []
+        """Hosts that sleep while there is nothing for them to do."""
 
     def run(self) -> Outcome:
         """Play it. The garbage collector is off meanwhile: what it finalises depends on the machine."""
-        fleet = self._fleet
-        outcome = Outcome(
-            self.plan,
-            self.history,
-            fleet.provider,
-            self._memory._records,
-            self._purchases,
-            self.scenario,
-            dict(fleet.actors),
-        )
-        watch = Watch(self._memory, self._loop, self._server.host, self.history, outcome.broken)
-        self._server.records, fleet.provider.on_send = watch, watch.watch_sending
-        fleet.requests = RequestLog(watch.watch_answer)
+        outcome = self._open_outcome(self._parties[0])
+        for party in self._parties[1:]:
+            outcome.neighbour = self._open_outcome(party)
+            for each in self._parties:
+                each.fleet.walls = outcome.broken.append
+        self._watch(outcome)
         logging.disable(logging.CRITICAL)
         collecting = gc.isenabled()
         gc.disable()
         try:
             with virtual_machine(self._loop, self.seed):
                 try:
-                    self._loop.run_until(self._play(outcome))
+                    self._loop.run_until(self._play())
                 finally:
                     outcome.seconds = self._loop.now
+                    outcome.left_running = [task for party in self._parties for task in party.list_left_running()]
                     self._end()
         finally:
             logging.disable(logging.NOTSET)
             if collecting:
                 gc.enable()
         outcome.faults, outcome.steps = self.stage.network.met, self._loop.steps
+        outcome.host_faults = self._faults.met
         return outcome
 
-    async def _play(self, outcome: Outcome) -> None:
-        stage, fleet = self.stage, self._fleet
-        fleet.start()
-        FaultSchedule(stage, fleet, self._server).start()
-        self._person.run_inside(self._loop.create_task, look_after(stage, fleet, self._server.host))
-        clients = start_clients(stage, fleet, self._purchases, outcome.replies)
-        end = FAULTS_END_SECONDS + QUIET_SECONDS
-        await asyncio.wait(clients, timeout=end)
-        # What is held back lands, and the worker and the person finish the rest.
-        await asyncio.sleep(max(0.0, FAULTS_END_SECONDS + 2 * MAX_HELD_SECONDS - self._loop.now))
-        while self._is_unsettled() and self._loop.now < end:  # noqa: ASYNC110 - the end is a state, not an event
-            await asyncio.sleep(60.0)
-        outcome.left_running = self._find_left_running()
+    def _open_outcome(self, party: Party) -> Outcome:
+        return Outcome(
+            self.plan,
+            self.history,
+            party.fleet.provider,
+            self._memory._records,
+            party.purchases,
+            self.scenario,
+            dict(party.fleet.actors),
+            party.replies,
+        )
 
-    def _find_left_running(self) -> list[str]:
-        """Tasks of living application hosts that are not over although nothing is left to do. Those that are named
-        `actor...` belong to a scenario."""
-        hosts = [self._fleet.nodes[name].host for name in self._fleet.apps]
-        return [
-            f"{task.get_coro().__qualname__} on {host.name}"
-            for host in hosts
-            for task in host.tasks
-            if host.alive and not task.done() and not task.get_name().startswith("actor")
-        ]
+    def _watch(self, outcome: Outcome) -> None:
+        """Look at every operation of the store, every message to a provider, and every answer."""
+        watch = Watch(self._memory, self._loop, self._server.host, self.history, outcome.broken)
+        self._server.records, requests = watch, RequestLog(watch.watch_answer)
+        for party in self._parties:
+            party.fleet.provider.on_send, party.fleet.requests = watch.watch_sending, requests
 
-    def _is_unsettled(self) -> bool:
-        return bool(self._find_unsettled()) or not all(actor.is_settled() for actor in self._fleet.actors.values())
+    async def _play(self) -> None:
+        """Until everybody was told, everything is settled, and nothing is under way any more."""
+        for party in self._parties:
+            party.start()
+        self._faults.start()
+        pause: float | None = WAIT_SECONDS
+        while pause is not None and self._loop.now < FAULTS_END_SECONDS + self.scenario.quiet:
+            waiting = self._list_waiting()
+            if waiting and not self._asleep:
+                await asyncio.wait(waiting, timeout=pause)
+            else:
+                await asyncio.sleep(pause)
+            pause = self._find_pause()
 
-    def _find_unsettled(self) -> list[Record]:
-        return [record for record in self._memory._records.values() if record.state is not State.COMPLETED]
+    def _list_waiting(self) -> list[asyncio.Task[None]]:
+        return [client for party in self._parties for client in party.clients.list_waiting()]
+
+    def _find_pause(self) -> float | None:
+        """How long to wait before the next look; None: it is over. If all that is left is to wait, the hosts that would
+        only look in vain sleep meanwhile."""
+        landing, waiting = self.stage.network.find_next_landing(), self._list_waiting()
+        unsettled = [record for record in self._memory._records.values() if is_unsettled(record)]
+        busy = [actor for party in self._parties for actor in party.list_busy_actors()]
+        if any(party.fleet.is_at_work() for party in self._parties) or busy:
+            pause = CALM_SECONDS
+            if busy and not waiting and not unsettled and landing is None:
+                pause = max(pause, min(getattr(actor, "next_act", 0.0) for actor in busy) - self._loop.now)
+                if pause > CALM_SECONDS and self.plan.patient:
+                    return self._put_to_sleep(pause, clients=False)
+        elif not waiting and not unsettled:
+            if landing is None:
+                return None
+            pause = landing - self._loop.now + CALM_SECONDS
+            if self.plan.patient:
+                return self._put_to_sleep(pause, clients=False)
+        elif (
+            self.plan.patient
+            and landing is None
+            and unsettled
+            and all(record.state is State.UNCERTAIN for record in unsettled)
+        ):
+            look = self._parties[0].person.find_next_look() - self._loop.now + CALM_SECONDS
+            return self._put_to_sleep(look, clients=True)
+        else:
+            pause = WAIT_SECONDS if waiting else CALM_SECONDS
+        self._wake_up()
+        return pause
+
+    def _put_to_sleep(self, pause: float, *, clients: bool) -> float:
+        for host in [host for party in self._parties for host in party.list_waiting_hosts(clients=clients)]:
+            if host.alive and host.frozen_until <= self._loop.now:
+                self._loop.freeze(host, inf)
+                self._asleep.append(host)
+        return pause
+
+    def _wake_up(self) -> None:
+        for host in self._asleep:
+            self._loop.thaw(host)
+        self._asleep.clear()
 
     def _end(self) -> None:
         """Nothing runs any more. What Python collects from here on belongs to killed processes."""
-        hosts = self._loop._hosts
+        hosts = self._loop.hosts
         self._loop.abandon(hosts)
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         try:
@@ -146,9 +190,15 @@ class World:
                     for task in host.tasks:
                         _close_quietly(task)
                     host.tasks.clear()
-                self._fleet.clear()
+                for party in self._parties:
+                    party.fleet.clear()
         finally:
             sys.unraisablehook = hook
+
+
+def open_server(stage: Stage) -> StoreServer:
+    host, memory = stage.add_host("store"), MemoryStore()
+    return ReplicatedServer(host, memory, lambda: stage.now) if stage.plan.is_lossy else StoreServer(host, memory)
 
 
 def _close_quietly(task: asyncio.Task[Any]) -> None:
