@@ -26,6 +26,11 @@ MARKS = {
     "up": ("#2e7d32", "up"),
     "charge": ("#e65100", "charge"),
     "refund": ("#6a1b9a", "refund"),
+    "deployed": ("#00838f", "new version"),
+    "suspended": ("#1565c0", "❄ suspended"),
+    "clock set": ("#ad1457", "clock set"),
+    "failed over": ("#c62828", "✕ failed over"),
+    "declined": ("#e65100", "declines"),
     "told": ("#37474f", "told"),
     "resolved": ("#37474f", "decides"),
     "broken": ("#c62828", "✕ broken"),
@@ -148,8 +153,8 @@ def _draw_marks(rows: list[Row], x: dict[str, int], y: dict[int, int]) -> Iterab
         colour, word = MARKS[event.what]
         shown = f"{word} {event.about}".rstrip()
         if event.what == "told":
-            shown = f"told {event.data['status']}"
-        elif event.what in ("frozen", "cut off", "down"):
+            shown = f"told {event.data.get('status', '')}"
+        elif event.what in ("frozen", "cut off", "down", "suspended", "clock set"):
             shown = f"{word} {event.data['seconds']} s"
         where, height = x[row.lane], y[id(row)]
         yield f'<circle cx="{where}" cy="{height}" r="4" fill="{colour}"><title>{escape(describe(event))}</title></circle>'

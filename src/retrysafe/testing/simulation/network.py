@@ -198,7 +198,7 @@ class Network:
 class _Exchange:
     """One request and its reply."""
 
-    __slots__ = ("_function", "_network", "answer", "fate", "receiver", "sender")
+    __slots__ = ("_function", "_message", "_network", "answer", "fate", "receiver", "sender")
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ lost, who was killed, what the provider booked, what the client was told."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from retrysafe.testing.simulation.history import HistoryEvent
@@ -46,7 +47,8 @@ def describe(event: HistoryEvent) -> str:
     """One event as a sentence."""
     tell = _SENTENCES.get(event.what)
     if tell is not None:
-        return tell(event)
+        with suppress(KeyError):  # an actor's own event of the same name
+            return tell(event)
     details = " ".join(f"{name}={value!r}" for name, value in event.data.items())
     return f"{event.where}: {event.what} {event.about} {details}".rstrip()
 
@@ -72,6 +74,16 @@ _SENTENCES: dict[str, Callable[[HistoryEvent], str]] = {
     "held_back": _lost("it is HELD BACK, and arrives long after what follows it"),
     "refused": _lost("REFUSED, it cannot be reached"),
     "slow": _lost("request and reply are SLOW"),
+    "reordered": _lost("it is OVERTAKEN by what follows it"),
+    "deployed": lambda event: f"{event.where} is DEPLOYED anew, with version {event.data['version']} of the code",
+    "suspended": lambda event: f"the machine of {event.where} is SUSPENDED for {event.data['seconds']} s",
+    "slow host": lambda event: f"{event.where} becomes SLOW for {event.data['seconds']} s",
+    "clock set": lambda event: f"the clock of {event.where} is SET by {event.data['seconds']} s",
+    "row locked": lambda event: f"somebody LOCKS a row of the store for {event.data['seconds']} s",
+    "failed over": lambda event: f"the store FAILS OVER, and loses {event.data['lost']} operations",
+    "declined": lambda event: f"the provider DECLINES {event.about}",
+    "5xx": lambda event: f"the provider answers 5xx to {event.about}",
+    "got nothing": lambda event: f"{event.where} got no answer",
     "started": lambda event: f"{event.where} starts",
     "killed": lambda event: f"{event.where} is KILLED",
     "frozen": lambda event: f"{event.where} is FROZEN for {event.data['seconds']} s",
