@@ -143,7 +143,7 @@ def _check_seconds(name: str, value: object, least: float, fix: str) -> float:
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, str):
-        raise PolicyError(name, value, f"durations are numbers of seconds, such as {name}=60, or a timedelta")
+        raise PolicyError(name, value, f"give a number of seconds, such as {name}=60, or a timedelta")
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:  # not `<`: NaN is neither
         raise PolicyError(name, value, fix)
     value = min(value, _MAX_DURATION_SECONDS) if isinstance(value, int) else value  # a float cannot hold every int
