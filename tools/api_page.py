@@ -35,6 +35,7 @@ MODULES = (
     "retrysafe.testing",
 )
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+COLUMNS = re.compile(r"\S+ {2,}\S")
 ANNOTATION = re.compile(r"(: |-> )'([^']*)'")
 SET = re.compile(r"frozenset\(\{([^}]*)\}\)")
 """The order of a set differs from run to run."""
@@ -87,7 +88,13 @@ def describe(value: Any) -> str:
     own = value.__doc__ if inspect.isclass(value) else inspect.getdoc(value) if callable(value) else ""
     if inspect.isclass(value) and own and own.startswith(f"{value.__name__}("):
         own = ""  # a dataclass wrote its own signature
-    return inspect.cleandoc(own).strip() + "\n" if own else ""
+    return "\n\n".join(map(format_paragraph, inspect.cleandoc(own).strip().split("\n\n"))) + "\n" if own else ""
+
+
+def format_paragraph(text: str) -> str:
+    """A paragraph of a docstring. A table in columns becomes a block, because Markdown would join its lines."""
+    columns = [line for line in text.splitlines() if COLUMNS.match(line)]
+    return f"```text\n{text}\n```" if len(columns) > 1 else text
 
 
 def format_signature(name: str, value: Any) -> str:
