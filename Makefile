@@ -26,6 +26,7 @@ coverage: setup ## how much of core, engine and web the tests without servers ru
 check: setup lint type    ## everything CI checks beside the tests
 	@for page in $(PAGES); do $(PY) -m tools.$$page --check || exit 1; done
 	@$(PY) tools/prose.py
+	@$(PY) -m pytest -q tests/docs/test_settings_are_documented.py tests/docs/test_anchors.py tests/docs/test_seam.py
 	@$(PY) tools/fragments.py --check
 	@$(PY) -m tools.invariants --check
 	@$(PY) -m tools.async_to_sync --check

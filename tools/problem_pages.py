@@ -106,16 +106,17 @@ def build_index(sent: dict[str, Problem], errors: dict[str, Errors]) -> str:
 INDEX = """# Problems
 
 Every answer that retrysafe itself gives over HTTP is `application/problem+json` (RFC 9457). Its `type` is
-`urn:retrysafe:problem:` and a name. Each name has a page here, and the `Link` header of the answer leads to it. The names
-do not change.
+`urn:retrysafe:problem:` and a name. Each name has a page here, and the `Link` header of the answer leads to it. The
+names do not change.
 
 - **Same key: yes** means: send the same request with the same key again.
 - **New key: yes** means: the work was certainly not done, so a new key is safe.
 
 ## Point the links at your own copy
 
-The links lead to `https://retrysafe.readthedocs.io/problems/` and the name. To serve these pages yourself, build the site
-with `make docs`, publish `build/site`, and pass the address of its `problems` folder to the middleware or to `install`:
+The links lead to `https://retrysafe.readthedocs.io/problems/` and the name. To serve these pages yourself, build the
+site with `make docs`, publish `build/site`,
+and pass the address of its `problems` folder to the middleware or to `install`:
 `docs="https://docs.example.com/problems"`.
 
 ## Answers over HTTP"""

@@ -117,8 +117,9 @@ TEXTS: dict[str, Text] = {
         "Find out in the system that was called whether the effect happened. Then resolve the key: "
         "`retrysafe keys resolve` stores \"it happened\" with an answer, or \"it did not happen\", which lets the next "
         "retry run. [Resolve unknown outcomes](../howto/resolving.md) has the steps.",
-        "Use [an operation](../howto/operations.md) for calls to other systems, [a transaction](../howto/transactions.md)"
-        " for work in your database, or `Policy(abandoned=\"rerun\")` if running twice is harmless.",
+        "Use [an operation](../howto/operations.md) for calls to other systems, [a transaction]"
+        "(../howto/transactions.md) for work in your database, "
+        "or `Policy(abandoned=\"rerun\")` if running twice is harmless.",
     ),
     "outcome-unrecorded": Text(
         "The work was done, but the store was away for so long that the answer could not be stored.",
@@ -220,7 +221,8 @@ TEXTS: dict[str, Text] = {
     ),
     "retrysafe-error": Text(
         "This is the base class of everything that retrysafe raises. Catch it to handle all errors of this library.",
-        "See the page of the subclass.", "See the page of the subclass.", "Catch the most specific class you can handle.",
+        "See the page of the subclass.", "See the page of the subclass.",
+        "Catch the most specific class you can handle.",
     ),
     "usage": Text(
         "A setting or a call is wrong. The message says which one, and what to write instead.",

@@ -41,8 +41,8 @@ class Policy:
     busy       what a second caller gets while the first runs; `conflict`, because it holds no connection open
     wait       how long `busy="wait"` waits; 30 s, what most clients and proxies allow
     failures   which endings are final; `store`: every answer is stored and replayed, as Stripe does
-    invalid    what becomes of the key if no endpoint was entered; `store`: the framework's rejection is the result
-    abandoned  what becomes of a dead owner's record; `uncertain`: its outcome is not known, so a person decides
+    invalid    what happens to the key if no endpoint was entered; `store`: the framework's rejection is the result
+    abandoned  what happens to a dead owner's record; `uncertain`: its outcome is not known, so an operator decides
     start      where an operation runs; `request`: in the request that sent it
     retention  how long an answer is replayed; 24 h on HTTP (72 h survive a bug deployed on Friday)
     lease      how long an owner may be silent; 60 s, three missed heartbeats
@@ -143,7 +143,7 @@ def _check_seconds(name: str, value: object, least: float, fix: str) -> float:
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, str):
-        raise PolicyError(name, value, f"durations are numbers of seconds, such as {name}=60, or a timedelta")
+        raise PolicyError(name, value, f"give a number of seconds, such as {name}=60, or a timedelta")
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:  # not `<`: NaN is neither
         raise PolicyError(name, value, fix)
     value = min(value, _MAX_DURATION_SECONDS) if isinstance(value, int) else value  # a float cannot hold every int

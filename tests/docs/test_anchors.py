@@ -1,4 +1,4 @@
-"""Every error and every problem links to a line of docs/reference/errors.md that is there."""
+"""Every error and every problem has a line in docs/reference/errors.md and a page in docs/problems/."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def test_every_class_of_error_is_explained(anchors: list[str]) -> None:
 
 
 @pytest.mark.parametrize("problem", all_problems(), ids=lambda one: one.anchor)
-def test_every_problem_leads_to_its_line(problem: Problem, anchors: list[str]) -> None:
+def test_every_problem_leads_to_its_page(problem: Problem, anchors: list[str]) -> None:
     link = dict(build_problem_response(problem, Codes()).headers)["link"]
-    address = re.fullmatch(r"<(.+)#(.+)>; rel=\"describedby\"", link)
+    address = re.fullmatch(r"<(.+)/problems/(.+)/>; rel=\"describedby\"", link)
     assert address is not None
-    assert address[1].endswith("/reference/errors")
+    assert (ROOT / "docs" / "problems" / f"{address[2]}.md").exists()
     assert address[2] in anchors
 
 

@@ -1,6 +1,7 @@
 """Every Python block of the README and of docs/ runs, in the order it stands in, one namespace per page.
 
-A block that is only a fragment is marked ```python no-run in its page, and there should be few.
+A block that is only a fragment has the line `<!-- no-run -->` before it, and there should be few. A block with a
+title is a file: the tests of its page write it and run it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-BLOCK = re.compile(r"^```python[ ]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"(?<!^<!-- no-run -->\n)^```python[ ]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUN = [page for page in PAGES if BLOCK.search(page.read_text())]

@@ -37,7 +37,8 @@ def test_the_curl_works_against_the_snippet(tmp_path: Path) -> None:
     server = subprocess.Popen([sys.executable, "-m", "uvicorn", *arguments], cwd=tmp_path)
     try:
         waiting.until(lambda: is_open(int(port)), 60, "the server of the README")
-        first, again = (subprocess.run(shlex.split(curl), capture_output=True, text=True).stdout for _ in range(2))
+        send = shlex.split(curl)
+        first, again = (subprocess.run(send, capture_output=True, text=True, check=True).stdout for _ in range(2))
     finally:
         server.terminate()
         server.wait(30)

@@ -25,7 +25,9 @@ def run(*arguments: str, folder: Path = ROOT) -> str:
 
 def test_the_code_of_the_page_runs(tmp_path: Path) -> None:
     (block,) = [
-        found for found in re.findall(r"^<!-- no-run -->\n```python\n(.*?)^```", PAGE.read_text(), re.M | re.S) if "arq" in found
+        found
+        for found in re.findall(r"^<!-- no-run -->\n```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+        if "arq" in found
     ]
     printed = run("-c", f"{block}\nprint([each.name for each in WorkerSettings.functions])", folder=tmp_path)
     assert printed.strip() == "['__main__.charge']"

@@ -42,7 +42,9 @@ def test_the_url_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("field", ["lease", "wait", "retention"])
 @pytest.mark.parametrize("value", ["60s", "60", "5m"])
 def test_a_duration_as_text_is_refused_with_the_right_words(field: str, value: str) -> None:
-    with pytest.raises(retrysafe.PolicyError, match=f"{value}.*numbers of seconds, such as {field}=60, or a timedelta"):
+    with pytest.raises(
+        retrysafe.PolicyError, match=f"{value}.*give a number of seconds, such as {field}=60, or a timedelta"
+    ):
         Policy(**{field: value})
 
 

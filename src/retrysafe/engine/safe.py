@@ -38,8 +38,8 @@ R = TypeVar("R")
 
 
 class RetrySafe:
-    """Made from a store's URL, or from stores you built around your own pool or client. `RetrySafe()` takes the URL from
-    the environment variable `RETRYSAFE_URL`.
+    """Made from a store's URL, or from stores you built around your own pool or client. `RetrySafe()` takes the URL
+    from the environment variable `RETRYSAFE_URL`.
 
     `namespace` separates applications that share a store; `policy` is what routes and functions start from;
     `keyring` encrypts what is stored; `on_event` is called with each event; `tx` says how to open your own transactions
