@@ -16,9 +16,10 @@ from retrysafe.engine import once as once_module
 from retrysafe.engine.codecs import Codec, ResultCodec
 from retrysafe.engine.drive import arun, run
 from retrysafe.engine.effects import Flow
-from retrysafe.engine.events import EventHook, Events
+from retrysafe.engine.events import NO_SERIES, EventHook, Events
+from retrysafe.engine.figures import Figures
 from retrysafe.engine.guard import Ended, GuardedWork, Task, guard
-from retrysafe.engine.heartbeat import Heartbeat, Lease, StopCallback
+from retrysafe.engine.heartbeat import BeatName, Heartbeat, Lease, StopCallback
 from retrysafe.engine.perform import Performer
 from retrysafe.engine.sealing import KeyRing, Sealer
 from retrysafe.engine.worker_notify import WorkerNotifier
@@ -75,18 +76,20 @@ class RetrySafe:
         self.publishers: dict[str, Callable[..., Any]] = {}
         self.providers: set[str] = set()
         self.worker_notifier = WorkerNotifier(namespace)
-        self.events = Events(on_event)
+        self.figures = Figures()
+        self.events = Events(on_event, self.figures)
         self._sealer = Sealer(keyring)
         self._url = ""
         self._batching = batching
         self._sync, self._async = self._open_stores(store, async_store)
+        self.figures.store = (self._sync or self._async).capabilities.name  # type: ignore[union-attr]  # there is one
         if trace is not None and not callable(trace):
             raise UsageError(f"trace={trace!r}: give a function of one TraceEvent, or leave it out")
         self._trace_callback = trace
         self._trace_lock = threading.Lock()
         self._trace: Trace | None = None
         self._start_trace()
-        self._heartbeat = Heartbeat(lambda: self.store, self.events.emit)  # type: ignore[arg-type]
+        self._heartbeat = Heartbeat(lambda: self.store, self._record_beat)
         self._performer: Performer | None = None
         self._async_performer: AsyncPerformer | None = None
 
@@ -100,8 +103,8 @@ class RetrySafe:
             self._url = store + os.urandom(8).hex() if store == "memory://" else store
             find_backend(self._url)
             return (
-                open_store(self._url, batching=self._batching),
-                open_async_store(self._url, batching=self._batching),
+                open_store(self._url, batching=self._batching, on_batch=self.figures.observe_batch),
+                open_async_store(self._url, batching=self._batching, on_batch=self.figures.observe_batch),
             )
         if store is None and async_store is None:
             raise StoreURLError("RetrySafe() needs a store: RetrySafe('sqlite:///app.db'), or a store of your own")
@@ -155,11 +158,12 @@ class RetrySafe:
         *,
         input: bytes = b"",
         alternatives: Sequence[Fingerprint] = (),
+        label: str = "",
     ) -> Task:
         """Build the Task of a call. `alternatives` are fingerprints of the same request in the forms of older releases;
-        the key ring adds its own (S12)."""
+        the key ring adds its own (S12). `label` is the target in figures, if `target` may hold a path."""
         first, *others = self._sealer.fingerprint_forms((fingerprint, *alternatives))
-        return Task(key, self.namespace, target, first, policy, input, tuple(others))
+        return Task(key, self.namespace, target, first, policy, input, tuple(others), label)
 
     # Functions ------------------------------------------------------------------------------
 
@@ -307,6 +311,7 @@ class RetrySafe:
             because=because,
             namespace=self.namespace,
             attempt=attempt,
+            events=self.events,
         )
 
     # Flows ----------------------------------------------------------------------------------
@@ -332,10 +337,10 @@ class RetrySafe:
     def _make_performer(self) -> Performer:
         self._start_trace()
         if self._trace is None:
-            return Performer(self.store, self._heartbeat, self._sealer)
+            return Performer(self.store, self._heartbeat, self._sealer, self.figures)
         from retrysafe.engine.trace import TracedPerformer
 
-        return TracedPerformer(self.store, self._heartbeat, self._sealer, self._trace)
+        return TracedPerformer(self.store, self._heartbeat, self._sealer, self._trace, self.figures)
 
     def async_performer(self) -> AsyncPerformer:
         if self._async_performer is None:
@@ -347,12 +352,19 @@ class RetrySafe:
         from retrysafe.engine.aperform import AsyncPerformer
 
         self._start_trace()
-        beats = AsyncHeartbeat(self.async_store, self.events.emit)  # type: ignore[arg-type]
+        beats = AsyncHeartbeat(self.async_store, self._record_beat)
         if self._trace is None:
-            return AsyncPerformer(self.async_store, beats, self._sealer)
+            return AsyncPerformer(self.async_store, beats, self._sealer, self.figures)
         from retrysafe.engine.atrace import AsyncTracedPerformer
 
-        return AsyncTracedPerformer(self.async_store, beats, self._sealer, self._trace)
+        return AsyncTracedPerformer(self.async_store, beats, self._sealer, self._trace, self.figures)
+
+    def _record_beat(self, name: BeatName, record_id: bytes) -> None:
+        """A renewal that went well is counted and is no event: there are many of them."""
+        if name == "renewed":
+            self.figures.count("renewed", NO_SERIES)
+        else:
+            self.events.emit(name, record_id)
 
     def _start_trace(self) -> None:
         """Wrap the stores, if a callback was given or the logger `retrysafe.trace` is on. This runs when the object is

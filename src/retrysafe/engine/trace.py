@@ -43,6 +43,7 @@ from retrysafe.core.ops import (
 from retrysafe.core.records import Fence, Record
 from retrysafe.engine.drive import CancelledDuringOp
 from retrysafe.engine.effects import Invoke
+from retrysafe.engine.figures import Figures
 from retrysafe.engine.heartbeat import Heartbeat
 from retrysafe.engine.perform import Performer
 from retrysafe.engine.sealing import Sealer
@@ -232,8 +233,10 @@ def describe_ops(ops: Sequence[Op[Any]]) -> dict[str, Any]:
 class TracedPerformer(Performer):
     """A performer whose claims, settlements and calls are spans."""
 
-    def __init__(self, store: Store, heartbeat: Heartbeat, sealer: Sealer, trace: Trace) -> None:
-        super().__init__(store, heartbeat, sealer)
+    def __init__(
+        self, store: Store, heartbeat: Heartbeat, sealer: Sealer, trace: Trace, figures: Figures | None = None
+    ) -> None:
+        super().__init__(store, heartbeat, sealer, figures)
         self._trace = trace
 
     def execute(self, op: Op[R], until: float | None = None) -> R:

@@ -74,11 +74,11 @@ def start(
     if claim.resumes and isinstance(outcome, Mismatch):
         raise RunOver(task.key.value, claim.resumes.hex(), outcome.first_seen)
     if isinstance(outcome, Replay):
-        events.emit("replayed", claim.id, task.target)
+        events.emit("replayed", claim.id, task.target, task.series)
         return build_replay(task, outcome.record)
     if not isinstance(outcome, Execute):
         raise refusal_error(task, outcome)
-    events.emit("new", claim.id, task.target)
+    events.emit_grant(claim.id, task.target, task.series, outcome.record.attempt)
     answer = yield from run_attempt(operation, outcome, fresh, events, not_sent=not_sent)
     return Ended(answer, False, None, outcome.record)
 
@@ -92,7 +92,7 @@ def give_up(operation: OperationSpec, task: Task, claim: Claim, events: Events) 
     note = f"dead letter: {fence.attempt - 1} attempts of {operation.name} died at {record.point or 'the start'!r}"
     note += describe_sent(record, operation)
     if (yield Persist(Suspect(record.id, fence, note), outcome.until)):
-        events.emit("suspected", record.id, record.target)
+        events.emit("suspected", record.id, record.target, (record.kind, record.target))
 
 
 def describe_sent(record: Record, operation: OperationSpec) -> str:
@@ -111,7 +111,7 @@ def undo_run(
     """Claim a run and undo it, because a person wants that."""
     outcome = yield from claim_or_match(operation, task, claim, events)
     if isinstance(outcome, Replay):
-        events.emit("replayed", claim.id, task.target)
+        events.emit("replayed", claim.id, task.target, task.series)
         return build_replay(task, outcome.record)
     if not isinstance(outcome, Execute):
         raise refusal_error(task, outcome)
@@ -152,15 +152,20 @@ def continue_run(operation: OperationSpec, run: OperationRun, events: Events) ->
         yield from undoing.block_late_owner(run)
         return (yield from run_undoing(operation, run, events))
     result, failure = None, None
+    began, series = events.figures.begin_execution(record.kind), (record.kind, record.target)
     try:
         result = yield build_invoke(operation, run, lambda: operation.call_body(run, record.input))
-    except (GeneratorExit, LeaseLost):
+    except (GeneratorExit, LeaseLost) as error:
+        events.figures.end_execution(series, began, type(error).__name__)
         raise
     except Exception as error:
         failure = error
     except BaseException as stop:
+        events.figures.end_execution(series, began, type(stop).__name__)
         yield from settle_interrupted(run, stop, events)
         raise
+    ended_well = failure is None or isinstance(failure, OperationEnding)
+    events.figures.end_execution(series, began, "" if ended_well else type(failure).__name__)
     return (yield from settle_result(operation, run, result, failure, events))
 
 
@@ -220,7 +225,8 @@ def settle_result(
         run.broken = not_awaited_error(run.unawaited[0], "")
     failure = run.broken or (failure if isinstance(failure, OperationEnding) else run.ending or failure)
     if run.answer is not None:
-        events.emit("completed", run.record.id, run.record.target)
+        events.emit("completed", run.record.id, run.record.target, (run.record.kind, run.record.target))
+        events.figures.count("runs", (operation.name, "finished"))
         if isinstance(failure, OperationError):
             raise failure  # the answer is stored, but the body calls a step after it
         return run.answer
@@ -237,7 +243,8 @@ def settle_result(
         except (UsageError, OperationChanged) as problem:
             failure = problem
         else:
-            return (yield from settle_complete(run, answer, events))
+            outcome = "stopped" if isinstance(failure, Stop) else "finished"
+            return (yield from settle_complete(run, answer, events, outcome))
     return (yield from settle_unfinished(operation, run, failure, events))
 
 
@@ -258,12 +265,13 @@ def check_complete(operation: OperationSpec, run: OperationRun) -> None:
         raise OperationChanged(operation.target, f"it has a step {missed!r}, which the body no longer calls")
 
 
-def settle_complete(run: OperationRun, answer: Answer, events: Events) -> Flow[Answer]:
+def settle_complete(run: OperationRun, answer: Answer, events: Events, outcome: str) -> Flow[Answer]:
     run.record_caught_failure()
     if run.dirty:  # the steps have run, whether or not this can be stored
         yield from record_outcome(run, commit_journal(run, run.journal))
     yield from store_answer(run, answer)
-    events.emit("completed", run.record.id, run.record.target)
+    events.emit("completed", run.record.id, run.record.target, (run.record.kind, run.record.target))
+    events.figures.count("runs", (run.name, outcome))
     return answer
 
 
@@ -315,7 +323,7 @@ def mark_uncertain(run: OperationRun, note: str, events: Events) -> Flow[None]:
     run.lease.settling = True
     if not (yield Persist(Suspect(run.record.id, run.fence, note), run.lease.until)):
         raise run.lease_lost_error()
-    events.emit("suspected", run.record.id, run.record.target)
+    events.emit("suspected", run.record.id, run.record.target, (run.record.kind, run.record.target))
 
 
 def release_at_point(run: OperationRun, error: BaseException, events: Events) -> Flow[None]:
@@ -324,7 +332,7 @@ def release_at_point(run: OperationRun, error: BaseException, events: Events) ->
     run.lease.settling = True
     note = f"stopped at {last_step_name(run)!r} by {type(error).__name__}"
     if (yield Persist(Release(run.record.id, run.fence, note), run.lease.until)):
-        events.emit("released", run.record.id, run.record.target)
+        events.emit("released", run.record.id, run.record.target, (run.record.kind, run.record.target))
 
 
 def settle_interrupted(run: OperationRun, stop: BaseException, events: Events) -> Flow[None]:
@@ -340,7 +348,7 @@ def settle_interrupted(run: OperationRun, stop: BaseException, events: Events) -
             return
         yield from release_at_point(run, stop, events)
     except Exception as error:
-        events.emit("store_failed", run.record.id, run.record.target)
+        events.emit("store_failed", run.record.id, run.record.target, (run.record.kind, run.record.target))
         stop.add_note(f"retrysafe could not write down where it stopped, so its lease must lapse first: {error}")
 
 
@@ -392,6 +400,8 @@ def run_undoing(operation: OperationSpec, run: OperationRun, events: Events) -> 
         steps = ", ".join(undoing.list_stuck_steps(run.journal))
         why = f"the undo of {steps} failed"
         yield from mark_uncertain(run, f"dead letter: {why}; see its ledger", events)
+        events.figures.count("runs", (operation.name, "undo_failed"))
         raise OutcomeUnknown(run.record.key, run.record.started, why)
-    events.emit("completed", run.record.id, run.record.target)
+    events.figures.count("runs", (operation.name, "undone"))
+    events.emit("completed", run.record.id, run.record.target, (run.record.kind, run.record.target))
     return answer

@@ -52,7 +52,7 @@ class Worker:
         self._stopping = threading.Event()
         self.on_stop: list[Callable[[], None]] = []
         """Callbacks of `stop`, which may run in a signal handler: they must not block."""
-        self.status = WorkerStatus()
+        self.status = WorkerStatus(lambda service, outcome: safe.figures.count("rounds", (service, outcome)))
         completer, sweeper, reaper = Completer(safe, grace), Sweeper(safe), Reaper(safe)
         self.services = [
             Service("completer", completer.tick_flow, lambda: completer.due_in),
