@@ -113,6 +113,8 @@ MAY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(TOP, (*BASE, "stores", "engine", "transactions", *MIDDLE, *TOP, "__version__", *retrysafe.__all__)),
     # Adapters under the names that people try first.
     **dict.fromkeys(("fastapi", "starlette", "flask", "litestar", "quart", "django"), ("web",)),
+    # Exporters read figures and traces. `__version__`: the version of what is measured.
+    **dict.fromkeys(("otel", "prometheus"), ("core", "engine", "otel", "__version__")),
     # The reference store is the oracle of the tests.
     "testing": (*BASE, *SEAM, "engine", "stores.memory", "testing"),
     # A simulated deployment runs all of it.
@@ -178,6 +180,8 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "mcp": ("mcp.py",),
     "dbos": ("durable/dbos.py",),
     "temporalio": ("durable/temporal.py",),
+    "opentelemetry": ("otel/",),
+    "prometheus_client": ("prometheus.py",),
 }
 
 STDLIB = sys.stdlib_module_names - {"sqlite3"}

@@ -126,7 +126,7 @@ class Figures:
 
     def observe_batch(self, batch: Sequence[Any]) -> None:
         """Operations that had to wait are sent to the store together."""
-        kinds = {type(pending.op).__name__ for pending in batch}
+        kinds = {type(pending.op).__name__.lower() for pending in batch}
         self.batches.observe((kinds.pop() if len(kinds) == 1 else "mixed",), len(batch))
 
     def tap(self, what: str, labels: Labels, by: float) -> None:

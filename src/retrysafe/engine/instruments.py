@@ -90,7 +90,8 @@ ACTIVE = Instrument(
 )  # fmt: skip
 RECORDS = Instrument(
     "retrysafe.records", "gauge", "{record}", ("state",),
-    "open records in the store: claimed, lapsed (claimed, and the lease is over), uncertain", source="worker",
+    "records that are open or due: claimed, lapsed (of the claimed, those whose lease is over), uncertain, expired",
+    source="worker",
 )  # fmt: skip
 IN_PROGRESS_AGE = Instrument(
     "retrysafe.in_progress.age.max", "gauge", "s", (),
@@ -106,7 +107,7 @@ OUTBOX_AGE = Instrument(
 )  # fmt: skip
 REAPER_LAG = Instrument(
     "retrysafe.reaper.lag", "gauge", "s", (),
-    "for how long the reaper has not caught up with expired records; 0 if its last round did", source="worker",
+    "how long ago the oldest record that the reaper may delete expired; 0 if there is none", source="worker",
 )  # fmt: skip
 OUTBOX_MESSAGES = Instrument(
     "retrysafe.outbox.messages", "gauge", "{message}", ("state",),

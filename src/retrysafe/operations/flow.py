@@ -208,7 +208,7 @@ def build_run(
 
 
 def build_invoke(operation: OperationSpec, run: OperationRun, function: Any) -> Invoke:
-    return Invoke(function, run.lease, operation.lease)
+    return Invoke(function, run.lease, operation.lease, run.record.kind, run.record.target)
 
 
 # Endings ----------------------------------------------------------------------------------------
