@@ -94,6 +94,8 @@ class MultiprocessTap:
             each.name: build_metric(each, registry) for each in INSTRUMENTS if each.source == "process"
         }
         self._children: dict[tuple[str, Labels], Counter | Gauge | Histogram] = {}
+        for what, labels in list(figures.counts):
+            self(what, labels, 0)  # what is counted from zero is exported from zero
 
     def __call__(self, what: str, labels: Labels, by: float) -> None:
         child = self._children.get((what, labels))

@@ -73,7 +73,7 @@ class Events:
         found: Counter[str] = Counter()
         for (name, _), number in list(self._counts.items()):
             found["new" if name == "reclaimed" else name] += number
-        return {name: number for name, number in found.items() if name in EVENT_NAMES}
+        return {name: number for name, number in found.items() if number and name in EVENT_NAMES}
 
     @staticmethod
     def _call_hook(hook: EventHook, event: RecordEvent) -> None:

@@ -50,6 +50,11 @@ BOUNDED_PLACES = {
 """Which labels of a figure come from users' code and are bounded. For events and requests it is the second, the
 target."""
 
+FROM_ZERO = tuple((what, ("", "")) for what in ("renewed", "renew_failed", "lease_lost"))
+"""Counted from zero. A rule that asks for an increase does not see one in a series whose first value is 1."""
+
+RUN_OUTCOMES = ("finished", "stopped", "undone", "undo_failed")
+
 
 class Buckets(NamedTuple):
     """One series of a histogram: how many values in each bucket (the last has no upper bound), and their sum."""
@@ -74,7 +79,7 @@ class Figures:
 
     def __init__(self, store: str = "") -> None:
         self.store = store
-        self.counts: dict[tuple[str, Labels], int] = {}
+        self.counts: dict[tuple[str, Labels], int] = dict.fromkeys(FROM_ZERO, 0)
         self.active: dict[str, int] = {}
         self.execution = Histogram("execution", EXECUTION_SECONDS, self)
         self.store_calls = Histogram("store", STORE_SECONDS, self)
@@ -101,6 +106,14 @@ class Figures:
             key = (what, self.bound_labels(what, labels))
             self.counts.setdefault(key, 0)
             self.counts[key] += 1  # apart from the line above, because a call may let another thread in between
+
+    def expect_runs(self, operation: str) -> None:
+        """Count the runs of an operation from zero (FROM_ZERO says why)."""
+        for outcome in RUN_OUTCOMES:
+            labels = self.bound_labels("runs", (operation, outcome))
+            self.counts.setdefault(("runs", labels), 0)
+            if self.taps:
+                self.tap("runs", labels, 0)
 
     def begin_execution(self, kind: str) -> float:
         """Work begins. Returns the time, for `end_execution`."""

@@ -269,6 +269,7 @@ class RetrySafe:
         if made.target in self.operations:
             raise UsageError(f"operation {made.target!r} is declared already; give another name or version")
         self.operations[made.target] = made
+        self.figures.expect_runs(name)
         return made
 
     def publish(self, topic: str) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -14,7 +14,7 @@ from retrysafe.core.records import Answer
 from retrysafe.core.states import State
 from retrysafe.engine.events import Events
 from retrysafe.engine.exposition import format_metrics
-from retrysafe.engine.figures import MAX_LABEL_VALUES, OTHER, Buckets, Figures
+from retrysafe.engine.figures import FROM_ZERO, MAX_LABEL_VALUES, OTHER, Buckets, Figures
 from retrysafe.engine.instruments import (
     ACTIVE,
     CLAIMS,
@@ -165,7 +165,7 @@ def test_a_label_has_so_many_values_and_the_rest_is_other() -> None:
     assert len(targets) == MAX_LABEL_VALUES + 1
     assert read(events.figures, CLAIMS)["new", "http", OTHER] == 2 * MAX_LABEL_VALUES
     assert {labels[1] for labels in read(events.figures, EXECUTIONS)} == targets
-    assert len(events.figures.counts) == 2 * (MAX_LABEL_VALUES + 1)
+    assert len(events.figures.counts) == len(FROM_ZERO) + 2 * (MAX_LABEL_VALUES + 1)
     assert events.counts() == {"new": 3 * MAX_LABEL_VALUES}
 
 
@@ -190,6 +190,7 @@ def test_a_tap_hears_each_figure_and_its_failure_disturbs_nothing(caplog: pytest
 
 def test_the_text_for_prometheus_is_exact() -> None:
     figures = Figures("sqlite")
+    figures.counts.clear()
     figures.count("requests", ("present", 'POST /a"b\\c\nd'))
     figures.batches.observe(("Claim",), 3)
     figures.gauges["retrysafe.uncertain.age.max", ()] = 1.5
@@ -220,3 +221,13 @@ def test_no_instrument_has_a_label_that_could_hold_a_key_a_tenant_or_a_path() ->
     }  # fmt: skip
     assert {label for instrument in INSTRUMENTS for label in instrument.labels} <= allowed
     assert len({instrument.prometheus_name for instrument in INSTRUMENTS}) == len(INSTRUMENTS)
+
+
+def test_what_is_alerted_on_begins_at_zero() -> None:
+    """`increase()` sees nothing in a series whose first value is 1."""
+    safe = RetrySafe("memory://")
+    safe.operation("order")
+    shown = format_metrics(safe.figures.snapshot())
+    assert 'retrysafe_lease_renewals_total{outcome="lost"} 0' in shown
+    assert 'retrysafe_operation_runs_total{operation="order",outcome="undo_failed"} 0' in shown
+    assert safe.counters == {}
