@@ -98,9 +98,8 @@ def test_several_processes_are_added_up(tmp_path: Path) -> None:
         assert found is not None, scraped
         return float(found.group(1))
 
-    target = 'kind="function",{}target="__main__.charge"'
-    assert value('retrysafe_claims_total{%s}' % target.format('outcome="new",')) == 2
-    assert value('retrysafe_claims_total{%s}' % target.format('outcome="replayed",')) == 6
+    assert value('retrysafe_claims_total{kind="function",outcome="new",target="__main__.charge"}') == 2
+    assert value('retrysafe_claims_total{kind="function",outcome="replayed",target="__main__.charge"}') == 6
     assert value('retrysafe_settlements_total{kind="function",outcome="completed"}') == 2
     durations = 'retrysafe_execution_duration_seconds_count{error_type="",kind="function",target="__main__.charge"}'
     assert value(durations) == 2

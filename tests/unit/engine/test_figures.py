@@ -208,7 +208,8 @@ def test_the_text_for_prometheus_is_exact() -> None:
         )
         + 'retrysafe_store_batch_size_sum{operation="Claim"} 3\n'
         'retrysafe_store_batch_size_count{operation="Claim"} 1\n'
-        "# HELP retrysafe_uncertain_age_max_seconds how long ago the oldest uncertain attempt began; 0 if there is none\n"
+        "# HELP retrysafe_uncertain_age_max_seconds how long ago the oldest uncertain attempt began; 0 if there is "
+        "none\n"
         "# TYPE retrysafe_uncertain_age_max_seconds gauge\n"
         "retrysafe_uncertain_age_max_seconds 1.5\n"
     )
@@ -216,8 +217,8 @@ def test_the_text_for_prometheus_is_exact() -> None:
 
 def test_no_instrument_has_a_label_that_could_hold_a_key_a_tenant_or_a_path() -> None:
     allowed = {
-        "outcome", "kind", "target", "key", "error.type", "operation", "db.system.name", "state", "publisher", "service",
-        "action",
+        "outcome", "kind", "target", "key", "error.type", "operation", "db.system.name", "state", "publisher",
+        "service", "action",
     }  # fmt: skip
     assert {label for instrument in INSTRUMENTS for label in instrument.labels} <= allowed
     assert len({instrument.prometheus_name for instrument in INSTRUMENTS}) == len(INSTRUMENTS)
