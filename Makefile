@@ -22,7 +22,7 @@ coverage: setup ## how much of core, engine and web the tests without servers ru
 	@$(PY) tools/coverage_floor.py
 
 check: setup lint type    ## everything CI checks beside the tests
-	@for page in diagram errors_page cli_page stores_page; do $(PY) -m tools.$$page --check || exit 1; done
+	@for page in diagram errors_page cli_page stores_page metrics_page dashboard; do $(PY) -m tools.$$page --check || exit 1; done
 	@$(PY) tools/fragments.py --check
 	@$(PY) -m tools.invariants --check
 	@$(PY) -m tools.async_to_sync --check
@@ -51,7 +51,7 @@ bench-page: setup   ## the speed page and its charts, from the newest results
 	@$(PY) -m benchmarks --page
 
 docs: setup     ## write the generated pages anew
-	@for page in diagram errors_page cli_page stores_page walks; do $(PY) -m tools.$$page || exit 1; done
+	@for page in diagram errors_page cli_page stores_page metrics_page dashboard walks; do $(PY) -m tools.$$page || exit 1; done
 
 twins: setup    ## write the sync twins of async modules anew
 	@$(PY) -m tools.async_to_sync
