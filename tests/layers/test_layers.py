@@ -113,6 +113,7 @@ MAY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(TOP, (*BASE, "stores", "engine", "transactions", *MIDDLE, *TOP, "__version__", *retrysafe.__all__)),
     # Adapters under the names that people try first.
     **dict.fromkeys(("fastapi", "starlette", "flask", "litestar", "quart", "django"), ("web",)),
+    "logs": ("engine",),
     # Exporters read figures and traces. `__version__`: the version of what is measured.
     **dict.fromkeys(("otel", "prometheus"), ("core", "engine", "otel", "__version__")),
     # The reference store is the oracle of the tests.
