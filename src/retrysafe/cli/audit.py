@@ -32,9 +32,6 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--namespace", help="the application (default: the setting, else 'default')")
     parser.add_argument("--record", metavar="ID", help="only actions on this record or job: its id or first digits")
     parser.add_argument("--limit", type=int, default=50, help="print the newest, at most this many (50)")
-    parser.add_argument(
-        "--app", metavar="MODULE:SAFE", help="your RetrySafe instead of a URL: it decrypts what is stored"
-    )
     add_json(parser)
     parser.set_defaults(run=run)
 

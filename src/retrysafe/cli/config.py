@@ -19,6 +19,7 @@ def add_parser(commands: Any) -> None:
         description="An argument goes before the environment (RETRYSAFE_URL, RETRYSAFE_NAMESPACE, RETRYSAFE_APP), that "
         "before retrysafe.toml, that before [tool.retrysafe] in pyproject.toml. Passwords are not shown.",
         takes_url=True,
+        url_only=True,
         examples=("retrysafe config", "RETRYSAFE_URL=sqlite:///app.db retrysafe config --json"),
     )
     parser.add_argument("--namespace", help="the application")

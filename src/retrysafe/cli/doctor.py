@@ -25,6 +25,7 @@ def add_parser(commands: Any) -> None:
         description="Reads a store's real settings and prints the guarantee that they allow, with a fix for each wrong "
         "setting. Exits with 1 if the guarantee is below --require.",
         takes_url=True,
+        url_only=True,
         examples=("retrysafe doctor postgresql://user@host/db", "retrysafe doctor myapp.jobs:jobs --json"),
     )
     parser.add_argument(

@@ -153,7 +153,6 @@ def _add_which(parser: argparse.ArgumentParser, *, bulk: bool) -> None:
     parser.add_argument("--id", action="store_true", help="KEY is an id or its first 8 or more digits, not a key")
     parser.add_argument("--scope", help="the scope of the key, if several scopes have it")
     parser.add_argument("--namespace", help="the application of the key (default: the setting, else 'default')")
-    parser.add_argument("--app", metavar="MODULE:SAFE", help="your RetrySafe instead of a URL: needed with a key ring")
     add_reason(parser)
     add_json(parser)
     if bulk:

@@ -123,9 +123,6 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
         help=f"without --scope: search at most this many records ({MAX_EXAMINED_RECORDS})",
     )
     parser.add_argument("--after", default="", metavar="CURSOR", help="continue a search that ended at its limit")
-    parser.add_argument(
-        "--app", metavar="MODULE:SAFE", help="your RetrySafe instead of a URL: it decrypts what is stored"
-    )
 
 
 def _add_export(verbs: Any) -> None:
@@ -143,9 +140,6 @@ def _add_export(verbs: Any) -> None:
     add_namespace(export, acts=False)
     export.add_argument("--body", action="store_true", help="with the stored answers")
     export.add_argument("--after", default="", metavar="CURSOR", help="continue an export that was interrupted")
-    export.add_argument(
-        "--app", metavar="MODULE:SAFE", help="your RetrySafe instead of a URL: it decrypts what is stored"
-    )
     export.set_defaults(run=run_export, json=True)
 
 
@@ -165,19 +159,24 @@ def build_query(args: argparse.Namespace) -> List:
     )
 
 
+def is_shown(args: argparse.Namespace, record: Record) -> bool:
+    """Audit rows are shown by `retrysafe audit`, and here only by their kind."""
+    return record.kind != AUDIT_KIND or args.kind == AUDIT_KIND
+
+
 def run_list(args: argparse.Namespace) -> int:
     if args.limit < 1:
         raise UsageError(f"--limit {args.limit}: give 1 or more")
     with open_session(args) as session:
         now = session.read_time()
-        found: Any = _take_first(iter_records(session.execute, build_query(args)), args.limit)
+        listed = iter_records(session.execute, build_query(args))
+        found: Any = _take_first((each for each in listed if is_shown(args, each)), args.limit)
         if args.limit <= MAX_SORTED_ROWS:
             found = sorted(found, key=lambda record: record.created, reverse=True)
+        shown = 0
         if args.json:
-            shown = 0
-            for record in found:
+            for shown, record in enumerate(found, 1):  # noqa: B007  # the last number is how many there were
                 print_json(summarize_record(record, now))
-                shown += 1
         else:
             shown = print_table(COLUMNS, (format_row(record, now) for record in found), WIDTHS)
         counted = session.execute(Stats(namespace=args.namespace)) if args.count else None
@@ -207,7 +206,7 @@ def run_export(args: argparse.Namespace) -> int:
             while True:
                 page = session.execute(_at(part, cursor))
                 for record in page.records:
-                    if keep is None or record.on_lapse == keep:
+                    if is_shown(args, record) and (keep is None or record.on_lapse == keep):
                         print_json(describe_record(record, now, body=args.body))
                         number += 1
                 cursor = page.cursor

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -65,16 +65,26 @@ def build_parser(command: str | None = None, prog: str = PROGRAM) -> Parser:
     return root
 
 
-def main(arguments: Sequence[str] | None = None, prog: str = PROGRAM) -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = PROGRAM, defaults: Mapping[str, str] | None = None) -> int:
+    """Run one command. `defaults` are settings of the framework that it was started from."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = next((word for word in words if not word.startswith("-")), "")
     args = build_parser(command if command else "-", prog).parse_args(words)
+    set_defaults(args, defaults or {})
     try:
         code = run_command(args)
         sys.stdout.flush()
     except BrokenPipeError:
         return close_broken_pipe()
     return code
+
+
+def set_defaults(args: Any, defaults: Mapping[str, str]) -> None:
+    """Settings of a framework count unless the user names a store or an application."""
+    if getattr(args, "url", None) is None and getattr(args, "app", None) is None:
+        for name, value in defaults.items():
+            if getattr(args, name, "") is None:
+                setattr(args, name, value)
 
 
 def run_command(args: Any) -> int:

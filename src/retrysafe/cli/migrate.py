@@ -19,6 +19,7 @@ def add_parser(commands: Any) -> None:
         help="create or upgrade a store's tables",
         description="Creates or upgrades a store's tables. It is safe to run it twice, or on several machines at once.",
         takes_url=True,
+        url_only=True,
         examples=("retrysafe migrate sqlite:///app.db", "retrysafe migrate postgresql://user@host/db --sql"),
     )
     parser.add_argument("wrong", nargs="?", metavar="", help=argparse.SUPPRESS)

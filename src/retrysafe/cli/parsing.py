@@ -15,9 +15,9 @@ _UNKNOWN = re.compile(r"unrecognized arguments: (-{1,2}[\w-]+)")
 
 class Parser(argparse.ArgumentParser):
     """An argument parser. `takes_url`: the first argument that is the URL of a store becomes `--url`, wherever it
-    stands. So the URL can be left out, which argparse cannot do for a positional argument before another one.
-    `takes_app`: the same for MODULE:SAFE, the first of more than this many positional arguments. `rewrite` translates
-    spellings of an older release."""
+    stands. So the URL can be left out, which argparse cannot do for a positional argument before another one. Unless
+    `url_only`, the application may be named instead. `takes_app`: the same for MODULE:SAFE, the first of more than this
+    many positional arguments. `rewrite` translates spellings of an older release."""
 
     def __init__(
         self,
@@ -25,6 +25,7 @@ class Parser(argparse.ArgumentParser):
         examples: Sequence[str] = (),
         takes_url: bool = False,
         takes_app: int | None = None,
+        url_only: bool = False,
         rewrite: Callable[[list[str]], list[str]] | None = None,
         **options: Any,
     ) -> None:
@@ -39,6 +40,10 @@ class Parser(argparse.ArgumentParser):
                 "--app",
                 metavar="MODULE:SAFE",
                 help="your RetrySafe (also as the first argument; else RETRYSAFE_APP or a file, see `config`)",
+            )
+        if takes_url and not url_only:
+            self.add_argument(
+                "--app", metavar="MODULE:SAFE", help="your RetrySafe instead of a URL; it reads what is encrypted"
             )
         if takes_url:
             self.add_argument(

@@ -48,7 +48,7 @@ def add_parser(commands: Any) -> None:
         "rollout",
         help="who sends keys: from observe to required",
         description="Reads the census of the application: files, http:// addresses, or - for standard input, in any "
-        "number; one per process. Shows for each route how many requests have a key, have none, have a malformed one or "
+        "number; one per process. Shows for each route how many requests have a key, have none, a malformed one or "
         'would be refused, and whether the route is ready for mode="required". Exits with 1 if a route is not. '
         "docs/howto/rollout.md has the whole way.",
         examples=(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +23,7 @@ from retrysafe.stores.registry import open_store
 NO_RECORD_ID = bytes(32)
 """The id of no record. The reply to its Lookup carries the store's time."""
 
+DRIVER_LOGGERS = ("psycopg", "pymongo", "redis", "botocore", "asyncmy", "pymysql")
 FILE_SCHEMES = ("sqlite", "duckdb")
 
 
@@ -37,6 +38,7 @@ class Session:
         self.namespace = namespace
         self.where = where
         self.has_ring = False
+        self._by_app = execute != store.execute
         self.close = close
 
     @property
@@ -47,7 +49,9 @@ class Session:
         return self._execute(op)
 
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
-        return [self._execute(op) for op in ops]
+        if self._by_app:
+            return [self._execute(op) for op in ops]  # the application encrypts one operation at a time
+        return self.store.execute_many(ops)
 
     def read_time(self) -> int:
         """The store's time. Its clock decides which leases have lapsed."""
@@ -59,7 +63,11 @@ class Session:
     @contextmanager
     def act(self, entry: AuditEntry) -> Iterator[Audit]:
         """Write the audit row, do the action, write what came of it."""
-        row = self.run(begin_audit(self.namespace, entry, self.read_time()))
+        now = self.read_time()
+        try:
+            row = self.run(begin_audit(self.namespace, entry, now))
+        except StoreError as error:
+            raise AuditNotWritten(str(error)) from error
         audit = Audit(self, row)
         try:
             yield audit
@@ -67,6 +75,10 @@ class Session:
             audit.note_failure(error)
             raise
         self.run(end_audit(row, audit.outcome, audit.result))
+
+
+class AuditNotWritten(OutOfReach):
+    """The store took no audit row, so the action was not begun."""
 
 
 class Audit:
@@ -90,10 +102,8 @@ class Audit:
             return
         outcome = "refused" if isinstance(error, CommandError | UsageError | NotUncertain) else "failed"
         result = {**self.result, "error": type(error).__name__}
-        try:
+        with suppress(RetrySafeError):  # the first error is the one to show
             self._session.run(end_audit(self.row, outcome, result))
-        except RetrySafeError:
-            pass  # the first error is the one to show
 
 
 @contextmanager
@@ -130,8 +140,17 @@ def _open_app(args: argparse.Namespace) -> Session:
 def _open_url(args: argparse.Namespace) -> Session:
     url = require_url(args)
     check_file(url)
+    quiet_drivers()
     store = open_store(url)
     return Session(store, store.execute, read_setting(args, "namespace").value, safe_url(url), store.close)
+
+
+def quiet_drivers() -> None:
+    """Keep drivers from printing what our own error says as well. Logging that somebody set up still has it."""
+    import logging
+
+    for name in DRIVER_LOGGERS:
+        logging.getLogger(name).addHandler(logging.NullHandler())
 
 
 def check_file(url: str) -> None:

@@ -58,7 +58,7 @@ def read_files(folder: Path) -> dict[str, dict[str, Any]]:
             raise UsageError(f"{name}: {error}") from error
         found[name] = content if name == FILE_NAME else content.get("tool", {}).get("retrysafe", {})
         unknown = sorted(set(found[name]) - set(SETTING_NAMES))
-        if unknown:
+        if unknown and name == FILE_NAME:  # [tool.retrysafe] may have settings of other tools
             raise UsageError(f"{name}: {unknown[0]!r} is no setting; there are {', '.join(SETTING_NAMES)}")
     return found
 

@@ -125,6 +125,7 @@ def print_change(args: argparse.Namespace, change: Change, now: int) -> None:
         at = f" at {record.point}" if record.point else ""
         why = f"  {shorten(record.note, 80)}" if record.note else ""
         print(
-            f"{format_time(now)}  {change.event:10}  {record.id.hex()[:12]}  {record.target}  #{record.attempt}{at}{why}"
+            f"{format_time(now)}  {change.event:10}  {record.id.hex()[:12]}  {record.target}  "
+            f"#{record.attempt}{at}{why}"
         )
     sys.stdout.flush()

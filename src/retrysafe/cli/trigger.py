@@ -53,7 +53,7 @@ def add_parser(commands: Any) -> None:
     crash = verbs.add_parser(
         "crash",
         help="leave a key behind as a killed process would",
-        description="Claims a key of the scope retrysafe-trigger in a store, with a short lease, and never finishes it.",
+        description="Claims a key of the scope retrysafe-trigger with a short lease, and never finishes it.",
         takes_url=True,
         examples=("retrysafe trigger crash sqlite:///app.db --because 'a look at our alerts'",),
     )
