@@ -31,6 +31,7 @@ SEAM = (
     "stores.filesystems",
     "stores.lifetime",
     "stores.registry",
+    "stores.schemes",
     "stores.threaded",
     "stores.batching",
     "stores.notify",
@@ -109,6 +110,9 @@ MAY: dict[str, tuple[str, ...]] = {
     "durable": ("core", "errors", "durable"),
     # Django creates its tables by its own migrations, on the databases Django has.
     "web.django": (*BASE, *SEAM, "engine", "transactions", *MIDDLE, "stores.sql", "stores.mysql"),
+    # `python -m retrysafe` and `manage.py retrysafe` start the command line.
+    "__main__": ("cli",),
+    "web.django.management": ("cli", "web.django"),
     # The ends may also use the public names, as any user does.
     **dict.fromkeys(TOP, (*BASE, "stores", "engine", "transactions", *MIDDLE, *TOP, "__version__", *retrysafe.__all__)),
     # Adapters under the names that people try first.
@@ -154,7 +158,9 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "starlette": ("web/starlette", "web/fastapi", "webhooks/starlette", "demo/", "console/"),
     "litestar": ("web/litestar",),
     "quart": ("web/quart",),
-    "flask": ("web/flask", "webhooks/flask.py"),
+    "flask": ("web/flask", "webhooks/flask.py", "cli/on_flask.py"),
+    "click": ("cli/on_flask.py",),  # Flask's commands are those of click
+    "rich": ("cli/output.py",),
     "werkzeug": ("web/flask", "web/quart"),
     "django": ("web/django", "transactions/on_django.py", "webhooks/django.py"),
     "asgiref": ("web/django",),
@@ -279,9 +285,15 @@ def package_of(module: str) -> str:
     return module.partition(".")[0]
 
 
+STARTERS = ("__main__", "web.django.management")
+"""Modules that start a program: `python -m retrysafe` and `manage.py retrysafe`. Nothing of ours imports them."""
+
+
 def package_arrows() -> set[tuple[str, str]]:
     arrows = set()
     for path in FILES:
+        if within(module_of(path), STARTERS):
+            continue
         here = package_of(module_of(path))
         for each in imports(path):
             top, _, rest = each.module.partition(".")
@@ -335,7 +347,9 @@ def test_nothing_imports_the_ends() -> None:
         f"{module_of(path)} imports {found.module}"
         for path in FILES
         for found in imports(path)
-        if within(found.module, ends) and module_of(path).partition(".")[0] not in (*TOP, "testing")
+        if within(found.module, ends)
+        and module_of(path).partition(".")[0] not in (*TOP, "testing")
+        and not within(module_of(path), STARTERS)
     ]
     assert wrong == []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Protocol
 
-from retrysafe.core.ops import Advance, Claim, Release, Suspect
+from retrysafe.core.ops import Advance, Claim, Complete, Release, Suspect
 from retrysafe.core.outcomes import Execute, Mismatch, Replay
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.values import NotPlain
@@ -93,6 +93,22 @@ def give_up(operation: OperationSpec, task: Task, claim: Claim, events: Events) 
     note += describe_sent(record, operation)
     if (yield Persist(Suspect(record.id, fence, note), outcome.until)):
         events.emit("suspected", record.id, record.target, (record.kind, record.target))
+
+
+def cancel_run(task: Task, claim: Claim, events: Events, because: str) -> Flow[Ended]:
+    """End a run where it is, for a person: its answer says so, and nothing more is sent or undone."""
+    outcome = yield from claim_or_wait(claim, task, events)
+    if claim.resumes and isinstance(outcome, Mismatch):
+        raise RunOver(task.key.value, claim.resumes.hex(), outcome.first_seen)
+    if isinstance(outcome, Replay):
+        return build_replay(task, outcome.record)
+    if not isinstance(outcome, Execute):
+        raise refusal_error(task, outcome)
+    answer = Answer(409, {"error": "it was cancelled by a person", "because": because[:500]})
+    if not (yield Persist(Complete(claim.id, outcome.fence, answer), outcome.until)):
+        raise LeaseLost(task.key.value, outcome.fence.attempt)
+    events.emit("completed", claim.id, task.target)
+    return Ended(answer, False, None, outcome.record)
 
 
 def describe_sent(record: Record, operation: OperationSpec) -> str:

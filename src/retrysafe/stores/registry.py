@@ -1,5 +1,5 @@
-"""From a URL to a store. `SCHEMES` is the only list of the built-in stores. Other packages register a store by the
-entry point group `retrysafe.stores` (docs/howto/write-a-store.md).
+"""From a URL to a store. `schemes.SCHEMES` is the only list of the built-in stores. Other packages register a store by
+the entry point group `retrysafe.stores` (docs/howto/write-a-store.md).
 """
 
 from __future__ import annotations
@@ -12,37 +12,13 @@ from retrysafe.core.urls import safe_url
 from retrysafe.errors import StoreURLError
 from retrysafe.stores.base import AsyncStore, Backend, Store, read_capabilities
 from retrysafe.stores.lifetime import ForkSafeStore, PerLoopStore
+from retrysafe.stores.schemes import DISTRIBUTIONS, SCHEMES
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+
     from retrysafe.stores.batching.queue import OnBatch
-
-SCHEMES = {
-    "memory": "retrysafe.stores.memory",
-    "sqlite": "retrysafe.stores.sqlite",
-    "postgresql": "retrysafe.stores.postgres",
-    "postgres": "retrysafe.stores.postgres",
-    "mysql": "retrysafe.stores.mysql",
-    "mariadb": "retrysafe.stores.mysql",
-    "mongodb": "retrysafe.stores.mongo",
-    "mongodb+srv": "retrysafe.stores.mongo",
-    "redis": "retrysafe.stores.redis",
-    "rediss": "retrysafe.stores.redis",
-    "valkey": "retrysafe.stores.redis",
-    "redis+cluster": "retrysafe.stores.redis",
-    "rediss+cluster": "retrysafe.stores.redis",
-    "valkey+cluster": "retrysafe.stores.redis",
-    "redis+sentinel": "retrysafe.stores.redis",
-    "rediss+sentinel": "retrysafe.stores.redis",
-    "valkey+sentinel": "retrysafe.stores.redis",
-    "dynamodb": "retrysafe.stores.dynamodb",
-    "duckdb": "retrysafe.stores.duckdb",
-}
-"""URL scheme, and the module that has its `backend`. They are not entry points as well: reading those is slow."""
-
-DISTRIBUTIONS = {"mssql": "retrysafe-mssql"}
-"""URL scheme, and the distribution of this project that has its store. They are built in distributions/."""
 
 ENTRY_POINT_GROUP = "retrysafe.stores"
 

@@ -217,7 +217,7 @@ def _stats_of(namespace: str, ref: TableRef, now: int, judged: int) -> Plan[Stat
             return StatsReply(**total, now=now)
 
 
-# Backlog ---------------------------------------------------------------------------------------------------------------
+# Backlog --------------------------------------------------------------------------------------------------------------
 
 
 def backlog(op: Backlog, ref: TableRef) -> Plan[BacklogReply]:

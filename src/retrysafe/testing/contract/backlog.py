@@ -54,7 +54,7 @@ def test_open_records_are_counted_by_kind_and_target_with_the_oldest(do: Do) -> 
 def test_finished_work_is_no_backlog(do: Do) -> None:
     for number, settle in enumerate((complete, release, withdraw)):
         owner = do(claim(f"k{number}", now=10))
-        assert do(settle(owner, now=11))  # type: ignore[operator]
+        assert do(settle(owner, now=11))
     unknown = do(claim("resolved", lease=1, now=10))
     assert do(resolve(unknown, b"done", now=12))
     assert do(backlog(now=20)) == BacklogReply((), 0, 0, False, 20 * SECOND_MICROS)
