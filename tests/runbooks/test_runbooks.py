@@ -121,7 +121,7 @@ def serve() -> Iterator[Callable[[RetrySafe], str]]:
 def follow(name: str, place: Place, **variables: str) -> str:
     """Follow a page from *Look* to *Check*. Returns what *Look* printed."""
     page = Runbook(name)
-    known = {"RETRYSAFE_URL": place.url, "APP": APP, **variables}
+    known = {"RETRYSAFE_URL": place.url, "RETRYSAFE_APP": APP, **variables}
     seen = page.follow("Look", place.folder, known)
     page.follow("Do", place.folder, known)
     page.follow("Check", place.folder, known)
@@ -348,7 +348,7 @@ def test_worker_silent(place: Place) -> None:
 
     address = f"127.0.0.1:{free_port()}"
     page = Runbook("worker-silent")
-    known = {"RETRYSAFE_URL": place.url, "APP": APP, "WORKER": f"http://{address}"}
+    known = {"RETRYSAFE_URL": place.url, "RETRYSAFE_APP": APP, "WORKER": f"http://{address}"}
     page.follow("Look", place.folder, known)
     page.follow("Do", place.folder, known)
     worker = subprocess.Popen(

@@ -17,7 +17,6 @@ from retrysafe.stores.schemes import DISTRIBUTIONS, SCHEMES
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-
     from retrysafe.stores.batching.queue import OnBatch
 
 ENTRY_POINT_GROUP = "retrysafe.stores"
