@@ -1,8 +1,9 @@
 """What the figures cost a request: `python -m benchmarks.figures [--calls N] [--rounds N] [--no-valgrind]`.
 
-Calls the FastAPI application of the web part in process, without sockets, on an SQLite file: with the figures as they
-are, and with every call that counts or measures replaced by one that does nothing. The calls themselves cannot be taken
-away, so what an empty call costs is added: `off` is what it would be without them.
+Calls the applications of the web part in process, without sockets, on an SQLite file. `asgi` has no framework, so every
+instruction of ours weighs most; `fastapi` is the README's way. Three states: `on`, as it is; `off`, where every call
+that counts or measures is replaced by an empty one; `twice`, where the empty call makes a second one. What the figures
+cost is the difference between on and off, and the empty calls as well: the difference between twice and off.
 
 Two measures. Instructions are counted by valgrind (callgrind), in a process of its own for each case: the difference
 between a long and a short run, so that start and set-up fall out. They do not depend on what else the machine does.
@@ -21,38 +22,44 @@ import subprocess
 import sys
 import tempfile
 import time
-import timeit
+from contextlib import ExitStack
 from itertools import count
 from typing import Any
 
-from benchmarks.apps.fastapi_app import KINDS
-from benchmarks.profiling import call
+from benchmarks.apps import asgi_app
+from benchmarks.in_process import call
 from retrysafe.engine.events import Events
 from retrysafe.engine.figures import Figures
 
-CASES = (("ours", "new"), ("ours", "replay"), ("ours-edge", "new"), ("ours-edge", "replay"))
-SHORT, LONG = 50, 250
+CASES = (("asgi", "new"), ("asgi", "replay"), ("fastapi", "new"), ("fastapi", "replay"))
+STATES = ("on", "off", "twice")
+SHORT, LONG = 30, 230
 COUNTING = ("count", "begin_execution", "end_execution", "observe_store")
 COLLECTED = re.compile(r"Collected : (\d+)")
 
 
-class Calls:
-    """How many calls were made to what counts."""
-
-    made = 0
-
-
-def silence() -> None:
+def silence(state: str) -> None:
     """Replace what counts and measures by calls that do nothing."""
 
     def nothing(self: Any, *given: Any) -> float:
-        Calls.made += 1
         return 0.0
 
+    def nothing_twice(self: Any, *given: Any) -> float:
+        return nothing(self, *given)
+
+    empty = nothing if state == "off" else nothing_twice
     for name in COUNTING:
-        setattr(Figures, name, nothing)
-    Events.emit = nothing  # type: ignore[assignment,method-assign]
-    Events.emit_grant = nothing  # type: ignore[assignment,method-assign]
+        setattr(Figures, name, empty)
+    for name in ("emit", "emit_grant"):
+        setattr(Events, name, empty)
+
+
+def build_app(kind: str, url: str) -> Any:
+    if kind == "asgi":
+        return asgi_app.protected(url)
+    from benchmarks.apps.fastapi_app import ours
+
+    return ours(url)
 
 
 async def drive(app: Any, which: str, calls: int, numbers: Any) -> float:
@@ -66,56 +73,57 @@ async def drive(app: Any, which: str, calls: int, numbers: Any) -> float:
 
 def run_child(kind: str, which: str, state: str, calls: int) -> None:
     """What valgrind watches."""
-    if state == "off":
-        silence()
+    if state != "on":
+        silence(state)
     with tempfile.TemporaryDirectory() as folder:
-        app = KINDS[kind](f"sqlite:///{folder}/figures.db")
+        app = build_app(kind, f"sqlite:///{folder}/figures.db")
 
         async def all_of_it() -> None:
             await drive(app, which, 5, numbers := count())
             await drive(app, which, calls, numbers)
 
         asyncio.run(all_of_it())
-    print(Calls.made)
 
 
-def count_instructions(kind: str, which: str, state: str) -> tuple[float, float]:
-    """Instructions of one request, and calls of what counts."""
-    found = [measure_child(kind, which, state, calls) for calls in (SHORT, LONG)]
-    (few, made_few), (many, made_many) = found
-    return (many - few) / (LONG - SHORT), (made_many - made_few) / (LONG - SHORT)
+def count_instructions(kind: str, which: str, state: str) -> float:
+    """Instructions of one request."""
+    few, many = (measure_child(kind, which, state, calls) for calls in (SHORT, LONG))
+    return (many - few) / (LONG - SHORT)
 
 
-def measure_child(kind: str, which: str, state: str, calls: int) -> tuple[int, int]:
+def measure_child(kind: str, which: str, state: str, calls: int) -> int:
     watch = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
     child = [sys.executable, "-m", "benchmarks.figures", "--child", kind, which, state, str(calls)]
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     done = subprocess.run([*watch, *child], check=True, capture_output=True, text=True, env=environment)
     found = COLLECTED.search(done.stderr)
     assert found is not None, done.stderr[-2000:]
-    return int(found.group(1)), int(done.stdout)
+    return int(found.group(1))
 
 
-def measure_processor(kind: str, which: str, calls: int, rounds: int) -> tuple[float, float]:
-    """Microseconds of one request with figures, and the median of what they add."""
-    parts = {}
-    for state in ("on", "off"):
-        with tempfile.TemporaryDirectory() as folder:
-            parts[state] = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.figures", "--serve", kind, which, state, folder],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            )  # fmt: skip
-            ask(parts[state], 200)  # warm, and the file is open before its folder goes
-    taken: dict[str, list[float]] = {"on": [], "off": []}
-    for number in range(rounds):
-        for state in ("on", "off") if number % 2 else ("off", "on"):
-            taken[state].append(ask(parts[state], calls) / calls * 1e6)
-    for part in parts.values():
-        assert part.stdin is not None
-        part.stdin.close()
-        part.wait()
-    added = statistics.median(on - off for on, off in zip(taken["on"], taken["off"], strict=True))
-    return statistics.median(taken["off"]), added
+def measure_processor(kind: str, which: str, calls: int, rounds: int) -> dict[str, float]:
+    """Microseconds of one request in each state: the median of rounds that alternate."""
+    with ExitStack() as stack:
+        parts = {state: start_server(stack, kind, which, state) for state in STATES}
+        taken: dict[str, list[float]] = {state: [] for state in STATES}
+        for number in range(rounds):
+            for state in STATES if number % 2 else reversed(STATES):
+                taken[state].append(ask(parts[state], calls) / calls * 1e6)
+    off = statistics.median(taken["off"])
+    # The median of differences, not the difference of medians: what slows one round down slows down its neighbours.
+    added = {
+        state: statistics.median(one - base for one, base in zip(taken[state], taken["off"], strict=True))
+        for state in STATES
+    }
+    return {state: off + added[state] for state in STATES}
+
+
+def start_server(stack: ExitStack, kind: str, which: str, state: str) -> subprocess.Popen[str]:
+    folder = stack.enter_context(tempfile.TemporaryDirectory())
+    command = [sys.executable, "-m", "benchmarks.figures", "--serve", kind, which, state, folder]
+    part = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+    ask(part, 200)  # warm
+    return part
 
 
 def ask(part: subprocess.Popen[str], calls: int) -> float:
@@ -128,9 +136,9 @@ def ask(part: subprocess.Popen[str], calls: int) -> float:
 
 def serve(kind: str, which: str, state: str, folder: str) -> None:
     """Do so many requests for each line that comes in, and say how long they took."""
-    if state == "off":
-        silence()
-    app, numbers = KINDS[kind](f"sqlite:///{folder}/figures.db"), count()
+    if state != "on":
+        silence(state)
+    app, numbers = build_app(kind, f"sqlite:///{folder}/figures.db"), count()
 
     async def loop() -> None:
         for line in sys.stdin:  # nothing else runs on this loop
@@ -139,14 +147,10 @@ def serve(kind: str, which: str, state: str, folder: str) -> None:
     asyncio.run(loop())
 
 
-def empty_call_micros() -> float:
-    class Empty:
-        def nothing(self, *given: Any) -> float:
-            return 0.0
-
-    number = 200_000
-    best = min(timeit.repeat("e.nothing('a', 'b', 'c')", globals={"e": Empty()}, number=number, repeat=5))
-    return best / number * 1e6
+def describe(found: dict[str, float], unit: str) -> str:
+    cost = found["on"] - found["off"] + found["twice"] - found["off"]
+    without = found["on"] - cost
+    return f"{without:,.1f} {unit} without figures, they add {cost:,.2f} ({100 * cost / without:.2f} %)"
 
 
 def main() -> None:
@@ -162,19 +166,13 @@ def main() -> None:
     if given.serve:
         return serve(*given.serve)
     watched = shutil.which("valgrind") is not None and not given.no_valgrind
-    print(f"an empty call: {empty_call_micros():.3f} us")
     for kind, which in CASES:
-        off, added = measure_processor(kind, which, given.calls, given.rounds)
-        line = (
-            f"{kind:<10} {which:<7} {off:7.1f} us of processor, figures add {added:5.2f} us ({100 * added / off:.2f} %)"
+        print(
+            f"{kind} {which}: {describe(measure_processor(kind, which, given.calls, given.rounds), 'us')}", flush=True
         )
         if watched:
-            on_count, _ = count_instructions(kind, which, "on")
-            off_count, made = count_instructions(kind, which, "off")
-            share = 100 * (on_count - off_count) / off_count
-            line += f"; {off_count:,.0f} instructions, figures add {on_count - off_count:,.0f} ({share:.2f} %)"
-            line += f", in {made:.0f} calls"
-        print(line, flush=True)
+            counted = {state: count_instructions(kind, which, state) for state in STATES}
+            print(f"{kind} {which}: {describe(counted, 'instructions')}", flush=True)
     return None
 
 
