@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 ZENSICAL := .tools/docs/bin/zensical
-PAGES := diagram errors_page problem_pages cli_page stores_page api_page decisions_page
+PAGES := diagram errors_page problem_pages cli_page stores_page api_page decisions_page metrics_page dashboard
 PORT ?= 8000
 N ?= 4
 COVERAGE_TESTS := tests/unit tests/contract tests/web tests/operations

@@ -1,5 +1,5 @@
 """The storage operations, as values. A store has two verbs over them: execute(op) and execute_many(ops). The operations
-of the outbox are in jobs.py.
+of the outbox are in jobs.py, what operators ask is in backlog.py.
 
 Every operation may be sent again. It carries a token or a fence, by which the store recognises a second arrival. So
 after an unclear failure the caller sends the same value once more, and the reply tells how it ended.
@@ -251,7 +251,8 @@ class List(Op[Page]):
 class Stats(Op[StatsReply]):
     """Count the records in each state. The cost grows with the store: SQL stores and MongoDB read every record or an
     index of all; Redis and DynamoDB read every record if one application is asked for (for all of them Redis reads its
-    index, and DynamoDB counts it). So this is for people who ask; no background service may send it."""
+    index, and DynamoDB counts it). So this is for people who ask; no background service may send it (it sends
+    `Backlog`)."""
 
     now: int | None = None
     namespace: str | None = None

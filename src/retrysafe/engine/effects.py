@@ -27,6 +27,9 @@ class Invoke:
     lease: Lease
     """The lease to keep. The flow ends it when the outcome is stored."""
     duration: float
+    kind: str = ""
+    target: str = ""
+    """What runs, for the trace."""
     started: bool = field(default=False, init=False)
     """Set by the performer just before the call. If it is False, an interruption came before the function ran."""
 
@@ -78,6 +81,8 @@ class CallFunction:
 
     function: Callable[[], Any]
     timeout: float | None = None
+    step: str = ""
+    """The foreign step that this call sends, for the trace."""
 
 
 @value_class

@@ -59,7 +59,7 @@ def send_repeatably(run: OperationRun, step: Step, place: int, given: dict[str, 
             failure, final = TimeoutError(f"its deadline of {step.deadline:g} s is over"), True
             break
         try:
-            return (yield CallFunction(lambda: step.function(**given, key=key), step.timeout))
+            return (yield CallFunction(lambda: step.function(**given, key=key), step.timeout, step.name))
         except (OperationEnding, LeaseLost, UsageError):
             raise
         except Exception as error:
@@ -109,7 +109,7 @@ def send_once(
             return found
     yield from commit_journal(run, run.journal.with_entry(place, begun), on_lapse="uncertain")
     try:
-        return (yield CallFunction(lambda: step.function(**given, key=key), step.timeout))
+        return (yield CallFunction(lambda: step.function(**given, key=key), step.timeout, step.name))
     except (OperationEnding, LeaseLost):
         raise
     except Exception as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrysafe.engine import drive
@@ -25,6 +25,7 @@ from retrysafe.transactions.sources import find_source
 if TYPE_CHECKING:
     from retrysafe.engine.aperform import AsyncPerformer
     from retrysafe.engine.safe import RetrySafe
+    from retrysafe.engine.trace import Trace
 
 
 R = TypeVar("R")
@@ -34,8 +35,15 @@ _log = logging.getLogger("retrysafe")
 class OperationPerformer:
     """Performs the effects of operations in threads."""
 
-    def __init__(self, performer: Performer, source: Callable[[], TxSource], notifier: WorkerNotifier) -> None:
+    def __init__(
+        self,
+        performer: Performer,
+        source: Callable[[], TxSource],
+        notifier: WorkerNotifier,
+        trace: Trace | None = None,
+    ) -> None:
         self._performer = performer
+        self._trace = trace
         self._source = source
         self._notifier = notifier
 
@@ -44,7 +52,8 @@ class OperationPerformer:
             lease = current_lease()
             if lease is not None and not is_call_covered(lease, effect.timeout) and not self._performer.renew(lease):
                 lease.lost = True
-            return begin_call(lease, effect)
+            with trace_step(self._trace, effect, lease):
+                return begin_call(lease, effect)
         if isinstance(effect, RunTransaction):
             return self._transact(effect)
         if isinstance(effect, NotifyWorker):
@@ -101,9 +110,14 @@ class AsyncOperationPerformer:
     """Performs the effects of operations on an event loop."""
 
     def __init__(
-        self, performer: AsyncPerformer, source: Callable[[], AsyncTxSource], notifier: WorkerNotifier
+        self,
+        performer: AsyncPerformer,
+        source: Callable[[], AsyncTxSource],
+        notifier: WorkerNotifier,
+        trace: Trace | None = None,
     ) -> None:
         self._performer = performer
+        self._trace = trace
         self._source = source
         self._notifier = notifier
 
@@ -122,9 +136,10 @@ class AsyncOperationPerformer:
         lease = current_lease()
         if lease is not None and not is_call_covered(lease, effect.timeout) and not await self._performer.renew(lease):
             lease.lost = True
-        async with asyncio.timeout(effect.timeout):
-            result = begin_call(lease, effect)
-            return await result if inspect.isawaitable(result) else result
+        with trace_step(self._trace, effect, lease):
+            async with asyncio.timeout(effect.timeout):
+                result = begin_call(lease, effect)
+                return await result if inspect.isawaitable(result) else result
 
     async def _transact(self, effect: RunTransaction) -> Any:
         inside: Exception | None = None
@@ -165,6 +180,18 @@ async def aperform_inside(tx: AsyncTx, effect: Any) -> Any:
     return await tx.flush()
 
 
+def trace_step(trace: Trace | None, call: CallFunction, lease: Lease | None) -> AbstractContextManager[object]:
+    """The span of a foreign step, if there is a trace."""
+    if trace is None or not call.step:
+        return _NO_SPAN
+    from retrysafe.engine.trace import describe_step
+
+    return trace.span("step", describe_step(call, lease))
+
+
+_NO_SPAN = nullcontext()
+
+
 def is_call_covered(lease: Lease, timeout: float | None) -> bool:
     """True if the lease outlasts a call with this timeout. True for a lost lease, too: it is not renewed."""
     return lease.lost or lease.fits(timeout or 0.0)
@@ -185,12 +212,13 @@ def begin_call(lease: Lease | None, call: CallFunction) -> Any:
 
 def run_sync(safe: RetrySafe, flow: Flow[R]) -> R:
     return drive.run(
-        flow, OperationPerformer(safe.performer(), lambda: find_source(safe.tx, "sync"), safe.worker_notifier)
+        flow,
+        OperationPerformer(safe.performer(), lambda: find_source(safe.tx, "sync"), safe.worker_notifier, safe.trace),
     )
 
 
 async def run_async(safe: RetrySafe, flow: Flow[R]) -> R:
     performer = AsyncOperationPerformer(
-        safe.async_performer(), lambda: find_source(safe.tx, "async"), safe.worker_notifier
+        safe.async_performer(), lambda: find_source(safe.tx, "async"), safe.worker_notifier, safe.trace
     )
     return await drive.arun(flow, performer)

@@ -272,7 +272,7 @@ class OperationRun:
                 self.name,
                 f"step {step.name!r} was begun with other arguments than it is called with now, and may have been sent",
             )
-        self._events.emit("step_changed", self.record.id, self.record.target)
+        self._events.emit("step_changed", self.record.id, self.record.target, (self.record.kind, self.record.target))
 
     def read_result(self, step: Step, known: StepEntry) -> Any:
         """The result of a finished step, in the type that this code declares."""
@@ -299,7 +299,9 @@ class OperationRun:
         if len(progress) > LARGE_JOURNAL_BYTES and not self._warned_large:
             self._warned_large = True
             warn_large_journal(self.record.target, self.record.id, len(journal.entries), progress)
-            self._events.emit("journal_large", self.record.id, self.record.target)
+            self._events.emit(
+                "journal_large", self.record.id, self.record.target, (self.record.kind, self.record.target)
+            )
         return Advance(self.record.id, self.fence, number, format_recovery_point(journal), progress, on_lapse, lease)
 
     def record_advance(self, journal: OperationJournal) -> None:

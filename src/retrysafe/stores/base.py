@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast, runtime_checkable
 
 from retrysafe.core.deprecation import warn_renamed
 from retrysafe.core.ops import Op
@@ -64,6 +64,9 @@ class Capabilities:
     """Jobs can be staged in the store (core/jobs.py)."""
     lists_by_id: bool = False
     """Lists are sorted by id, and a cursor is an id in hexadecimal. A list can then begin at any id, by index."""
+    backlog: Literal["", "scan", "index"] = ""
+    """Whether the store answers `Backlog` and `JobBacklog` (core/backlog.py), and at what cost. `index`: the cost grows
+    with what is open, so a background service may ask. `scan`: the cost grows with all records. Empty: it does not."""
     wakes: bool = False
     """The store notifies callers that wait for a key. It implements `Notifying`."""
     mixed_batches: bool = False

@@ -114,10 +114,10 @@ def mark_split(claim: Claim, task: Task, context: TxContext) -> TxFlow[Transacti
             yield from statements.forget_marker(claim.id)
             yield COMMIT
     except Exception as error:
-        context.events.emit("store_failed", claim.id, task.target)
+        context.events.emit("store_failed", claim.id, task.target, task.series)
         problem.add_note(f"retrysafe could not mark the key uncertain: {error}")
     else:
-        context.events.emit("suspected", claim.id, task.target)
+        context.events.emit("suspected", claim.id, task.target, task.series)
     return problem
 
 

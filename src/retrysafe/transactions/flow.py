@@ -100,11 +100,19 @@ def run_attempt(claim: Claim, task: Task, work: TxWork, context: TxContext) -> T
     opened = yield from open_or_wait(claim, task, context)
     if isinstance(opened, Replay):
         return replay(task, opened.record, context)
-    context.events.emit("new", claim.id, task.target)
+    attempt = 2 if opened.grant is Grant.TAKEOVER else 1
+    context.events.emit_grant(claim.id, task.target, task.series, attempt)
     mark = yield from mark_transaction(claim, task, context, opened)
     staging = Staging(claim.run, "tx", "" if isinstance(context.names, TableNames) else NO_OUTBOX, local=False)
+    figures = context.events.figures
+    began = figures.begin_execution(task.key.kind)
     try:
-        result = yield TxBody(work.call, staging)
+        try:
+            result = yield TxBody(work.call, staging)
+        except BaseException as error:
+            figures.end_execution(task.series, began, type(error).__name__)
+            raise
+        figures.end_execution(task.series, began)
         answer = work.answer(result)
         keep = task.policy.final(answer.status, None)
         if keep:
@@ -121,7 +129,7 @@ def run_attempt(claim: Claim, task: Task, work: TxWork, context: TxContext) -> T
     if not keep:
         if (yield from roll_back(claim, MarkedTx(opened, mark))):
             raise (yield from mark_split(claim, task, context))
-        context.events.emit("released", claim.id, task.target)
+        context.events.emit("released", claim.id, task.target, task.series)
         return Ended(answer, False, result, opened.statements.build_claimed_record(claim, opened.look, opened.grant))
     record = yield from write_receipt(claim, task, context, MarkedTx(opened, mark), answer, staging=staging)
     try:
@@ -130,7 +138,7 @@ def run_attempt(claim: Claim, task: Task, work: TxWork, context: TxContext) -> T
         raise
     except Exception as error:  # the database refused the commit, for example by a deferred constraint
         return (yield from settle_failed(claim, task, work, context, error))
-    context.events.emit("completed", claim.id, task.target)
+    context.events.emit("completed", claim.id, task.target, task.series)
     if staging.jobs:
         yield NotifyWorker()
     if hook_failed is not None:
@@ -191,7 +199,7 @@ def settle_interrupted(
 
 
 def replay(task: Task, record: Record, context: TxContext) -> Ended:
-    context.events.emit("replayed", record.id, task.target)
+    context.events.emit("replayed", record.id, task.target, task.series)
     return build_replay(task, record)
 
 
@@ -217,7 +225,7 @@ def open_or_wait(claim: Claim, task: Task, context: TxContext) -> TxFlow[OpenTx 
             return found
         left = task.policy.wait - waited
         if not (isinstance(found, Busy) and task.policy.busy == "wait" and left > 0):
-            context.events.emit(REFUSED_EVENTS[type(found)], claim.id, task.target)
+            context.events.emit(REFUSED_EVENTS[type(found)], claim.id, task.target, task.series)
             raise refusal_error(task, found)
         pause = min(random.uniform(*POLL_SECONDS), left)
         yield FlowPause(claim.id, pause)
@@ -364,7 +372,7 @@ def settle_failed(claim: Claim, task: Task, work: TxWork, context: TxContext, er
         raise rollback_error(error) from error
     if is_final(task.policy, error):
         return (yield from store_failure(claim, task, work, context, error))
-    context.events.emit("released", claim.id, task.target)
+    context.events.emit("released", claim.id, task.target, task.series)
     if classify_error(error) is ErrorClass.CONSTRAINT and context.max_reruns:
         # The violated constraint may come from another caller with this key, which committed just after our read.
         found = yield from begin_and_read(claim, context)
@@ -380,11 +388,11 @@ def store_failure(claim: Claim, task: Task, work: TxWork, context: TxContext, er
     try:
         instead = yield from store_answer(claim, context, work.failure(error))
     except Exception as problem:  # the database's, or the user's own `failure`
-        context.events.emit("store_failed", claim.id, task.target)
+        context.events.emit("store_failed", claim.id, task.target, task.series)
         error.add_note(f"retrysafe could not write down how this ended: {problem}")
         raise error from error.__cause__
     if instead is None:
-        context.events.emit("completed", claim.id, task.target)
+        context.events.emit("completed", claim.id, task.target, task.series)
         raise error
     if isinstance(instead, Replay) and context.max_reruns:
         return replay(task, instead.record, context)
