@@ -415,6 +415,7 @@ UPDATES = [path for path in SQL if re.search(r"\bUPDATE\s+\{keys\}", path.read_t
 UNFENCED = {
     "rebirth": "expires <= {now}",
     "receipt_replace": "attempt = :seen_attempt AND token = :seen_token",
+    "receipt_reclaim": "attempt = :seen_attempt AND token = :seen_token",
     "takeover": "lease_until <= {now}",
 }
 """They start a life or an attempt, so they have no fence yet; each asks again for what makes the record free."""

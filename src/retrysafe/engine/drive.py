@@ -30,7 +30,8 @@ The types, what each yields, and what drives it:
 Some generators resume another one, to change what it yields or to run several side by side: the plans of batches,
 routes and replicas (stores/redis/wire.py, stores/redis/routing.py, stores/redis/replicas.py, stores/mysql/protocol.py,
 stores/mongo/receipts.py, transactions/early_commits.py), and flows of the web (web/claim_flows.py,
-web/transaction_flow.py). transactions/block.py resumes a flow at the end of the user's block. web/timeouts.py resumes a
+web/transaction_flow.py). transactions/block.py resumes a flow at the end of the user's block.
+transactions/hand_endings.py resumes psycopg's own waits while it watches a connection. web/timeouts.py resumes a
 coroutine.
 
 tests/unit/engine/test_drive.py compares this list with the source.
