@@ -17,27 +17,9 @@ from pathlib import PurePath
 from typing import Any
 
 from benchmarks.apps.fastapi_app import KINDS
-from benchmarks.http import BODY
+from benchmarks.in_process import call
 
 CALLS, TOP = 2_000, 25
-HEADERS = [(b"host", b"a"), (b"authorization", b"Bearer account-7"), (b"content-type", b"application/json")]
-
-
-async def call(app: Any, key: str | None) -> int:
-    headers = [*HEADERS, (b"idempotency-key", key.encode())] if key else HEADERS
-    scope = {"type": "http", "method": "POST", "path": "/payments", "raw_path": b"/payments", "query_string": b""}
-    scope |= {"headers": headers, "client": ("127.0.0.1", 1), "root_path": "", "http_version": "1.1", "scheme": "http"}
-    status = 0
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": BODY, "more_body": False}
-
-    async def send(message: Any) -> None:
-        nonlocal status
-        status = message.get("status", status)
-
-    await app(scope, receive, send)
-    return status
 
 
 async def calls(app: Any, kind: str, profile: cProfile.Profile) -> float:

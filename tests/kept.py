@@ -63,10 +63,10 @@ class PostgresTables(Kept):
             self._admin.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(table)))
 
     def _tables(self) -> list[str]:
-        """Those with records in them: the ones that have an `id`, a `token` and a `state`."""
+        """Those with records or jobs in them: the ones that have an `id` and a `token`."""
         rows = self._admin.execute(
             "SELECT table_name FROM information_schema.columns WHERE starts_with(table_name, %s) "
-            "AND column_name IN ('id', 'token', 'state') GROUP BY table_name HAVING count(*) = 3",
+            "AND column_name IN ('id', 'token') GROUP BY table_name HAVING count(*) = 2",
             [self.prefix],
         ).fetchall()
         return [name for (name,) in rows]

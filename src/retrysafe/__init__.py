@@ -5,18 +5,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from retrysafe import errors
-from retrysafe.core.keys import Key, derive
-from retrysafe.core.records import Answer
-from retrysafe.engine.heartbeat import Lease, current_lease
-from retrysafe.engine.safe import RetrySafe
-from retrysafe.engine.sealing import KeyRing
-from retrysafe.errors import RetrySafeError
-from retrysafe.policy import Policy
-from retrysafe.stores.registry import open_async_store, open_store
-
 if TYPE_CHECKING:
+    from retrysafe import errors as errors
+    from retrysafe.core.keys import Key, derive
+    from retrysafe.core.records import Answer
+    from retrysafe.engine.heartbeat import Lease, current_lease
+    from retrysafe.engine.safe import RetrySafe
+    from retrysafe.engine.sealing import KeyRing
+    from retrysafe.errors import RetrySafeError
     from retrysafe.operations import Stop, Undo, stage
+    from retrysafe.policy import Policy
+    from retrysafe.stores.registry import open_async_store, open_store
     from retrysafe.web.asgi import IdempotencyMiddleware
     from retrysafe.worker import Worker
 
@@ -42,20 +41,40 @@ __all__ = [
 __version__ = "0.1.0"
 
 
-_LAZY = {
+_HOMES = {
+    "Answer": "retrysafe.core.records",
+    "IdempotencyMiddleware": "retrysafe.web.asgi",
+    "Key": "retrysafe.core.keys",
+    "KeyRing": "retrysafe.engine.sealing",
+    "Lease": "retrysafe.engine.heartbeat",
+    "Policy": "retrysafe.policy",
+    "RetrySafe": "retrysafe.engine.safe",
+    "RetrySafeError": "retrysafe.errors",
     "Stop": "retrysafe.operations",
     "Undo": "retrysafe.operations",
-    "stage": "retrysafe.operations",
     "Worker": "retrysafe.worker",
-    "IdempotencyMiddleware": "retrysafe.web.asgi",
+    "current_lease": "retrysafe.engine.heartbeat",
+    "derive": "retrysafe.core.keys",
+    "open_async_store": "retrysafe.stores.registry",
+    "open_store": "retrysafe.stores.registry",
+    "stage": "retrysafe.operations",
 }
+"""Public names, and the modules that define them."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name at its first use, so that importing retrysafe stays cheap. Every error class is such a name."""
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
-    found = getattr(errors, name, None) if name[:1].isupper() else None
-    if isinstance(found, type) and issubclass(found, RetrySafeError):
+    """Import a name at its first use: `retrysafe --help` and a worker's client need few of them. Every error class is
+    such a name."""
+    if name in _HOMES:
+        found = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = found
         return found
+    if name == "errors":
+        return import_module("retrysafe.errors")
+    if name[:1].isupper():
+        from retrysafe import errors
+
+        error = getattr(errors, name, None)
+        if isinstance(error, type) and issubclass(error, errors.RetrySafeError):
+            return error
     raise AttributeError(f"module 'retrysafe' has no attribute {name!r}")

@@ -1,5 +1,7 @@
 """`python -m retrysafe`: the same program as `retrysafe`."""
 
+from __future__ import annotations
+
 import sys
 
 from retrysafe.cli.main import main

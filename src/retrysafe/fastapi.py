@@ -1,4 +1,4 @@
 """Alias of `retrysafe.web.fastapi`: this is the import that people try first."""
 
 from retrysafe.web.fastapi import *  # noqa: F403
-from retrysafe.web.fastapi import __all__  # noqa: F401
+from retrysafe.web.fastapi import __all__, __getattr__  # noqa: F401

@@ -60,13 +60,13 @@ def test_migrate_list_and_show(url: str) -> None:
     assert (shown["state"], shown["body"], shown["expires"]) == ("completed", '"sent 1"', "never")
     assert "receipt:{2}" in retrysafe("keys", "show", url, "receipt:{2}")[0]
     assert shown["id"] in retrysafe("keys", "show", url, shown["id"][:12])[0]
-    assert "keys list" in retrysafe("keys", "show", url, "no-such-key", code=1)[1]
+    assert "keys list" in retrysafe("keys", "show", url, "no-such-key", code=3)[1]
 
 
 @pytest.mark.store("postgres")
 def test_without_tables_it_says_how_to_make_them(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     url = store_url(request, tmp_path, "postgres")
-    assert f"retrysafe migrate {url}" in retrysafe("keys", "list", url, code=1)[1]
+    assert f"retrysafe migrate {url}" in retrysafe("keys", "list", url, code=5)[1]
 
 
 def test_the_schema_can_be_printed_without_a_server() -> None:
@@ -79,14 +79,14 @@ def test_the_schema_can_be_printed_without_a_server() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (["migrate", "mysqlx://h/db"], 1, "no store answers to 'mysqlx'"),
-        (["migrate", "just-a-word"], 1, "is not a store URL"),
-        (["migrate", "sqlite:///"], 1, "names no file"),
-        (["migrate", "sqlite:///x.db?table=drop;--"], 1, "cannot be a table name"),
-        (["migrate", "sqlite:///x.db?timeout=soon"], 1, "is not a number above zero"),
-        (["keys", "list", "memory://", "--limit", "0"], 1, "give 1 or more"),
-        (["demo", "--port", "99999"], 1, "from 1 to 65535"),
-        (["keys", "list", "sqlite:////proc/none/x.db"], 1, "/proc/none"),
+        (["migrate", "mysqlx://h/db"], 2, "no store answers to 'mysqlx'"),
+        (["migrate", "just-a-word"], 2, "is not a store URL"),
+        (["migrate", "sqlite:///"], 2, "names no file"),
+        (["migrate", "sqlite:///x.db?table=drop;--"], 2, "cannot be a table name"),
+        (["migrate", "sqlite:///x.db?timeout=soon"], 2, "is not a number above zero"),
+        (["keys", "list", "memory://", "--limit", "0"], 2, "give 1 or more"),
+        (["demo", "--port", "99999"], 2, "from 1 to 65535"),
+        (["keys", "list", "sqlite:////proc/none/x.db"], 5, "/proc/none"),
         (["nonsense"], 2, "invalid choice"),
         ([], 2, "COMMAND"),
     ],
@@ -96,7 +96,7 @@ def test_bad_input_is_refused_with_the_value_and_the_fix(arguments: list[str], c
 
 
 def test_a_server_that_is_away_is_reported_without_its_password() -> None:
-    _, err = retrysafe("keys", "list", "postgresql://u:hunter2@127.0.0.1:1/db?pool_timeout=1", code=1)
+    _, err = retrysafe("keys", "list", "postgresql://u:hunter2@127.0.0.1:1/db?pool_timeout=1", code=5)
     assert "hunter2" not in err
     assert "no connection to PostgreSQL" in err
 
@@ -117,13 +117,16 @@ def test_a_person_resolves_a_lapsed_key(url: str, tmp_path: Path) -> None:
     assert "living" not in shown
     answer = tmp_path / "answer.json"
     answer.write_text('{"id": 7}')
-    how = ("--happened", "--status", "201", "--answer", str(answer))
+    how = ("--happened", "--status", "201", "--answer", str(answer), "--because", "charge 7")
     assert "completed" in retrysafe("keys", "resolve", url, "yes", *how)[0]
     assert '{"id": 7}' in retrysafe("keys", "show", url, "yes", "--body")[0]
-    assert "because" in retrysafe("keys", "resolve", url, "no", "--did-not-happen", code=1)[1]
+    assert "because" in retrysafe("keys", "resolve", url, "no", "--did-not-happen", code=2)[1]
     why = ("--did-not-happen", "--because", "not in their list")
     assert "released" in retrysafe("keys", "resolve", url, "no", *why)[0]
     assert "is claimed in attempt 1" in retrysafe("keys", "resolve", url, "living", *why, code=1)[1]
     told = retrysafe("keys", "resolve", url, "yes", *why, code=1)[1]
     assert "is completed in attempt 1" in told
-    assert "names 0 keys" in retrysafe("keys", "resolve", url, "no", "--happened", "--namespace", "other", code=1)[1]
+    assert (
+        "names 0 keys"
+        in retrysafe("keys", "resolve", url, "no", "--happened", "--namespace", "other", *why[1:], code=3)[1]
+    )

@@ -47,8 +47,8 @@ def answer_file(tmp_path: Path) -> str:
     return str(path)
 
 
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(arguments) == 1
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 1) -> str:
+    assert main(arguments) == code
     return capsys.readouterr().err
 
 
@@ -78,14 +78,16 @@ def test_an_answer_for_a_sealed_record_is_refused_where_there_is_no_ring(
     """The application could not read the answer (`CorruptRecord`), and a key can be resolved only once."""
     assert callable(leave)
     leave(store)
-    output = refusal(capsys, "keys", "resolve", url, "k", "--happened", "--answer", answer_file)
+    output = refusal(capsys, "keys", "resolve", url, "k", "--happened", "--answer", answer_file, "--because", "x")
     assert "key ring" in output
     assert "safe.resolve(" in output
     assert main(["keys", "list", url, "--state", "uncertain", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["key"] == "k", "still to be resolved"
 
 
-@pytest.mark.parametrize("how", [("--happened",), ("--did-not-happen", "--because", "not in their list")])
+@pytest.mark.parametrize(
+    "how", [("--happened", "--because", "x"), ("--did-not-happen", "--because", "not in their list")]
+)
 def test_what_needs_no_ring_is_said_of_a_sealed_record(
     how: tuple[str, ...], url: str, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,15 +115,15 @@ def test_what_was_released_is_not_said_to_be_somebodys(
 ) -> None:
     owner = store.execute(builders.claim("k", kind="operation", now=None))
     store.execute(builders.release(owner, now=None))
-    output = refusal(capsys, "keys", "resolve", url, "k", "--happened")
+    output = refusal(capsys, "keys", "resolve", url, "k", "--happened", "--because", "x")
     assert "is released in attempt 1" in output
     assert "somebody else" not in output
-    assert "operations MODULE:SAFE --resume" in output
+    assert "operations resume MODULE:SAFE" in output
 
 
 def test_what_is_claimed_is_said_to_be_at_work(url: str, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     store.execute(builders.claim("k", lease=3600, now=None))
-    output = refusal(capsys, "keys", "resolve", url, "k", "--happened")
+    output = refusal(capsys, "keys", "resolve", url, "k", "--happened", "--because", "x")
     assert "is claimed in attempt 1" in output
     assert "somebody else" not in output
     assert "lease" in output
@@ -152,7 +154,7 @@ def abandon(safe: RetrySafe, key: str, on_lapse: str) -> bytes:
 
 
 def test_an_undo_without_a_reason_names_the_option(safe: RetrySafe, capsys: pytest.CaptureFixture[str]) -> None:
-    output = refusal(capsys, "operations", "x:y", "--undo", abandon(safe, "k", "resume").hex())
+    output = refusal(capsys, "operations", "x:y", "--undo", abandon(safe, "k", "resume").hex(), code=2)
     assert "--because TEXT" in output
     assert "undo_id" not in output
 

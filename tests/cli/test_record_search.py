@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from retrysafe import Answer, RetrySafe
-from retrysafe.cli import keys, operations, record_search
+from retrysafe.cli import operations, record_search, session
 from retrysafe.cli.main import main
 from retrysafe.core.keys import record_id
 from retrysafe.core.ops import List, Lookup, Op, Stats
@@ -62,7 +62,7 @@ def url(tmp_path: Path) -> str:
 def seen(url: str, monkeypatch: pytest.MonkeyPatch) -> Watched:
     monkeypatch.setattr(record_search, "PAGE_RECORDS", 10)
     watched = Watched(url)
-    monkeypatch.setattr(keys, "open_store", lambda given: watched)
+    monkeypatch.setattr(session, "open_store", lambda given: watched)
     return watched
 
 
@@ -84,7 +84,7 @@ def test_with_its_scope_a_key_is_one_look(show: Any, seen: Watched) -> None:
 
 def test_a_key_that_is_not_there_is_one_look_too_with_its_scope(show: Any, seen: Watched) -> None:
     code, out, err = show("no-such-key", "--scope", "tenant")
-    assert (code, out) == (1, "")
+    assert (code, out) == (3, "")
     assert "'default'" in err, "it says where it looked"
     assert "--namespace" in err
     assert set(seen.op_types) == {Lookup}
@@ -98,7 +98,7 @@ def test_every_kind_and_what_was_observed_is_found_by_scope(show: Any, seen: Wat
 
 def test_a_namespace_is_part_of_the_look(show: Any, seen: Watched) -> None:
     seen.execute_many([born("mine", namespace="billing")])
-    assert show("mine", "--scope", "tenant")[0] == 1
+    assert show("mine", "--scope", "tenant")[0] == 3
     assert "billing" in show("mine", "--scope", "tenant", "--namespace", "billing")[1]
 
 
@@ -129,7 +129,7 @@ def test_a_search_stops_at_its_limit_and_says_how_to_go_on(show: Any, seen: Watc
 
 def test_a_search_that_found_nothing_so_far_does_not_say_that_there_is_nothing(show: Any, seen: Watched) -> None:
     code, _, err = show("no-such-key", "--examine", "20")
-    assert code == 1
+    assert code == 3
     assert "20 records" in err
     assert "--scope" in err
     assert "no key" not in err
@@ -155,7 +155,7 @@ def test_a_long_search_says_how_far_it_is(show: Any, seen: Watched, monkeypatch:
 @pytest.mark.parametrize("words", [["--examine", "0"], ["--after", "zz"]])
 def test_what_cannot_be_searched_is_refused(show: Any, words: list[str]) -> None:
     code, _, err = show("key-7", *words)
-    assert code == 1
+    assert code == 2
     assert words[1] in err
 
 
@@ -166,7 +166,7 @@ def test_nothing_is_resolved_on_the_strength_of_a_search_that_was_not_finished(
     first = seen.execute(List(limit=1)).records[0].key
     words = ("--did-not-happen", "--because", "looked")
     code, _, err = show(first, *words, verb="resolve")
-    assert (code, "--scope" in err, "20 records" in err) == (1, True, True)
+    assert (code, "--scope" in err, "20 records" in err) == (2, True, True)
     seen.op_types.clear()
     _, _, err = show(first, *words, "--scope", "tenant", verb="resolve")
     assert "is claimed in attempt 1" in err, "it was found, and has a living owner"

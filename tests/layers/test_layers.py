@@ -31,6 +31,7 @@ SEAM = (
     "stores.filesystems",
     "stores.lifetime",
     "stores.registry",
+    "stores.schemes",
     "stores.threaded",
     "stores.batching",
     "stores.notify",
@@ -109,13 +110,17 @@ MAY: dict[str, tuple[str, ...]] = {
     "durable": ("core", "errors", "durable"),
     # Django creates its tables by its own migrations, on the databases Django has.
     "web.django": (*BASE, *SEAM, "engine", "transactions", *MIDDLE, "stores.sql", "stores.mysql"),
+    # `python -m retrysafe` and `manage.py retrysafe` start the command line.
+    "__main__": ("cli",),
+    "web.django.management": ("cli", "web.django"),
     # The ends may also use the public names, as any user does.
     **dict.fromkeys(TOP, (*BASE, "stores", "engine", "transactions", *MIDDLE, *TOP, "__version__", *retrysafe.__all__)),
     # Adapters under the names that people try first.
     **dict.fromkeys(("fastapi", "starlette", "flask", "litestar", "quart", "django"), ("web",)),
     "celery": ("jobs",),
-    # `python -m retrysafe`
-    "__main__": ("cli",),
+    "logs": ("engine",),
+    # Exporters read figures and traces. `__version__`: the version of what is measured.
+    **dict.fromkeys(("otel", "prometheus"), ("core", "engine", "otel", "__version__")),
     # The reference store is the oracle of the tests.
     "testing": (*BASE, *SEAM, "engine", "stores.memory", "testing"),
     # A simulated deployment runs all of it.
@@ -154,7 +159,9 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "starlette": ("web/starlette", "web/fastapi", "webhooks/starlette", "demo/", "console/"),
     "litestar": ("web/litestar",),
     "quart": ("web/quart",),
-    "flask": ("web/flask", "webhooks/flask.py"),
+    "flask": ("web/flask", "webhooks/flask.py", "cli/on_flask.py"),
+    "click": ("cli/on_flask.py",),  # Flask's commands are those of click
+    "rich": ("cli/output.py",),
     "werkzeug": ("web/flask", "web/quart"),
     "django": ("web/django", "transactions/on_django.py", "webhooks/django.py"),
     "asgiref": ("web/django",),
@@ -181,6 +188,8 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "mcp": ("mcp.py",),
     "dbos": ("durable/dbos.py",),
     "temporalio": ("durable/temporal.py",),
+    "opentelemetry": ("otel/",),
+    "prometheus_client": ("prometheus.py",),
 }
 
 STDLIB = sys.stdlib_module_names - {"sqlite3"}
@@ -277,9 +286,15 @@ def package_of(module: str) -> str:
     return module.partition(".")[0]
 
 
+STARTERS = ("__main__", "web.django.management")
+"""Modules that start a program: `python -m retrysafe` and `manage.py retrysafe`. Nothing of ours imports them."""
+
+
 def package_arrows() -> set[tuple[str, str]]:
     arrows = set()
     for path in FILES:
+        if within(module_of(path), STARTERS):
+            continue
         here = package_of(module_of(path))
         for each in imports(path):
             top, _, rest = each.module.partition(".")
@@ -333,7 +348,9 @@ def test_nothing_imports_the_ends() -> None:
         f"{module_of(path)} imports {found.module}"
         for path in FILES
         for found in imports(path)
-        if within(found.module, ends) and module_of(path).partition(".")[0] not in (*TOP, "testing", "__main__")
+        if within(found.module, ends)
+        and module_of(path).partition(".")[0] not in (*TOP, "testing")
+        and not within(module_of(path), STARTERS)
     ]
     assert wrong == []
 

@@ -250,10 +250,11 @@ def test_a_runs_number_announces_its_first_step() -> None:
 
 
 def test_a_run_whose_number_announces_no_service_goes_on() -> None:
-    """As runs were numbered before services were written down."""
+    """As runs were numbered before services were written down, and as they are where the first step is a local one."""
     head = bytes(range(11))
     mark, name = (hashlib.sha256(b"first step\0" + head + text).digest() for text in (b"", b"charge"))
     run = head + mark[:3] + name[:2]
+    assert announce_in(head + bytes(5), "charge", None) == run
     assert read_announcement(run, {"insert": "", "charge": "stripe"}) == ("charge", False)
     assert read_announcement(run, {"insert": ""}) == (UNNAMED, False)
 

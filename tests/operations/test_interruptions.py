@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,6 +105,70 @@ def test_a_step_that_commits_and_then_raises_is_not_run_again(w: World) -> None:
     with pytest.raises(OutcomeUnknown):
         w.run(op(key="k"))
     assert w.items() == ["kept"]
+
+
+def test_a_step_that_rolls_back_commits_and_meets_a_deadlock_is_not_run_again(w: World) -> None:
+    """Our transaction was rolled back with all that was in it, and the one after it was committed."""
+    op = w.safe.operation("split")
+    ran: list[int] = []
+
+    @w.local(op)
+    def splits(tx: Any) -> Answer:
+        ran.append(1)
+        yield lambda: tx.execute("ROLLBACK")
+        yield from w.insert(tx, "kept")
+        if w.store == "postgres":
+            yield lambda: tx.execute("COMMIT")
+            yield lambda: tx.execute("DO $$ BEGIN RAISE deadlock_detected; END $$")
+        yield tx.commit
+        busy = sqlite3.OperationalError("database is locked")
+        busy.sqlite_errorname = "SQLITE_BUSY"
+        raise busy
+
+    @w.body(op)
+    def body() -> Answer:
+        return (yield splits)
+
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown):
+            w.run(op(key="k"))
+    assert (w.state(), w.items(), len(ran)) == (State.UNCERTAIN, ["kept"], 1)
+
+
+@pytest.mark.parametrize("around", ["attempt", "step"])
+def test_a_step_that_commits_and_is_interrupted_is_not_run_again(w: World, around: str) -> None:
+    """By whoever cancels the attempt, or by a timeout that the body puts around the step."""
+    op = w.safe.operation("split")
+    stop = KeyboardInterrupt if w.loop is None else asyncio.CancelledError
+
+    @w.local(op)
+    def splits(tx: Any) -> Answer:
+        yield from w.insert(tx, "kept")
+        if w.store == "postgres":
+            yield lambda: tx.execute("COMMIT")
+        else:
+            yield tx.commit
+        raise stop
+
+    @w.body(op)
+    def body() -> Answer:
+        try:
+            return (yield splits)
+        except stop:
+            if around == "step":
+                raise TimeoutError from None  # as asyncio.timeout does
+            raise
+
+    with pytest.raises((stop, concurrent.futures.CancelledError) if around == "attempt" else OutcomeUnknown):
+        w.run(op(key="k"))
+    assert (w.state(), w.items()) == (State.UNCERTAIN, ["kept"])
+    assert "dead letter" in w.record().note
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown):
+            w.run(op(key="k"))
+    assert w.items() == ["kept"]
+    w.safe.resolve(w.record().id, happened=False, because="looked, and deleted the row")
+    assert w.state() is State.RELEASED
 
 
 @pytest.mark.parametrize("passes_over", [False, True])

@@ -35,7 +35,7 @@ def repeating(safe: RetrySafe, sent: list[str], size: int) -> Operation:
 
 
 def test_a_long_journal_is_told_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrysafe.operations.journal.LARGE_JOURNAL_BYTES", 1_000)
+    monkeypatch.setattr("retrysafe.operations.run.LARGE_JOURNAL_BYTES", 1_000)
     with RetrySafe("memory://") as safe:
         op = repeating(safe, [], 100)
         op(3, key="short")

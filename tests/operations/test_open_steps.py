@@ -271,6 +271,41 @@ def test_it_stays_open_over_commits_and_failures(w: World) -> None:
     assert len(keys(w, "pick")) == 1
 
 
+class FailingPick(Program):
+    """`pick` cannot be reached."""
+
+    def met(self, name: str) -> str:
+        if name == "pick":
+            raise ConnectionError("refused")
+        return super().met(name)
+
+
+@pytest.mark.parametrize("names", [["pick"], ["pick", "pack"], ["KEEP", "pick", "pack"], ["KEEP", "pick", "MORE"]])
+@pytest.mark.parametrize("forms", FORMS)
+def test_a_step_that_was_begun_is_open_once(w: World, forms: str, names: list[str]) -> None:
+    """One attempt failed in order and left the step as begun, the next one was killed in it. The one after that calls
+    it, and has called all that may have been sent."""
+    with pytest.raises(NotFinished):
+        FailingPick(w, names, forms=forms, tries=1)()
+    assert w.states()["pick"] == "begun"
+    die_in_pick(w, names, forms, tries=1)
+    finishes(w, Program(w, names, forms=forms))
+    assert len(keys(w, "pick")) == 1
+
+
+@pytest.mark.parametrize("forms", FORMS)
+def test_a_begun_step_that_was_announced_again_is_open_once(w: World, forms: str) -> None:
+    """As the release before this one left it: its journal has the step as begun, and announces it."""
+    with pytest.raises(NotFinished):
+        FailingPick(w, ["KEEP", "pick", "pack"], forms=forms, tries=1)()
+    left = w.journal().replace(announced="pick", left=0)
+    w.sql(f"UPDATE {w.keys} SET state = 'claimed', lease_until = started + 1, on_lapse = 'resume', progress = ?",
+          left.encode())  # fmt: skip
+    assert describe_next_step(w.journal(), "pick") == "pick (may have been sent)"
+    finishes(w, Program(w, ["KEEP", "pick", "pack"], forms=forms))
+    assert len(keys(w, "pick")) == 1
+
+
 @pytest.mark.parametrize("forms", FORMS)
 def test_whoever_gives_up_before_it_asks_a_person(w: World, forms: str) -> None:
     """It used to undo the rest."""
@@ -340,3 +375,32 @@ def test_a_journal_keeps_what_is_open() -> None:
     journal = OperationJournal(rule=BY_CALL, unmet=("charge", "check"))
     assert OperationJournal.decode(journal.encode()) == journal
     assert b"unmet" not in OperationJournal(rule=BY_CALL).encode()
+
+
+# The same code again ------------------------------------------------------------------------------
+
+
+class Failing(Program):
+    """A program whose step `fails` fails each time it is sent."""
+
+    fails = ""
+
+    def met(self, name: str) -> str:
+        if name == self.fails:
+            raise ConnectionError("the other system is away")
+        return super().met(name)
+
+
+@pytest.mark.parametrize("names", [["pick"], ["pick", "pack"], ["KEEP", "pick"]])
+@pytest.mark.parametrize("forms", FORMS)
+def test_a_step_that_failed_and_then_killed_its_process_is_finished(w: World, forms: str, names: list[str]) -> None:
+    """Found by simulated seed 390: the begun step was announced once more by the attempt that was killed. The next one
+    took the announcement for a second call of the step, and every attempt after it was refused, with the same code."""
+    failing = Failing(w, names, forms=forms, tries=1)
+    failing.fails = "pick"
+    with pytest.raises(NotFinished):
+        failing()
+    failing.close()
+    w.age(1000)
+    die_in_pick(w, names, forms)
+    finishes(w, Program(w, names, forms=forms))

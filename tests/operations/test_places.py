@@ -18,7 +18,15 @@ from sqlalchemy.orm import Session, sessionmaker
 from retrysafe import Answer, KeyRing, RetrySafe
 from retrysafe.core.ops import Advance, List
 from retrysafe.core.states import State
-from retrysafe.errors import NotFinished, NotSameDatabase, OperationChanged, OperationError, SchemaMissing, UsageError
+from retrysafe.errors import (
+    NotFinished,
+    NotSameDatabase,
+    OperationChanged,
+    OperationError,
+    OutcomeUnrecorded,
+    SchemaMissing,
+    UsageError,
+)
 from retrysafe.operations import Operation, Undo, stage
 from retrysafe.operations.receipts import RECORD_ROW
 from retrysafe.stores.registry import open_store
@@ -407,6 +415,57 @@ def test_an_undo_that_died_before_it_barred_the_late_owner(
     assert undoer("a", key="k").status == 409
     barred = [step.partition(":")[2] for (step,) in elsewhere.sql("SELECT step FROM retrysafe_receipts")]
     assert "finish" in barred
+
+
+class SerializationFailure(Exception):
+    sqlstate = "40001"
+
+
+def fail_to_bar(monkeypatch: pytest.MonkeyPatch, failures: list[Exception]) -> None:
+    """The transaction that bars a late owner fails so often, before it goes well."""
+    from retrysafe.operations import undoing
+
+    bar = undoing.block_late_steps
+
+    def block_late_steps(run: Any, tx: Any) -> Any:
+        if failures:
+            raise failures.pop(0)
+        return bar(run, tx)
+
+    monkeypatch.setattr(undoing, "block_late_steps", block_late_steps)
+
+
+def undoing_everything(safe: RetrySafe) -> Operation:
+    def undoes(step: str) -> None:
+        if step == "call":
+            raise Undo(409, {})
+
+    return inserting(safe, undoes, undo=lambda tx, item: None)
+
+
+@pytest.mark.parametrize("failure", [SerializationFailure("again"), ConnectionResetError("gone")], ids=lambda e: str(e))
+def test_a_conflict_while_a_late_owner_is_barred_is_tried_again(
+    elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    """I24: the late owner's own commit is what it conflicts with."""
+    fail_to_bar(monkeypatch, [failure] * 2)
+    assert undoing_everything(elsewhere.safe)("a", key="k").status == 409
+
+
+def test_a_database_that_is_away_while_a_late_owner_is_barred(
+    elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is undone before he is barred, in this attempt and in the next. The caller is told so, in our words."""
+    failures: list[Exception] = [ConnectionRefusedError("away")] * 100
+    fail_to_bar(monkeypatch, failures)
+    monkeypatch.setattr("retrysafe.operations.undoing.CONTENTION_DELAYS_SECONDS", (0.0,))
+    undoer = undoing_everything(elsewhere.safe)
+    for _ in range(2):
+        with pytest.raises(OutcomeUnrecorded):
+            undoer("a", key="k")
+        lapse(elsewhere)
+    failures.clear()
+    assert undoer("a", key="k").status == 409
 
 
 def test_stage_is_refused_where_the_outbox_is_not_in_the_users_database(elsewhere: Elsewhere) -> None:

@@ -15,14 +15,14 @@ from pymongo import MongoClient
 from pymongo.client_session import ClientSession
 from pymongo.errors import AutoReconnect, OperationFailure
 
-from retrysafe import RetrySafe
+from retrysafe import Answer, RetrySafe
 from retrysafe.core.keys import Key
 from retrysafe.core.ops import Lookup
 from retrysafe.core.states import State
 from retrysafe.errors import NotSameDatabase, StoreUnclear, TransactionSplit, UsageError
 from retrysafe.stores.mongo.receipts import MONGO
 from retrysafe.stores.sql.names import build_names
-from retrysafe.transactions import flow
+from retrysafe.transactions import flow, run
 from retrysafe.transactions.failures import ErrorClass, classify_error, find_error_code, translate_error
 from tests.opening import unique, with_option
 from tests.servers import MongoServer
@@ -30,6 +30,7 @@ from tests.transactions import mongo_crashing
 from tests.transactions.crashing import ANSWER, KEY
 from tests.transactions.rigs import (
     MONGODB,
+    RELEASE,
     SCOPE,
     Caller,
     World,
@@ -37,6 +38,7 @@ from tests.transactions.rigs import (
     emptied_collections,
     mongo_client,
     mongo_write,
+    task,
 )
 from tests.transactions.test_behaviours import stored
 from tests.waiting import until
@@ -118,6 +120,33 @@ def test_killed_at_every_point(mongodb: World, stride: int) -> None:
     # After the commit there are two points: leaving the block, and the end of the program.
     assert ends == {"nothing": len(chosen) - 2, "all": 2}
     assert points >= 14
+
+
+# Aborted by hand ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("then", ["nothing", "committed", "written outside"])
+def test_a_conflict_after_an_abort_by_hand(user: Caller, mongodb: World, then: str) -> None:
+    """Our transaction is gone with its lock. The session's own number tells that it was used for something after it."""
+    ran: list[ClientSession] = []
+
+    def body(session: ClientSession) -> Answer:
+        ran.append(session)
+        session.abort_transaction()
+        if then == "committed":
+            session.start_transaction()
+        if then != "nothing":
+            mongo_write(session, f"kept {len(ran)}")
+        if then == "committed":
+            session.commit_transaction()
+        if len(ran) > 1:
+            raise LookupError("it ran again")
+        raise OperationFailure("WriteConflict", 112, {"errorLabels": ["TransientTransactionError"], "code": 112})
+
+    with pytest.raises(LookupError if then == "nothing" else TransactionSplit):
+        run(mongodb.safe, task(mongodb.safe, "k", 1, RELEASE), user.given, body)
+    assert mongodb.effects() == ([] if then == "nothing" else ["kept 1"])
+    assert len(ran) == (2 if then == "nothing" else 1)
 
 
 # Commits whose reply is lost ----------------------------------------------------------------------

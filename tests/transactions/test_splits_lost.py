@@ -205,7 +205,7 @@ def test_what_a_process_that_died_had_committed_is_found_by_the_next(
 
 
 @each_server
-@pytest.mark.parametrize("ending", ["lost", "deadlock", "lost-without-commit"])
+@pytest.mark.parametrize("ending", ["lost", "deadlock", "rolled-back-before", "lost-without-commit"])
 def test_a_local_step(request: pytest.FixtureRequest, server: str, ending: str) -> None:
     world: World = request.getfixturevalue(server)
     ran: list[int] = []
@@ -215,10 +215,12 @@ def test_a_local_step(request: pytest.FixtureRequest, server: str, ending: str) 
         @op.local
         def splits(tx: Any) -> Answer:
             ran.append(1)
+            if ending == "rolled-back-before":
+                mysql_raw(tx, "ROLLBACK")
             mysql_write(tx, "a")
             if ending != "lost-without-commit":
                 mysql_raw(tx, "COMMIT")
-            if ending == "deadlock":
+            if ending in ("deadlock", "rolled-back-before"):
                 mysql_raw(tx, MYSQL_DEADLOCK)
             elif len(ran) == 1:
                 world.query(f"KILL {tx.thread_id()}")

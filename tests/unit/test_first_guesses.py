@@ -82,7 +82,9 @@ def test_a_policy_is_still_changed_by_its_old_verb() -> None:
         ("retrysafe.jobs", "Message", "JobMessage"),
         ("retrysafe.web.asgi", "Shortcut", "ResponseReady"),
         ("retrysafe.web.wsgi", "Shortcut", "ResponseReady"),
+        ("retrysafe.web.fastapi", "documented", "complete_schema"),
         ("retrysafe.client", "Ambient", "Clock"),
+        ("retrysafe.client", "Operation", "ClientOperation"),
         ("retrysafe.client", "Trail", "AttemptLog"),
     ],
 )

@@ -13,7 +13,11 @@ HOST = "127.0.0.1"
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("demo", help="serve a demo payments API with a page for your browser")
+    parser = commands.add_parser(
+        "demo",
+        help="serve a demo payments API with a page for your browser",
+        examples=("retrysafe demo --port 8080", "retrysafe demo --reset"),
+    )
     parser.add_argument("--port", type=int, default=8000, help="port to listen on (8000)")
     parser.add_argument("--data", type=Path, default=Path("demo-data"), help="folder for its data (demo-data)")
     parser.add_argument("--reset", action="store_true", help="delete its data first")

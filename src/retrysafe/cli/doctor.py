@@ -7,6 +7,8 @@ import json
 from typing import Any
 
 from retrysafe.cli.import_object import import_object
+from retrysafe.cli.session import check_file
+from retrysafe.cli.settings import require_url
 from retrysafe.core.jobs import Namespaces
 from retrysafe.core.keys import OBSERVED_PREFIX
 from retrysafe.errors import StoreError, UsageError
@@ -22,11 +24,12 @@ def add_parser(commands: Any) -> None:
         help="check a store's settings",
         description="Reads a store's real settings and prints the guarantee that they allow, with a fix for each wrong "
         "setting. Exits with 1 if the guarantee is below --require.",
+        takes_url=True,
+        url_only=True,
+        examples=("retrysafe doctor postgresql://user@host/db", "retrysafe doctor myapp.jobs:jobs --json"),
     )
     parser.add_argument(
-        "url",
-        metavar="URL",
-        help="the store, for example postgresql://user@host/db; or the jobs object of your application, as module:jobs",
+        "jobs", metavar="MODULE:JOBS", nargs="?", help="instead of a store: the jobs object of your application"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
@@ -36,8 +39,11 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    found = diagnose_store(args.url) if "://" in args.url else diagnose_jobs(args.url)
-    print(format_json(found) if args.json else "\n".join(format_table(found, safe_url(args.url))))
+    where = args.jobs if args.jobs is not None else require_url(args)
+    if "://" in where:
+        check_file(where)
+    found = diagnose_store(where) if "://" in where else diagnose_jobs(where)
+    print(format_json(found) if args.json else "\n".join(format_table(found, safe_url(where))))
     return 0 if worst_label((found.label, args.require)) == args.require else EXIT_BELOW_REQUIRED
 
 
@@ -64,7 +70,7 @@ def find_unnamed_jobs(url: str) -> Finding | None:
         return None
     jobs = "1 staged job belongs" if seen.unnamed == 1 else f"{seen.unnamed} staged jobs belong"
     why = f"{jobs} to no application, and the store is used by {', '.join(applications)}: no worker publishes it"
-    fix = f"retrysafe outbox assign {safe_url(url)} --namespace NAME"
+    fix = f"retrysafe outbox assign {safe_url(url)} --namespace NAME --because TEXT"
     return bad("outbox", seen.unnamed, "exactly-once-capable", why, fix, invariant="I34")
 
 

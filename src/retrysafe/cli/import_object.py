@@ -12,10 +12,15 @@ from retrysafe.errors import UsageError
 
 
 def load_safe(text: str) -> RetrySafe:
-    """Import the application's RetrySafe, with the operations and publishers that its modules declare."""
+    """Import the application's RetrySafe, with the operations and publishers that its modules declare. A function that
+    returns it will do."""
     found = import_object(text)
     if isinstance(found, RetrySafe):
         return found
+    if callable(found) and not isinstance(found, type):
+        made = found()
+        if isinstance(made, RetrySafe):
+            return made
     others = [name for name, value in vars(_import_module(text)).items() if isinstance(value, RetrySafe)]
     hint = f"; did you mean {text.partition(':')[0]}:{others[0]}?" if others else ""
     raise UsageError(f"{text} is a {type(found).__name__}, not a RetrySafe{hint}")

@@ -1,132 +1,188 @@
-"""`retrysafe keys list|show|resolve URL`: look at the keys in a store, and resolve uncertain ones."""
+"""`retrysafe keys list|show|why|export`: look at keys. key_actions.py has the verbs that change them."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
-from retrysafe.cli.record_search import DEFAULT_NAMESPACE, MAX_EXAMINED_RECORDS, RecordFinder, RecordQuery, iter_records
-from retrysafe.core.ops import List, Lookup, Op, Stats, StatsReply
-from retrysafe.core.records import Answer, Kind, Record
-from retrysafe.core.states import STATES
+from retrysafe.cli import exits, key_actions
+from retrysafe.cli.output import Progress, print_json, print_note, print_pairs, print_table, shorten
+from retrysafe.cli.parsing import add_json, add_namespace
+from retrysafe.cli.record_search import (
+    DEFAULT_NAMESPACE,
+    MAX_EXAMINED_RECORDS,
+    RecordFinder,
+    RecordQuery,
+    iter_records,
+)
+from retrysafe.cli.session import NO_RECORD_ID, Session, open_session
+from retrysafe.core.ops import List, Stats, StatsReply
+from retrysafe.core.records import Kind, Record
+from retrysafe.core.states import STATES, State
 from retrysafe.core.times import format_time
-from retrysafe.engine.drive import run
-from retrysafe.engine.resolving import resolve_uncertain
-from retrysafe.engine.sealing import is_sealed
+from retrysafe.engine.audit import AUDIT_KIND
+from retrysafe.engine.why import explain, state_for_people
 from retrysafe.errors import UsageError
-from retrysafe.stores.registry import open_store
 
 PAGE_ROWS = 200
+MAX_SORTED_ROWS = 10_000
+"""A longer list is printed as it is read, in the store's order."""
 SHOWN_BODY_BYTES = 2000
-NO_RECORD_ID = bytes(32)
-"""The id of no record. The reply to its Lookup carries the store's time."""
+COLUMNS = ("id", "state", "kind", "scope", "key", "attempt", "created")
+WIDTHS = (12, 9, 9, 24, 36, 3)
+KINDS = (*get_args(Kind), AUDIT_KIND)
+
+__all__ = ["NO_RECORD_ID", "add_parser", "describe_state"]
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("keys", help="list, show and resolve the keys in a store")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    parser = commands.add_parser(
+        "keys",
+        help="look at keys and decide about them",
+        examples=("retrysafe keys list --state uncertain", "retrysafe keys why order-7"),
+    )
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=type(parser))
+    _add_list(verbs)
+    _add_show(verbs)
+    _add_why(verbs)
+    key_actions.add_parsers(verbs)
+    _add_export(verbs)
 
-    listing = verbs.add_parser("list", help="list keys")
-    listing.add_argument("url", metavar="URL")
-    listing.add_argument("--state", choices=sorted(STATES), help="only keys in this state")
-    listing.add_argument("--kind", choices=get_args(Kind), help="only keys of this kind")
-    listing.add_argument("--scope", help="only keys of this tenant or function")
-    listing.add_argument("--namespace", help="only keys of this application")
-    listing.add_argument("--lapsed", action="store_true", help="only claimed keys whose lease has lapsed")
+
+def add_filters(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--state", choices=sorted(STATES), help="only keys in this state (uncertain: lapsed guards too)"
+    )
+    parser.add_argument("--kind", choices=KINDS, help="only keys of this kind")
+    parser.add_argument("--scope", help="only keys of this tenant or function")
+    parser.add_argument("--lapsed", action="store_true", help="only claimed keys whose lease has lapsed")
+
+
+def _add_list(verbs: Any) -> None:
+    listing = verbs.add_parser(
+        "list",
+        help="list keys",
+        takes_url=True,
+        examples=(
+            "retrysafe keys list sqlite:///app.db --state uncertain",
+            "retrysafe keys list --scope acme --json | jq .key",
+        ),
+    )
+    add_filters(listing)
+    add_namespace(listing, acts=False)
     listing.add_argument("--limit", type=int, default=50, help="print at most this many (50)")
     listing.add_argument(
         "--count", action="store_true", help="also count the keys in each state; this reads the whole store"
     )
-    listing.add_argument("--json", action="store_true", help="print one JSON object per line")
+    add_json(listing)
     listing.set_defaults(run=run_list)
 
+
+def _add_show(verbs: Any) -> None:
     show = verbs.add_parser(
         "show",
         help="show one key, or all keys with this text",
         description="With --scope, or by its id, a key is found at once. Otherwise the store is searched record by "
         "record. Each match is printed as it is found. --after continues a search that ended at its limit.",
+        takes_url=True,
+        examples=("retrysafe keys show order-7 --scope acme", "retrysafe keys show 5f3a9c01 --body"),
     )
-    show.add_argument("url", metavar="URL")
-    show.add_argument(
+    _add_search(show)
+    show.add_argument("--body", action="store_true", help="also show the stored answer")
+    add_json(show)
+    show.set_defaults(run=run_show)
+
+
+def _add_why(verbs: Any) -> None:
+    why = verbs.add_parser(
+        "why",
+        help="why a key is in its state, what a retry gets, what you can do",
+        takes_url=True,
+        examples=("retrysafe keys why order-7", "retrysafe keys why order-7 --scope acme --json"),
+    )
+    _add_search(why)
+    add_json(why)
+    why.set_defaults(run=run_why)
+
+
+def _add_search(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "key", metavar="KEY", help="the key as the client sent it, or the first 8 or more digits of its id"
     )
-    show.add_argument("--scope", help="the scope of the key: its tenant, function, operation, provider, queue or inbox")
-    show.add_argument("--namespace", help="the application of the key (with --scope: default; otherwise any)")
-    show.add_argument("--kind", choices=get_args(Kind), help="only a key of this kind")
-    show.add_argument(
+    parser.add_argument(
+        "--scope", help="the scope of the key: its tenant, function, operation, provider, queue or inbox"
+    )
+    parser.add_argument("--namespace", help="the application of the key (with --scope: default; otherwise any)")
+    parser.add_argument("--kind", choices=KINDS, help="only a key of this kind")
+    parser.add_argument(
         "--examine",
         type=int,
         metavar="N",
         help=f"without --scope: search at most this many records ({MAX_EXAMINED_RECORDS})",
     )
-    show.add_argument("--after", default="", metavar="CURSOR", help="continue a search that ended at its limit")
-    show.add_argument("--body", action="store_true", help="also show the stored answer")
-    show.add_argument("--json", action="store_true", help="print one JSON object per line")
-    show.set_defaults(run=run_show)
+    parser.add_argument("--after", default="", metavar="CURSOR", help="continue a search that ended at its limit")
 
-    resolve = verbs.add_parser(
-        "resolve",
-        help="decide how an uncertain key ended",
-        description="For keys that are uncertain, and for lapsed keys that will become uncertain. If the owner, "
-        "another person or a worker settles the key first, the command fails and changes nothing. If the application "
-        "has a key ring, do not give --answer here: the application could not read it. Call safe.resolve() from Python "
-        "instead. The command refuses --answer for a record that is visibly sealed, but not every sealed record is. "
-        "For an operation, --happened completes the whole operation.",
+
+def _add_export(verbs: Any) -> None:
+    export = verbs.add_parser(
+        "export",
+        help="write keys as JSON lines, all of them",
+        description="Reads the store page by page, in bounded memory. Bodies are left out unless --body is given.",
+        takes_url=True,
+        examples=(
+            "retrysafe keys export --scope acme > acme.jsonl",
+            "retrysafe keys export --after CURSOR >> all.jsonl",
+        ),
     )
-    resolve.add_argument("url", metavar="URL")
-    resolve.add_argument("key", metavar="KEY", help="the key, or the first 8 or more digits of its id")
-    how = resolve.add_mutually_exclusive_group(required=True)
-    how.add_argument(
-        "--happened", action="store_true", help="the work was done: a retry gets the answer and does not run"
+    add_filters(export)
+    add_namespace(export, acts=False)
+    export.add_argument("--body", action="store_true", help="with the stored answers")
+    export.add_argument("--after", default="", metavar="CURSOR", help="continue an export that was interrupted")
+    export.set_defaults(run=run_export, json=True)
+
+
+# Lists ------------------------------------------------------------------------------------------
+
+
+def build_query(args: argparse.Namespace) -> List:
+    if args.lapsed and args.state not in (None, "claimed"):
+        raise UsageError(f"--lapsed --state {args.state}: only claimed keys can be lapsed")
+    return List(
+        namespace=args.namespace,
+        state=STATES.get(args.state or ""),
+        kind=args.kind,
+        scope=args.scope,
+        lapsed=args.lapsed,
+        limit=PAGE_ROWS,
     )
-    how.add_argument("--did-not-happen", action="store_true", help="the work was not done: the next retry runs it")
-    resolve.add_argument(
-        "--answer",
-        metavar="FILE",
-        help="with --happened: the body to replay ('-' for standard input); not with a key ring",
-    )
-    resolve.add_argument("--status", type=int, default=200, help="with --answer: the status to replay (200)")
-    resolve.add_argument(
-        "--content-type",
-        default="application/json",
-        help="with --answer: the content type to replay (application/json)",
-    )
-    resolve.add_argument("--because", default="", metavar="TEXT", help="how you know; required with --did-not-happen")
-    resolve.add_argument("--attempt", type=int, help="only if the key is still in this attempt")
-    resolve.add_argument("--id", action="store_true", help="KEY is an id or its first 8 or more digits, not a key")
-    resolve.add_argument("--scope", help="the scope of the key, if several scopes have it")
-    resolve.add_argument("--namespace", default="default", help="the application of the key (default)")
-    resolve.set_defaults(run=run_resolve)
+
+
+def is_shown(args: argparse.Namespace, record: Record) -> bool:
+    """Audit rows are shown by `retrysafe audit`, and here only by their kind."""
+    return record.kind != AUDIT_KIND or args.kind == AUDIT_KIND
 
 
 def run_list(args: argparse.Namespace) -> int:
     if args.limit < 1:
         raise UsageError(f"--limit {args.limit}: give 1 or more")
-    store = open_store(args.url)
-    try:
-        query = List(
-            namespace=args.namespace,
-            state=STATES.get(args.state or ""),
-            kind=args.kind,
-            scope=args.scope,
-            lapsed=args.lapsed,
-            limit=PAGE_ROWS,
-        )
-        found = _take_first(iter_records(store.execute, query), args.limit)
-        now = store.execute(Lookup(NO_RECORD_ID)).now
-        counted = store.execute(Stats(namespace=args.namespace)) if args.count else None
-    finally:
-        store.close()
-    newest_first = sorted(found, key=lambda record: record.created, reverse=True)
-    for record in newest_first:
-        print(json.dumps(summarize_record(record)) if args.json else format_line(record, now))
+    with open_session(args) as session:
+        now = session.read_time()
+        listed = iter_records(session.execute, build_query(args))
+        found: Any = _take_first((each for each in listed if is_shown(args, each)), args.limit)
+        if args.limit <= MAX_SORTED_ROWS:
+            found = sorted(found, key=lambda record: record.created, reverse=True)
+        shown = 0
+        if args.json:
+            for shown, record in enumerate(found, 1):  # noqa: B007  # the last number is how many there were
+                print_json(summarize_record(record, now))
+        else:
+            shown = print_table(COLUMNS, (format_row(record, now) for record in found), WIDTHS)
+        counted = session.execute(Stats(namespace=args.namespace)) if args.count else None
     if not args.json or counted is not None:
-        print(f"{len(found)} shown; {format_totals(counted)}", file=sys.stderr)
-    return 0
+        print_note(f"{shown} shown; {format_totals(counted)}")
+    return exits.DONE
 
 
 def format_totals(counted: StatsReply | None) -> str:
@@ -138,37 +194,119 @@ def format_totals(counted: StatsReply | None) -> str:
     )
 
 
-def run_show(args: argparse.Namespace) -> int:
-    store = open_store(args.url)
-    try:
-        query = RecordQuery(args.key, args.scope, args.namespace, args.kind)
-        finder = RecordFinder(store, query, limit=args.examine, after=args.after)
-        shown = 0
-        for record in finder:
-            shown += 1
-            now = store.execute(Lookup(NO_RECORD_ID)).now
-            print_record(record, now, body=args.body, as_json=args.json)
-    finally:
-        store.close()
+def run_export(args: argparse.Namespace) -> int:
+    query = build_query(args)
+    with open_session(args) as session:
+        progress, number, cursor = Progress("keys written"), 0, args.after
+        now = session.read_time()
+        parts = split_uncertain(query)
+        if args.after and len(parts) > 1:
+            raise UsageError("--after with --state uncertain: it is two lists; export it in one go")
+        for part, keep in parts:
+            while True:
+                page = session.execute(_at(part, cursor))
+                for record in page.records:
+                    if is_shown(args, record) and (keep is None or record.on_lapse == keep):
+                        print_json(describe_record(record, now, body=args.body))
+                        number += 1
+                cursor = page.cursor
+                if not cursor:
+                    break
+                sys.stdout.flush()
+                if number and number % 50_000 < PAGE_ROWS:
+                    print_note(f"so far {number:,}; after an interruption continue with --after {cursor}")
+                progress.advance(number)
+        progress.end()
+    print_note(f"{number} written")
+    return exits.DONE
+
+
+def split_uncertain(query: List) -> list[tuple[List, str | None]]:
+    """A list of uncertain keys is two lists: those that are marked, and lapsed guards."""
+    if query.state is not State.UNCERTAIN:
+        return [(query, None)]
+    from dataclasses import replace
+
+    return [(query, None), (replace(query, state=State.CLAIMED, lapsed=True), "uncertain")]
+
+
+def _at(query: List, cursor: str) -> List:
+    from dataclasses import replace
+
+    return replace(query, cursor=cursor)
+
+
+def _take_first(records: Iterator[Record], limit: int) -> Iterator[Record]:
+    return (record for record, _ in zip(records, range(limit), strict=False))
+
+
+# One key ----------------------------------------------------------------------------------------
+
+
+def find_and(args: argparse.Namespace, session: Session, show: Any) -> int:
+    """Find the keys of a search and show each as it is found."""
+    query = RecordQuery(args.key, args.scope, args.namespace, args.kind)
+    finder = RecordFinder(session, query, limit=args.examine, after=args.after)
+    shown = 0
+    for record in finder:
+        shown += 1
+        show(record, session.read_time())
+        sys.stdout.flush()
     if finder.next_cursor:
-        print(describe_unfinished_search(finder), file=sys.stderr)
+        print_note(describe_unfinished_search(finder))
     elif not shown:
-        print(describe_not_found(args), file=sys.stderr)
-    return 0 if shown else 1
+        raise exits.NotFound(describe_not_found(args))
+    return exits.DONE if shown else exits.NOT_FOUND
 
 
-def print_record(record: Record, now: int, *, body: bool, as_json: bool) -> None:
-    state: dict[str, Any] = {"lapsed": record.lapsed(now)} if as_json else {"state": describe_state(record, now)}
-    whole = summarize_record(record) | state
-    whole |= {
-        "run": record.run.hex(),
-        "note": record.note,
-        "fingerprint": str(record.fingerprint),
-    }
-    if body:
-        whole |= describe_answer(record)
-    text = json.dumps(whole) if as_json else "\n".join(f"{name:12} {value}" for name, value in whole.items()) + "\n"
-    print(text, flush=True)  # the search may take long: print each match at once
+def run_show(args: argparse.Namespace) -> int:
+    with open_session(args) as session:
+        return find_and(args, session, lambda record, now: print_record(args, record, now))
+
+
+def print_record(args: argparse.Namespace, record: Record, now: int) -> None:
+    whole = describe_record(record, now, body=args.body)
+    if args.json:
+        print_json(whole)
+        return
+    del whole["lapsed"]
+    print_pairs(whole | {"state": describe_state(record, now)})
+    print()
+
+
+def run_why(args: argparse.Namespace) -> int:
+    with open_session(args) as session:
+        return find_and(args, session, lambda record, now: print_why(args, record, now))
+
+
+def print_why(args: argparse.Namespace, record: Record, now: int) -> None:
+    found = explain(record, now)
+    if args.json:
+        print_json({**summarize_record(record, now), **found._asdict(), "actions": list(found.actions)})
+        return
+    short = record.id.hex()[:16]
+    print_pairs(
+        {
+            "key": f"{record.key}  (scope {record.scope}, id {short})",
+            "target": record.target,
+            "state": describe_state(record, now),
+            "because": found.because,
+            "a retry": found.next_retry,
+            "by itself": found.by_itself,
+        }
+    )
+    for action in found.actions:
+        print(f"you can    {describe_action(action, short, record.namespace)}")
+    print()
+
+
+def describe_action(action: str, record_id: str, namespace: str) -> str:
+    """The whole command of an action, to be copied."""
+    where = "" if namespace == DEFAULT_NAMESPACE else f" --namespace {namespace}"
+    if action.startswith("operations"):
+        return f"retrysafe {action} MODULE:SAFE {record_id} --id --because TEXT"
+    how = " --happened [--answer FILE] | --did-not-happen" if action == "keys resolve" else ""
+    return f"retrysafe {action} {record_id} --id{where}{how} --because TEXT"
 
 
 def describe_unfinished_search(finder: RecordFinder) -> str:
@@ -189,59 +327,14 @@ def describe_not_found(args: argparse.Namespace) -> str:
     )
 
 
-def run_resolve(args: argparse.Namespace) -> int:
-    if args.answer and not args.happened:
-        raise UsageError("--answer is the answer to replay: give it together with --happened")
-    answer = None
-    if args.answer:
-        body = sys.stdin.buffer.read() if args.answer == "-" else Path(args.answer).read_bytes()
-        answer = Answer(args.status, body, {"content-type": args.content_type})
-    store = open_store(args.url)
-    try:
-        query = RecordQuery(args.key, args.scope, args.namespace)
-        finder = RecordFinder(store, query, to_act=True, by_id=args.id)
-        found = [each for each in finder if each.namespace == args.namespace]
-        if finder.next_cursor:
-            raise UsageError(
-                f"the search for {args.key!r} ended after {finder.examined:,} records, and there are more: another key "
-                "with this text may exist. Give --scope; or the id that `retrysafe keys show` prints, and --id"
-            )
-        if len(found) != 1:
-            which = "; ".join(f"{each.id.hex()[:16]} ({each.kind}, {each.scope})" for each in found[:10])
-            raise UsageError(
-                f"{args.key!r} names {len(found)} keys of namespace {args.namespace!r}{': ' + which if which else ''}"
-                "; give --scope, --namespace, or the id of one and --id"
-            )
-        if answer is not None and is_sealed(found[0]):
-            raise UsageError(
-                f"{args.key!r} belongs to an application with a key ring, and this command has none: the application "
-                "could not read the answer, and the key could not be resolved again. Nothing was changed. Call it "
-                f'from Python: safe.resolve("{found[0].id.hex()}", happened=True, answer=Answer(...), '
-                'because="..."); or leave out --answer: a retry then learns that the answer was not kept'
-            )
-        flow = resolve_uncertain(
-            found[0].id,
-            happened=args.happened,
-            answer=answer,
-            because=args.because,
-            namespace=args.namespace,
-            attempt=args.attempt,
-        )
-        record = run(flow, lambda op: store.execute(cast("Op[Any]", op)))
-    finally:
-        store.close()
-    print(f"{record.id.hex()[:12]}  {record.state.value}  {record.key}  attempt {record.attempt}")
-    return 0
+# Records as data --------------------------------------------------------------------------------
 
 
-def _take_first(records: Iterator[Record], limit: int) -> list[Record]:
-    return [record for record, _ in zip(records, range(limit), strict=False)]
-
-
-def summarize_record(record: Record) -> dict[str, Any]:
+def summarize_record(record: Record, now: int) -> dict[str, Any]:
     return {
         "id": record.id.hex(),
         "state": record.state.value,
+        "shown_state": state_for_people(record, now),
         "namespace": record.namespace,
         "kind": record.kind,
         "scope": record.scope,
@@ -259,6 +352,16 @@ def summarize_record(record: Record) -> dict[str, Any]:
     }
 
 
+def describe_record(record: Record, now: int, *, body: bool) -> dict[str, Any]:
+    whole = summarize_record(record, now) | {
+        "lapsed": record.lapsed(now),
+        "run": record.run.hex(),
+        "note": record.note,
+        "fingerprint": str(record.fingerprint),
+    }
+    return whole | describe_answer(record) if body else whole
+
+
 def describe_answer(record: Record) -> dict[str, Any]:
     if record.answer is None:
         return {}
@@ -266,16 +369,17 @@ def describe_answer(record: Record) -> dict[str, Any]:
     return {"headers": list(record.answer.headers), "body": body, "gone": record.answer.gone or None}
 
 
-def format_line(record: Record, now: int) -> str:
-    state = "lapsed" if record.lapsed(now) else record.state.value
-    scope, key, created = _shorten(record.scope, 24), _shorten(record.key, 36), format_time(record.created)
-    return f"{record.id.hex()[:12]}  {state:9}  {record.kind:9}  {scope:24}  {key:36}  #{record.attempt}  {created}"
+def format_row(record: Record, now: int) -> tuple[str, ...]:
+    return (
+        record.id.hex()[:12],
+        "lapsed" if record.lapsed(now) else record.state.value,
+        record.kind,
+        shorten(record.scope, 24),
+        shorten(record.key, 36),
+        f"#{record.attempt}",
+        format_time(record.created),
+    )
 
 
 def describe_state(record: Record, now: int) -> str:
     return f"{record.state.value} (lapsed)" if record.lapsed(now) else record.state.value
-
-
-def _shorten(text: str, width: int) -> str:
-    printable = "".join(each if each.isprintable() else "?" for each in text)
-    return printable if len(printable) <= width else printable[: width - 1] + "…"

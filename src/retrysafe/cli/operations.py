@@ -1,4 +1,4 @@
-"""`retrysafe operations module:safe`: list and draw operations, list their runs, show, resume and undo a run."""
+"""`retrysafe operations list|show|resume|undo|cancel|declared|diagram`: operations and their runs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice, takewhile
 from typing import Any
 
 from retrysafe.cli import record_search
+from retrysafe.cli.exits import DONE, ChangedUnderneath, NotFound, Refused
 from retrysafe.cli.import_object import load_safe
-from retrysafe.cli.keys import NO_RECORD_ID, describe_state
+from retrysafe.cli.keys import describe_state
+from retrysafe.cli.output import print_json, print_note
+from retrysafe.cli.parsing import add_json, add_reason
 from retrysafe.cli.record_search import (
     ID_DIGITS,
     MAX_EXAMINED_RECORDS,
@@ -21,77 +25,240 @@ from retrysafe.cli.record_search import (
     cursor_before,
     make_progress_reporter,
 )
+from retrysafe.cli.session import NO_RECORD_ID, Session, make_entry
+from retrysafe.cli.settings import read_setting
 from retrysafe.core.keys import Key
+from retrysafe.core.moves import is_outcome_unknown
 from retrysafe.core.ops import List, Lookup
 from retrysafe.core.records import Record
 from retrysafe.core.states import STATES, State
 from retrysafe.core.times import format_time
 from retrysafe.engine.bridge import wait_for
 from retrysafe.engine.safe import RetrySafe
+from retrysafe.engine.why import state_for_people
 from retrysafe.errors import OperationChanged, UsageError
 from retrysafe.operations.diagram import draw_diagram
 from retrysafe.operations.journal import OperationJournal, build_ledger, describe_next_step
 from retrysafe.operations.operation import Operation
+from retrysafe.operations.submission import is_submitted
+
+OLD_FLAGS = {"--list": "list", "--diagram": "diagram", "--show": "show", "--resume": "resume", "--undo": "undo"}
+"""Options of the release before, and the verbs that replaced them."""
+
+VERBS = ("declared", "diagram", "list", "show", "resume", "undo", "cancel")
+
+
+def translate_old(words: list[str]) -> list[str]:
+    """`operations MODULE:SAFE --undo ID` as `operations undo MODULE:SAFE ID`. Without an option: `declared`."""
+    first = next((word for word in words if not word.startswith("-")), "")
+    if first in VERBS or not words or {"-h", "--help"} & set(words):
+        return words
+    if ":" not in first:
+        return words  # a mistyped verb
+    rest = [word.partition("=") for word in words]
+    for place, (option, equals, value) in enumerate(rest):
+        if option in OLD_FLAGS:
+            verb = OLD_FLAGS[option]
+            print_note(f"hint: `operations MODULE:SAFE {option}` is now `operations {verb} MODULE:SAFE`")
+            left = [*words[:place], *([value] if equals else []), *words[place + 1 :]]
+            return [verb, *_drop_unused(left, verb)]
+    return ["declared", *words]
+
+
+def _drop_unused(words: list[str], verb: str) -> list[str]:
+    """The old command ignored options that did not belong to its verb."""
+    allowed = {"list": (), "diagram": (), "show": ("--id",), "resume": ("--id",), "undo": ("--id",)}[verb]
+    return [word for word in words if word != "--id" or "--id" in allowed]
 
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "operations",
-        help="list and draw operations, list their runs, show, resume and undo a run",
-        description="Without an option it lists the declared operations. --show, --resume and --undo take the id of a "
-        "run, or its key.",
+        help="operations and their runs",
+        description="Lists, draws, shows, resumes, undoes and cancels. They need your application, not only its store.",
+        rewrite=translate_old,
+        examples=(
+            "retrysafe operations list myapp:safe",
+            "retrysafe operations undo myapp:safe order-7 --because '...'",
+        ),
     )
-    parser.add_argument("safe", metavar="MODULE:SAFE", help="your RetrySafe, with its operations")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--diagram", action="store_true", help="draw every operation as a Mermaid flowchart")
-    what.add_argument("--list", action="store_true", help="list runs, unfinished ones first")
-    what.add_argument("--show", metavar="ID", help="show one run and its ledger")
-    what.add_argument("--resume", metavar="ID", help="resume one run now, from its recovery point")
-    what.add_argument("--undo", metavar="ID", help="undo one run: every step that began, in reverse order")
-    parser.add_argument(
-        "--because",
-        default="",
-        metavar="TEXT",
-        help="with --undo: the reason; with --resume of a run whose outcome is unknown: how you know that it did not "
-        "happen",
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=type(parser))
+    declared = _add_verb(
+        verbs, "declared", "the operations that the application declares, with their steps", run_declared
     )
-    parser.add_argument("--id", action="store_true", help="--show, --resume and --undo take an id, not a key")
-    parser.add_argument("--name", help="only the operation of this name")
-    parser.add_argument("--state", choices=sorted(STATES), help="only runs in this state")
-    parser.add_argument("--limit", type=int, default=50, help="print at most this many runs (50)")
-    parser.add_argument(
+    diagram = _add_verb(verbs, "diagram", "draw every operation as a Mermaid flowchart", run_diagram)
+    listing = _add_verb(verbs, "list", "list runs, unfinished ones first", run_list)
+    for each in (declared, diagram, listing):
+        each.add_argument("--name", help="only the operation of this name")
+    listing.add_argument("--state", choices=sorted(STATES), help="only runs in this state")
+    listing.add_argument("--limit", type=int, default=50, help="print at most this many runs (50)")
+    listing.add_argument(
         "--examine",
         type=int,
         metavar="N",
         help=f"search at most this many records of each state ({MAX_EXAMINED_RECORDS})",
     )
-    parser.add_argument(
-        "--after", default="", metavar="CURSOR", help="with --list and --state: continue a list that ended at its limit"
+    listing.add_argument(
+        "--after", default="", metavar="CURSOR", help="with --state: continue a list that ended at its limit"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
-    parser.set_defaults(run=run)
+    _add_verb(verbs, "show", "show one run and its ledger", run_show, run=True)
+    acts = (
+        ("resume", "resume one run now, from its recovery point", run_resume),
+        ("undo", "undo one run: every step that began, in reverse order", run_undo),
+        ("cancel", "end one run where it is: nothing more is sent, nothing is undone", run_cancel),
+    )
+    for verb, text, run in acts:
+        act = _add_verb(verbs, verb, text, run, run=True)
+        add_reason(act)
+    cancel = verbs.choices["cancel"]
+    cancel.add_argument(
+        "--leave-effects", action="store_true", help="cancel although steps have run: what they did stays"
+    )
 
 
-def run(args: argparse.Namespace) -> int:
-    safe = load_safe(args.safe)
+def _add_verb(verbs: Any, verb: str, text: str, command: Any, *, run: bool = False) -> Any:
+    which = " order-7" if run else ""
+    reason = " --because 'the customer called'" if verb in ("resume", "undo", "cancel") else ""
+    parser = verbs.add_parser(
+        verb, help=text, takes_app=int(run), examples=(f"retrysafe operations {verb} myapp:safe{which}{reason}",)
+    )
+    if run:
+        parser.add_argument("run_id", metavar="RUN", help="the id of a run, its first 8 or more digits, or its key")
+        parser.add_argument("--id", action="store_true", help="RUN is an id and not a key")
+    add_json(parser)
+    parser.set_defaults(run=command)
+    return parser
+
+
+@contextmanager
+def open_application(args: argparse.Namespace) -> Iterator[RetrySafe]:
+    app = read_setting(args, "app").value
+    if not app:
+        raise UsageError(
+            'which application? Give MODULE:SAFE, set RETRYSAFE_APP, or write app = "module:safe" into retrysafe.toml'
+        )
+    safe = load_safe(app)
     try:
-        if args.diagram:
-            return print_diagrams(find_operations(safe, args.name))
-        if args.list:
-            return list_runs(safe, args)
-        if args.show:
-            return print_run(find_run(safe, args.show, by_id=args.id), read_time(safe), as_json=args.json)
-        if args.resume:
-            record = find_run(safe, args.resume, by_id=args.id, to_act=True)
-            return finish_run(safe, record, lambda operation: operation.resume_id(record.id, args.because))
-        if args.undo:
-            if not args.because.strip():
-                raise UsageError("--undo needs --because TEXT: give the reason; it is stored in the ledger")
-            record = find_run(safe, args.undo, by_id=args.id, to_act=True)
-            return finish_run(safe, record, lambda operation: operation.undo_id(record.id, args.because))
-        return print_operations(find_operations(safe, args.name))
+        yield safe
     finally:
         safe.close()
+
+
+def open_audit(safe: RetrySafe) -> Session:
+    return Session(safe.store, safe.execute, safe.namespace, repr(safe), lambda: None)
+
+
+def run_declared(args: argparse.Namespace) -> int:
+    with open_application(args) as safe:
+        found = find_operations(safe, args.name)
+        if args.json:
+            for operation in found:
+                print_json(summarize_operation(operation))
+            return DONE
+        return print_operations(found)
+
+
+def summarize_operation(operation: Operation) -> dict[str, Any]:
+    steps = [
+        {
+            "name": step.name,
+            "kind": step.kind,
+            "undo": step.undo is not None,
+            "find": step.find is not None,
+            "repeatable": step.repeatable,
+        }
+        for step in operation.steps.values()
+    ]
+    return {"operation": operation.target, "steps": steps}
+
+
+def run_diagram(args: argparse.Namespace) -> int:
+    with open_application(args) as safe:
+        found = find_operations(safe, args.name)
+        if args.json:
+            for operation in found:
+                print_json({"operation": operation.target, "mermaid": draw_diagram(operation)})
+            return DONE
+        return print_diagrams(found)
+
+
+def run_list(args: argparse.Namespace) -> int:
+    with open_application(args) as safe:
+        return list_runs(safe, args)
+
+
+def run_show(args: argparse.Namespace) -> int:
+    with open_application(args) as safe:
+        return print_run(find_run(safe, args.run_id, by_id=args.id), read_time(safe), as_json=args.json)
+
+
+def run_resume(args: argparse.Namespace) -> int:
+    return act_on_run(args, "resume", lambda operation, record: operation.resume_id(record.id, args.because or ""))
+
+
+def run_undo(args: argparse.Namespace) -> int:
+    return act_on_run(args, "undo", lambda operation, record: operation.undo_id(record.id, args.because))
+
+
+def run_cancel(args: argparse.Namespace) -> int:
+    return act_on_run(args, "cancel", lambda operation, record: operation.cancel_id(record.id, args.because))
+
+
+def act_on_run(args: argparse.Namespace, verb: str, call: Callable[[Operation, Record], Any]) -> int:
+    """Resume, undo or cancel one run, with an audit row."""
+    make_entry(args, f"operations {verb}")
+    with open_application(args) as safe:
+        record = find_run(safe, args.run_id, by_id=args.id, to_act=True)
+        now = read_time(safe)
+        refusal = why_not(record, now, verb, leave_effects=getattr(args, "leave_effects", False))
+        if refusal:
+            raise Refused(refusal)
+        before = state_for_people(record, now)
+        entry = make_entry(args, f"operations {verb}", (record.id.hex(),), before=before, attempt=record.attempt)
+        with open_audit(safe).act(entry) as audit:
+            operation = safe.operations.get(record.target)
+            if operation is None:
+                raise OperationChanged(record.target, "this code does not declare it")
+            result = call(operation, record)
+            if inspect.isawaitable(result):
+                result = wait_for(result)
+            if result.replayed:
+                raise ChangedUnderneath(
+                    f"the run {record.id.hex()[:16]} was finished meanwhile ({result.answer.status}); nothing was done"
+                )
+            audit.result = {"status": result.answer.status}
+        body = result.answer.body.decode("utf-8", "replace")[:2000]
+        if args.json:
+            shown = {
+                "id": record.id.hex(),
+                "action": f"operations {verb}",
+                "status": result.answer.status,
+                "body": body,
+            }
+            print_json({**shown, "audit": audit.id})
+        else:
+            print(f"finished: {result.answer.status} {body}")
+    return DONE
+
+
+def why_not(record: Record, now: int, verb: str, *, leave_effects: bool = False) -> str:
+    """Why a run cannot be resumed, undone or cancelled; empty if it can. Pure."""
+    short = record.id.hex()[:16]
+    if record.state is State.COMPLETED:
+        status = record.answer.status if record.answer is not None else 200
+        more = "; what it did can only be taken back by new work of your own" if verb == "undo" else ""
+        return f"the run {short} is finished with {status}: there is nothing to {verb}{more}"
+    if record.state is State.CLAIMED and not record.lapsed(now):
+        return f"its owner is at work on the run {short}, and its lease lasts until {format_time(record.lease_until)}"
+    if verb != "cancel":
+        return ""
+    if is_outcome_unknown(record, now):
+        return f"the outcome of the run {short} is unknown; say how it ended: retrysafe keys resolve {short} --id"
+    if not is_submitted(record) and not leave_effects:
+        began = [entry["step"] for entry in build_ledger(OperationJournal.decode(record.progress))]
+        what = f"has begun {', '.join(began)}" if began else "was begun, and its first step may have been sent"
+        return f"the run {short} {what}: undo it, or say --leave-effects to leave what was done"
+    return ""
 
 
 def find_operations(safe: RetrySafe, name: str | None) -> list[Operation]:
@@ -195,7 +362,7 @@ def find_run(safe: RetrySafe, wanted: str, *, by_id: bool = False, to_act: bool 
     looked up; the key of a request needs a search. With `to_act=True` both are done: a call and a request may have
     the same key, and the command must not act on the wrong run."""
     if by_id and not RecordQuery(wanted).digits:
-        raise UsageError(f"--id {wanted!r}: an id is 8 to 64 digits, 0 to 9 and a to f; --list shows them")
+        raise UsageError(f"--id {wanted!r}: an id is 8 to 64 digits, 0 to 9 and a to f; `operations list` shows them")
     found = {each.id: each for each in _look_up(safe, wanted, by_id)}
     if not found or (to_act and not by_id):
         runs = RunSearch(safe)
@@ -205,8 +372,10 @@ def find_run(safe: RetrySafe, wanted: str, *, by_id: bool = False, to_act: bool 
         if runs.unfinished:
             raise UsageError(
                 f"the search for {wanted!r} ended after {runs.unfinished[0][1].examined:,} records, and there are "
-                "more: give its id, as --list shows it, and --id"
+                "more: give its id, as `operations list` shows it, and --id"
             )
+    if not found:
+        raise NotFound(f"{wanted!r} names 0 runs", "`retrysafe operations list MODULE:SAFE` lists them")
     if len(found) != 1:
         which = "; ".join(f"{each.id.hex()[:16]} ({each.target}, {each.scope})" for each in list(found.values())[:10])
         raise UsageError(
@@ -276,16 +445,3 @@ def print_run(record: Record, now: int, *, as_json: bool) -> int:
 
 def describe_next(record: Record, journal: OperationJournal) -> str:
     return "" if record.state is State.COMPLETED else describe_next_step(journal, record.point)
-
-
-def finish_run(safe: RetrySafe, record: Record, call: Callable[[Operation], Any]) -> int:
-    """Resume or undo a run with `call`, wait for it, and print its answer."""
-    operation = safe.operations.get(record.target)
-    if operation is None:
-        raise OperationChanged(record.target, "this code does not declare it")
-    result = call(operation)
-    if inspect.isawaitable(result):
-        result = wait_for(result)
-    how = "it was finished before" if result.replayed else "finished"
-    print(f"{how}: {result.answer.status} {result.answer.body.decode('utf-8', 'replace')[:2000]}")
-    return 0

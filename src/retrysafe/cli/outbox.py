@@ -1,117 +1,193 @@
-"""`retrysafe outbox list|revive|assign URL`: list staged jobs, revive dead letters, give jobs a namespace."""
+"""`retrysafe outbox list|retry|drop|assign`: staged jobs, and dead letters among them."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
+from collections.abc import Iterator
 from typing import Any
 
+from retrysafe.cli.exits import CHANGED, DONE, ChangedUnderneath, NotFound
+from retrysafe.cli.output import print_json, print_note, print_table, shorten
+from retrysafe.cli.parsing import add_bulk, add_json, add_reason
 from retrysafe.cli.record_search import MIN_ID_DIGITS
-from retrysafe.core.jobs import AssignJobs, ListJobs, ReviveJob, StagedJob
+from retrysafe.cli.session import Session, make_entry, open_session
+from retrysafe.core.jobs import AssignJobs, DropJob, ListJobs, ReviveJob, StagedJob
 from retrysafe.core.times import format_time
 from retrysafe.errors import UsageError
-from retrysafe.stores.base import Store
-from retrysafe.stores.registry import open_store
 
 PAGE_ROWS = 1000
 JOB_DIGITS = 32
+COLUMNS = ("id", "state", "namespace", "topic", "deliveries", "due", "error")
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("outbox", help="list staged jobs, revive dead letters, give jobs a namespace")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-
-    listing = verbs.add_parser("list", help="list staged jobs in order, with the error of the last delivery")
-    listing.add_argument("url", metavar="URL")
+    parser = commands.add_parser(
+        "outbox",
+        help="jobs that wait to be published",
+        examples=("retrysafe outbox list --dead", "retrysafe outbox retry --all --because 'the broker is back' --yes"),
+    )
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=type(parser))
+    listing = verbs.add_parser(
+        "list",
+        help="list staged jobs in order, with the error of the last delivery",
+        takes_url=True,
+        examples=("retrysafe outbox list sqlite:///app.db --dead", "retrysafe outbox list --topic receipts --json"),
+    )
     listing.add_argument("--dead", action="store_true", help="only dead letters")
+    listing.add_argument("--topic", help="only jobs of this topic")
     listing.add_argument("--namespace", help="only jobs of this application ('': jobs without a namespace)")
     listing.add_argument("--limit", type=int, default=50, help="print at most this many (50)")
-    listing.add_argument("--json", action="store_true", help="print one JSON object per line")
+    add_json(listing)
     listing.set_defaults(run=run_list)
-
-    revive = verbs.add_parser("revive", help="make a dead letter deliverable again")
-    revive.add_argument("url", metavar="URL")
-    revive.add_argument("id", metavar="ID", help="the job's id from `outbox list`, or its first 8 or more digits")
-    revive.add_argument("--namespace", required=True, help="the application that the job belongs to")
-    revive.set_defaults(run=run_revive)
-
+    for verb, text in (("retry", "make dead letters deliverable again"), ("revive", "the old name of `retry`")):
+        _add_act(verbs, verb, text, run_retry)
+    drop = _add_act(verbs, "drop", "delete a job that is not to be delivered", run_drop)
+    drop.add_argument(
+        "--waiting", action="store_true", help="a job that waits and that no worker has, not a dead letter"
+    )
     assign = verbs.add_parser(
         "assign",
         help="give jobs without a namespace to an application",
         description="Old releases staged jobs without a namespace. If one application uses the store, its worker "
         "publishes them. If several applications use it, the jobs wait until this command gives them to one.",
+        takes_url=True,
+        examples=("retrysafe outbox assign --namespace shop --because 'all of them are ours'",),
     )
-    assign.add_argument("url", metavar="URL")
     assign.add_argument("--namespace", required=True, help="the application that gets the jobs")
+    add_reason(assign)
+    add_json(assign, "print one JSON object")
     assign.set_defaults(run=run_assign)
 
 
-def open_outbox_store(url: str) -> Store:
-    store = open_store(url)
-    if not store.capabilities.outbox:
-        store.close()
+def _add_act(verbs: Any, verb: str, text: str, run: Any) -> Any:
+    parser = verbs.add_parser(
+        verb,
+        help=text,
+        takes_url=True,
+        examples=(
+            f"retrysafe outbox {verb} 0f3a9c01 --because 'the address was wrong'",
+            f"retrysafe outbox {verb} --all --topic receipts --because 'the broker is back' --yes",
+        ),
+    )
+    parser.add_argument("id", metavar="ID", nargs="?", help="the job's id, or its first 8 or more digits")
+    parser.add_argument("--all", action="store_true", help="every dead letter that matches, instead of one")
+    parser.add_argument("--topic", help="with --all: only jobs of this topic")
+    parser.add_argument("--namespace", help="the application (default: the setting, else 'default')")
+    add_reason(parser)
+    add_bulk(parser)
+    add_json(parser)
+    parser.set_defaults(run=run, waiting=False)
+    return parser
+
+
+def check_outbox(session: Session) -> None:
+    if not session.capabilities.outbox:
         raise UsageError(
-            f"the store {store.capabilities.name!r} has no outbox, so it holds no jobs; use a store "
+            f"the store {session.capabilities.name!r} has no outbox, so it holds no jobs; use a store "
             "with one, such as SQLite or PostgreSQL"
         )
-    return store
 
 
 def run_list(args: argparse.Namespace) -> int:
     if args.limit < 1:
         raise UsageError(f"--limit {args.limit}: give 1 or more")
-    store = open_outbox_store(args.url)
-    try:
-        found = store.execute(ListJobs(args.dead, limit=args.limit, namespace=args.namespace))
-    finally:
-        store.close()
-    for staged in found:
-        print(json.dumps(summarize_job(staged)) if args.json else format_line(staged))
-    if not args.json:
-        print(f"{len(found)} shown", file=sys.stderr)
-    return 0
+    with open_session(args) as session:
+        check_outbox(session)
+        found = iter_jobs(session, args.namespace, dead=args.dead, topic=args.topic)
+        chosen = (job for job, _ in zip(found, range(args.limit), strict=False))
+        if args.json:
+            for staged in chosen:
+                print_json(summarize_job(staged))
+        else:
+            print_note(f"{print_table(COLUMNS, map(format_row, chosen))} shown")
+    return DONE
 
 
-def run_revive(args: argparse.Namespace) -> int:
-    store = open_outbox_store(args.url)
-    try:
-        job_id = find_dead_id(store, args.id, args.namespace)
-        done = store.execute(ReviveJob(job_id, namespace=args.namespace))
-    finally:
-        store.close()
-    if not done:
-        print(f"no dead job {args.id!r} in namespace {args.namespace!r}; see `outbox list --dead`", file=sys.stderr)
-        return 1
-    print("the job will be delivered again")
-    return 0
-
-
-def find_dead_id(store: Store, wanted: str, namespace: str) -> str:
-    """The full id of the dead job whose id begins with `wanted`; `wanted` itself if none does, or it is too short."""
-    low = wanted.lower()
-    if not MIN_ID_DIGITS <= len(low) < JOB_DIGITS:
-        return wanted
-    found: list[str] = []
+def iter_jobs(session: Session, namespace: str | None, *, dead: bool, topic: str | None) -> Iterator[StagedJob]:
+    """The jobs in their order, page by page."""
     after = 0
-    while page := store.execute(ListJobs(True, after=after, limit=PAGE_ROWS, namespace=namespace)):
-        found += [each.job.id for each in page if each.job.id.startswith(low)]
+    while page := session.execute(ListJobs(dead, after=after, limit=PAGE_ROWS, namespace=namespace)):
+        yield from (staged for staged in page if topic in (None, staged.job.topic))
         after = page[-1].sequence
-    if len(found) > 1:
-        raise UsageError(f"{wanted!r} names {len(found)} dead jobs: {', '.join(found[:10])}; give more digits of one")
-    return found[0] if found else wanted
+
+
+def run_retry(args: argparse.Namespace) -> int:
+    return act_on_jobs(args, "outbox retry", lambda staged: ReviveJob(staged.job.id, namespace=staged.namespace))
+
+
+def run_drop(args: argparse.Namespace) -> int:
+    def build(staged: StagedJob) -> DropJob:
+        return DropJob(staged.job.id, namespace=staged.namespace, dead=not args.waiting)
+
+    return act_on_jobs(args, "outbox drop", build)
+
+
+def act_on_jobs(args: argparse.Namespace, action: str, build: Any) -> int:
+    make_entry(args, action)
+    if args.all == (args.id is not None):
+        raise UsageError(f"{action}: give the id of a job, or --all")
+    with open_session(args) as session:
+        check_outbox(session)
+        chosen = choose_jobs(session, args)
+        if args.all and not args.yes:
+            for staged in chosen:
+                print_result(args, staged, "would change")
+            print_note(f"{len(chosen)} would be changed; add --yes to do it")
+            return DONE
+        results = {}
+        entry = make_entry(args, action, tuple(each.job.id for each in chosen), topic=args.topic)
+        with session.act(entry) as audit:
+            for staged in chosen:
+                results[staged.job.id] = bool(session.execute(build(staged)))
+            changed = sum(results.values())
+            audit.result = {"changed": changed, "skipped": len(results) - changed}
+            if not args.all and not changed:
+                raise ChangedUnderneath(f"the job {chosen[0].job.id} changed underneath; nothing was done")
+        for staged in chosen:
+            print_result(args, staged, "changed" if results[staged.job.id] else "skipped: it changed underneath")
+        print_note(f"{changed} changed, {len(results) - changed} skipped; audit row {audit.id[:32]}")
+    return CHANGED if results and not changed else DONE
+
+
+def choose_jobs(session: Session, args: argparse.Namespace) -> list[StagedJob]:
+    """The jobs of a command, in the application's namespace: dead letters, or with --waiting those that wait."""
+    if not 1 <= args.cap <= PAGE_ROWS:
+        raise UsageError(f"--cap {args.cap}: give 1 to {PAGE_ROWS}")
+    found = iter_jobs(session, session.namespace, dead=not args.waiting, topic=args.topic if args.all else None)
+    jobs = (job for job in found if job.dead != args.waiting)
+    if args.all:
+        return [job for job, _ in zip(jobs, range(args.cap), strict=False)]
+    low = args.id.lower()
+    if not MIN_ID_DIGITS <= len(low) <= JOB_DIGITS:
+        raise UsageError(
+            f"{args.id!r}: give {MIN_ID_DIGITS} to {JOB_DIGITS} digits of an id, as `outbox list` shows it"
+        )
+    named = [job for job in jobs if job.job.id.startswith(low)]
+    if len(named) > 1:
+        ids = ", ".join(job.job.id for job in named[:10])
+        raise UsageError(f"{args.id!r} names {len(named)} jobs: {ids}; give more digits of one")
+    if not named:
+        what = "waiting job" if args.waiting else "dead job"
+        raise NotFound(
+            f"no {what} {args.id!r} in namespace {session.namespace!r}", "see `retrysafe outbox list --dead`"
+        )
+    return named
 
 
 def run_assign(args: argparse.Namespace) -> int:
     if not args.namespace:
         raise UsageError("--namespace '': give the name of the application that gets the jobs")
-    store = open_outbox_store(args.url)
-    try:
-        done = store.execute(AssignJobs(args.namespace))
-    finally:
-        store.close()
-    print(f"{done} jobs now belong to {args.namespace!r}")
-    return 0
+    with open_session(args) as session:
+        check_outbox(session)
+        entry = make_entry(args, "outbox assign")
+        with session.act(entry) as audit:
+            done = session.execute(AssignJobs(args.namespace))
+            audit.result = {"changed": done}
+    if args.json:
+        print_json({"namespace": args.namespace, "changed": done, "audit": audit.id})
+    else:
+        print(f"{done} jobs now belong to {args.namespace!r}")
+    return DONE
 
 
 def summarize_job(staged: StagedJob) -> dict[str, Any]:
@@ -128,9 +204,24 @@ def summarize_job(staged: StagedJob) -> dict[str, Any]:
     }
 
 
-def format_line(staged: StagedJob) -> str:
+def format_row(staged: StagedJob) -> tuple[str, ...]:
     job = summarize_job(staged)
-    order = f"  order {staged.job.order}" if staged.job.order else ""
-    error = f"  {staged.error}" if staged.error else ""
-    what = f"{job['id']}  {job['state']:7}  {staged.namespace or '(none)'}  {staged.job.topic}{order}"
-    return f"{what}  {staged.attempts} deliveries  due {job['due']}{error}"
+    order = f" (order {staged.job.order})" if staged.job.order else ""
+    topic = shorten(f"{staged.job.topic}{order}", 60)
+    count = f"{staged.attempts} deliveries"
+    return (
+        job["id"],
+        job["state"],
+        staged.namespace or "(none)",
+        topic,
+        count,
+        f"due {job['due']}",
+        shorten(staged.error, 200),
+    )
+
+
+def print_result(args: argparse.Namespace, staged: StagedJob, result: str) -> None:
+    if args.json:
+        print_json({"id": staged.job.id, "topic": staged.job.topic, "result": result})
+    else:
+        print(f"{staged.job.id}  {staged.job.topic}  {result}")

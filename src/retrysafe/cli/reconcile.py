@@ -22,6 +22,7 @@ def add_parser(commands: Any) -> None:
         help="compare our records with the other system's",
         description="Compares both sides and changes nothing. Exits with 0 if they agree, 1 if they differ, and 2 if "
         "the comparison failed.",
+        examples=("retrysafe reconcile myapp.reconcile:charges --json",),
     )
     parser.add_argument(
         "object",

@@ -11,14 +11,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, Protocol, cast, get_args
 
 from retrysafe.core.keys import OBSERVED_PREFIX, observed_namespace, record_id
 from retrysafe.core.ops import List, Lookup
 from retrysafe.core.records import Kind, Record
 from retrysafe.core.states import State
 from retrysafe.errors import UsageError
-from retrysafe.stores.base import Store
+from retrysafe.stores.base import Capabilities
 
 PAGE_RECORDS = 200
 MAX_EXAMINED_RECORDS = 100_000
@@ -29,6 +29,15 @@ DEFAULT_NAMESPACE = "default"
 
 MIN_ID_DIGITS = 8
 ID_DIGITS = 64
+
+
+class RecordSource(Protocol):
+    """What records are read from: a store, or a session of the command line."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+    def execute(self, op: Any) -> Any: ...
+    def execute_many(self, ops: Any) -> list[Any]: ...
 
 
 # Lists ------------------------------------------------------------------------------------------
@@ -106,7 +115,7 @@ class RecordQuery(NamedTuple):
     """The key, or the first digits of an id."""
     scope: str | None = None
     namespace: str | None = None
-    kind: Kind | None = None
+    kind: str | None = None
 
     @property
     def digits(self) -> str:
@@ -122,8 +131,10 @@ class RecordQuery(NamedTuple):
         own = self.namespace or DEFAULT_NAMESPACE
         # The application also owns the records of its observe mode.
         namespaces = (own,) if own.startswith(OBSERVED_PREFIX) else (own, observed_namespace(own))
-        kinds: Iterable[Kind] = get_args(Kind) if self.kind is None else (self.kind,)
-        return [record_id(kind, namespace, self.scope, self.key) for namespace in namespaces for kind in kinds]
+        kinds: Iterable[str] = get_args(Kind) if self.kind is None else (self.kind,)
+        return [
+            record_id(cast("Kind", kind), namespace, self.scope, self.key) for namespace in namespaces for kind in kinds
+        ]
 
     def matches_id(self, record: Record) -> bool:
         """True if the record's id begins with these digits."""
@@ -150,7 +161,7 @@ class RecordFinder:
 
     def __init__(
         self,
-        store: Store,
+        store: RecordSource,
         query: RecordQuery,
         limit: int | None = None,
         after: str = "",

@@ -28,6 +28,7 @@ def add_parser(commands: Any) -> None:
         "guards whose lease lapsed), enqueuer (publishes staged jobs, each topic on its own), reaper (deletes expired "
         "records). Each runs when there is work, and at every tick. Any number of workers may run on one store. Each "
         "worker touches only its application's namespace. SIGTERM and SIGINT stop it after the current work.",
+        examples=("retrysafe worker myapp:safe --health 127.0.0.1:8081", "retrysafe worker myapp:safe --once --json"),
     )
     parser.add_argument("safe", metavar="MODULE:SAFE", help="your RetrySafe, with its operations and publishers")
     parser.add_argument(

@@ -11,18 +11,18 @@ from retrysafe.client.budget import Budget
 from retrysafe.client.errors import KeyTooOld, RetriesError, UnrepeatableBody
 from retrysafe.client.flow import AttemptLog
 from retrysafe.client.journal import Entry, Journal
-from retrysafe.client.operation import Operation, operation
+from retrysafe.client.operation import ClientOperation, operation
 from retrysafe.client.settings import Clock, Retries
 from retrysafe.core.deprecation import renamed_names
 
 __all__ = [
     "AttemptLog",
     "Budget",
+    "ClientOperation",
     "Clock",
     "Entry",
     "Journal",
     "KeyTooOld",
-    "Operation",
     "Retries",
     "RetriesError",
     "UnrepeatableBody",
@@ -38,4 +38,6 @@ def trail(response: Any) -> AttemptLog | None:
     return log if isinstance(log, AttemptLog) else None
 
 
-__getattr__ = renamed_names("retrysafe.client", {"Ambient": "Clock", "Trail": "AttemptLog"})
+__getattr__ = renamed_names(
+    "retrysafe.client", {"Ambient": "Clock", "Operation": "ClientOperation", "Trail": "AttemptLog"}
+)

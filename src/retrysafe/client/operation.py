@@ -42,7 +42,7 @@ class OperationFrame:
 _entered: ContextVar[tuple[OperationFrame, ...]] = ContextVar("retrysafe_client_operations", default=())
 
 
-class Operation:
+class ClientOperation:
     """`with operation("order-7"):` gives every write in the block its own key, derived from this name.
 
     Entering the operation again, in this process or in a later one, gives the same keys: so a block can be retried as a
@@ -52,7 +52,7 @@ class Operation:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def __enter__(self) -> Operation:
+    def __enter__(self) -> ClientOperation:
         outer = _entered.get()
         names = (*outer[-1].names, self.name) if outer else (self.name,)
         _entered.set((*outer, OperationFrame(names)))
@@ -64,16 +64,16 @@ class Operation:
         _entered.set(_entered.get()[:-1])
 
 
-def operation(name: str | None = None) -> Operation:
+def operation(name: str | None = None) -> ClientOperation:
     """An operation of several calls. Its name must be unique to this one operation: `order-7`, never `order`.
 
     Without a name it gets a random one (`.name`). Store it if the operation must survive a restart.
     """
     if name is None:
-        return Operation(secrets.token_hex(DERIVED_KEY_CHARS // 2))
+        return ClientOperation(secrets.token_hex(DERIVED_KEY_CHARS // 2))
     if not isinstance(name, str) or not name or len(name) > MAX_TEXT_CHARS:
         raise UsageError(f"operation({name!r}): give 1 to {MAX_TEXT_CHARS} characters that name this one operation")
-    return Operation(name)
+    return ClientOperation(name)
 
 
 def is_inside_operation() -> bool:

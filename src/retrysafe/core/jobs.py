@@ -134,6 +134,17 @@ class ReviveJob(Op[bool]):
 
 
 @value_class
+class DropJob(Op[bool]):
+    """A person deletes a job that is not to be delivered: a dead letter, or with `dead=False` a job that waits and that
+    no worker has taken. False if it is in another state now."""
+
+    id: str
+    now: int | None = None
+    namespace: str = ""
+    dead: bool = True
+
+
+@value_class
 class AssignJobs(Op[int]):
     """A person gives the jobs without a namespace to this application."""
 

@@ -1,13 +1,13 @@
 """The storage operations, as values. A store has two verbs over them: execute(op) and execute_many(ops). The operations
-of the outbox are in jobs.py.
+of the outbox are in jobs.py, what operators ask is in backlog.py.
 
 Every operation may be sent again. It carries a token or a fence, by which the store recognises a second arrival. So
 after an unclear failure the caller sends the same value once more, and the reply tells how it ended.
 
 `now` is None in production: the store's own clock decides. Tests pass a number and never sleep.
 
-To add an operation: a class here, its move in moves.py (which the memory store runs), its statement in stores/sql/, its
-script in stores/redis/, and a case in testing/contract/.
+To add an operation: a class here, its move in moves.py (which the memory store runs), what each store sends for it
+(stores/sql, redis, mongo, dynamodb), and a case in testing/contract/.
 """
 
 from __future__ import annotations
@@ -251,7 +251,8 @@ class List(Op[Page]):
 class Stats(Op[StatsReply]):
     """Count the records in each state. The cost grows with the store: SQL stores and MongoDB read every record or an
     index of all; Redis and DynamoDB read every record if one application is asked for (for all of them Redis reads its
-    index, and DynamoDB counts it). So this is for people who ask; no background service may send it."""
+    index, and DynamoDB counts it). So this is for people who ask; no background service may send it (it sends
+    `Backlog`)."""
 
     now: int | None = None
     namespace: str | None = None

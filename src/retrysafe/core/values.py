@@ -63,9 +63,10 @@ def _to_plain(value: Any, path: str) -> Any:
 
 
 def _dict_to_plain(value: dict[Any, Any], path: str) -> Any:
-    if all(type(key) is str for key in value):
-        escaped = ((f"${key}" if key.startswith("$") else key, key) for key in value)
-        return {name: _to_plain(value[key], f"{path}.{key}") for name, key in escaped}
+    if set(map(type, value)) <= {str}:
+        return {
+            f"${key}" if key.startswith("$") else key: _to_plain(item, f"{path}.{key}") for key, item in value.items()
+        }
     pairs = [[_to_plain(key, f"{path}(key)"), _to_plain(item, f"{path}[{key!r}]")] for key, item in value.items()]
     return {"$dict": sorted(pairs, key=_sort_key)}
 

@@ -80,6 +80,7 @@ class _LoopBeats:
         else:
             if renewed:
                 lease.record_renewal(sent_at)
+                self._on_beat("renewed", lease.id)
             else:
                 mark_lost(lease, self._on_beat)
         if not lease.done and not lease.lost:

@@ -20,14 +20,20 @@ from retrysafe.engine.circuit import FIRST_PROBE_SECONDS, CircuitBreaker, next_p
 from retrysafe.engine.clock import clock
 from retrysafe.engine.drive import CancelledDuringOp, arun
 from retrysafe.engine.effects import Effect, FlowPause, Invoke, NotifyWaiters, Persist
+from retrysafe.engine.figures import Figures
 from retrysafe.engine.heartbeat import Lease, hold_lease
 from retrysafe.engine.orphaned_claims import MAX_ORPHANED_CLAIMS, ORPHANED_NOTE, release_orphaned
 from retrysafe.engine.perform import P, stamp_asked
 from retrysafe.engine.resending import CANCEL_TIMEOUT_SECONDS, ResendState
 from retrysafe.engine.sealing import Sealer
 from retrysafe.errors import StoreError, StoreUnclear
-from retrysafe.stores.base import AsyncStore, find_async_notifier, find_node_lookup, find_ordered
-from retrysafe.stores.wrappers import adopt_old_async_attributes
+from retrysafe.stores.base import (
+    AsyncStore,
+    adopt_old_async_attributes,
+    find_async_notifier,
+    find_node_lookup,
+    find_ordered,
+)
 
 R = TypeVar("R")
 
@@ -39,13 +45,16 @@ CLOSE_TIMEOUT_SECONDS = 5.0
 class AsyncPerformer:
     """Carries out effects on event loops."""
 
-    def __init__(self, store: AsyncStore, heartbeat: AsyncHeartbeat, sealer: Sealer) -> None:
+    def __init__(
+        self, store: AsyncStore, heartbeat: AsyncHeartbeat, sealer: Sealer, figures: Figures | None = None
+    ) -> None:
         store = adopt_old_async_attributes(store)
         self._store = store
         self._notifier = find_async_notifier(store)
         self._ordered = find_ordered(store)
         self.heartbeat = heartbeat
         self._sealer = sealer
+        self._figures = figures or Figures()
         self._detached: set[asyncio.Task[Any]] = set()
         self._caches = store.capabilities.caches
         self._circuit = CircuitBreaker(find_node_lookup(store))
@@ -163,10 +172,13 @@ class AsyncPerformer:
             try:
                 reply = await self._store.execute(sealed)
             except StoreError as error:
-                self._circuit.record_failure(op, error, clock())
+                failed_at = clock()
+                self._figures.observe_store(type(op), failed_at - sent_at, type(error).__name__)
+                self._circuit.record_failure(op, error, failed_at)
                 resending = resending or ResendState(op, sent_at, until)
                 pause = self._decide_delay(sealed, partial(resending.delay_after_error, error))
             else:
+                self._figures.observe_store(type(op), clock() - sent_at)
                 if self._circuit.away:
                     self._circuit.record_answer(op)
                 delay = (

@@ -37,7 +37,7 @@ def fingerprint_call(function: str, arguments: Mapping[str, Any], ignore: frozen
     describer = ArgumentDescriber()
     described = describe_arguments(function, arguments, ignore, describer.describe)
     form = "call1"
-    if describer.beyond_legacy_form or not _is_legacy_form_complete(describer.models):
+    if describer.beyond_legacy_form or (describer.models and not _is_legacy_form_complete(describer.models)):
         form = "call2"
     elif describer.models:
         described = {name: describe_legacy(arguments[name]) for name in described}
@@ -65,8 +65,6 @@ def describe_arguments(
 
 
 def _is_legacy_form_complete(found_models: list[Any]) -> bool:
-    if not found_models:
-        return True
     from retrysafe.engine.dump_coverage import is_dump_complete  # here, not above: only calls with models need it
 
     return all(map(is_dump_complete, found_models))

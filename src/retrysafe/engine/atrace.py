@@ -9,6 +9,7 @@ from retrysafe.core.ops import Op
 from retrysafe.engine.aheartbeat import AsyncHeartbeat
 from retrysafe.engine.aperform import AsyncPerformer
 from retrysafe.engine.effects import Invoke
+from retrysafe.engine.figures import Figures
 from retrysafe.engine.sealing import Sealer
 from retrysafe.engine.trace import SPAN_NAMES, Trace, describe_invoke, describe_op
 from retrysafe.stores.base import AsyncStore
@@ -19,8 +20,10 @@ R = TypeVar("R")
 class AsyncTracedPerformer(AsyncPerformer):
     """A performer whose claims, settlements and calls are spans."""
 
-    def __init__(self, store: AsyncStore, heartbeat: AsyncHeartbeat, sealer: Sealer, trace: Trace) -> None:
-        super().__init__(store, heartbeat, sealer)
+    def __init__(
+        self, store: AsyncStore, heartbeat: AsyncHeartbeat, sealer: Sealer, trace: Trace, figures: Figures | None = None
+    ) -> None:
+        super().__init__(store, heartbeat, sealer, figures)
         self._trace = trace
 
     async def _execute_through_cancel(self, op: Op[R], until: float | None) -> R:

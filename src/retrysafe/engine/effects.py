@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from retrysafe.core.ops import Op
+from retrysafe.core.ops import Op, value_class
 
 if TYPE_CHECKING:
     from retrysafe.engine.heartbeat import Lease
@@ -27,11 +27,14 @@ class Invoke:
     lease: Lease
     """The lease to keep. The flow ends it when the outcome is stored."""
     duration: float
+    kind: str = ""
+    target: str = ""
+    """What runs, for the trace."""
     started: bool = field(default=False, init=False)
     """Set by the performer just before the call. If it is False, an interruption came before the function ran."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value_class
 class FlowPause:
     """Wait for `seconds`; or, where the store sends notifications, until the record is settled, at most
     `notify_timeout` seconds. The reply is how long the pause was.
@@ -42,7 +45,7 @@ class FlowPause:
     notify_timeout: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value_class
 class Persist:
     """A write of the owner, which is sent again also after the store was unavailable: for what is left of the lease
     (until `until`, on the process's clock), and 30 seconds at most."""
@@ -60,27 +63,29 @@ class Interruptible:
 INTERRUPTIBLE = Interruptible()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value_class
 class NotifyWaiters:
     """Notify waiters that the record was settled. Best effort: without it they poll."""
 
     id: bytes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value_class
 class NotifyWorker:
     """Wake the worker, because work for it was committed (engine/worker_notify.py). Best effort, like NotifyWaiters."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value_class
 class CallFunction:
     """Call a function of the user's under a lease that an outer flow keeps. On an event loop `timeout` bounds it."""
 
     function: Callable[[], Any]
     timeout: float | None = None
+    step: str = ""
+    """The foreign step that this call sends, for the trace."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value_class
 class RunTransaction:
     """Run one transaction on the user's database. `flow` gets the open transaction and yields what to do in it
     (operations/local.py). Its end commits the transaction; an exception rolls it back."""

@@ -1,18 +1,18 @@
-"""Counters and the event hook: what happens to records. No event carries a key, a scope or a body; the id is enough to
-look a record up (S28). trace.py is the hook for durations."""
+"""Events and their hook: what happens to records. No event carries a key, a scope or a body; the id is enough to look a
+record up (S28). Each event is counted in figures.py. trace.py is the hook for durations."""
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from retrysafe.core.outcomes import Busy, Mismatch, Outcome, Uncertain
+from retrysafe.engine.figures import Figures
 
 EventName = Literal[
     "new", "replayed", "busy", "mismatched", "uncertain", "completed", "released", "withdrawn", "suspected",
-    "lease_lost", "renew_failed", "store_failed", "job_dead", "step_changed", "journal_large",
+    "resolved", "lease_lost", "renew_failed", "store_failed", "job_dead", "step_changed", "journal_large",
 ]  # fmt: skip
 
 REFUSED_EVENTS: dict[type[Outcome], EventName] = {Busy: "busy", Mismatch: "mismatched", Uncertain: "uncertain"}
@@ -30,28 +30,50 @@ class RecordEvent(NamedTuple):
 EventHook = Callable[[RecordEvent], None]
 
 
+Series = tuple[str, str]
+"""The kind of a record, and its target as it is shown in figures: a route template or a declared name, never a path."""
+
+NO_SERIES: Series = ("", "")
+
+EVENT_NAMES = frozenset(get_args(EventName))
+
+
 class Events:
-    """Counts events by name and calls the hooks. A hook that raises is logged and has no other effect."""
+    """Counts events and calls the hooks. A hook that raises is logged and has no other effect."""
 
-    def __init__(self, hook: EventHook | None = None) -> None:
+    def __init__(self, hook: EventHook | None = None, figures: Figures | None = None) -> None:
         self._hooks = [hook] if hook is not None else []
-        self._counts: Counter[str] = Counter()
-        self._lock = threading.Lock()
+        self.figures = figures if figures is not None else Figures()
+        self._counts = self.figures.counts
 
-    def emit(self, name: EventName, record_id: bytes, target: str = "") -> None:
-        with self._lock:
-            self._counts[name] += 1
+    def emit(
+        self, name: EventName, record_id: bytes, target: str = "", series: Series = NO_SERIES, counted: str = ""
+    ) -> None:
+        """`counted` is the name in the figures, if it says more than the event: `reclaimed`."""
+        try:
+            self._counts[counted or name, series] += 1
+        except KeyError:
+            self.figures.add_series(counted or name, series)
+        if self.figures.taps:
+            self.figures.tap(counted or name, series, 1)
         if self._hooks:
             event = RecordEvent(name, target, record_id.hex())
             for hook in self._hooks:
                 self._call_hook(hook, event)
 
+    def emit_grant(self, record_id: bytes, target: str, series: Series, attempt: int) -> None:
+        """A claim was granted: `new`, and counted as `reclaimed` if an earlier attempt was released or lapsed."""
+        self.emit("new", record_id, target, series, "reclaimed" if attempt > 1 else "")
+
     def subscribe(self, hook: EventHook) -> None:
         self._hooks.append(hook)
 
     def counts(self) -> dict[str, int]:
-        with self._lock:
-            return dict(self._counts)
+        """How often each event has happened, by name."""
+        found: Counter[str] = Counter()
+        for (name, _), number in list(self._counts.items()):
+            found["new" if name == "reclaimed" else name] += number
+        return {name: number for name, number in found.items() if number and name in EVENT_NAMES}
 
     @staticmethod
     def _call_hook(hook: EventHook, event: RecordEvent) -> None:

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, Protocol
 
 from retrysafe.core.judge import judge
 from retrysafe.core.keys import Key
-from retrysafe.core.ops import Claim, ClaimReply, Complete, Release, Renew, Suspect, Withdraw, value_class
+from retrysafe.core.ops import Claim, ClaimReply, Complete, Op, Release, Renew, Suspect, Withdraw, value_class
 from retrysafe.core.outcomes import Busy, Execute, Mismatch, Outcome, Replay, Uncertain
 from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.core.states import State
 from retrysafe.core.times import SECOND_MICROS
 from retrysafe.engine.effects import Flow, FlowPause, Invoke, NotifyWaiters, Persist
-from retrysafe.engine.events import REFUSED_EVENTS, Events
+from retrysafe.engine.events import REFUSED_EVENTS, EventName, Events, Series
 from retrysafe.engine.heartbeat import Lease
 from retrysafe.errors import (
     AnswerGone,
@@ -52,6 +52,13 @@ class Task:
     input: bytes = b""
     alternatives: tuple[Fingerprint, ...] = ()
     """The same request in the forms of other releases or keys (`Claim.alternatives`)."""
+    label: str = ""
+    """The target in figures, if it is another one: an HTTP path is no label. Empty: the target itself."""
+
+    @property
+    def series(self) -> Series:
+        """The kind and the target, as figures show them."""
+        return (self.key.kind, self.label or self.target)
 
     @property
     def notifies_waiters(self) -> bool:
@@ -109,22 +116,26 @@ def guard(task: Task, work: GuardedWork, events: Events) -> Flow[Ended]:
     claim = task.build_claim()
     outcome = yield from claim_or_wait(claim, task, events)
     if isinstance(outcome, Replay):
-        events.emit("replayed", claim.id, task.target)
+        events.emit("replayed", claim.id, task.target, task.series)
         return build_replay(task, outcome.record)
     if not isinstance(outcome, Execute):
         raise refusal_error(task, outcome)
-    events.emit("new", claim.id, task.target)
     record = outcome.record
+    events.emit_grant(claim.id, task.target, task.series, record.attempt)
     lease = Lease(claim.id, task.key.value, outcome.fence, outcome.until)
-    call = Invoke(lambda: work.call(record), lease, task.policy.lease)
+    call = Invoke(lambda: work.call(record), lease, task.policy.lease, *task.series)
+    began = events.figures.begin_execution(task.key.kind)
     try:
         try:
             result = yield call
         except GeneratorExit:
+            events.figures.end_execution(task.series, began, "GeneratorExit")
             raise  # the event loop is gone and nothing drives this flow any more: the lease will lapse
         except BaseException as error:
+            events.figures.end_execution(task.series, began, type(error).__name__)
             yield from settle_failed(task, work, call, error, events)
             raise
+        events.figures.end_execution(task.series, began)
         answer, problem = build_stored_answer(work, result)
         yield from settle_complete(task, lease, answer, events)
     finally:
@@ -156,7 +167,7 @@ def claim_or_wait(claim: Claim, task: Task, events: Events) -> Flow[Outcome]:
             continue
         left = task.policy.wait - waited
         if not (isinstance(outcome, Busy) and task.policy.busy == "wait" and left > 0):
-            events.emit(REFUSED_EVENTS[type(outcome)], claim.id, task.target)
+            events.emit(REFUSED_EVENTS[type(outcome)], claim.id, task.target, task.series)
             return outcome
         import random  # here, not above: only a caller that waits needs it
 
@@ -220,12 +231,12 @@ def settle_complete(task: Task, lease: Lease, answer: Answer, events: Events) ->
     try:
         stored = yield Persist(Complete(lease.id, lease.fence, answer), lease.until)
     except StoreError as error:
-        events.emit("store_failed", lease.id, task.target)
+        events.emit("store_failed", lease.id, task.target, task.series)
         raise OutcomeUnrecorded(task.key.value, error) from error
     if not stored:
-        events.emit("lease_lost", lease.id, task.target)
+        events.emit("lease_lost", lease.id, task.target, task.series)
         raise LeaseLost(task.key.value, lease.fence.attempt)
-    events.emit("completed", lease.id, task.target)
+    events.emit("completed", lease.id, task.target, task.series)
     if task.notifies_waiters:
         yield NotifyWaiters(lease.id)
 
@@ -245,7 +256,7 @@ def settle_failed(task: Task, work: GuardedWork, call: Invoke, error: BaseExcept
     except OutcomeUnrecorded as unrecorded:
         error.add_note(f"retrysafe could not write down how this ended: {unrecorded.__cause__}")
     except Exception as unrecorded:  # of the store, or of the user's own `failures` callable or error text
-        events.emit("store_failed", lease.id, task.target)
+        events.emit("store_failed", lease.id, task.target, task.series)
         error.add_note(f"retrysafe could not write down how this ended: {unrecorded}")
 
 
@@ -260,18 +271,18 @@ def is_final(policy: Policy, error: Exception) -> bool:
 
 
 def settle_released(task: Task, lease: Lease, note: str, events: Events) -> Flow[None]:
-    lease.settling = True
-    if (yield Persist(Release(lease.id, lease.fence, note), lease.until)):
-        events.emit("released", lease.id, task.target)
-        if task.notifies_waiters:
-            yield NotifyWaiters(lease.id)
+    return _settle_without_answer(task, lease, Release(lease.id, lease.fence, note), "released", events)
 
 
 def settle_withdrawn(task: Task, lease: Lease, note: str, events: Events) -> Flow[None]:
     """No endpoint was entered: undo the claim, as if it had never been made."""
+    return _settle_without_answer(task, lease, Withdraw(lease.id, lease.fence, note), "withdrawn", events)
+
+
+def _settle_without_answer(task: Task, lease: Lease, op: Op[bool], event: EventName, events: Events) -> Flow[None]:
     lease.settling = True
-    if (yield Persist(Withdraw(lease.id, lease.fence, note), lease.until)):
-        events.emit("withdrawn", lease.id, task.target)
+    if (yield Persist(op, lease.until)):
+        events.emit(event, lease.id, task.target, task.series)
         if task.notifies_waiters:
             yield NotifyWaiters(lease.id)
 
@@ -284,4 +295,4 @@ def settle_abandoned(task: Task, lease: Lease, error: BaseException, events: Eve
     if task.policy.abandoned == "rerun":
         yield from settle_released(task, lease, note, events)
     elif (yield Persist(Suspect(lease.id, lease.fence, note), lease.until)):
-        events.emit("suspected", lease.id, task.target)
+        events.emit("suspected", lease.id, task.target, task.series)

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
+from typing import Literal
 
 from retrysafe.core.ops import Renew
 from retrysafe.core.records import Fence
@@ -29,8 +30,9 @@ RETRY_SECONDS = 0.1
 MAX_BEAT_THREADS = 8
 """Threads that send beats. One is nearly always enough; the others are for beats that wait for a lock."""
 
-OnBeat = Callable[[str, bytes], None]
-"""Called with `lease_lost` or `renew_failed`, and the record's id."""
+BeatName = Literal["renewed", "renew_failed", "lease_lost"]
+OnBeat = Callable[[BeatName, bytes], None]
+"""Called with `renewed`, `renew_failed` or `lease_lost`, and the record's id."""
 
 StopCallback = Callable[[], None]
 """Ends the heartbeat of a lease, or whatever else was started."""
@@ -248,6 +250,7 @@ class Heartbeat:
             if not renewed:
                 return mark_lost(lease, self._on_beat)
             lease.record_renewal(sent_at)
+            self._on_beat("renewed", lease.id)
         if not lease.done:
             self._add(clock() + step, lease)
         return None

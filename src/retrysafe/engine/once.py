@@ -60,9 +60,6 @@ class Once:
         fingerprint = arguments.fingerprint_call(self.name, given, self.ignore)
         return self.safe.build_task(key, self.name, fingerprint, self.policy)
 
-    def read_result(self, ended: Ended) -> Any:
-        return read_result(self.name, self.codec, ended)
-
 
 class OnceCall:
     """One call, as the GuardedWork of the guard."""
@@ -113,14 +110,16 @@ def wrap(once: Once) -> Callable[..., Any]:
         @functools.wraps(once.function)
         async def call_async(*args: Any, **kwargs: Any) -> Any:
             task = once.build_task(args, kwargs)
-            return once.read_result(await once.safe.aguard(task, OnceCall(once, args, kwargs)))
+            ended = await once.safe.aguard(task, OnceCall(once, args, kwargs))
+            return read_result(once.name, once.codec, ended)
 
         return call_async
 
     @functools.wraps(once.function)
     def call_sync(*args: Any, **kwargs: Any) -> Any:
         task = once.build_task(args, kwargs)
-        return once.read_result(once.safe.guard(task, OnceCall(once, args, kwargs)))
+        ended = once.safe.guard(task, OnceCall(once, args, kwargs))
+        return read_result(once.name, once.codec, ended)
 
     return call_sync
 

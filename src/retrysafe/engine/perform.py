@@ -14,14 +14,14 @@ from retrysafe.core.ops import Claim, ClaimReply, Op
 from retrysafe.engine.circuit import CircuitBreaker
 from retrysafe.engine.clock import clock
 from retrysafe.engine.effects import Effect, FlowPause, Invoke, NotifyWaiters, Persist
+from retrysafe.engine.figures import Figures
 from retrysafe.engine.heartbeat import Heartbeat, Lease, hold_lease
 from retrysafe.engine.orphaned_claims import OrphanedClaims
 from retrysafe.engine.probe import Probe
 from retrysafe.engine.resending import ResendState
 from retrysafe.engine.sealing import Sealer
 from retrysafe.errors import StoreError, StoreUnclear
-from retrysafe.stores.base import Store, find_node_lookup, find_notifier
-from retrysafe.stores.wrappers import adopt_old_attributes
+from retrysafe.stores.base import Store, adopt_old_attributes, find_node_lookup, find_notifier
 
 R = TypeVar("R")
 P = TypeVar("P", float, float | None)
@@ -30,12 +30,13 @@ P = TypeVar("P", float, float | None)
 class Performer:
     """Carries out effects in the calling thread."""
 
-    def __init__(self, store: Store, heartbeat: Heartbeat, sealer: Sealer) -> None:
+    def __init__(self, store: Store, heartbeat: Heartbeat, sealer: Sealer, figures: Figures | None = None) -> None:
         store = adopt_old_attributes(store)
         self._store = store
         self._notifier = find_notifier(store)
         self._heartbeat = heartbeat
         self._sealer = sealer
+        self._figures = figures or Figures()
         self._caches = store.capabilities.caches
         self._circuit = CircuitBreaker(find_node_lookup(store))
         self._probe = Probe(store, self._circuit)
@@ -81,10 +82,13 @@ class Performer:
             try:
                 reply = self._execute_interruptible(sealed)
             except StoreError as error:
-                self._circuit.record_failure(op, error, clock())
+                failed_at = clock()
+                self._figures.observe_store(type(op), failed_at - sent_at, type(error).__name__)
+                self._circuit.record_failure(op, error, failed_at)
                 resending = resending or ResendState(op, sent_at, until)
                 pause = self._decide_delay(sealed, partial(resending.delay_after_error, error))
             else:
+                self._figures.observe_store(type(op), clock() - sent_at)
                 if self._circuit.away:
                     self._circuit.record_answer(op)
                 delay = (

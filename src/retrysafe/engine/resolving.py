@@ -13,6 +13,7 @@ from retrysafe.core.records import Answer, Record
 from retrysafe.core.states import State
 from retrysafe.core.times import format_time
 from retrysafe.engine.effects import Flow
+from retrysafe.engine.events import Events
 from retrysafe.errors import NotUncertain, UsageError
 
 WITHOUT_ANSWER = Answer(200, b"", gone="forgotten")
@@ -38,8 +39,8 @@ def advise_on_settled(record: Record, now: int, attempt: int | None) -> str:
     """Why there is nothing to resolve, and which command fits instead, as far as the record shows it."""
     if attempt not in (None, record.attempt):
         return f"attempt {attempt} was asked for. Look at it again before you decide"
-    go_on = f"`retrysafe operations MODULE:SAFE --resume {record.id.hex()[:16]}`"
-    undo = "--undo with --because TEXT undoes it"
+    go_on = f"`retrysafe operations resume MODULE:SAFE {record.id.hex()[:16]} --id`"
+    undo = "`operations undo` undoes it"
     versioned = record.kind == "operation" or "@" in record.target
     if record.state is State.COMPLETED:
         return "it is finished, and a retry gets its answer"
@@ -62,8 +63,10 @@ def resolve_uncertain(
     because: str,
     namespace: str | None = None,
     attempt: int | None = None,
+    events: Events | None = None,
 ) -> Flow[Record]:
     """Resolve the record, and return it as it is then. Raises NotUncertain if there is nothing to decide any more."""
+    events = events or Events()
     if not isinstance(because, str) or (not happened and not because.strip()):
         raise UsageError("say because=...: what showed that it did not happen; whoever looks later will ask")
     if not happened and answer is not None:
@@ -74,12 +77,16 @@ def resolve_uncertain(
         where = "" if namespace is None else f" in namespace {namespace!r}"
         raise UsageError(f"there is no record {record_id.hex()!r}{where}; `retrysafe keys list` shows what there is")
     if not is_outcome_unknown(record, seen.now) or attempt not in (None, record.attempt):
+        events.figures.count("actions", ("resolve", "refused"))
         advice = advise_on_settled(record, seen.now, attempt)
         raise NotUncertain(record.key, record.state.value, record.attempt, record.note, advice)
     resolved_answer = (answer or WITHOUT_ANSWER) if happened else None
     if not (yield Resolve(record.id, record.fence, resolved_answer, because)):
         found = (yield Lookup(record_id)).record
+        events.figures.count("actions", ("resolve", "refused"))
         current = found if found is not None else record._replace(state=State.RELEASED, note="it is gone")
         raise NotUncertain(current.key, current.state.value, current.attempt, current.note)
+    events.emit("resolved", record.id, record.target, (record.kind, ""))
+    events.figures.count("actions", ("resolve", "done"))
     after: Record | None = (yield Lookup(record_id)).record
     return record if after is None else after

@@ -7,18 +7,20 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, ParamSpec, Self, TypeVar
 
 from retrysafe.core.keys import Key
 from retrysafe.core.ops import Op
 from retrysafe.core.records import Answer, Fingerprint, Record
+from retrysafe.core.trace_context import encode_traceparent
 from retrysafe.engine import once as once_module
 from retrysafe.engine.codecs import Codec, ResultCodec
 from retrysafe.engine.drive import arun, run
 from retrysafe.engine.effects import Flow
-from retrysafe.engine.events import EventHook, Events
+from retrysafe.engine.events import NO_SERIES, EventHook, Events
+from retrysafe.engine.figures import Figures
 from retrysafe.engine.guard import Ended, GuardedWork, Task, guard
-from retrysafe.engine.heartbeat import Heartbeat, Lease, StopCallback
+from retrysafe.engine.heartbeat import BeatName, Heartbeat, Lease, StopCallback
 from retrysafe.engine.perform import Performer
 from retrysafe.engine.sealing import KeyRing, Sealer
 from retrysafe.engine.worker_notify import WorkerNotifier
@@ -48,6 +50,9 @@ class RetrySafe:
     `trace` is called with the name and duration of each claim, statement and settlement (docs/howto/tracing.md).
     """
 
+    on_made: ClassVar[list[Callable[[RetrySafe], None]]] = []
+    """Called with each object when it is made, by tools that instrument programs from outside."""
+
     def __init__(
         self,
         store: str | Store | None = None,
@@ -76,20 +81,25 @@ class RetrySafe:
         self.publishers: dict[str, Callable[..., Any]] = {}
         self.providers: set[str] = set()
         self.worker_notifier = WorkerNotifier(namespace)
-        self.events = Events(on_event)
+        self.figures = Figures()
+        self.events = Events(on_event, self.figures)
         self._sealer = Sealer(keyring)
         self._url = ""
         self._batching = batching
         self._sync, self._async = self._open_stores(store, async_store)
+        self.figures.store = (self._sync or self._async).capabilities.name  # type: ignore[union-attr]  # there is one
         if trace is not None and not callable(trace):
             raise UsageError(f"trace={trace!r}: give a function of one TraceEvent, or leave it out")
-        self._trace_callback = trace
+        self._trace_callbacks = [] if trace is None else [trace]
+        self._current_traceparent: Callable[[], str] | None = None
         self._trace_lock = threading.Lock()
         self._trace: Trace | None = None
         self._start_trace()
-        self._heartbeat = Heartbeat(lambda: self.store, self.events.emit)  # type: ignore[arg-type]
+        self._heartbeat = Heartbeat(lambda: self.store, self._record_beat)
         self._performer: Performer | None = None
         self._async_performer: AsyncPerformer | None = None
+        for made in self.on_made:
+            made(self)
 
     def _open_stores(
         self, store: str | Store | None, async_store: AsyncStore | None
@@ -103,8 +113,8 @@ class RetrySafe:
             self._url = store + os.urandom(8).hex() if store == "memory://" else store
             find_backend(self._url)
             return (
-                open_store(self._url, batching=self._batching),
-                open_async_store(self._url, batching=self._batching),
+                open_store(self._url, batching=self._batching, on_batch=self.figures.observe_batch),
+                open_async_store(self._url, batching=self._batching, on_batch=self.figures.observe_batch),
             )
         if store is None and async_store is None:
             raise StoreURLError(
@@ -161,11 +171,14 @@ class RetrySafe:
         *,
         input: bytes = b"",
         alternatives: Sequence[Fingerprint] = (),
+        label: str = "",
     ) -> Task:
         """Build the Task of a call. `alternatives` are fingerprints of the same request in the forms of older releases;
-        the key ring adds its own (S12)."""
+        the key ring adds its own (S12). `label` is the target in figures, if `target` may hold a path."""
+        if self._current_traceparent is not None and not input:
+            input = encode_traceparent(self._current_traceparent())
         first, *others = self._sealer.fingerprint_forms((fingerprint, *alternatives))
-        return Task(key, self.namespace, target, first, policy, input, tuple(others))
+        return Task(key, self.namespace, target, first, policy, input, tuple(others), label)
 
     # Functions ------------------------------------------------------------------------------
 
@@ -262,6 +275,7 @@ class RetrySafe:
         if made.target in self.operations:
             raise UsageError(f"operation {made.target!r} is declared already; give another name or version")
         self.operations[made.target] = made
+        self.figures.expect_runs(name)
         return made
 
     def publish(self, topic: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -313,6 +327,7 @@ class RetrySafe:
             because=because,
             namespace=self.namespace,
             attempt=attempt,
+            events=self.events,
         )
 
     # Flows ----------------------------------------------------------------------------------
@@ -338,10 +353,10 @@ class RetrySafe:
     def _make_performer(self) -> Performer:
         self._start_trace()
         if self._trace is None:
-            return Performer(self.store, self._heartbeat, self._sealer)
+            return Performer(self.store, self._heartbeat, self._sealer, self.figures)
         from retrysafe.engine.trace import TracedPerformer
 
-        return TracedPerformer(self.store, self._heartbeat, self._sealer, self._trace)
+        return TracedPerformer(self.store, self._heartbeat, self._sealer, self._trace, self.figures)
 
     def async_performer(self) -> AsyncPerformer:
         if self._async_performer is None:
@@ -353,17 +368,42 @@ class RetrySafe:
         from retrysafe.engine.aperform import AsyncPerformer
 
         self._start_trace()
-        beats = AsyncHeartbeat(self.async_store, self.events.emit)  # type: ignore[arg-type]
+        beats = AsyncHeartbeat(self.async_store, self._record_beat)
         if self._trace is None:
-            return AsyncPerformer(self.async_store, beats, self._sealer)
+            return AsyncPerformer(self.async_store, beats, self._sealer, self.figures)
         from retrysafe.engine.atrace import AsyncTracedPerformer
 
-        return AsyncTracedPerformer(self.async_store, beats, self._sealer, self._trace)
+        return AsyncTracedPerformer(self.async_store, beats, self._sealer, self._trace, self.figures)
+
+    def add_trace(self, callback: TraceCallback, current_traceparent: Callable[[], str] | None = None) -> None:
+        """Call `callback` with each event of the trace, as `trace=` does. `current_traceparent` returns the W3C
+        `traceparent` of the caller, or an empty text: records keep that of their first run. Raises UsageError if this
+        object was used already."""
+        if self._performer is not None or self._async_performer is not None:
+            raise UsageError(
+                "a trace has to be set up before the first call: call retrysafe.otel.instrument(safe), or add_trace, "
+                "where the RetrySafe object is made"
+            )
+        self._trace_callbacks.append(callback)
+        self._current_traceparent = current_traceparent or self._current_traceparent
+        self._start_trace()
+
+    @property
+    def trace(self) -> Trace | None:
+        """The trace, if there is one."""
+        return self._trace
+
+    def _record_beat(self, name: BeatName, record_id: bytes) -> None:
+        """A renewal that went well is counted and is no event: there are many of them."""
+        if name == "renewed":
+            self.figures.count("renewed", NO_SERIES)
+        else:
+            self.events.emit(name, record_id)
 
     def _start_trace(self) -> None:
         """Wrap the stores, if a callback was given or the logger `retrysafe.trace` is on. This runs when the object is
         made and when it is first used: many programs set up logging in between."""
-        if self._trace is not None or (self._trace_callback is None and not _is_trace_logged()):
+        if self._trace is not None or not (self._trace_callbacks or _is_trace_logged()):
             return
         with self._trace_lock:
             self._wrap_stores()
@@ -373,7 +413,7 @@ class RetrySafe:
             return  # another thread was first
         from retrysafe.engine.trace import AsyncTracedStore, Trace, TracedStore
 
-        trace = Trace(self._trace_callback)
+        trace = Trace(self._trace_callbacks)
         if self._sync is not None:
             self._sync = TracedStore(self._sync, trace)
         if self._async is not None:

@@ -8,6 +8,7 @@ Each span is two events, `NAME.started`, and `NAME.complete` or `NAME.failed`:
     claim       one claim, with all that it takes: encryption, a second sending, a store that is away
     invoke      the user's function, as far as a flow calls it (the web adapters run the handler themselves, between
                 `claim.complete` and `settle.started`)
+    step        one call to another system, by a foreign step of an operation
     settle      one write that ends an attempt: Complete, Release, Withdraw, Suspect, Resolve
     statement   one `execute` or `execute_many` of the store. A claim that is sent twice has two.
 
@@ -41,9 +42,11 @@ from retrysafe.core.ops import (
     Withdraw,
 )
 from retrysafe.core.records import Fence, Record
+from retrysafe.core.trace_context import read_traceparent
 from retrysafe.engine.drive import CancelledDuringOp
-from retrysafe.engine.effects import Invoke
-from retrysafe.engine.heartbeat import Heartbeat
+from retrysafe.engine.effects import CallFunction, Invoke
+from retrysafe.engine.figures import Figures
+from retrysafe.engine.heartbeat import Heartbeat, Lease
 from retrysafe.engine.perform import Performer
 from retrysafe.engine.sealing import Sealer
 from retrysafe.stores.base import AsyncStore, Store
@@ -71,8 +74,9 @@ class TraceEvent(NamedTuple):
     seconds: float | None
     """How long the span took; None when it starts."""
     details: Mapping[str, Any]
-    """`op`: the kind of operation; `id`: the record's id in hex; `target`: what a claim is for; `attempt`: the fencing
-    token's number; `ops`: how many operations went together. When a span ends also `reply` or `error`."""
+    """`op`: the kind of operation; `id`: the record's id in hex; `kind` and `target`: what a claim or a call is for;
+    `attempt`: the fencing token's number; `ops`: how many operations went together; `step`: the foreign step. When a
+    span ends also `reply` or `error`, and for a refused claim `traceparent`: the first run of the record."""
 
     def __str__(self) -> str:
         shown = "".join(f" {name}={value}" for name, value in self.details.items())
@@ -84,22 +88,22 @@ TraceCallback = Callable[[TraceEvent], None]
 
 
 class Trace:
-    """Makes events, and gives them to the callback and to the logger `retrysafe.trace`.
+    """Makes events, and gives them to the callbacks and to the logger `retrysafe.trace`.
 
-    The callback is an ordinary function. It is called where the event happens: in the calling thread, or on the event
+    A callback is an ordinary function. It is called where the event happens: in the calling thread, or on the event
     loop. What it raises is logged and disturbs nothing.
     """
 
-    def __init__(self, callback: TraceCallback | None = None) -> None:
-        self._callback = callback
+    def __init__(self, callbacks: Sequence[TraceCallback] = ()) -> None:
+        self._callbacks = callbacks
 
     def span(self, name: str, details: dict[str, Any]) -> Span:
         return Span(self, name, details)
 
     def emit(self, event: TraceEvent) -> None:
-        if self._callback is not None:
+        for callback in self._callbacks:
             try:
-                self._callback(event)
+                callback(event)
             except Exception:
                 logging.getLogger("retrysafe").exception("the trace callback failed on %s", event.name)
         if _log.isEnabledFor(logging.DEBUG):
@@ -130,6 +134,7 @@ class Span:
         details = dict(self._details)
         if self.reply is not None:
             details["reply"] = summarize_reply(self.reply)
+            details |= describe_first_run(self.reply)
         if error is not None:
             details["error"] = type(error).__qualname__
         ending = "complete" if error is None else "failed"
@@ -146,11 +151,19 @@ def describe_op(op: Op[Any]) -> dict[str, Any]:
     if isinstance(record_id, bytes):
         details["id"] = record_id.hex()
     if isinstance(op, Claim):
-        details["target"] = op.target
+        details["kind"], details["target"] = op.kind, op.target
     fence = getattr(op, "fence", None)
     if isinstance(fence, Fence):
         details["attempt"] = fence.attempt
     return details
+
+
+def describe_first_run(reply: Any) -> dict[str, Any]:
+    """The trace of the run that a refused claim found."""
+    if isinstance(reply, ClaimReply) and not reply.granted and reply.record is not None:
+        found = read_traceparent(reply.record)
+        return {"traceparent": found} if found else {}
+    return {}
 
 
 def summarize_reply(reply: Any) -> str:
@@ -232,8 +245,10 @@ def describe_ops(ops: Sequence[Op[Any]]) -> dict[str, Any]:
 class TracedPerformer(Performer):
     """A performer whose claims, settlements and calls are spans."""
 
-    def __init__(self, store: Store, heartbeat: Heartbeat, sealer: Sealer, trace: Trace) -> None:
-        super().__init__(store, heartbeat, sealer)
+    def __init__(
+        self, store: Store, heartbeat: Heartbeat, sealer: Sealer, trace: Trace, figures: Figures | None = None
+    ) -> None:
+        super().__init__(store, heartbeat, sealer, figures)
         self._trace = trace
 
     def execute(self, op: Op[R], until: float | None = None) -> R:
@@ -251,4 +266,14 @@ class TracedPerformer(Performer):
 
 
 def describe_invoke(call: Invoke) -> dict[str, Any]:
-    return {"id": call.lease.id.hex(), "attempt": call.lease.fence.attempt}
+    return {
+        "kind": call.kind,
+        "target": call.target,
+        "id": call.lease.id.hex(),
+        "attempt": call.lease.fence.attempt,
+    }
+
+
+def describe_step(call: CallFunction, lease: Lease | None) -> dict[str, Any]:
+    whose = {} if lease is None else {"id": lease.id.hex(), "attempt": lease.fence.attempt}
+    return {"step": call.step, **whose}

@@ -33,8 +33,9 @@ HEAD_BYTES, MARK_BYTES, NAME_BYTES = 11, 3, 2
 """The parts of a run's number: random bytes (88 bits), a mark that says how the first step is announced, and a digest
 of the announced step."""
 NAME_MARK, SERVICE_MARK = "", "\0service"
-"""What the mark is a digest of. It says what the digest of the step covers: its name alone (written before services
-were announced; such runs are continued), or its name and service."""
+"""What the mark is a digest of. It says what the digest of the step covers: its name alone, or its name and service.
+Only foreign steps have a service. The name alone is announced for a local step; before services were announced, it was
+for every step, and such runs are continued."""
 
 
 class StepPredictor:
@@ -67,9 +68,11 @@ def leaves_no_trace(step: Step, tx_kind: str) -> bool:
 # A new run has no journal, only its number. The last bytes of the number can be read by code that knows the step.
 
 
-def announce_in(run: bytes, step: str, service: str) -> bytes:
-    """A run's number that announces its first step and the service of that step."""
+def announce_in(run: bytes, step: str, service: str | None) -> bytes:
+    """A run's number that announces its first step and the service of that step. `service` is None for a local step."""
     head = run[:HEAD_BYTES]
+    if service is None:
+        return head + _digest(head, NAME_MARK)[:MARK_BYTES] + _digest(head, step)[:NAME_BYTES]
     return head + _digest(head, SERVICE_MARK)[:MARK_BYTES] + _digest(head, f"{step}\0{service}")[:NAME_BYTES]
 
 

@@ -86,6 +86,8 @@ def drop_block(blocks: Blocks, place: int) -> Blocks:
 
 def join_blocks(blocks: Blocks, entries: Sequence[BlockEntry]) -> EncodedEntries:
     """The text of all entries."""
+    if not blocks:
+        return encode_entries(entries)
     rest = entries[len(blocks) * BLOCK_ENTRIES :]
     parts = [block.encoded for block in blocks if block is not None]
     parts += [encode_entries(rest)] if rest else []

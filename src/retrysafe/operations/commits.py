@@ -24,10 +24,12 @@ def commit_journal(run: OperationRun, journal: OperationJournal, on_lapse: OnLap
     run.record_advance(journal)
 
 
-def announce(run: OperationRun, step: Step) -> Flow[bool]:
-    """Before a step: write down that it may happen, unless the last commit said so. Returns True if it was written."""
-    name = run.name_to_announce(step)
-    has_service = step.kind == "local" or not name or run.journal.services.get(name) == step.service
+def announce(run: OperationRun, step: Step, *, begun: bool = False) -> Flow[bool]:
+    """Before a step: write down that it may happen, unless the last commit said so. Returns True if it was written.
+    `begun`: its entry in the journal says so, and an announcement would be of one more call."""
+    name = "" if begun else run.name_to_announce(step)
+    traceless = begun or name != ""
+    has_service = step.kind == "local" or not traceless or run.journal.services.get(step.name) == step.service
     if run.journal.announced == name and has_service and not (run.dirty and step.kind == "foreign"):
         return False
     yield from commit_journal(run, run.journal.replace(announced=name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Protocol
 
-from retrysafe.core.ops import Advance, Claim, Release, Suspect
+from retrysafe.core.ops import Advance, Claim, Complete, Release, Suspect
 from retrysafe.core.outcomes import Execute, Mismatch, Replay
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.values import NotPlain
@@ -22,6 +22,7 @@ from retrysafe.errors import (
     OutcomeUnknown,
     OutcomeUnrecorded,
     ResultNotStorable,
+    RetrySafeError,
     RunOver,
     StoreError,
     UsageError,
@@ -31,6 +32,7 @@ from retrysafe.operations.announcing import StepPredictor
 from retrysafe.operations.commits import commit_journal, commit_was_applied, record_outcome, store_answer
 from retrysafe.operations.errors import OperationEnding, StepFailed, StepOutcomeUnknown, Stop, Undo, format_error
 from retrysafe.operations.journal import OperationJournal, list_sent
+from retrysafe.operations.local import ask_interrupted_step
 from retrysafe.operations.retracing import must_retrace, retrace
 from retrysafe.operations.run import OperationRun, min_failure_spacing, not_awaited_error, read_journal
 from retrysafe.operations.steps import Step
@@ -74,11 +76,11 @@ def start(
     if claim.resumes and isinstance(outcome, Mismatch):
         raise RunOver(task.key.value, claim.resumes.hex(), outcome.first_seen)
     if isinstance(outcome, Replay):
-        events.emit("replayed", claim.id, task.target)
+        events.emit("replayed", claim.id, task.target, task.series)
         return build_replay(task, outcome.record)
     if not isinstance(outcome, Execute):
         raise refusal_error(task, outcome)
-    events.emit("new", claim.id, task.target)
+    events.emit_grant(claim.id, task.target, task.series, outcome.record.attempt)
     answer = yield from run_attempt(operation, outcome, fresh, events, not_sent=not_sent)
     return Ended(answer, False, None, outcome.record)
 
@@ -92,7 +94,23 @@ def give_up(operation: OperationSpec, task: Task, claim: Claim, events: Events) 
     note = f"dead letter: {fence.attempt - 1} attempts of {operation.name} died at {record.point or 'the start'!r}"
     note += describe_sent(record, operation)
     if (yield Persist(Suspect(record.id, fence, note), outcome.until)):
-        events.emit("suspected", record.id, record.target)
+        events.emit("suspected", record.id, record.target, (record.kind, record.target))
+
+
+def cancel_run(task: Task, claim: Claim, events: Events, because: str) -> Flow[Ended]:
+    """End a run where it is, for a person: its answer says so, and nothing more is sent or undone."""
+    outcome = yield from claim_or_wait(claim, task, events)
+    if claim.resumes and isinstance(outcome, Mismatch):
+        raise RunOver(task.key.value, claim.resumes.hex(), outcome.first_seen)
+    if isinstance(outcome, Replay):
+        return build_replay(task, outcome.record)
+    if not isinstance(outcome, Execute):
+        raise refusal_error(task, outcome)
+    answer = Answer(409, {"error": "it was cancelled by a person", "because": because[:500]})
+    if not (yield Persist(Complete(claim.id, outcome.fence, answer), outcome.until)):
+        raise LeaseLost(task.key.value, outcome.fence.attempt)
+    events.emit("completed", claim.id, task.target)
+    return Ended(answer, False, None, outcome.record)
 
 
 def describe_sent(record: Record, operation: OperationSpec) -> str:
@@ -111,7 +129,7 @@ def undo_run(
     """Claim a run and undo it, because a person wants that."""
     outcome = yield from claim_or_match(operation, task, claim, events)
     if isinstance(outcome, Replay):
-        events.emit("replayed", claim.id, task.target)
+        events.emit("replayed", claim.id, task.target, task.series)
         return build_replay(task, outcome.record)
     if not isinstance(outcome, Execute):
         raise refusal_error(task, outcome)
@@ -149,19 +167,39 @@ def continue_run(operation: OperationSpec, run: OperationRun, events: Events) ->
     """Continue from the recovery point, or continue the undo if one was begun."""
     record = run.record
     if run.journal.undoing is not None:
-        yield from undoing.block_late_owner(run)
+        yield from record_outcome(run, undoing.block_late_owner(run))
         return (yield from run_undoing(operation, run, events))
     result, failure = None, None
+    began, series = events.figures.begin_execution(record.kind), (record.kind, record.target)
     try:
         result = yield build_invoke(operation, run, lambda: operation.call_body(run, record.input))
-    except (GeneratorExit, LeaseLost):
+    except (GeneratorExit, LeaseLost) as error:
+        events.figures.end_execution(series, began, type(error).__name__)
         raise
     except Exception as error:
         failure = error
     except BaseException as stop:
+        events.figures.end_execution(series, began, type(stop).__name__)
         yield from settle_interrupted(run, stop, events)
         raise
-    return (yield from settle_result(operation, run, result, failure, events))
+    ended_well = failure is None or isinstance(failure, OperationEnding)
+    events.figures.end_execution(series, began, "" if ended_well else type(failure).__name__)
+    try:
+        return (yield from settle_result(operation, run, result, failure, events))
+    except StoreError as away:
+        raise unsettled_error(operation, run, run.broken or failure, away) from away
+
+
+def unsettled_error(
+    operation: OperationSpec, run: OperationRun, failure: Exception | None, away: StoreError
+) -> RetrySafeError:
+    """The error if the store did not answer when an unfinished run was to be settled. "Nothing was done", which the
+    store's own error says, would be untrue as soon as a step may have happened."""
+    if not run.journal.entries and run.pending_journal is None:
+        return away
+    if isinstance(failure, StepOutcomeUnknown) or is_irrevocable(run):
+        return OutcomeUnknown(run.record.key, run.record.started, f"the outcome of a step is unknown: {failure}")
+    return NotFinished(operation.name, run.record.key, last_step_name(run), str(failure or away)[:200])
 
 
 def mark_not_failed(progress: bytes, attempt: int) -> bytes:
@@ -203,7 +241,7 @@ def build_run(
 
 
 def build_invoke(operation: OperationSpec, run: OperationRun, function: Any) -> Invoke:
-    return Invoke(function, run.lease, operation.lease)
+    return Invoke(function, run.lease, operation.lease, run.record.kind, run.record.target)
 
 
 # Endings ----------------------------------------------------------------------------------------
@@ -214,13 +252,15 @@ def settle_result(
 ) -> Flow[Answer]:
     """Settle the run by how the body ended. The error of a broken step decides, even if the body swallowed it. So does
     a Stop or Undo of a step, unless the body raised one of its own."""
+    yield from ask_interrupted_step(run)
     if run.pending_journal is not None:
         yield from commit_was_applied(run)
     if run.unawaited and run.broken is None:
         run.broken = not_awaited_error(run.unawaited[0], "")
     failure = run.broken or (failure if isinstance(failure, OperationEnding) else run.ending or failure)
     if run.answer is not None:
-        events.emit("completed", run.record.id, run.record.target)
+        events.emit("completed", run.record.id, run.record.target, (run.record.kind, run.record.target))
+        events.figures.count("runs", (operation.name, "finished"))
         if isinstance(failure, OperationError):
             raise failure  # the answer is stored, but the body calls a step after it
         return run.answer
@@ -237,7 +277,8 @@ def settle_result(
         except (UsageError, OperationChanged) as problem:
             failure = problem
         else:
-            return (yield from settle_complete(run, answer, events))
+            outcome = "stopped" if isinstance(failure, Stop) else "finished"
+            return (yield from settle_complete(run, answer, events, outcome))
     return (yield from settle_unfinished(operation, run, failure, events))
 
 
@@ -258,12 +299,13 @@ def check_complete(operation: OperationSpec, run: OperationRun) -> None:
         raise OperationChanged(operation.target, f"it has a step {missed!r}, which the body no longer calls")
 
 
-def settle_complete(run: OperationRun, answer: Answer, events: Events) -> Flow[Answer]:
+def settle_complete(run: OperationRun, answer: Answer, events: Events, outcome: str) -> Flow[Answer]:
     run.record_caught_failure()
     if run.dirty:  # the steps have run, whether or not this can be stored
         yield from record_outcome(run, commit_journal(run, run.journal))
     yield from store_answer(run, answer)
-    events.emit("completed", run.record.id, run.record.target)
+    events.emit("completed", run.record.id, run.record.target, (run.record.kind, run.record.target))
+    events.figures.count("runs", (run.name, outcome))
     return answer
 
 
@@ -315,7 +357,7 @@ def mark_uncertain(run: OperationRun, note: str, events: Events) -> Flow[None]:
     run.lease.settling = True
     if not (yield Persist(Suspect(run.record.id, run.fence, note), run.lease.until)):
         raise run.lease_lost_error()
-    events.emit("suspected", run.record.id, run.record.target)
+    events.emit("suspected", run.record.id, run.record.target, (run.record.kind, run.record.target))
 
 
 def release_at_point(run: OperationRun, error: BaseException, events: Events) -> Flow[None]:
@@ -324,7 +366,7 @@ def release_at_point(run: OperationRun, error: BaseException, events: Events) ->
     run.lease.settling = True
     note = f"stopped at {last_step_name(run)!r} by {type(error).__name__}"
     if (yield Persist(Release(run.record.id, run.fence, note), run.lease.until)):
-        events.emit("released", run.record.id, run.record.target)
+        events.emit("released", run.record.id, run.record.target, (run.record.kind, run.record.target))
 
 
 def settle_interrupted(run: OperationRun, stop: BaseException, events: Events) -> Flow[None]:
@@ -334,13 +376,20 @@ def settle_interrupted(run: OperationRun, stop: BaseException, events: Events) -
             yield from commit_was_applied(run)
         if run.answer is not None:
             return
+        yield from ask_interrupted_step(run)
+        if isinstance(run.broken, StepOutcomeUnknown):
+            yield from commit_journal(run, run.build_left_journal(cause=format_error(run.broken)), on_lapse="uncertain")
+            note = f"dead letter: stopped inside {run.broken.step!r}, which had committed by itself; see its ledger"
+            yield from mark_uncertain(run, note, events)
+            stop.add_note(f"retrysafe: {run.broken}")
+            return
         if is_irrevocable(run):
             yield from commit_journal(run, run.journal, on_lapse="uncertain")
             yield from mark_uncertain(run, f"stopped inside {last_step_name(run)!r}, which may not be repeated", events)
             return
         yield from release_at_point(run, stop, events)
     except Exception as error:
-        events.emit("store_failed", run.record.id, run.record.target)
+        events.emit("store_failed", run.record.id, run.record.target, (run.record.kind, run.record.target))
         stop.add_note(f"retrysafe could not write down where it stopped, so its lease must lapse first: {error}")
 
 
@@ -392,6 +441,8 @@ def run_undoing(operation: OperationSpec, run: OperationRun, events: Events) -> 
         steps = ", ".join(undoing.list_stuck_steps(run.journal))
         why = f"the undo of {steps} failed"
         yield from mark_uncertain(run, f"dead letter: {why}; see its ledger", events)
+        events.figures.count("runs", (operation.name, "undo_failed"))
         raise OutcomeUnknown(run.record.key, run.record.started, why)
-    events.emit("completed", run.record.id, run.record.target)
+    events.figures.count("runs", (operation.name, "undone"))
+    events.emit("completed", run.record.id, run.record.target, (run.record.kind, run.record.target))
     return answer

@@ -102,15 +102,13 @@ class OperationJournal:
     def replace(self, **changes: Any) -> OperationJournal:
         """A copy with the same entries and other fields changed."""
         assert "entries" not in changes, "entries are changed by with_entry, or by dataclasses.replace"
-        return replace(self, **changes)._with_blocks(self._blocks)
-
-    def _with_blocks(self, kept: Blocks) -> OperationJournal:
-        object.__setattr__(self, "_blocks", kept)
-        return self
+        changed = replace(self, **changes)
+        object.__setattr__(changed, "_blocks", self._blocks)
+        return changed
 
     def fill_blocks(self) -> Blocks:
         """The text of all full blocks. Missing ones are made."""
-        self._with_blocks(blocks.fill_blocks(self._blocks, self.entries))
+        object.__setattr__(self, "_blocks", blocks.fill_blocks(self._blocks, self.entries))
         return self._blocks
 
     def is_fully_recorded(self, attempt: int) -> bool:
@@ -133,7 +131,9 @@ class OperationJournal:
         announced = self.announced if place < len(self.entries) else ""
         known = self.entries if place == len(self.entries) else self.entries[:place]
         entries = (*known, entry, *self.entries[place + 1 :])
-        return replace(self, entries=entries, announced=announced)._with_blocks(blocks.drop_block(self._blocks, place))
+        changed = replace(self, entries=entries, announced=announced)
+        object.__setattr__(changed, "_blocks", blocks.drop_block(self._blocks, place))
+        return changed
 
     def encode(self) -> bytes:
         """The stored form. Older code drops the fields that it does not know when it writes the journal again, so no
@@ -212,10 +212,6 @@ def describe_next_step(journal: OperationJournal, point: str) -> str:
         return f"{', '.join(may_be_out)} (may have been sent)"
     done = f"after {journal.entries[-1].step}" if journal.entries else "at the start"
     return f"the step {done} (not written down; it may have been sent)" if point or not journal.entries else ""
-
-
-def is_large_journal(progress: bytes) -> bool:
-    return len(progress) > LARGE_JOURNAL_BYTES
 
 
 def warn_large_journal(target: str, record_id: bytes, steps: int, progress: bytes) -> None:

@@ -176,7 +176,7 @@ def check_lost_transactions(run: OperationRun, change: StepChange) -> Flow[None]
     while change.lost:
         try:
             committed = yield RunTransaction(
-                lambda tx: load_receipts(tx.dialect, run.tx_binding.names).committed(change.lost[0])
+                lambda tx: load_receipts(tx.dialect, run.tx_binding.names).was_committed(change.lost[0])
             )
         except Exception as error:
             raise TransactionNotOpened(format_error(error)) from error
@@ -274,6 +274,11 @@ def run_function(
     except Exception as error:
         yield from check_split(change, statements, mark, error)
         raise
+    except GeneratorExit:
+        raise
+    except BaseException:
+        yield from check_interrupted(run, change, statements, mark)
+        raise
     try:
         was_parted = yield from is_other_transaction(statements, mark)
     except Exception as error:
@@ -299,6 +304,30 @@ def check_split(
         raise own_commit_error(change.step) from error
     if split is None:
         change.lost.append(mark)
+
+
+def check_interrupted(
+    run: OperationRun, change: StepChange, statements: SqlReceipts, mark: TxMarker
+) -> Generator[Any, Any, None]:
+    """The step was cancelled, or the process is shut down. If it had committed something before, the run is broken. If
+    its connection does not answer, `ask_interrupted_step` asks later."""
+    split = yield from detect_early_commit(statements, mark, is_other_transaction(statements, mark))
+    if split:
+        run.broken = own_commit_error(change.step)
+    if split is None:
+        change.lost.append(mark)
+        run.interrupted_change = change
+
+
+def ask_interrupted_step(run: OperationRun) -> Flow[None]:
+    """Before a run is settled: ask whether a step that was interrupted, and lost its connection, had committed."""
+    change, run.interrupted_change = run.interrupted_change, None
+    if change is None:
+        return
+    try:
+        yield from check_lost_transactions(run, change)
+    except StepOutcomeUnknown as unknown:
+        run.broken = unknown
 
 
 def is_other_transaction(statements: SqlReceipts, mark: TxMarker) -> Generator[Any, Any, bool]:

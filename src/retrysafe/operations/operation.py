@@ -236,6 +236,18 @@ class Operation:
         fresh = is_submitted(record)
         return (yield from flow.undo_run(self, task, claim, self.safe.events, because, fresh=fresh))
 
+    def cancel_id(self, record_id: str | bytes, because: str) -> Any:
+        """End one run where it is, for a person: nothing more is sent and nothing is undone. A retry gets 409. Refused
+        while the outcome of a step is unknown."""
+        if not because.strip():
+            raise UsageError("cancel_id(..., because=''): say why it is cancelled; it stands in its answer")
+        return self._drive(self._cancel_flow(parse_record_id(record_id), because))
+
+    def _cancel_flow(self, record_id: bytes, because: str) -> Flow[Ended]:
+        record, _ = yield from self._look_up_own(record_id)
+        task, claim = self._build_resume_claim(record)
+        return (yield from flow.cancel_run(task, claim, self.safe.events, because))
+
     def why_unable(self, record: Record) -> str:
         """Why this code cannot continue a run, so that it is left for other code. Empty if it can try."""
         if self.unable is None:
@@ -270,7 +282,8 @@ class Operation:
         first = self.steps.get(self.predictor.predict(START_PATH))
         if first is None or not leaves_no_trace(first, self.tx_binding.kind):
             return claim
-        return replace(claim, run=announce_in(claim.run, first.name, first.service))
+        service = first.service if first.kind == "foreign" else None
+        return replace(claim, run=announce_in(claim.run, first.name, service))
 
     def is_same_request(self, record: Record, claim: Claim) -> bool:
         """True if a record with another fingerprint is for this very call: its arguments, read by this code, are equal
@@ -322,7 +335,7 @@ class Operation:
         if seen.record is None or seen.record.namespace != self.safe.namespace:
             raise UsageError(
                 f"there is no record {record_id.hex()!r} of the application {self.safe.namespace!r}; "
-                "`retrysafe operations MODULE:SAFE --list` shows their ids"
+                "`retrysafe operations list MODULE:SAFE` shows their ids"
             )
         return seen.record, seen.now
 

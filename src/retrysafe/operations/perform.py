@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrysafe.engine import drive
@@ -25,6 +25,7 @@ from retrysafe.transactions.sources import find_source
 if TYPE_CHECKING:
     from retrysafe.engine.aperform import AsyncPerformer
     from retrysafe.engine.safe import RetrySafe
+    from retrysafe.engine.trace import Trace
 
 
 R = TypeVar("R")
@@ -34,8 +35,15 @@ _log = logging.getLogger("retrysafe")
 class OperationPerformer:
     """Performs the effects of operations in threads."""
 
-    def __init__(self, performer: Performer, source: Callable[[], TxSource], notifier: WorkerNotifier) -> None:
+    def __init__(
+        self,
+        performer: Performer,
+        source: Callable[[], TxSource],
+        notifier: WorkerNotifier,
+        trace: Trace | None = None,
+    ) -> None:
         self._performer = performer
+        self._trace = trace
         self._source = source
         self._notifier = notifier
 
@@ -44,7 +52,8 @@ class OperationPerformer:
             lease = current_lease()
             if lease is not None and not is_call_covered(lease, effect.timeout) and not self._performer.renew(lease):
                 lease.lost = True
-            return begin_call(lease, effect)
+            with trace_step(self._trace, effect, lease):
+                return begin_call(lease, effect)
         if isinstance(effect, RunTransaction):
             return self._transact(effect)
         if isinstance(effect, NotifyWorker):
@@ -53,45 +62,34 @@ class OperationPerformer:
 
     def _transact(self, effect: RunTransaction) -> Any:
         done: Any = None
-        first = FirstError()
+        inside: Exception | None = None
         try:
-            with first.raise_first(), ExitStack() as stack:
+            with ExitStack() as stack:
                 try:
                     tx = stack.enter_context(self._source().begin())
                 except Exception as error:
                     raise not_opened_error(error) from error
-                with first.remember():
+                try:
                     done = drive.run(effect.flow(tx), lambda inner: perform_inside(tx, inner))
-        except AfterCommitError as after:
+                except Exception as error:
+                    inside = error
+                    raise
+        except Exception as error:
+            if inside is not None:
+                raise choose_error(inside, error)  # noqa: B904  # it has a cause of its own
+            if not isinstance(error, AfterCommitError):
+                raise
             # The step is committed, and the operation continues. The error is only logged.
-            _log.error("a hook that ran after the commit of a local step failed", exc_info=after.error)
+            _log.error("a hook that ran after the commit of a local step failed", exc_info=error.error)
         return done
 
 
-class FirstError:
-    """Keeps the error that was raised inside a transaction, and raises it even if the rollback raises another one. A
-    step whose outcome is unknown must not be taken for a failed one and run again."""
-
-    def __init__(self) -> None:
-        self._error: Exception | None = None
-
-    @contextmanager
-    def remember(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            self._error = error
-            raise
-
-    @contextmanager
-    def raise_first(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            if self._error is None or error is self._error:
-                raise
-            _log.debug("rolling back failed: %s", error)
-            raise self._error  # noqa: B904  # it has a cause of its own
+def choose_error(inside: Exception, outside: Exception) -> Exception:
+    """Of the error that was raised inside a transaction, and the one that left it: the first, even if the rollback
+    raised another one. A step whose outcome is unknown must not be taken for a failed one and run again."""
+    if outside is not inside:
+        _log.debug("rolling back failed: %s", outside)
+    return inside
 
 
 def perform_inside(tx: Tx, effect: Any) -> Any:
@@ -112,9 +110,14 @@ class AsyncOperationPerformer:
     """Performs the effects of operations on an event loop."""
 
     def __init__(
-        self, performer: AsyncPerformer, source: Callable[[], AsyncTxSource], notifier: WorkerNotifier
+        self,
+        performer: AsyncPerformer,
+        source: Callable[[], AsyncTxSource],
+        notifier: WorkerNotifier,
+        trace: Trace | None = None,
     ) -> None:
         self._performer = performer
+        self._trace = trace
         self._source = source
         self._notifier = notifier
 
@@ -133,20 +136,28 @@ class AsyncOperationPerformer:
         lease = current_lease()
         if lease is not None and not is_call_covered(lease, effect.timeout) and not await self._performer.renew(lease):
             lease.lost = True
-        async with asyncio.timeout(effect.timeout):
-            result = begin_call(lease, effect)
-            return await result if inspect.isawaitable(result) else result
+        with trace_step(self._trace, effect, lease):
+            async with asyncio.timeout(effect.timeout):
+                result = begin_call(lease, effect)
+                return await result if inspect.isawaitable(result) else result
 
     async def _transact(self, effect: RunTransaction) -> Any:
-        first = FirstError()
-        with first.raise_first():
+        inside: Exception | None = None
+        try:
             async with AsyncExitStack() as stack:
                 try:
                     tx = await stack.enter_async_context(self._source().begin())
                 except Exception as error:
                     raise not_opened_error(error) from error
-                with first.remember():
+                try:
                     return await drive.arun(effect.flow(tx), lambda inner: aperform_inside(tx, inner))
+                except Exception as error:
+                    inside = error
+                    raise
+        except Exception as error:
+            if inside is None:
+                raise
+            raise choose_error(inside, error)  # noqa: B904  # it has a cause of its own
 
 
 def not_opened_error(error: Exception) -> Exception:
@@ -169,6 +180,18 @@ async def aperform_inside(tx: AsyncTx, effect: Any) -> Any:
     return await tx.flush()
 
 
+def trace_step(trace: Trace | None, call: CallFunction, lease: Lease | None) -> AbstractContextManager[object]:
+    """The span of a foreign step, if there is a trace."""
+    if trace is None or not call.step:
+        return _NO_SPAN
+    from retrysafe.engine.trace import describe_step
+
+    return trace.span("step", describe_step(call, lease))
+
+
+_NO_SPAN = nullcontext()
+
+
 def is_call_covered(lease: Lease, timeout: float | None) -> bool:
     """True if the lease outlasts a call with this timeout. True for a lost lease, too: it is not renewed."""
     return lease.lost or lease.fits(timeout or 0.0)
@@ -189,12 +212,13 @@ def begin_call(lease: Lease | None, call: CallFunction) -> Any:
 
 def run_sync(safe: RetrySafe, flow: Flow[R]) -> R:
     return drive.run(
-        flow, OperationPerformer(safe.performer(), lambda: find_source(safe.tx, "sync"), safe.worker_notifier)
+        flow,
+        OperationPerformer(safe.performer(), lambda: find_source(safe.tx, "sync"), safe.worker_notifier, safe.trace),
     )
 
 
 async def run_async(safe: RetrySafe, flow: Flow[R]) -> R:
     performer = AsyncOperationPerformer(
-        safe.async_performer(), lambda: find_source(safe.tx, "async"), safe.worker_notifier
+        safe.async_performer(), lambda: find_source(safe.tx, "async"), safe.worker_notifier, safe.trace
     )
     return await drive.arun(flow, performer)

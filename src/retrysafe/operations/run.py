@@ -36,10 +36,10 @@ from retrysafe.operations.arguments_digest import digest_arguments
 from retrysafe.operations.errors import OperationEnding, StepFailed, format_error
 from retrysafe.operations.journal import (
     BY_PLACE,
+    LARGE_JOURNAL_BYTES,
     OperationJournal,
     StepEntry,
     format_recovery_point,
-    is_large_journal,
     warn_large_journal,
 )
 from retrysafe.operations.open_steps import OpenSteps, SentServices, find_open
@@ -82,6 +82,8 @@ class OperationRun:
     """True if the journal has changed since the last commit."""
     inside = ""
     """The step that is running."""
+    interrupted_change: Any = None
+    """The transaction of a local step (StepChange) that was interrupted and whose connection does not answer."""
     given = ""
     """A digest of the arguments of the step that is running."""
     in_doubt = False
@@ -270,7 +272,7 @@ class OperationRun:
                 self.name,
                 f"step {step.name!r} was begun with other arguments than it is called with now, and may have been sent",
             )
-        self._events.emit("step_changed", self.record.id, self.record.target)
+        self._events.emit("step_changed", self.record.id, self.record.target, (self.record.kind, self.record.target))
 
     def read_result(self, step: Step, known: StepEntry) -> Any:
         """The result of a finished step, in the type that this code declares."""
@@ -294,10 +296,12 @@ class OperationRun:
     def build_advance(self, journal: OperationJournal, on_lapse: OnLapse = "resume") -> Advance:
         number, lease = self.advances + 1, duration_to_micros(self.duration)
         progress = journal.encode()
-        if is_large_journal(progress) and not self._warned_large:
+        if len(progress) > LARGE_JOURNAL_BYTES and not self._warned_large:
             self._warned_large = True
             warn_large_journal(self.record.target, self.record.id, len(journal.entries), progress)
-            self._events.emit("journal_large", self.record.id, self.record.target)
+            self._events.emit(
+                "journal_large", self.record.id, self.record.target, (self.record.kind, self.record.target)
+            )
         return Advance(self.record.id, self.fence, number, format_recovery_point(journal), progress, on_lapse, lease)
 
     def record_advance(self, journal: OperationJournal) -> None:
@@ -309,8 +313,8 @@ class OperationRun:
         in this attempt and none is open: otherwise a call of an earlier attempt may be out."""
         left = self.open.list_open(journal)
         unmet = left if journal.rule != BY_PLACE else journal.unmet
-        journal = journal.replace(unmet=unmet, services=self.services.select(journal, left))
-        return journal.replace(at=self.earliest_time()) if len(journal.entries) > self.adopted and not left else journal
+        at = self.earliest_time() if len(journal.entries) > self.adopted and not left else journal.at
+        return journal.replace(unmet=unmet, services=self.services.select(journal, left), at=at)
 
     def build_left_journal(self, cause: str) -> OperationJournal:
         """The journal of an attempt that ends in order. Everything that it sent is in it."""
@@ -338,8 +342,8 @@ class OperationRun:
 def read_journal(record: Record, steps: dict[str, Step], rule: int) -> OperationJournal:
     """The stored journal. A run without one may still announce its first step in its number."""
     first, has_service = read_announcement(record.run, {step.name: step.service for step in steps.values()})
-    is_foreign = first in steps and steps[first].kind == "foreign"
-    services = {first: steps[first].service} if has_service and is_foreign else {}
+    # Only a foreign step is announced with a service. This code may declare it as a local one: then it is refused.
+    services = {first: steps[first].service} if has_service and first in steps else {}
     if not record.progress:
         return OperationJournal(rule=rule, announced=first, services=services)
     journal = OperationJournal.decode(record.progress)

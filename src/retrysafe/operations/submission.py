@@ -37,18 +37,21 @@ class RequestComparer(Protocol):
     def is_same_request(self, record: Record, claim: Claim) -> bool: ...
 
 
+_NO_EVENTS = Events()
+"""Hears what must not be counted: the first of two looks."""
+
+
 def claim_or_match(operation: RequestComparer, task: Task, claim: Claim, events: Events) -> Flow[Outcome]:
     """Claim the record. If it has another fingerprint, it is read before the request is refused as another one: a
     deployment may have changed how the same request is fingerprinted."""
-    no_events = Events()
-    outcome = yield from claim_or_wait(claim, task, no_events)
+    outcome = yield from claim_or_wait(claim, task, _NO_EVENTS)
     if isinstance(outcome, Mismatch) and not claim.resumes:
         found = (yield Lookup(claim.id)).record
         if found is not None and operation.is_same_request(found, claim):
             claim = replace(claim, alternatives=(*claim.alternatives, found.fingerprint))
-            outcome = yield from claim_or_wait(claim, task, no_events)
+            outcome = yield from claim_or_wait(claim, task, _NO_EVENTS)
     if type(outcome) in REFUSED_EVENTS:
-        events.emit(REFUSED_EVENTS[type(outcome)], claim.id, task.target)
+        events.emit(REFUSED_EVENTS[type(outcome)], claim.id, task.target, task.series)
     return outcome
 
 
@@ -71,10 +74,10 @@ def accept(
         if reply.granted:
             yield NotifyWorker()
     if isinstance(outcome, Replay):
-        events.emit("replayed", claim.id, task.target)
+        events.emit("replayed", claim.id, task.target, task.series)
         return build_replay(task, outcome.record)
     if isinstance(outcome, Execute):
-        events.emit("new", claim.id, task.target)
+        events.emit("new", claim.id, task.target, task.series)
         return Accepted(task.key.value, claim.id.hex(), task.target, outcome.record)
     if isinstance(outcome, Busy) and record is not None:
         return Accepted(task.key.value, claim.id.hex(), task.target, record)

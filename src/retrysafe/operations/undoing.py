@@ -15,12 +15,12 @@ from typing import Any
 from retrysafe.core.records import Answer
 from retrysafe.engine import typed
 from retrysafe.engine.effects import CallFunction, Flow, FlowPause, RunTransaction
-from retrysafe.errors import LeaseLost, UsageError
+from retrysafe.errors import LeaseLost, RetrySafeError, StoreUnavailable, UsageError
 from retrysafe.operations.commits import commit_journal, store_answer
 from retrysafe.operations.errors import OperationEnding, StepFailed, StepOutcomeUnknown, format_error
 from retrysafe.operations.foreign import is_key_usable
 from retrysafe.operations.journal import TO_UNDO, OperationJournal, StepEntry
-from retrysafe.operations.local import StepChange, block_late_steps, retry_transaction
+from retrysafe.operations.local import CONTENTION_DELAYS_SECONDS, StepChange, block_late_steps, retry_transaction
 from retrysafe.operations.run import OperationRun, retry_delays
 from retrysafe.operations.steps import Step
 
@@ -36,9 +36,22 @@ def begin_undoing(run: OperationRun, answer: Answer, cause: str) -> Flow[None]:
 
 def block_late_owner(run: OperationRun) -> Flow[None]:
     """Stop an owner that was taken over from committing in the user's own database, where the fence of the record does
-    not reach. Each attempt at the undo does this, because the first one may have died before."""
-    if run.tx_binding.kind == "elsewhere":
-        yield RunTransaction(lambda tx: block_late_steps(run, tx))
+    not reach. Each attempt at the undo does this, because the first one may have died before. A failure is tried again:
+    it may be a conflict with that very owner. Raises StoreUnavailable if the database stays away."""
+    delays = [*CONTENTION_DELAYS_SECONDS]
+    while run.tx_binding.kind == "elsewhere":
+        try:
+            yield RunTransaction(lambda tx: block_late_steps(run, tx))
+        except RetrySafeError:
+            raise
+        except Exception as error:
+            failure = error
+        else:
+            return
+        if not delays:
+            what = "the database of `tx` could not be reached before the undo"
+            raise StoreUnavailable(f"{what}: {format_error(failure)}") from failure
+        yield FlowPause(run.record.id, delays.pop(0))
 
 
 def can_undo(run: OperationRun, entry: StepEntry) -> bool:

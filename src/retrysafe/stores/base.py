@@ -20,14 +20,15 @@ This file is public. It changes by the deprecation policy in CONTRIBUTING.md, to
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast, runtime_checkable
 
 from retrysafe.core.deprecation import warn_renamed
 from retrysafe.core.ops import Op
 from retrysafe.core.records import Record
-from retrysafe.errors import CorruptRecord, StoreError, UsageError
+from retrysafe.errors import CorruptRecord, MissingDriver, StoreError, UsageError
 
 if TYPE_CHECKING:
     from retrysafe.core.ops import Claim, ClaimReply
@@ -63,6 +64,9 @@ class Capabilities:
     """Jobs can be staged in the store (core/jobs.py)."""
     lists_by_id: bool = False
     """Lists are sorted by id, and a cursor is an id in hexadecimal. A list can then begin at any id, by index."""
+    backlog: Literal["", "scan", "index"] = ""
+    """Whether the store answers `Backlog` and `JobBacklog` (core/backlog.py), and at what cost. `index`: the cost grows
+    with what is open, so a background service may ask. `scan`: the cost grows with all records. Empty: it does not."""
     wakes: bool = False
     """The store notifies callers that wait for a key. It implements `Notifying`."""
     mixed_batches: bool = False
@@ -193,6 +197,26 @@ def read_capabilities(store: Store | AsyncStore) -> Capabilities:
     return replace(declared, **{field: getattr(store, name) for name, field in old}) if old else declared
 
 
+def adopt_old_attributes(store: Store) -> Store:
+    """The store itself; or, if it has attributes of release 0.1, a wrapper that declares them as capabilities."""
+    declared = read_capabilities(store)
+    if declared == store.capabilities:
+        return store
+    from retrysafe.stores.wrappers import DeclaredStore
+
+    return DeclaredStore(store, declared)
+
+
+def adopt_old_async_attributes(store: AsyncStore) -> AsyncStore:
+    """The async twin of `adopt_old_attributes`."""
+    declared = read_capabilities(store)
+    if declared == store.capabilities:
+        return store
+    from retrysafe.stores.wrappers import AsyncDeclaredStore
+
+    return AsyncDeclaredStore(store, declared)
+
+
 def provides(store: object, protocol: Any) -> bool:
     """Whether a store has every member of a protocol. Since Python 3.12 `isinstance` looks at classes only. This sees
     also what a wrapper passes on by `__getattr__`."""
@@ -244,6 +268,16 @@ class BatchRefused(StoreError):
 
 
 # Helpers for stores -------------------------------------------------------------------------------
+
+
+@contextmanager
+def driver_import(store: str, module: str, extra: str) -> Iterator[None]:
+    """Around the import of a module that needs a driver. Without the driver it raises MissingDriver, which names the
+    module that was not found, or `module` if that is not known."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingDriver(store, error.name or module, extra) from error
 
 
 def read_id_cursor(cursor: str) -> bytes:

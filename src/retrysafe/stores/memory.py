@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from retrysafe.core.backlog import Backlog, BacklogReply, group_open
 from retrysafe.core.moves import claim, move, reapable
 from retrysafe.core.ops import (
     FENCED,
@@ -26,7 +27,7 @@ from retrysafe.core.ops import (
     StatsReply,
 )
 from retrysafe.core.records import Record
-from retrysafe.core.states import State
+from retrysafe.core.states import OPEN, State
 from retrysafe.stores.base import AsyncStore, Capabilities, Store, read_id_cursor
 from retrysafe.stores.memory_outbox import MemoryOutbox
 
@@ -43,6 +44,7 @@ CAPABILITIES = Capabilities(
     clock="host",
     outbox=True,
     lists_by_id=True,
+    backlog="scan",
 )
 
 
@@ -119,6 +121,14 @@ class MemoryStore:
             now=now,
         )
 
+    def _backlog(self, op: Backlog, now: int) -> BacklogReply:
+        found = [r for r in self._records.values() if op.namespace in (None, r.namespace)]
+        opened = sorted((r for r in found if r.state in OPEN), key=lambda record: record.lease_until)
+        expired = sorted(r.expires for r in found if reapable(r, now))
+        truncated = max(len(opened), len(expired)) >= op.limit
+        groups = group_open(opened[: op.limit], now)
+        return BacklogReply(groups, len(expired[: op.limit]), expired[0] if expired else 0, truncated, now)
+
 
 def matches_list(record: Record, op: List, now: int) -> bool:
     """Whether a List asks for this record."""
@@ -139,6 +149,7 @@ _APPLY: dict[type[Any], Callable[[MemoryStore, Any, int], Any]] = {
     Reap: MemoryStore._reap,
     List: MemoryStore._list,
     Stats: MemoryStore._stats,
+    Backlog: MemoryStore._backlog,
     **dict.fromkeys(FENCED, MemoryStore._move),
 }
 

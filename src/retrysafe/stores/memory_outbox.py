@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from retrysafe.core.backlog import JobBacklog, JobBacklogReply, group_topics
 from retrysafe.core.jobs import (
     AssignJobs,
+    DropJob,
     FailJob,
     FinishJobs,
     ListJobs,
@@ -95,6 +97,22 @@ class MemoryOutbox:
         self._jobs[op.id] = job._replace(dead=False, due=now, attempts=0, error="")
         return True
 
+    def _drop(self, op: DropJob, now: int) -> bool:
+        job = self._jobs.get(op.id)
+        if job is None or job.dead != op.dead or job.namespace != op.namespace:
+            return False
+        if op.id in self._tokens and job.due > now:
+            return False  # a worker has it
+        del self._jobs[op.id]
+        self._tokens.pop(op.id, None)
+        return True
+
+    def _backlog(self, op: JobBacklog, now: int) -> JobBacklogReply:
+        found = [job for job in self._jobs_in_order() if op.namespace in (None, job.namespace)]
+        waiting = [job for job in found if not job.dead][: op.limit]
+        dead = [job for job in found if job.dead][: op.limit]
+        return JobBacklogReply(group_topics(waiting, dead), max(len(waiting), len(dead)) >= op.limit, now)
+
     def _assign(self, op: AssignJobs, now: int) -> int:
         unnamed = [job for job in self._jobs.values() if not job.namespace]
         for job in unnamed:
@@ -127,6 +145,8 @@ _APPLY: dict[type[Any], Callable[[MemoryOutbox, Any, int], Any]] = {
     FailJob: MemoryOutbox._fail,
     ReturnJob: MemoryOutbox._return,
     ReviveJob: MemoryOutbox._revive,
+    DropJob: MemoryOutbox._drop,
+    JobBacklog: MemoryOutbox._backlog,
     AssignJobs: MemoryOutbox._assign,
     Namespaces: MemoryOutbox._list_namespaces,
     ListJobs: MemoryOutbox._list,

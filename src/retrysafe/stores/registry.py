@@ -1,5 +1,5 @@
-"""From a URL to a store. `SCHEMES` is the only list of the built-in stores. Other packages register a store by the
-entry point group `retrysafe.stores` (docs/howto/write-a-store.md).
+"""From a URL to a store. `schemes.SCHEMES` is the only list of the built-in stores. Other packages register a store by
+the entry point group `retrysafe.stores` (docs/howto/write-a-store.md).
 """
 
 from __future__ import annotations
@@ -12,75 +12,53 @@ from retrysafe.core.urls import safe_url
 from retrysafe.errors import StoreURLError
 from retrysafe.stores.base import AsyncStore, Backend, Store, read_capabilities
 from retrysafe.stores.lifetime import ForkSafeStore, PerLoopStore
+from retrysafe.stores.schemes import DISTRIBUTIONS, SCHEMES
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-SCHEMES = {
-    "memory": "retrysafe.stores.memory",
-    "sqlite": "retrysafe.stores.sqlite",
-    "postgresql": "retrysafe.stores.postgres",
-    "postgres": "retrysafe.stores.postgres",
-    "mysql": "retrysafe.stores.mysql",
-    "mariadb": "retrysafe.stores.mysql",
-    "mongodb": "retrysafe.stores.mongo",
-    "mongodb+srv": "retrysafe.stores.mongo",
-    "redis": "retrysafe.stores.redis",
-    "rediss": "retrysafe.stores.redis",
-    "valkey": "retrysafe.stores.redis",
-    "redis+cluster": "retrysafe.stores.redis",
-    "rediss+cluster": "retrysafe.stores.redis",
-    "valkey+cluster": "retrysafe.stores.redis",
-    "redis+sentinel": "retrysafe.stores.redis",
-    "rediss+sentinel": "retrysafe.stores.redis",
-    "valkey+sentinel": "retrysafe.stores.redis",
-    "dynamodb": "retrysafe.stores.dynamodb",
-    "duckdb": "retrysafe.stores.duckdb",
-}
-"""URL scheme, and the module that has its `backend`. They are not entry points as well: reading those is slow."""
-
-DISTRIBUTIONS = {"mssql": "retrysafe-mssql"}
-"""URL scheme, and the distribution of this project that has its store. They are built in distributions/."""
+    from retrysafe.stores.batching.queue import OnBatch
 
 ENTRY_POINT_GROUP = "retrysafe.stores"
 
 _EXAMPLES = "sqlite:///app.db, postgresql://user@host/db, redis://host:6379/0, memory://"
 
 
-def open_store(url: str, *, batching: bool = False) -> Store:
+def open_store(url: str, *, batching: bool = False, on_batch: OnBatch | None = None) -> Store:
     """A sync store. It connects at first use, and again in each process that is forked from this one.
 
-    With `batching`, concurrent calls of several threads are sent together (stores/batching).
+    With `batching`, concurrent calls of several threads are sent together (stores/batching); `on_batch` is called with
+    each batch.
     """
     backend = find_backend(url)
     return ForkSafeStore(
-        backend.capabilities, lambda: _wrap_batching(backend.open(url)) if batching else backend.open(url)
+        backend.capabilities, lambda: _wrap_batching(backend.open(url), on_batch) if batching else backend.open(url)
     )
 
 
-def open_async_store(url: str, *, batching: bool = False) -> AsyncStore:
+def open_async_store(url: str, *, batching: bool = False, on_batch: OnBatch | None = None) -> AsyncStore:
     """An async store. It connects at first use, once per event loop. `batching`: as in `open_store`."""
     backend = find_backend(url)
     return PerLoopStore(
         backend.capabilities,
-        lambda: _wrap_async_batching(backend.open_async(url)) if batching else backend.open_async(url),
+        lambda: _wrap_async_batching(backend.open_async(url), on_batch) if batching else backend.open_async(url),
     )
 
 
-def _wrap_batching(store: Store) -> Store:
+def _wrap_batching(store: Store, on_batch: OnBatch | None = None) -> Store:
     if read_capabilities(store).native_batching:
         return store
     from retrysafe.stores.batching.sync import Batching
 
-    return Batching(store)
+    return Batching(store) if on_batch is None else Batching(store, on_batch=on_batch)
 
 
-def _wrap_async_batching(store: AsyncStore) -> AsyncStore:
+def _wrap_async_batching(store: AsyncStore, on_batch: OnBatch | None = None) -> AsyncStore:
     if read_capabilities(store).native_batching:
         return store
     from retrysafe.stores.batching.aio import AsyncBatching  # imported late: sync programs need not load asyncio
 
-    return AsyncBatching(store)
+    return AsyncBatching(store) if on_batch is None else AsyncBatching(store, on_batch=on_batch)
 
 
 def find_backend(url: str) -> Backend:

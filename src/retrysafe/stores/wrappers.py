@@ -14,7 +14,6 @@ from retrysafe.stores.base import (
     find_node_lookup,
     find_notifier,
     find_ordered,
-    read_capabilities,
 )
 
 R = TypeVar("R")
@@ -100,8 +99,8 @@ class AsyncStoreWrapper:
 # Stores of release 0.1 ----------------------------------------------------------------------------
 
 
-class _DeclaredStore(StoreWrapper):
-    """A store whose capabilities come partly from attributes of release 0.1."""
+class DeclaredStore(StoreWrapper):
+    """A store whose capabilities come partly from attributes of release 0.1 (`base.adopt_old_attributes`)."""
 
     def __init__(self, store: Store, capabilities: Capabilities) -> None:
         super().__init__(store)
@@ -112,8 +111,8 @@ class _DeclaredStore(StoreWrapper):
         return self._declared
 
 
-class _AsyncDeclaredStore(AsyncStoreWrapper):
-    """The async twin of `_DeclaredStore`."""
+class AsyncDeclaredStore(AsyncStoreWrapper):
+    """The async twin of `DeclaredStore`."""
 
     def __init__(self, store: AsyncStore, capabilities: Capabilities) -> None:
         super().__init__(store)
@@ -122,15 +121,3 @@ class _AsyncDeclaredStore(AsyncStoreWrapper):
     @property
     def capabilities(self) -> Capabilities:
         return self._declared
-
-
-def adopt_old_attributes(store: Store) -> Store:
-    """The store itself; or, if it has attributes of release 0.1, a wrapper that declares them as capabilities."""
-    declared = read_capabilities(store)
-    return store if declared == store.capabilities else _DeclaredStore(store, declared)
-
-
-def adopt_old_async_attributes(store: AsyncStore) -> AsyncStore:
-    """The async twin of `adopt_old_attributes`."""
-    declared = read_capabilities(store)
-    return store if declared == store.capabilities else _AsyncDeclaredStore(store, declared)

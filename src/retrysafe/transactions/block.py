@@ -14,7 +14,7 @@ from retrysafe.engine.guard import Ended, Task
 from retrysafe.errors import NoAnswer, UsageError
 from retrysafe.policy import Policy
 from retrysafe.transactions.binding import build_tx_context
-from retrysafe.transactions.drive import AsyncTxDriver, TxDriver, aadvance, advance
+from retrysafe.transactions.drive import AsyncTxDriver, TxDriver, aadvance, advance, settle_despite_cancellation
 from retrysafe.transactions.effects import TxBody, TxEffect, TxFlow
 from retrysafe.transactions.flow import transaction_flow
 from retrysafe.transactions.sources import find_source
@@ -138,9 +138,9 @@ class Block:
         assert flow is not None
         assert isinstance(driver, TxDriver)
         try:
-            if not self.replayed and (error is None or isinstance(error, Exception)):
+            if not self.replayed and not isinstance(error, GeneratorExit):
                 self._on_flow_ended(advance(flow, driver, lambda: self._resume(error), bodies=False))
-        except Exception as raised:
+        except BaseException as raised:
             if raised is not error:  # else Python raises the block's own error by itself
                 raise
         finally:
@@ -164,7 +164,11 @@ class Block:
         assert flow is not None
         assert isinstance(driver, AsyncTxDriver)
         try:
-            if not self.replayed and (error is None or isinstance(error, Exception)):
+            if self.replayed or isinstance(error, GeneratorExit):
+                pass
+            elif error is not None and not isinstance(error, Exception):
+                await settle_despite_cancellation(flow, driver, error)
+            else:
                 self._on_flow_ended(await aadvance(flow, driver, lambda: self._resume(error), bodies=False))
         except Exception as raised:
             if raised is not error:  # else Python raises the block's own error by itself

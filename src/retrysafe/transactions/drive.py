@@ -161,7 +161,9 @@ def advance(flow: TxFlow[R], driver: TxDriver, move: Callable[[], TxEffect], *, 
         while bodies or not isinstance(effect, TxBody):
             try:
                 reply = driver.perform(effect)
-            except Exception as error:
+            except GeneratorExit:
+                raise
+            except BaseException as error:  # the flow may still settle after a KeyboardInterrupt, and raises it again
                 effect = flow.throw(error)
             else:
                 effect = flow.send(reply)
@@ -181,12 +183,30 @@ async def aadvance(
                 reply = await driver.perform(effect)
             except Exception as error:
                 effect = flow.throw(error)
+            except GeneratorExit:
+                raise
+            except BaseException as stop:
+                await settle_despite_cancellation(flow, driver, stop)
+                raise
             else:
                 effect = flow.send(reply)
         return effect
     except StopIteration as done:
         ended: R = done.value
         return ended
+
+
+async def settle_despite_cancellation(flow: TxFlow[Any], driver: AsyncTxDriver, stop: BaseException) -> None:
+    """Let the flow settle after a cancellation. It raises the cancellation again at its end, and so does the caller."""
+
+    async def settle() -> None:
+        try:
+            await aadvance(flow, driver, lambda: flow.throw(stop))
+        except BaseException as error:
+            if error is not stop:
+                _log.debug("settling after %s failed: %s", type(stop).__name__, error)
+
+    await await_despite_cancellation(settle())
 
 
 async def _sleep(seconds: float) -> None:

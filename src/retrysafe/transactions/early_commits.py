@@ -31,7 +31,7 @@ SPLIT_NOTE = "its body committed or rolled back in the middle of its transaction
 class CommitLookup(Protocol):
     """Receipts that can tell whether a marked transaction was committed."""
 
-    def committed(self, mark: TxMarker) -> Plan[Any, bool | None]: ...
+    def was_committed(self, mark: TxMarker) -> Plan[Any, bool | None]: ...
 
 
 def detect_early_commit(
@@ -50,14 +50,14 @@ def detect_early_commit(
     if error is None or not undoes_transaction(error):
         try:
             if not (yield from other):
-                return False
+                return (yield ASK_COMMITTED) is True  # on MongoDB a later transaction of the session may be committed
         except Exception as unanswered:
             _log.debug("the transaction does not answer: %s", unanswered)
         else:
             return (yield ASK_COMMITTED) is not False
     seen_by_adapter: bool | None = yield ASK_COMMITTED
     try:
-        committed = yield from roll_back_and_send(statements.committed(mark))
+        committed = yield from roll_back_and_send(statements.was_committed(mark))
     except Exception as unanswered:
         _log.debug("the connection cannot tell whether the transaction was committed: %s", unanswered)
         return seen_by_adapter or None
@@ -114,10 +114,10 @@ def mark_split(claim: Claim, task: Task, context: TxContext) -> TxFlow[Transacti
             yield from statements.forget_marker(claim.id)
             yield COMMIT
     except Exception as error:
-        context.events.emit("store_failed", claim.id, task.target)
+        context.events.emit("store_failed", claim.id, task.target, task.series)
         problem.add_note(f"retrysafe could not mark the key uncertain: {error}")
     else:
-        context.events.emit("suspected", claim.id, task.target)
+        context.events.emit("suspected", claim.id, task.target, task.series)
     return problem
 
 

@@ -22,7 +22,7 @@ from retrysafe.stores.sql import sqlstates
 class ErrorClass(Enum):
     RETRYABLE = "again"
     """The database rolled it back because of another transaction, and the same may succeed now: a serialization
-    failure, a deadlock, a lock timeout."""
+    failure, a deadlock; on MySQL and SQLite a lock timeout."""
     CONNECTION_LOST = "lost"
     """The connection was lost. Whether the last statement was carried out is unknown."""
     SCHEMA_MISSING = "missing"

@@ -12,8 +12,10 @@ The flow is one generator that does no I/O (engine/drive.py explains the protoco
     lost transaction would still hold, and a later read still finds nothing.
 4.  A failure that the policy calls final is stored after the rollback, in a transaction of its own. In between another
     caller may have committed. Then its answer counts, and this caller gets it (or InProgress).
-5.  A body that committed in the middle has separated its work from its receipt, whether it returned or raised after
-    that. It cannot be rolled back, so the key is marked uncertain, and TransactionSplit is raised.
+5.  A body that committed in the middle has separated its work from its receipt, whether it returned, raised or was
+    interrupted after that. It cannot be rolled back, so the key is marked uncertain, and TransactionSplit is raised.
+    From that commit on others see that the outcome is unknown: by the record, which is written first (PostgreSQL,
+    SQLite), by a marker (MySQL, MongoDB), or by the lock, which outlives the commit (MySQL, DuckDB).
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from retrysafe.core.moves import Grant, decide_grant
 from retrysafe.core.ops import Claim, ClaimReply, Complete, Install, Lookup, LookupReply
 from retrysafe.core.outcomes import Busy, Outcome, Replay, Uncertain
 from retrysafe.core.records import Answer, Record
+from retrysafe.core.states import State
 from retrysafe.core.times import SECOND_MICROS
 from retrysafe.engine.effects import FlowPause, NotifyWorker
 from retrysafe.engine.events import REFUSED_EVENTS
@@ -97,11 +100,19 @@ def run_attempt(claim: Claim, task: Task, work: TxWork, context: TxContext) -> T
     opened = yield from open_or_wait(claim, task, context)
     if isinstance(opened, Replay):
         return replay(task, opened.record, context)
-    context.events.emit("new", claim.id, task.target)
+    attempt = 2 if opened.grant is Grant.TAKEOVER else 1
+    context.events.emit_grant(claim.id, task.target, task.series, attempt)
     mark = yield from mark_transaction(claim, task, context, opened)
     staging = Staging(claim.run, "tx", "" if isinstance(context.names, TableNames) else NO_OUTBOX, local=False)
+    figures = context.events.figures
+    began = figures.begin_execution(task.key.kind)
     try:
-        result = yield TxBody(work.call, staging)
+        try:
+            result = yield TxBody(work.call, staging)
+        except BaseException as error:
+            figures.end_execution(task.series, began, type(error).__name__)
+            raise
+        figures.end_execution(task.series, began)
         answer = work.answer(result)
         keep = task.policy.final(answer.status, None)
         if keep:
@@ -110,10 +121,15 @@ def run_attempt(claim: Claim, task: Task, work: TxWork, context: TxContext) -> T
         if (yield from roll_back(claim, MarkedTx(opened, mark), error)):
             raise (yield from mark_split(claim, task, context)) from error
         return (yield from settle_failed(claim, task, work, context, error))
+    except GeneratorExit:
+        raise
+    except BaseException as stop:
+        yield from settle_interrupted(claim, task, context, MarkedTx(opened, mark), stop)
+        raise
     if not keep:
         if (yield from roll_back(claim, MarkedTx(opened, mark))):
             raise (yield from mark_split(claim, task, context))
-        context.events.emit("released", claim.id, task.target)
+        context.events.emit("released", claim.id, task.target, task.series)
         return Ended(answer, False, result, opened.statements.build_claimed_record(claim, opened.look, opened.grant))
     record = yield from write_receipt(claim, task, context, MarkedTx(opened, mark), answer, staging=staging)
     try:
@@ -122,7 +138,7 @@ def run_attempt(claim: Claim, task: Task, work: TxWork, context: TxContext) -> T
         raise
     except Exception as error:  # the database refused the commit, for example by a deferred constraint
         return (yield from settle_failed(claim, task, work, context, error))
-    context.events.emit("completed", claim.id, task.target)
+    context.events.emit("completed", claim.id, task.target, task.series)
     if staging.jobs:
         yield NotifyWorker()
     if hook_failed is not None:
@@ -157,7 +173,8 @@ def mark_transaction(claim: Claim, task: Task, context: TxContext, opened: OpenT
     """Mark the open transaction, so that a commit in the middle is detected. Raises TransactionSplit if an earlier
     attempt left such a commit behind that is not on the record yet."""
     try:
-        return (yield from run_plan(opened.statements.mark_transaction(opened.look, claim.id)))
+        base = opened.statements.build_claimed_record(claim, opened.look, opened.grant)
+        return (yield from run_plan(opened.statements.mark_transaction(opened.look, claim.id, base)))
     except CommittedEarly:
         yield ROLLBACK
         raise (yield from mark_split(claim, task, context)) from None
@@ -172,8 +189,17 @@ def roll_back(claim: Claim, entered: MarkedTx, error: Exception | None = None) -
     return (yield from look_up_early_commit(claim, mark)) if split is None else split
 
 
+def settle_interrupted(
+    claim: Claim, task: Task, context: TxContext, entered: MarkedTx, stop: BaseException
+) -> TxFlow[None]:
+    """The body was cancelled, or the process is shut down. If it had committed something, the key is uncertain."""
+    if (yield from roll_back(claim, entered)):
+        split = yield from mark_split(claim, task, context)
+        stop.add_note(f"retrysafe: {split}")
+
+
 def replay(task: Task, record: Record, context: TxContext) -> Ended:
-    context.events.emit("replayed", record.id, task.target)
+    context.events.emit("replayed", record.id, task.target, task.series)
     return build_replay(task, record)
 
 
@@ -199,7 +225,7 @@ def open_or_wait(claim: Claim, task: Task, context: TxContext) -> TxFlow[OpenTx 
             return found
         left = task.policy.wait - waited
         if not (isinstance(found, Busy) and task.policy.busy == "wait" and left > 0):
-            context.events.emit(REFUSED_EVENTS[type(found)], claim.id, task.target)
+            context.events.emit(REFUSED_EVENTS[type(found)], claim.id, task.target, task.series)
             raise refusal_error(task, found)
         pause = min(random.uniform(*POLL_SECONDS), left)
         yield FlowPause(claim.id, pause)
@@ -315,7 +341,7 @@ def recover_lost_commit(claim: Claim, context: TxContext, cause: Exception) -> T
             yield ROLLBACK
         except (LockNotAvailable, StoreError, RerunNeeded):
             look = yield from look_up_commit(claim)
-        if look.record is not None and look.record.token == claim.token:
+        if look.record is not None and look.record.token == claim.token and look.record.state is State.COMPLETED:
             return True
         if look.locked and over:
             return False
@@ -346,7 +372,7 @@ def settle_failed(claim: Claim, task: Task, work: TxWork, context: TxContext, er
         raise rollback_error(error) from error
     if is_final(task.policy, error):
         return (yield from store_failure(claim, task, work, context, error))
-    context.events.emit("released", claim.id, task.target)
+    context.events.emit("released", claim.id, task.target, task.series)
     if classify_error(error) is ErrorClass.CONSTRAINT and context.max_reruns:
         # The violated constraint may come from another caller with this key, which committed just after our read.
         found = yield from begin_and_read(claim, context)
@@ -362,11 +388,11 @@ def store_failure(claim: Claim, task: Task, work: TxWork, context: TxContext, er
     try:
         instead = yield from store_answer(claim, context, work.failure(error))
     except Exception as problem:  # the database's, or the user's own `failure`
-        context.events.emit("store_failed", claim.id, task.target)
+        context.events.emit("store_failed", claim.id, task.target, task.series)
         error.add_note(f"retrysafe could not write down how this ended: {problem}")
         raise error from error.__cause__
     if instead is None:
-        context.events.emit("completed", claim.id, task.target)
+        context.events.emit("completed", claim.id, task.target, task.series)
         raise error
     if isinstance(instead, Replay) and context.max_reruns:
         return replay(task, instead.record, context)

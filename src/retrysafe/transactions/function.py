@@ -10,7 +10,7 @@ from typing import Any
 from retrysafe.core.records import Answer
 from retrysafe.engine.codecs import encode_result
 from retrysafe.engine.guard import Unstorable
-from retrysafe.engine.once import Once, OnceCall
+from retrysafe.engine.once import Once, OnceCall, read_result
 from retrysafe.errors import ResultNotStorable
 from retrysafe.transactions.run import aperform, perform
 
@@ -55,7 +55,8 @@ def wrap(once: Once, given: Any) -> Callable[..., Any]:
         @functools.wraps(once.function)
         async def call_async(*args: Any, **kwargs: Any) -> Any:
             task = once.build_task(args, kwargs)
-            return once.read_result(await aperform(once.safe, task, given, TransactionalCall(once, args, kwargs)))
+            ended = await aperform(once.safe, task, given, TransactionalCall(once, args, kwargs))
+            return read_result(once.name, once.codec, ended)
 
         wrapped = call_async
     else:
@@ -63,7 +64,8 @@ def wrap(once: Once, given: Any) -> Callable[..., Any]:
         @functools.wraps(once.function)
         def call_sync(*args: Any, **kwargs: Any) -> Any:
             task = once.build_task(args, kwargs)
-            return once.read_result(perform(once.safe, task, given, TransactionalCall(once, args, kwargs)))
+            ended = perform(once.safe, task, given, TransactionalCall(once, args, kwargs))
+            return read_result(once.name, once.codec, ended)
 
         wrapped = call_sync
     wrapped.__signature__ = once.signature

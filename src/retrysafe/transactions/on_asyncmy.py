@@ -14,6 +14,7 @@ from retrysafe.errors import NestedTransaction
 from retrysafe.stores.base import afollow
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import MYSQL, DialectName, Rows
+from retrysafe.transactions.hand_endings import watch_connection
 from retrysafe.transactions.locks import LOCK_PARAMETER, build_release_sql, plan_steps, read_rows
 
 NESTED_FIX = "commit or roll back first (with autocommit off a mere query begins a transaction), or pass a pool"
@@ -27,11 +28,17 @@ class AsyncmyTx:
 
     def __init__(self, connection: Any) -> None:
         self.handle = connection
+        self.endings = watch_connection(connection)
         self._lock: int | None = None
+
+    @property
+    def committed(self) -> bool | None:
+        return self.endings.committed
 
     async def send(self, statement: Statement) -> Rows:
         self._lock = statement.values.get(LOCK_PARAMETER, self._lock)
-        return await afollow(plan_steps(statement), lambda step: self._execute_step(step, statement.values))
+        with self.endings.pause():
+            return await afollow(plan_steps(statement), lambda step: self._execute_step(step, statement.values))
 
     async def _execute_step(self, step: str, values: Mapping[str, Any]) -> Rows:
         async with self.handle.cursor(Cursor) as cursor:
@@ -63,6 +70,7 @@ async def begin_on_connection(given: Any) -> AsyncIterator[AsyncmyTx]:
                 await given.rollback()
         raise
     finally:
+        tx.endings.close()
         await tx.unlock()
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
 from retrysafe.errors import NestedTransaction
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import POSTGRES, DialectName, Rows, number_parameters
+from retrysafe.transactions.hand_endings import watch_connection
 
 
 class AsyncpgTx:
@@ -19,6 +20,11 @@ class AsyncpgTx:
 
     def __init__(self, connection: Any) -> None:
         self.handle = connection
+        self.endings = watch_connection(connection)
+
+    @property
+    def committed(self) -> bool | None:
+        return self.endings.committed
 
     async def send(self, statement: Statement) -> Rows:
         sql, names = number_parameters(statement.sql)
@@ -34,7 +40,9 @@ async def begin_on_connection(given: Any) -> AsyncIterator[AsyncpgTx]:
     if given.is_in_transaction():
         raise NestedTransaction("the asyncpg Connection", "commit or roll back first, or pass a pool")
     async with given.transaction():
-        yield AsyncpgTx(given)
+        tx = AsyncpgTx(given)
+        with closing(tx.endings):
+            yield tx
 
 
 @asynccontextmanager

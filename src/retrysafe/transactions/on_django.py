@@ -24,6 +24,7 @@ from retrysafe.transactions.base import (
     dialect_for_vendor,
     fill_now,
 )
+from retrysafe.transactions.hand_endings import watch_connection
 from retrysafe.transactions.locks import LOCK_PARAMETER, build_release_sql, plan_steps, read_rows, take_write_lock
 
 DIALECTS: dict[str, Dialect] = {"postgres": PSYCOPG, "sqlite": SQLITE_FORMAT, "mysql": MYSQL}
@@ -37,6 +38,11 @@ class DjangoTx:
         self.dialect_name = dialect_for_vendor(self.handle.vendor)
         self.dialect: Dialect = DIALECTS[self.dialect_name]
         self._lock: int | None = None
+        self.endings = watch_connection(self.handle.connection)
+
+    @property
+    def committed(self) -> bool | None:
+        return self.endings.committed
 
     def send(self, statement: Statement) -> Rows:
         if self.dialect_name == "mysql":
@@ -104,6 +110,7 @@ def begin_on_alias(given: str) -> Iterator[DjangoTx]:
             raise
         finally:
             if tx is not None:
+                tx.endings.close()
                 tx.unlock()
 
 

@@ -128,7 +128,7 @@ def transact_flow(safe: RetrySafe, task: Task, work: AsyncWritesWork) -> Flow[En
         if found is not None:
             return found
         if not rerun:
-            safe.events.emit("new", claim.id, task.target)
+            safe.events.emit("new", claim.id, task.target, task.series)
         writes = check_writes((yield CallFunction(work)) if callable(work) else work)
         reply = yield from send_writes(safe, claim, writes)
         ended = read_reply(safe, task, claim, writes, reply)
@@ -148,11 +148,11 @@ def replay_or_wait(safe: RetrySafe, task: Task, claim: Claim) -> Flow[Ended | No
         if outcome is None:
             return None
         if isinstance(outcome, Replay):
-            safe.events.emit("replayed", claim.id, task.target)
+            safe.events.emit("replayed", claim.id, task.target, task.series)
             return build_replay(task, outcome.record)
         left = task.policy.wait - waited
         if not (isinstance(outcome, Busy) and task.policy.busy == "wait" and left > 0):
-            safe.events.emit(REFUSED_EVENTS[type(outcome)], claim.id, task.target)
+            safe.events.emit(REFUSED_EVENTS[type(outcome)], claim.id, task.target, task.series)
             raise refusal_error(task, outcome)
         waited += yield FlowPause(claim.id, min(random.uniform(*POLL_SECONDS), left))
 
@@ -190,12 +190,12 @@ def read_reply(safe: RetrySafe, task: Task, claim: Claim, writes: Writes, reply:
     record = reply.claim.record
     if reply.claim.granted:
         assert record is not None
-        safe.events.emit("completed", claim.id, task.target)
+        safe.events.emit("completed", claim.id, task.target, task.series)
         return Ended(writes.answer, False, writes, record)
     if record is not None:
         return None  # another caller was first: the next lookup judges its record
     refused = tuple(reason for reason in reply.reasons if reason.code != CONFLICT_CODE)
     if refused:
-        safe.events.emit("released", claim.id, task.target)
+        safe.events.emit("released", claim.id, task.target, task.series)
         raise WritesRefused(task.key.value, refused)
     return None

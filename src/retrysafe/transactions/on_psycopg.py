@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -13,6 +13,7 @@ from psycopg.rows import tuple_row
 from retrysafe.errors import NestedTransaction, UsageError
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import PSYCOPG, DialectName, Rows
+from retrysafe.transactions.hand_endings import watch_connection
 
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool, ConnectionPool
@@ -26,9 +27,14 @@ class PsycopgTx:
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.handle = connection
+        self.endings = watch_connection(connection)
+
+    @property
+    def committed(self) -> bool | None:
+        return self.endings.committed
 
     def send(self, statement: Statement) -> Rows:
-        with self.handle.cursor(row_factory=tuple_row) as cursor:
+        with self.endings.pause(), self.handle.cursor(row_factory=tuple_row) as cursor:
             cursor.execute(statement.sql, statement.values or None)
             return list(cursor.fetchall()) if cursor.description is not None else []
 
@@ -42,11 +48,17 @@ class AsyncPsycopgTx:
 
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
         self.handle = connection
+        self.endings = watch_connection(connection)
+
+    @property
+    def committed(self) -> bool | None:
+        return self.endings.committed
 
     async def send(self, statement: Statement) -> Rows:
-        async with self.handle.cursor(row_factory=tuple_row) as cursor:
-            await cursor.execute(statement.sql, statement.values or None)
-            return list(await cursor.fetchall()) if cursor.description is not None else []
+        with self.endings.pause():
+            async with self.handle.cursor(row_factory=tuple_row) as cursor:
+                await cursor.execute(statement.sql, statement.values or None)
+                return list(await cursor.fetchall()) if cursor.description is not None else []
 
     async def flush(self) -> None:
         """A connection has no pending objects."""
@@ -56,14 +68,18 @@ class AsyncPsycopgTx:
 def begin_on_connection(given: psycopg.Connection[Any]) -> Iterator[PsycopgTx]:
     refuse_nested(given)
     with given.transaction():
-        yield PsycopgTx(given)
+        tx = PsycopgTx(given)
+        with closing(tx.endings):
+            yield tx
 
 
 @asynccontextmanager
 async def abegin_on_connection(given: psycopg.AsyncConnection[Any]) -> AsyncIterator[AsyncPsycopgTx]:
     refuse_nested(given)
     async with given.transaction():
-        yield AsyncPsycopgTx(given)
+        tx = AsyncPsycopgTx(given)
+        with closing(tx.endings):
+            yield tx
 
 
 @contextmanager

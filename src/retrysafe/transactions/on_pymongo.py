@@ -36,11 +36,18 @@ class PymongoTx:
 
     def __init__(self, session: ClientSession) -> None:
         self.handle = session
+        self._number: int | None = None
+
+    @property
+    def committed(self) -> bool | None:
+        return has_other_number(self.handle, self._number)
 
     def send(self, command: Command) -> Mapping[str, Any]:
         database = self.handle.client.get_database(command.database, codec_options=CODEC)
         session = None if command.outside else require_open(self.handle)
-        return check_reply(database.command(build_command_body(command), codec_options=CODEC, session=session))
+        reply = check_reply(database.command(build_command_body(command), codec_options=CODEC, session=session))
+        self._number = self._number or read_transaction_number(self.handle)  # there from the first command on
+        return reply
 
     def flush(self) -> None:
         """A session has no pending writes."""
@@ -52,14 +59,33 @@ class AsyncPymongoTx:
 
     def __init__(self, session: AsyncClientSession) -> None:
         self.handle = session
+        self._number: int | None = None
+
+    @property
+    def committed(self) -> bool | None:
+        return has_other_number(self.handle, self._number)
 
     async def send(self, command: Command) -> Mapping[str, Any]:
         database = self.handle.client.get_database(command.database, codec_options=CODEC)
         session = None if command.outside else require_open(self.handle)
-        return check_reply(await database.command(build_command_body(command), codec_options=CODEC, session=session))
+        reply = check_reply(await database.command(build_command_body(command), codec_options=CODEC, session=session))
+        self._number = self._number or read_transaction_number(self.handle)
+        return reply
 
     async def flush(self) -> None:
         """A session has no pending writes."""
+
+
+def read_transaction_number(session: Any) -> int | None:
+    """The number of the session's last transaction or retryable write. None if pymongo does not show it."""
+    return getattr(getattr(session, "_server_session", None), "transaction_id", None)
+
+
+def has_other_number(session: Any, number: int | None) -> bool | None:
+    """True if the session was used for something else since: the user's code has ended our transaction, and what came
+    after it may have been committed. None if not."""
+    now = read_transaction_number(session)
+    return True if number is not None and now is not None and now != number else None
 
 
 def require_open(session: Any) -> Any:

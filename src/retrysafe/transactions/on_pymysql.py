@@ -14,6 +14,7 @@ from retrysafe.errors import NestedTransaction
 from retrysafe.stores.base import follow
 from retrysafe.stores.sql.dialect import Statement
 from retrysafe.transactions.base import MYSQL, DialectName, Rows
+from retrysafe.transactions.hand_endings import watch_connection
 from retrysafe.transactions.locks import LOCK_PARAMETER, build_release_sql, plan_steps, read_rows
 
 Connection: TypeAlias = "pymysql.connections.Connection[Any]"
@@ -27,11 +28,17 @@ class PymysqlTx:
 
     def __init__(self, connection: Connection) -> None:
         self.handle = connection
+        self.endings = watch_connection(connection)
         self._lock: int | None = None
+
+    @property
+    def committed(self) -> bool | None:
+        return self.endings.committed
 
     def send(self, statement: Statement) -> Rows:
         self._lock = statement.values.get(LOCK_PARAMETER, self._lock)
-        return follow(plan_steps(statement), lambda step: self._execute_step(step, statement.values))
+        with self.endings.pause():
+            return follow(plan_steps(statement), lambda step: self._execute_step(step, statement.values))
 
     def _execute_step(self, step: str, values: Mapping[str, Any]) -> Rows:
         with self.handle.cursor(Cursor) as cursor:  # plain rows, whatever cursor class the user has chosen
@@ -62,4 +69,5 @@ def begin_on_connection(given: Connection) -> Iterator[PymysqlTx]:
             given.rollback()
         raise
     finally:
+        tx.endings.close()
         tx.unlock()

@@ -19,6 +19,7 @@ from retrysafe.errors import NestedTransaction
 from retrysafe.stores.base import follow
 from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.transactions.base import MYSQL_NAMED, POSTGRES, SQLITE, Rows, dialect_for_vendor, fill_now
+from retrysafe.transactions.hand_endings import watch_connection
 from retrysafe.transactions.locks import LOCK_PARAMETER, build_release_sql, plan_steps, read_rows, take_write_lock
 
 NESTED_FIX = (
@@ -80,31 +81,45 @@ def read_step_rows(result: CursorResult[Any]) -> Rows:
 class CommitWatcher:
     """Watches whether the user's code ends the transaction itself. `rollback(); raise` in a body is a failure like any
     other, `commit(); raise` splits the transaction. `seen` is True after a commit, False after a rollback, and None if
-    SQLAlchemy reported neither (a COMMIT as a statement, a rollback of a bare connection)."""
+    SQLAlchemy reported neither (a COMMIT as a statement, a rollback of a bare connection). The driver's connection is
+    watched, too, for statements that end a transaction; a session gives it back when its transaction ends."""
 
-    def __init__(self, watched: Session | Connection) -> None:
+    def __init__(self, watched: Session | Connection, first: Connection) -> None:
         self.seen: bool | None = None
         self._watched = watched
-        self._listeners: dict[str, Callable[[Any], None]] = (
-            {"after_commit": self._on_commit, "after_rollback": self._on_rollback}
+        self._endings = watch_connection(first.connection.driver_connection)
+        self._listeners: dict[str, Callable[..., None]] = (
+            {"after_commit": self._on_commit, "after_rollback": self._on_rollback, "after_begin": self._on_begin}
             if isinstance(watched, Session)
             else {"commit": self._on_connection_commit}
         )
         for name, listener in self._listeners.items():
             event.listen(watched, name, listener)
 
+    @property
+    def committed(self) -> bool | None:
+        return self._endings.committed or self.seen
+
     def _on_commit(self, session: Session) -> None:
         if not session.in_nested_transaction():  # releasing a savepoint commits nothing
             self.seen = True
+            self._endings.close()
 
     def _on_rollback(self, _: Any) -> None:
-        self.seen = bool(self.seen)
+        self.seen = bool(self.seen or self._endings.committed)
+        self._endings.close()
+
+    def _on_begin(self, session: Session, transaction: Any, connection: Connection) -> None:
+        """The session begins another transaction. It may be on another connection."""
+        endings = self._endings = watch_connection(connection.connection.driver_connection, ended=1)
+        event.listen(connection, "rollback", lambda _: endings.close())  # before it is sent: it commits nothing
 
     def _on_connection_commit(self, _: Any) -> None:
         """SQLAlchemy calls this before it sends the commit: from now on it may have taken place."""
         self.seen = True
 
     def unwatch(self) -> None:
+        self._endings.close()
         for name, listener in self._listeners.items():
             event.remove(self._watched, name, listener)
 
@@ -118,12 +133,12 @@ class SqlalchemyTx:
         self.dialect_name = dialect_for_vendor(connect().dialect.name)
         self.dialect: Dialect = DIALECTS[self.dialect_name]
         self._mysql_lock = MysqlLock()
-        self._commits = CommitWatcher(handle)
         self._first = connect()
+        self._commits = CommitWatcher(handle, self._first)
 
     @property
     def committed(self) -> bool | None:
-        return self._commits.seen
+        return self._commits.committed
 
     def send_direct(self, statement: Statement) -> Rows:
         """Send on the first connection of the transaction: a session whose flush failed does not give out its

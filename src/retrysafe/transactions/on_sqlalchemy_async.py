@@ -34,13 +34,13 @@ class AsyncSqlalchemyTx:
         self.dialect: Dialect = DIALECTS[self.dialect_name]
         self._mysql_lock = MysqlLock()
         self._on: AsyncConnection | None = None
+        assert first.sync_connection is not None
         watched = handle.sync_session if isinstance(handle, AsyncSession) else first.sync_connection
-        assert watched is not None
-        self._commits = CommitWatcher(watched)
+        self._commits = CommitWatcher(watched, first.sync_connection)
 
     @property
     def committed(self) -> bool | None:
-        return self._commits.seen
+        return self._commits.committed
 
     async def send_direct(self, statement: Statement) -> Rows:
         """As in SqlalchemyTx."""

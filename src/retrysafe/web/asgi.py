@@ -113,7 +113,7 @@ class IdempotencyMiddleware:
     async def _run_without_key(self, scope: ASGIScope, receive: Receive, send: Send, route: Route) -> None:
         """No key was sent and none is needed: the application gets the server's `receive` and `send`."""
         if self.settings.scope is not None:
-            self.settings.census.count(route.target, "", "missing")
+            self.settings.count_usage(route.target, route.label, "", "missing")
             return await self.app(scope, receive, send)
         exchange = AsyncExchange(self.settings, view_from_scope(scope), route, ())
         exchange.uncaptured = True

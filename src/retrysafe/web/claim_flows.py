@@ -39,7 +39,7 @@ def limit_waiters(flow: Flow[Outcome], waiters: Waiters, task: Task, record_id: 
                 waiting = waiters.enter(task.key.scope)
                 if not waiting:
                     flow.close()
-                    events.emit("busy", record_id, task.target)
+                    events.emit("busy", record_id, task.target, task.series)
                     return Busy(SECOND_MICROS)
             try:
                 reply: Any = yield effect

@@ -103,6 +103,7 @@ class Exchange:
         self.route = route
         self.policy = route.policy
         self.target = route.target
+        self.label = route.label
         self.response: Response | None = None
         """The answer to send instead of the application's; None while the application may answer."""
         self.scope = ""
@@ -124,6 +125,9 @@ class Exchange:
         """How many earlier runs of this request the database has rolled back."""
         self.observation_lease: Lease | None = None
         self._withdraws = False
+        self._began = 0.0
+        self._error_type = ""
+        """The class of the exception that ended the work, or the status of an answer that says it failed."""
         self._stops: tuple[StopCallback, ...] = ()
 
     @property
@@ -148,13 +152,16 @@ class Exchange:
         if grant is None:
             raise UsageError("there is no claim to hand over: await exchange.claim(principal) first")
         self._run_stops()
+        self.settings.safe.figures.end_execution(grant.task.series, self._began)
         self.settings.quotas.record_end(grant.task.key.scope, 0, self.policy.retention)
         return grant
 
     # Before the claim ---------------------------------------------------------------------------
 
     def begin(self, policy: Policy | None, target: str | None) -> Policy:
-        self.policy, self.target = policy or self.policy, sanitize_target(target) if target else self.target
+        self.policy = policy or self.policy
+        if target:
+            self.label = self.target = sanitize_target(target)
         if self.claim_requested:
             raise UsageError(f"{self.target} asks for its claim twice; one request has one key and one claim")
         if self.started:
@@ -189,7 +196,7 @@ class Exchange:
         return key
 
     def count_usage(self, sent: UsageKind, scope: str) -> bool:
-        return not self.reruns and self.settings.census.count(self.target, scope, sent)
+        return not self.reruns and self.settings.count_usage(self.target, self.label, scope, sent)
 
     def read_key(self, scope: str, policy: Policy) -> Key | None:
         self.scope = scope
@@ -205,7 +212,7 @@ class Exchange:
     def build_task(self, key: Key, policy: Policy, chunks: list[bytes]) -> Task:
         fingerprint = fingerprint_request(self.view, self.route, chunks)
         object.__setattr__(key, "request", fingerprint)  # an operation with this key uses the request's fingerprint
-        return self.settings.safe.build_task(key, self.target, fingerprint, policy)
+        return self.settings.safe.build_task(key, self.target, fingerprint, policy, label=self.label)
 
     # The claim ----------------------------------------------------------------------------------
 
@@ -228,7 +235,7 @@ class Exchange:
         outcome: Outcome = yield from claiming
         if isinstance(outcome, Execute):
             _check_same_owner(outcome.record, task)
-            events.emit("new", claim.id, task.target)
+            events.emit_grant(claim.id, task.target, task.series, outcome.record.attempt)
             lease = Lease(claim.id, task.key.value, outcome.fence, outcome.until)
             return GrantedClaim(task, lease, outcome.record, time.monotonic())
         if isinstance(outcome, Replay):
@@ -237,7 +244,7 @@ class Exchange:
             if answer is not None and answer.gone:
                 raise self.refusal_error(problems.GONE)
             replay = build_replay(outcome.record)
-            events.emit("replayed", claim.id, task.target)
+            events.emit("replayed", claim.id, task.target, task.series)
             raise self.refusal_error(replay)
         if isinstance(outcome, Busy) and task.policy.busy == "accepted":
             known: LookupReply = yield Lookup(claim.id)
@@ -282,6 +289,7 @@ class Exchange:
         """Record the granted claim. `stops` are called when it is settled (heartbeat, context reset)."""
         self.grant = grant
         self._stops = stops
+        self._began = self.settings.safe.figures.begin_execution(grant.task.key.kind)
         new = grant.record.attempt == 1 and not self.reruns
         self.settings.quotas.record_start(grant.task.key.scope, new, grant.task.policy.retention)
         return grant.task.key
@@ -312,6 +320,8 @@ class Exchange:
 
     def settle_answered(self, code: int, headers: HeaderPairs, body: bytes) -> Flow[Response | None]:
         """The application's answer is complete. Returns None to send it, or the response to send instead."""
+        if code >= 500:
+            self._error_type = str(code)
         if not self.is_storable(code):
             return (yield from self._release_flow(f"it answered {code}"))
         return (yield from self._complete_flow(build_stored_answer(code, headers, body, self.settings.dropped)))
@@ -322,7 +332,7 @@ class Exchange:
 
     def settle_raised(self, error: BaseException) -> Flow[Response | None]:
         """The application raised without an answer: store and send our own problem."""
-        self.failed_with = error
+        self.failed_with, self._error_type = error, type(error).__name__
         code = self.settings.codes.failed
         if not self.is_storable(code, error):
             yield from self._release_flow(f"it failed with {type(error).__qualname__}")
@@ -335,7 +345,7 @@ class Exchange:
 
     def settle_stopped(self, error: BaseException) -> Flow[Response | None]:
         """The work was cancelled, or the process is ending: how far it got is not known."""
-        grant = self._require_grant()
+        grant, self._error_type = self._require_grant(), type(error).__name__
         try:
             yield from settle_abandoned(grant.task, grant.lease, error, self.settings.safe.events)
         except StoreError as failure:
@@ -387,6 +397,7 @@ class Exchange:
         """The claim is settled, or settling it failed: stop the heartbeat and update durations and quotas."""
         grant, self.grant = self._require_grant(), None
         self._run_stops()
+        self.settings.safe.figures.end_execution(grant.task.series, self._began, self._error_type)
         if not self._withdraws:
             self.settings.durations.observe(self.target, time.monotonic() - grant.began)
         withdrawn_new = self._withdraws and grant.record.attempt == 1 and not self.reruns
@@ -399,7 +410,7 @@ class Exchange:
             stop()
 
     def _log_unsettled(self, grant: GrantedClaim, error: StoreError) -> None:
-        self.settings.safe.events.emit("store_failed", grant.lease.id, self.target)
+        self.settings.safe.events.emit("store_failed", grant.lease.id, self.target, grant.task.series)
         _log.error("%s: its outcome could not be stored: %s", self.target, self.describe_error(error))
 
     # An answer without a claim -------------------------------------------------------------------

@@ -21,6 +21,7 @@ from typing import Any, Unpack, get_args
 from fastapi import Depends, FastAPI, Header, HTTPException, Request, params
 from fastapi.routing import APIRoute
 
+from retrysafe.core.deprecation import renamed_names
 from retrysafe.core.keys import Key
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import UsageError
@@ -199,11 +200,11 @@ class _OpenApiCompleter:
     def __call__(self) -> Json:
         schema = self._make()
         if schema is not self._last:
-            self._last = documented(schema, self._app)
+            self._last = complete_schema(schema, self._app)
         return schema
 
 
-def documented(schema: Json, app: FastAPI) -> Json:
+def complete_schema(schema: Json, app: FastAPI) -> Json:
     """Complete one OpenAPI document: the operations whose header parameter has our mark."""
     options = _middleware_options(app)
     for method, path, operation in openapi.list_operations(schema):
@@ -313,9 +314,11 @@ __all__ = [
     "IdempotencyMiddleware",
     "Refusal",
     "add_problem_handlers",
+    "complete_schema",
     "document",
-    "documented",
     "idempotent",
     "install",
     "respond",
 ]
+
+__getattr__ = renamed_names("retrysafe.web.fastapi", {"documented": "complete_schema"})

@@ -35,13 +35,17 @@ def read_observed_key(exchange: Exchange, scope: str) -> Key | None:
         return None
 
 
+_NO_EVENTS = Events()
+"""An observed request is not protected, so its claim is no event."""
+
+
 def begin_observation(exchange: Exchange, task: Task) -> Flow[None]:
     """Before the request runs: count what its claim would have returned."""
     quiet = task.policy.replace(busy="conflict", abandoned="rerun")
     task = replace(task, namespace=observed_namespace(task.namespace), policy=quiet)
     claim = task.build_claim()
     try:
-        outcome: Outcome = yield from claim_interruptibly(claim, task, Events())
+        outcome: Outcome = yield from claim_interruptibly(claim, task, _NO_EVENTS)
     except StoreError as error:
         _log.warning("%s: observing failed: %s", exchange.target, describe_error(error, task.key.value, task.key.scope))
         return

@@ -29,6 +29,8 @@ class Route:
     target: str = ""
     listed: bool = False
     """True if the developer named it in `routes`."""
+    label: str = ""
+    """The target in figures: what was named in `routes`. A path is not: it may hold ids, and clients choose it."""
 
 
 RouteOption = Policy | Route | None
@@ -66,7 +68,7 @@ class RouteTable:
                 return route
         if method not in self._methods:
             return None
-        return Route(self._default, self._fingerprint, build_target(method, path))
+        return Route(self._default, self._fingerprint, build_target(method, path), label=f"{method} unlisted")
 
     def list_policies(self) -> list[Policy]:
         routes = [*self._exact.values(), *(route for _, _, route in self._patterns)]
@@ -92,14 +94,11 @@ class RouteTable:
             return None
         target = sanitize_target(f"{method} {path}")
         if isinstance(option, Policy):
-            return Route(option, self._fingerprint, target, listed=True)
+            return Route(option, self._fingerprint, target, listed=True, label=target)
         if isinstance(option, Route):
-            return Route(
-                option.policy,
-                option.fingerprint or self._fingerprint,
-                sanitize_target(option.target or target),
-                listed=True,
-            )
+            target = sanitize_target(option.target or target)
+            fingerprint = option.fingerprint or self._fingerprint
+            return Route(option.policy, fingerprint, target, listed=True, label=target)
         raise UsageError(f"route {name!r} is given {option!r}; give a Policy, a Route, or None for no protection")
 
 

@@ -96,7 +96,7 @@ class RequestTransaction:
         except RetrySafeError as error:
             raise self.exchange.refusal_error(error) from error
         if not rerun:
-            self._events.emit("new", self.claim.id, task.target)
+            self._events.emit_grant(self.claim.id, task.target, task.series, record.attempt)
         lease = Lease(self.claim.id, task.key.value, record.fence, math.inf)  # the open transaction is the lease
         self.exchange.record_grant(GrantedClaim(task=task, lease=lease, record=record, began=time.monotonic()))
 
@@ -157,9 +157,9 @@ class RequestTransaction:
         """Put the stored answer or the problem into `response`. The caller raises the error that this returns."""
         if isinstance(found, Replay):
             response = self._build_replay(found.record)
-            self._events.emit("replayed", self.claim.id, self.task.target)
+            self._events.emit("replayed", self.claim.id, self.task.target, self.task.series)
             return self.exchange.refusal_error(response)
-        self._events.emit(REFUSED_EVENTS[type(found)], self.claim.id, self.task.target)
+        self._events.emit(REFUSED_EVENTS[type(found)], self.claim.id, self.task.target, self.task.series)
         return self.exchange.refusal_error(refusal_error(self.task, found))
 
     def _build_replay(self, record: Record) -> Response:
@@ -265,7 +265,7 @@ class RequestTransaction:
         _log.error("%s: its transaction could not be committed", exchange.target, exc_info=error)
         exchange.failed_with = error
         if not exchange.is_storable(codes.failed, error):
-            self._events.emit("released", self.claim.id, self.task.target)
+            self._events.emit("released", self.claim.id, self.task.target, self.task.series)
             return self._build_response(problems.FAILED_FOR_NOW)
         failed = self._build_response(problems.FAILED)
         try:
@@ -277,7 +277,7 @@ class RequestTransaction:
         except (RetrySafeError, RerunNeeded) as failure:
             _log.error("%s: its outcome could not be stored: %s", exchange.target, exchange.describe_error(failure))
             return self._build_response(problems.FAILED_FOR_NOW)
-        self._events.emit("completed", self.claim.id, self.task.target)
+        self._events.emit("completed", self.claim.id, self.task.target, self.task.series)
         return failed
 
     def _settle_rolled_back(self, why: str) -> Response:
@@ -285,7 +285,7 @@ class RequestTransaction:
         answer (one that is not final) was already sent."""
         self.exchange.rolled_back = self.exchange.reruns < MAX_RERUNS and not self.exchange.started
         if not self.exchange.rolled_back:
-            self._events.emit("released", self.claim.id, self.task.target)
+            self._events.emit("released", self.claim.id, self.task.target, self.task.series)
         return self._response_for_error(RolledBack(self.task.key.value, why))
 
     @staticmethod

@@ -71,7 +71,7 @@ class IdempotencyMiddleware:
     def _run_without_key(self, environ: Environ, start_response: StartResponse, route: Route) -> Iterable[bytes]:
         """No key was sent and none is needed: the application gets the server's environ."""
         if self.settings.scope is not None:
-            self.settings.census.count(route.target, "", "missing")
+            self.settings.count_usage(route.target, route.label, "", "missing")
             return self.app(environ, start_response)
         environ[EXCHANGE] = exchange = SyncExchange(self.settings, view_from_environ(environ), route, ())
         exchange.uncaptured = True

@@ -12,13 +12,14 @@ no other job, and becomes a dead letter when its deliveries are used up.
 from __future__ import annotations
 
 import logging
+import operator
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from retrysafe.core.jobs import FailJob, FinishJobs, Job, ListJobs, Namespaces, ReturnJob, StagedJob, TakeJobs
-from retrysafe.core.times import duration_to_micros
+from retrysafe.core.times import SECOND_MICROS, duration_to_micros
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.policy import DEFAULT_LEASE_SECONDS
 from retrysafe.worker.flows import (
@@ -61,7 +62,7 @@ class EnqueuerCounts(NamedTuple):
     """Of topics without a publisher in this process: left alone, because another worker may have one."""
 
     def add(self, other: EnqueuerCounts) -> EnqueuerCounts:
-        return EnqueuerCounts(*(one + another for one, another in zip(self, other, strict=True)))
+        return EnqueuerCounts(*map(operator.add, self, other))
 
 
 NO_COUNTS = EnqueuerCounts(0, 0, 0)
@@ -226,6 +227,8 @@ class TopicQueue:
             yield CallUserFunction(lambda: publisher(staged.job), is_async(publisher))
         except Exception as error:
             return error
+        delay = time.time() - staged.created / SECOND_MICROS  # by two clocks: the store's, and that of this machine
+        self._safe.figures.outbox_delay.observe((self.topic,), max(0.0, delay))
         return None
 
     def _settle_batch(self, batch: DeliveryBatch, token: bytes) -> WorkerFlow[None]:
@@ -248,7 +251,7 @@ class TopicQueue:
         delay = min(2.0 ** min(staged.attempts, 20), MAX_BACKOFF_SECONDS)
         yield FailJob(staged.job.id, token, self._format_error(error), duration_to_micros(delay), dead)
         if dead:
-            self._safe.events.emit("job_dead", bytes.fromhex(staged.job.id), staged.job.topic)
+            self._safe.events.emit("job_dead", bytes.fromhex(staged.job.id), staged.job.topic, ("", staged.job.topic))
         else:
             self.due_in = delay if self.due_in is None else min(self.due_in, delay)
 

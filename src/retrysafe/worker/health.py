@@ -12,13 +12,17 @@ from retrysafe.errors import UsageError
 from retrysafe.worker.service import Worker
 from retrysafe.worker.status import TickResult
 
+METRICS_PATH = "/metrics"
+"""Where the figures of this worker are, as text for Prometheus. Nothing there comes from a request or a record."""
+
 LATE_TICKS = 3
 """Ticks without a report after which the worker counts as stuck."""
 
 
 class Health:
-    """Answers 200 with the last report as JSON, or 503: before the first report, while a service fails, and if no
-    reports come. `busy` has the seconds of each service that is in a round: a long round is no reason to restart."""
+    """`/metrics` has the figures. Every other path answers 200 with the last report as JSON, or 503: before the first
+    report, while a service fails, and if no reports come. `busy` has the seconds of each service that is
+    in a round: a long round is no reason to restart."""
 
     def __init__(self, worker: Worker, address: str) -> None:
         host, port = parse_address(address)
@@ -50,10 +54,17 @@ class _Handler(BaseHTTPRequestHandler):
     began: float
 
     def do_GET(self) -> None:
+        if self.path.partition("?")[0] == METRICS_PATH:
+            from retrysafe.engine.exposition import CONTENT_TYPE, format_metrics
+
+            self._answer(200, CONTENT_TYPE, format_metrics(self.worker.safe.figures.snapshot()).encode())
+            return
         status, report = read_health(self.worker, self.began)
-        body = json.dumps(report).encode()
+        self._answer(status, "application/json", json.dumps(report).encode())
+
+    def _answer(self, status: int, content_type: str, body: bytes) -> None:
         self.send_response(status)
-        self.send_header("content-type", "application/json")
+        self.send_header("content-type", content_type)
         self.send_header("cache-control", "no-store")
         self.send_header("content-length", str(len(body)))
         self.end_headers()

@@ -101,7 +101,9 @@ class ServiceTasks:
         worker, woken, again = self._worker, self._woken[service.name], False
         while not worker.stopping:
             with worker.status.track(service.name) as done:
-                done.append(await flows.arun(worker.safe, service.tick_flow(lambda: worker.stopping)))
+                count = await flows.arun(worker.safe, service.tick_flow(lambda: worker.stopping))
+                if count is not None:
+                    done.append(count)
             again = await wait_for_event(woken, compute_pause(worker.tick, service.due_in(), again=again))
             woken.clear()
 

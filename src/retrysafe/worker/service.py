@@ -21,6 +21,7 @@ from retrysafe.policy import DEFAULT_LEASE_SECONDS
 from retrysafe.worker.completer import GRACE_SECONDS, Completer
 from retrysafe.worker.enqueuer import MAX_ATTEMPTS, NO_COUNTS, Enqueuer
 from retrysafe.worker.flows import WorkerFlow, run
+from retrysafe.worker.gauges import Gauges, can_ask
 from retrysafe.worker.reaper import Reaper
 from retrysafe.worker.receipt_reaper import ReceiptReaper, has_receipts
 from retrysafe.worker.status import Service, TickResult, WorkerStatus
@@ -52,7 +53,7 @@ class Worker:
         self._stopping = threading.Event()
         self.on_stop: list[Callable[[], None]] = []
         """Callbacks of `stop`, which may run in a signal handler: they must not block."""
-        self.status = WorkerStatus()
+        self.status = WorkerStatus(lambda service, outcome: safe.figures.count("rounds", (service, outcome)))
         completer, sweeper, reaper = Completer(safe, grace), Sweeper(safe), Reaper(safe)
         self.services = [
             Service("completer", completer.tick_flow, lambda: completer.due_in),
@@ -63,6 +64,9 @@ class Worker:
         if safe.store.capabilities.outbox if safe.has_sync else safe.async_store.capabilities.outbox:
             self._enqueuer = Enqueuer(safe, safe.publishers, lease=job_lease, max_attempts=job_attempts)
             self.services.insert(2, Service("enqueuer", self._enqueuer.tick_flow))
+        capabilities = safe.store.capabilities if safe.has_sync else safe.async_store.capabilities
+        if can_ask(capabilities):
+            self.services.append(Service("gauges", Gauges(safe, capabilities).tick_flow))
         if has_receipts(safe):
             self.services.append(Service("receipts", ReceiptReaper(safe).tick_flow))
 
@@ -85,7 +89,8 @@ class Worker:
     def run_service(self, service: Service) -> None:
         """Run one round of one service in this thread."""
         with self.status.track(service.name) as done:
-            done.append(self._run_flow(service.tick_flow(self._stopping.is_set)))
+            if (count := self._run_flow(service.tick_flow(self._stopping.is_set))) is not None:
+                done.append(count)
 
     def _run_flow(self, flow: WorkerFlow[Any]) -> Any:
         return run(self.safe, flow, self._stopping.wait)

@@ -58,7 +58,9 @@ class ServiceStatus(NamedTuple):
 class WorkerStatus:
     """Collects the counts of all services. Thread-safe. `last` is the last report."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_round: Callable[[str, str], None] = lambda service, outcome: None) -> None:
+        self._on_round = on_round
+        """Called with the service, and `done` or `failed`."""
         self._changed = threading.Condition()
         self._counts: dict[str, Any] = {}
         self.by_service: dict[str, ServiceStatus] = {}
@@ -88,6 +90,7 @@ class WorkerStatus:
                 for count in [error] if error is not None else done:
                     self._counts[service] = add_counts(self._counts.get(service), count)
                 self._changed.notify_all()
+            self._on_round(service, "done" if error is None else "failed")
 
     def report(self, seconds: float) -> TickResult:
         """The counts since the last report. A service that failed in its last round is reported as failed."""

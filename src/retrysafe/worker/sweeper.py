@@ -34,7 +34,7 @@ class Sweeper:
                     if record.on_lapse == "uncertain" and (
                         yield Suspect(record.id, record.fence, LAPSED_UNSEEN, lapsed_only=True)
                     ):
-                        self._safe.events.emit("suspected", record.id, record.target)
+                        self._safe.events.emit("suspected", record.id, record.target, (record.kind, ""))
                         swept += 1
                 cursor = page.cursor
                 if not cursor:

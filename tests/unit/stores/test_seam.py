@@ -13,13 +13,21 @@ from retrysafe import RetrySafe
 from retrysafe.core.ops import Claim, ClaimReply, Op
 from retrysafe.errors import UsageError
 from retrysafe.stores import base, registry
-from retrysafe.stores.base import Capabilities, find_node_lookup, find_notifier, find_ordered, read_capabilities
+from retrysafe.stores.base import (
+    Capabilities,
+    adopt_old_async_attributes,
+    adopt_old_attributes,
+    find_node_lookup,
+    find_notifier,
+    find_ordered,
+    read_capabilities,
+)
 from retrysafe.stores.batching.aio import AsyncBatching
 from retrysafe.stores.batching.sync import Batching
 from retrysafe.stores.lifetime import ForkSafeStore, PerLoopStore
 from retrysafe.stores.memory import CAPABILITIES, AsyncMemoryStore, MemoryStore
 from retrysafe.stores.tiered import AsyncTiered, MemoryCache, Tiered
-from retrysafe.stores.wrappers import AsyncStoreWrapper, StoreWrapper, adopt_old_async_attributes, adopt_old_attributes
+from retrysafe.stores.wrappers import AsyncStoreWrapper, StoreWrapper
 from retrysafe.testing.builders import claim
 from retrysafe.testing.faults import AsyncFaultStore
 

@@ -14,7 +14,7 @@ from retrysafe import Policy, RetrySafe
 from retrysafe.core.keys import parse_key
 from retrysafe.errors import MalformedKey
 from retrysafe.web.asgi import IdempotencyMiddleware
-from retrysafe.web.fastapi import document, documented, idempotent, install
+from retrysafe.web.fastapi import complete_schema, document, idempotent, install
 from retrysafe.web.key_header import KeyRule
 from retrysafe.web.openapi import KEY_PATTERN
 from retrysafe.web.problems import Codes
@@ -197,7 +197,7 @@ def test_doing_it_again_changes_nothing() -> None:
     app = application()
     once = str(app.openapi())
     document(app)
-    documented(app.openapi(), app)
+    complete_schema(app.openapi(), app)
     assert str(app.openapi()) == once
 
 

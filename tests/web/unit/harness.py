@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.stores.memory import AsyncMemoryStore, MemoryStore
+from retrysafe.testing import asgi_client
+from retrysafe.testing.asgi_client import AsgiApp as App
+from retrysafe.testing.asgi_client import AsgiCall as Caller
+from retrysafe.testing.asgi_client import build_scope
 from retrysafe.testing.faults import AsyncFaultStore, Fault, FaultStore, Script
-
-App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class World:
@@ -32,54 +33,12 @@ class World:
 
 
 def scope_of(method: str = "POST", path: str = "/pay", key: str | None = "k1", **more: Any) -> dict[str, Any]:
-    headers = [(b"content-type", b"application/json"), (b"authorization", b"alice")]
-    if key is not None:
-        headers.append((b"idempotency-key", key.encode("latin-1")))
-    return {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "path": path,
-        "raw_path": path.encode(), "query_string": b"", "root_path": "", "headers": headers + more.pop("headers", []),
-        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2), **more,
-    }  # fmt: skip
-
-
-class Caller:
-    """One request: its body in chunks, the messages sent back, and a client that can disconnect."""
-
-    def __init__(self, *pieces: bytes) -> None:
-        last = len(pieces) - 1
-        self._messages = [
-            {"type": "http.request", "body": piece, "more_body": number < last} for number, piece in enumerate(pieces)
-        ]
-        self.left = asyncio.Event()
-        self.sent: list[Any] = []
-
-    async def receive(self) -> Any:
-        if self._messages:
-            return self._messages.pop(0)
-        await self.left.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(self, message: Any) -> None:
-        self.sent.append(message)
-
-    @property
-    def status(self) -> int:
-        status: int = self.sent[0]["status"]
-        return status
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {name.decode(): value.decode() for name, value in self.sent[0]["headers"]}
-
-    @property
-    def body(self) -> bytes:
-        return b"".join(message["body"] for message in self.sent[1:])
+    headers = [(b"authorization", b"alice"), *more.pop("headers", ())]
+    return build_scope(path, key, method=method, headers=headers, **more)
 
 
 async def call(app: App, scope: dict[str, Any] | None = None, *pieces: bytes) -> Caller:
-    caller = Caller(*(pieces or (b"{}",)))
-    await app(scope or scope_of(), caller.receive, caller.send)
-    return caller
+    return await asgi_client.call(app, scope or scope_of(), *pieces)
 
 
 class Counting:

@@ -19,6 +19,7 @@ from starlette.routing import Route
 from retrysafe import Answer, Key, Policy, RetrySafe
 from retrysafe.core.fingerprint import fingerprint_http
 from retrysafe.core.ops import Claim, Complete, List, Suspect
+from retrysafe.engine.exposition import format_metrics
 from retrysafe.engine.guard import Task
 from retrysafe.errors import (
     CorruptRecord,
@@ -106,7 +107,7 @@ async def both(scan: Scan, world: World, times: int = 2, scope: Any = whose, **o
             scan.add(body if status >= 400 else "")
     scan.add(around.settings.census.table(), within.settings.census.table(), world.safe.events.counts())
     scan.add(*(f"{record.target} {record.note}" for record in world.records))
-    scan.add(repr(around.settings.safe), repr(world.safe))
+    scan.add(repr(around.settings.safe), repr(world.safe), format_metrics(world.safe.figures.snapshot()))
     return statuses
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrysafe.errors import MissingDriver
-from retrysafe.stores.base import AsyncStore, Store
+from retrysafe.stores.base import AsyncStore, Store, driver_import
 from retrysafe.stores.sql.names import TableNames
 from retrysafe.transactions.failures import register_error_numbers
 from retrysafe.transactions.sources import Adapter, register_adapter
@@ -30,18 +29,14 @@ class MssqlBackend:
 
     def open(self, url: str) -> Store:
         at = parse_url(url)
-        try:
+        with driver_import("SQL Server", "pymssql", "mssql"):
             from retrysafe_mssql.store import MssqlStore
-        except ImportError as error:
-            raise MissingDriver("SQL Server", error.name or "pymssql", "mssql") from error
         return MssqlStore(at)
 
     def open_async(self, url: str) -> AsyncStore:
         at = parse_url(url)
-        try:
+        with driver_import("SQL Server", "pymssql", "mssql"):
             from retrysafe_mssql.store import AsyncMssqlStore
-        except ImportError as error:
-            raise MissingDriver("SQL Server", error.name or "pymssql", "mssql") from error
         return AsyncMssqlStore(at)
 
     def names(self, url: str) -> TableNames:
@@ -51,10 +46,8 @@ class MssqlBackend:
         return schema.build_script(parse_url(url).names)
 
     def diagnose(self, url: str) -> Diagnosis:
-        try:
+        with driver_import("SQL Server", "pymssql", "mssql"):
             from retrysafe_mssql import doctor
-        except ImportError as error:
-            raise MissingDriver("SQL Server", error.name or "pymssql", "mssql") from error
         return doctor.diagnose(parse_url(url))
 
 

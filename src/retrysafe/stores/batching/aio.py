@@ -18,12 +18,14 @@ from retrysafe.stores.batching.queue import (
     QUEUE_TIMEOUT_SECONDS,
     SEND_UNBATCHED,
     SLOW_BATCH_SECONDS,
+    OnBatch,
     Result,
     batch_stopped_error,
     build_queues,
     compute_batch_limit,
     deliver_all,
     fail_all,
+    ignore_batch,
     queue_full_error,
     queue_timeout_error,
     split_in_half,
@@ -76,11 +78,14 @@ class AsyncBatchQueue:
     transaction has locked one of its keys.
     """
 
-    def __init__(self, store: AsyncStore, batch: int, queue: int, max_in_flight: int = 1) -> None:
+    def __init__(
+        self, store: AsyncStore, batch: int, queue: int, max_in_flight: int = 1, on_batch: OnBatch = ignore_batch
+    ) -> None:
         self._store = store
         self._batch = batch
         self._limit = queue
         self._max_in_flight = max_in_flight
+        self._on_batch = on_batch
         self._in_flight: list[InFlightBatch] = []
         self._pumps: dict[asyncio.Task[None], InFlightBatch] = {}
         self._queue: deque[AsyncPending] = deque()
@@ -186,6 +191,7 @@ class AsyncBatchQueue:
             self._watch = loop.call_at(again, self._check_overdue, loop)
 
     async def _send(self, batch: list[AsyncPending]) -> None:
+        self._on_batch(batch)
         if len(batch) < 2:
             return await self._send_unbatched(batch)
         try:
@@ -222,10 +228,18 @@ class AsyncBatchQueue:
 class AsyncBatching(AsyncStoreWrapper):
     """An async store that batches concurrent calls."""
 
-    def __init__(self, store: AsyncStore, *, batch: int = MAX_BATCH_OPS, queue: int = MAX_QUEUED_OPS) -> None:
+    def __init__(
+        self,
+        store: AsyncStore,
+        *,
+        batch: int = MAX_BATCH_OPS,
+        queue: int = MAX_QUEUED_OPS,
+        on_batch: OnBatch = ignore_batch,
+    ) -> None:
         super().__init__(store)
         self._queues: dict[type[Any], AsyncBatchQueue] = build_queues(
-            read_capabilities(store), lambda max_in_flight: AsyncBatchQueue(store, batch, queue, max_in_flight)
+            read_capabilities(store),
+            lambda max_in_flight: AsyncBatchQueue(store, batch, queue, max_in_flight, on_batch),
         )
         self._try_read_claim = cast("FastRead", store).try_read_claim if provides(store, FastRead) else None
 

@@ -45,6 +45,14 @@ class PendingItem(Protocol):
     def deliver(self, result: Result) -> None: ...
 
 
+OnBatch = Callable[[Sequence[PendingItem]], None]
+"""Called with each batch just before it is sent."""
+
+
+def ignore_batch(batch: Sequence[PendingItem]) -> None:
+    """What is called until something else is set."""
+
+
 P = TypeVar("P", bound=PendingItem)
 Q = TypeVar("Q")
 

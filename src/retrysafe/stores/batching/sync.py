@@ -19,12 +19,14 @@ from retrysafe.stores.batching.queue import (
     QUEUE_TIMEOUT_SECONDS,
     SEND_UNBATCHED,
     SLOW_BATCH_SECONDS,
+    OnBatch,
     Result,
     batch_stopped_error,
     build_queues,
     compute_batch_limit,
     deliver_all,
     fail_all,
+    ignore_batch,
     queue_full_error,
     queue_timeout_error,
     split_in_half,
@@ -70,11 +72,14 @@ class BatchQueue:
     over in a `finally` block that begins before the thread is counted.
     """
 
-    def __init__(self, store: Store, batch: int, queue: int, max_in_flight: int = 1) -> None:
+    def __init__(
+        self, store: Store, batch: int, queue: int, max_in_flight: int = 1, on_batch: OnBatch = ignore_batch
+    ) -> None:
         self._store = store
         self._batch = batch
         self._limit = queue
         self._max_in_flight = max_in_flight
+        self._on_batch = on_batch
         self._lock = threading.Lock()
         self._queue: deque[SyncPending] = deque()
         self._in_flight = self._in_flight_ops = 0
@@ -209,6 +214,7 @@ class BatchQueue:
             time.sleep(YIELD_SECONDS)
 
     def _send(self, batch: list[SyncPending]) -> None:
+        self._on_batch(batch)
         if len(batch) < 2:
             return self._send_unbatched(batch)
         try:
@@ -245,10 +251,17 @@ class BatchQueue:
 class Batching(StoreWrapper):
     """A sync store that batches concurrent calls."""
 
-    def __init__(self, store: Store, *, batch: int = MAX_BATCH_OPS, queue: int = MAX_QUEUED_OPS) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        batch: int = MAX_BATCH_OPS,
+        queue: int = MAX_QUEUED_OPS,
+        on_batch: OnBatch = ignore_batch,
+    ) -> None:
         super().__init__(store)
         self._queues: dict[type[Any], BatchQueue] = build_queues(
-            read_capabilities(store), lambda max_in_flight: BatchQueue(store, batch, queue, max_in_flight)
+            read_capabilities(store), lambda max_in_flight: BatchQueue(store, batch, queue, max_in_flight, on_batch)
         )
         self._try_read_claim = cast("FastRead", store).try_read_claim if provides(store, FastRead) else None
 

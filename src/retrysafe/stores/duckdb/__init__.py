@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from retrysafe.errors import MissingDriver
-from retrysafe.stores.base import AsyncStore, Store
+from retrysafe.stores.base import AsyncStore, Store, driver_import
 from retrysafe.stores.duckdb.dialect import CAPABILITIES, DIALECT, parse_url
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.names import TableNames
@@ -24,20 +23,16 @@ class DuckdbBackend:
 
     def open(self, url: str) -> Store:
         parse_url(url)
-        try:
+        with driver_import("DuckDB", "duckdb", "duckdb"):
             from retrysafe.stores.duckdb.file import DuckdbFile
             from retrysafe.stores.duckdb.store import DuckdbStore
-        except ImportError as error:
-            raise MissingDriver("DuckDB", error.name or "duckdb", "duckdb") from error
         return DuckdbStore(DuckdbFile.from_url(url))
 
     def open_async(self, url: str) -> AsyncStore:
         parse_url(url)
-        try:
+        with driver_import("DuckDB", "duckdb", "duckdb"):
             from retrysafe.stores.duckdb.file import DuckdbFile
             from retrysafe.stores.duckdb.store import AsyncDuckdbStore
-        except ImportError as error:
-            raise MissingDriver("DuckDB", error.name or "duckdb", "duckdb") from error
         return AsyncDuckdbStore(DuckdbFile.from_url(url))
 
     def names(self, url: str) -> TableNames:
@@ -47,10 +42,8 @@ class DuckdbBackend:
         return migrations.build_script(DIALECT, parse_url(url).names)
 
     def diagnose(self, url: str) -> Diagnosis:
-        try:
+        with driver_import("DuckDB", "duckdb", "duckdb"):
             from retrysafe.stores.duckdb import doctor
-        except ImportError as error:
-            raise MissingDriver("DuckDB", error.name or "duckdb", "duckdb") from error
         return doctor.diagnose(parse_url(url))
 
 

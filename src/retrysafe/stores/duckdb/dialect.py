@@ -22,6 +22,7 @@ CAPABILITIES = Capabilities(
     clock="host",
     outbox=True,
     lists_by_id=True,
+    backlog="scan",
     mixed_batches=True,
 )
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrysafe.errors import MissingDriver
-from retrysafe.stores.base import AsyncStore, Store
+from retrysafe.stores.base import AsyncStore, Store, driver_import
 from retrysafe.stores.dynamodb.urls import CAPABILITIES, parse_url
 
 if TYPE_CHECKING:
@@ -22,18 +21,14 @@ class DynamoBackend:
 
     def open(self, url: str) -> Store:
         at = parse_url(url)
-        try:
+        with driver_import("DynamoDB", "boto3", "dynamodb"):
             from retrysafe.stores.dynamodb.sync import DynamoStore
-        except ImportError as error:
-            raise MissingDriver("DynamoDB", error.name or "boto3", "dynamodb") from error
         return DynamoStore(at)
 
     def open_async(self, url: str) -> AsyncStore:
         at = parse_url(url)
-        try:
+        with driver_import("DynamoDB", "aiobotocore", "dynamodb"):
             from retrysafe.stores.dynamodb.aio import AsyncDynamoStore
-        except ImportError as error:
-            raise MissingDriver("DynamoDB", error.name or "aiobotocore", "dynamodb") from error
         return AsyncDynamoStore(at)
 
     def schema(self, url: str) -> str:
@@ -42,10 +37,8 @@ class DynamoBackend:
         return build_script(parse_url(url))
 
     def diagnose(self, url: str) -> Diagnosis:
-        try:
+        with driver_import("DynamoDB", "boto3", "dynamodb"):
             from retrysafe.stores.dynamodb import doctor
-        except ImportError as error:
-            raise MissingDriver("DynamoDB", error.name or "boto3", "dynamodb") from error
         return doctor.diagnose(parse_url(url))
 
 

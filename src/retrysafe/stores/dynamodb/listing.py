@@ -12,10 +12,11 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from retrysafe.core.backlog import Backlog, BacklogReply, group_open
 from retrysafe.core.moves import KEPT_AFTER_COMPLETION_MICROS, reapable
 from retrysafe.core.ops import List, Op, Page, Reap, Stats, StatsReply
 from retrysafe.core.records import Record
-from retrysafe.core.states import SETTLED, State
+from retrysafe.core.states import OPEN, SETTLED, State
 from retrysafe.core.times import FOREVER_MICROS
 from retrysafe.errors import UsageError
 from retrysafe.stores.base import read_page
@@ -216,6 +217,41 @@ def _stats_of(namespace: str, ref: TableRef, now: int, judged: int) -> Plan[Stat
             return StatsReply(**total, now=now)
 
 
+# Backlog --------------------------------------------------------------------------------------------------------------
+
+
+def backlog(op: Backlog, ref: TableRef) -> Plan[BacklogReply]:
+    """Read the open records by the index, and count them here: the index holds neither kinds nor targets."""
+    now, judged = read_clock(op, ref)
+    opened: list[Record] = []
+    for state in sorted(OPEN, key=lambda each: each.value):
+        opened += yield from _read_shelves(op, ref, state)
+    expired: list[Record] = []
+    for state in sorted(SETTLED, key=lambda each: each.value):
+        expired += yield from _read_shelves(op, ref, state, before=judged, lapsed_at=reap_cutoff(judged))
+    due = sorted(record.expires for record in expired if reapable(record, judged))
+    truncated = max(len(opened), len(due)) >= op.limit
+    oldest = due[0] if due else 0
+    return BacklogReply(group_open(opened, judged), min(len(due), op.limit), oldest, truncated, now)
+
+
+def _read_shelves(op: Backlog, ref: TableRef, state: State, **due: int) -> Plan[list[Record]]:
+    """The records in one state, up to the limit."""
+    found: list[Record] = []
+    for shard in range(SHARD_COUNT):
+        start: Item | None = None
+        while len(found) < op.limit:
+            limit = min(MAX_GET_ITEMS, op.limit - len(found))
+            page = yield query(ref.table, shelf_name(state, shard), Limit=limit, ExclusiveStartKey=start, **due)
+            items = yield from read_all(ref, [item["id"]["B"] for item in page["Items"]])
+            records, _ = read_page(items, from_item, lambda item: bytes(item["id"]["B"]))
+            found += [each for each in records if each.state is state and op.namespace in (None, each.namespace)]
+            start = page.get("LastEvaluatedKey")
+            if start is None:
+                break
+    return found
+
+
 # Reap -----------------------------------------------------------------------------------------------------------------
 
 
@@ -265,5 +301,6 @@ def _filter_namespace(namespace: str, ref: TableRef, ids: Sequence[bytes]) -> Pl
 WHOLE_TABLE_PLANS: dict[type[Op[Any]], Callable[[Any, TableRef], Plan[Any]]] = {
     List: list_records,
     Stats: stats,
+    Backlog: backlog,
     Reap: reap,
 }

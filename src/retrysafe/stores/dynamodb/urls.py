@@ -17,7 +17,9 @@ from retrysafe.core.urls import safe_url
 from retrysafe.errors import BadName, StoreURLError
 from retrysafe.stores.base import Capabilities
 
-CAPABILITIES = Capabilities(name="dynamodb", durable=True, shared=True, transactions=True, clock="host")
+CAPABILITIES = Capabilities(
+    name="dynamodb", durable=True, shared=True, transactions=True, clock="host", backlog="index"
+)
 
 DEFAULT_TABLE = "retrysafe"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrysafe.errors import MissingDriver
-from retrysafe.stores.base import AsyncStore, Store
+from retrysafe.stores.base import AsyncStore, Store, driver_import
 from retrysafe.stores.mongo import schema
 from retrysafe.stores.mongo.settings import CAPABILITIES, Collections, parse_url
 
@@ -22,18 +21,14 @@ class MongoBackend:
 
     def open(self, url: str) -> Store:
         at = parse_url(url)
-        try:
+        with driver_import("MongoDB", "pymongo", "mongodb"):
             from retrysafe.stores.mongo.sync import MongoStore
-        except ImportError as error:
-            raise MissingDriver("MongoDB", error.name or "pymongo", "mongodb") from error
         return MongoStore.open(at)
 
     def open_async(self, url: str) -> AsyncStore:
         at = parse_url(url)
-        try:
+        with driver_import("MongoDB", "pymongo", "mongodb"):
             from retrysafe.stores.mongo.aio import AsyncMongoStore
-        except ImportError as error:
-            raise MissingDriver("MongoDB", error.name or "pymongo", "mongodb") from error
         return AsyncMongoStore.open(at)
 
     def names(self, url: str) -> Collections:
@@ -44,10 +39,8 @@ class MongoBackend:
         return schema.build_script(parse_url(url).names)
 
     def diagnose(self, url: str) -> Diagnosis:
-        try:
+        with driver_import("MongoDB", "pymongo", "mongodb"):
             from retrysafe.stores.mongo import doctor
-        except ImportError as error:
-            raise MissingDriver("MongoDB", error.name or "pymongo", "mongodb") from error
         return doctor.diagnose(parse_url(url))
 
 

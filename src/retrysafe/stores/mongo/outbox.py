@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from retrysafe.core.backlog import JobBacklog, JobBacklogReply, TopicGroup
 from retrysafe.core.jobs import (
     AssignJobs,
+    DropJob,
     FailJob,
     FinishJobs,
     Job,
@@ -190,6 +192,44 @@ def revive(plans: MongoPlans, op: ReviveJob) -> Plan[Command, bool]:
     return (yield from _change(plans, condition, changed))
 
 
+def drop(plans: MongoPlans, op: DropJob) -> Plan[Command, bool]:
+    now = yield from plans.read_clock(op.now)
+    condition = {
+        "_id": op.id,
+        "dead": op.dead,
+        "namespace": namespace_filter(op.namespace, unnamed=False),
+        "$or": [{"token": b""}, {"due": {"$lte": now}}],
+    }
+    deleted = yield from plans.write({"delete": plans.names.outbox, "deletes": [{"q": condition, "limit": 1}]})
+    return bool(deleted["n"])
+
+
+def backlog(plans: MongoPlans, op: JobBacklog) -> Plan[Command, JobBacklogReply]:
+    now = yield from plans.read_clock(op.now)
+    waiting = yield from _count_topics(plans, op, dead=False)
+    dead = yield from _count_topics(plans, op, dead=True)
+    groups = tuple(
+        TopicGroup(topic, *waiting.get(topic, (0, 0)), *dead.get(topic, (0, 0))) for topic in sorted({*waiting, *dead})
+    )
+    most = max(sum(count for count, _ in each.values()) for each in (waiting, dead))
+    return JobBacklogReply(groups, most >= op.limit, now)
+
+
+def _count_topics(plans: MongoPlans, op: JobBacklog, *, dead: bool) -> Plan[Command, dict[str, tuple[int, int]]]:
+    """The number of jobs of each topic, and when the oldest was staged."""
+    condition: dict[str, Any] = {"dead": dead}
+    if op.namespace is not None:
+        condition["namespace"] = namespace_filter(op.namespace, unnamed=False)
+    stages: list[dict[str, Any]] = [
+        {"$match": condition},
+        {"$sort": {"sequence": 1}},
+        {"$limit": op.limit},
+        {"$group": {"_id": "$topic", "count": {"$sum": 1}, "oldest": {"$min": "$created"}}},
+    ]
+    found = yield from plans.find_all({"aggregate": plans.names.outbox, "pipeline": stages, "cursor": {}})
+    return {each["_id"]: (int(each["count"]), int(each["oldest"])) for each in found}
+
+
 def assign(plans: MongoPlans, op: AssignJobs) -> Plan[Command, int]:
     unnamed = {"namespace": namespace_filter("", unnamed=True)}
     update = {"q": unnamed, "u": {"$set": {"namespace": op.namespace}}, "multi": True}
@@ -278,6 +318,8 @@ JOB_PLANS: dict[type[Any], Callable[[MongoPlans, Any], Any]] = {
     FailJob: fail,
     ReturnJob: give_back,
     ReviveJob: revive,
+    DropJob: drop,
+    JobBacklog: backlog,
     AssignJobs: assign,
     Namespaces: list_namespaces,
     ListJobs: list_jobs,

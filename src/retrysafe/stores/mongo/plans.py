@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
+from retrysafe.core.backlog import Backlog, BacklogReply, OpenGroup
 from retrysafe.core.moves import KEPT_AFTER_COMPLETION_MICROS, decide_grant, is_recognised
 from retrysafe.core.ops import (
     Advance,
@@ -93,11 +94,12 @@ class MongoPlans:
         raise StoreUnavailable(f"the key was contended {MAX_WRITE_TRIES} times in a row; nothing was done, try again")
 
     def find_all(self, body: dict[str, Any]) -> Plan[Command, list[Mapping[str, Any]]]:
-        """All documents of a `find`. One reply ends at 16 MB, so there may be several."""
+        """All documents of a `find` or an `aggregate`. One reply ends at 16 MB, so there may be several."""
         reply = yield Command(body, writes=False)
         found = list(reply["cursor"]["firstBatch"])
         while reply["cursor"]["id"]:
-            reply = yield Command({"getMore": reply["cursor"]["id"], "collection": body["find"]}, writes=False)
+            collection = body.get("find") or body["aggregate"]
+            reply = yield Command({"getMore": reply["cursor"]["id"], "collection": collection}, writes=False)
             found.extend(reply["cursor"]["nextBatch"])
         return found
 
@@ -273,6 +275,55 @@ class MongoPlans:
             now=now,
         )
 
+    def backlog(self, op: Backlog) -> Plan[Command, BacklogReply]:
+        now = yield from self.read_clock(op.now)
+        opened = {"state": {"$in": [State.CLAIMED.value, State.UNCERTAIN.value]}, **_namespace_filter(op.namespace)}
+        # The order of the index by state: whatever the limit is, what has lapsed is among the documents that are read.
+        stages = [
+            {"$match": opened},
+            {"$sort": {"lease_until": 1}},
+            {"$limit": op.limit},
+            {"$group": _build_groups(now)},
+        ]
+        found = yield from self.find_all({"aggregate": self.names.keys, "pipeline": stages, "cursor": {}})
+        groups = tuple(sorted(map(_read_group, found)))
+        ended = {"completed": {"$lte": now - KEPT_AFTER_COMPLETION_MICROS}}
+        expired = {"state": {"$in": _SETTLED}, "expires": {"$lte": now}, **ended, **_namespace_filter(op.namespace)}
+        body = {"find": self.names.keys, "filter": expired, "sort": {"expires": 1}, "projection": {"expires": 1}}
+        due = yield from self.find_all({**body, "limit": op.limit})
+        counted = sum(group.in_progress + group.uncertain for group in groups)
+        oldest = int(due[0]["expires"]) if due else 0
+        return BacklogReply(groups, len(due), oldest, max(counted, len(due)) >= op.limit, now)
+
+
+def _build_groups(now: int) -> dict[str, Any]:
+    """A $group stage: the open documents by kind and target."""
+    lapsed = {"$lte": ["$lease_until", now]}
+    marked = {"$eq": ["$state", State.UNCERTAIN.value]}
+    unknown = {"$or": [marked, {"$and": [lapsed, {"$eq": ["$on_lapse", "uncertain"]}]}]}
+    known = {"$not": [unknown]}
+
+    def count(*conditions: Any) -> dict[str, Any]:
+        return {"$sum": {"$cond": [{"$and": list(conditions)}, 1, 0]}}
+
+    def oldest(condition: Any) -> dict[str, Any]:
+        return {"$min": {"$cond": [condition, "$started", None]}}  # $min leaves out null
+
+    return {
+        "_id": {"kind": "$kind", "target": "$target"},
+        "in_progress": count(known),
+        "lapsed": count(known, lapsed),
+        "uncertain": count(unknown),
+        "unmarked": count(unknown, {"$not": [marked]}),
+        "oldest_in_progress": oldest(known),
+        "oldest_uncertain": oldest(unknown),
+    }
+
+
+def _read_group(found: Mapping[str, Any]) -> OpenGroup:
+    counts = {name: int(value or 0) for name, value in found.items() if name != "_id"}
+    return OpenGroup(found["_id"]["kind"], found["_id"]["target"], **counts)
+
 
 def _namespace_filter(namespace: str | None) -> dict[str, Any]:
     return {} if namespace is None else {"namespace": {"$eq": namespace}}
@@ -294,5 +345,6 @@ PLANS: dict[type[Any], Callable[[MongoPlans, Any], Any]] = {
     Reap: MongoPlans.reap,
     List: MongoPlans.list,
     Stats: MongoPlans.stats,
+    Backlog: MongoPlans.backlog,
     **dict.fromkeys(updates.MOVES, MongoPlans.fenced_write),
 }

@@ -55,8 +55,9 @@ class MongoReceipts:
         look = LockedRead(False, 0, str(seen[0]["value"]), read_now(claim.now, seen[0]), record)
         if decide_grant(record, claim, look.now) is None:
             return look  # nothing will run, so no lock is needed
-        locked = yield from self._lock(claim)
-        return look._replace(locked=locked)
+        locked, left = yield from self._lock(claim)
+        ended = () if record is None else (record.token, *record.ended)  # what became of these is on the record
+        return look._replace(locked=locked, committed_early=bool(left) and left not in ended)
 
     def _read_command(self, record_id: bytes) -> dict[str, Any]:
         found = {"from": self._home.names.keys, "pipeline": [{"$match": {"_id": record_id}}], "as": "found"}
@@ -67,34 +68,40 @@ class MongoReceipts:
         ]
         return {"aggregate": self._home.names.meta, "pipeline": stages, "cursor": {}}
 
-    def _lock(self, claim: Claim) -> Plan[Command, bool]:
-        written = {"q": {"_id": claim.id}, "u": {"$set": {"token": claim.token}}, "upsert": True}
+    def _lock(self, claim: Claim) -> Plan[Command, tuple[bool, bytes]]:
+        """Take the lock. Returns whether this transaction has it, and the token of a lock that was left behind."""
+        written = {"query": {"_id": claim.id}, "update": {"$set": {"token": claim.token}}, "upsert": True}
         try:
-            yield self._build_command({"update": self._home.names.meta, "updates": [written]})
+            before = yield self._build_command({"findAndModify": self._home.names.meta, **written})
         except Exception as error:
             if getattr(error, "code", None) not in CONFLICT_CODES:
                 raise
-            return False
-        return True
+            return False, b""
+        return True, bytes(before["value"]["token"]) if before["value"] else b""
 
     @staticmethod
     def build_claimed_record(claim: Claim, look: LockedRead, grant: Grant) -> Record:
         """The record as a claim would have left it at the moment of the look."""
         return build_claimed_record(claim, look, grant)
 
-    def mark_transaction(self, look: LockedRead | None = None, owner: bytes = b"") -> Generator[Command, Any, TxMarker]:
-        """The lock is the mark."""
+    def mark_transaction(
+        self, look: LockedRead | None = None, owner: bytes = b"", base: Record | None = None
+    ) -> Generator[Command, Any, TxMarker]:
+        """The lock is the mark. Raises CommittedEarly if it was there before: an earlier attempt committed it by hand,
+        and has not come to the end of its work, or died."""
         yield from ()  # a plan that has nothing to say
+        if look is not None and look.committed_early:
+            raise CommittedEarly
         return TxMarker(0)
 
-    def committed(self, mark: TxMarker) -> Plan[Command, bool | None]:
+    def was_committed(self, mark: TxMarker) -> Plan[Command, bool | None]:
         """Nobody can tell once it is over."""
         yield from ()
         return None
 
     def forget_marker(self, owner: bytes) -> Plan[Command, None]:
-        """There is no marker beside the lock."""
-        yield from ()
+        """Delete the lock that an early commit has left, once the record says so."""
+        yield self._build_command({"delete": self._home.names.meta, "deletes": [{"q": {"_id": owner}, "limit": 1}]})
 
     def is_other_transaction(self, claim: Claim, mark: TxMarker) -> Plan[Command, bool]:
         """A lock that others can see was committed."""

@@ -22,6 +22,7 @@ CAPABILITIES = Capabilities(
     clock="store",
     outbox=True,
     lists_by_id=True,
+    backlog="index",
     mixed_batches=True,
 )
 

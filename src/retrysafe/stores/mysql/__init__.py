@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrysafe.errors import MissingDriver
-from retrysafe.stores.base import AsyncStore, Store
+from retrysafe.stores.base import AsyncStore, Store, driver_import
 from retrysafe.stores.mysql.dialect import CAPABILITIES, dialect_of, parse_url
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.names import TableNames
@@ -23,18 +22,14 @@ class MysqlBackend:
 
     def open(self, url: str) -> Store:
         at = parse_url(url)
-        try:
+        with driver_import("MySQL", "pymysql", "mysql"):
             from retrysafe.stores.mysql.sync import MysqlStore
-        except ImportError as error:
-            raise MissingDriver("MySQL", error.name or "pymysql", "mysql") from error
         return MysqlStore.from_url(at)
 
     def open_async(self, url: str) -> AsyncStore:
         at = parse_url(url)
-        try:
+        with driver_import("MySQL", "asyncmy", "mysql"):
             from retrysafe.stores.mysql.aio import AsyncMysqlStore
-        except ImportError as error:
-            raise MissingDriver("MySQL", error.name or "asyncmy", "mysql") from error
         return AsyncMysqlStore.from_url(at)
 
     def names(self, url: str) -> TableNames:
@@ -44,10 +39,8 @@ class MysqlBackend:
         return migrations.build_script(dialect_of(url.partition(":")[0]), parse_url(url).names)
 
     def diagnose(self, url: str) -> Diagnosis:
-        try:
+        with driver_import("MySQL", "pymysql", "mysql"):
             from retrysafe.stores.mysql import doctor
-        except ImportError as error:
-            raise MissingDriver("MySQL", error.name or "pymysql", "mysql") from error
         return doctor.diagnose(parse_url(url))
 
 

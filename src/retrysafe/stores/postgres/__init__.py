@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retrysafe.errors import MissingDriver
-from retrysafe.stores.base import AsyncStore, Store
+from retrysafe.stores.base import AsyncStore, Store, driver_import
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, parse_url
 from retrysafe.stores.sql import migrations
 from retrysafe.stores.sql.names import TableNames
@@ -21,18 +20,14 @@ class PostgresBackend:
 
     def open(self, url: str) -> Store:
         at = parse_url(url)
-        try:
+        with driver_import("PostgreSQL", "psycopg", "postgres"):
             from retrysafe.stores.postgres.sync import PostgresStore
-        except ImportError as error:
-            raise MissingDriver("PostgreSQL", error.name or "psycopg", "postgres") from error
         return PostgresStore.from_url(at)
 
     def open_async(self, url: str) -> AsyncStore:
         at = parse_url(url)
-        try:
+        with driver_import("PostgreSQL", "psycopg", "postgres"):
             from retrysafe.stores.postgres.aio import AsyncPostgresStore
-        except ImportError as error:
-            raise MissingDriver("PostgreSQL", error.name or "psycopg", "postgres") from error
         return AsyncPostgresStore.from_url(at)
 
     def names(self, url: str) -> TableNames:
@@ -42,10 +37,8 @@ class PostgresBackend:
         return migrations.build_script(DIALECT, parse_url(url).names)
 
     def diagnose(self, url: str) -> Diagnosis:
-        try:
+        with driver_import("PostgreSQL", "psycopg", "postgres"):
             from retrysafe.stores.postgres import doctor
-        except ImportError as error:
-            raise MissingDriver("PostgreSQL", error.name or "psycopg", "postgres") from error
         return doctor.diagnose(parse_url(url))
 
 

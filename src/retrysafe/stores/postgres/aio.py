@@ -17,7 +17,7 @@ from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import afollow
 from retrysafe.stores.notify import AsyncListener, OnNotify, ShouldContinue
 from retrysafe.stores.postgres import batches, deadline, notify, pipeline
-from retrysafe.stores.postgres.batches import SEND_UNBATCHED, Group, Rows, can_batch
+from retrysafe.stores.postgres.batches import SEND_UNBATCHED, OpGroup, Rows, can_batch
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, PostgresLocation
 from retrysafe.stores.postgres.errors import (
     ConnectFailures,
@@ -88,7 +88,7 @@ class AsyncPostgresStore:
                 replies[place] = await self.execute(ops[place])
         return replies
 
-    async def _run_pipeline(self, connection: psycopg.AsyncConnection[Any], sent: Sequence[Group]) -> list[Rows]:
+    async def _run_pipeline(self, connection: psycopg.AsyncConnection[Any], sent: Sequence[OpGroup]) -> list[Rows]:
         parts = [batches.settings_part(self._plans.texts), *(group.part for group in sent)]
         exchange = pipeline.run_pipeline(connection.pgconn, parts, self._prepared.names_for(connection))
         try:

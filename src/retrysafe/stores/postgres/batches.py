@@ -37,7 +37,7 @@ class BatchStatement(NamedTuple):
     read: Callable[[Sequence[Any], Rows], list[Any]]
 
 
-class Group(NamedTuple):
+class OpGroup(NamedTuple):
     """Operations of one kind, sorted by id, and their statement."""
 
     ops: Sequence[Any]
@@ -56,7 +56,7 @@ def can_batch(ops: Sequence[Op[Any]]) -> bool:
     )
 
 
-def group_by_kind(texts: dict[str, str], ops: Sequence[Any]) -> list[Group]:
+def group_by_kind(texts: dict[str, str], ops: Sequence[Any]) -> list[OpGroup]:
     """Build the statement of each kind. Raises UnicodeError or struct.error for a value that cannot be packed."""
     kinds: dict[type[Any], list[Any]] = {kind: [] for kind in BATCHES}
     for op in ops:
@@ -64,7 +64,7 @@ def group_by_kind(texts: dict[str, str], ops: Sequence[Any]) -> list[Group]:
     return [_build_group(texts, BATCHES[kind], found) for kind, found in kinds.items() if found]
 
 
-def _build_group(texts: dict[str, str], batch: BatchStatement, ops: list[Any]) -> Group:
+def _build_group(texts: dict[str, str], batch: BatchStatement, ops: list[Any]) -> OpGroup:
     ops.sort(key=_ID)
     columns = zip(*map(batch.values, ops), strict=True)
     packed: dict[str, bytes | None] = {
@@ -72,7 +72,7 @@ def _build_group(texts: dict[str, str], batch: BatchStatement, ops: list[Any]) -
     }
     packed["now"] = None if ops[0].now is None else ops[0].now.to_bytes(8, "big", signed=True)
     text = number_parameters(texts[batch.text])
-    return Group(ops, BoundStatement(text, [packed[name] for name in text.parameters]), batch.read)
+    return OpGroup(ops, BoundStatement(text, [packed[name] for name in text.parameters]), batch.read)
 
 
 _ID = attrgetter("id")
@@ -83,7 +83,7 @@ def settings_part(texts: dict[str, str]) -> BoundStatement:
     return BoundStatement(number_parameters(texts["settings_many"]), ())
 
 
-def read_replies(ops: Sequence[Any], sent: Sequence[Group], answers: Sequence[Rows]) -> list[Any]:
+def read_replies(ops: Sequence[Any], sent: Sequence[OpGroup], answers: Sequence[Rows]) -> list[Any]:
     """The replies in the order of the operations; SEND_UNBATCHED for an operation that must be executed alone."""
     found: dict[bytes, Any] = {}
     for group, answer in zip(sent, answers, strict=True):

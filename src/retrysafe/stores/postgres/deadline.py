@@ -31,7 +31,7 @@ def shut_down_socket(connection: Any) -> None:
         duplicate.shutdown(socket.SHUT_RDWR)
 
 
-class Watched:
+class WatchedConnection:
     """A connection whose socket is shut down at its deadline, unless `cancel` is called before."""
 
     __slots__ = ("connection",)
@@ -50,14 +50,14 @@ class DeadlineWatch:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._due: list[tuple[float, int, Watched]] = []
+        self._due: list[tuple[float, int, WatchedConnection]] = []
         self._order = count()
         self._thread: threading.Thread | None = None
         self._wakes_at = 0.0
 
-    def start(self, connection: Any, seconds: float) -> Watched:
+    def start(self, connection: Any, seconds: float) -> WatchedConnection:
         """Watch this connection from now on."""
-        watched = Watched(connection)
+        watched = WatchedConnection(connection)
         due = time.monotonic() + seconds
         with self._changed:
             if self._thread is None:

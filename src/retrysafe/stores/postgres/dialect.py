@@ -21,6 +21,7 @@ CAPABILITIES = Capabilities(
     mixed_batches=True,
     max_in_flight=2,  # the server executes one batch while this side packs the other, or while one waits for a lock
     lists_by_id=True,
+    backlog="index",
 )
 
 _LOCK_TIMEOUT_CTE = "patience AS (SELECT set_config('lock_timeout', '2000', true))"

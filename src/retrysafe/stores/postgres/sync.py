@@ -16,7 +16,7 @@ from retrysafe.errors import StoreUnavailable, StoreUnclear
 from retrysafe.stores.base import follow
 from retrysafe.stores.notify import Listener, OnNotify, ShouldContinue
 from retrysafe.stores.postgres import batches, deadline, notify, pipeline
-from retrysafe.stores.postgres.batches import SEND_UNBATCHED, Group, Rows, can_batch
+from retrysafe.stores.postgres.batches import SEND_UNBATCHED, OpGroup, Rows, can_batch
 from retrysafe.stores.postgres.dialect import CAPABILITIES, DIALECT, PostgresLocation
 from retrysafe.stores.postgres.errors import (
     ConnectFailures,
@@ -84,7 +84,7 @@ class PostgresStore:
                 replies[place] = self.execute(ops[place])
         return replies
 
-    def _run_pipeline(self, connection: psycopg.Connection[Any], sent: Sequence[Group]) -> list[Rows]:
+    def _run_pipeline(self, connection: psycopg.Connection[Any], sent: Sequence[OpGroup]) -> list[Rows]:
         parts = [batches.settings_part(self._plans.texts), *(group.part for group in sent)]
         exchange = pipeline.run_pipeline(connection.pgconn, parts, self._prepared.names_for(connection))
         try:

@@ -34,7 +34,7 @@ class AsyncRedisClusterStore:
     follows redirects.
     """
 
-    def __init__(self, target: urls.Target) -> None:
+    def __init__(self, target: urls.RedisLocation) -> None:
         wire.require_driver()
         self._target = target
         self._layout = target.layout
@@ -44,8 +44,8 @@ class AsyncRedisClusterStore:
         self._nodes = AsyncClusterNodes(self._open_node)
         self._listener = AsyncListener(self._listen)
         # This does not connect, but a wrong option in the URL raises here.
-        # sync: self._nodes.at(target.nodes[0])
-        first = self._nodes.at(target.nodes[0])
+        # sync: self._nodes.node_at(target.nodes[0])
+        first = self._nodes.node_at(target.nodes[0])
         # sync: self.capabilities = wire.CAPABILITIES
         # The pipe sends concurrent calls together, so collecting them into batches would gain nothing.
         self.capabilities = replace(wire.CAPABILITIES, native_batching=first.pipe is not None)
@@ -84,7 +84,7 @@ class AsyncRedisClusterStore:
         """Publish to any node: the nodes of a cluster forward messages to each other."""
         for address in self._cluster.topology.known_addresses():
             try:
-                await self._nodes.at(address).exchange([notify.build_publish(self._layout, record_id)])
+                await self._nodes.node_at(address).exchange([notify.build_publish(self._layout, record_id)])
                 return
             except StoreOutage:
                 continue  # a lost notification is harmless: a waiter polls as well
@@ -104,7 +104,7 @@ class AsyncRedisClusterStore:
         """The pipe of the node that has this record. None if the node is not known."""
         topology = self._cluster.topology
         address = None if topology.stale else topology.owner_of(self._slots[op.id[0] % self._layout.buckets])
-        return None if address is None else self._nodes.at(address).pipe
+        return None if address is None else self._nodes.node_at(address).pipe
 
     async def _follow(self, plans: list[Plan[ScriptCall, Any]]) -> list[Any]:
         return await afollow(route_plan(wire.merge_plans(plans, self._cluster.name), self._cluster), self._send)
@@ -124,7 +124,7 @@ class AsyncRedisClusterStore:
 
         error: Exception | None = None
         for address in self._cluster.topology.known_addresses():
-            client = Redis(connection_pool=self._nodes.at(address).pool)
+            client = Redis(connection_pool=self._nodes.node_at(address).pool)
             try:
                 await notify.alisten(client, self._layout, on_notify, should_continue)
                 return

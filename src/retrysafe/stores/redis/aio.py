@@ -105,7 +105,7 @@ class AsyncRedisStore:
         return await afollow(exchanges, self._node.exchange)
 
 
-def open_pool(target: urls.Target) -> Any:
+def open_pool(target: urls.RedisLocation) -> Any:
     """Make a pool of connections to the server, or to the server that the sentinels call the primary."""
     from redis.asyncio import BlockingConnectionPool
     from redis.asyncio.retry import Retry

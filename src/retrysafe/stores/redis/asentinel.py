@@ -61,7 +61,7 @@ class SentinelPool(BlockingConnectionPool):
             await sentinel.connection_pool.disconnect()
 
 
-def build_sentinel_pool(target: urls.Target, retry: Any) -> Any:
+def build_sentinel_pool(target: urls.RedisLocation, retry: Any) -> Any:
     # sync: options = urls.sentinel_options(target, parse_url(target.url))  # type: ignore[no-untyped-call]  # redis-py's
     options = urls.sentinel_options(target, dict(parse_url(target.url)))
     no_retry = {**options, "retry": Retry(NoBackoff(), 0)}

@@ -25,7 +25,7 @@ class RedisClusterStore:
     """Opened with a URL that names some of the nodes. It learns the others from them.
     Safe to use from many threads: each thread uses connections of its own from the nodes' pools."""
 
-    def __init__(self, target: urls.Target) -> None:
+    def __init__(self, target: urls.RedisLocation) -> None:
         wire.require_driver()
         self._target = target
         self._layout = target.layout
@@ -33,7 +33,7 @@ class RedisClusterStore:
         self._nodes = ClusterNodes(self._open_node)
         self._listener = Listener(self._listen)
         # This does not connect, but a wrong option in the URL raises here.
-        self._nodes.at(target.nodes[0])
+        self._nodes.node_at(target.nodes[0])
         self.capabilities = wire.CAPABILITIES
 
     @classmethod
@@ -55,7 +55,7 @@ class RedisClusterStore:
         """Publish to any node: the nodes of a cluster forward messages to each other."""
         for address in self._cluster.topology.known_addresses():
             try:
-                self._nodes.at(address).exchange([notify.build_publish(self._layout, record_id)])
+                self._nodes.node_at(address).exchange([notify.build_publish(self._layout, record_id)])
                 return
             except StoreOutage:
                 continue  # a lost notification is harmless: a waiter polls as well
@@ -87,7 +87,7 @@ class RedisClusterStore:
 
         error: Exception | None = None
         for address in self._cluster.topology.known_addresses():
-            client = Redis(connection_pool=self._nodes.at(address).pool)
+            client = Redis(connection_pool=self._nodes.node_at(address).pool)
             try:
                 notify.listen(client, self._layout, on_notify, should_continue)
                 return

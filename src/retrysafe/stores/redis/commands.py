@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from retrysafe.core.backlog import Backlog
 from retrysafe.core.moves import build_new_record, reapable
 from retrysafe.core.ops import (
     Advance,
@@ -108,7 +109,7 @@ def _claim(op: Claim, layout: Layout) -> ScriptCall:
     return ScriptCall(
         load_script("claim"),
         layout.record_keys(op.id),
-        (_encode_moment(op.now), op.token, encode_number(op.lease), lapse, *born_with),
+        (encode_moment(op.now), op.token, encode_number(op.lease), lapse, *born_with),
     )
 
 
@@ -120,7 +121,7 @@ def _read_claim(op: Claim, response: Any) -> ClaimReply:
 
 
 def _lookup(op: Lookup, layout: Layout) -> ScriptCall:
-    return ScriptCall(load_script("lookup"), layout.record_keys(op.id), (_encode_moment(op.now),))
+    return ScriptCall(load_script("lookup"), layout.record_keys(op.id), (encode_moment(op.now),))
 
 
 def _read_lookup(op: Lookup, response: Any) -> LookupReply:
@@ -131,7 +132,7 @@ def _read_lookup(op: Lookup, response: Any) -> LookupReply:
 def _fenced_call(name: str, op: Any, layout: Layout, *args: bytes) -> ScriptCall:
     attempt, token = op.fence
     return ScriptCall(
-        load_script(name), layout.record_keys(op.id), (_encode_moment(op.now), encode_number(attempt), token, *args)
+        load_script(name), layout.record_keys(op.id), (encode_moment(op.now), encode_number(attempt), token, *args)
     )
 
 
@@ -177,7 +178,7 @@ def _forget(op: Forget, layout: Layout) -> ScriptCall:
     return _fenced_call("forget", op, layout)
 
 
-def _encode_moment(now: int | None) -> bytes:
+def encode_moment(now: int | None) -> bytes:
     """The first argument of every script: the time, or empty for the server's clock."""
     return b"" if now is None else encode_number(now)
 
@@ -217,7 +218,7 @@ def _reap(op: Reap, layout: Layout) -> Plan[ScriptCall, int]:
         skip, more = 0, 1
         while reaped < op.limit and more:
             limit = encode_number(min(op.limit - reaped, MAX_SCAN_RECORDS))
-            arguments = (_encode_moment(op.now), limit, encode_number(skip), *namespace)
+            arguments = (encode_moment(op.now), limit, encode_number(skip), *namespace)
             removed, skipped, more = yield ScriptCall(load_script("reap"), layout.bucket_keys(bucket), arguments)
             reaped, skip = reaped + removed, skip + skipped
     return reaped
@@ -238,7 +239,7 @@ def _list(op: List, layout: Layout) -> Plan[ScriptCall, Page]:
         moment, _, name = after.partition(":")
         where = (moment.encode(), name.encode(), encode_number(op.limit), encode_number(MAX_SCAN_RECORDS), index, only)
         last, *rows = yield ScriptCall(
-            load_script("list"), layout.bucket_keys(bucket), (_encode_moment(op.now), *where, *filters)
+            load_script("list"), layout.bucket_keys(bucket), (encode_moment(op.now), *where, *filters)
         )
         after = last.decode()
         if not after:
@@ -279,7 +280,7 @@ def _parse_cursor(cursor: str, layout: Layout) -> tuple[int, str]:
 def _stats_of(op: Stats, layout: Layout) -> Plan[ScriptCall, StatsReply]:
     """Count one namespace's records. The index has no namespaces, so this reads every record, page by page. It is meant
     for people, not for a request path (core/ops.py)."""
-    now, *_ = yield ScriptCall(load_script("stats"), layout.bucket_keys(0), (_encode_moment(op.now),))
+    now, *_ = yield ScriptCall(load_script("stats"), layout.bucket_keys(0), (encode_moment(op.now),))
     total = dict.fromkeys(("claimed", "released", "completed", "uncertain", "lapsed", "expired"), 0)
     page = Page((), "")
     while True:
@@ -299,15 +300,22 @@ def _stats(op: Stats, layout: Layout) -> Plan[ScriptCall, StatsReply]:
         return (yield from _stats_of(op, layout))
     now, sums = 0, [0] * 6
     for bucket in range(layout.buckets):
-        moment, *counts = yield ScriptCall(load_script("stats"), layout.bucket_keys(bucket), (_encode_moment(op.now),))
+        moment, *counts = yield ScriptCall(load_script("stats"), layout.bucket_keys(bucket), (encode_moment(op.now),))
         now = max(now, moment) if bucket else moment
         sums = [total + count for total, count in zip(sums, counts, strict=True)]
     claimed, released, completed, uncertain, lapsed, expired = sums
     return StatsReply(claimed, released, completed, uncertain, lapsed, expired, now)
 
 
+def _backlog(op: Any, layout: Layout) -> Plan[ScriptCall, Any]:
+    from retrysafe.stores.redis.backlog import plan_backlog  # only people and the worker need it
+
+    return plan_backlog(op, layout)
+
+
 _MULTI_CALL_PLANS: dict[type[Any], Callable[[Any, Layout], Plan[ScriptCall, Any]]] = {
     Reap: _reap,
     List: _list,
     Stats: _stats,
+    Backlog: _backlog,
 }

@@ -12,7 +12,7 @@ from typing import Any
 from retrysafe.errors import MissingDriver, StoreUnavailable
 from retrysafe.stores.diagnosis import Diagnosis, Finding, bad, good, worst_label
 from retrysafe.stores.redis.slots import Address, Topology
-from retrysafe.stores.redis.urls import SOCKET_TIMEOUT_SECONDS, Target
+from retrysafe.stores.redis.urls import SOCKET_TIMEOUT_SECONDS, RedisLocation
 
 UNKNOWN = "unknown"
 CONFIG_NAMES = ("appendonly", "appendfsync", "maxmemory", "maxmemory-policy", "min-replicas-to-write")
@@ -20,7 +20,7 @@ CONFIG_NAMES = ("appendonly", "appendfsync", "maxmemory", "maxmemory-policy", "m
 Settings = Mapping[str, Any]
 
 
-def diagnose(at: Target) -> Diagnosis:
+def diagnose(at: RedisLocation) -> Diagnosis:
     try:
         import redis
     except ImportError as error:
@@ -37,7 +37,7 @@ def diagnose(at: Target) -> Diagnosis:
     return Diagnosis(f"{kind} {version}", tuple(_merge_findings(verdicts)))
 
 
-def _find_servers(at: Target) -> Iterator[tuple[Address, str]]:
+def _find_servers(at: RedisLocation) -> Iterator[tuple[Address, str]]:
     """The servers that accept claims, with their URLs."""
     if at.kind == "single":
         yield ("", 0), at.url
@@ -55,7 +55,7 @@ def _find_servers(at: Target) -> Iterator[tuple[Address, str]]:
             yield address, at.url_at(address)
 
 
-def _find_primaries(at: Target) -> list[Address]:
+def _find_primaries(at: RedisLocation) -> list[Address]:
     import redis
 
     topology = Topology(at.nodes)
@@ -80,7 +80,7 @@ def _open_client(url: str) -> Any:
     )
 
 
-def _read_settings(at: Target, url: str) -> Settings:
+def _read_settings(at: RedisLocation, url: str) -> Settings:
     with _open_client(url) as client:
         info = dict(client.info("everything"))
         config = {name: _read_config(client, name) for name in CONFIG_NAMES}

@@ -95,7 +95,7 @@ class ClusterNodes:
         self._nodes: dict[Address, Node] = {}
         self._lock = threading.Lock()
 
-    def at(self, address: Address) -> Node:
+    def node_at(self, address: Address) -> Node:
         node = self._nodes.get(address)
         if node is None:
             with self._lock:
@@ -109,7 +109,7 @@ class ClusterNodes:
         sent: dict[Address, SentCommands | StoreError] = {}
         for address, commands in request.items():
             try:
-                sent[address] = self.at(address).send(commands)
+                sent[address] = self.node_at(address).send(commands)
             except StoreError as error:
                 sent[address] = error
         answers: NodeAnswers = {}
@@ -191,7 +191,7 @@ class AsyncClusterNodes:
         self._open_node = open_node
         self._nodes: dict[Address, AsyncNode] = {}
 
-    def at(self, address: Address) -> AsyncNode:
+    def node_at(self, address: Address) -> AsyncNode:
         node = self._nodes.get(address)
         if node is None:
             node = self._nodes[address] = self._open_node(address)
@@ -213,6 +213,6 @@ class AsyncClusterNodes:
 
     async def _exchange_or_error(self, address: Address, commands: wire.Exchange) -> list[Any] | StoreError:
         try:
-            return await self.at(address).exchange(commands)
+            return await self.node_at(address).exchange(commands)
         except StoreError as error:
             return error

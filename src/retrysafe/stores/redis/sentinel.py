@@ -57,7 +57,7 @@ class SentinelPool(BlockingConnectionPool):
             sentinel.connection_pool.disconnect()
 
 
-def build_sentinel_pool(target: urls.Target, retry: Any) -> Any:
+def build_sentinel_pool(target: urls.RedisLocation, retry: Any) -> Any:
     options = urls.sentinel_options(target, parse_url(target.url))  # type: ignore[no-untyped-call]  # redis-py's
     no_retry = {**options, "retry": Retry(NoBackoff(), 0)}
     sentinels = Sentinel(list(target.nodes), sentinel_kwargs=no_retry)  # type: ignore[no-untyped-call]  # redis-py's

@@ -82,7 +82,7 @@ class RedisStore:
         return follow(exchanges, self._node.exchange)
 
 
-def open_pool(target: urls.Target) -> Any:
+def open_pool(target: urls.RedisLocation) -> Any:
     """Make a pool of connections to the server, or to the server that the sentinels call the primary."""
     from redis import BlockingConnectionPool
     from redis.backoff import NoBackoff

@@ -35,7 +35,7 @@ _PORTS: dict[Kind, int] = {"single": 6379, "cluster": 6379, "sentinel": 26379}
 _OWN_OPTIONS = ("prefix", "buckets", "wait", "wait_timeout", "master", "sentinel_username", "sentinel_password")
 
 
-class Target(NamedTuple):
+class RedisLocation(NamedTuple):
     """A parsed store URL: the server's URL in redis-py's form, and the layout of our keys."""
 
     url: str
@@ -59,7 +59,7 @@ class Target(NamedTuple):
         return urlunsplit(parts._replace(netloc=f"{account}{at}{place}"))
 
 
-def parse_url(url: str) -> Target:
+def parse_url(url: str) -> RedisLocation:
     parts = urlsplit(url)
     base, _, way = parts.scheme.partition("+")
     if base not in _SCHEMES or way not in _KINDS:
@@ -78,14 +78,14 @@ def parse_url(url: str) -> Target:
     driver_url = urlunsplit(parts._replace(scheme=_SCHEMES[base], query=urlencode(theirs)))
     wait = _parse_wait(ours, dict(theirs))
     if kind == "single":
-        return Target(driver_url, layout, wait=wait)
+        return RedisLocation(driver_url, layout, wait=wait)
     nodes = _parse_nodes(parts.netloc, _PORTS[kind])
     if kind == "cluster" and parts.path not in ("", "/", "/0"):
         raise StoreURLError(f"a cluster has one database only, and the URL asks for {parts.path!r}: leave it out")
     if kind == "sentinel" and not ours.get("master"):
         raise StoreURLError("a URL of sentinels says what they call the servers: add ?master=name (often mymaster)")
     login = tuple((name.removeprefix("sentinel_"), value) for name, value in ours.items() if name in _OWN_OPTIONS[-2:])
-    whole = Target(driver_url, layout, kind, nodes, ours.get("master", ""), login, wait)
+    whole = RedisLocation(driver_url, layout, kind, nodes, ours.get("master", ""), login, wait)
     return whole._replace(url=whole.url_at(nodes[0]))
 
 
@@ -122,7 +122,7 @@ def _parse_wait(ours: dict[str, str], theirs: dict[str, str]) -> ReplicaWait:
     return wait
 
 
-def sentinel_options(target: Target, server_options: dict[str, Any]) -> dict[str, Any]:
+def sentinel_options(target: RedisLocation, server_options: dict[str, Any]) -> dict[str, Any]:
     """The options of a connection to a sentinel: TLS and sockets as for the server, but a name and a password of its
     own."""
     timeouts = {"socket_timeout": SOCKET_TIMEOUT_SECONDS, "socket_connect_timeout": SOCKET_TIMEOUT_SECONDS}

@@ -18,7 +18,9 @@ from retrysafe.stores.base import Capabilities, Plan
 from retrysafe.stores.redis.commands import ScriptCall
 from retrysafe.stores.redis.failures import error_code, refusal_error
 
-CAPABILITIES = Capabilities(name="redis", durable=True, shared=True, transactions=False, clock="store", wakes=True)
+CAPABILITIES = Capabilities(
+    name="redis", durable=True, shared=True, transactions=False, clock="store", backlog="index", wakes=True
+)
 
 MAX_SCRIPT_OPS = 128
 """The most records that one script run changes: a millisecond or two. The server runs one script at a time."""

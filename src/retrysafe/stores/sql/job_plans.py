@@ -7,11 +7,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from string import ascii_lowercase
 from typing import Any
 
+from retrysafe.core.backlog import JobBacklog, JobBacklogReply, TopicGroup
 from retrysafe.core.jobs import (
     AssignJobs,
+    DropJob,
     FailJob,
     FinishJobs,
     Job,
@@ -108,6 +111,20 @@ def revive(texts: Texts, op: ReviveJob) -> Plan[Statement, bool]:
     return bool((yield Statement(texts["job_revive"], values)))
 
 
+def drop(texts: Texts, op: DropJob) -> Plan[Statement, bool]:
+    values = {"id": op.id, "dead": int(op.dead), "now": op.now, "namespace": op.namespace}
+    return bool((yield Statement(texts["job_drop"], values)))
+
+
+def backlog(texts: Texts, op: JobBacklog) -> Plan[Statement, JobBacklogReply]:
+    values = {"limit": op.limit, "namespace": op.namespace or "", "every": int(op.namespace is None)}
+    found = yield Statement(texts["job_backlog"], values, writes=False)
+    ((now,),) = yield Statement(texts["clock"], {"now": op.now}, writes=False)
+    groups = tuple(sorted(TopicGroup(topic, *map(int, counts)) for topic, *counts in found))
+    most = max(sum(group.waiting for group in groups), sum(group.dead for group in groups))
+    return JobBacklogReply(groups, most >= op.limit, int(now))
+
+
 def assign(texts: Texts, op: AssignJobs) -> Plan[Statement, int]:
     return len((yield Statement(texts["job_assign"], {"namespace": op.namespace})))
 
@@ -137,11 +154,13 @@ def read_job(row: Sequence[Any]) -> StagedJob:
     return StagedJob(job, sequence, created, deliveries, due, bool(dead), error, namespace)
 
 
+FILLED_TEXTS = 256
 _NO_NAMES = TableNames("", "", "")
 
 
 def build_fill(dialect: Dialect) -> Fill:
-    return lambda text: dialect.fill(text, _NO_NAMES)
+    """Fills the conditions of `take`. They are few, and each is filled once."""
+    return lru_cache(FILLED_TEXTS)(lambda text: dialect.fill(text, _NO_NAMES))
 
 
 PLANS: dict[type[Any], Callable[[Texts, Any], Any]] = {
@@ -150,6 +169,8 @@ PLANS: dict[type[Any], Callable[[Texts, Any], Any]] = {
     FailJob: fail,
     ReturnJob: give_back,
     ReviveJob: revive,
+    DropJob: drop,
+    JobBacklog: backlog,
     AssignJobs: assign,
     Namespaces: list_namespaces,
     ListJobs: list_jobs,

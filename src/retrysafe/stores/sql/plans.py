@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
+from retrysafe.core.backlog import Backlog, BacklogReply, OpenGroup
 from retrysafe.core.jobs import StagedJob, TakeJobs
 from retrysafe.core.moves import Grant, build_new_record, decide_grant, is_recognised
 from retrysafe.core.ops import (
@@ -183,6 +184,16 @@ class SqlPlans:
         counted = yield Statement(self.texts["stats"], {"now": op.now, **namespace_values(op.namespace)}, writes=False)
         return StatsReply(*counted[0])
 
+    def _backlog(self, op: Backlog) -> Plan[Statement, BacklogReply]:
+        values = {"now": op.now, "limit": op.limit, **namespace_values(op.namespace)}
+        found = yield Statement(self.texts["backlog"], values, writes=False)
+        due = yield Statement(self.texts["backlog_reapable"], values, writes=False)
+        # MySQL counts in decimals.
+        groups = tuple(sorted(OpenGroup(kind, target, *map(int, counts)) for kind, target, *counts in found))
+        reapable, oldest_reapable, now = map(int, due[0])
+        opened = sum(group.in_progress + group.uncertain for group in groups)
+        return BacklogReply(groups, reapable, oldest_reapable, max(opened, reapable) >= op.limit, now)
+
     def _install(self, op: Install) -> Plan[Statement, str]:
         found = yield Statement(self.texts["install"], {}, writes=False)
         if not found:
@@ -276,6 +287,7 @@ _PLANS: dict[type[Any], Callable[[SqlPlans, Any], Any]] = {
     Reap: SqlPlans._reap,
     List: SqlPlans._list,
     Stats: SqlPlans._stats,
+    Backlog: SqlPlans._backlog,
     Install: SqlPlans._install,
     LookupCommit: SqlPlans.lookup_commit,
     ForgetMarker: SqlPlans.forget_marker,

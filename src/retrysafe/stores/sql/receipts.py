@@ -23,6 +23,9 @@ from retrysafe.stores.sql.dialect import Dialect, Statement
 from retrysafe.stores.sql.names import TableNames
 from retrysafe.stores.sql.plans import SqlPlans
 
+MAX_READS = 3
+"""How often a transaction reads its key again at its beginning because another claim was committed meanwhile."""
+
 
 class LockedRead(NamedTuple):
     """What a transaction reads of its key when it begins."""
@@ -32,6 +35,10 @@ class LockedRead(NamedTuple):
     install: str
     now: int
     record: Record | None
+    claimed: bool = False
+    """The record of a new key was written with the read."""
+    committed_early: bool = False
+    """An earlier transaction of this key has left its lock behind: it was committed by hand (MongoDB)."""
 
 
 class TxMarker(NamedTuple):
@@ -41,6 +48,8 @@ class TxMarker(NamedTuple):
     began: int
     savepoint: str = ""
     marker: bytes = b""
+    claimed: bool = False
+    """The record was written first, as a claim whose outcome is unknown. Others see it only after an early commit."""
 
 
 class CommittedEarly(Exception):
@@ -56,35 +65,65 @@ class SqlReceipts:
         self._names = names
         self._dialect = dialect
         self._by_savepoint = dialect.began == "0"
+        self._claims_with_read = "receipt_claim_or_read" in self._texts
+        self._claims_first = self._claims_with_read or "receipt_claim" in self._texts
 
     def lock_and_read(self, claim: Claim) -> Plan[Statement, LockedRead]:
-        """Try the lock and read the record."""
+        """Try the lock and read the record. PostgreSQL also writes the record of a new key, in the same round trip."""
         values = {"id": claim.id, "lock": lock_number(self._names, claim.id), "now": claim.now}
+        if self._claims_with_read:
+            return (yield from self._claim_or_read(rows.claim_values(claim) | values))
         seen = yield Statement(self._texts["receipt_read"], values)
         locked, began, install, now, *row = seen[0]
         return LockedRead(bool(locked), began, install or "", now, None if row[0] is None else rows.read_record(row))
+
+    def _claim_or_read(self, values: dict[str, Any]) -> Plan[Statement, LockedRead]:
+        look = LockedRead(False, 0, "", 0, None)
+        for _ in range(MAX_READS):
+            seen = yield Statement(self._texts["receipt_claim_or_read"], values)
+            locked, began, install, now, claimed, *row = seen[0]
+            record = None if row[0] is None else rows.read_record(row)
+            look = LockedRead(bool(locked), began, install or "", now, record, bool(claimed))
+            if look.claimed or not look.locked or record is not None:
+                return look
+        return look._replace(locked=False)  # other claims are being committed or taken back
 
     @staticmethod
     def build_claimed_record(claim: Claim, look: LockedRead, grant: Grant) -> Record:
         """The record as a claim would have left it at the moment of the look."""
         return build_claimed_record(claim, look, grant)
 
-    def mark_transaction(self, look: LockedRead | None = None, owner: bytes = b"") -> Plan[Statement, TxMarker]:
+    def mark_transaction(
+        self, look: LockedRead | None = None, owner: bytes = b"", base: Record | None = None
+    ) -> Plan[Statement, TxMarker]:
         """Remember which transaction this is. After `lock_and_read` PostgreSQL has told already.
+
+        `base` is the record as a claim would have left it. It is written first where that shows an early commit
+        (SQLite, PostgreSQL): the key is uncertain then, whatever becomes of this process.
 
         `owner` is the record's id. Where a row is the mark (MySQL), it is named after the owner, so an attempt finds
         what an earlier one committed too early, even if that process died: raises CommittedEarly."""
         if self._by_savepoint:
             marker = yield from self._insert_marker(owner)
+            claimed = yield from self._claim_first(look, base)
             name = f"retrysafe_{secrets.token_hex(8)}"
             yield Statement(self._dialect.savepoint.format(name), {})
-            return TxMarker(0, name, marker)
+            return TxMarker(0, name, marker, claimed)
         # DuckDB keeps the index entries of deleted rows for a while, so there each transaction has a marker of its own.
         marker = yield from self._insert_marker(b"")
         if look is not None:
-            return TxMarker(look.began, marker=marker)
+            return TxMarker(look.began, marker=marker, claimed=(yield from self._claim_first(look, base)))
         found = yield Statement(self._texts["receipt_began"], {})
         return TxMarker(found[0][0], marker=marker)
+
+    def _claim_first(self, look: LockedRead | None, base: Record | None) -> Plan[Statement, bool]:
+        """Write the record before the user's work, unless `lock_and_read` has done so."""
+        if look is None or look.claimed or base is None or not self._claims_first:
+            return look is not None and look.claimed
+        values = receipt_values(base, look.now)
+        if look.record is None:
+            return bool((yield Statement(self._texts["receipt_claim"], values)))
+        return bool((yield Statement(self._texts["receipt_reclaim"], values | _seen_values(look.record))))
 
     def _insert_marker(self, owner: bytes) -> Plan[Statement, bytes]:
         if "receipt_mark" not in self._texts:
@@ -110,7 +149,7 @@ class SqlReceipts:
         yield from self.plans.forget_marker(ForgetMarker(mark.marker))
         return True
 
-    def committed(self, mark: TxMarker) -> Plan[Statement, bool | None]:
+    def was_committed(self, mark: TxMarker) -> Plan[Statement, bool | None]:
         """Whether the marked transaction was committed, once nothing is open any more; None where nobody can tell."""
         return self.plans.lookup_commit(LookupCommit(mark.began, mark.marker))
 
@@ -131,7 +170,9 @@ class SqlReceipts:
             raise CommittedEarly
         base = build_claimed_record(claim, look, grant)
         values = receipt_values(base, claim.now) | rows.answer_values(answer) | {"began": mark.began}
-        if look.record is None:
+        if mark.claimed:
+            done = yield Statement(self._texts["receipt_settle"], values)
+        elif look.record is None:
             done = yield Statement(self._texts["receipt_insert"], values)
         else:
             done = yield Statement(self._texts["receipt_replace"], values | _seen_values(look.record))

@@ -42,6 +42,7 @@ CAPABILITIES = Capabilities(
     clock="host",
     outbox=True,
     lists_by_id=True,
+    backlog="index",
     mixed_batches=True,
 )
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from retrysafe.core.states import State
-from retrysafe.testing.simulation.world import Outcome
-
-Checker = Callable[[Outcome], Iterator[str]]
+from retrysafe.testing.simulation.outcome import Outcome
+from retrysafe.testing.simulation.scenario import Checker
 
 
 def check_one_effect(outcome: Outcome) -> Iterator[str]:
@@ -18,6 +17,35 @@ def check_one_effect(outcome: Outcome) -> Iterator[str]:
             yield f"one effect: {purchase.name} ({purchase.kind}) was charged {charged} times"
         if outcome.provider.count(purchase.name, "refund") > 1:
             yield f"one undo: {purchase.name} was refunded more than once"
+
+
+def check_nothing_after_its_undo(outcome: Outcome) -> Iterator[str]:
+    """No charge is sent after its refund was (I24). A message that is held up on its way was sent before."""
+    undone: dict[tuple[str, int], float] = {}
+    for event in outcome.history.find("sends"):
+        kind, run = event.data["kind"], (event.about, event.data.get("life", 0))
+        if kind == "refund":
+            undone.setdefault(run, event.at)
+        elif kind == "charge" and run in undone:
+            yield f"I24 nothing after its undo: {event.where} sent a charge of {event.about} after its refund"
+
+
+def check_keys(outcome: Outcome) -> Iterator[str]:
+    """A key of the provider stands for one request (I17)."""
+    for misuse in outcome.provider.misused:
+        yield f"I17 one key, one request: {misuse}"
+
+
+def check_walls(outcome: Outcome) -> Iterator[str]:
+    """An application's provider knows no purchase of the other application (I34)."""
+    other = outcome.neighbour
+    if other is None:
+        return
+    for one, stranger in ((outcome, other), (other, outcome)):
+        names = {purchase.name for purchase in stranger.purchases}
+        for charge in one.provider.ledger:
+            if charge.purchase in names:
+                yield f"I34 walls: {charge.kind} of {charge.purchase} with the account of another application"
 
 
 def check_told_the_truth(outcome: Outcome) -> Iterator[str]:
@@ -57,15 +85,41 @@ def check_everybody_is_told(outcome: Outcome) -> Iterator[str]:
             yield f"I30 convergence: {missing} clients of {purchase.name} ({purchase.kind}) never got an answer"
 
 
+def check_nothing_is_left_running(outcome: Outcome) -> Iterator[str]:
+    """When everything is settled, no task of an application is left (RELIABILITY: leak check on each run)."""
+    for task in outcome.left_running:
+        yield f"no leak: {task} is still running"
+
+
+def check_reports(outcome: Outcome) -> Iterator[str]:
+    """What the application itself, or somebody who plays a part in it, found wrong."""
+    for event in outcome.history.find("broken"):
+        yield f"{event.data['rule']}: {event.data['why']} at {event.at:.3f} s"
+
+
 CHECKERS: tuple[Checker, ...] = (
     check_one_effect,
+    check_nothing_after_its_undo,
+    check_keys,
+    check_walls,
     check_told_the_truth,
     check_same_answer,
     check_nothing_lost,
     check_everybody_is_told,
+    check_nothing_is_left_running,
+    check_reports,
 )
+
+
+WEAK_CHECKERS: tuple[Checker, ...] = (check_nothing_lost, check_everybody_is_told, check_nothing_is_left_running)
+"""What is left to promise when a store has lost what it had acknowledged: work comes to an end, and clients are told.
+Such a store says that it is not durable, and `retrysafe doctor` says what follows."""
 
 
 def check(outcome: Outcome) -> list[str]:
     """Everything that is wrong with a history."""
-    return [*outcome.broken, *(problem for checker in CHECKERS for problem in checker(outcome))]
+    checkers = (*CHECKERS, *outcome.scenario.checkers)
+    if outcome.plan.is_lossy and outcome.plan.failovers:
+        checkers, outcome.broken = WEAK_CHECKERS, []
+    problems = [*outcome.broken, *(problem for checker in checkers for problem in checker(outcome))]
+    return problems if outcome.neighbour is None else [*problems, *check(outcome.neighbour)]

@@ -10,11 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    import asyncio
+from math import inf, nextafter
+from typing import Any, TypeVar
 
 R = TypeVar("R")
 
@@ -22,34 +19,58 @@ WALL_START_SECONDS = 1_700_000_000.0
 """The true wall-clock time at which each simulation begins."""
 
 
-@dataclass(eq=False)
 class Host:
-    """One process. `skew` is the error of its wall clock in seconds, `drift` the error of both clocks per second."""
+    """One process. `skew` is the error of its wall clock in seconds, `drift` the error of all its clocks per second."""
 
-    name: str
-    skew: float = 0.0
-    drift: float = 0.0
-    alive: bool = True
-    frozen_until: float = 0.0
-    ready: deque[asyncio.Handle] = field(default_factory=deque)
-    tasks: list[Any] = field(default_factory=list)
-    """Everything that was ever started here. A coroutine that is collected runs its `finally` blocks, which a killed
-    process does not: so all of them are held until the simulation is over."""
+    __slots__ = ("alive", "context", "drift", "frozen_until", "lag", "name", "ready", "skew", "suspended", "tasks")
+
+    def __init__(self, name: str, skew: float = 0.0, drift: float = 0.0) -> None:
+        self.name = name
+        self.skew, self.drift = skew, drift
+        self.suspended = 0.0
+        """Seconds for which the machine was suspended so far: `time.monotonic` does not count them."""
+        self.alive = True
+        self.frozen_until = 0.0
+        self.lag = 0.0
+        """A slow machine: seconds that each callback takes."""
+        self.ready: deque[Any] = deque()
+        self.tasks: list[Any] = []
+        """Everything that was started here and has not ended. A coroutine that is collected runs its `finally` blocks,
+        which a killed process does not: so all of them are held until the simulation is over."""
+        self.context = self.new_context()
+        """The context of what arrives here from outside."""
 
     def monotonic(self, now: float) -> float:
-        """The host's own clock when `now` seconds of true time have passed."""
+        """`time.monotonic` here when `now` seconds of true time have passed."""
+        return (now - self.suspended) * (1.0 + self.drift)
+
+    def boot_clock(self, now: float) -> float:
+        """The clock that goes on while the machine is suspended."""
         return now * (1.0 + self.drift)
 
     def true_time(self, monotonic: float) -> float:
-        """The true time at which the host's own clock shows `monotonic`."""
-        return monotonic / (1.0 + self.drift)
+        """The true time at which `time.monotonic` shows this, or just after it: a timer that is a rounding error too
+        early would be set again for the same moment, for ever. A machine may be suspended until later."""
+        true = monotonic / (1.0 + self.drift) + self.suspended
+        while self.monotonic(true) < monotonic:
+            true = nextafter(true, inf)
+        return true
 
     def wall(self, now: float) -> float:
         """The host's wall clock."""
-        return WALL_START_SECONDS + self.skew + self.monotonic(now)
+        return WALL_START_SECONDS + self.skew + now * (1.0 + self.drift)
 
     def can_run(self, now: float) -> bool:
         return self.alive and self.frozen_until <= now
+
+    def has_work(self) -> bool:
+        """Whether a task is under way here, or something waits to run. Tasks that are named `actor...` belong to a
+        scenario."""
+        self.forget_done_tasks()
+        return bool(self.ready) or any(not task.get_name().startswith("actor") for task in self.tasks)
+
+    def forget_done_tasks(self) -> None:
+        self.tasks = [task for task in self.tasks if not task.done()]
 
     def crash(self) -> None:
         """The process is killed: nothing of it runs again, no `finally` block and no `except` clause."""
@@ -66,7 +87,12 @@ class Host:
         return context
 
 
+HOST: ContextVar[Host] = ContextVar("retrysafe_simulated_host")
+
 TRUE_TIME = Host("true time")
 """The host of code that belongs to nobody: the network, the schedule of faults, the checks."""
 
-HOST: ContextVar[Host] = ContextVar("retrysafe_simulated_host", default=TRUE_TIME)
+
+def current_host() -> Host:
+    """The host whose code runs now."""
+    return HOST.get(TRUE_TIME)

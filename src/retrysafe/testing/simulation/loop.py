@@ -22,6 +22,32 @@ class Overrun(AssertionError):
     """A simulation that does not come to its end: code that spins, or a time that never comes."""
 
 
+class ScheduledCall:
+    """A callback that is to run. asyncio calls it a handle, and asks no more of it than this."""
+
+    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_when")
+
+    def __init__(self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context, when: float) -> None:
+        self._callback, self._args, self._context, self._when = callback, args, context, when
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._args = ()
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def when(self) -> float:
+        return self._when
+
+
+MANY_TASKS = 40
+
+Timer = tuple[float, int, ScheduledCall, Host]
+"""When it is due in true time, a number for the order, what to run, and where."""
+
+
 class SimulatedLoop(asyncio.BaseEventLoop):
     """Runs the callbacks of all hosts in one thread."""
 
@@ -30,14 +56,23 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.now = 0.0
         """True time, in seconds since the start."""
         self.steps = 0
-        self._order = order
+        self.unhandled: list[dict[str, Any]] = []
+        """Errors that nobody awaited, of processes that were alive."""
+        self._draw = order.random
         self._max_steps = max_steps
-        self._timers: list[tuple[float, int, asyncio.TimerHandle, Host]] = []
+        self._timers: list[Timer] = []
         self._number = count()
+        self._busy: list[Host] = []
+        """The hosts that have something to run and can."""
         self._hosts: list[Host] = [TRUE_TIME]
         TRUE_TIME.alive = True
         TRUE_TIME.ready.clear()
         TRUE_TIME.tasks.clear()
+
+    @property
+    def hosts(self) -> list[Host]:
+        """Every process that ever ran, the dead ones included."""
+        return self._hosts
 
     def add_host(self, host: Host) -> Host:
         self._hosts.append(host)
@@ -46,53 +81,45 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # What asyncio asks of a loop -----------------------------------------------------------------
 
     def time(self) -> float:
-        return HOST.get().monotonic(self.now)
+        return HOST.get(TRUE_TIME).monotonic(self.now)
 
-    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]  # typeshed names a variadic type
-        handle = events.Handle(callback, args, self, context or copy_context())
-        host = handle._context.get(HOST, TRUE_TIME)  # type: ignore[attr-defined]
-        if host.alive:
-            host.ready.append(handle)
-        return handle
+    def get_debug(self) -> bool:
+        return False
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]  # typeshed names a variadic type
+        if context is None:
+            context = copy_context()
+        call = ScheduledCall(callback, args, context, 0.0)
+        self._make_ready(context.get(HOST, TRUE_TIME), call)
+        return call
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]  # there is one thread
 
     def call_later(  # type: ignore[override]  # as above
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> Any:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]  # as above
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
-        host = HOST.get()
-        return self._add_timer(host.true_time(when), when, callback, args, context, host)
+    ) -> Any:
+        host = HOST.get(TRUE_TIME)
+        call = ScheduledCall(callback, args, context or copy_context(), when)
+        heapq.heappush(self._timers, (host.true_time(when), next(self._number), call, host))
+        return call
 
     def call_at_true_time(self, when: float, callback: Callable[..., Any], *args: Any, host: Host = TRUE_TIME) -> None:
         """For the network and the schedule of faults: at a true time, in a host's context."""
-        self._add_timer(when, when, callback, args, host.new_context(), host)
-
-    def _add_timer(
-        self,
-        true_when: float,
-        when: float,
-        callback: Callable[..., Any],
-        args: tuple[Any, ...],
-        context: Context | None,
-        host: Host,
-    ) -> asyncio.TimerHandle:
-        handle = events.TimerHandle(when, callback, args, self, context or copy_context())
-        handle._scheduled = True  # type: ignore[attr-defined]
-        heapq.heappush(self._timers, (true_when, next(self._number), handle, host))
-        return handle
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """A cancelled timer stays in the heap and is passed over."""
+        call = ScheduledCall(callback, args, host.context, 0.0)
+        heapq.heappush(self._timers, (when, next(self._number), call, host))
 
     def create_task(self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Any = None) -> Any:  # type: ignore[override]  # as above
         task = asyncio.Task(coro, loop=self, name=name, context=context)
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # tasks of a killed process are never awaited
-        HOST.get().tasks.append(task)
+        host = HOST.get(TRUE_TIME)
+        if len(host.tasks) > MANY_TASKS:
+            host.forget_done_tasks()
+        host.tasks.append(task)
         return task
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
@@ -106,22 +133,55 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Errors of tasks that nobody awaits. Those of killed hosts are no news."""
-        if HOST.get().alive:
+        if HOST.get(TRUE_TIME).alive:
             self.unhandled.append(context)
 
-    unhandled: list[dict[str, Any]]
+    # Hosts that stand still -------------------------------------------------------------------------
+
+    def freeze(self, host: Host, until: float) -> None:
+        """Nothing of a host runs until a true time. What is due meanwhile runs then."""
+        if until <= max(self.now, host.frozen_until):
+            return
+        host.frozen_until = until
+        if host in self._busy:
+            self._busy.remove(host)
+        self.call_at_true_time(until, self._go_on, host)
+
+    def suspend(self, host: Host, until: float) -> None:
+        """A machine sleeps: like a freeze, but its monotonic clock stands still, and so do its timers."""
+        host.suspended += max(0.0, until - max(self.now, host.frozen_until))
+        self.freeze(host, until)
+
+    def thaw(self, host: Host) -> None:
+        """A host goes on before its time."""
+        host.frozen_until = 0.0
+        self._go_on(host)
+
+    def _go_on(self, host: Host) -> None:
+        if host.ready and host.can_run(self.now) and host not in self._busy:
+            self._busy.append(host)
+
+    def _make_ready(self, host: Host, call: ScheduledCall) -> None:
+        if not host.alive:
+            return
+        if not host.ready and host.frozen_until <= self.now:
+            self._busy.append(host)
+        host.ready.append(call)
 
     # The schedule ----------------------------------------------------------------------------------
 
     def run_until(self, main: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine of nobody's until it ends, and everything else beside it."""
-        self.unhandled = []
         self._thread_id = 0
         events._set_running_loop(self)
         try:
             task = self.create_task(main)
-            while not task.done():
-                self._run_next()
+            done, busy, run_next, advance = task.done, self._busy, self._run_next, self._advance
+            while not done():
+                if busy:
+                    run_next()
+                else:
+                    advance()
             return task.result()
         finally:
             events._set_running_loop(None)
@@ -131,34 +191,49 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.steps += 1
         if self.steps > self._max_steps:
             raise Overrun(f"not over after {self._max_steps} steps, at {self.now:.3f} s")
-        able = [host for host in self._hosts if host.ready and host.can_run(self.now)]
-        if not able:
-            self._advance()
+        busy = self._busy
+        index = 0 if len(busy) == 1 else int(self._draw() * len(busy))
+        host = busy[index]
+        ready = host.ready
+        if not ready:  # it was killed
+            del busy[index]
             return
-        host = able[0] if len(able) == 1 else able[int(self._order.random() * len(able))]
-        handle = host.ready.popleft()
-        if not handle.cancelled():
-            handle._run()
+        call = ready.popleft()
+        if not ready:
+            del busy[index]
+        if call._cancelled:
+            return
+        try:
+            call._context.run(call._callback, *call._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            if host.alive:
+                self.unhandled.append({"message": "a callback failed", "exception": error})
+        if host.lag:
+            self.freeze(host, self.now + host.lag)
 
     def _advance(self) -> None:
-        """Jump to the next timer, or to the end of the next freeze if that is earlier."""
-        thaws = [
-            host.frozen_until for host in self._hosts if host.alive and host.ready and host.frozen_until > self.now
-        ]
-        due = self._timers[0][0] if self._timers else None
-        if due is None and not thaws:
-            raise Overrun(f"nothing is left to happen at {self.now:.3f} s, and it is not over")
-        if thaws and (due is None or min(thaws) <= due):
-            self.now = max(self.now, min(thaws))
+        """Jump to the next timer."""
+        timers = self._timers
+        while timers:
+            when, number, call, host = heapq.heappop(timers)
+            if call._cancelled or not host.alive:
+                continue
+            if host.suspended and call._when and host.true_time(call._when) > when:
+                # Set before the machine slept: by its own clock it is not due yet.
+                heapq.heappush(timers, (host.true_time(call._when), number, call, host))
+                continue
+            if when > self.now:
+                self.now = when
+            self._make_ready(host, call)
             return
-        when, _, handle, host = heapq.heappop(self._timers)
-        self.now = max(self.now, when)
-        if host.alive and not handle.cancelled():
-            host.ready.append(handle)
+        raise Overrun(f"nothing is left to happen at {self.now:.3f} s, and it is not over")
 
     def abandon(self, hosts: Iterable[Host]) -> None:
         """The simulation is over: nothing runs any more, and nothing that is collected complains."""
         for host in hosts:
             host.crash()
         self._timers.clear()
+        self._busy.clear()
         self.close()

@@ -7,14 +7,15 @@ without changing the others: that is how a story is made shorter (`shrink.py`).
 from __future__ import annotations
 
 import asyncio
+import heapq
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from random import Random
 from typing import Any, NamedTuple
 
-from retrysafe.testing.simulation.history import History
-from retrysafe.testing.simulation.hosts import HOST, Host
+from retrysafe.testing.simulation.chance import choose, draw_four
+from retrysafe.testing.simulation.history import History, Message
+from retrysafe.testing.simulation.hosts import Host, current_host
 from retrysafe.testing.simulation.loop import SimulatedLoop
 
 
@@ -29,14 +30,17 @@ class FaultRates:
     """The request arrives long after everything that follows it."""
     refused: float = 0.0
     slow: float = 0.0
+    reordered: float = 0.0
+    """The request is overtaken by a few that follow it."""
 
 
+FAULTS = tuple(each.name for each in fields(FaultRates))
 NO_FAULTS = FaultRates()
 
 
-def draw_rates(chance: Random) -> FaultRates:
+def draw_rates(seed: int) -> FaultRates:
     """Each seed has some kinds of faults and not others: a rare combination is met more often so."""
-    return FaultRates(**{each.name: chance.choice((0.0, 0.0, 0.01, 0.05, 0.2)) for each in fields(FaultRates)})
+    return FaultRates(**{name: choose(seed, name, (0.0, 0.0, 0.01, 0.05, 0.2)) for name in FAULTS})
 
 
 class Fate(NamedTuple):
@@ -59,6 +63,11 @@ class Refused(Exception):
 
 MAX_HELD_SECONDS = 400.0
 SLOW_SECONDS = 20.0
+REORDERED_SECONDS = 2.0
+USUAL_SECONDS = 0.01
+"""No message that meets no fault takes longer."""
+
+_UNANSWERED = object()
 
 
 class Network:
@@ -80,29 +89,46 @@ class Network:
         self._history = history
         self._seed = seed
         self._suppressed = suppressed
-        self._partitions: set[frozenset[str]] = set()
+        self._rates = [(name, getattr(rates, name)) for name in FAULTS if getattr(rates, name)]
+        self._partitions: list[frozenset[str]] = []
+        self._landings: list[tuple[float, int, Host]] = []
+        """When and where messages arrive that take longer than usual."""
         self.healed = False
         """Set when faults stop: what is sent from then on arrives."""
 
-    def part(self, one: Host, other: Host) -> None:
-        self._partitions.add(frozenset((one.name, other.name)))
+    def part(self, one: str, other: str, seconds: float) -> None:
+        """Nothing passes between two hosts, in either direction, for some seconds."""
+        pair = frozenset((one, other))
+        self._partitions.append(pair)
+        self._loop.call_at_true_time(self._loop.now + seconds, self._rejoin, pair)
+
+    def _rejoin(self, pair: frozenset[str]) -> None:
+        if pair in self._partitions:
+            self._partitions.remove(pair)
 
     def heal(self) -> None:
+        """Faults stop: what is sent from now on arrives."""
+        self.healed = True
         self._partitions.clear()
+
+    def find_next_landing(self) -> float | None:
+        """When the next message arrives that is under way for longer than usual; None: there is none."""
+        landings = self._landings
+        while landings and (landings[0][0] <= self._loop.now or not landings[0][2].alive):
+            heapq.heappop(landings)
+        return landings[0][0] if landings else None
 
     def decide_fate(self) -> Fate:
         """What becomes of the next message."""
         self.sent += 1
-        chance = Random(self._seed * 1_000_003 + self.sent)
-        usual = Fate("", 0.0005 + 0.002 * chance.random(), 0.0005 + 0.002 * chance.random())
-        drawn, delay = chance.random(), chance.random()
+        there, back, drawn, delay = draw_four(self._seed, self.sent)
+        usual = Fate("", 0.0005 + 0.002 * there, 0.0005 + 0.002 * back)
         if self.healed or self.sent in self._suppressed:
             return usual
-        for each in fields(FaultRates):
-            rate: float = getattr(self.rates, each.name)
+        for name, rate in self._rates:
             if drawn < rate:
-                self.met[self.sent] = each.name
-                return _apply_fault(usual, each.name, delay)
+                self.met[self.sent] = name
+                return _apply_fault(usual, name, delay)
             drawn -= rate
         return usual
 
@@ -118,34 +144,51 @@ class Network:
     ) -> Any:
         """Have a function called at the receiver; its result, or the error it raised. Raises Unanswered or Refused.
         `once`: this message is never doubled, as a TCP connection never does; it may still be lost or late."""
-        sender, fate = HOST.get(), self.decide_fate()
-        if once and fate.fault == "doubled":
-            fate = fate._replace(fault="", copy_seconds=None)
+        loop, sender, fate = self._loop, current_host(), self.decide_fate()
         if fate.fault:
-            self._history.note(self._loop.now, sender.name, fate.fault, about, message=what, to=receiver.name)
+            if once and fate.fault == "doubled":
+                fate = fate._replace(fault="", copy_seconds=None)
+            else:
+                self._history.note(loop.now, sender.name, fate.fault, about, message=what, to=receiver.name)
+        message: Message | None = None
+        if self._history.detailed:
+            message = Message(loop.now, sender.name, receiver.name, what, about, fate.fault)
+            self._history.messages.append(message)
         if fate.fault == "refused":
             raise Refused(f"{receiver.name} cannot be reached")
-        answer: asyncio.Future[Any] = self._loop.create_future()
-        exchange = _Exchange(self, sender, receiver, function, fate, answer)
+        answer: asyncio.Future[Any] = loop.create_future()
+        exchange = _Exchange(self, sender, receiver, function, fate, answer, message)
         if fate.fault != "request_lost":
-            self._loop.call_at_true_time(self._loop.now + fate.request_seconds, exchange.arrive, host=receiver)
+            self._schedule_arrival(exchange, fate.request_seconds)
         if fate.copy_seconds is not None:
-            self._loop.call_at_true_time(self._loop.now + fate.copy_seconds, exchange.arrive, host=receiver)
+            self._schedule_arrival(exchange, fate.copy_seconds)
+        timer = loop.call_at(sender.monotonic(loop.now) + seconds, _set_once, answer, _UNANSWERED)
         try:
-            async with asyncio.timeout(seconds):
-                result, error = await answer
-        except TimeoutError:
-            raise Unanswered(f"{receiver.name} did not answer within {seconds:g} s") from None
-        if error is not None:
-            raise error
-        return result
+            result = await answer
+        finally:
+            timer.cancel()
+        if result is _UNANSWERED:
+            raise Unanswered(f"{receiver.name} did not answer within {seconds:g} s")
+        if result[1] is not None:
+            raise result[1]
+        return result[0]
+
+    def _schedule_arrival(self, exchange: _Exchange, delay: float) -> None:
+        when = self._loop.now + delay
+        self._loop.call_at_true_time(when, exchange.arrive, host=exchange.receiver)
+        if delay > USUAL_SECONDS:
+            heapq.heappush(self._landings, (when, self.sent, exchange.receiver))
 
     def is_cut(self, one: Host, other: Host) -> bool:
-        return frozenset((one.name, other.name)) in self._partitions
+        return bool(self._partitions) and frozenset((one.name, other.name)) in self._partitions
 
     def schedule_reply(self, exchange: _Exchange, result: Any, error: BaseException | None) -> None:
         when = self._loop.now + exchange.fate.reply_seconds
-        self._loop.call_at_true_time(when, exchange.settle, result, error, host=exchange.sender)
+        self._loop.call_at_true_time(when, _set_once, exchange.answer, (result, error), host=exchange.sender)
+
+    @property
+    def now(self) -> float:
+        return self._loop.now
 
     def start_task(self, work: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = self._loop.create_task(work)
@@ -155,6 +198,8 @@ class Network:
 class _Exchange:
     """One request and its reply."""
 
+    __slots__ = ("_function", "_message", "_network", "answer", "fate", "receiver", "sender")
+
     def __init__(
         self,
         network: Network,
@@ -163,14 +208,17 @@ class _Exchange:
         function: Callable[[], Any],
         fate: Fate,
         answer: asyncio.Future[Any],
+        message: Message | None,
     ) -> None:
-        self.sender, self.receiver, self.fate = sender, receiver, fate
-        self._network, self._function, self._answer = network, function, answer
+        self.sender, self.receiver, self.fate, self.answer = sender, receiver, fate, answer
+        self._network, self._function, self._message = network, function, message
 
     def arrive(self) -> None:
         """At the receiver, in its context. A receiver that is dead by now never runs this."""
         if self._network.is_cut(self.sender, self.receiver):
             return
+        if self._message is not None:
+            self._note_arrival(self._message)
         try:
             result = self._function()
         except Exception as error:
@@ -180,6 +228,12 @@ class _Exchange:
             self._reply(result, None)
             return
         self._network.start_task(result).add_done_callback(self._reply_of_task)
+
+    def _note_arrival(self, message: Message) -> None:
+        if message.arrived is None:
+            message.arrived = self._network.now
+        else:
+            message.copied = self._network.now
 
     def _reply_of_task(self, task: asyncio.Task[Any]) -> None:
         if task.cancelled():
@@ -191,10 +245,11 @@ class _Exchange:
         if self.fate.fault != "reply_lost" and not self._network.is_cut(self.sender, self.receiver):
             self._network.schedule_reply(self, result, error)
 
-    def settle(self, result: Any, error: BaseException | None) -> None:
-        """At the sender, in its context."""
-        if not self._answer.done():
-            self._answer.set_result((result, error))
+
+def _set_once(answer: asyncio.Future[Any], result: Any) -> None:
+    """At the sender, in its context: the first of reply and timeout."""
+    if not answer.done():
+        answer.set_result(result)
 
 
 def _apply_fault(usual: Fate, fault: str, delay: float) -> Fate:
@@ -204,4 +259,6 @@ def _apply_fault(usual: Fate, fault: str, delay: float) -> Fate:
         return usual._replace(fault=fault, copy_seconds=MAX_HELD_SECONDS * delay * delay)
     if fault == "slow":
         return usual._replace(fault=fault, request_seconds=SLOW_SECONDS * delay, reply_seconds=SLOW_SECONDS * delay)
+    if fault == "reordered":
+        return usual._replace(fault=fault, request_seconds=REORDERED_SECONDS * delay)
     return usual._replace(fault=fault)

@@ -3,55 +3,69 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
-from retrysafe.core.keys import Key
 from retrysafe.core.records import Answer
 from retrysafe.errors import AnswerGone, InProgress, NotNow, OutcomeUnknown, RetrySafeError, StoredFailure
 from retrysafe.operations import Undo
-from retrysafe.testing.simulation.world import AppHost, ClientReply, Handler, Purchase
+from retrysafe.policy import Policy
+from retrysafe.testing.simulation.application import AppHost, ClientReply, Handler, Purchase
+from retrysafe.testing.simulation.changing import CHANGING
+from retrysafe.testing.simulation.provider import DECLINED
+from retrysafe.testing.simulation.replies import answer_charge, buy_with, reply_to_charge
+from retrysafe.testing.simulation.scenario import Scenario
+from retrysafe.web.asgi import IdempotencyMiddleware
 
-KINDS = ("guard", "rerun", "operation", "saga", "careful", "web")
-"""`guard` charges without a key and may not run twice; `rerun` charges with a key of its own; `operation` and `saga`
-are operations without and with an undo; `careful` is one whose step may not be repeated; `web` is a guard behind the
-ASGI middleware."""
 
-
-def deploy(node: AppHost) -> Handler:
-    """Start the shop on one host."""
-    from retrysafe.policy import Policy
-    from retrysafe.web.asgi import IdempotencyMiddleware
-
-    safe, provider = node.safe, node.provider
-
-    @safe.once("{purchase}", scope="guard", policy=Policy(failures="store"))
+def deploy_guard(node: AppHost) -> Handler:
+    @node.safe.once("{purchase}", scope="guard", policy=Policy(failures="store"))
     async def charge_unkeyed(purchase: str) -> int:
-        return await provider.charge(purchase)
+        return await node.provider.charge(purchase)
 
-    @safe.once("{purchase}", scope="rerun", policy=Policy(abandoned="rerun", failures="release"))
+    async def buy(purchase: Purchase) -> ClientReply:
+        return reply_to_charge(await charge_unkeyed(purchase.name))
+
+    return buy
+
+
+def deploy_rerun(node: AppHost) -> Handler:
+    @node.safe.once("{purchase}", scope="rerun", policy=Policy(abandoned="rerun", failures="release"))
     async def charge_keyed(purchase: str) -> int:
-        return await provider.charge(purchase, f"own-{purchase}")
+        return await node.provider.charge(purchase, f"own-{purchase}")
 
-    order = safe.operation("order")
+    async def buy(purchase: Purchase) -> ClientReply:
+        return reply_to_charge(await charge_keyed(purchase.name))
 
-    @order.foreign(timeout=20, key_life=80_000)
+    return buy
+
+
+def deploy_operation(node: AppHost) -> Handler:
+    order = node.safe.operation("order")
+
+    @order.foreign(timeout=20, key_life=node.provider.key_life)
     async def charge(purchase: str, *, key: str) -> int:
-        return await provider.charge(purchase, key)
+        return await node.provider.charge(purchase, key)
 
     @order.body
     async def place(purchase: str) -> Answer:
-        return Answer(201, {"charge": await charge(purchase)})
+        return answer_charge(await charge(purchase))
 
-    saga = safe.operation("saga")
+    return buy_with(order)
+
+
+def deploy_saga(node: AppHost) -> Handler:
+    saga = node.safe.operation("saga")
 
     async def refund(purchase: str, result: int | None = None, *, key: str) -> None:
-        await provider.charge(purchase, key, kind="refund")
+        if result != DECLINED:
+            await node.provider.charge(purchase, key, kind="refund")
 
-    @saga.foreign(timeout=20, key_life=80_000, undo=refund)
+    @saga.foreign(timeout=20, key_life=node.provider.key_life, undo=refund)
     async def charge_first(purchase: str, *, key: str) -> int:
-        return await provider.charge(purchase, key)
+        return await node.provider.charge(purchase, key)
 
-    @saga.foreign(timeout=20, key_life=80_000)
+    @saga.foreign(timeout=20, key_life=node.provider.key_life)
     async def ship(purchase: str, *, key: str) -> str:
         if purchase.endswith("2"):
             raise Undo(402, {"shipped": False})
@@ -60,46 +74,76 @@ def deploy(node: AppHost) -> Handler:
     @saga.body
     async def place_and_ship(purchase: str) -> Answer:
         charged = await charge_first(purchase)
+        if charged == DECLINED:
+            raise Undo(402, {"charge": DECLINED})
         return Answer(201, {"charge": charged, "shipped": await ship(purchase)})
 
-    careful = safe.operation("careful")
+    return buy_with(saga)
+
+
+def deploy_careful(node: AppHost) -> Handler:
+    careful = node.safe.operation("careful")
 
     @careful.foreign(timeout=20, repeatable=False)
     async def charge_unrepeatably(purchase: str, *, key: str) -> int:
-        return await provider.charge(purchase)
+        return await node.provider.charge(purchase)
 
     @careful.body
     async def place_carefully(purchase: str) -> Answer:
-        return Answer(201, {"charge": await charge_unrepeatably(purchase)})
+        return answer_charge(await charge_unrepeatably(purchase))
 
-    operations = {"operation": order, "saga": saga, "careful": careful}
+    return buy_with(careful)
 
+
+def deploy_web(node: AppHost) -> Handler:
     async def endpoint(scope: Any, receive: Any, send: Any) -> None:
         purchase = scope["path"].removeprefix("/buy/")
         await receive()
-        number = await provider.charge(purchase)
-        await send({"type": "http.response.start", "status": 201, "headers": [(b"content-type", b"application/json")]})
+        number = await node.provider.charge(purchase)
+        status = 402 if number == DECLINED else 201
+        await send(
+            {"type": "http.response.start", "status": status, "headers": [(b"content-type", b"application/json")]}
+        )
         await send({"type": "http.response.body", "body": json.dumps({"charge": number}).encode()})
 
-    web = IdempotencyMiddleware(endpoint, safe=safe, scope=lambda request: "account", policy=Policy(retention=200_000))
+    policy = Policy(retention=200_000)
+    web = IdempotencyMiddleware(endpoint, safe=node.safe, scope=lambda request: "account", policy=policy)
+
+    async def buy(purchase: Purchase) -> ClientReply:
+        return await post(web, f"/buy/{purchase.name}", purchase.key)
+
+    return buy
+
+
+DEPLOYS: dict[str, Callable[[AppHost], Handler]] = {
+    "guard": deploy_guard,
+    "rerun": deploy_rerun,
+    "operation": deploy_operation,
+    "saga": deploy_saga,
+    "careful": deploy_careful,
+    "web": deploy_web,
+    **CHANGING,
+}
+KINDS = tuple(DEPLOYS)
+"""`guard` charges without a key and may not run twice; `rerun` charges with a key of its own; `operation` and `saga`
+are operations without and with an undo; `careful` is one whose step may not be repeated; `web` is a guard behind the
+ASGI middleware. The others are operations whose code changes (`changing.py`)."""
+
+
+def deploy(node: AppHost) -> Handler:
+    """Start the shop on one host: only what this history's purchases need, since starting all takes longer than most
+    histories."""
+    buys = {kind: DEPLOYS[kind](node) for kind in KINDS if kind in node.kinds}
 
     async def handle(purchase: Purchase) -> ClientReply:
-        key = Key(purchase.key, "account")
-        if purchase.kind == "web":
-            return await post(web, f"/buy/{purchase.name}", purchase.key)
         try:
-            if purchase.kind == "guard":
-                return ClientReply(201, b'{"charge": %d}' % await charge_unkeyed(purchase.name))
-            if purchase.kind == "rerun":
-                return ClientReply(201, b'{"charge": %d}' % await charge_keyed(purchase.name))
-            answer = await operations[purchase.kind](purchase.name, key=key)
-            return ClientReply(answer.status, answer.body)
+            return await buys[purchase.kind](purchase)
         except (InProgress, NotNow):
-            return ClientReply(409, b"")
+            return ClientReply(409, b"", headers=(("retry-after", "1"),))
         except OutcomeUnknown:
             return ClientReply(500, b"unknown")
         except StoredFailure:
-            return ClientReply(500, b"failed")
+            return ClientReply(500, b"failed", stored=True)
         except AnswerGone:
             return ClientReply(410, b"")
         except (RetrySafeError, TimeoutError, ConnectionError) as error:
@@ -126,18 +170,22 @@ async def post(app: Any, path: str, key: str) -> ClientReply:
         "server": ("127.0.0.1", 80),
     }
     status, body = 0, b""
+    sent: tuple[tuple[str, str], ...] = ()
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b"{}", "more_body": False}
 
     async def send(message: dict[str, Any]) -> None:
-        nonlocal status, body
+        nonlocal status, body, sent
         if message["type"] == "http.response.start":
             status = message["status"]
+            sent = tuple((name.decode().lower(), value.decode()) for name, value in message["headers"])
         else:
             body += message.get("body", b"")
 
     await app(scope, receive, send)
-    if status == 500 and b"unknown" in body:
-        return ClientReply(500, b"unknown")
-    return ClientReply(status, body)
+    return ClientReply(status, body, headers=sent)
+
+
+SHOP = Scenario(deploy, KINDS, versions=2, knows_provider=True)
+"""What our own campaigns run."""

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from retrysafe.engine.clock import clock as real_clock
-from retrysafe.testing.simulation.hosts import HOST
+from retrysafe.testing.simulation.hosts import current_host
 from retrysafe.testing.simulation.loop import SimulatedLoop
 
 
@@ -40,19 +40,24 @@ def _current_loop() -> SimulatedLoop | None:
 def read_process_clock() -> float:
     """The clock of the current host; outside a simulation the machine's own."""
     loop = _current_loop()
-    return real_clock() if loop is None else HOST.get().monotonic(loop.now)
+    return real_clock() if loop is None else current_host().boot_clock(loop.now)
+
+
+def read_monotonic_clock() -> float:
+    loop = _current_loop()
+    return _real_monotonic() if loop is None else current_host().monotonic(loop.now)
 
 
 def read_wall_clock() -> float:
     loop = _current_loop()
-    return _real_time() if loop is None else HOST.get().wall(loop.now)
+    return _real_time() if loop is None else current_host().wall(loop.now)
 
 
 def read_wall_nanoseconds() -> int:
     return _real_time_ns() if _current_loop() is None else round(read_wall_clock() * 1e6) * 1000
 
 
-_real_time, _real_time_ns = time.time, time.time_ns
+_real_time, _real_time_ns, _real_monotonic = time.time, time.time_ns, time.monotonic
 
 
 @contextmanager
@@ -63,7 +68,7 @@ def virtual_machine(loop: SimulatedLoop, seed: int) -> Iterator[None]:
     replaced: list[tuple[Any, str, Any]] = [
         (time, "time", read_wall_clock),
         (time, "time_ns", read_wall_nanoseconds),
-        (time, "monotonic", read_process_clock),
+        (time, "monotonic", read_monotonic_clock),
         (time, "sleep", _choose(_refuse_to_sleep, time.sleep)),
         (os, "urandom", _choose(chance.randbytes, os.urandom)),
         (secrets, "token_bytes", _choose(lambda count=32: chance.randbytes(count), secrets.token_bytes)),
@@ -99,9 +104,16 @@ def _refuse_to_sleep(seconds: float) -> None:
     raise AssertionError(f"time.sleep({seconds!r}) in a simulation: it would stop every host; await asyncio.sleep()")
 
 
+_clock_users: tuple[int, list[tuple[Any, str]]] = (0, [])
+"""How many modules there were when they were last looked through, and what was found."""
+
+
 def _find_clock_users(wanted: Callable[[], float]) -> list[tuple[Any, str]]:
     """Every module of ours that imported the process's clock by name."""
-    modules = [
-        module for name, module in list(sys.modules.items()) if name.startswith("retrysafe.") and name != __name__
-    ]
-    return [(module, name) for module in modules for name, value in vars(module).items() if value is wanted]
+    global _clock_users  # noqa: PLW0603 - as above: looking takes longer than a short history
+    modules = list(sys.modules.items())
+    if _clock_users[0] != len(modules):
+        ours = [module for name, module in modules if name.startswith("retrysafe.") and name != __name__]
+        found = [(module, name) for module in ours for name, value in vars(module).items() if value is wanted]
+        _clock_users = len(modules), found
+    return _clock_users[1]

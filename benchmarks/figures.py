@@ -1,0 +1,180 @@
+"""What the figures cost a request: `python -m benchmarks.figures [--calls N] [--rounds N] [--no-valgrind]`.
+
+Calls the applications of the web part in process, without sockets, on an SQLite file. `asgi` has no framework, so every
+instruction of ours weighs most; `fastapi` is the README's way. Three states: `on`, as it is; `off`, where every call
+that counts or measures is replaced by an empty one; `twice`, where the empty call makes a second one. What the figures
+cost is the difference between on and off, and the empty calls as well: the difference between twice and off.
+
+Two measures. Instructions are counted by valgrind (callgrind), in a process of its own for each case: the difference
+between a long and a short run, so that start and set-up fall out. They do not depend on what else the machine does.
+Processor time is taken in rounds that alternate between on and off; the median of the differences counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from itertools import count
+from typing import Any
+
+from benchmarks.apps import asgi_app
+from benchmarks.in_process import call
+from retrysafe.engine.events import Events
+from retrysafe.engine.figures import Figures
+
+CASES = (("asgi", "new"), ("asgi", "replay"), ("fastapi", "new"), ("fastapi", "replay"))
+STATES = ("on", "off", "twice")
+SHORT, LONG = 30, 230
+COUNTING = ("count", "begin_execution", "end_execution", "observe_store")
+COLLECTED = re.compile(r"Collected : (\d+)")
+
+
+def silence(state: str) -> None:
+    """Replace what counts and measures by calls that do nothing."""
+
+    def nothing(self: Any, *given: Any) -> float:
+        return 0.0
+
+    def nothing_twice(self: Any, *given: Any) -> float:
+        return nothing(self, *given)
+
+    empty = nothing if state == "off" else nothing_twice
+    for name in COUNTING:
+        setattr(Figures, name, empty)
+    for name in ("emit", "emit_grant"):
+        setattr(Events, name, empty)
+
+
+def build_app(kind: str, url: str) -> Any:
+    if kind == "asgi":
+        return asgi_app.protected(url)
+    from benchmarks.apps.fastapi_app import ours
+
+    return ours(url)
+
+
+async def drive(app: Any, which: str, calls: int, numbers: Any) -> float:
+    """Seconds of processor for so many requests."""
+    began = time.process_time()
+    for _ in range(calls):
+        status = await call(app, "replayed" if which == "replay" else f"key-{next(numbers)}")
+        assert status == 201, f"answered {status}"
+    return time.process_time() - began
+
+
+def run_child(kind: str, which: str, state: str, calls: int) -> None:
+    """What valgrind watches."""
+    if state != "on":
+        silence(state)
+    with tempfile.TemporaryDirectory() as folder:
+        app = build_app(kind, f"sqlite:///{folder}/figures.db")
+
+        async def all_of_it() -> None:
+            await drive(app, which, 5, numbers := count())
+            await drive(app, which, calls, numbers)
+
+        asyncio.run(all_of_it())
+
+
+def count_instructions(kind: str, which: str, state: str) -> float:
+    """Instructions of one request."""
+    few, many = (measure_child(kind, which, state, calls) for calls in (SHORT, LONG))
+    return (many - few) / (LONG - SHORT)
+
+
+def measure_child(kind: str, which: str, state: str, calls: int) -> int:
+    watch = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
+    child = [sys.executable, "-m", "benchmarks.figures", "--child", kind, which, state, str(calls)]
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    done = subprocess.run([*watch, *child], check=True, capture_output=True, text=True, env=environment)
+    found = COLLECTED.search(done.stderr)
+    assert found is not None, done.stderr[-2000:]
+    return int(found.group(1))
+
+
+def measure_processor(kind: str, which: str, calls: int, rounds: int) -> dict[str, float]:
+    """Microseconds of one request in each state: the median of rounds that alternate."""
+    with ExitStack() as stack:
+        parts = {state: start_server(stack, kind, which, state) for state in STATES}
+        taken: dict[str, list[float]] = {state: [] for state in STATES}
+        for number in range(rounds):
+            for state in STATES if number % 2 else reversed(STATES):
+                taken[state].append(ask(parts[state], calls) / calls * 1e6)
+    off = statistics.median(taken["off"])
+    # The median of differences, not the difference of medians: what slows one round down slows down its neighbours.
+    added = {
+        state: statistics.median(one - base for one, base in zip(taken[state], taken["off"], strict=True))
+        for state in STATES
+    }
+    return {state: off + added[state] for state in STATES}
+
+
+def start_server(stack: ExitStack, kind: str, which: str, state: str) -> subprocess.Popen[str]:
+    folder = stack.enter_context(tempfile.TemporaryDirectory())
+    command = [sys.executable, "-m", "benchmarks.figures", "--serve", kind, which, state, folder]
+    part = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+    ask(part, 200)  # warm
+    return part
+
+
+def ask(part: subprocess.Popen[str], calls: int) -> float:
+    assert part.stdin is not None
+    assert part.stdout is not None
+    part.stdin.write(f"{calls}\n")
+    part.stdin.flush()
+    return float(part.stdout.readline())
+
+
+def serve(kind: str, which: str, state: str, folder: str) -> None:
+    """Do so many requests for each line that comes in, and say how long they took."""
+    if state != "on":
+        silence(state)
+    app, numbers = build_app(kind, f"sqlite:///{folder}/figures.db"), count()
+
+    async def loop() -> None:
+        for line in sys.stdin:  # nothing else runs on this loop
+            print(await drive(app, which, int(line), numbers), flush=True)
+
+    asyncio.run(loop())
+
+
+def describe(found: dict[str, float], unit: str) -> str:
+    cost = found["on"] - found["off"] + found["twice"] - found["off"]
+    without = found["on"] - cost
+    return f"{without:,.1f} {unit} without figures, they add {cost:,.2f} ({100 * cost / without:.2f} %)"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("python -m benchmarks.figures", description=__doc__)
+    parser.add_argument("--calls", type=int, default=200, help="requests in a round (200)")
+    parser.add_argument("--rounds", type=int, default=31, help="rounds of processor time (31)")
+    parser.add_argument("--no-valgrind", action="store_true", help="only processor time")
+    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", nargs=4, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child:
+        return run_child(*given.child[:3], int(given.child[3]))
+    if given.serve:
+        return serve(*given.serve)
+    watched = shutil.which("valgrind") is not None and not given.no_valgrind
+    for kind, which in CASES:
+        print(
+            f"{kind} {which}: {describe(measure_processor(kind, which, given.calls, given.rounds), 'us')}", flush=True
+        )
+        if watched:
+            counted = {state: count_instructions(kind, which, state) for state in STATES}
+            print(f"{kind} {which}: {describe(counted, 'instructions')}", flush=True)
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""`retrysafe audit`: who changed what by hand, when and why."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from retrysafe.cli import exits
+from retrysafe.cli.output import print_json, print_note, print_table, shorten
+from retrysafe.cli.parsing import add_json
+from retrysafe.cli.record_search import MAX_EXAMINED_RECORDS, RecordSearch, make_progress_reporter
+from retrysafe.cli.session import Session, open_session
+from retrysafe.core.ops import List
+from retrysafe.core.times import format_time
+from retrysafe.engine.audit import AUDIT_KIND, AuditRow, audit_prefix, read_audit
+from retrysafe.errors import UsageError
+
+COLUMNS = ("at", "by", "action", "records", "outcome", "because")
+WIDTHS = (20, 12, 18, 12, 8)
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "audit",
+        help="who changed what by hand, and why",
+        description="Lists the audit rows of an application, in the order of time. A row names records by ids and "
+        "holds no key, scope or body. Rows are kept for 400 days.",
+        takes_url=True,
+        examples=("retrysafe audit sqlite:///app.db", "retrysafe audit --record 5f3a9c01 --json"),
+    )
+    parser.add_argument("--namespace", help="the application (default: the setting, else 'default')")
+    parser.add_argument("--record", metavar="ID", help="only actions on this record or job: its id or first digits")
+    parser.add_argument("--limit", type=int, default=50, help="print the newest, at most this many (50)")
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.limit < 1:
+        raise UsageError(f"--limit {args.limit}: give 1 or more")
+    with open_session(args) as session:
+        wanted = (args.record or "").lower()
+        newest: list[AuditRow] = []
+        for row in iter_rows(session):
+            if wanted and not any(each.startswith(wanted) for each in row.records):
+                continue
+            newest = [*newest, row][-args.limit :]
+    if args.json:
+        for row in newest:
+            print_json(summarize_row(row))
+    else:
+        shown = print_table(COLUMNS, map(format_row, newest), WIDTHS)
+        print_note(f"{shown} shown")
+    return exits.DONE
+
+
+def iter_rows(session: Session) -> Iterator[AuditRow]:
+    """The audit rows, in the order of time. A store that lists by id reads only them; another one searches."""
+    prefix = audit_prefix(session.namespace)
+    by_id = session.capabilities.lists_by_id
+    query = List(session.namespace, kind=AUDIT_KIND, cursor="" if not by_id else prefix.hex())
+    if by_id:
+        # The filter would make the store search on to the next audit row of another prefix: stop at the prefix.
+        query = List(cursor=prefix.hex())
+    search = RecordSearch(session.execute, query, MAX_EXAMINED_RECORDS, make_progress_reporter())
+    found = []
+    for record in search:
+        if by_id and not record.id.startswith(prefix):
+            return
+        if record.kind == AUDIT_KIND and record.namespace == session.namespace:
+            if by_id:
+                yield read_audit(record)
+            else:
+                found.append(record)
+    yield from map(read_audit, sorted(found, key=lambda record: record.created))
+
+
+def summarize_row(row: AuditRow) -> dict[str, Any]:
+    return {**row._asdict(), "at": format_time(row.at), "records": list(row.records)}
+
+
+def format_row(row: AuditRow) -> tuple[str, ...]:
+    which = row.records[0][:12] if len(row.records) == 1 else f"{len(row.records)} records"
+    return (format_time(row.at), shorten(row.actor, 12), row.action, which, row.outcome, shorten(row.because, 80))

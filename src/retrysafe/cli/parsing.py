@@ -1,0 +1,137 @@
+"""The parsers of the commands: examples in every help text, "did you mean", and a store URL that may stand anywhere."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from retrysafe.stores.schemes import is_store_scheme
+
+_CHOICE = re.compile(r"invalid choice: '([^']*)'")
+_UNKNOWN = re.compile(r"unrecognized arguments: (-{1,2}[\w-]+)")
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser. `takes_url`: the first argument that is the URL of a store becomes `--url`, wherever it
+    stands. So the URL can be left out, which argparse cannot do for a positional argument before another one. Unless
+    `url_only`, the application may be named instead. `takes_app`: the same for MODULE:SAFE, the first of more than this
+    many positional arguments. `rewrite` translates spellings of an older release."""
+
+    def __init__(
+        self,
+        *args: Any,
+        examples: Sequence[str] = (),
+        takes_url: bool = False,
+        takes_app: int | None = None,
+        url_only: bool = False,
+        rewrite: Callable[[list[str]], list[str]] | None = None,
+        **options: Any,
+    ) -> None:
+        if examples:
+            options["epilog"] = "examples:\n" + "\n".join(f"  {each}" for each in examples)
+        options.setdefault("formatter_class", Formatter)
+        options["allow_abbrev"] = False
+        super().__init__(*args, **options)
+        self.takes_url, self.takes_app, self.rewrite = takes_url, takes_app, rewrite
+        if takes_app is not None:
+            self.add_argument(
+                "--app",
+                metavar="MODULE:SAFE",
+                help="your RetrySafe (also as the first argument; else RETRYSAFE_APP or a file, see `config`)",
+            )
+        if takes_url and not url_only:
+            self.add_argument(
+                "--app", metavar="MODULE:SAFE", help="your RetrySafe instead of a URL; it reads what is encrypted"
+            )
+        if takes_url:
+            self.add_argument(
+                "--url",
+                metavar="URL",
+                help="the store (also as an argument; else RETRYSAFE_URL, retrysafe.toml or [tool.retrysafe])",
+            )
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if args is not None:
+            args = list(args) if self.rewrite is None else self.rewrite(list(args))
+            args = move_url(args, self._takes_value) if self.takes_url else args
+            args = args if self.takes_app is None else move_app(args, self._takes_value, self.takes_app)
+        return super().parse_known_args(args, namespace)
+
+    def _takes_value(self, option: str) -> bool:
+        action = self._option_string_actions.get(option)
+        return action is not None and action.nargs != 0
+
+    def error(self, message: str) -> NoReturn:
+        hint = suggest(message, self._list_choices(), list(self._option_string_actions))
+        super().error(f"{message}{hint}")
+
+    def _list_choices(self) -> list[str]:
+        return [str(name) for action in self._actions for name in (action.choices or ())]
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """Wraps descriptions, and leaves the examples as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if text.startswith("examples:"):
+            return super()._fill_text(text, width, indent)
+        return argparse.HelpFormatter._fill_text(self, text, width, indent)
+
+
+def move_url(args: list[str], takes_value: Callable[[str], bool]) -> list[str]:
+    """The arguments with `--url` before the first one that is a store URL and not the value of an option."""
+    for place, each in enumerate(args):
+        if each == "--":
+            break
+        if place and args[place - 1].startswith("-") and takes_value(args[place - 1]):
+            continue
+        if is_store_scheme(each.partition("://")[0]) and "://" in each:
+            return [*args[:place], f"--url={each}", *args[place + 1 :]]
+    return args
+
+
+def move_app(args: list[str], takes_value: Callable[[str], bool], others: int) -> list[str]:
+    """The arguments with `--app` before the first positional one, if there are more than `others` of them."""
+    places = []
+    for place, each in enumerate(args):
+        if each.startswith("-") or (place and args[place - 1].startswith("-") and takes_value(args[place - 1])):
+            continue
+        places.append(place)
+    if len(places) <= others or "--app" in args:
+        return args
+    first = places[0]
+    return [*args[:first], f"--app={args[first]}", *args[first + 1 :]]
+
+
+def suggest(message: str, choices: Sequence[str], options: Sequence[str]) -> str:
+    """`; did you mean 'list'?`, or nothing."""
+    wrong = _CHOICE.search(message) or _UNKNOWN.search(message)
+    if wrong is None:
+        return ""
+    import difflib  # only for wrong input
+
+    near = difflib.get_close_matches(wrong.group(1), options if wrong.group(1).startswith("-") else choices, 1, 0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def add_json(parser: argparse.ArgumentParser, text: str = "print one JSON object per line") -> None:
+    parser.add_argument("--json", action="store_true", help=text)
+
+
+def add_namespace(parser: argparse.ArgumentParser, *, acts: bool) -> None:
+    whose = "the application (default: the setting, else 'default')" if acts else "only this application (all)"
+    parser.add_argument("--namespace", help=whose)
+
+
+def add_reason(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--because", metavar="TEXT", help="the reason; it is stored in the audit row (required)")
+    parser.add_argument("--by", metavar="NAME", help="who you are, for the audit row (the user of this machine)")
+
+
+def add_bulk(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--yes", action="store_true", help="do it; without this, a bulk command only shows what it would do"
+    )
+    parser.add_argument("--cap", type=int, default=1000, metavar="N", help="change at most this many (1000)")

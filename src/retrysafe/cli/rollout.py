@@ -1,0 +1,138 @@
+"""`retrysafe rollout`: who sends keys, per route and client, from the census of running processes.
+
+A census is counted in each process of the application (`install()` and the middlewares give it back as `census`). The
+application writes it to a file, or serves it; this command reads any number of them and adds them up."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from retrysafe.cli import exits
+from retrysafe.cli.output import print_json, print_note, print_table, shorten
+from retrysafe.cli.parsing import add_json
+from retrysafe.errors import UsageError
+
+FETCH_TIMEOUT_SECONDS = 10.0
+WOULD_FAIL = ("missing", "malformed", "would_refuse", "would_mismatch")
+
+
+class RouteUse(NamedTuple):
+    """What one route's clients send. `clients` is empty in the sum over all clients."""
+
+    route: str
+    client: str
+    counts: Mapping[str, int]
+
+    @property
+    def requests(self) -> int:
+        """How many requests were counted. What a request would have got is counted beside that."""
+        return sum(self.counts.get(kind, 0) for kind in ("keyed", "missing", "malformed", "generated", "unclaimed"))
+
+    @property
+    def verdict(self) -> str:
+        """What `mode="required"` would mean for this route today."""
+        if not self.requests:
+            return "no requests"
+        failing = [name for name in WOULD_FAIL if self.counts.get(name, 0)]
+        return "ready for required" if not failing else "not yet: " + ", ".join(failing)
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "rollout",
+        help="who sends keys: from observe to required",
+        description="Reads the census of the application: files, http:// addresses, or - for standard input, in any "
+        "number; one per process. Shows for each route how many requests have a key, have none, a malformed one or "
+        'would be refused, and whether the route is ready for mode="required". Exits with 1 if a route is not. '
+        "docs/howto/rollout.md has the whole way.",
+        examples=(
+            "retrysafe rollout census-*.json",
+            "retrysafe rollout http://127.0.0.1:8000/internal/census --clients",
+        ),
+    )
+    parser.add_argument("sources", metavar="SOURCE", nargs="+", help="a file, an http:// address, or -")
+    parser.add_argument("--route", help="only this route")
+    parser.add_argument("--clients", action="store_true", help="one row per client (a hash of its scope)")
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    uses = add_up((row for source in args.sources for row in read_census(source)), by_client=args.clients)
+    shown = [use for use in uses if args.route in (None, use.route)]
+    if args.route is not None and not shown:
+        raise exits.NotFound(f"no route {args.route!r}; there are {', '.join(sorted({use.route for use in uses}))}")
+    if args.json:
+        for use in shown:
+            print_json(summarize_use(use))
+    else:
+        columns = ("route", "client", "requests", "keyed", "missing", "malformed", "refused", "verdict")
+        print_table(columns, map(format_use, shown), (40, 16, 8, 8, 8, 8, 8))
+        print_note(f"{len(shown)} rows from {len(args.sources)} sources")
+    return exits.DONE if all(use.verdict in ("ready for required", "no requests") for use in shown) else exits.REFUSED
+
+
+def read_census(source: str) -> list[dict[str, Any]]:
+    """The rows of one census."""
+    try:
+        text = _read_text(source)
+        found = json.loads(text)
+        rows = found["rows"]
+        if not all(isinstance(row["counts"], dict) for row in rows):
+            raise TypeError("counts")
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{source}: not a census (census.snapshot() as JSON): {type(error).__name__} {error}"
+        ) from error
+    return list(rows)
+
+
+def _read_text(source: str) -> str:
+    if source == "-":
+        return sys.stdin.read()
+    if source.startswith(("http://", "https://")):
+        from urllib.error import URLError
+        from urllib.request import urlopen
+
+        try:
+            with urlopen(source, timeout=FETCH_TIMEOUT_SECONDS) as answer:  # noqa: S310  # the scheme was checked
+                return str(answer.read().decode())
+        except (URLError, OSError) as error:
+            raise exits.OutOfReach(f"{source}: {getattr(error, 'reason', error)}") from error
+    try:
+        return Path(source).read_text()
+    except OSError as error:
+        raise exits.NotFound(f"{source}: {error.strerror}") from error
+
+
+def add_up(rows: Iterable[Mapping[str, Any]], *, by_client: bool) -> list[RouteUse]:
+    """Rows of several processes as one table, sorted."""
+    sums: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for row in rows:
+        place = (str(row["route"]), str(row["client"]) if by_client else "")
+        for kind, number in row["counts"].items():
+            sums[place][kind] += int(number)
+    return [RouteUse(*place, dict(counts)) for place, counts in sorted(sums.items())]
+
+
+def summarize_use(use: RouteUse) -> dict[str, Any]:
+    return {
+        "route": use.route,
+        "client": use.client or None,
+        "requests": use.requests,
+        "verdict": use.verdict,
+        "counts": dict(use.counts),
+    }
+
+
+def format_use(use: RouteUse) -> tuple[Any, ...]:
+    counts = use.counts
+    refused = counts.get("would_refuse", 0) + counts.get("would_mismatch", 0)
+    numbers = (use.requests, counts.get("keyed", 0), counts.get("missing", 0), counts.get("malformed", 0), refused)
+    return (shorten(use.route, 60), use.client or "-", *numbers, use.verdict)

@@ -1,0 +1,219 @@
+"""`retrysafe stats`: what is open and how old the oldest is. `retrysafe top` repaints it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Any, NamedTuple
+
+from retrysafe.cli import exits
+from retrysafe.cli.output import age_seconds, format_age, print_json, print_note, print_table
+from retrysafe.cli.parsing import add_json
+from retrysafe.cli.session import Session, open_session
+from retrysafe.core.backlog import (
+    DEFAULT_LIMIT_ROWS,
+    Backlog,
+    BacklogReply,
+    JobBacklog,
+    JobBacklogReply,
+    OpenGroup,
+    group_open,
+)
+from retrysafe.core.ops import List, Stats, StatsReply
+from retrysafe.core.states import State
+from retrysafe.engine.audit import AUDIT_KIND
+from retrysafe.errors import UsageError
+
+CLEAR_SCREEN = "\x1b[H\x1b[2J"
+
+
+class Overview(NamedTuple):
+    """What a store holds that needs work or attention."""
+
+    open: BacklogReply
+    jobs: JobBacklogReply | None
+    counted: StatsReply | None
+
+
+def add_stats_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "stats",
+        help="what is open, and how old the oldest is",
+        description="Open keys by kind and target, uncertain ones first, with the age of the oldest; records due for "
+        "reaping; jobs of the outbox by topic. The cost does not grow with what is finished, on stores that declare it "
+        "(docs/reference/capabilities.md). --count counts every record, which does.",
+        takes_url=True,
+        examples=("retrysafe stats postgresql://user@host/db", "retrysafe stats --json | jq .uncertain"),
+    )
+    _add_options(parser)
+    parser.add_argument("--count", action="store_true", help="also count the keys in each state; reads the whole store")
+    add_json(parser, "print one JSON object")
+    parser.set_defaults(run=run_stats)
+
+
+def add_top_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "top",
+        help="the same, live",
+        description="Repaints `retrysafe stats` until Ctrl-C.",
+        takes_url=True,
+        examples=("retrysafe top sqlite:///app.db --every 5",),
+    )
+    _add_options(parser)
+    parser.add_argument("--every", type=float, default=2.0, metavar="S", help="seconds between two looks (2)")
+    parser.add_argument("--times", type=int, metavar="N", help="stop after this many looks")
+    add_json(parser, "print one JSON object per look")
+    parser.set_defaults(run=run_top, count=False)
+
+
+add_parser = add_stats_parser
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--namespace", help="only this application (all)")
+    parser.add_argument(
+        "--examine",
+        type=int,
+        default=DEFAULT_LIMIT_ROWS,
+        metavar="N",
+        help=f"read at most so many rows of each ({DEFAULT_LIMIT_ROWS})",
+    )
+
+
+def run_stats(args: argparse.Namespace) -> int:
+    with open_session(args) as session:
+        overview = read_overview(session, args)
+    print_json(summarize_overview(overview)) if args.json else print_overview(overview)
+    return exits.DONE
+
+
+def run_top(args: argparse.Namespace) -> int:
+    if not args.every > 0:
+        raise UsageError(f"--every {args.every}: give a number of seconds above zero")
+    looks = 0
+    with open_session(args) as session:
+        while args.times is None or looks < args.times:
+            if looks:
+                time.sleep(args.every)
+            overview = read_overview(session, args)
+            if args.json:
+                print_json(summarize_overview(overview))
+            else:
+                print(CLEAR_SCREEN if sys.stdout.isatty() else "", end="")
+                print_overview(overview)
+            sys.stdout.flush()
+            looks += 1
+    return exits.DONE
+
+
+def read_overview(session: Session, args: argparse.Namespace) -> Overview:
+    if args.examine < 1:
+        raise UsageError(f"--examine {args.examine}: give 1 or more")
+    op = Backlog(args.namespace, args.examine)
+    opened = session.execute(op) if session.capabilities.backlog else count_by_lists(session, op)
+    jobs = None
+    if session.capabilities.outbox and session.capabilities.backlog:
+        jobs = session.execute(JobBacklog(args.namespace, args.examine))
+    counted = session.execute(Stats(namespace=args.namespace)) if args.count else None
+    return Overview(_without_audit(opened), jobs, counted)
+
+
+def _without_audit(found: BacklogReply) -> BacklogReply:
+    """Audit rows that are being written are no work of the application. One that was left shows as uncertain."""
+    groups = (group for group in found.groups if group.kind != AUDIT_KIND or group.uncertain)
+    return found._replace(groups=tuple(groups))
+
+
+def count_by_lists(session: Session, op: Backlog) -> BacklogReply:
+    """For a store that does not answer `Backlog`: the same from its lists, without what is due for reaping."""
+    now = session.read_time()
+    found = []
+    for state in (State.UNCERTAIN, State.CLAIMED):
+        page = session.execute(List(op.namespace, state, limit=op.limit))
+        found += page.records
+    return BacklogReply(group_open(found[: op.limit], now), 0, 0, len(found) >= op.limit, now)
+
+
+def summarize_overview(overview: Overview) -> dict[str, Any]:
+    found, jobs, counted = overview
+    now = found.now
+    return {
+        "in_progress": found.in_progress,
+        "lapsed": found.lapsed,
+        "uncertain": found.uncertain,
+        "oldest_in_progress_seconds": age_seconds(found.oldest_in_progress, now),
+        "oldest_uncertain_seconds": age_seconds(found.oldest_uncertain, now),
+        "reapable": found.reapable,
+        "reaper_lag_seconds": age_seconds(found.oldest_reapable, now),
+        "groups": [summarize_group(group, now) for group in found.groups],
+        "outbox": None if jobs is None else summarize_jobs(jobs),
+        "records": None if counted is None else {k: v for k, v in counted._asdict().items() if k != "now"},
+        "truncated": found.truncated or (jobs is not None and jobs.truncated),
+    }
+
+
+def summarize_group(group: OpenGroup, now: int) -> dict[str, Any]:
+    return {
+        "kind": group.kind,
+        "target": group.target,
+        "in_progress": group.in_progress,
+        "lapsed": group.lapsed,
+        "uncertain": group.uncertain,
+        "unmarked": group.unmarked,
+        "oldest_in_progress_seconds": age_seconds(group.oldest_in_progress, now),
+        "oldest_uncertain_seconds": age_seconds(group.oldest_uncertain, now),
+    }
+
+
+def summarize_jobs(jobs: JobBacklogReply) -> dict[str, Any]:
+    return {
+        "waiting": jobs.waiting,
+        "dead": jobs.dead,
+        "oldest_waiting_seconds": age_seconds(jobs.oldest_waiting, jobs.now),
+        "oldest_dead_seconds": age_seconds(jobs.oldest_dead, jobs.now),
+        "topics": [
+            {
+                "topic": group.topic,
+                "waiting": group.waiting,
+                "dead": group.dead,
+                "oldest_waiting_seconds": age_seconds(group.oldest_waiting, jobs.now),
+                "oldest_dead_seconds": age_seconds(group.oldest_dead, jobs.now),
+            }
+            for group in jobs.groups
+        ],
+    }
+
+
+def _age(moment: int, now: int) -> str:
+    return format_age(now - moment) if moment else "-"
+
+
+def print_overview(overview: Overview) -> None:
+    found, jobs, counted = overview
+    now, more = found.now, "+" if found.truncated else ""
+    print(f"uncertain    {found.uncertain}{more}  oldest {_age(found.oldest_uncertain, now)}")
+    print(
+        f"in progress  {found.in_progress}{more}  oldest {_age(found.oldest_in_progress, now)}  ({found.lapsed} lapsed)"
+    )
+    print(f"to reap      {found.reapable}{more}  oldest {_age(found.oldest_reapable, now)}")
+    if jobs is not None:
+        print(f"outbox       {jobs.waiting} waiting, oldest {_age(jobs.oldest_waiting, now)}; {jobs.dead} dead")
+    if counted is not None:
+        print(f"in all       {counted.completed} completed, {counted.released} released, {counted.claimed} claimed")
+    if found.groups:
+        print()
+        columns = ("kind", "target", "in progress", "lapsed", "uncertain", "oldest")
+        ordered = sorted(found.groups, key=lambda group: (-group.uncertain, -group.in_progress))
+        print_table(columns, (_format_group(group, now) for group in ordered), (9, 40, 6, 6, 6))
+    for group in jobs.groups if jobs is not None else ():
+        print(
+            f"topic {group.topic}: {group.waiting} waiting, oldest {_age(group.oldest_waiting, now)}; {group.dead} dead"
+        )
+    if found.truncated:
+        print_note("there is more than was read: --examine N reads more")
+
+
+def _format_group(group: OpenGroup, now: int) -> tuple[Any, ...]:
+    oldest = group.oldest_uncertain or group.oldest_in_progress
+    return (group.kind, group.target, group.in_progress, group.lapsed, group.uncertain, _age(oldest, now))

@@ -1,0 +1,157 @@
+"""`retrysafe trigger retry-storm|crash|mismatch`: bring about, on purpose, what alerts should see.
+
+`retry-storm` and `mismatch` send requests to an API. `crash` claims a key in a store and never finishes it, as a killed
+process would: the key becomes uncertain, and the command prints how to resolve it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from retrysafe.cli import exits
+from retrysafe.cli.output import print_json, print_note
+from retrysafe.cli.parsing import add_json, add_reason
+from retrysafe.cli.session import make_entry, open_session
+from retrysafe.core.fingerprint import fingerprint_body
+from retrysafe.core.keys import record_id
+from retrysafe.core.ops import Claim
+from retrysafe.core.times import DAY_MICROS, SECOND_MICROS
+from retrysafe.errors import UsageError
+
+TRIGGER_SCOPE = "retrysafe-trigger"
+TRIGGER_TARGET = "TRIGGER crash"
+REQUEST_TIMEOUT_SECONDS = 30.0
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "trigger",
+        help="bring about what your alerts should see",
+        examples=("retrysafe trigger retry-storm http://127.0.0.1:8000/payments --body '{\"amount\": 1}'",),
+    )
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=type(parser))
+    storm = verbs.add_parser(
+        "retry-storm",
+        help="send one request many times with one key, at once",
+        examples=("retrysafe trigger retry-storm http://127.0.0.1:8000/payments --times 50 --body '{\"amount\": 1}'",),
+    )
+    _add_request(storm)
+    storm.add_argument("--times", type=int, default=20, help="how many requests (20)")
+    storm.add_argument("--at-once", type=int, default=10, metavar="N", help="how many at the same time (10)")
+    storm.set_defaults(run=run_storm)
+    mismatch = verbs.add_parser(
+        "mismatch",
+        help="send one key with two different requests",
+        examples=("retrysafe trigger mismatch http://127.0.0.1:8000/payments --body '{\"amount\": 1}'",),
+    )
+    _add_request(mismatch)
+    mismatch.add_argument("--times", type=int, default=5, help="how many requests with another body (5)")
+    mismatch.set_defaults(run=run_mismatch)
+    crash = verbs.add_parser(
+        "crash",
+        help="leave a key behind as a killed process would",
+        description="Claims a key of the scope retrysafe-trigger with a short lease, and never finishes it.",
+        takes_url=True,
+        examples=("retrysafe trigger crash sqlite:///app.db --because 'a look at our alerts'",),
+    )
+    crash.add_argument("--namespace", help="the application (default: the setting, else 'default')")
+    crash.add_argument("--lease", type=float, default=1.0, metavar="S", help="seconds until the lease lapses (1)")
+    add_reason(crash)
+    add_json(crash, "print one JSON object")
+    crash.set_defaults(run=run_crash)
+
+
+def _add_request(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("api", metavar="URL", help="the address of a route that takes keys")
+    parser.add_argument("--body", default="{}", help="the JSON body ({})")
+    parser.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="another header")
+    parser.add_argument("--method", default="POST", help="the method (POST)")
+    add_json(parser, "print one JSON object")
+
+
+def run_storm(args: argparse.Namespace) -> int:
+    if args.times < 1 or args.at_once < 1:
+        raise UsageError(f"--times {args.times} --at-once {args.at_once}: give 1 or more")
+    key = f"storm-{os.urandom(8).hex()}"
+    with ThreadPoolExecutor(args.at_once) as pool:
+        answers = list(pool.map(lambda _: send(args, key, args.body), range(args.times)))
+    return report(args, "retry-storm", key, answers)
+
+
+def run_mismatch(args: argparse.Namespace) -> int:
+    key = f"mismatch-{os.urandom(8).hex()}"
+    bodies = [args.body, *(f'{{"retrysafe_trigger": {number}}}' for number in range(args.times))]
+    return report(args, "mismatch", key, [send(args, key, body) for body in bodies])
+
+
+def send(args: argparse.Namespace, key: str, body: str) -> str:
+    """Send one request. Returns its status, with `replayed` for a replay, or the name of an error."""
+    from urllib.error import HTTPError, URLError
+    from urllib.request import Request, urlopen
+
+    if not args.api.startswith(("http://", "https://")):
+        raise UsageError(f"{args.api!r}: give the http:// address of a route")
+    headers = {"content-type": "application/json", "idempotency-key": f'"{key}"'}
+    headers |= dict(read_header(each) for each in args.header)
+    request = Request(args.api, body.encode(), headers, method=args.method)  # noqa: S310  # the scheme was checked
+    try:
+        with urlopen(request, timeout=REQUEST_TIMEOUT_SECONDS) as answer:  # noqa: S310
+            replayed = " replayed" if answer.headers.get("idempotent-replayed") == "true" else ""
+            return f"{answer.status}{replayed}"
+    except HTTPError as error:
+        replayed = " replayed" if error.headers.get("idempotent-replayed") == "true" else ""
+        return f"{error.code}{replayed}"
+    except (URLError, OSError) as error:
+        return type(error).__name__
+
+
+def read_header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise UsageError(f"--header {text!r}: write 'Name: value'")
+    return name.strip(), value.strip()
+
+
+def report(args: argparse.Namespace, what: str, key: str, answers: list[str]) -> int:
+    counted = Counter(answers)
+    if args.json:
+        print_json({"trigger": what, "key": key, "requests": len(answers), "answers": dict(counted)})
+    else:
+        print(f"{len(answers)} requests with key {key}: " + ", ".join(f"{n} × {each}" for each, n in counted.items()))
+    reached = any(answer[:1].isdigit() for answer in answers)
+    return exits.DONE if reached else exits.OUT_OF_REACH
+
+
+def run_crash(args: argparse.Namespace) -> int:
+    if not args.lease > 0:
+        raise UsageError(f"--lease {args.lease}: give a number of seconds above zero")
+    with open_session(args) as session:
+        key, drawn = f"crash-{os.urandom(8).hex()}", os.urandom(32)
+        found = record_id("http", session.namespace, TRIGGER_SCOPE, key)
+        claim = Claim(
+            found,
+            session.namespace,
+            "http",
+            TRIGGER_SCOPE,
+            key,
+            TRIGGER_TARGET,
+            fingerprint_body("application/json", [b"{}"]),
+            drawn[:16],
+            drawn[16:],
+            round(args.lease * SECOND_MICROS),
+            DAY_MICROS,
+            "uncertain",
+        )
+        with session.act(make_entry(args, "trigger crash", (found.hex(),))) as audit:
+            session.execute(claim)
+            audit.result = {"lease_seconds": args.lease}
+    resolve = f"retrysafe keys resolve {key} --scope {TRIGGER_SCOPE} --namespace {session.namespace} --did-not-happen"
+    if args.json:
+        print_json({"trigger": "crash", "key": key, "scope": TRIGGER_SCOPE, "id": found.hex(), "resolve": resolve})
+    else:
+        print(f"{key} was claimed and left; in {args.lease:g} s it is uncertain")
+        print_note(f"hint: {resolve} --because 'it was a drill'")
+    return exits.DONE

@@ -1,0 +1,218 @@
+"""The figures of one RetrySafe object: counts and durations, always on, in plain dictionaries.
+
+Where counts live, what adds to them, what reads them:
+
+- They live here, in this process. `safe.figures.snapshot()` reads them.
+- `Events.emit` counts what happens to records. The guard, the web exchange and the operations measure executions. The
+  performers measure the store. The worker adds its rounds, and the gauges that it reads from the store.
+- Exporters read `snapshot()` when they are asked (retrysafe.prometheus, retrysafe.otel, `/metrics` of the worker).
+  An exporter that cannot wait until it is asked adds a tap, which is called with each figure.
+
+There is no lock on the way of a request. `counts[key] += 1` on a dict with keys of plain strings runs no Python code,
+and CPython switches threads only at calls and loops, so no count is lost (tests/unit/engine/test_figures.py). On a
+build without the GIL a count may be lost now and then.
+
+instruments.py says what each figure is called outside. It is not imported here: a program that is never asked for its
+figures need not load it.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from retrysafe.engine.clock import clock
+
+if TYPE_CHECKING:
+    from retrysafe.engine.instruments import Instrument
+
+Labels = tuple[str, ...]
+Tap = Callable[[str, Labels, float], None]
+"""Called with each figure as it is counted or measured: what it is, its labels, by how much."""
+
+MAX_LABEL_VALUES = 200
+"""How many values one label may have. Later ones are counted as `other`: a label that grows without bound would fill
+the memory of this process and of the monitoring (S28)."""
+OTHER = "other"
+
+EXECUTION_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0, 300.0)
+STORE_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+BATCH_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+DELAY_SECONDS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0)
+
+EVENT_PLACES = (1,)
+BOUNDED_PLACES = {
+    "execution": (1, 2), "outbox_delay": (0,), "runs": (0,),
+    **dict.fromkeys(("store", "batch", "active", "rounds", "actions"), ()),
+}  # fmt: skip
+"""Which labels of a figure come from users' code and are bounded. For events and requests it is the second, the
+target."""
+
+FROM_ZERO = tuple((what, ("", "")) for what in ("renewed", "renew_failed", "lease_lost"))
+"""Counted from zero. A rule that asks for an increase does not see one in a series whose first value is 1."""
+
+RUN_OUTCOMES = ("finished", "stopped", "undone", "undo_failed")
+
+
+class Buckets(NamedTuple):
+    """One series of a histogram: how many values in each bucket (the last has no upper bound), and their sum."""
+
+    counts: tuple[int, ...]
+    sum: float
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts)
+
+
+class Metric(NamedTuple):
+    """One instrument and its series."""
+
+    instrument: Instrument
+    series: dict[Labels, float | Buckets]
+
+
+class Figures:
+    """Counts, durations and gauges of one RetrySafe object. `store` is the name of its store."""
+
+    def __init__(self, store: str = "") -> None:
+        self.store = store
+        self.counts: dict[tuple[str, Labels], int] = dict.fromkeys(FROM_ZERO, 0)
+        self.active: dict[str, int] = {}
+        self.execution = Histogram("execution", EXECUTION_SECONDS, self)
+        self.store_calls = Histogram("store", STORE_SECONDS, self)
+        self.outbox_delay = Histogram("outbox_delay", DELAY_SECONDS, self)
+        self.batches = Histogram("batch", BATCH_SIZES, self)
+        self.gauges: dict[tuple[str, Labels], float] = {}
+        """What the worker read from the store last, by the instrument's name and labels."""
+        self.taps: list[Tap] = []
+        self._known: dict[str, set[str]] = {}
+        self._lock = threading.Lock()
+
+    def count(self, what: str, labels: Labels) -> None:
+        """Add one."""
+        try:
+            self.counts[what, labels] += 1
+        except KeyError:
+            self.add_series(what, labels)
+        if self.taps:
+            self.tap(what, labels, 1)
+
+    def add_series(self, what: str, labels: Labels) -> None:
+        """Count a series for the first time, or one whose label is over the limit."""
+        with self._lock:
+            key = (what, self.bound_labels(what, labels))
+            self.counts.setdefault(key, 0)
+            self.counts[key] += 1  # apart from the line above, because a call may let another thread in between
+
+    def expect_runs(self, operation: str) -> None:
+        """Count the runs of an operation from zero (FROM_ZERO says why)."""
+        for outcome in RUN_OUTCOMES:
+            labels = self.bound_labels("runs", (operation, outcome))
+            self.counts.setdefault(("runs", labels), 0)
+            if self.taps:
+                self.tap("runs", labels, 0)
+
+    def begin_execution(self, kind: str) -> float:
+        """Work begins. Returns the time, for `end_execution`."""
+        try:
+            self.active[kind] += 1
+        except KeyError:
+            self.active.setdefault(kind, 0)
+            self.active[kind] += 1
+        if self.taps:
+            self.tap("active", (kind,), 1)
+        return clock()
+
+    def end_execution(self, series: tuple[str, str], began: float, error: str = "") -> None:
+        """Work has ended. `series` is its kind and target, `error` the class of what it raised."""
+        kind, target = series
+        self.active[kind] -= 1
+        self.execution.observe((kind, target, error), clock() - began)
+        if self.taps:
+            self.tap("active", (kind,), -1)
+
+    def observe_store(self, op: type, seconds: float, error: str = "") -> None:
+        self.store_calls.observe((op.__name__, error), seconds)
+
+    def observe_batch(self, batch: Sequence[Any]) -> None:
+        """Operations that had to wait are sent to the store together."""
+        kinds = {type(pending.op).__name__.lower() for pending in batch}
+        self.batches.observe((kinds.pop() if len(kinds) == 1 else "mixed",), len(batch))
+
+    def tap(self, what: str, labels: Labels, by: float) -> None:
+        bounded = self.bound_labels(what, labels)
+        for tap in self.taps:
+            try:
+                tap(what, bounded, by)
+            except Exception:
+                import logging
+
+                logging.getLogger("retrysafe").exception("an exporter of figures failed on %s", what)
+
+    def bound_labels(self, what: str, labels: Labels) -> Labels:
+        """The labels, with `other` instead of values over the limit."""
+        places = BOUNDED_PLACES.get(what, EVENT_PLACES)
+        if all(labels[place] in self._known.get(label_group(what, place), ()) for place in places):
+            return labels
+        return tuple(
+            self._bound(label_group(what, place), label) if place in places else label
+            for place, label in enumerate(labels)
+        )
+
+    def _bound(self, group: str, value: str) -> str:
+        known = self._known.setdefault(group, set())
+        if value in known or not value:
+            return value
+        if len(known) >= MAX_LABEL_VALUES:
+            return OTHER
+        known.add(value)
+        return value
+
+    def snapshot(self) -> list[Metric]:
+        """Every figure, by instrument. An instrument without a series is left out."""
+        from retrysafe.engine.instruments import gather
+
+        return gather(self)
+
+
+class Histogram:
+    """Durations or sizes, by labels."""
+
+    __slots__ = ("_bounds", "_figures", "cells", "what")
+
+    def __init__(self, what: str, bounds: tuple[float, ...], figures: Figures) -> None:
+        self.what = what
+        self.cells: dict[Labels, list[float]] = {}
+        """The count of each bucket, and at the end the sum."""
+        self._bounds = bounds
+        self._figures = figures
+
+    def observe(self, labels: Labels, value: float) -> None:
+        try:
+            cells = self.cells[labels]
+        except KeyError:
+            cells = self._add_series(labels)
+        cells[bisect_left(self._bounds, value)] += 1
+        cells[-1] += value
+        if self._figures.taps:
+            self._figures.tap(self.what, labels, value)
+
+    def _add_series(self, labels: Labels) -> list[float]:
+        bounded = self._figures.bound_labels(self.what, labels)
+        return self.cells.setdefault(bounded, [0] * (len(self._bounds) + 1) + [0.0])
+
+    def series(self) -> dict[Labels, float | Buckets]:
+        return {
+            labels: Buckets(tuple(int(count) for count in cells[:-1]), cells[-1])
+            for labels, cells in list(self.cells.items())
+        }
+
+
+def label_group(what: str, place: int) -> str:
+    """The label whose values are counted together. All targets are one label, whatever figure they are in."""
+    return {("execution", 2): "error", ("outbox_delay", 0): "topic", ("runs", 0): "operation"}.get(
+        (what, place), "target"
+    )

@@ -1,0 +1,120 @@
+"""Why a key is in its state, what its next retry gets, and what a person can do. Pure: from the record and the time, by
+the same functions that decide claims."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from retrysafe.core.judge import LAPSED_UNSEEN
+from retrysafe.core.moves import Grant, decide_grant, is_outcome_unknown
+from retrysafe.core.ops import Claim
+from retrysafe.core.records import Record
+from retrysafe.core.states import State
+from retrysafe.core.times import FOREVER_MICROS, format_time
+
+DEAD_LETTER = "dead letter:"
+"""How the note of a run begins that is not tried again before a person has looked."""
+
+
+class Explanation(NamedTuple):
+    state: str
+    """The state as a person sees it: a lapsed guard is uncertain."""
+    because: str
+    next_retry: str
+    """What the same request gets now."""
+    by_itself: str
+    """What happens if nobody does anything."""
+    actions: tuple[str, ...]
+    """What a person can do: the verbs of `retrysafe keys` and `retrysafe operations`, best first."""
+
+
+def is_run(record: Record) -> bool:
+    """Whether the record is a run of an operation: its target holds the operation's version."""
+    return record.kind == "operation" or "@" in record.target
+
+
+def state_for_people(record: Record, now: int) -> str:
+    return "uncertain" if is_outcome_unknown(record, now) else record.state.value
+
+
+def explain(record: Record, now: int) -> Explanation:
+    state = state_for_people(record, now)
+    if state == "uncertain":
+        return _explain_uncertain(record)
+    if record.state is State.CLAIMED:
+        return _explain_claimed(record, now)
+    return _explain_settled(record, now, state)
+
+
+def _explain_uncertain(record: Record) -> Explanation:
+    note = record.note or LAPSED_UNSEEN
+    resume = ("operations resume", "operations undo", "keys resolve") if is_run(record) else ("keys resolve",)
+    if record.kind == "audit":
+        note = "an operator's command ended before it wrote down what it did; look at the records that it names"
+        resume = ("keys resolve",)
+    return Explanation(
+        "uncertain",
+        f"attempt {record.attempt} began at {format_time(record.started)}, and nobody knows how it ended: {note}",
+        "refused: outcome unknown (500, outcome_unknown)",
+        "nothing: it stays until a person or a probe says how it ended, or its owner comes back",
+        resume,
+    )
+
+
+def _explain_claimed(record: Record, now: int) -> Explanation:
+    at = f" at recovery point {record.point!r}" if record.point else ""
+    if not record.lapsed(now):
+        later = {
+            "uncertain": "it becomes uncertain",
+            "resume": f"the next retry or the worker resumes it{at}",
+            "rerun": "the next retry runs it again",
+        }
+        return Explanation(
+            "claimed",
+            f"attempt {record.attempt} has been at work since {format_time(record.started)}{at}",
+            "refused: in progress (409, retry later)",
+            f"its owner finishes; if it dies, then after {format_time(record.lease_until)} {later[record.on_lapse]}",
+            (),
+        )
+    how = f"resumes it{at}" if record.on_lapse == "resume" else "runs it again"
+    actions = ("operations resume", "operations undo") if is_run(record) else ("keys release",)
+    return Explanation(
+        "claimed",
+        f"the owner of attempt {record.attempt} went silent; its lease lapsed at {format_time(record.lease_until)}",
+        f"it runs: attempt {record.attempt + 1} {how}",
+        f"the next retry {how}" + ("; the worker does the same after its grace" if is_run(record) else ""),
+        actions,
+    )
+
+
+def _explain_settled(record: Record, now: int, state: str) -> Explanation:
+    gone = _describe_expiry(record, now)
+    if _decide_retry(record, now) is Grant.REBIRTH:
+        return Explanation(state, "it has expired", "it runs as a new request", "the reaper deletes it", ())
+    if record.state is State.COMPLETED:
+        kept = record.answer is not None and not record.answer.gone
+        status = record.answer.status if record.answer is not None else 200
+        answer = f"the stored answer ({status}), and nothing runs" if kept else "told that the answer was not kept"
+        forget = ("keys forget",) if kept else ()
+        why = f"attempt {record.attempt} was completed at {format_time(record.completed)}"
+        return Explanation(state, why + (f": {record.note}" if record.note else ""), answer, gone, forget)
+    at = f" from recovery point {record.point!r}" if record.point else ""
+    why = f"attempt {record.attempt} ended without a final answer" + (f": {record.note}" if record.note else "")
+    later = f"the worker resumes it{at}" if record.point else gone
+    actions = ("operations resume", "operations undo", "operations cancel") if is_run(record) else ()
+    return Explanation(state, why, f"it runs: attempt {record.attempt + 1}{at}", later, actions)
+
+
+def _describe_expiry(record: Record, now: int) -> str:
+    if record.expires >= FOREVER_MICROS:
+        return "nothing: it never expires"
+    return f"it expires at {format_time(record.expires)}; after that the key is new"
+
+
+def _decide_retry(record: Record, now: int) -> Grant | None:
+    """How the same request would be granted now."""
+    retry = Claim(
+        record.id, record.namespace, record.kind, record.scope, record.key, record.target, record.fingerprint,
+        b"", b"", 0, 0, record.on_lapse,
+    )  # fmt: skip
+    return decide_grant(record, retry, now)

@@ -1,0 +1,1 @@
+from retrysafe.testing.contract.backlog import *  # noqa: F403
