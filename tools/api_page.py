@@ -32,6 +32,8 @@ MODULES = (
     "retrysafe.webhooks",
     "retrysafe.client",
     "retrysafe.mcp",
+    "retrysafe.prometheus",
+    "retrysafe.otel",
     "retrysafe.testing",
 )
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")

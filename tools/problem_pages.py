@@ -116,7 +116,8 @@ names do not change.
 
 The links lead to `https://retrysafe.readthedocs.io/problems/` and the name. To serve these pages yourself, build the
 site with `make docs`, publish `build/site`,
-and pass the address of its `problems` folder to the middleware or to `install`:
+and set the address of its `problems` folder. For all answers of a process, set the environment
+variable `RETRYSAFE_DOCS_URL`. For one application, pass it to the middleware or to `install`:
 `docs="https://docs.example.com/problems"`.
 
 ## Answers over HTTP"""

@@ -29,6 +29,8 @@ from prometheus_client.core import (
 from retrysafe.engine.figures import Buckets, Figures, Labels, Metric
 from retrysafe.engine.instruments import INSTRUMENTS, Instrument, locate
 
+__all__ = ["register"]
+
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
 

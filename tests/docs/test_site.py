@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -152,6 +154,13 @@ def test_the_type_and_the_link_of_an_answer_lead_to_its_page(problem, site: Path
 def test_every_error_has_a_page(site: Path) -> None:
     for each in find_all_errors():
         assert each.__name__ in (site / "problems" / each.anchor / "index.html").read_text()
+
+
+def test_one_setting_points_all_links_of_a_process_at_another_copy() -> None:
+    code = "from retrysafe.webhooks.replies import wrong_method_response as it; print(dict(it().headers)['link'])"
+    environment = {**os.environ, "RETRYSAFE_DOCS_URL": "https://docs.example.com/p"}
+    printed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert printed.stdout.strip() == '<https://docs.example.com/p/verification/>; rel="describedby"'
 
 
 def test_the_links_can_point_at_another_copy() -> None:

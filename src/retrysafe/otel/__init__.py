@@ -26,6 +26,8 @@ from retrysafe.engine.figures import Buckets, Figures, Labels
 from retrysafe.engine.instruments import INSTRUMENTS, STORE_OPERATIONS, Instrument, locate
 from retrysafe.otel.spans import SpanRecorder
 
+__all__ = ["instrument"]
+
 if TYPE_CHECKING:
     from retrysafe.engine.safe import RetrySafe
 

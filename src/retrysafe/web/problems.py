@@ -12,6 +12,7 @@ operator needs it; keys and scopes in it are redacted.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -38,9 +39,9 @@ from retrysafe.web.capture import Response
 TYPE_PREFIX = "urn:retrysafe:problem:"
 """A URN and not an address: it does not change when the documentation moves."""
 
-DOCS_URL = "https://retrysafe.readthedocs.io/problems"
-"""The folder that `Link: rel="describedby"` points into: each problem has a page of its own there. The middlewares take
-another one as `docs=`."""
+DOCS_URL = os.environ.get("RETRYSAFE_DOCS_URL") or "https://retrysafe.readthedocs.io/problems"
+"""The folder that `Link: rel="describedby"` points into: each problem has a page there. The environment variable
+is for all answers of a process, webhooks included; `docs=` is for one middleware."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
