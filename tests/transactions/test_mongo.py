@@ -17,7 +17,7 @@ from pymongo.errors import AutoReconnect, OperationFailure
 
 from retrysafe import Answer, RetrySafe
 from retrysafe.core.keys import Key
-from retrysafe.core.ops import Lookup
+from retrysafe.core.ops import ForgetMarker, Lookup
 from retrysafe.core.states import State
 from retrysafe.errors import NotSameDatabase, StoreUnclear, TransactionSplit, UsageError
 from retrysafe.stores.mongo.receipts import MONGO
@@ -253,6 +253,16 @@ def test_a_lock_that_a_split_left_behind_keeps_nobody_out(user: Caller, mongodb:
         client.get_default_database()["tx_keys"].delete_many({})  # as a person might, having looked
     assert not user.run("k", ["b"]).replayed
     assert mongodb.effects() == ["a", "b"]
+
+
+def test_the_store_itself_deletes_a_lock_that_was_left_behind(mongodb: World) -> None:
+    """As it does where the user's one connection was lost (mark_split_in_store)."""
+    left = id_of(mongodb, "k")
+    with mongo_client(mongodb) as client:
+        meta = client.get_default_database()["tx_meta"]
+        meta.insert_one({"_id": left, "token": b"t"})
+        mongodb.safe.execute(ForgetMarker(left))
+        assert meta.find_one({"_id": left}) is None
 
 
 def test_an_abort_in_the_middle_is_a_split_too(user: Caller, mongodb: World) -> None:

@@ -276,7 +276,7 @@ class LookupCommit(Op[bool | None]):
 
 @value_class
 class ForgetMarker(Op[None]):
-    """Delete the marker of a transaction whose early commit was noted on its record. Only the SQL stores do it."""
+    """Delete the marker of a transaction whose early commit was noted on its record. Stores that a user's transaction can join do it."""
 
     marker: bytes
 

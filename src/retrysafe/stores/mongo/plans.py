@@ -19,6 +19,7 @@ from retrysafe.core.ops import (
     Claim,
     ClaimReply,
     Complete,
+    ForgetMarker,
     Install,
     List,
     Lookup,
@@ -179,6 +180,10 @@ class MongoPlans:
     def install(self, op: Install) -> Plan[Command, str]:
         name, _ = yield from self.write_barrier()
         return name
+
+    def forget_marker(self, op: ForgetMarker) -> Plan[Command, None]:
+        """Delete the lock that an early commit has left, once the record says so."""
+        yield from self.write({"delete": self.names.meta, "deletes": [{"q": {"_id": op.marker}, "limit": 1}]})
 
     def read_clock(self, now: int | None) -> Plan[Command, int]:
         """The time as a number. A filter that uses an index needs a number, not an expression."""
@@ -346,5 +351,6 @@ PLANS: dict[type[Any], Callable[[MongoPlans, Any], Any]] = {
     List: MongoPlans.list,
     Stats: MongoPlans.stats,
     Backlog: MongoPlans.backlog,
+    ForgetMarker: MongoPlans.forget_marker,
     **dict.fromkeys(updates.MOVES, MongoPlans.fenced_write),
 }
