@@ -11,7 +11,7 @@ import pytest
 from retrysafe import Answer, Undo
 from retrysafe.core.ops import Advance, Complete
 from retrysafe.engine import resending
-from retrysafe.errors import OutcomeUnrecorded, StoreOutage
+from retrysafe.errors import NotFinished, OutcomeUnrecorded, StoreOutage
 from retrysafe.testing import AsyncFaultStore, Fault, FaultStore, Script
 from tests.operations.world import World
 
@@ -70,3 +70,47 @@ def test_it_ran_and_that_is_not_written_down(new: Callable[[], World], op: type[
         w.lapse()
         assert w.run(run(key="k")) == right
     assert after, "the store went away after the step at least once, as this test means it"
+
+
+@pytest.mark.parametrize("point", ["before", "applied"])
+def test_a_store_that_goes_away_between_two_steps(new: Callable[[], World], point: Any) -> None:
+    """Found by simulated seed 389: the store went away after the first step. The caller was told `StoreUnreachable`,
+    "nothing was done", because not even the release could be written down."""
+
+    def declare_two(w: World, sent: list[str]) -> Any:
+        op = w.safe.operation("between")
+
+        @w.foreign(op)
+        def charge(*, key: str) -> str:
+            sent.append("charge")
+            return "charged"
+
+        @w.foreign(op)
+        def ship(*, key: str) -> str:
+            sent.append("ship")
+            return "shipped"
+
+        @w.body(op)
+        def body() -> Answer:
+            charged = yield charge
+            shipped = yield ship
+            return Answer(201, {"did": [charged, shipped]})
+
+        return op
+
+    w = new()
+    counted = put_faults(w)
+    right = w.run(declare_two(w, [])(key="k"))
+    halfway = 0
+    for call in range(1, len(counted.seen) + 1):
+        w, sent = new(), []
+        script = put_faults(w, Fault(call, point, lasting=True))
+        run = declare_two(w, sent)
+        with pytest.raises((OutcomeUnrecorded, NotFinished, StoreOutage)) as told:
+            w.run(run(key="k"))
+        assert isinstance(told.value, StoreOutage) != bool(sent), f"at call {call}, after {sent}: {told.value!r}"
+        halfway += sent == ["charge"]
+        script.repair()
+        w.lapse()
+        assert w.run(run(key="k")) == right
+    assert halfway, "the store went away between the two steps"

@@ -22,6 +22,7 @@ from retrysafe.errors import (
     OutcomeUnknown,
     OutcomeUnrecorded,
     ResultNotStorable,
+    RetrySafeError,
     RunOver,
     StoreError,
     UsageError,
@@ -161,7 +162,22 @@ def continue_run(operation: OperationSpec, run: OperationRun, events: Events) ->
     except BaseException as stop:
         yield from settle_interrupted(run, stop, events)
         raise
-    return (yield from settle_result(operation, run, result, failure, events))
+    try:
+        return (yield from settle_result(operation, run, result, failure, events))
+    except StoreError as away:
+        raise unsettled_error(operation, run, run.broken or failure, away) from away
+
+
+def unsettled_error(
+    operation: OperationSpec, run: OperationRun, failure: Exception | None, away: StoreError
+) -> RetrySafeError:
+    """The error if the store did not answer when an unfinished run was to be settled. "Nothing was done", which the
+    store's own error says, would be untrue as soon as a step may have happened."""
+    if not run.journal.entries and run.pending_journal is None:
+        return away
+    if isinstance(failure, StepOutcomeUnknown) or is_irrevocable(run):
+        return OutcomeUnknown(run.record.key, run.record.started, f"the outcome of a step is unknown: {failure}")
+    return NotFinished(operation.name, run.record.key, last_step_name(run), str(failure or away)[:200])
 
 
 def mark_not_failed(progress: bytes, attempt: int) -> bytes:

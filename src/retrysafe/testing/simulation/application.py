@@ -12,14 +12,13 @@ from retrysafe.testing.simulation.provider import SimulatedProvider
 
 
 class ClientReply(NamedTuple):
-    """What a client is told: the status decides whether it sends again."""
+    """What a client is told: status, headers and body decide whether it sends again (`client/decide.py`)."""
 
     status: int
     body: bytes
-
-    @property
-    def is_final(self) -> bool:
-        return self.status < 500 and self.status not in (409, 425, 429)
+    stored: bool = False
+    """This is the stored answer of the key, whatever its status: as the header `Idempotent-Replayed` says it."""
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +27,12 @@ class Purchase:
 
     name: str
     kind: str
+    rotated: str = ""
+    """A new key, after the application said that nothing happened under the first one."""
 
     @property
     def key(self) -> str:
-        return f"key-{self.name}"
+        return self.rotated or f"key-{self.name}"
 
 
 Handler = Callable[[Purchase], Awaitable[ClientReply]]

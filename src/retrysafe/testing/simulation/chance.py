@@ -27,3 +27,9 @@ def choose(seed: int, name: str, options: Sequence[T]) -> T:
     """One of the options."""
     digest = blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
     return options[int.from_bytes(digest, "little") % len(options)]
+
+
+def draw_share(seed: int, name: str) -> float:
+    """A number between 0 and 1."""
+    digest = blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") * _UNIT

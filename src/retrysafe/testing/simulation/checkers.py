@@ -19,6 +19,31 @@ def check_one_effect(outcome: Outcome) -> Iterator[str]:
             yield f"one undo: {purchase.name} was refunded more than once"
 
 
+def check_nothing_after_its_undo(outcome: Outcome) -> Iterator[str]:
+    """No charge is sent after its refund was (I24). A message that is held up on its way was sent before."""
+    undone: dict[tuple[str, int], float] = {}
+    for event in outcome.history.find("sends"):
+        kind, run = event.data["kind"], (event.about, event.data.get("life", 0))
+        if kind == "refund":
+            undone.setdefault(run, event.at)
+        elif kind == "charge" and run in undone:
+            yield f"I24 nothing after its undo: {event.where} sent a charge of {event.about} after its refund"
+
+
+def check_keys(outcome: Outcome) -> Iterator[str]:
+    """A key of the provider stands for one request (I17)."""
+    for misuse in outcome.provider.misused:
+        yield f"I17 one key, one request: {misuse}"
+
+
+def check_walls(outcome: Outcome) -> Iterator[str]:
+    """An application's provider knows no purchase of another application (I34)."""
+    own = {purchase.name for purchase in outcome.purchases}
+    for charge in outcome.provider.ledger:
+        if charge.purchase not in own:
+            yield f"I34 walls: {charge.kind} of {charge.purchase} with the account of another application"
+
+
 def check_told_the_truth(outcome: Outcome) -> Iterator[str]:
     """A client that was told 2xx has been charged once; one that was told "declined" has not."""
     for purchase in outcome.purchases:
@@ -56,18 +81,41 @@ def check_everybody_is_told(outcome: Outcome) -> Iterator[str]:
             yield f"I30 convergence: {missing} clients of {purchase.name} ({purchase.kind}) never got an answer"
 
 
+def check_nothing_is_left_running(outcome: Outcome) -> Iterator[str]:
+    """When everything is settled, no task of an application is left (RELIABILITY: leak check on each run)."""
+    for task in outcome.left_running:
+        yield f"no leak: {task} is still running"
+
+
+def check_reports(outcome: Outcome) -> Iterator[str]:
+    """What the application itself, or somebody who plays a part in it, found wrong."""
+    for event in outcome.history.find("broken"):
+        yield f"{event.data['rule']}: {event.data['why']} at {event.at:.3f} s"
+
+
 CHECKERS: tuple[Checker, ...] = (
     check_one_effect,
+    check_nothing_after_its_undo,
+    check_keys,
+    check_walls,
     check_told_the_truth,
     check_same_answer,
     check_nothing_lost,
     check_everybody_is_told,
+    check_nothing_is_left_running,
+    check_reports,
 )
+
+
+WEAK_CHECKERS: tuple[Checker, ...] = (check_nothing_lost, check_everybody_is_told, check_nothing_is_left_running)
+"""What is left to promise when a store has lost what it had acknowledged: work comes to an end, and clients are told.
+Such a store says that it is not durable, and `retrysafe doctor` says what follows."""
 
 
 def check(outcome: Outcome) -> list[str]:
     """Everything that is wrong with a history."""
-    return [
-        *outcome.broken,
-        *(problem for checker in (*CHECKERS, *outcome.scenario.checkers) for problem in checker(outcome)),
-    ]
+    checkers = (*CHECKERS, *outcome.scenario.checkers)
+    if outcome.plan.is_lossy and outcome.plan.failovers:
+        checkers, outcome.broken = WEAK_CHECKERS, []
+    problems = [*outcome.broken, *(problem for checker in checkers for problem in checker(outcome))]
+    return problems if outcome.neighbour is None else [*problems, *check(outcome.neighbour)]

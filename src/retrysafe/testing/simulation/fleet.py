@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.testing.simulation.application import AppHost, ClientReply, Purchase
+from retrysafe.testing.simulation.chance import draw_share
 from retrysafe.testing.simulation.hosts import Host
 from retrysafe.testing.simulation.provider import SimulatedProvider
+from retrysafe.testing.simulation.requests import RequestLog
 from retrysafe.testing.simulation.scenario import Actor, Scenario
 from retrysafe.testing.simulation.stage import Stage
 from retrysafe.testing.simulation.store import StoreServer
+from retrysafe.testing.simulation.walls import WalledStore
+
+PURCHASE = re.compile(r"[pq]\d+")
+"""The name of a purchase, as it stands in the keys of records."""
 
 HANDLE = "handle"
 """The entry of the application that answers purchases: what `deploy` returned."""
+
+
+def open_provider(stage: Stage, scenario: Scenario, name: str) -> SimulatedProvider:
+    """A payment provider, as the plan has it."""
+    plan, host = stage.plan, stage.add_host(name)
+    memory, declines = (plan.provider_memory, plan.declines) if scenario.knows_provider else (86_400.0, 0.0)
+    return SimulatedProvider(
+        *(stage.loop, stage.network, stage.history, host, memory, plan.provider_errors),
+        lambda purchase: bool(declines) and draw_share(stage.seed, f"decline {purchase}") < declines,
+        stage.seed,
+    )
 
 
 class Fleet:
@@ -27,15 +46,24 @@ class Fleet:
         purchases: list[Purchase],
         *,
         namespace: str = "shop",
+        prefix: str = "",
     ) -> None:
         self.stage = stage
         self.namespace = namespace
-        self.provider = SimulatedProvider(stage.loop, stage.network, stage.history, stage.add_host("provider"))
+        self.provider = open_provider(stage, scenario, f"{prefix}provider")
+        self.clients: list[str] = []
+        """The names of the hosts of this application's clients."""
+        self._keys = {purchase.key: purchase.name for purchase in purchases}
         self.actors: dict[str, Actor] = {actor.name: actor for actor in (make(stage) for make in scenario.actors)}
-        self.apps = [f"app-{number + 1}" for number in range(stage.plan.hosts)]
-        self.workers = [f"worker-{number + 1}" for number in range(stage.plan.workers)]
+        self.apps = [f"{prefix}app-{number + 1}" for number in range(stage.plan.hosts)]
+        self.workers = [f"{prefix}worker-{number + 1}" for number in range(stage.plan.workers)]
         self.nodes: dict[str, AppHost] = {}
         """The newest process of each name, alive or not."""
+        self.versions = dict.fromkeys(self.names, stage.plan.versions[0] if scenario.versions > 1 else 1)
+        """Which version of the application each process runs when it starts next."""
+        self.walls: Callable[[str], None] | None = None
+        """Called with what is wrong when a reply of the store shows another application's records (I34)."""
+        self.requests = RequestLog()
         self._scenario = scenario
         self._kinds = frozenset(purchase.kind for purchase in purchases)
         self.server: StoreServer = server
@@ -43,6 +71,11 @@ class Fleet:
             self.server = getattr(self.actors[scenario.store], "store_server")  # noqa: B009 - few actors have one
         self._kept: list[AppHost] = []
         """Everything of killed processes, so that nothing of it is collected, and nothing of it runs."""
+
+    @property
+    def is_deployed_anew(self) -> bool:
+        """Whether this history has two versions of the application."""
+        return self._scenario.versions > 1 and len(set(self.stage.plan.versions)) > 1
 
     @property
     def names(self) -> list[str]:
@@ -62,11 +95,14 @@ class Fleet:
 
     def open_safe(self) -> RetrySafe:
         """A RetrySafe of the current host, on the store at the other end of the network."""
-        return RetrySafe(async_store=self.server.open_client(self.stage.network), namespace=self.namespace)
+        store: Any = self.server.open_client(self.stage.network)
+        if self.walls is not None:
+            store = WalledStore(store, self.namespace, self.server.rows, self.walls)
+        return RetrySafe(async_store=store, namespace=self.namespace)
 
-    def open_application(self, host: Host) -> AppHost:
-        """The application on a host that takes no requests: for a person who uses its code."""
-        node = AppHost(host, self.open_safe(), self.provider, self._kinds, actors=dict(self.actors))
+    def open_application(self, host: Host, version: int = 1) -> AppHost:
+        """The application on one host. A person uses its code, too."""
+        node = AppHost(host, self.open_safe(), self.provider, self._kinds, version, dict(self.actors))
         node.entries[HANDLE] = self._scenario.deploy(node)
         return node
 
@@ -76,7 +112,8 @@ class Fleet:
         host.run_inside(self._boot, name, host)
 
     def _boot(self, name: str, host: Host) -> None:
-        node = self.nodes[name] = self.open_application(host)
+        node = self.nodes[name] = self.open_application(host, self.versions[name])
+        node.entries[HANDLE] = self.requests.wrap(name, node.entries[HANDLE], self.namespace)
         if name in self.workers:
             from retrysafe.worker import Worker
 
@@ -92,11 +129,15 @@ class Fleet:
         node.host.crash()
         self.stage.loop.call_at_true_time(self.stage.now + seconds, self.start_process, name)
 
-    def freeze(self, name: str, seconds: float) -> None:
-        """A process stops in the middle, and goes on later as if nothing had happened."""
-        if name in self.nodes:
-            self.stage.note(name, "frozen", seconds=round(seconds, 1))
-            self.stage.loop.freeze(self.nodes[name].host, self.stage.now + seconds)
+    def deploy(self, name: str, version: int, seconds: float) -> None:
+        """Restart a process with another version of the application's code."""
+        self.versions[name] = version
+        self.stage.note(name, "deployed", version=version)
+        self.kill(name, seconds)
+
+    def find_purchase(self, key: str) -> str:
+        """The purchase that a record's key stands for."""
+        return self._keys.get(key) or PURCHASE.findall(key)[0]
 
     def list_hosts(self, names: list[str]) -> list[Host]:
         """The processes of these names that are alive."""
@@ -108,6 +149,7 @@ class Fleet:
 
     async def send(self, app: str, purchase: Purchase, *, seconds: float) -> ClientReply:
         """A client's request. Raises Unanswered or Refused."""
+        self._keys[purchase.key] = purchase.name
         reply: ClientReply = await self.call(
             app, HANDLE, purchase, seconds=seconds, what=f"POST {purchase.kind}", about=purchase.name
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
+from math import inf, nextafter
 from typing import Any, TypeVar
 
 R = TypeVar("R")
@@ -48,8 +49,12 @@ class Host:
         return now * (1.0 + self.drift)
 
     def true_time(self, monotonic: float) -> float:
-        """The true time at which `time.monotonic` shows this, if the machine is not suspended again."""
-        return monotonic / (1.0 + self.drift) + self.suspended
+        """The true time at which `time.monotonic` shows this, or just after it: a timer that is a rounding error too
+        early would be set again for the same moment, for ever. A machine may be suspended until later."""
+        true = monotonic / (1.0 + self.drift) + self.suspended
+        while self.monotonic(true) < monotonic:
+            true = nextafter(true, inf)
+        return true
 
     def wall(self, now: float) -> float:
         """The host's wall clock."""
@@ -59,9 +64,10 @@ class Host:
         return self.alive and self.frozen_until <= now
 
     def has_work(self) -> bool:
-        """Whether a task is under way here, or something waits to run."""
+        """Whether a task is under way here, or something waits to run. Tasks that are named `actor...` belong to a
+        scenario."""
         self.forget_done_tasks()
-        return bool(self.tasks or self.ready)
+        return bool(self.ready) or any(not task.get_name().startswith("actor") for task in self.tasks)
 
     def forget_done_tasks(self) -> None:
         self.tasks = [task for task in self.tasks if not task.done()]

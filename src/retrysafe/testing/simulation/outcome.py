@@ -28,7 +28,14 @@ class Outcome:
     replies: dict[str, list[ClientReply]] = field(default_factory=dict)
     """The final replies to each purchase, by its name; one for each client that sent it."""
     faults: dict[int, str] = field(default_factory=dict)
+    """The faults of messages, by the number of the message."""
+    host_faults: dict[str, int] = field(default_factory=dict)
+    """How often each fault of hosts and of the store was met."""
     steps: int = 0
     seconds: float = 0.0
+    left_running: list[str] = field(default_factory=list)
+    """Tasks of application hosts that were still there at the end."""
     broken: list[str] = field(default_factory=list)
     """Rules that were seen broken while it ran (`watch.py`)."""
+    neighbour: Outcome | None = None
+    """The other application's part, if there is one."""

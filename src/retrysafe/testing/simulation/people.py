@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import re
+import json
 from typing import Any
 
 from retrysafe.core.ops import List
@@ -14,20 +14,19 @@ from retrysafe.errors import NotUncertain, RetrySafeError
 from retrysafe.testing.simulation.application import AppHost
 from retrysafe.testing.simulation.fleet import Fleet
 from retrysafe.testing.simulation.hosts import Host
-from retrysafe.testing.simulation.plan import DECIDE_AFTER_SECONDS, LOOK_SECONDS
+from retrysafe.testing.simulation.plan import DECIDE_AFTER_SECONDS, FAULTS_END_SECONDS, LOOK_SECONDS
 from retrysafe.testing.simulation.scenario import Decide
 from retrysafe.testing.simulation.stage import Stage
-
-PURCHASE = re.compile(r"p\d+")
-"""The name of a purchase, as it stands in the keys of records."""
 
 
 class Person:
     """Looks every five minutes, and decides about what has been quiet for long enough."""
 
-    def __init__(self, stage: Stage, fleet: Fleet, store_host: Host, decide: Decide | None = None) -> None:
+    def __init__(
+        self, stage: Stage, fleet: Fleet, store_host: Host, decide: Decide | None = None, name: str = "person"
+    ) -> None:
         self._decide = decide
-        self.host = stage.add_host("person")
+        self.host = stage.add_host(name)
         self._stage, self._fleet, self._store_host = stage, fleet, store_host
 
     def start(self) -> None:
@@ -42,9 +41,25 @@ class Person:
         safe = self._fleet.open_safe() if node is None else node.safe
         while True:
             await asyncio.sleep(self.find_next_look() - self._stage.now)
-            for record in await list_uncertain(safe, self._fleet.namespace):
+            if await self._has_refused(safe):
+                self._deploy_other_version()
+            for record in await list_records(safe, List(self._fleet.namespace, State.UNCERTAIN, limit=100)):
                 if self._store_host.wall(self._stage.now) - record.started / 1e6 > DECIDE_AFTER_SECONDS:
                     await (self._resolve(safe, record) if node is None else self._act(node, record))
+
+    async def _has_refused(self, safe: RetrySafe) -> bool:
+        """Whether the code of today refuses to go on with what other code began, and the faults are over: then the
+        other code has to run once more."""
+        if not self._fleet.is_deployed_anew or self._stage.now < FAULTS_END_SECONDS:
+            return False
+        found = await list_records(safe, List(self._fleet.namespace, resting=True, limit=100))
+        return any("OperationChanged" in record.note for record in found)
+
+    def _deploy_other_version(self) -> None:
+        versions = self._fleet.versions
+        other = sum(set(self._stage.plan.versions)) - versions[self._fleet.apps[0]]
+        for name in versions:
+            self._fleet.deploy(name, other, 1.0)
 
     async def _act(self, node: AppHost, record: Record) -> None:
         assert self._decide is not None
@@ -53,32 +68,40 @@ class Person:
         except (RetrySafeError, OSError) as error:
             done = f"failed: {type(error).__name__}"
         if done:
-            self._stage.note("person", done, PURCHASE.findall(record.key)[0])
+            self._stage.note("person", done, self._fleet.find_purchase(record.key))
 
     async def _resolve(self, safe: RetrySafe, record: Record) -> None:
-        about = PURCHASE.findall(record.key)[0]
-        found = self._fleet.provider.find(about)
+        about = self._fleet.find_purchase(record.key)
+        charges = self._fleet.provider.find(about)
+        if charges and is_undoing(record) and not self._fleet.provider.find(about, "refund"):
+            self._fleet.provider.refund_by_hand(about)
+        refunded = bool(self._fleet.provider.find(about, "refund"))
         try:
             await safe.aresolve(
                 record.id,
-                happened=bool(found),
+                happened=bool(charges),
                 # As our documents say: only an HTTP answer can be given by hand.
-                answer=_answer_of(found) if found and record.kind != "function" else None,
+                answer=_answer_of(charges, refunded=refunded) if charges and record.kind != "function" else None,
                 because="the provider's own list",
                 attempt=record.attempt,
             )
         except (NotUncertain, RetrySafeError):
             return
-        self._stage.note("person", "resolved", about, happened=bool(found))
+        self._stage.note("person", "resolved", about, happened=bool(charges))
 
 
-async def list_uncertain(safe: RetrySafe, namespace: str) -> list[Record]:
+async def list_records(safe: RetrySafe, query: List) -> list[Record]:
     try:
-        page = await safe.aexecute(List(namespace, State.UNCERTAIN, limit=100))
+        page = await safe.aexecute(query)
     except RetrySafeError:
         return []
     return list(page.records)
 
 
-def _answer_of(found: list[dict[str, Any]]) -> Answer:
-    return Answer(201, b'{"charge": %d}' % found[0]["number"])
+def is_undoing(record: Record) -> bool:
+    """Whether an operation was being undone: what is left of it is to be undone by hand."""
+    return bool(record.progress) and json.loads(record.progress).get("undoing") is not None
+
+
+def _answer_of(charges: list[dict[str, Any]], *, refunded: bool) -> Answer:
+    return Answer(402 if refunded else 201, b'{"charge": %d}' % charges[0]["number"])

@@ -26,7 +26,25 @@ class Plan:
     crashes: int = 0
     freezes: int = 0
     partitions: int = 0
+    suspends: int = 0
+    clock_jumps: int = 0
+    slow_hosts: int = 0
     store_restarts: int = 0
+    store_faults: int = 0
+    """Read-only, full, or a row that is locked."""
+    is_lossy: bool = False
+    """The store is replicated asynchronously, and says that it may lose what it has acknowledged."""
+    failovers: int = 0
+    """Only of such a store."""
+    provider_memory: float = 86_400.0
+    """Seconds for which the provider recognises a key."""
+    provider_errors: float = 0.0
+    declines: float = 0.0
+    """The share of purchases that the provider declines."""
+    versions: tuple[int, int] = (1, 1)
+    """The version of the application that runs at first, and the one that is deployed while it runs."""
+    has_neighbour: bool = False
+    """Another application has the same store, with the same keys in its own namespace."""
     skew: float = 0.0
     drift: float = 0.0
     purchases: int = 2
@@ -51,7 +69,18 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "crashes": (0, 0, 1, 2, 4),
     "freezes": (0, 0, 1, 2),
     "partitions": (0, 0, 0, 1),
+    "suspends": (0, 0, 0, 1),
+    "clock_jumps": (0, 0, 1, 2),
+    "slow_hosts": (0, 0, 0, 1),
     "store_restarts": (0, 0, 0, 1),
+    "store_faults": (0, 0, 0, 1, 2),
+    "is_lossy": (False,) * 19 + (True,),
+    "failovers": (0, 1, 2),
+    "provider_memory": (86_400.0, 86_400.0, 86_400.0, 900.0),
+    "provider_errors": (0.0, 0.0, 0.05, 0.3),
+    "declines": (0.0, 0.0, 0.3),
+    "versions": ((1, 1), (1, 1), (1, 2), (2, 1)),
+    "has_neighbour": (False,) * 5 + (True,),
     "skew": (0.0, 0.0, 2.0, 600.0),
     "drift": (0.0, 0.0, 0.001),
     "purchases": (1, 1, 1, 2, 2, 3),

@@ -1,13 +1,18 @@
-"""A payment provider that knows nothing of retrysafe: it remembers keys for a while, and charges."""
+"""A payment provider that knows nothing of retrysafe: it remembers keys for a while, and charges, declines or fails."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from retrysafe.testing.simulation.chance import draw_four
 from retrysafe.testing.simulation.history import History
 from retrysafe.testing.simulation.hosts import Host
 from retrysafe.testing.simulation.loop import SimulatedLoop
-from retrysafe.testing.simulation.network import Network, Refused, Unanswered
+from retrysafe.testing.simulation.network import MAX_HELD_SECONDS, Network, Refused, Unanswered
+
+PROVIDER = 0x5EED_0F_7E_9A_0FF
+"""So that the provider's chance is not that of the messages."""
 
 
 class Charge(NamedTuple):
@@ -18,31 +23,61 @@ class Charge(NamedTuple):
     number: int
     at: float
     key: str
+    amount: int = 1
 
 
-class Declined(Exception):
-    """The provider said no: nothing was charged, and no retry changes that."""
+class ProviderError(ConnectionError):
+    """The provider answered 5xx. It may have charged all the same."""
+
+
+DECLINED = 0
+"""In place of the number of a charge: the provider said no, and no retry changes that."""
 
 
 class SimulatedProvider:
-    """`memory`: seconds for which a key is recognised; afterwards the same key is a new charge."""
+    """`memory`: seconds for which a key is recognised; afterwards the same key is a new charge. `errors`: the share of
+    requests that are answered with 5xx. `declines`: the purchases that are declined."""
 
     def __init__(
-        self, loop: SimulatedLoop, network: Network, history: History, host: Host, memory: float = 86_400.0
+        self,
+        loop: SimulatedLoop,
+        network: Network,
+        history: History,
+        host: Host,
+        memory: float = 86_400.0,
+        errors: float = 0.0,
+        declines: Callable[[str], bool] = lambda purchase: False,
+        seed: int = 0,
     ) -> None:
         self.host = host
         self.ledger: list[Charge] = []
-        self._loop, self._network, self._history = loop, network, history
-        self._memory = memory
+        self.memory = memory
+        self.on_send: Callable[[str, str, float], None] = lambda purchase, kind, seconds: None
+        """Called at the sender, just before each message to the provider (`watch.py`)."""
+        self.misused: list[str] = []
+        """Keys that were sent with another request than at first. A real provider would refuse them."""
+        self._loop, self._network, self.history = loop, network, history
         self._known: dict[str, Charge] = {}
+        self._errors, self._declines, self._seed = errors, declines, seed
+        self.failed = 0
+        """How many requests were answered with 5xx."""
+        self._requests = 0
 
-    async def charge(self, purchase: str, key: str = "", *, kind: str = "charge", seconds: float = 20.0) -> int:
-        """The number of the charge. With a key the provider recognises a repetition. Raises TimeoutError where the
-        outcome is not known."""
+    @property
+    def key_life(self) -> float:
+        """For how long a caller may send a key again: what is held back on its way still meets the memory."""
+        return self.memory - MAX_HELD_SECONDS - 30.0
+
+    async def charge(
+        self, purchase: str, key: str = "", *, kind: str = "charge", seconds: float = 20.0, amount: int = 1
+    ) -> int:
+        """The number of the charge, or DECLINED. With a key the provider recognises a repetition; a key that begins
+        with `own-` it keeps for good. Raises an OSError where the outcome is not known."""
+        self.on_send(purchase, kind, seconds)
         try:
             number: int = await self._network.call(
                 self.host,
-                lambda: self._book(kind, purchase, key),
+                lambda: self._answer(kind, purchase, key, amount),
                 seconds=seconds,
                 what=kind,
                 about=purchase,
@@ -54,16 +89,39 @@ class SimulatedProvider:
             raise ConnectionError(str(error)) from None
         return number
 
-    def _book(self, kind: str, purchase: str, key: str) -> int:
+    def _answer(self, kind: str, purchase: str, key: str, amount: int) -> int:
+        self._requests += 1
+        fails, late, _, _ = draw_four(self._seed ^ PROVIDER, self._requests)
+        failing = fails < self._errors and not self._network.healed
+        if failing:
+            self.failed += 1
+            self.history.note(self._loop.now, self.host.name, "5xx", purchase, charged=late < 0.5)
+        if failing and late >= 0.5:
+            raise ProviderError("the provider answered 503")
+        if kind == "charge" and self._declines(purchase):
+            self.history.note(self._loop.now, self.host.name, "declined", purchase)
+            return DECLINED
+        number = self._book(kind, purchase, key, amount)
+        if failing:
+            raise ProviderError("the provider charged, and then answered 500")
+        return number
+
+    def _book(self, kind: str, purchase: str, key: str, amount: int) -> int:
         known = self._known.get(key) if key else None
-        if known is not None and self._loop.now - known.at < self._memory:
+        if known is not None and (self._loop.now - known.at < self.memory or key.startswith("own-")):
+            if (known.kind, known.purchase, known.amount) != (kind, purchase, amount):
+                self.misused.append(f"the key of {known.kind} {known.number} was sent with another {kind}")
             return known.number
-        made = Charge(kind, purchase, len(self.ledger) + 1, self._loop.now, key)
+        made = Charge(kind, purchase, len(self.ledger) + 1, self._loop.now, key, amount)
         self.ledger.append(made)
         if key:
             self._known[key] = made
-        self._history.note(self._loop.now, self.host.name, kind, purchase, number=made.number, key=key[:8])
+        self.history.note(self._loop.now, self.host.name, kind, purchase, number=made.number, key=key[:8])
         return made.number
+
+    def refund_by_hand(self, purchase: str) -> None:
+        """A person presses the button on the provider's own pages."""
+        self._book("refund", purchase, f"own-{purchase}-by-hand", 1)
 
     def count(self, purchase: str, kind: str = "charge") -> int:
         return sum(entry.purchase == purchase and entry.kind == kind for entry in self.ledger)

@@ -6,12 +6,14 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from retrysafe.core.keys import Key
 from retrysafe.core.records import Answer
 from retrysafe.errors import AnswerGone, InProgress, NotNow, OutcomeUnknown, RetrySafeError, StoredFailure
 from retrysafe.operations import Undo
 from retrysafe.policy import Policy
 from retrysafe.testing.simulation.application import AppHost, ClientReply, Handler, Purchase
+from retrysafe.testing.simulation.changing import CHANGING
+from retrysafe.testing.simulation.provider import DECLINED
+from retrysafe.testing.simulation.replies import answer_charge, buy_with, reply_to_charge
 from retrysafe.testing.simulation.scenario import Scenario
 from retrysafe.web.asgi import IdempotencyMiddleware
 
@@ -22,7 +24,7 @@ def deploy_guard(node: AppHost) -> Handler:
         return await node.provider.charge(purchase)
 
     async def buy(purchase: Purchase) -> ClientReply:
-        return ClientReply(201, b'{"charge": %d}' % await charge_unkeyed(purchase.name))
+        return reply_to_charge(await charge_unkeyed(purchase.name))
 
     return buy
 
@@ -33,7 +35,7 @@ def deploy_rerun(node: AppHost) -> Handler:
         return await node.provider.charge(purchase, f"own-{purchase}")
 
     async def buy(purchase: Purchase) -> ClientReply:
-        return ClientReply(201, b'{"charge": %d}' % await charge_keyed(purchase.name))
+        return reply_to_charge(await charge_keyed(purchase.name))
 
     return buy
 
@@ -41,13 +43,13 @@ def deploy_rerun(node: AppHost) -> Handler:
 def deploy_operation(node: AppHost) -> Handler:
     order = node.safe.operation("order")
 
-    @order.foreign(timeout=20, key_life=80_000)
+    @order.foreign(timeout=20, key_life=node.provider.key_life)
     async def charge(purchase: str, *, key: str) -> int:
         return await node.provider.charge(purchase, key)
 
     @order.body
     async def place(purchase: str) -> Answer:
-        return Answer(201, {"charge": await charge(purchase)})
+        return answer_charge(await charge(purchase))
 
     return buy_with(order)
 
@@ -56,13 +58,14 @@ def deploy_saga(node: AppHost) -> Handler:
     saga = node.safe.operation("saga")
 
     async def refund(purchase: str, result: int | None = None, *, key: str) -> None:
-        await node.provider.charge(purchase, key, kind="refund")
+        if result != DECLINED:
+            await node.provider.charge(purchase, key, kind="refund")
 
-    @saga.foreign(timeout=20, key_life=80_000, undo=refund)
+    @saga.foreign(timeout=20, key_life=node.provider.key_life, undo=refund)
     async def charge_first(purchase: str, *, key: str) -> int:
         return await node.provider.charge(purchase, key)
 
-    @saga.foreign(timeout=20, key_life=80_000)
+    @saga.foreign(timeout=20, key_life=node.provider.key_life)
     async def ship(purchase: str, *, key: str) -> str:
         if purchase.endswith("2"):
             raise Undo(402, {"shipped": False})
@@ -71,6 +74,8 @@ def deploy_saga(node: AppHost) -> Handler:
     @saga.body
     async def place_and_ship(purchase: str) -> Answer:
         charged = await charge_first(purchase)
+        if charged == DECLINED:
+            raise Undo(402, {"charge": DECLINED})
         return Answer(201, {"charge": charged, "shipped": await ship(purchase)})
 
     return buy_with(saga)
@@ -85,7 +90,7 @@ def deploy_careful(node: AppHost) -> Handler:
 
     @careful.body
     async def place_carefully(purchase: str) -> Answer:
-        return Answer(201, {"charge": await charge_unrepeatably(purchase)})
+        return answer_charge(await charge_unrepeatably(purchase))
 
     return buy_with(careful)
 
@@ -95,7 +100,10 @@ def deploy_web(node: AppHost) -> Handler:
         purchase = scope["path"].removeprefix("/buy/")
         await receive()
         number = await node.provider.charge(purchase)
-        await send({"type": "http.response.start", "status": 201, "headers": [(b"content-type", b"application/json")]})
+        status = 402 if number == DECLINED else 201
+        await send(
+            {"type": "http.response.start", "status": status, "headers": [(b"content-type", b"application/json")]}
+        )
         await send({"type": "http.response.body", "body": json.dumps({"charge": number}).encode()})
 
     policy = Policy(retention=200_000)
@@ -107,16 +115,6 @@ def deploy_web(node: AppHost) -> Handler:
     return buy
 
 
-def buy_with(operation: Any) -> Handler:
-    """A purchase by a call of an operation."""
-
-    async def buy(purchase: Purchase) -> ClientReply:
-        answer = await operation(purchase.name, key=Key(purchase.key, "account"))
-        return ClientReply(answer.status, answer.body)
-
-    return buy
-
-
 DEPLOYS: dict[str, Callable[[AppHost], Handler]] = {
     "guard": deploy_guard,
     "rerun": deploy_rerun,
@@ -124,11 +122,12 @@ DEPLOYS: dict[str, Callable[[AppHost], Handler]] = {
     "saga": deploy_saga,
     "careful": deploy_careful,
     "web": deploy_web,
+    **CHANGING,
 }
 KINDS = tuple(DEPLOYS)
 """`guard` charges without a key and may not run twice; `rerun` charges with a key of its own; `operation` and `saga`
 are operations without and with an undo; `careful` is one whose step may not be repeated; `web` is a guard behind the
-ASGI middleware."""
+ASGI middleware. The others are operations whose code changes (`changing.py`)."""
 
 
 def deploy(node: AppHost) -> Handler:
@@ -140,11 +139,11 @@ def deploy(node: AppHost) -> Handler:
         try:
             return await buys[purchase.kind](purchase)
         except (InProgress, NotNow):
-            return ClientReply(409, b"")
+            return ClientReply(409, b"", headers=(("retry-after", "1"),))
         except OutcomeUnknown:
             return ClientReply(500, b"unknown")
         except StoredFailure:
-            return ClientReply(500, b"failed")
+            return ClientReply(500, b"failed", stored=True)
         except AnswerGone:
             return ClientReply(410, b"")
         except (RetrySafeError, TimeoutError, ConnectionError) as error:
@@ -171,22 +170,22 @@ async def post(app: Any, path: str, key: str) -> ClientReply:
         "server": ("127.0.0.1", 80),
     }
     status, body = 0, b""
+    sent: tuple[tuple[str, str], ...] = ()
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b"{}", "more_body": False}
 
     async def send(message: dict[str, Any]) -> None:
-        nonlocal status, body
+        nonlocal status, body, sent
         if message["type"] == "http.response.start":
             status = message["status"]
+            sent = tuple((name.decode().lower(), value.decode()) for name, value in message["headers"])
         else:
             body += message.get("body", b"")
 
     await app(scope, receive, send)
-    if status == 500 and b"unknown" in body:
-        return ClientReply(500, b"unknown")
-    return ClientReply(status, body)
+    return ClientReply(status, body, headers=sent)
 
 
-SHOP = Scenario(deploy, KINDS)
+SHOP = Scenario(deploy, KINDS, versions=2, knows_provider=True)
 """What our own campaigns run."""

@@ -1,4 +1,5 @@
-"""Rules that are checked on every operation that the store carries out, whoever sent it.
+"""Rules that are checked while a history runs: on every operation that the store carries out, whoever sent it; on every
+message to the provider; and on every answer that an application gives.
 
 The store under watch may itself be wrong: that is what an ablation of `core/moves.py` does. So nothing here calls it.
 """
@@ -6,31 +7,67 @@ The store under watch may itself be wrong: that is what an ablation of `core/mov
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
-from retrysafe.core.ops import Advance, Claim, ClaimReply, Complete, Forget, Op, Reap, Resolve
-from retrysafe.core.records import Record
+from retrysafe.core.ops import Advance, Claim, ClaimReply, Complete, Forget, Op, Reap, Renew, Resolve, Suspect
+from retrysafe.core.records import MAX_ENDED_TOKENS, Record
 from retrysafe.core.states import SETTLED, State
+from retrysafe.core.times import SECOND_MICROS
+from retrysafe.engine.heartbeat import Lease, current_lease
 from retrysafe.stores.memory import MemoryStore
+from retrysafe.testing.simulation.application import ClientReply
+from retrysafe.testing.simulation.history import History
+from retrysafe.testing.simulation.hosts import HOST, Host
 from retrysafe.testing.simulation.loop import SimulatedLoop
+from retrysafe.testing.simulation.requests import REQUEST, Request
 
 R = TypeVar("R")
 
+CLOCK_TOLERANCE_SECONDS = 0.5
+"""Clocks that run at different speeds (`Plan.drift`) may differ by this much over one lease."""
 
-class WatchedRecords:
-    """A memory store whose every change is looked at."""
+NOTHING_DONE = (b"StoreUnavailable", b"StoreUnreachable", b"store-unavailable")
+"""Words of an answer that says: this request did nothing."""
 
-    def __init__(self, records: MemoryStore, loop: SimulatedLoop, broken: list[str]) -> None:
+
+class Sending(NamedTuple):
+    """One message to the provider, when it was sent. `run` is the life of the record that it was sent for."""
+
+    at: float
+    purchase: str
+    kind: str
+    run: bytes
+
+
+class Watch:
+    """Stands before the records of a memory store, and looks at every change."""
+
+    def __init__(
+        self, records: MemoryStore, loop: SimulatedLoop, store_host: Host, history: History, broken: list[str]
+    ) -> None:
         self.capabilities = records.capabilities
+        self.sendings: list[Sending] = []
         self._records = records
         self._loop = loop
+        self._store_host = store_host
+        self._history = history
         self._broken = broken
         self._granted: dict[tuple[bytes, bytes, int], bytes] = {}
-        self._ended: dict[bytes, set[bytes]] = {}
-        """The tokens of each record's attempts that are over."""
+        self._fences: dict[bytes, dict[tuple[int, bytes], bytes]] = {}
+        """The run for which each fence of a record was granted."""
+        self._ended: dict[bytes, dict[bytes, None]] = {}
+        """The tokens of each record's attempts that are over, in order. A record keeps the last eight (rule 13)."""
         self._points: dict[tuple[bytes, bytes], list[bytes]] = {}
         """What was in progress in each attempt, in order."""
+        self._given_up: set[bytes] = set()
+        """The tokens of attempts whose owner itself said that it does not know how they ended."""
+        self._owners: dict[bytes, tuple[str, float]] = {}
+        """The host whose request was granted a token, and when."""
+        self._sent_tokens: set[bytes] = set()
+        self._sent_requests: set[int] = set()
+
+    # The store -------------------------------------------------------------------------------------
 
     def execute(self, op: Op[R]) -> R:
         record_id: bytes | None = getattr(op, "id", None)
@@ -46,8 +83,9 @@ class WatchedRecords:
         elif before is not None:
             self._watch_answer(op, before, after)
             self._watch_progress(op, before, after)
+            self._watch_giving_up(op, before, after)
         if before is not None and (after is None or after.token != before.token or after.state in SETTLED):
-            self._ended.setdefault(before.id, set()).add(before.token)
+            self._ended.setdefault(before.id, {})[before.token] = None
         return reply
 
     def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
@@ -62,13 +100,20 @@ class WatchedRecords:
     def _watch_claim(self, op: Claim, reply: Any, before: Record | None, after: Record | None, now: int) -> None:
         assert isinstance(reply, ClaimReply)
         if not reply.granted or after is None:
+            self._watch_refusal(op, before, now)
             return
         grant = (op.id, after.run, after.attempt)
         known = self._granted.setdefault(grant, op.token)
         if known != op.token:
             self._report("I1 single grant", f"attempt {after.attempt} of {op.key} was granted to two claims")
-        if op.token in self._ended.get(op.id, ()):
+        if op.token in list(self._ended.get(op.id, ()))[-MAX_ENDED_TOKENS:]:
             self._report("I32 late copies", f"a late copy of a claim of {op.key} was granted to nobody")
+        fences = self._fences.setdefault(op.id, {})
+        if fences.setdefault((after.attempt, after.token), after.run) != after.run:
+            self._report("I3 fences are new", f"a new life of {op.key} has the fence of an older one")
+        request = REQUEST.get()
+        if request is not None:
+            self._owners.setdefault(op.token, (request.host, self._loop.now))
         if before is None or before.token == op.token:
             return
         if before.state is State.CLAIMED and before.lease_until > now:
@@ -81,6 +126,12 @@ class WatchedRecords:
             self._report("I8 mismatch", f"{op.key} was granted to another request")
         if after.run == before.run and after.attempt != before.attempt + 1:
             self._report("I3 attempts grow", f"{op.key} went from attempt {before.attempt} to {after.attempt}")
+
+    def _watch_refusal(self, op: Claim, before: Record | None, now: int) -> None:
+        if before is None or op.resumes or before.state not in SETTLED or not before.expired(now):
+            return
+        if op.token != before.token and op.token not in before.ended:
+            self._report("I12 expired means new", f"a claim of {op.key} was refused although its record has expired")
 
     def _watch_answer(self, op: Op[Any], before: Record, after: Record | None) -> None:
         if after is None:
@@ -96,21 +147,115 @@ class WatchedRecords:
             self._report("I5 write-once", f"{type(op).__name__} changed {before.key}, which was completed")
 
     def _watch_progress(self, op: Op[Any], before: Record, after: Record | None) -> None:
-        if not isinstance(op, Advance) or after is None or after == before:
+        if after is None or after == before:
+            return
+        if isinstance(op, Renew) and after.lease_until < before.lease_until:
+            self._report("I32 late copies", f"a late renewal shortened the lease of {after.key}")
+        if not isinstance(op, Advance):
             return
         seen = self._points.setdefault((after.id, after.token), [before.progress])
         if after.progress in seen[:-1]:
             self._report("I32 late copies", f"a late advance moved {after.key} back to {after.point!r}")
         seen.append(after.progress)
 
+    def _watch_giving_up(self, op: Op[Any], before: Record, after: Record | None) -> None:
+        """An owner that has given up is not brought back by what it sent before. A person is asked about what may have
+        happened, not about what never began."""
+        if after is None or after == before:
+            return
+        if isinstance(op, Suspect):
+            if after.state is State.UNCERTAIN and before.state is State.CLAIMED and op.lapsed_only:
+                now = self._store_micros()
+                if before.lease_until > now:
+                    self._report(
+                        "I2 the living are not suspected", f"the sweeper marked {after.key}, whose lease is live"
+                    )
+            if not op.lapsed_only:
+                self._given_up.add(before.token)
+        elif isinstance(op, Renew | Advance) and before.token in self._given_up:
+            self._report("I32 late copies", f"a late {type(op).__name__} brought {after.key} back, which was given up")
+        elif isinstance(op, Resolve) and not before.point and self._is_burnt(before):
+            self._report("I32 nothing is burnt", f"a person was asked about {before.key}, of which nothing ever ran")
+
+    def _is_burnt(self, record: Record) -> bool:
+        """Whether this attempt sent nothing, although the host that asked for it was never killed."""
+        owner = self._owners.get(record.token)
+        if owner is None or record.token in self._sent_tokens:
+            return False
+        host, since = owner
+        return not any(event.where == host and event.at >= since for event in self._history.find("killed"))
+
     def _watch_reaping(self, before: list[Record]) -> None:
         for record in before:
             if record.id not in self._records._records and record.state not in SETTLED:
                 self._report("I13 nothing is lost", f"{record.key} was reaped while it was {record.state.value}")
 
+    # The provider ----------------------------------------------------------------------------------
+
+    def watch_sending(self, purchase: str, kind: str, seconds: float) -> None:
+        """Just before a message to the provider. Runs at the sender. The sender must own the record at this moment, and
+        an operation must own it until the call is over (I33)."""
+        lease, request = current_lease(), REQUEST.get()
+        record = self._records._records.get(lease.id) if lease is not None else None
+        self._history.note(
+            *(self._loop.now, HOST.get().name, "sends", purchase),
+            kind=kind,
+            request=request.number if request is not None else 0,
+            attempt=lease.fence.attempt if lease is not None else 0,
+        )
+        if request is not None:
+            self._sent_requests.add(request.number)
+        if lease is None:
+            return
+        run = self._fences.get(lease.id, {}).get((lease.fence.attempt, lease.fence.token), b"")
+        self._sent_tokens.add(lease.fence.token)
+        self.sendings.append(Sending(self._loop.now, purchase, kind, run))
+        for rule, what in self._find_wrong_sending(lease, record, seconds):
+            self._report(rule, f"{HOST.get().name} {what} ({kind} of {purchase})")
+
+    def _find_wrong_sending(self, lease: Lease, record: Record | None, seconds: float) -> Iterator[tuple[str, str]]:
+        if (lease.fence.attempt, lease.fence.token) not in self._fences.get(lease.id, {}):
+            yield "I1 single grant", "calls the provider without a grant"
+        elif record is None or record.token != lease.fence.token or record.state in SETTLED:
+            yield (
+                "I33 lease of the caller",
+                "calls the provider although another attempt owns the record, or it is over",
+            )
+        else:
+            left = (record.lease_until - self._store_micros()) / SECOND_MICROS + CLOCK_TOLERANCE_SECONDS
+            if left < 0 or record.state is not State.CLAIMED:
+                yield "I33 lease of the caller", "calls the provider after its lease is over"
+            elif "@" in record.target and left < seconds:
+                yield "I33 a call fits its lease", f"begins a call of {seconds:g} s with {left:.1f} s of its lease left"
+
+    def _store_micros(self) -> int:
+        return int(self._store_host.wall(self._loop.now) * 1e6)
+
+    # The application ---------------------------------------------------------------------------------
+
+    def watch_answer(self, request: Request, reply: ClientReply) -> None:
+        """An application answers a request. What it says must be true at this moment, and stored (I7)."""
+        status, body = reply.status, reply.body
+        at = (self._loop.now, request.host, "answers", request.purchase)
+        self._history.note(*at, status=status, body=body[:60], request=request.number)
+        if any(word in body for word in NOTHING_DONE) and request.number in self._sent_requests:
+            self._report("told the truth", f"{request.purchase} was told that nothing was done, and it has sent")
+        if status < 300:
+            self._watch_told(request, status, body)
+
+    def _watch_told(self, request: Request, status: int, body: bytes) -> None:
+        keys = (request.purchase, f"key-{request.purchase}")
+        found = [
+            record
+            for record in self._records._records.values()
+            if record.key in keys and record.namespace == request.namespace
+        ]
+        settled = [record for record in found if record.state is State.COMPLETED and record.answer is not None]
+        if found and not settled:
+            self._report("I7 told is stored", f"{request.purchase} was told {status}, and nothing is stored")
+        answers = [record.answer for record in settled if record.kind == "http" and "@" not in record.target]
+        if answers and not any(each and (each.status, each.body) == (status, body) for each in answers):
+            self._report("I7 told is stored", f"{request.purchase} was told something else than what is stored")
+
     def _report(self, rule: str, what: str) -> None:
         self._broken.append(f"{rule}: {what} at {self._loop.now:.3f} s")
-
-
-def watch_records(records: MemoryStore, loop: SimulatedLoop, broken: list[str]) -> Any:
-    return WatchedRecords(records, loop, broken)

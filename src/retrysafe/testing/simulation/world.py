@@ -17,25 +17,23 @@ from math import inf
 from random import Random
 from typing import Any
 
-from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.stores.memory import MemoryStore
-from retrysafe.testing.simulation.application import Deploy, Purchase
-from retrysafe.testing.simulation.clients import Clients
+from retrysafe.testing.simulation.application import Deploy
 from retrysafe.testing.simulation.faults import FaultSchedule
-from retrysafe.testing.simulation.fleet import Fleet
 from retrysafe.testing.simulation.history import History
 from retrysafe.testing.simulation.hosts import Host
 from retrysafe.testing.simulation.loop import SimulatedLoop
 from retrysafe.testing.simulation.network import Network
 from retrysafe.testing.simulation.outcome import Outcome
-from retrysafe.testing.simulation.people import Person
+from retrysafe.testing.simulation.party import Party, is_unsettled, open_neighbour, open_party
 from retrysafe.testing.simulation.plan import FAULTS_END_SECONDS, Plan, draw_plan
+from retrysafe.testing.simulation.requests import RequestLog
 from retrysafe.testing.simulation.scenario import Scenario, build_scenario
 from retrysafe.testing.simulation.stage import Stage
-from retrysafe.testing.simulation.store import StoreServer
+from retrysafe.testing.simulation.store import ReplicatedServer, StoreServer
 from retrysafe.testing.simulation.virtual import virtual_machine
-from retrysafe.testing.simulation.watch import watch_records
+from retrysafe.testing.simulation.watch import Watch
 
 MAX_STEPS = 400_000
 WAIT_SECONDS = 20.0
@@ -62,98 +60,111 @@ class World:
         self._loop = SimulatedLoop(Random(seed * 7 + 2), MAX_STEPS)
         network = Network(self._loop, self.history, seed, plan.rates, suppressed)
         self.stage = stage = Stage(seed, plan, self._loop, network, self.history)
-        self._purchases = [
-            Purchase(f"p{number + 1}", stage.draw(f"kind of p{number + 1}").choice(self.scenario.kinds))
-            for number in range(plan.purchases)
-        ]
-        alone = StoreServer(stage.add_host("store"), MemoryStore())
-        self._fleet = Fleet(stage, self.scenario, alone, self._purchases)
-        self._server = self._fleet.server
+        alone = open_server(stage)
+        self._parties = [open_party(stage, self.scenario, alone)]
+        self._server = self._parties[0].fleet.server
         self._memory: Any = self._server.records
-        self._person = Person(stage, self._fleet, self._server.host, self.scenario.decide)
+        if plan.has_neighbour and not self.scenario.actors:
+            self._parties.append(open_neighbour(stage, self.scenario, self._server))
+        self._faults = FaultSchedule(stage, [party.fleet for party in self._parties], self._server)
         self._asleep: list[Host] = []
         """Hosts that sleep while there is nothing for them to do."""
 
     def run(self) -> Outcome:
         """Play it. The garbage collector is off meanwhile: what it finalises depends on the machine."""
-        fleet = self._fleet
-        outcome = Outcome(
-            self.plan,
-            self.history,
-            fleet.provider,
-            self._memory._records,
-            self._purchases,
-            self.scenario,
-            dict(fleet.actors),
-        )
-        self._server.records = watch_records(self._memory, self._loop, outcome.broken)
+        outcome = self._open_outcome(self._parties[0])
+        for party in self._parties[1:]:
+            outcome.neighbour = self._open_outcome(party)
+            for each in self._parties:
+                each.fleet.walls = outcome.broken.append
+        self._watch(outcome)
         logging.disable(logging.CRITICAL)
         collecting = gc.isenabled()
         gc.disable()
         try:
             with virtual_machine(self._loop, self.seed):
                 try:
-                    self._loop.run_until(self._play(outcome))
+                    self._loop.run_until(self._play())
                 finally:
                     outcome.seconds = self._loop.now
+                    outcome.left_running = [task for party in self._parties for task in party.list_left_running()]
                     self._end()
         finally:
             logging.disable(logging.NOTSET)
             if collecting:
                 gc.enable()
         outcome.faults, outcome.steps = self.stage.network.met, self._loop.steps
+        outcome.host_faults = self._faults.met
         return outcome
 
-    async def _play(self, outcome: Outcome) -> None:
+    def _open_outcome(self, party: Party) -> Outcome:
+        return Outcome(
+            self.plan,
+            self.history,
+            party.fleet.provider,
+            self._memory._records,
+            party.purchases,
+            self.scenario,
+            dict(party.fleet.actors),
+            party.replies,
+        )
+
+    def _watch(self, outcome: Outcome) -> None:
+        """Look at every operation of the store, every message to a provider, and every answer."""
+        watch = Watch(self._memory, self._loop, self._server.host, self.history, outcome.broken)
+        self._server.records, requests = watch, RequestLog(watch.watch_answer)
+        for party in self._parties:
+            party.fleet.provider.on_send, party.fleet.requests = watch.watch_sending, requests
+
+    async def _play(self) -> None:
         """Until everybody was told, everything is settled, and nothing is under way any more."""
-        stage, fleet = self.stage, self._fleet
-        fleet.start()
-        FaultSchedule(stage, fleet, self._server).start()
-        self._person.start()
-        clients = Clients(stage, fleet, outcome.replies)
-        clients.start(self._purchases)
+        for party in self._parties:
+            party.start()
+        self._faults.start()
         pause: float | None = WAIT_SECONDS
         while pause is not None and self._loop.now < FAULTS_END_SECONDS + self.scenario.quiet:
-            if clients.list_waiting() and not self._asleep:
-                await asyncio.wait(clients.list_waiting(), timeout=pause)
+            waiting = self._list_waiting()
+            if waiting and not self._asleep:
+                await asyncio.wait(waiting, timeout=pause)
             else:
                 await asyncio.sleep(pause)
-            pause = self._find_pause(clients)
+            pause = self._find_pause()
 
-    def _find_pause(self, clients: Clients) -> float | None:
+    def _list_waiting(self) -> list[asyncio.Task[None]]:
+        return [client for party in self._parties for client in party.clients.list_waiting()]
+
+    def _find_pause(self) -> float | None:
         """How long to wait before the next look; None: it is over. If all that is left is to wait, the hosts that would
         only look in vain sleep meanwhile."""
-        fleet, landing = self._fleet, self.stage.network.find_next_landing()
-        waiting = clients.list_waiting()
+        landing, waiting = self.stage.network.find_next_landing(), self._list_waiting()
         unsettled = [record for record in self._memory._records.values() if is_unsettled(record)]
-        busy = [actor for actor in fleet.actors.values() if not actor.is_settled()]
-        if fleet.is_at_work() or busy:
+        if any(party.is_at_work() for party in self._parties):
             pause = CALM_SECONDS
-            if busy and not waiting and not unsettled and landing is None:
-                pause = max(pause, min(getattr(actor, "next_act", 0.0) for actor in busy) - self._loop.now)
+            if not waiting and not unsettled and landing is None:
+                pause = max(pause, min(party.find_next_act() for party in self._parties) - self._loop.now)
                 if pause > CALM_SECONDS and self.plan.patient:
-                    return self._put_to_sleep([*fleet.list_hosts(fleet.workers), self._person.host], pause)
+                    return self._put_to_sleep(pause, clients=False)
         elif not waiting and not unsettled:
             if landing is None:
                 return None
             pause = landing - self._loop.now + CALM_SECONDS
             if self.plan.patient:
-                return self._put_to_sleep([*fleet.list_hosts(fleet.workers), self._person.host], pause)
+                return self._put_to_sleep(pause, clients=False)
         elif (
             self.plan.patient
             and landing is None
             and unsettled
             and all(record.state is State.UNCERTAIN for record in unsettled)
         ):
-            look = self._person.find_next_look() - self._loop.now + CALM_SECONDS
-            return self._put_to_sleep([*fleet.list_hosts(fleet.names), *clients.hosts], look)
+            look = self._parties[0].person.find_next_look() - self._loop.now + CALM_SECONDS
+            return self._put_to_sleep(look, clients=True)
         else:
             pause = WAIT_SECONDS if waiting else CALM_SECONDS
         self._wake_up()
         return pause
 
-    def _put_to_sleep(self, hosts: list[Host], pause: float) -> float:
-        for host in hosts:
+    def _put_to_sleep(self, pause: float, *, clients: bool) -> float:
+        for host in [host for party in self._parties for host in party.list_waiting_hosts(clients=clients)]:
             if host.alive and host.frozen_until <= self._loop.now:
                 self._loop.freeze(host, inf)
                 self._asleep.append(host)
@@ -166,7 +177,7 @@ class World:
 
     def _end(self) -> None:
         """Nothing runs any more. What Python collects from here on belongs to killed processes."""
-        hosts = self._loop._hosts
+        hosts = self._loop.hosts
         self._loop.abandon(hosts)
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         try:
@@ -176,14 +187,15 @@ class World:
                     for task in host.tasks:
                         _close_quietly(task)
                     host.tasks.clear()
-                self._fleet.clear()
+                for party in self._parties:
+                    party.fleet.clear()
         finally:
             sys.unraisablehook = hook
 
 
-def is_unsettled(record: Record) -> bool:
-    """Whether somebody has to go on with it. A released record without a point is as if it had never been."""
-    return record.state is not State.COMPLETED and not (record.state is State.RELEASED and not record.point)
+def open_server(stage: Stage) -> StoreServer:
+    host, memory = stage.add_host("store"), MemoryStore()
+    return ReplicatedServer(host, memory, lambda: stage.now) if stage.plan.is_lossy else StoreServer(host, memory)
 
 
 def _close_quietly(task: asyncio.Task[Any]) -> None:

@@ -1,0 +1,82 @@
+"""One application with everything around it: its processes, its clients, a person, its purchases, its provider.
+
+Most histories have one. Some have two, in one store, with the same keys: neither may touch what belongs to the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from retrysafe.core.records import Record
+from retrysafe.core.states import State
+from retrysafe.testing.simulation.application import ClientReply, Purchase
+from retrysafe.testing.simulation.clients import Clients
+from retrysafe.testing.simulation.fleet import Fleet
+from retrysafe.testing.simulation.hosts import Host
+from retrysafe.testing.simulation.people import Person
+from retrysafe.testing.simulation.scenario import Scenario
+from retrysafe.testing.simulation.stage import Stage
+from retrysafe.testing.simulation.store import StoreServer
+
+
+@dataclass(slots=True)
+class Party:
+    fleet: Fleet
+    clients: Clients
+    person: Person
+    purchases: list[Purchase]
+    replies: dict[str, list[ClientReply]] = field(default_factory=dict)
+
+    def start(self) -> None:
+        self.fleet.start()
+        self.person.start()
+        self.clients.start(self.purchases, self.replies)
+
+    def is_at_work(self) -> bool:
+        """Whether a request is being handled, or an actor has something left to do."""
+        return self.fleet.is_at_work() or not all(actor.is_settled() for actor in self.fleet.actors.values())
+
+    def find_next_act(self) -> float:
+        """When the next actor does something that has something left to do; 0: nobody knows."""
+        if self.fleet.is_at_work():
+            return 0.0
+        return min(getattr(actor, "next_act", 0.0) for actor in self.fleet.actors.values() if not actor.is_settled())
+
+    def list_waiting_hosts(self, *, clients: bool) -> list[Host]:
+        """The hosts that only look in vain while a message is held back; with `clients`, while a person decides."""
+        if clients:
+            return [*self.fleet.list_hosts(self.fleet.names), *self.clients.hosts]
+        return [*self.fleet.list_hosts(self.fleet.workers), self.person.host]
+
+    def list_left_running(self) -> list[str]:
+        """Tasks of living application hosts that are not over although nothing is left to do. Those that are named
+        `actor...` belong to a scenario."""
+        return [
+            f"{task.get_coro().__qualname__} on {host.name}"
+            for host in self.fleet.list_hosts(self.fleet.apps)
+            for task in host.tasks
+            if not task.done() and not task.get_name().startswith("actor")
+        ]
+
+
+def open_party(stage: Stage, scenario: Scenario, server: StoreServer) -> Party:
+    """The application under test."""
+    count = stage.plan.purchases
+    kinds = [stage.draw(f"kind of p{number + 1}").choice(scenario.kinds) for number in range(count)]
+    purchases = [Purchase(f"p{number + 1}", kind) for number, kind in enumerate(kinds)]
+    fleet = Fleet(stage, scenario, server, purchases)
+    person = Person(stage, fleet, fleet.server.host, scenario.decide)
+    return Party(fleet, Clients(stage, fleet), person, purchases)
+
+
+def open_neighbour(stage: Stage, scenario: Scenario, server: StoreServer) -> Party:
+    """Another application, with the same code, in the same store, under the same key."""
+    purchases = [Purchase("q1", stage.draw("kind of q1").choice(scenario.kinds), "key-p1")]
+    fleet = Fleet(stage, scenario, server, purchases, namespace="neighbour", prefix="b-")
+    person = Person(stage, fleet, server.host, scenario.decide, name="b-person")
+    return Party(fleet, Clients(stage, fleet, prefix="b-"), person, purchases)
+
+
+def is_unsettled(record: Record) -> bool:
+    """Whether somebody has to go on with it. A released record without a point is as if it had never been."""
+    return record.state is not State.COMPLETED and not (record.state is State.RELEASED and not record.point)
