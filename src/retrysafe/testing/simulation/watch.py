@@ -208,10 +208,10 @@ class Watch:
             request=request.number if request is not None else 0,
             attempt=lease.fence.attempt if lease is not None else 0,
         )
+        if lease is None:
+            return  # a call of the application's own, under none of our promises
         if request is not None:
             self._sent_requests.add(request.number)
-        if lease is None:
-            return
         run = self._fences.get(lease.id, {}).get((lease.fence.attempt, lease.fence.token), b"")
         self._sent_tokens.add(lease.fence.token)
         self.sendings.append(Sending(self._loop.now, purchase, kind, run))
