@@ -8,11 +8,10 @@ from typing import Any
 
 from retrysafe.core.times import duration_to_micros
 from retrysafe.errors import StoreError
-from retrysafe.operations import flow, foreign, perform, run, undoing
 from retrysafe.operations import commits as committing
+from retrysafe.operations import flow, foreign, perform, retracing, run, undoing
 from retrysafe.operations import journal as journals
 from retrysafe.operations import open_steps as opening
-from retrysafe.operations import retracing
 from retrysafe.operations.errors import StepOutcomeUnknown, Stop
 from retrysafe.operations.open_steps import OpenSteps, SentServices
 from retrysafe.operations.operation import Operation
@@ -25,7 +24,9 @@ from tests.simulation.scenarios.operations import OPERATIONS
 ONE = "one effect"
 TOLD = "told the truth"
 
-FORGETFUL = calm(reply_lost=0.2, refused=0.05, crashes=4)
+BUSY = calm(crashes=4, reply_lost=0.2, slow=0.3)
+"""Messages are slow, so that a crash meets something under way."""
+FORGETFUL = calm(reply_lost=0.2, refused=0.05, slow=0.2, crashes=4)
 """Nothing is held up for longer than the provider remembers a key."""
 
 
@@ -196,7 +197,7 @@ ABLATIONS = (
         "a key ages by the host's clock",
         ONE,
         substitute(OperationRun, "latest_time", read_the_hosts_clock),
-        Situation(OPERATIONS, ("forgotten",), calm(reply_lost=0.2, refused=0.05, crashes=4, skew=600.0)),
+        Situation(OPERATIONS, ("forgotten",), calm(reply_lost=0.2, refused=0.05, slow=0.2, crashes=4, skew=600.0)),
     ),
     Ablation(
         "a stuck undo begins its key anew",
@@ -276,38 +277,38 @@ ABLATIONS = (
         "a person's undo leaves out what was sent without a trace",
         TOLD,
         together(always(flow, "must_retrace", False), substitute(OperationRun, "left_out_error", forget_open_steps)),
-        Situation(INTERRUPTIONS, ("undone",), calm(crashes=4)),
+        Situation(INTERRUPTIONS, ("undone",), BUSY),
     ),
     # Deployments -----------------------------------------------------------------------------------------
     Ablation(
         "a step before the charge changes its key",
         ONE,
         together(always(OpenSteps, "check_call", ""), substitute(OperationRun, "left_out_error", forget_open_steps)),
-        Situation(DEPLOYMENTS, ("inserted",), calm(crashes=4, reply_lost=0.2)),
+        Situation(DEPLOYMENTS, ("inserted",), BUSY),
     ),
     Ablation(
         "another step is sent while one is open",
         ONE,
         together(always(OpenSteps, "check_call", ""), substitute(OperationRun, "left_out_error", forget_open_steps)),
-        Situation(DEPLOYMENTS, ("renamed",), calm(crashes=4, reply_lost=0.2)),
+        Situation(DEPLOYMENTS, ("renamed",), BUSY),
     ),
     Ablation(
         "another service is not noticed",
         ONE,
         always(SentServices, "compare", ""),
-        Situation(DEPLOYMENTS, ("moved_service",), calm(crashes=4, reply_lost=0.2)),
+        Situation(DEPLOYMENTS, ("moved_service",), BUSY),
     ),
     Ablation(
         "other code ends a run without the open step",
         TOLD,
         substitute(OperationRun, "left_out_error", forget_open_steps),
-        Situation(DEPLOYMENTS, ("stopped",), calm(crashes=4, reply_lost=0.2)),
+        Situation(DEPLOYMENTS, ("stopped",), BUSY),
     ),
     Ablation(
         "a begun step is sent with other arguments",
         "I17 one key, one request",
         always(OperationRun, "compare_arguments", None),
-        Situation(DEPLOYMENTS, ("other_arguments",), calm(crashes=4, reply_lost=0.2)),
+        Situation(DEPLOYMENTS, ("other_arguments",), BUSY),
     ),
     Ablation(
         "changed code uses up the attempts",
@@ -316,19 +317,19 @@ ABLATIONS = (
             substitute(flow, "settle_unfinished", count_changed_code),
             substitute(OperationRun, "count_failure", count_every_failure),
         ),
-        Situation(DEPLOYMENTS, ("other_input",), calm(crashes=4)),
+        Situation(DEPLOYMENTS, ("other_input",), BUSY),
     ),
     Ablation(
         "a wider input is another request",
         "I35 a retry is not refused",
         substitute(Operation, "is_same_request", compare_fingerprints_only),
-        Situation(DEPLOYMENTS, ("wider_input",), calm(crashes=4)),
+        Situation(DEPLOYMENTS, ("wider_input",), BUSY),
     ),
     Ablation(
         "a run is given up and undone without its open step",
         TOLD,
         together(substitute(flow, "settle_unfinished", undo_without_the_open), always(OpenSteps, "check_call", "")),
-        Situation(DEPLOYMENTS, ("failing",), calm(crashes=4, reply_lost=0.2)),
+        Situation(DEPLOYMENTS, ("failing",), BUSY),
     ),
 )
 

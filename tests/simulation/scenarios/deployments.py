@@ -82,7 +82,7 @@ def declare(node: AppHost, safe: RetrySafe, kind: str, newer: bool) -> Any:
             return Answer(201, {"charge": await charge_again(purchase)})
         number = await (charge(purchase) if amount == 1 else charge(purchase, amount))
         if kind in ("other_input", "inserted"):
-            await reserve(f"{purchase}-goods")
+            await reserve(purchase)
         return Answer(201, {"charge": number})
 
     return _declare_body(operation, play, kind, newer)

@@ -62,9 +62,9 @@ async def send_purchase(app: Any, purchase: Purchase) -> Response:
     name, key = purchase.name, purchase.key
     if purchase.kind == "redirected":
         response = await send_request(app, f"/old/{name}", key)
-        if response.status == 422:  # another sender has followed the redirect already: this one knows where to
-            return await send_request(app, f"/redirected/{name}", key)
-        return await send_request(app, response.headers["location"], key) if response.status == 307 else response
+        if response.status in (307, 422):  # 422: another sender has followed the redirect already
+            response = await send_request(app, f"/redirected/{name}", key)
+        return response._replace(status=503) if response.status == 422 else response
     if purchase.kind == "corrected":
         response = await send_request(app, f"/corrected/{name}", key, body=b'{"broken": true}')
         again = response.status == 422 and b"invalid" in response.body

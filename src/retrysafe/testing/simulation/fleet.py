@@ -137,9 +137,9 @@ class Fleet:
         self.stage.note(name, "deployed", version=version)
         self.kill(name, seconds)
 
-    def find_purchase(self, key: str) -> str:
-        """The purchase that a record's key stands for."""
-        return self._keys.get(key) or next(iter(PURCHASE.findall(key)), key)
+    def find_purchase(self, key: str, scope: str = "") -> str:
+        """The purchase that a record's key stands for, or that key in that scope."""
+        return self._keys.get(key) or next(iter(PURCHASE.findall(f"{key} {scope}")), key)
 
     def list_hosts(self, names: list[str]) -> list[Host]:
         """The processes of these names that are alive."""

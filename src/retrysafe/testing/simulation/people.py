@@ -72,10 +72,10 @@ class Person:
         except (RetrySafeError, OSError) as error:
             done = f"failed: {type(error).__name__}"
         if done:
-            self._stage.note("person", done, self._fleet.find_purchase(record.key))
+            self._stage.note("person", done, self._fleet.find_purchase(record.key, record.scope))
 
     async def _resolve(self, safe: RetrySafe, record: Record) -> None:
-        about = self._fleet.find_purchase(record.key)
+        about = self._fleet.find_purchase(record.key, record.scope)
         charges = self._fleet.provider.find(about)
         if charges and is_undoing(record) and not self._fleet.provider.find(about, "refund"):
             self._fleet.provider.refund_by_hand(about)

@@ -272,3 +272,4 @@ class Watch:
 
     def _report(self, rule: str, what: str) -> None:
         self._broken.append(f"{rule}: {what} at {self._loop.now:.3f} s")
+        self._history.note(self._loop.now, current_host().name, "breaks", rule=rule, why=what)

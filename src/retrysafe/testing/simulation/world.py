@@ -42,7 +42,8 @@ CALM_SECONDS = 2.0
 
 
 class World:
-    """One history. `kinds`: the kinds of purchases that the application's handler knows."""
+    """One history. `kinds`: the kinds of purchases that the application's handler knows. `detailed`: the history keeps
+    every message, for a drawing."""
 
     def __init__(
         self,
@@ -52,11 +53,12 @@ class World:
         kinds: tuple[str, ...] | None = None,
         plan: Plan | None = None,
         suppressed: frozenset[int] = frozenset(),
+        detailed: bool = False,
     ) -> None:
         self.seed = seed
         self.plan = plan = plan or draw_plan(seed)
         self.scenario = build_scenario(deploy, kinds)
-        self.history = History()
+        self.history = History(detailed=detailed)
         self._loop = SimulatedLoop(Random(seed * 7 + 2), MAX_STEPS)
         network = Network(self._loop, self.history, seed, plan.rates, suppressed)
         self.stage = stage = Stage(seed, plan, self._loop, network, self.history)
