@@ -18,6 +18,7 @@ from random import Random
 from typing import Any
 
 from retrysafe.core.states import State
+from retrysafe.operations.steps import read_type_hints
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing.simulation.application import Deploy
 from retrysafe.testing.simulation.faults import FaultSchedule
@@ -192,6 +193,7 @@ class World:
                     host.tasks.clear()
                 for party in self._parties:
                     party.fleet.clear()
+                read_type_hints.cache_clear()  # it keeps the functions of the last applications, and all they refer to
         finally:
             sys.unraisablehook = hook
 
