@@ -137,12 +137,17 @@ class World:
         """How long to wait before the next look; None: it is over. If all that is left is to wait, the hosts that would
         only look in vain sleep meanwhile."""
         landing, waiting = self.stage.network.find_next_landing(), self._list_waiting()
+        at_work = any(party.is_at_work() for party in self._parties)
+        act = min(party.find_next_act() for party in self._parties) if at_work and not waiting else 0.0
+        if at_work and act <= self._loop.now + CALM_SECONDS:
+            self._wake_up()
+            return CALM_SECONDS
         unsettled = [record for record in self._memory._records.values() if is_unsettled(record)]
-        if any(party.is_at_work() for party in self._parties):
+        if at_work:
             pause = CALM_SECONDS
-            if not waiting and not unsettled and landing is None:
-                pause = max(pause, min(party.find_next_act() for party in self._parties) - self._loop.now)
-                if pause > CALM_SECONDS and self.plan.patient:
+            if not unsettled and landing is None:
+                pause = act - self._loop.now
+                if self.plan.patient:
                     return self._put_to_sleep(pause, clients=False)
         elif not waiting and not unsettled:
             if landing is None:
