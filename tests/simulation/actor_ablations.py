@@ -10,11 +10,15 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest import mock
 
+from retrysafe.consumers.inbox import Inbox
 from retrysafe.core.jobs import FinishJobs
+from retrysafe.errors import NotNow
 from retrysafe.jobs.task import FencedTask
 from retrysafe.operations import local, undoing
 from retrysafe.operations.run import OperationRun
+from retrysafe.stores.sql.receipts import load_receipts
 from retrysafe.testing.simulation import World, check, local_shop, queue_shop, webhook_shop
+from retrysafe.testing.simulation.database import NAMES, SimulatedDatabase
 from retrysafe.testing.simulation.scenario import Scenario
 from retrysafe.testing.simulation.shrink import read_rule
 from retrysafe.transactions.staging import Staging
@@ -59,7 +63,7 @@ def _leave_the_point_out() -> AbstractContextManager[Any]:
     """The rows commit, and the recovery point does not."""
 
     def commit(run: OperationRun, change: Any, tx: Any, staged: list[Any]) -> Any:
-        statements = local.load_receipts(tx.dialect, run.tx_binding.names)
+        statements = load_receipts(tx.dialect, run.tx_binding.names)
         result, text = yield from local.run_function(run, change, statements, Staging(run.record.run, change.name))
         journal, answer = change.update_journal(result, text)
         run.advances -= 1  # the attempt believes that it has advanced
@@ -109,13 +113,13 @@ def _stage_outside() -> AbstractContextManager[Any]:
         original(self, handle, *args)
         job = self.jobs.pop()
         database = handle._database
-        table = local_shop.NAMES.outbox
+        table = NAMES.outbox
         late.append((database, f"INSERT OR IGNORE INTO {table} (id, topic, payload, order_key, created, attempts, due,"
                      " token, dead, error, namespace) VALUES (?, ?, ?, '', 0, 0, 0, x'', 0, '', 'shop')",
                      (job.id, job.topic, job.payload)))  # fmt: skip
 
     late: list[Any] = []
-    release = local_shop.SimulatedDatabase._release
+    release = SimulatedDatabase._release
 
     def release_and_stage(self: Any) -> None:
         for database, sql, values in late:
@@ -127,7 +131,7 @@ def _stage_outside() -> AbstractContextManager[Any]:
     def patch() -> Iterator[None]:
         with (
             mock.patch.object(Staging, "add", add),
-            mock.patch.object(local_shop.SimulatedDatabase, "_release", release_and_stage),
+            mock.patch.object(SimulatedDatabase, "_release", release_and_stage),
         ):
             yield
 
@@ -146,10 +150,8 @@ def _no_fence() -> AbstractContextManager[Any]:
 
 def _forget_messages() -> AbstractContextManager[Any]:
     """The number that a broker gives to each delivery, in place of the producer's id."""
-    original = queue_shop.Inbox._read_id
-    return mock.patch.object(
-        queue_shop.Inbox, "_read_id", lambda self, message: f"{original(self, message)}-{message.deliveries}"
-    )
+    original = Inbox._read_id
+    return mock.patch.object(Inbox, "_read_id", lambda self, message: f"{original(self, message)}-{message.deliveries}")
 
 
 # Webhooks ---------------------------------------------------------------------------------------
@@ -176,7 +178,7 @@ def _accept_what_is_busy() -> AbstractContextManager[Any]:
     original = replies.error_response
 
     def error_response(error: Exception, provider: str) -> Any:
-        return replies.accepted_response() if isinstance(error, replies.NotNow) else original(error, provider)
+        return replies.accepted_response() if isinstance(error, NotNow) else original(error, provider)
 
     return mock.patch.object(replies, "error_response", error_response)
 

@@ -13,21 +13,21 @@ from typing import Any
 from retrysafe.core.keys import Key
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.states import State
-from retrysafe.operations import Undo
+from retrysafe.operations import Operation, Undo
 from retrysafe.operations.journal import OperationJournal
 from retrysafe.testing.simulation.application import AppHost, Handler, Purchase
 from retrysafe.testing.simulation.database import NAMES, SimulatedDatabase
 from retrysafe.testing.simulation.database_store import open_database_with_store
-from retrysafe.testing.simulation.operators import ImpatientOperator, check_operator
 from retrysafe.testing.simulation.fleet import PURCHASE
+from retrysafe.testing.simulation.operators import ImpatientOperator, check_operator
 from retrysafe.testing.simulation.outcome import Outcome
 from retrysafe.testing.simulation.replies import ClientReply, reply_safely
 from retrysafe.testing.simulation.scenario import Scenario
 
 KINDS = ("local", "local_first", "local_answer", "local_twice", "local_saga", "rows_saga")
 """`local`: a charge, then a row; `local_first` the other way round; `local_answer`: the last step's commit is the
-answer's, too; `local_twice`: one step called twice; `local_saga`: a row and a charge that are undone for some; `rows_saga`:
-three rows, which an operator may undo at any time."""
+answer's, too; `local_twice`: one step called twice; `local_saga`: a row and a charge that are undone for some;
+`rows_saga`: three rows, which an operator may undo at any time."""
 STEPS = ("record", "record_answer", "reserve", "reserve_second", "first", "second", "third")
 
 
@@ -43,7 +43,7 @@ def deploy(node: AppHost) -> Handler:
     return handle
 
 
-def declare_steps(node: AppHost, name: str) -> tuple[Any, Any, Any]:
+def declare_steps(node: AppHost, name: str) -> tuple[Operation, Any, Any]:
     """An operation with a charge and a local step."""
     operation = node.safe.operation(name)
 
@@ -263,7 +263,7 @@ def check_receipts(outcome: Outcome) -> Iterator[str]:
     found: Counter[tuple[str, str]] = Counter()
     for run, step, result in database.connection.execute(f"SELECT run, step, result FROM {NAMES.receipts}"):
         if run in runs and step != "record" and result:
-            number, _, name = step.partition(":")
+            name = step.partition(":")[2]
             found[PURCHASE.findall(runs[run].key)[0], name] += 1
     for purchase in outcome.purchases:
         rows = count_rows(outcome, purchase.name)
