@@ -240,6 +240,69 @@ def test_past_its_life_a_key_is_not_sent_again(w: World) -> None:
     assert (len(w.sent), w.state()) == (6, State.UNCERTAIN)
 
 
+def test_past_its_life_a_person_can_say_that_it_did_not_happen(w: World) -> None:
+    """Found by simulated seed 20112: whoever said so, the next attempt found the key too old, and asked again, for
+    ever. The promise is that it runs (docs/howto/resolving.md)."""
+    op, errors = asking(w, key_life=1000)
+    errors += [TimeoutError()] * 3
+    with pytest.raises(NotFinished):
+        w.run(op(1, key="k"))
+    w.age(5000)
+    with pytest.raises(OutcomeUnknown, match="not sent again"):
+        w.run(op(1, key="k"))
+    w.safe.resolve(w.record().id, happened=False, because="not in their list")
+    errors += [TimeoutError()] * 3
+    with pytest.raises(NotFinished):
+        w.run(op(1, key="k"))
+    w.age(500)
+    assert w.run(op(1, key="k")).json() == {"charge": "c1"}, "its key counts from when it was sent after that"
+    assert (len(w.sent), len(set(w.sent))) == (7, 1)
+
+
+def test_what_a_person_said_counts_for_one_life_of_the_key(w: World) -> None:
+    """The attempt after the person's word is killed inside the call. A key's life later nobody knows again."""
+    op, errors = asking(w, key_life=1000)
+    errors += [TimeoutError()] * 3
+    with pytest.raises(NotFinished):
+        w.run(op(1, key="k"))
+    w.age(5000)
+    with pytest.raises(OutcomeUnknown, match="not sent again"):
+        w.run(op(1, key="k"))
+    w.safe.resolve(w.record().id, happened=False, because="not in their list")
+
+    class Killed(BaseException):
+        pass
+
+    errors.append(Killed())
+    with pytest.raises(Killed):
+        w.run(op(1, key="k"))
+    assert len(w.sent) == 4
+    w.lapse()
+    w.age(901)
+    with pytest.raises(OutcomeUnknown, match="not sent again"):
+        w.run(op(1, key="k"))
+    assert len(w.sent) == 4
+
+
+def test_past_its_life_and_a_persons_word_the_provider_is_asked_first(w: World) -> None:
+    found: list[Charge] = []
+
+    def find(n: int, *, key: str) -> Charge | None:
+        return found[0] if found else None
+
+    op, errors = asking(w, find, key_life=1000)
+    errors += [TimeoutError()] * 3
+    with pytest.raises(NotFinished):
+        w.run(op(1, key="k"))
+    w.age(5000)
+    with pytest.raises(OutcomeUnknown, match="not sent again"):
+        w.run(op(1, key="k"))
+    w.safe.resolve(w.record().id, happened=False, because="not in their list")
+    found.append(Charge("late"))
+    assert w.run(op(1, key="k")).json() == {"charge": "late"}
+    assert len(w.sent) == 3
+
+
 @pytest.mark.parametrize("wrong", [-600.0, 600.0, -86_400.0])
 def test_a_host_with_a_wrong_clock_does_not_make_a_key_younger(
     w: World, wrong: float, monkeypatch: pytest.MonkeyPatch

@@ -375,3 +375,32 @@ def test_a_journal_keeps_what_is_open() -> None:
     journal = OperationJournal(rule=BY_CALL, unmet=("charge", "check"))
     assert OperationJournal.decode(journal.encode()) == journal
     assert b"unmet" not in OperationJournal(rule=BY_CALL).encode()
+
+
+# The same code again ------------------------------------------------------------------------------
+
+
+class Failing(Program):
+    """A program whose step `fails` fails each time it is sent."""
+
+    fails = ""
+
+    def met(self, name: str) -> str:
+        if name == self.fails:
+            raise ConnectionError("the other system is away")
+        return super().met(name)
+
+
+@pytest.mark.parametrize("names", [["pick"], ["pick", "pack"], ["KEEP", "pick"]])
+@pytest.mark.parametrize("forms", FORMS)
+def test_a_step_that_failed_and_then_killed_its_process_is_finished(w: World, forms: str, names: list[str]) -> None:
+    """Found by simulated seed 390: the begun step was announced once more by the attempt that was killed. The next one
+    took the announcement for a second call of the step, and every attempt after it was refused, with the same code."""
+    failing = Failing(w, names, forms=forms, tries=1)
+    failing.fails = "pick"
+    with pytest.raises(NotFinished):
+        failing()
+    failing.close()
+    w.age(1000)
+    die_in_pick(w, names, forms)
+    finishes(w, Program(w, names, forms=forms))

@@ -23,7 +23,9 @@ def run_foreign_step(
     yield from announce(run, step, begun=known is not None and step.repeatable)
     args = step.dump_args(given, sealed=run.tx_binding.sealer.active)
     begun = StepEntry(step.name, "begun", args, "", run.first_sent_time(step, place, known), given=run.given)
-    if step.repeatable:
+    if step.repeatable and known is not None and was_unknown(known):
+        result = yield from send_anew(run, step, place, given, begun.replace(at=run.earliest_time()))
+    elif step.repeatable:
         run.journal = run.journal.with_entry(place, begun)
         result = yield from send_repeatably(run, step, place, given, begun.at)
     else:
@@ -74,6 +76,23 @@ def send_repeatably(run: OperationRun, step: Step, place: int, given: dict[str, 
     raise StepFailed(step.name, format_error(failure), final=final) from failure
 
 
+def was_unknown(known: StepEntry) -> bool:
+    """True if an earlier attempt ended because nobody knew what became of this call. That made the record uncertain.
+    Only a person who says that the call did not happen makes it claimable again."""
+    return known.state == "begun" and known.error.startswith(StepOutcomeUnknown.__name__)
+
+
+def send_anew(run: OperationRun, step: Step, place: int, given: dict[str, Any], begun: StepEntry) -> Flow[Any]:
+    """Send a call whose key was too old, after a person has said that it did not happen. The key counts from now. That
+    is committed first: the person's word is not for a later life of the key (I17)."""
+    found = yield from find_before_sending(step, given, run.derive_key(step, place))
+    if found is not None:
+        return found
+    run.journal = run.journal.with_entry(place, begun)
+    yield from commit_journal(run, run.journal)
+    return (yield from send_repeatably(run, step, place, given, begun.at))
+
+
 def send_once(
     run: OperationRun, step: Step, place: int, given: dict[str, Any], begun: StepEntry, *, begun_before: bool
 ) -> Flow[Any]:
@@ -85,10 +104,7 @@ def send_once(
     """
     key = run.derive_key(step, place)
     if begun_before:
-        found = yield from find_outcome(step, given, key)
-        if isinstance(found, FindFailed):
-            why = f"it may have been sent before, and `find` failed with {format_error(found.error)}"
-            raise StepOutcomeUnknown(step.name, why, undoable=False) from found.error
+        found = yield from find_before_sending(step, given, key)
         if found is not None:
             return found
     yield from commit_journal(run, run.journal.with_entry(place, begun), on_lapse="uncertain")
@@ -104,6 +120,15 @@ def send_once(
     raise StepOutcomeUnknown(
         step.name, f"it may not be repeated, and failed with {format_error(failure)}", undoable=False
     ) from failure
+
+
+def find_before_sending(step: Step, given: dict[str, Any], key: str) -> Flow[Any]:
+    """Ask the other system before a call is sent that may have been sent before. None: it did not happen."""
+    found = yield from find_outcome(step, given, key)
+    if isinstance(found, FindFailed):
+        why = f"it may have been sent before, and `find` failed with {format_error(found.error)}"
+        raise StepOutcomeUnknown(step.name, why, undoable=False) from found.error
+    return found
 
 
 class FindFailed(NamedTuple):

@@ -98,6 +98,7 @@ class ClientTransport:
             self._stage.note(app, "handler failed", purchase.name, error=repr(error))
             reply = self.last = ClientReply(500, b"")
         self._stage.note(current_host().name, "told", purchase.name, status=reply.status, body=reply.body)
+        self._fleet.complaints += b"OperationChanged" in reply.body
         headers = dict(reply.headers)
         if reply.stored:
             headers["idempotent-replayed"] = "true"

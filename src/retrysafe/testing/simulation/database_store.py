@@ -116,7 +116,7 @@ class DatabaseStoreServer(StoreServer):
         connection = self._database.connection
         connection.execute("BEGIN IMMEDIATE")
         try:
-            done: list[Any] = super().apply(ops)
+            done = self.carry_out(ops)
             connection.execute("COMMIT")
         except BaseException:
             connection.execute("ROLLBACK")

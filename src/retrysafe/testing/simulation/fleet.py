@@ -63,6 +63,8 @@ class Fleet:
         """Which version of the application each process runs when it starts next."""
         self.walls: Callable[[str], None] | None = None
         """Called with what is wrong when a reply of the store shows another application's records (I34)."""
+        self.complaints = 0
+        """How many clients were told, since a person looked last, that other code has to answer them."""
         self.requests = RequestLog()
         self._scenario = scenario
         self._kinds = frozenset(purchase.kind for purchase in purchases)
@@ -135,9 +137,9 @@ class Fleet:
         self.stage.note(name, "deployed", version=version)
         self.kill(name, seconds)
 
-    def find_purchase(self, key: str) -> str:
-        """The purchase that a record's key stands for."""
-        return self._keys.get(key) or next(iter(PURCHASE.findall(key)), key)
+    def find_purchase(self, key: str, scope: str = "") -> str:
+        """The purchase that a record's key stands for, or that key in that scope."""
+        return self._keys.get(key) or next(iter(PURCHASE.findall(f"{key} {scope}")), key)
 
     def list_hosts(self, names: list[str]) -> list[Host]:
         """The processes of these names that are alive."""

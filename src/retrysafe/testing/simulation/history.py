@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 
@@ -16,11 +17,28 @@ class HistoryEvent(NamedTuple):
     data: dict[str, Any]
 
 
-class History:
-    """A list of events with a few questions."""
+@dataclass(slots=True)
+class Message:
+    """One message. Times are true time in seconds; None: it never came to that."""
 
-    def __init__(self) -> None:
+    sent: float
+    sender: str
+    receiver: str
+    what: str
+    about: str
+    fault: str
+    arrived: float | None = None
+    copied: float | None = None
+    """When a second copy arrived."""
+
+
+class History:
+    """A list of events with a few questions. `detailed`: every message is kept, too, for a drawing."""
+
+    def __init__(self, *, detailed: bool = False) -> None:
         self.events: list[HistoryEvent] = []
+        self.detailed = detailed
+        self.messages: list[Message] = []
 
     def note(self, at: float, where: str, what: str, about: str = "", **data: Any) -> None:
         self.events.append(HistoryEvent(at, where, what, about, data))
@@ -30,12 +48,6 @@ class History:
 
     def format_timeline(self, about: str | None = None) -> str:
         """The events as lines of text; with `about`, only those of one purchase and those of whole hosts."""
-        wanted = [event for event in self.events if about is None or event.about in ("", about)]
-        width = max((len(event.where) for event in wanted), default=0)
-        lines = []
-        for event in wanted:
-            details = " ".join(f"{name}={value!r}" for name, value in event.data.items())
-            lines.append(
-                f"{event.at:12.3f} s  {event.where:{width}}  {event.what:12}  {event.about:10}  {details}".rstrip()
-            )
-        return "\n".join(lines)
+        from retrysafe.testing.simulation.timeline import format_timeline
+
+        return format_timeline(self.events, about)

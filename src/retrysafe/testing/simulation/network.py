@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from retrysafe.testing.simulation.chance import choose, draw_four
-from retrysafe.testing.simulation.history import History
+from retrysafe.testing.simulation.history import History, Message
 from retrysafe.testing.simulation.hosts import Host, current_host
 from retrysafe.testing.simulation.loop import SimulatedLoop
 
@@ -150,10 +150,14 @@ class Network:
                 fate = fate._replace(fault="", copy_seconds=None)
             else:
                 self._history.note(loop.now, sender.name, fate.fault, about, message=what, to=receiver.name)
-            if fate.fault == "refused":
-                raise Refused(f"{receiver.name} cannot be reached")
+        message: Message | None = None
+        if self._history.detailed:
+            message = Message(loop.now, sender.name, receiver.name, what, about, fate.fault)
+            self._history.messages.append(message)
+        if fate.fault == "refused":
+            raise Refused(f"{receiver.name} cannot be reached")
         answer: asyncio.Future[Any] = loop.create_future()
-        exchange = _Exchange(self, sender, receiver, function, fate, answer)
+        exchange = _Exchange(self, sender, receiver, function, fate, answer, message)
         if fate.fault != "request_lost":
             self._schedule_arrival(exchange, fate.request_seconds)
         if fate.copy_seconds is not None:
@@ -182,6 +186,10 @@ class Network:
         when = self._loop.now + exchange.fate.reply_seconds
         self._loop.call_at_true_time(when, _set_once, exchange.answer, (result, error), host=exchange.sender)
 
+    @property
+    def now(self) -> float:
+        return self._loop.now
+
     def start_task(self, work: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = self._loop.create_task(work)
         return task
@@ -190,7 +198,7 @@ class Network:
 class _Exchange:
     """One request and its reply."""
 
-    __slots__ = ("_function", "_network", "answer", "fate", "receiver", "sender")
+    __slots__ = ("_function", "_message", "_network", "answer", "fate", "receiver", "sender")
 
     def __init__(
         self,
@@ -200,14 +208,17 @@ class _Exchange:
         function: Callable[[], Any],
         fate: Fate,
         answer: asyncio.Future[Any],
+        message: Message | None,
     ) -> None:
         self.sender, self.receiver, self.fate, self.answer = sender, receiver, fate, answer
-        self._network, self._function = network, function
+        self._network, self._function, self._message = network, function, message
 
     def arrive(self) -> None:
         """At the receiver, in its context. A receiver that is dead by now never runs this."""
         if self._network.is_cut(self.sender, self.receiver):
             return
+        if self._message is not None:
+            self._note_arrival(self._message)
         try:
             result = self._function()
         except Exception as error:
@@ -217,6 +228,12 @@ class _Exchange:
             self._reply(result, None)
             return
         self._network.start_task(result).add_done_callback(self._reply_of_task)
+
+    def _note_arrival(self, message: Message) -> None:
+        if message.arrived is None:
+            message.arrived = self._network.now
+        else:
+            message.copied = self._network.now
 
     def _reply_of_task(self, task: asyncio.Task[Any]) -> None:
         if task.cancelled():

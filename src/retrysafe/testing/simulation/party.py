@@ -14,7 +14,7 @@ from retrysafe.testing.simulation.clients import Clients
 from retrysafe.testing.simulation.fleet import Fleet
 from retrysafe.testing.simulation.hosts import Host
 from retrysafe.testing.simulation.people import Person
-from retrysafe.testing.simulation.scenario import Scenario
+from retrysafe.testing.simulation.scenario import Actor, Scenario
 from retrysafe.testing.simulation.stage import Stage
 from retrysafe.testing.simulation.store import StoreServer
 
@@ -32,15 +32,9 @@ class Party:
         self.person.start()
         self.clients.start(self.purchases, self.replies)
 
-    def is_at_work(self) -> bool:
-        """Whether a request is being handled, or an actor has something left to do."""
-        return self.fleet.is_at_work() or not all(actor.is_settled() for actor in self.fleet.actors.values())
-
-    def find_next_act(self) -> float:
-        """When the next actor does something that has something left to do; 0: nobody knows."""
-        if self.fleet.is_at_work():
-            return 0.0
-        return min(getattr(actor, "next_act", 0.0) for actor in self.fleet.actors.values() if not actor.is_settled())
+    def list_busy_actors(self) -> list[Actor]:
+        """The actors that have something left to do."""
+        return [actor for actor in self.fleet.actors.values() if not actor.is_settled()]
 
     def list_waiting_hosts(self, *, clients: bool) -> list[Host]:
         """The hosts that only look in vain while a message is held back; with `clients`, while a person decides."""

@@ -14,7 +14,7 @@ from retrysafe.errors import NotUncertain, RetrySafeError
 from retrysafe.testing.simulation.application import AppHost
 from retrysafe.testing.simulation.fleet import Fleet
 from retrysafe.testing.simulation.hosts import Host
-from retrysafe.testing.simulation.plan import DECIDE_AFTER_SECONDS, FAULTS_END_SECONDS, LOOK_SECONDS
+from retrysafe.testing.simulation.plan import DECIDE_AFTER_SECONDS, LOOK_SECONDS
 from retrysafe.testing.simulation.scenario import Decide
 from retrysafe.testing.simulation.stage import Stage
 
@@ -34,7 +34,8 @@ class Person:
 
     def find_next_look(self) -> float:
         """The true time of the next look."""
-        return (self._stage.now // LOOK_SECONDS + 1) * LOOK_SECONDS
+        # A clock that drifts wakes the person a little early: that look counts as the one that was due.
+        return (round(self._stage.now / LOOK_SECONDS - 0.49) + 1) * LOOK_SECONDS
 
     async def _look_after(self) -> None:
         node = self._fleet.open_application(self.host) if self._decide is not None else None
@@ -48,12 +49,15 @@ class Person:
                     await (self._resolve(safe, record) if node is None else self._act(node, record))
 
     async def _has_refused(self, safe: RetrySafe) -> bool:
-        """Whether the code of today refuses to go on with what other code began, and the faults are over: then the
-        other code has to run once more."""
-        if not self._fleet.is_deployed_anew or self._stage.now < FAULTS_END_SECONDS:
+        """Whether the code of today refuses to go on with what other code began, or to answer for it: then the other
+        code has to run once more."""
+        if not self._fleet.is_deployed_anew:
             return False
+        complaints, self._fleet.complaints = self._fleet.complaints, 0
+        if complaints:
+            return True
         found = await list_records(safe, List(self._fleet.namespace, resting=True, limit=100))
-        return any("OperationChanged" in record.note for record in found)
+        return any("OperationChanged" in record.note or "begun by other code" in record.note for record in found)
 
     def _deploy_other_version(self) -> None:
         versions = self._fleet.versions
@@ -68,10 +72,10 @@ class Person:
         except (RetrySafeError, OSError) as error:
             done = f"failed: {type(error).__name__}"
         if done:
-            self._stage.note("person", done, self._fleet.find_purchase(record.key))
+            self._stage.note("person", done, self._fleet.find_purchase(record.key, record.scope))
 
     async def _resolve(self, safe: RetrySafe, record: Record) -> None:
-        about = self._fleet.find_purchase(record.key)
+        about = self._fleet.find_purchase(record.key, record.scope)
         charges = self._fleet.provider.find(about)
         if charges and is_undoing(record) and not self._fleet.provider.find(about, "refund"):
             self._fleet.provider.refund_by_hand(about)

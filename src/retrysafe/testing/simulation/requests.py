@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import NamedTuple
 
 from retrysafe.testing.simulation.application import ClientReply, Handler, Purchase
+from retrysafe.testing.simulation.hosts import Host, current_host
 
 
 class Request(NamedTuple):
@@ -19,6 +20,7 @@ class Request(NamedTuple):
     number: int
     host: str
     purchase: str
+    process: Host
     namespace: str = "shop"
 
 
@@ -42,7 +44,7 @@ class RequestLog:
 
         async def handle(purchase: Purchase) -> ClientReply:
             self._count += 1
-            request = Request(self._count, host, purchase.name, namespace)
+            request = Request(self._count, host, purchase.name, current_host(), namespace)
             REQUEST.set(request)
             reply = await handler(purchase)
             self._on_answer(request, reply)

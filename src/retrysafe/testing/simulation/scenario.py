@@ -56,13 +56,13 @@ class Scenario:
     """In addition to those of `checkers.py`."""
     store: str = ""
     """The name of the actor in whose database the store is (`database_store.py`); empty: the store is alone."""
-    quiet: float = QUIET_SECONDS
-    """Everything has to be settled so many seconds after the faults have stopped."""
     knows_provider: bool = False
     """The application expects that the provider declines (`DECLINED`), and forgets keys (`SimulatedProvider.key_life`).
     """
     versions: int = 1
     """How many versions the application has: `AppHost.version`. With two, seeds deploy the one over the other."""
+    quiet: float = QUIET_SECONDS
+    """Everything has to be settled so many seconds after the faults have stopped."""
     decide: Decide | None = None
     """What a person does about a record that is uncertain; by default: what the provider's own list says."""
 

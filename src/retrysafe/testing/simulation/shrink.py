@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
 from retrysafe.testing.simulation.application import Deploy
 from retrysafe.testing.simulation.checkers import check
+from retrysafe.testing.simulation.drawing import draw_svg
 from retrysafe.testing.simulation.outcome import Outcome
 from retrysafe.testing.simulation.plan import Plan, draw_plan
 from retrysafe.testing.simulation.scenario import Scenario, build_scenario
@@ -26,16 +29,31 @@ class Story(NamedTuple):
     outcome: Outcome
     runs: int
 
+    @property
+    def command(self) -> str:
+        """The line that tells this story again."""
+        scenario = self.outcome.scenario
+        return f"python -m retrysafe.testing.simulation.replay {name_scenario(scenario)} --seed {self.seed}"
+
     def __str__(self) -> str:
-        faults = ", ".join(f"{number} {fault}" for number, fault in self.outcome.faults.items()) or "none"
+        faults = Counter(self.outcome.faults.values())
+        counted = ", ".join(f"{count} {fault.replace('_', ' ')}" for fault, count in faults.items()) or "none"
         return "\n".join(
             [
                 f"seed {self.seed}: {self.problems[0]}",
+                f"again, with a drawing: {self.command} --svg story.svg",
                 f"plan: {self.plan}",
-                f"faults of messages that are left: {faults}",
+                f"faults of messages that are left: {counted}",
+                *([f"purchases: {', '.join(f'{each.name} is {each.kind}' for each in self.outcome.purchases)}"]),
                 self.outcome.history.format_timeline(),
+                *(f"BROKEN: {problem}" for problem in self.problems),
             ]
         )
+
+    def draw(self) -> str:
+        """The story as an SVG."""
+        world = World(self.seed, self.outcome.scenario, plan=self.plan, suppressed=self.suppressed, detailed=True)
+        return draw_svg(world.run().history, f"seed {self.seed}: {self.problems[0]}")
 
 
 def shrink(
@@ -59,6 +77,15 @@ def shrink(
             if runs >= max_runs:
                 break
     return story._replace(runs=runs)
+
+
+def name_scenario(scenario: Scenario) -> str:
+    """How a command names a scenario: the module and the name of the scenario, or of its `deploy`, and the kinds."""
+    module = scenario.deploy.__module__
+    known = [name for name, value in vars(sys.modules[module]).items() if isinstance(value, Scenario)]
+    same = [name for name in known if getattr(sys.modules[module], name).deploy is scenario.deploy]
+    name = same[0] if same else scenario.deploy.__qualname__
+    return f"{module}:{name} --kinds {','.join(scenario.kinds)}"
 
 
 def read_rule(problem: str) -> str:

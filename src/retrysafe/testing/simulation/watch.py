@@ -15,10 +15,11 @@ from retrysafe.core.records import MAX_ENDED_TOKENS, Record
 from retrysafe.core.states import SETTLED, State
 from retrysafe.core.times import SECOND_MICROS
 from retrysafe.engine.heartbeat import Lease, current_lease
+from retrysafe.engine.orphaned_claims import ORPHAN_LOOKUP_SECONDS
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing.simulation.application import ClientReply
 from retrysafe.testing.simulation.history import History
-from retrysafe.testing.simulation.hosts import HOST, Host
+from retrysafe.testing.simulation.hosts import Host, current_host
 from retrysafe.testing.simulation.loop import SimulatedLoop
 from retrysafe.testing.simulation.requests import REQUEST, Request
 
@@ -62,8 +63,10 @@ class Watch:
         """What was in progress in each attempt, in order."""
         self._given_up: set[bytes] = set()
         """The tokens of attempts whose owner itself said that it does not know how they ended."""
-        self._owners: dict[bytes, tuple[str, float]] = {}
-        """The host whose request was granted a token, and when."""
+        self._owners: dict[bytes, tuple[Request, float]] = {}
+        """The request that was granted a token, and when."""
+        self._answered: dict[int, float] = {}
+        """When each request was answered."""
         self._sent_tokens: set[bytes] = set()
         self._sent_requests: set[int] = set()
 
@@ -113,7 +116,7 @@ class Watch:
             self._report("I3 fences are new", f"a new life of {op.key} has the fence of an older one")
         request = REQUEST.get()
         if request is not None:
-            self._owners.setdefault(op.token, (request.host, self._loop.now))
+            self._owners.setdefault(op.token, (request, self._loop.now))
         if before is None or before.token == op.token:
             return
         if before.state is State.CLAIMED and before.lease_until > now:
@@ -178,12 +181,14 @@ class Watch:
             self._report("I32 nothing is burnt", f"a person was asked about {before.key}, of which nothing ever ran")
 
     def _is_burnt(self, record: Record) -> bool:
-        """Whether this attempt sent nothing, although the host that asked for it was never killed."""
+        """Whether this attempt sent nothing, although the process that asked for it lives. A copy of a claim that lands
+        long after its caller has been answered is not followed up: a person is asked then (ORPHAN_LOOKUP_SECONDS)."""
         owner = self._owners.get(record.token)
         if owner is None or record.token in self._sent_tokens:
             return False
-        host, since = owner
-        return not any(event.where == host and event.at >= since for event in self._history.find("killed"))
+        request, granted_at = owner
+        left_at = self._answered.get(request.number, granted_at)
+        return request.process.alive and granted_at - left_at < sum(ORPHAN_LOOKUP_SECONDS)
 
     def _watch_reaping(self, before: list[Record]) -> None:
         for record in before:
@@ -198,20 +203,20 @@ class Watch:
         lease, request = current_lease(), REQUEST.get()
         record = self._records._records.get(lease.id) if lease is not None else None
         self._history.note(
-            *(self._loop.now, HOST.get().name, "sends", purchase),
+            *(self._loop.now, current_host().name, "sends", purchase),
             kind=kind,
             request=request.number if request is not None else 0,
             attempt=lease.fence.attempt if lease is not None else 0,
         )
+        if lease is None:
+            return  # a call of the application's own, under none of our promises
         if request is not None:
             self._sent_requests.add(request.number)
-        if lease is None:
-            return
         run = self._fences.get(lease.id, {}).get((lease.fence.attempt, lease.fence.token), b"")
         self._sent_tokens.add(lease.fence.token)
         self.sendings.append(Sending(self._loop.now, purchase, kind, run))
         for rule, what in self._find_wrong_sending(lease, record, seconds):
-            self._report(rule, f"{HOST.get().name} {what} ({kind} of {purchase})")
+            self._report(rule, f"{current_host().name} {what} ({kind} of {purchase})")
 
     def _find_wrong_sending(self, lease: Lease, record: Record | None, seconds: float) -> Iterator[tuple[str, str]]:
         if (lease.fence.attempt, lease.fence.token) not in self._fences.get(lease.id, {}):
@@ -236,20 +241,28 @@ class Watch:
     def watch_answer(self, request: Request, reply: ClientReply) -> None:
         """An application answers a request. What it says must be true at this moment, and stored (I7)."""
         status, body = reply.status, reply.body
+        self._answered[request.number] = self._loop.now
         at = (self._loop.now, request.host, "answers", request.purchase)
         self._history.note(*at, status=status, body=body[:60], request=request.number)
-        if any(word in body for word in NOTHING_DONE) and request.number in self._sent_requests:
+        if body == b"LeaseLost" and self._has_one_attempt(request):
+            self._report("I11 own success is recognised", f"{request.purchase} was told that it lost its only attempt")
+        said = body if body.startswith(b"{") else body.partition(b":")[0]  # a problem document, or an error's name
+        if any(word in said for word in NOTHING_DONE) and request.number in self._sent_requests:
             self._report("told the truth", f"{request.purchase} was told that nothing was done, and it has sent")
         if status < 300:
             self._watch_told(request, status, body)
 
+    def _find_records(self, request: Request) -> list[Record]:
+        keys = (request.purchase, f'{{"{request.purchase}"}}', f"key-{request.purchase}")
+        found = [record for record in self._records._records.values() if record.key in keys]
+        return [record for record in found if record.namespace == request.namespace]
+
+    def _has_one_attempt(self, request: Request) -> bool:
+        found = self._find_records(request)
+        return bool(found) and all(each.attempt == 1 and each.state is State.COMPLETED for each in found)
+
     def _watch_told(self, request: Request, status: int, body: bytes) -> None:
-        keys = (request.purchase, f"key-{request.purchase}")
-        found = [
-            record
-            for record in self._records._records.values()
-            if record.key in keys and record.namespace == request.namespace
-        ]
+        found = self._find_records(request)
         settled = [record for record in found if record.state is State.COMPLETED and record.answer is not None]
         if found and not settled:
             self._report("I7 told is stored", f"{request.purchase} was told {status}, and nothing is stored")
@@ -259,3 +272,4 @@ class Watch:
 
     def _report(self, rule: str, what: str) -> None:
         self._broken.append(f"{rule}: {what} at {self._loop.now:.3f} s")
+        self._history.note(self._loop.now, current_host().name, "breaks", rule=rule, why=what)

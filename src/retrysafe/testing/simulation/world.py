@@ -18,6 +18,7 @@ from random import Random
 from typing import Any
 
 from retrysafe.core.states import State
+from retrysafe.operations.steps import read_type_hints
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing.simulation.application import Deploy
 from retrysafe.testing.simulation.faults import FaultSchedule
@@ -42,7 +43,8 @@ CALM_SECONDS = 2.0
 
 
 class World:
-    """One history. `kinds`: the kinds of purchases that the application's handler knows."""
+    """One history. `kinds`: the kinds of purchases that the application's handler knows. `detailed`: the history keeps
+    every message, for a drawing."""
 
     def __init__(
         self,
@@ -52,11 +54,12 @@ class World:
         kinds: tuple[str, ...] | None = None,
         plan: Plan | None = None,
         suppressed: frozenset[int] = frozenset(),
+        detailed: bool = False,
     ) -> None:
         self.seed = seed
         self.plan = plan = plan or draw_plan(seed)
         self.scenario = build_scenario(deploy, kinds)
-        self.history = History()
+        self.history = History(detailed=detailed)
         self._loop = SimulatedLoop(Random(seed * 7 + 2), MAX_STEPS)
         network = Network(self._loop, self.history, seed, plan.rates, suppressed)
         self.stage = stage = Stage(seed, plan, self._loop, network, self.history)
@@ -137,17 +140,13 @@ class World:
         """How long to wait before the next look; None: it is over. If all that is left is to wait, the hosts that would
         only look in vain sleep meanwhile."""
         landing, waiting = self.stage.network.find_next_landing(), self._list_waiting()
-        at_work = any(party.is_at_work() for party in self._parties)
-        act = min(party.find_next_act() for party in self._parties) if at_work and not waiting else 0.0
-        if at_work and act <= self._loop.now + CALM_SECONDS:
-            self._wake_up()
-            return CALM_SECONDS
         unsettled = [record for record in self._memory._records.values() if is_unsettled(record)]
-        if at_work:
+        busy = [actor for party in self._parties for actor in party.list_busy_actors()]
+        if any(party.fleet.is_at_work() for party in self._parties) or busy:
             pause = CALM_SECONDS
-            if not unsettled and landing is None:
-                pause = act - self._loop.now
-                if self.plan.patient:
+            if busy and not waiting and not unsettled and landing is None:
+                pause = max(pause, min(getattr(actor, "next_act", 0.0) for actor in busy) - self._loop.now)
+                if pause > CALM_SECONDS and self.plan.patient:
                     return self._put_to_sleep(pause, clients=False)
         elif not waiting and not unsettled:
             if landing is None:
@@ -194,6 +193,7 @@ class World:
                     host.tasks.clear()
                 for party in self._parties:
                     party.fleet.clear()
+                read_type_hints.cache_clear()  # it keeps the functions of the last applications, and all they refer to
         finally:
             sys.unraisablehook = hook
 

@@ -1,0 +1,27 @@
+"""Safeguards taken out, one at a time, and old defects put back. Each must be noticed by the rule that is named for it:
+a checker that does not notice is a checker that is missing.
+
+    moves.py        the rules of the record itself
+    engine.py       claims that are sent again, leases, what a caller is told
+    web.py          the middleware
+    operations.py   operations, and deployments between their attempts
+    worker.py       the worker, and the walls between applications
+    what_broke.py   which ablation puts back each line of docs/explanation/what-broke.md, or why there is none
+
+`python -m tests.simulation.ablations --runs 20 --max 20000` writes docs/reference/ablations.md.
+"""
+
+from __future__ import annotations
+
+from tests.simulation.ablations import engine, moves, operations, web, worker
+from tests.simulation.ablations.base import Ablation, Situation, find_seed
+
+ABLATIONS: tuple[Ablation, ...] = (
+    *moves.ABLATIONS,
+    *engine.ABLATIONS,
+    *web.ABLATIONS,
+    *operations.ABLATIONS,
+    *worker.ABLATIONS,
+)
+
+__all__ = ["ABLATIONS", "Ablation", "Situation", "find_seed"]

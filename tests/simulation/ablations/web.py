@@ -1,0 +1,207 @@
+"""The middleware: fingerprints, what is stored and replayed, withdrawn claims, tenants."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from retrysafe.core import judge as judging
+from retrysafe.core import keys as keying
+from retrysafe.core.fingerprint import fingerprint_body
+from retrysafe.core.ops import Claim
+from retrysafe.core.records import Answer, Fingerprint
+from retrysafe.core.states import State
+from retrysafe.engine import guard
+from retrysafe.web import exchange as exchanging
+from retrysafe.web import fingerprints
+from retrysafe.web.asgi import IdempotencyMiddleware
+from retrysafe.web.asgi_answer import AnswerSender
+from retrysafe.web.capture import DroppedHeaders
+from retrysafe.web.exchange import Exchange
+from retrysafe.web.exchange_context import ResponseReady
+from retrysafe.web.sync_async import AsyncExchange
+from tests.simulation.ablations.base import Ablation, Situation, always, change, substitute, together
+from tests.simulation.scenarios.web import WEB
+
+ONE = "one effect"
+PLAIN = Situation(WEB, ("plain",))
+
+
+def send_first(original: Any) -> Any:
+    """The answer goes out before it is stored."""
+
+    async def settle_answer(self: Any) -> None:
+        exchange, start, buffer = self._exchange, self._start, self._buffer
+        body = buffer.join()
+        await self._flush(more=False)
+        await exchange.settle(exchange.settle_answered(start["status"], self._headers, body))
+
+    return settle_answer
+
+
+def serialise_again(original: Any) -> Any:
+    """What is replayed is read and written once more."""
+
+    def build_replay(record: Any, **options: Any) -> Any:
+        response = original(record, **options)
+        try:
+            return response._replace(body=json.dumps(json.loads(response.body), separators=(",", ":")).encode())
+        except ValueError:
+            return response
+
+    return build_replay
+
+
+def release_instead(original: Any) -> Any:
+    """An answer that cannot be kept leaves a free key."""
+
+    def settle_tombstone(self: Any, code: int, gone: Any) -> Any:
+        return (yield from self._release_flow("too large"))
+
+    return settle_tombstone
+
+
+def run_without_the_store(original: Any) -> Any:
+    """If the store does not answer, the application runs unprotected."""
+
+    async def claim(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return await original(self, *args, **kwargs)
+        except ResponseReady:
+            if self.response is None or self.response.status != 503:
+                raise
+            self.response = None
+            return None
+
+    return claim
+
+
+def look_at_progress_first(original: Any) -> Any:
+    def judge(op: Claim, reply: Any) -> Any:
+        record = reply.record
+        if not reply.granted and record is not None and record.state is not State.COMPLETED:
+            return judging.judge_refused(record, reply.now)
+        return original(op, reply)
+
+    return judge
+
+
+def hash_nothing(original: Any) -> Any:
+    return lambda view, route, chunks: Fingerprint("none", bytes(32), 0)
+
+
+def hash_the_body_only(original: Any) -> Any:
+    return lambda view, route, chunks: Fingerprint(*fingerprint_body("application/octet-stream", chunks))
+
+
+def compare_methods_as_they_come(original: Any) -> Any:
+    async def call(self: Any, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["method"] not in self._methods:
+            from retrysafe.web.exchange import EXCHANGE
+
+            return await self.app({**scope, EXCHANGE: None}, receive, send)
+        return await original(self, scope, receive, send)
+
+    return call
+
+
+def withdraw_by_status(original: Any) -> Any:
+    """A redirect counts as the router's, whoever made it."""
+
+    def is_framework_refusal(self: Any, code: int) -> bool:
+        self._withdraws = 300 <= code < 400
+        return bool(self._withdraws) or bool(original(self, code))
+
+    return is_framework_refusal
+
+
+def leave_out_the_scope(original: Any) -> Any:
+    return lambda kind, namespace, scope, value: original(kind, namespace, "", value)
+
+
+def check_no_owner(original: Any) -> Any:
+    return lambda record, task: None
+
+
+def encode_path(original: Any) -> Any:
+    """An escaped slash is a slash."""
+    return lambda raw, path: None
+
+
+ABLATIONS = (
+    Ablation(
+        "an answer is sent before it is stored",
+        "I7 told is stored",
+        substitute(AnswerSender, "_settle_answer", send_first),
+    ),
+    Ablation("a replay is written anew", "I6 same answer", substitute(exchanging, "build_replay", serialise_again)),
+    Ablation(
+        "an answer that is too large frees its key",
+        ONE,
+        substitute(Exchange, "settle_tombstone", release_instead),
+        Situation(WEB, ("large",)),
+    ),
+    Ablation(
+        "without the store it runs unprotected",
+        ONE,
+        substitute(AsyncExchange, "claim_without_adopting", run_without_the_store),
+        PLAIN,
+    ),
+    Ablation(
+        "in progress is told before mismatch",
+        "I9 mismatch first",
+        substitute(guard, "judge", look_at_progress_first),
+        PLAIN,
+    ),
+    Ablation("no fingerprint", "I8 mismatch", substitute(exchanging, "fingerprint_request", hash_nothing), PLAIN),
+    Ablation(
+        "a fingerprint of the body alone",
+        "I8 mismatch",
+        substitute(exchanging, "fingerprint_request", hash_the_body_only),
+        PLAIN,
+    ),
+    Ablation(
+        "an escaped slash is a slash", "I8 mismatch", substitute(fingerprints, "find_exact_path", encode_path), PLAIN
+    ),
+    Ablation(
+        "a lower-case method goes past",
+        ONE,
+        substitute(IdempotencyMiddleware, "__call__", compare_methods_as_they_come),
+        Situation(WEB, ("lower",)),
+    ),
+    Ablation(
+        "a router's redirect is stored",
+        "I30 convergence",
+        always(exchanging, "should_withdraw", False),
+        Situation(WEB, ("redirected",), change(senders=1)),
+    ),
+    Ablation(
+        "an invalid body burns its key",
+        "I30 convergence",
+        always(exchanging, "should_withdraw", False),
+        Situation(WEB, ("corrected",), change(senders=1)),
+    ),
+    Ablation(
+        "every redirect is withdrawn",
+        ONE,
+        substitute(Exchange, "_is_framework_refusal", withdraw_by_status),
+        Situation(WEB, ("moved",)),
+    ),
+    Ablation(
+        "cookies are stored",
+        "S9 no cookies in replays",
+        always(DroppedHeaders, "__contains__", False),
+        Situation(WEB, ("cookie",)),
+    ),
+    Ablation(
+        "one key for all tenants",
+        "told the truth",
+        together(
+            substitute(keying, "record_id", leave_out_the_scope),
+            substitute(exchanging, "_check_same_owner", check_no_owner),
+        ),
+        Situation(WEB, ("tenant",), change(purchases=2)),
+    ),
+)
+
+UNUSED = Answer

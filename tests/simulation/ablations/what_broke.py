@@ -1,0 +1,169 @@
+"""Which ablation puts back each line of docs/explanation/what-broke.md, or why the simulation cannot meet it.
+
+A line is named by the words that its first cell begins with. A line that a simulation cannot meet by its nature stands
+under the reason; the line itself names the test on a real server, or the unit test, that holds it.
+"""
+
+from __future__ import annotations
+
+PUT_BACK: dict[str, tuple[str, ...]] = {
+    "A recovery point moved back": ("advances without a number",),
+    "A copy of a claim was granted to nobody": ("a token is granted again",),
+    "The same while two releases ran side by side": ("a takeover forgets the tokens before it",),
+    "The same where the caller was cancelled": ("a claim is cancelled with its caller",),
+    'After an unclear claim, "connection refused"': ("a refusal ends an unclear claim",),
+    "A renewal under way when its owner gave up": ("a renewal brings back what was given up",),
+    "An owner believed in its lease for too long": ("a lease counts from the reply",),
+    "A claim that was recognised as its own after": ("a lapsed claim runs without a lease",),
+    "A foreign call began that could outlast its lease": ("a call begins that does not fit its lease",),
+    "A key past its life at the provider": (
+        "a key ages by the host's clock",
+        "a key is sent after the provider has forgotten it",
+    ),
+    '"Nothing was done" and "maybe it was done"': ("unclear is taken for nothing done",),
+    "A completion met a store that was away": ("a completion is sent once, and its error told as it came",),
+    "The store went away while the *last advance*": ("the end of a run is told as nothing done",),
+    "A cancellation that came during a storage operation": ("a cancellation is swallowed",),
+    "a process stopped between its claim and its handler": ("a call begins however late",),
+    "A store that hung while a key was claimed": ("a claim that was given up is not followed up",),
+    "An owner whose claim was granted unheard": ("an owner does not take back what was swept",),
+    "A lower-case method went past": ("a lower-case method goes past",),
+    "`/a%2Fb` got the answer of `/a/b`": ("an escaped slash is a slash",),
+    "a router's redirect (307, 308": ("a router's redirect is stored", "every redirect is withdrawn"),
+    "a body that the framework found invalid": ("an invalid body burns its key",),
+    "a field with a default was added": ("a wider input is another request",),
+    "a step put in front of `charge`": ("a step before the charge changes its key",),
+    "a step that may have been sent was sent again with other arguments": (
+        "a begun step is sent with other arguments",
+    ),
+    "an undo that was stuck was sent again": ("a stuck undo begins its key anew",),
+    "a `find` that raised": ("a find that fails means no",),
+    "an input type that had changed": ("changed code uses up the attempts",),
+    "a `Stop` or `Undo` that the body caught": ("an ending that the body swallows is lost",),
+    "a timeout of the body's own around a step": ("a step that the body cancels is forgotten",),
+    "`resume_id` and `undo_id` acted on a record of another": ("a person's resume knows no namespaces",),
+    "`operations --undo` of a run that was killed": ("a person's undo leaves out what was sent without a trace",),
+    'with `forms="current"`, other code ended a run': ("other code ends a run without the open step",),
+    'with `forms="current"`, another foreign step': ("another step is sent while one is open",),
+    "another `service=` for a step": ("another service is not noticed",),
+    "a body that failed before it came to what had been sent": ("a run is given up and undone without its open step",),
+    "the store went away between two steps of an operation": (
+        "a store that goes away between two steps has done nothing",
+    ),
+    "a step that failed, and whose next attempt was killed": (
+        "a begun step that was announced is taken for another call",
+    ),
+    "A worker ran another application's operations": ("the completer knows no namespaces",),
+}
+"""Lines whose defect is put back by an ablation."""
+
+THREADS = "threads, signals and forks: the simulation has one thread"
+DRIVER = "a driver, its sockets or its SQL: the simulated store has none"
+COST = "memory, CPU or the number of rows that are read: nothing goes wrong but the bill"
+TEXTS = "texts, logs, links, headers and options: nothing is lost or doubled"
+FRAMEWORK = "another framework's, queue's or broker's own code"
+DATABASE = "what a real database does with a transaction that the user committed by hand"
+NOT_YET = "part of the simulation that is not written yet; the test that the line names holds it meanwhile"
+
+NOT_SIMULATED: dict[str, tuple[str, ...]] = {
+    THREADS: (
+        "One row that somebody else held stopped the heartbeat",
+        "A moment in which no thread could be started",
+        "`safe.close()` in a forked child",
+        "A time limit by signal",
+        "PostgreSQL, a moment in which no thread could be started",
+        "A forked child never gave back a claim",
+    ),
+    DRIVER: (
+        "A silent Redis held a request",
+        "SQLite: the time was read before the wait",
+        "Redis, async: nothing but the event loop",
+        "SQL Server: an id, token or run that happened to be ASCII",
+        "SQL Server: `0x01 = 0x0100`",
+        "PostgreSQL: the same as in the next line",
+        "MySQL, MariaDB: the pool kept its connections",
+        "Redis over TLS, async: a closed store",
+        "Redis over TLS, async: a store that was closed",
+        "Redis, async: a store that was closed before the task",
+        "Redis, async: a store that was closed as its connection broke",
+        "Redis, async, on a client of your own",
+        "PostgreSQL and MongoDB, async: a store that was closed",
+        "while the store was down every request held its thread",
+        "The HTTP publisher's timeout began anew",
+        "PostgreSQL: of 100,000 jobs of one `order`",
+        "Redis and DynamoDB counted a withdrawn record",
+        "On Python 3.12 and later, a store that was passed as an object",
+    ),
+    COST: (
+        "Finished calls piled up behind one slow call",
+        "A thousand requests to any paths filled the census",
+        "the CPU of a step grew with the steps before it",
+        "An idle round read every record",
+        "`keys show`, `keys resolve` and `operations --show` walked",
+        "where the store is not the user's database, a row for each local step",
+    ),
+    TEXTS: (
+        "The client's path went into `target` as it was",
+        "The log named keys, scopes and the words",
+        "`safe_url` showed a password",
+        "A replay's `CDN-Cache-Control` went out",
+        "`KeyRule(uuid=True)` told a client",
+        "A Standard Webhooks secret without padding",
+        "Ten of the links in our problems",
+        "a person who knew how it had ended could not say so",
+        "a client could send a key that reads like the digits",
+        '`jobs.result("receipt-7")` did not find the job',
+        "A cursor that was none of the store's",
+        "Consumers wrote message ids",
+        "The worker counted a dead letter as `later`",
+        "`retrysafe keys resolve --happened --answer`",
+        "A beat that met the end of its own call",
+        "`reconcile` called it clean",
+        "`operations --resume --because` by code that was refused",
+    ),
+    FRAMEWORK: (
+        "Under Django's ASGI with a plain middleware",
+        "`@once`, `transactional`, tools and operations: two calls that differ only in a pydantic field",
+        "a result's (or step's, or operation input's) field marked",
+        "The client wrote its key into the caller's request object",
+        "A key followed a redirect to another host",
+        "One retried message of Kafka",
+        "A message that RabbitMQ got back",
+        "Procrastinate: a user's own `queueing_lock`",
+        "MCP: `same_within` was an hour at least",
+        "MCP: an async `scope` was used",
+        "An error of a Django `on_commit` hook vanished",
+        "A worker in an async application ran operations on another loop",
+    ),
+    DATABASE: (
+        "a body that committed in the middle and then raised",
+        "on PostgreSQL, a body that committed in the middle",
+        "a body or local step that committed by hand",
+        "a body, route or local step that sent `COMMIT`",
+        "a body that committed by hand and staged a job",
+        'a route with `strength="transaction"` whose handler',
+    ),
+    NOT_YET: (
+        "A copy of a completion that was sealed anew",
+        "`aclose()` waited for a claim",
+        "One tenant took all places among those who wait",
+        "a finished operation whose record had expired",
+        "an operation submitted long ago and resumed by id",
+        "with receipts in another database, a local step",
+        "a pool that was not open yet, or a client that asked again",
+        "an undo that was killed between its first commit and the receipts",
+        "code that did not have the announced first step",
+        "a foreign step that may have been sent, declared as a *local* one",
+        "A job that kills its process was begun for ever",
+        "An `enqueue` whose `send` failed",
+        "A worker without a handler for an event of the inbox",
+        "Two receivers with one provider shared the ids",
+        "One record that could not be decrypted",
+        "Jobs became dead letters after one delivery",
+        "A delivery that ended its process was tried for ever",
+        "The worker's services ran one after the other",
+        "What was committed waited for the next tick",
+        "A job staged in `safe.transaction`",
+    ),
+}
+"""Lines that have no ablation, by the reason."""

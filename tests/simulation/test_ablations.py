@@ -1,0 +1,55 @@
+"""A safeguard that is taken out is missed. A quick sample here; all of them, with 20,000 seeds, are a campaign."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.ablations import ABLATIONS, Ablation, find_seed
+from tests.simulation.ablations.__main__ import main
+
+MAX_SEEDS = 60
+"""Each of the ablations below was found within 12 seeds."""
+
+QUICK = (
+    "no lease",
+    "completed runs again",
+    "a completion replaces another",
+    "a renewal brings back what was given up",
+    "an own claim is not recognised",
+    "a new token for each sending",
+    "unclear is taken for nothing done",
+    "a claim is cancelled with its caller",
+    "a cancellation is swallowed",
+    "in progress is told before mismatch",
+    "no fingerprint",
+    "an escaped slash is a slash",
+    "every redirect is withdrawn",
+    "one key for all tenants",
+    "what may not be repeated is repeated",
+    "an unknown step is not undone",
+    "undos in the order of their steps",
+    "an ending that the body swallows is lost",
+    "a wider input is another request",
+)
+
+
+@pytest.mark.parametrize("ablation", [each for each in ABLATIONS if each.name in QUICK], ids=lambda each: each.name)
+def test_a_safeguard_that_is_taken_out_is_missed(ablation: Ablation) -> None:
+    assert find_seed(ablation, 0, MAX_SEEDS) is not None
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("ablation", [each for each in ABLATIONS if each.name not in QUICK], ids=lambda each: each.name)
+def test_a_safeguard_that_is_taken_out_is_missed_sooner_or_later(ablation: Ablation) -> None:
+    assert find_seed(ablation, 0, 20_000) is not None
+
+
+def test_a_survivor_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """No seed at all is looked at, so nothing can be found."""
+    assert main(["--only", "no lease", "--runs", "1", "--max", "0"]) == 1
+    assert "survived: no lease" in capsys.readouterr().err
+
+
+def test_what_is_found_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--only", "completed runs again", "--runs", "2", "--max", "60"]) == 0
+    assert "| completed runs again | I5 write-once |" in capsys.readouterr().out
