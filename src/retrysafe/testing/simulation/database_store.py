@@ -59,6 +59,8 @@ class RecordTable(Mapping[bytes, Record]):
 
     def __init__(self, database: SimulatedDatabase) -> None:
         self._connection = database.connection
+        self._cached: tuple[int, list[Record]] = (-1, [])
+        """All records, and after how many changes of the database they were read."""
         self._all = f"SELECT {', '.join(rows.COLUMNS)} FROM {NAMES.keys}"
 
     def __getitem__(self, record_id: bytes) -> Record:
@@ -71,7 +73,12 @@ class RecordTable(Mapping[bytes, Record]):
         return iter([record.id for record in self.values()])
 
     def values(self) -> list[Record]:  # type: ignore[override]  # one statement, instead of one for each key
-        return [rows.read_record(row) for row in self._connection.execute(f"{self._all} ORDER BY id")]
+        if self._cached[0] == self._connection.total_changes and not self._connection.in_transaction:
+            return self._cached[1]
+        found = [rows.read_record(row) for row in self._connection.execute(f"{self._all} ORDER BY id")]
+        if not self._connection.in_transaction:
+            self._cached = self._connection.total_changes, found
+        return found
 
     def __len__(self) -> int:
         found: int = self._connection.execute(f"SELECT count(*) FROM {NAMES.keys}").fetchone()[0]
