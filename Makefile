@@ -66,6 +66,13 @@ proof: setup    ## the long campaigns: more races, more kills, more cuts, ten mi
 	@$(PY) tools/fuzz.py keys --count 10000000
 	@$(PY) tools/fuzz.py webhooks --count 10000000
 
+proof-quick: setup  ## simulated histories: kept seeds, fresh ones, a sample of ablations; under four minutes
+	@$(PY) -m tests.simulation --quick --jobs $(or $(JOBS),2)
+
+proof-simulation: setup  ## a million simulated histories, resumable (SEEDS=, FIRST=, JOBS=)
+	@$(PY) -m tests.simulation --seeds $(or $(SEEDS),1000000) --first $(or $(FIRST),0) --jobs $(or $(JOBS),2) \
+		--resume .simulation
+
 proof-stores: setup  ## every store: 64 claimers for 2,000 keys, and 200 kills under load (KEYS=, KILLS=, STORES= choose)
 	@RETRYSAFE_HEAT_KEYS=$(or $(KEYS),2000) RETRYSAFE_KILLS=$(or $(KILLS),200) $(PY) -m pytest -n $(N) --dist loadgroup \
 		-rA tests/races/test_heats.py tests/faults/test_kills.py $(if $(STORES),-k '$(STORES)')
@@ -85,4 +92,4 @@ setup:
 setup-demo:
 	@python3 tools/bootstrap.py demo
 
-.PHONY: help demo test coverage check fmt lint type bench bench-quick bench-full bench-page docs twins soak proof proof-stores proof-steady release-check lock setup setup-demo
+.PHONY: help demo test coverage check fmt lint type bench bench-quick bench-full bench-page docs twins soak proof proof-quick proof-simulation proof-stores proof-steady release-check lock setup setup-demo

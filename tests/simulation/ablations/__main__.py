@@ -72,7 +72,9 @@ def measure(ablation: Ablation, runs: int, limit: int) -> Discovery:
 def format_page(discoveries: list[Discovery], runs: int, limit: int) -> str:
     rows = "\n".join(each.format_row() for each in discoveries)
     lines = [HEAD.format(runs=runs, limit=limit) + rows, "", "## Lines of what broke", ""]
-    lines.append(f"{len(PUT_BACK)} lines are put back by the ablations above. The others have their test on a real server,")
+    lines.append(
+        f"{len(PUT_BACK)} lines are put back by the ablations above. The others have their test on a real server,"
+    )
     lines.append("or a unit test, which each line names. Why the simulation does not meet them:")
     lines.append("")
     lines += [f"- {reason} ({len(names)} lines)" for reason, names in NOT_SIMULATED.items()]

@@ -207,9 +207,16 @@ ABLATIONS = (
         substitute(guard.Task, "build_claim", forget_the_policy),
         Situation(kinds=GUARDS),
     ),
-    Ablation("a refused claim is taken for one's own", "I1 single grant", substitute(guard, "judge", take_refused_for_granted)),
     Ablation(
-        "a new token for each sending", BURNT, substitute(AsyncPerformer, "_send", draw_anew_when_unclear), Situation(kinds=GUARDS)
+        "a refused claim is taken for one's own",
+        "I1 single grant",
+        substitute(guard, "judge", take_refused_for_granted),
+    ),
+    Ablation(
+        "a new token for each sending",
+        BURNT,
+        substitute(AsyncPerformer, "_send", draw_anew_when_unclear),
+        Situation(kinds=GUARDS),
     ),
     Ablation(
         "unclear is taken for nothing done",
@@ -264,11 +271,17 @@ ABLATIONS = (
         "a completion is sent once, and its error told as it came",
         TOLD,
         together(
-            substitute(AsyncPerformer, "__call__", give_up_at_once), substitute(guard, "settle_complete", raise_as_it_came)
+            substitute(AsyncPerformer, "__call__", give_up_at_once),
+            substitute(guard, "settle_complete", raise_as_it_came),
         ),
         Situation(kinds=("guard", "rerun")),
     ),
-    Ablation("a cancellation is swallowed", "I29 cancellations arrive", patch_arun, Situation(INTERRUPTIONS, ("guard", "rerun"))),
+    Ablation(
+        "a cancellation is swallowed",
+        "I29 cancellations arrive",
+        patch_arun,
+        Situation(INTERRUPTIONS, ("guard", "rerun")),
+    ),
 )
 
 UNUSED = (resending, lose_at_the_end)

@@ -140,7 +140,12 @@ ABLATIONS = (
         "I32 late copies",
         lambda: mock.patch.object(Record, "ended_with_this", property(lambda record: ())),
     ),
-    Ablation("advances without a number", "I32 late copies", allow(ops.Advance, OPEN, advance_any), Situation(kinds=("saga",))),
+    Ablation(
+        "advances without a number",
+        "I32 late copies",
+        allow(ops.Advance, OPEN, advance_any),
+        Situation(kinds=("saga",)),
+    ),
     Ablation("a completion replaces another", "I5 write-once", allow(ops.Complete, OPEN | SETTLED, moves.complete)),
     Ablation(
         "the sweeper suspects the living",

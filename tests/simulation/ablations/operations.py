@@ -8,11 +8,10 @@ from typing import Any
 
 from retrysafe.core.times import duration_to_micros
 from retrysafe.errors import StoreError
-from retrysafe.operations import flow, foreign, perform, run, undoing
 from retrysafe.operations import commits as committing
+from retrysafe.operations import flow, foreign, perform, retracing, run, undoing
 from retrysafe.operations import journal as journals
 from retrysafe.operations import open_steps as opening
-from retrysafe.operations import retracing
 from retrysafe.operations.errors import StepOutcomeUnknown, Stop
 from retrysafe.operations.open_steps import OpenSteps, SentServices
 from retrysafe.operations.operation import Operation
@@ -39,9 +38,7 @@ def draw_a_key_each_time(original: Any) -> Any:
 
 
 def send_again(original: Any) -> Any:
-    def send_once(
-        attempt: Any, step: Any, place: int, given: Any, begun: Any, *, begun_before: bool
-    ) -> Any:
+    def send_once(attempt: Any, step: Any, place: int, given: Any, begun: Any, *, begun_before: bool) -> Any:
         attempt.journal = attempt.journal.with_entry(place, begun)
         return (yield from foreign.send_repeatably(attempt, step, place, given, attempt.latest_time()))
 
@@ -178,8 +175,18 @@ ABLATIONS = (
         substitute(OperationRun, "derive_key", draw_a_key_each_time),
         Situation(kinds=("operation", "saga")),
     ),
-    Ablation("what may not be repeated is repeated", ONE, substitute(foreign, "send_once", send_again), Situation(kinds=("careful",))),
-    Ablation("a timeout is the final answer", TOLD, substitute(foreign, "send_once", tell_a_timeout_as_final), Situation(kinds=("careful",))),
+    Ablation(
+        "what may not be repeated is repeated",
+        ONE,
+        substitute(foreign, "send_once", send_again),
+        Situation(kinds=("careful",)),
+    ),
+    Ablation(
+        "a timeout is the final answer",
+        TOLD,
+        substitute(foreign, "send_once", tell_a_timeout_as_final),
+        Situation(kinds=("careful",)),
+    ),
     Ablation(
         "a key is sent after the provider has forgotten it",
         ONE,
@@ -207,11 +214,18 @@ ABLATIONS = (
     Ablation(
         "an unknown step is not undone",
         TOLD,
-        substitute(undoing, "can_undo", lambda original: lambda attempt, entry: entry.state == "done" and original(attempt, entry)),
+        substitute(
+            undoing,
+            "can_undo",
+            lambda original: lambda attempt, entry: entry.state == "done" and original(attempt, entry),
+        ),
         Situation(OPERATIONS, ("given_up",), change(reply_lost=0.2)),
     ),
     Ablation(
-        "undos in the order of their steps", "I24 reverse order", substitute(undoing, "undo_all", undo_in_order), Situation(OPERATIONS, ("two_undos",))
+        "undos in the order of their steps",
+        "I24 reverse order",
+        substitute(undoing, "undo_all", undo_in_order),
+        Situation(OPERATIONS, ("two_undos",)),
     ),
     Ablation(
         "attempts without a bound",
@@ -278,7 +292,12 @@ ABLATIONS = (
         together(always(OpenSteps, "check_call", ""), substitute(OperationRun, "left_out_error", forget_open_steps)),
         Situation(DEPLOYMENTS, ("renamed",), BUSY),
     ),
-    Ablation("another service is not noticed", ONE, always(SentServices, "compare", ""), Situation(DEPLOYMENTS, ("moved_service",), BUSY)),
+    Ablation(
+        "another service is not noticed",
+        ONE,
+        always(SentServices, "compare", ""),
+        Situation(DEPLOYMENTS, ("moved_service",), BUSY),
+    ),
     Ablation(
         "other code ends a run without the open step",
         TOLD,
@@ -294,7 +313,10 @@ ABLATIONS = (
     Ablation(
         "changed code uses up the attempts",
         "I35 no undo without a cause",
-        together(substitute(flow, "settle_unfinished", count_changed_code), substitute(OperationRun, "count_failure", count_every_failure)),
+        together(
+            substitute(flow, "settle_unfinished", count_changed_code),
+            substitute(OperationRun, "count_failure", count_every_failure),
+        ),
         Situation(DEPLOYMENTS, ("other_input",), BUSY),
     ),
     Ablation(

@@ -129,29 +129,76 @@ def encode_path(original: Any) -> Any:
 
 
 ABLATIONS = (
-    Ablation("an answer is sent before it is stored", "I7 told is stored", substitute(AnswerSender, "_settle_answer", send_first)),
+    Ablation(
+        "an answer is sent before it is stored",
+        "I7 told is stored",
+        substitute(AnswerSender, "_settle_answer", send_first),
+    ),
     Ablation("a replay is written anew", "I6 same answer", substitute(exchanging, "build_replay", serialise_again)),
-    Ablation("an answer that is too large frees its key", ONE, substitute(Exchange, "settle_tombstone", release_instead), Situation(WEB, ("large",))),
-    Ablation("without the store it runs unprotected", ONE, substitute(AsyncExchange, "claim_without_adopting", run_without_the_store), PLAIN),
-    Ablation("in progress is told before mismatch", "I9 mismatch first", substitute(guard, "judge", look_at_progress_first), PLAIN),
+    Ablation(
+        "an answer that is too large frees its key",
+        ONE,
+        substitute(Exchange, "settle_tombstone", release_instead),
+        Situation(WEB, ("large",)),
+    ),
+    Ablation(
+        "without the store it runs unprotected",
+        ONE,
+        substitute(AsyncExchange, "claim_without_adopting", run_without_the_store),
+        PLAIN,
+    ),
+    Ablation(
+        "in progress is told before mismatch",
+        "I9 mismatch first",
+        substitute(guard, "judge", look_at_progress_first),
+        PLAIN,
+    ),
     Ablation("no fingerprint", "I8 mismatch", substitute(exchanging, "fingerprint_request", hash_nothing), PLAIN),
-    Ablation("a fingerprint of the body alone", "I8 mismatch", substitute(exchanging, "fingerprint_request", hash_the_body_only), PLAIN),
-    Ablation("an escaped slash is a slash", "I8 mismatch", substitute(fingerprints, "find_exact_path", encode_path), PLAIN),
-    Ablation("a lower-case method goes past", ONE, substitute(IdempotencyMiddleware, "__call__", compare_methods_as_they_come), Situation(WEB, ("lower",))),
+    Ablation(
+        "a fingerprint of the body alone",
+        "I8 mismatch",
+        substitute(exchanging, "fingerprint_request", hash_the_body_only),
+        PLAIN,
+    ),
+    Ablation(
+        "an escaped slash is a slash", "I8 mismatch", substitute(fingerprints, "find_exact_path", encode_path), PLAIN
+    ),
+    Ablation(
+        "a lower-case method goes past",
+        ONE,
+        substitute(IdempotencyMiddleware, "__call__", compare_methods_as_they_come),
+        Situation(WEB, ("lower",)),
+    ),
     Ablation(
         "a router's redirect is stored",
         "I30 convergence",
         always(exchanging, "should_withdraw", False),
         Situation(WEB, ("redirected",), change(senders=1)),
     ),
-    Ablation("an invalid body burns its key", "I30 convergence", always(exchanging, "should_withdraw", False), Situation(WEB, ("corrected",), change(senders=1))),
-    Ablation("every redirect is withdrawn", ONE, substitute(Exchange, "_is_framework_refusal", withdraw_by_status), Situation(WEB, ("moved",))),
-    Ablation("cookies are stored", "S9 no cookies in replays", always(DroppedHeaders, "__contains__", False), Situation(WEB, ("cookie",))),
+    Ablation(
+        "an invalid body burns its key",
+        "I30 convergence",
+        always(exchanging, "should_withdraw", False),
+        Situation(WEB, ("corrected",), change(senders=1)),
+    ),
+    Ablation(
+        "every redirect is withdrawn",
+        ONE,
+        substitute(Exchange, "_is_framework_refusal", withdraw_by_status),
+        Situation(WEB, ("moved",)),
+    ),
+    Ablation(
+        "cookies are stored",
+        "S9 no cookies in replays",
+        always(DroppedHeaders, "__contains__", False),
+        Situation(WEB, ("cookie",)),
+    ),
     Ablation(
         "one key for all tenants",
         "told the truth",
         together(
-            substitute(keying, "record_id", leave_out_the_scope), substitute(exchanging, "_check_same_owner", check_no_owner)
+            substitute(keying, "record_id", leave_out_the_scope),
+            substitute(exchanging, "_check_same_owner", check_no_owner),
         ),
         Situation(WEB, ("tenant",), change(purchases=2)),
     ),

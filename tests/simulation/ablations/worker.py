@@ -33,8 +33,18 @@ def look_up_anything(original: Any) -> Any:
 
 
 ABLATIONS = (
-    Ablation("the completer knows no namespaces", WALL, substitute(completer, "List", list_everything), Situation(WALLS, ("theirs",), calm(crashes=4, reply_lost=0.2, slow=0.3))),
-    Ablation("a person's resume knows no namespaces", WALL, substitute(Operation, "_look_up_own", look_up_anything), Situation(WALLS, ("theirs",), calm(crashes=4, reply_lost=0.2, slow=0.3))),
+    Ablation(
+        "the completer knows no namespaces",
+        WALL,
+        substitute(completer, "List", list_everything),
+        Situation(WALLS, ("theirs",), calm(crashes=4, reply_lost=0.2, slow=0.3)),
+    ),
+    Ablation(
+        "a person's resume knows no namespaces",
+        WALL,
+        substitute(Operation, "_look_up_own", look_up_anything),
+        Situation(WALLS, ("theirs",), calm(crashes=4, reply_lost=0.2, slow=0.3)),
+    ),
 )
 
 UNUSED = (replace, moves, List)

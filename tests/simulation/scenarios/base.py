@@ -51,7 +51,11 @@ async def send_request(
     app: Any, path: str, key: str, *, method: str = "POST", body: bytes = b"{}", account: str = SCOPE
 ) -> Response:
     """One request to an ASGI application. `account` is who sends it, for the middleware's `scope`."""
-    headers = [(b"idempotency-key", key.encode()), (b"content-type", b"application/json"), (b"account", account.encode())]
+    headers = [
+        (b"idempotency-key", key.encode()),
+        (b"content-type", b"application/json"),
+        (b"account", account.encode()),
+    ]
     scope = {
         "type": "http",
         "asgi": {"version": "3.0"},

@@ -143,7 +143,9 @@ def deploy(node: AppHost) -> Handler:
 
     if node.host.name == "app-1":
         start_actor(decide_carelessly(node))
-    operations = {each.name: each for each in (forgotten, undone, given_up, two_undos, swallowed, hurried, found, poison)}
+    operations = {
+        each.name: each for each in (forgotten, undone, given_up, two_undos, swallowed, hurried, found, poison)
+    }
     return run_operations(operations)
 
 

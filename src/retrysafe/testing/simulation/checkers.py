@@ -37,11 +37,15 @@ def check_keys(outcome: Outcome) -> Iterator[str]:
 
 
 def check_walls(outcome: Outcome) -> Iterator[str]:
-    """An application's provider knows no purchase of another application (I34)."""
-    own = {purchase.name for purchase in outcome.purchases}
-    for charge in outcome.provider.ledger:
-        if charge.purchase not in own:
-            yield f"I34 walls: {charge.kind} of {charge.purchase} with the account of another application"
+    """An application's provider knows no purchase of the other application (I34)."""
+    other = outcome.neighbour
+    if other is None:
+        return
+    for one, stranger in ((outcome, other), (other, outcome)):
+        names = {purchase.name for purchase in stranger.purchases}
+        for charge in one.provider.ledger:
+            if charge.purchase in names:
+                yield f"I34 walls: {charge.kind} of {charge.purchase} with the account of another application"
 
 
 def check_told_the_truth(outcome: Outcome) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from random import Random
 from typing import Any, TypeVar
 
 from retrysafe.core.ops import Op
@@ -87,7 +88,7 @@ class DatabaseStoreServer(StoreServer):
 
     def __init__(self, database: SimulatedDatabase) -> None:
         self._database = database
-        super().__init__(database.host, SqlRecords(database))
+        super().__init__(database.host, SqlRecords(database), SqlRecords.capabilities)
 
     @property
     def is_down(self) -> bool:
@@ -108,12 +109,20 @@ class DatabaseStoreServer(StoreServer):
         connection = self._database.connection
         connection.execute("BEGIN IMMEDIATE")
         try:
-            done = super().apply(ops)
+            done = self.carry_out(ops)
             connection.execute("COMMIT")
         except BaseException:
             connection.execute("ROLLBACK")
             raise
         return done
+
+    def choose_lock(self, chance: Random) -> bytes | None:
+        """Strangers lock nothing here: the user's own transactions do."""
+        return None
+
+    def fail_over(self, seconds: float) -> int:
+        """It has no replica."""
+        return 0
 
     def open_client(self, network: Network) -> RemoteStore:
         return DatabaseStore(network, self)

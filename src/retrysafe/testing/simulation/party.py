@@ -36,6 +36,12 @@ class Party:
         """The actors that have something left to do."""
         return [actor for actor in self.fleet.actors.values() if not actor.is_settled()]
 
+    def find_next_act(self) -> float:
+        """When the next actor does something that has something left to do; 0: nobody knows."""
+        if self.fleet.is_at_work():
+            return 0.0
+        return min(getattr(actor, "next_act", 0.0) for actor in self.fleet.actors.values() if not actor.is_settled())
+
     def list_waiting_hosts(self, *, clients: bool) -> list[Host]:
         """The hosts that only look in vain while a message is held back; with `clients`, while a person decides."""
         if clients:

@@ -45,9 +45,10 @@ def deploy(node: AppHost) -> Handler:
     async def handle(purchase: Purchase) -> ClientReply:
         if purchase.kind in operations:
             return await reply_safely(operations[purchase.kind](purchase.name, key=Key(purchase.key, "account")))
-        if purchase.kind == "job_transactional":
-            return await reply_safely(transactional(purchase.name))
-        return await reply_safely(announce(purchase.name, purchase.kind))
+        work = transactional(purchase.name) if purchase.kind == "job_transactional" else None
+        reply = await reply_safely(work or announce(purchase.name, purchase.kind))
+        # The charge before it is the application's own: what retrysafe says of the rest is not true of the whole.
+        return ClientReply(503, b"") if reply.status == 503 else reply
 
     return handle
 

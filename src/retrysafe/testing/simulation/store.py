@@ -89,12 +89,15 @@ class StoreServer:
 
     def apply(self, ops: Sequence[Op[Any]]) -> Any:
         """Runs in the context of the store's host, so that the records see the store's clock."""
+        if self.locked and any(type(op) not in READS and getattr(op, "id", None) in self.locked for op in ops):
+            return self._wait_for_lock(ops)
+        return self.carry_out(ops)
+
+    def carry_out(self, ops: Sequence[Op[Any]]) -> list[Any]:
         if self.is_down:
             raise StoreUnclear("the simulated store went down while the request was under way")
         if (self.is_read_only or self.is_full) and not all(type(op) in READS for op in ops):
             raise StoreUnavailable(f"the simulated store {'is read-only' if self.is_read_only else 'has a full disk'}")
-        if self.locked and any(type(op) not in READS and getattr(op, "id", None) in self.locked for op in ops):
-            return self._wait_for_lock(ops)
         return [self.records.execute(op) for op in ops]
 
     async def _wait_for_lock(self, ops: Sequence[Op[Any]]) -> Any:
@@ -131,8 +134,8 @@ class ReplicatedServer(StoreServer):
         self._versions: list[tuple[float, dict[bytes, Record]]] = [(0.0, {})]
         """What the records were after each change, for the last few seconds."""
 
-    def apply(self, ops: Sequence[Op[Any]]) -> Any:
-        replies = super().apply(ops)
+    def carry_out(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        replies = super().carry_out(ops)
         if self._kept != self._versions[-1][1]:
             self._versions = [*self._versions[-20:], (self._now(), dict(self._kept))]
         return replies

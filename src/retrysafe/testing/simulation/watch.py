@@ -208,10 +208,10 @@ class Watch:
             request=request.number if request is not None else 0,
             attempt=lease.fence.attempt if lease is not None else 0,
         )
+        if lease is None:
+            return  # a call of the application's own, under none of our promises
         if request is not None:
             self._sent_requests.add(request.number)
-        if lease is None:
-            return
         run = self._fences.get(lease.id, {}).get((lease.fence.attempt, lease.fence.token), b"")
         self._sent_tokens.add(lease.fence.token)
         self.sendings.append(Sending(self._loop.now, purchase, kind, run))
@@ -246,7 +246,8 @@ class Watch:
         self._history.note(*at, status=status, body=body[:60], request=request.number)
         if body == b"LeaseLost" and self._has_one_attempt(request):
             self._report("I11 own success is recognised", f"{request.purchase} was told that it lost its only attempt")
-        if any(word in body for word in NOTHING_DONE) and request.number in self._sent_requests:
+        said = body if body.startswith(b"{") else body.partition(b":")[0]  # a problem document, or an error's name
+        if any(word in said for word in NOTHING_DONE) and request.number in self._sent_requests:
             self._report("told the truth", f"{request.purchase} was told that nothing was done, and it has sent")
         if status < 300:
             self._watch_told(request, status, body)
