@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from retrysafe.core.jobs import ListJobs, Namespaces
-from retrysafe.core.ops import List, Lookup, Op, Stats
+from retrysafe.core.ops import Claim, List, Lookup, Op, Stats
 from retrysafe.core.records import Record
 from retrysafe.errors import StoreUnavailable, StoreUnclear, StoreUnreachable
 from retrysafe.stores.base import Capabilities, Store
@@ -52,6 +52,9 @@ class RemoteStore:
         server, names = self._server, "+".join(type(op).__name__ for op in ops)
         if not server.host.alive or server.is_down:
             raise StoreUnreachable("the simulated store is down")
+        for op in ops:
+            if type(op) is Claim:
+                server.on_claim(op)
         try:
             replies: list[Any] = await self._network.call(
                 server.host, lambda: server.apply(ops), seconds=STORE_TIMEOUT_SECONDS, what=names
@@ -82,6 +85,9 @@ class StoreServer:
         self.rows: Mapping[bytes, Record] = getattr(records, "_records", {})
         self.locked: set[bytes] = set()
         """The records whose rows a stranger has locked."""
+
+    on_claim: Callable[[Claim], None] = staticmethod(lambda op: None)
+    """Called at the sender, before a claim is sent (`watch.py`)."""
 
     def open_client(self, network: Network) -> RemoteStore:
         """The store of one application host."""
