@@ -423,16 +423,16 @@ class SerializationFailure(Exception):
 
 def fail_to_bar(monkeypatch: pytest.MonkeyPatch, failures: list[Exception]) -> None:
     """The transaction that bars a late owner fails so often, before it goes well."""
-    from retrysafe.operations import undoing
+    from retrysafe.operations import local
 
-    bar = undoing.block_late_steps
+    bar = local.block_late_steps
 
     def block_late_steps(run: Any, tx: Any) -> Any:
         if failures:
             raise failures.pop(0)
         return bar(run, tx)
 
-    monkeypatch.setattr(undoing, "block_late_steps", block_late_steps)
+    monkeypatch.setattr("retrysafe.operations.undoing.block_late_steps", block_late_steps)
 
 
 def undoing_everything(safe: RetrySafe) -> Operation:
@@ -443,7 +443,7 @@ def undoing_everything(safe: RetrySafe) -> Operation:
     return inserting(safe, undoes, undo=lambda tx, item: None)
 
 
-@pytest.mark.parametrize("failure", [SerializationFailure("again"), ConnectionResetError("gone")], ids=lambda e: str(e))
+@pytest.mark.parametrize("failure", [SerializationFailure("again"), ConnectionResetError("gone")], ids=str)
 def test_a_conflict_while_a_late_owner_is_barred_is_tried_again(
     elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 SHOP = "retrysafe.testing.simulation.shop:SHOP"
+WEB = "tests.simulation.scenarios.web:WEB"
+INTERRUPTIONS = "tests.simulation.scenarios.interruptions:INTERRUPTIONS"
 
 
 class KeptSeed(NamedTuple):
@@ -18,6 +20,12 @@ class KeptSeed(NamedTuple):
 
 
 KEPT = (
+    KeptSeed(SHOP, 389, "a store that went away between two steps: 'nothing was done' was untrue"),
+    KeptSeed(SHOP, 390, "simulator: a timer that is a rounding error too early was set again for ever"),
+    KeptSeed(SHOP, 435, "simulator: a claim that landed after its process was killed counted as burnt"),
+    KeptSeed(WEB, 52, "a client that sends to the old address after another has followed its redirect gets 422"),
+    KeptSeed(WEB, 56, "a copy of a claim that lands minutes after its caller was answered: a person is asked"),
+    KeptSeed(INTERRUPTIONS, 37, "the same, with callers that are cancelled"),
     KeptSeed(SHOP, 1173, "a step that was begun and announced was refused for ever"),
     KeptSeed(SHOP, 1053, "the same in a saga"),
     KeptSeed(SHOP, 20112, "a person's 'it did not happen' was not believed past the life of a key"),

@@ -117,8 +117,8 @@ class OpenSteps:
 
 def find_open(journal: OperationJournal, may_lack_entry: bool) -> tuple[str, ...]:
     """The steps that may have been sent: those that no later attempt has reached, and the one that was announced by an
-    attempt that died (`may_lack_entry`). Journals of older code announce a step although its entry says that it was
-    begun: that is one call, not two."""
-    begun = [entry.step for entry in journal.entries[-1:] if entry.state == "begun"]
-    last = journal.announced if may_lack_entry and journal.announced not in (*journal.unmet, *begun) else ""
+    attempt that died (`may_lack_entry`). While the last entry is begun, nothing can have been sent after it: such an
+    announcement is of that entry's own step, which was about to be sent again."""
+    begun = bool(journal.entries) and journal.entries[-1].state == "begun"
+    last = journal.announced if may_lack_entry and not begun and journal.announced not in journal.unmet else ""
     return (*journal.unmet, last) if last else journal.unmet

@@ -100,6 +100,10 @@ def find_all_open(original: Any) -> Any:
     return find_open
 
 
+def announce_once_more(original: Any) -> Any:
+    return lambda attempt, step, begun=False: original(attempt, step)
+
+
 def swallow_endings(original: Any) -> Any:
     """A Stop or Undo of a step that the body caught is forgotten."""
 
@@ -259,7 +263,7 @@ ABLATIONS = (
             substitute(flow, "record_outcome", pass_through),
             substitute(flow, "unsettled_error", lambda original: lambda operation, attempt, failure, away: away),
         ),
-        Situation(kinds=("operation", "saga"), plan=change(refused=0.2, store_restarts=1)),
+        Situation(kinds=("operation", "saga"), plan=calm(slow=0.3, reply_lost=0.2, store_restarts=3)),
     ),
     Ablation(
         "a store that goes away between two steps has done nothing",
@@ -270,7 +274,7 @@ ABLATIONS = (
     Ablation(
         "a begun step that was announced is taken for another call",
         "I30 convergence",
-        substitute(run, "find_open", find_all_open),
+        together(substitute(run, "find_open", find_all_open), substitute(foreign, "announce", announce_once_more)),
         Situation(kinds=("operation",), plan=change(reply_lost=0.2, crashes=4)),
     ),
     Ablation(

@@ -21,7 +21,7 @@ fails for a while, and must not be tried for ever."""
 
 MEMORY_SECONDS = 120.0
 KEY_LIFE_SECONDS = 100.0
-POISON_SECONDS = 1300.0
+POISON_SECONDS = 400.0
 POISON_ATTEMPTS = 3
 
 
@@ -179,11 +179,10 @@ def check_bounded_attempts(outcome: Outcome) -> Iterator[str]:
     """What always fails is given to a person after a bounded number of failures (I21)."""
     for purchase in outcome.purchases:
         asked = len(outcome.history.find("resolved", purchase.name)) + 1
-        tried = [event.at for event in outcome.history.find("tried", purchase.name)]
-        # Failures that follow each other too soon are not counted; those that are counted are a second apart or more.
-        counted = sum(after - before > 200.0 for before, after in zip(tried, tried[1:], strict=False))
-        if counted > (POISON_ATTEMPTS + 1) * asked:
-            yield f"I21 bounded attempts: {purchase.name} was tried {len(tried)} times"
+        tried = len(outcome.history.find("tried", purchase.name))
+        # Failures that follow each other too soon are not counted: a few of them come between those that are.
+        if tried > 4 * POISON_ATTEMPTS * asked:
+            yield f"I21 bounded attempts: {purchase.name} was tried {tried} times"
 
 
 OPERATIONS = Scenario(deploy, KINDS, (), (check_order_of_undos, check_bounded_attempts))

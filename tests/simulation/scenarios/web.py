@@ -64,14 +64,14 @@ async def send_purchase(app: Any, purchase: Purchase) -> Response:
         response = await send_request(app, f"/old/{name}", key)
         if response.status in (307, 422):  # 422: another sender has followed the redirect already
             response = await send_request(app, f"/redirected/{name}", key)
-        return response._replace(status=503) if response.status == 422 else response
+        return Response(503, b"", {}) if response.status == 422 else response
     if purchase.kind == "corrected":
         response = await send_request(app, f"/corrected/{name}", key, body=b'{"broken": true}')
         again = response.status == 422 and b"invalid" in response.body
         # Another sender of the same purchase may have got the key in between, with either body.
         if again or b"mismatch" in response.body:
             response = await send_request(app, f"/corrected/{name}", key)
-        return response._replace(status=503) if response.status == 422 else response
+        return Response(503, b"", {}) if response.status == 422 else response
     if purchase.kind == "tenant":
         return await send_request(app, "/tenant", "one-key-for-all", account=name)
     method = "post" if purchase.kind == "lower" else "POST"

@@ -20,7 +20,7 @@ PUBLISH_SECONDS = 5.0
 VISIBILITY_SECONDS = 45.0
 """A message that was not acknowledged for this long is delivered again."""
 AGAIN_SECONDS = 5.0
-MAX_DELIVERIES = 60
+MAX_DELIVERIES = 300
 
 
 class Published(NamedTuple):

@@ -13,7 +13,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -179,7 +179,8 @@ def load_state(path: Path | None, scenario: str, seeds: range) -> tuple[Tally, s
 
 
 def save_state(path: Path, scenario: str, seeds: range, tally: Tally, done: set[int]) -> None:
-    state = {"scenario": scenario, "first": seeds.start, "done": sorted(done), "tally": asdict(tally)}
+    counted = {each.name: getattr(tally, each.name) for each in fields(tally)}
+    state = {"scenario": scenario, "first": seeds.start, "done": sorted(done), "tally": counted}
     new = path.with_suffix(".new")
     new.write_text(json.dumps(state), encoding="utf-8")
     new.replace(path)

@@ -255,6 +255,12 @@ class SimulatedTx:
         values = {"about": about, "what": what, "at": now}
         await self._database.send(self._session, "INSERT INTO effects VALUES (:about, :what, :at)", values)
 
+    async def has(self, about: str, what: str) -> bool:
+        """Whether the application has written such a row."""
+        values = {"about": about, "what": what}
+        sql = "SELECT 1 FROM effects WHERE about = :about AND what = :what"
+        return bool(await self._database.send(self._session, sql, values))
+
 
 @lru_cache(maxsize=1)
 def build_image() -> bytes:

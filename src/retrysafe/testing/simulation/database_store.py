@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from random import Random
 from typing import Any, TypeVar
 
 from retrysafe.core.ops import Op
@@ -58,6 +59,8 @@ class RecordTable(Mapping[bytes, Record]):
 
     def __init__(self, database: SimulatedDatabase) -> None:
         self._connection = database.connection
+        self._cached: tuple[int, list[Record]] = (-1, [])
+        """All records, and after how many changes of the database they were read."""
         self._all = f"SELECT {', '.join(rows.COLUMNS)} FROM {NAMES.keys}"
 
     def __getitem__(self, record_id: bytes) -> Record:
@@ -70,7 +73,12 @@ class RecordTable(Mapping[bytes, Record]):
         return iter([record.id for record in self.values()])
 
     def values(self) -> list[Record]:  # type: ignore[override]  # one statement, instead of one for each key
-        return [rows.read_record(row) for row in self._connection.execute(f"{self._all} ORDER BY id")]
+        if self._cached[0] == self._connection.total_changes and not self._connection.in_transaction:
+            return self._cached[1]
+        found = [rows.read_record(row) for row in self._connection.execute(f"{self._all} ORDER BY id")]
+        if not self._connection.in_transaction:
+            self._cached = self._connection.total_changes, found
+        return found
 
     def __len__(self) -> int:
         found: int = self._connection.execute(f"SELECT count(*) FROM {NAMES.keys}").fetchone()[0]
@@ -87,7 +95,7 @@ class DatabaseStoreServer(StoreServer):
 
     def __init__(self, database: SimulatedDatabase) -> None:
         self._database = database
-        super().__init__(database.host, SqlRecords(database))
+        super().__init__(database.host, SqlRecords(database), SqlRecords.capabilities)
 
     @property
     def is_down(self) -> bool:
@@ -108,12 +116,20 @@ class DatabaseStoreServer(StoreServer):
         connection = self._database.connection
         connection.execute("BEGIN IMMEDIATE")
         try:
-            done = super().apply(ops)
+            done = self.carry_out(ops)
             connection.execute("COMMIT")
         except BaseException:
             connection.execute("ROLLBACK")
             raise
         return done
+
+    def choose_lock(self, chance: Random) -> bytes | None:
+        """Strangers lock nothing here: the user's own transactions do."""
+        return None
+
+    def fail_over(self, seconds: float) -> int:
+        """It has no replica."""
+        return 0
 
     def open_client(self, network: Network) -> RemoteStore:
         return DatabaseStore(network, self)

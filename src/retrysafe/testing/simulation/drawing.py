@@ -69,13 +69,17 @@ def draw_svg(history: History, title: str = "") -> str:
         '<path d="M0,0 L8,4 L0,8 z" fill="context-stroke"/></marker></defs>',
     ]
     for name in lanes:
-        parts.append(f'<text x="{x[name]}" y="{TOP_PIXELS - 10}" text-anchor="middle" font-weight="bold">{escape(name)}</text>')
+        parts.append(
+            f'<text x="{x[name]}" y="{TOP_PIXELS - 10}" text-anchor="middle" font-weight="bold">{escape(name)}</text>'
+        )
         parts.append(f'<line x1="{x[name]}" y1="{TOP_PIXELS}" x2="{x[name]}" y2="{height - 10}" stroke="#cfd8dc"/>')
     last = ""
     for row in rows:
         time = f"{row.at:.3f} s"
         if time != last:
-            parts.append(f'<text x="{LEFT_PIXELS - 12}" y="{y[id(row)] + 4}" text-anchor="end" fill="#78909c">{time}</text>')
+            parts.append(
+                f'<text x="{LEFT_PIXELS - 12}" y="{y[id(row)] + 4}" text-anchor="end" fill="#78909c">{time}</text>'
+            )
         last = time
     parts += _draw_messages(rows, x, y)
     parts += _draw_marks(rows, x, y)

@@ -139,7 +139,7 @@ class Fleet:
 
     def find_purchase(self, key: str, scope: str = "") -> str:
         """The purchase that a record's key stands for, or that key in that scope."""
-        return self._keys.get(key) or PURCHASE.findall(f"{key} {scope}")[0]
+        return self._keys.get(key) or next(iter(PURCHASE.findall(f"{key} {scope}")), key)
 
     def list_hosts(self, names: list[str]) -> list[Host]:
         """The processes of these names that are alive."""

@@ -7,13 +7,13 @@ there (I15). Where the store is elsewhere, the receipt takes the place of the re
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from retrysafe.core.keys import Key
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.states import State
-from retrysafe.operations import Undo
+from retrysafe.operations import Operation, Undo
 from retrysafe.operations.journal import OperationJournal
 from retrysafe.testing.simulation.application import AppHost, Handler, Purchase
 from retrysafe.testing.simulation.database import NAMES, SimulatedDatabase
@@ -26,72 +26,87 @@ from retrysafe.testing.simulation.scenario import Scenario
 
 KINDS = ("local", "local_first", "local_answer", "local_twice", "local_saga", "rows_saga")
 """`local`: a charge, then a row; `local_first` the other way round; `local_answer`: the last step's commit is the
-answer's, too; `local_twice`: one step called twice; `local_saga`: a row and a charge that are undone for some; `rows_saga`:
-three rows, which an operator may undo at any time."""
+answer's, too; `local_twice`: one step called twice; `local_saga`: a row and a charge that are undone for some;
+`rows_saga`: three rows, which an operator may undo at any time."""
 STEPS = ("record", "record_answer", "reserve", "reserve_second", "first", "second", "third")
 
 
 def deploy(node: AppHost) -> Handler:
-    """Start the shop on one host."""
-    safe, provider, database = node.safe, node.provider, node.actors["database"]
-    safe.tx = database
-    safe.forms = database.choose_forms(node.host.name)
-
-    def declare(name: str) -> tuple[Any, Any, Any]:
-        operation = safe.operation(name)
-
-        @operation.foreign(timeout=20, key_life=80_000)
-        async def charge(purchase: str, *, key: str) -> int:
-            return await provider.charge(purchase, key)
-
-        @operation.local
-        async def record(tx: Any, purchase: str, row: str = "record") -> str:
-            await tx.write(purchase, row)
-            return row
-
-        return operation, charge, record
-
-    local, charge_it, record_it = declare("local")
-
-    @local.body
-    async def place(purchase: str) -> Answer:
-        number = await charge_it(purchase)
-        return Answer(201, {"charge": number, "row": await record_it(purchase)})
-
-    first, charge_after, record_first = declare("local_first")
-
-    @first.body
-    async def place_first(purchase: str) -> Answer:
-        row = await record_first(purchase)
-        return Answer(201, {"charge": await charge_after(purchase), "row": row})
-
-    twice, charge_twice, record_twice = declare("local_twice")
-
-    @twice.body
-    async def place_twice(purchase: str) -> Answer:
-        row = await record_twice(purchase, "record")
-        number = await charge_twice(purchase)
-        return Answer(201, {"charge": number, "rows": [row, await record_twice(purchase, "record again")]})
-
-    last, charge_before, _ = declare("local_answer")
-
-    @last.local
-    async def record_answer(tx: Any, purchase: str, number: int) -> Answer:
-        await tx.write(purchase, "record_answer")
-        return Answer(201, {"charge": number})
-
-    @last.body
-    async def place_with_answer(purchase: str) -> Answer:
-        answer: Answer = await record_answer(purchase, await charge_before(purchase))
-        return answer
-
-    operations = {"local": local, "local_first": first, "local_twice": twice, "local_answer": last}
-    operations |= {"local_saga": declare_saga(node), "rows_saga": declare_rows(node)}
+    """Start the shop on one host: only what this history's purchases need."""
+    node.safe.tx = node.actors["database"]
+    node.safe.forms = node.actors["database"].choose_forms(node.host.name)
+    operations = {kind: DECLARE[kind](node) for kind in KINDS if kind in node.kinds}
 
     async def handle(purchase: Purchase) -> ClientReply:
         return await reply_safely(operations[purchase.kind](purchase.name, key=Key(purchase.key, "account")))
 
     return handle
+
+
+def declare_steps(node: AppHost, name: str) -> tuple[Operation, Any, Any]:
+    """An operation with a charge and a local step."""
+    operation = node.safe.operation(name)
+
+    @operation.foreign(timeout=20, key_life=80_000)
+    async def charge(purchase: str, *, key: str) -> int:
+        return await node.provider.charge(purchase, key)
+
+    @operation.local
+    async def record(tx: Any, purchase: str, row: str = "record") -> str:
+        await tx.write(purchase, row)
+        return row
+
+    return operation, charge, record
+
+
+def declare_local(node: AppHost) -> Any:
+    operation, charge, record = declare_steps(node, "local")
+
+    @operation.body
+    async def place(purchase: str) -> Answer:
+        number = await charge(purchase)
+        return Answer(201, {"charge": number, "row": await record(purchase)})
+
+    return operation
+
+
+def declare_first(node: AppHost) -> Any:
+    operation, charge, record = declare_steps(node, "local_first")
+
+    @operation.body
+    async def place(purchase: str) -> Answer:
+        row = await record(purchase)
+        return Answer(201, {"charge": await charge(purchase), "row": row})
+
+    return operation
+
+
+def declare_twice(node: AppHost) -> Any:
+    operation, charge, record = declare_steps(node, "local_twice")
+
+    @operation.body
+    async def place(purchase: str) -> Answer:
+        row = await record(purchase, "record")
+        number = await charge(purchase)
+        return Answer(201, {"charge": number, "rows": [row, await record(purchase, "record again")]})
+
+    return operation
+
+
+def declare_answer(node: AppHost) -> Any:
+    operation, charge, _ = declare_steps(node, "local_answer")
+
+    @operation.local
+    async def record_answer(tx: Any, purchase: str, number: int) -> Answer:
+        await tx.write(purchase, "record_answer")
+        return Answer(201, {"charge": number})
+
+    @operation.body
+    async def place(purchase: str) -> Answer:
+        answer: Answer = await record_answer(purchase, await charge(purchase))
+        return answer
+
+    return operation
 
 
 def declare_saga(node: AppHost) -> Any:
@@ -160,6 +175,16 @@ def declare_rows(node: AppHost) -> Any:
         return Answer(303, {"rows": written})  # nothing is charged
 
     return rows
+
+
+DECLARE: dict[str, Callable[[AppHost], Any]] = {
+    "local": declare_local,
+    "local_first": declare_first,
+    "local_answer": declare_answer,
+    "local_twice": declare_twice,
+    "local_saga": declare_saga,
+    "rows_saga": declare_rows,
+}
 
 
 async def decide(node: AppHost, record: Record) -> str:
@@ -237,7 +262,7 @@ def check_receipts(outcome: Outcome) -> Iterator[str]:
     found: Counter[tuple[str, str]] = Counter()
     for run, step, result in database.connection.execute(f"SELECT run, step, result FROM {NAMES.receipts}"):
         if run in runs and step != "record" and result:
-            number, _, name = step.partition(":")
+            name = step.partition(":")[2]
             found[PURCHASE.findall(runs[run].key)[0], name] += 1
     for purchase in outcome.purchases:
         rows = count_rows(outcome, purchase.name)

@@ -33,21 +33,26 @@ KINDS = ("job", "job_keyed", "job_stopped", "job_transactional", "message", "mes
 with a key; `job_stopped`: the step that stages it is rolled back, for some; `job_transactional`: staged by a
 transactional function; `message`: the consumer writes a row with its mark; `message_keyed`: it calls the provider."""
 
+OPERATIONS = ("job", "job_keyed", "job_stopped")
+
 
 def deploy(node: AppHost) -> Handler:
     """Start the shop on one host."""
     node.safe.tx = node.actors["database"]
-    deploy_jobs(node)
-    deploy_consumers(node)
-    operations = {kind: declare_operation(node, kind) for kind in ("job", "job_keyed", "job_stopped")}
+    if node.kinds & {*OPERATIONS, "job_transactional"}:
+        deploy_jobs(node)
+    if node.kinds & {"message", "message_keyed"}:
+        deploy_consumers(node)
+    operations = {kind: declare_operation(node, kind) for kind in OPERATIONS if kind in node.kinds}
     transactional, announce = declare_transactional(node), declare_producer(node)
 
     async def handle(purchase: Purchase) -> ClientReply:
         if purchase.kind in operations:
             return await reply_safely(operations[purchase.kind](purchase.name, key=Key(purchase.key, "account")))
-        if purchase.kind == "job_transactional":
-            return await reply_safely(transactional(purchase.name))
-        return await reply_safely(announce(purchase.name, purchase.kind))
+        work = transactional(purchase.name) if purchase.kind == "job_transactional" else None
+        reply = await reply_safely(work or announce(purchase.name, purchase.kind))
+        # The charge before it is the application's own: what retrysafe says of the rest is not true of the whole.
+        return ClientReply(503, b"") if reply.status == 503 else reply
 
     return handle
 

@@ -45,6 +45,8 @@ async def reply_safely(call: Awaitable[Any]) -> ClientReply:
     except AnswerGone:
         return ClientReply(410, b"")
     except (RetrySafeError, TimeoutError, ConnectionError) as error:
-        return ClientReply(503, f"{type(error).__name__}: {error}"[:300].encode())
+        return ClientReply(503, type(error).__name__.encode())
+    if isinstance(answer, ClientReply):
+        return answer
     # A stored 409 or 5xx is an answer, too: no client of these histories sends again after 410.
     return ClientReply(410 if answer.status == 409 or answer.status >= 500 else answer.status, answer.body)

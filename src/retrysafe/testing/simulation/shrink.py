@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -84,8 +85,10 @@ def name_scenario(scenario: Scenario) -> str:
     module = scenario.deploy.__module__
     known = [name for name, value in vars(sys.modules[module]).items() if isinstance(value, Scenario)]
     same = [name for name in known if getattr(sys.modules[module], name).deploy is scenario.deploy]
+    if same and getattr(sys.modules[module], same[0]).kinds == scenario.kinds:
+        return f"{module}:{same[0]}"
     name = same[0] if same else scenario.deploy.__qualname__
-    return f"{module}:{name} --kinds {','.join(scenario.kinds)}"
+    return f"{module}:{name} --kinds {shlex.quote(','.join(scenario.kinds))}"
 
 
 def read_rule(problem: str) -> str:

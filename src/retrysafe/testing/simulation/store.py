@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from retrysafe.core.jobs import ListJobs, Namespaces
-from retrysafe.core.ops import List, Lookup, Op, Stats
+from retrysafe.core.ops import Claim, List, Lookup, Op, Stats
 from retrysafe.core.records import Record
 from retrysafe.errors import StoreUnavailable, StoreUnclear, StoreUnreachable
 from retrysafe.stores.base import Capabilities, Store
@@ -52,6 +52,9 @@ class RemoteStore:
         server, names = self._server, "+".join(type(op).__name__ for op in ops)
         if not server.host.alive or server.is_down:
             raise StoreUnreachable("the simulated store is down")
+        for op in ops:
+            if type(op) is Claim:
+                server.on_claim(op)
         try:
             replies: list[Any] = await self._network.call(
                 server.host, lambda: server.apply(ops), seconds=STORE_TIMEOUT_SECONDS, what=names
@@ -83,18 +86,24 @@ class StoreServer:
         self.locked: set[bytes] = set()
         """The records whose rows a stranger has locked."""
 
+    on_claim: Callable[[Claim], None] = staticmethod(lambda op: None)
+    """Called at the sender, before a claim is sent (`watch.py`)."""
+
     def open_client(self, network: Network) -> RemoteStore:
         """The store of one application host."""
         return RemoteStore(network, self)
 
     def apply(self, ops: Sequence[Op[Any]]) -> Any:
         """Runs in the context of the store's host, so that the records see the store's clock."""
+        if self.locked and any(type(op) not in READS and getattr(op, "id", None) in self.locked for op in ops):
+            return self._wait_for_lock(ops)
+        return self.carry_out(ops)
+
+    def carry_out(self, ops: Sequence[Op[Any]]) -> list[Any]:
         if self.is_down:
             raise StoreUnclear("the simulated store went down while the request was under way")
         if (self.is_read_only or self.is_full) and not all(type(op) in READS for op in ops):
             raise StoreUnavailable(f"the simulated store {'is read-only' if self.is_read_only else 'has a full disk'}")
-        if self.locked and any(type(op) not in READS and getattr(op, "id", None) in self.locked for op in ops):
-            return self._wait_for_lock(ops)
         return [self.records.execute(op) for op in ops]
 
     async def _wait_for_lock(self, ops: Sequence[Op[Any]]) -> Any:
@@ -131,8 +140,8 @@ class ReplicatedServer(StoreServer):
         self._versions: list[tuple[float, dict[bytes, Record]]] = [(0.0, {})]
         """What the records were after each change, for the last few seconds."""
 
-    def apply(self, ops: Sequence[Op[Any]]) -> Any:
-        replies = super().apply(ops)
+    def carry_out(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        replies = super().carry_out(ops)
         if self._kept != self._versions[-1][1]:
             self._versions = [*self._versions[-20:], (self._now(), dict(self._kept))]
         return replies

@@ -63,6 +63,8 @@ class Watch:
         """What was in progress in each attempt, in order."""
         self._given_up: set[bytes] = set()
         """The tokens of attempts whose owner itself said that it does not know how they ended."""
+        self._claimants: dict[bytes, Request] = {}
+        """The request that sent each claim, by its token."""
         self._owners: dict[bytes, tuple[Request, float]] = {}
         """The request that was granted a token, and when."""
         self._answered: dict[int, float] = {}
@@ -100,6 +102,12 @@ class Watch:
     def close(self) -> None:
         """Nothing is open."""
 
+    def watch_sent_claim(self, op: Claim) -> None:
+        """A claim is sent. Runs at the sender, and knows for which request."""
+        request = REQUEST.get()
+        if request is not None:
+            self._claimants.setdefault(op.token, request)
+
     def _watch_claim(self, op: Claim, reply: Any, before: Record | None, after: Record | None, now: int) -> None:
         assert isinstance(reply, ClaimReply)
         if not reply.granted or after is None:
@@ -114,7 +122,7 @@ class Watch:
         fences = self._fences.setdefault(op.id, {})
         if fences.setdefault((after.attempt, after.token), after.run) != after.run:
             self._report("I3 fences are new", f"a new life of {op.key} has the fence of an older one")
-        request = REQUEST.get()
+        request = self._claimants.get(op.token)
         if request is not None:
             self._owners.setdefault(op.token, (request, self._loop.now))
         if before is None or before.token == op.token:
@@ -208,10 +216,10 @@ class Watch:
             request=request.number if request is not None else 0,
             attempt=lease.fence.attempt if lease is not None else 0,
         )
+        if lease is None:
+            return  # a call of the application's own, under none of our promises
         if request is not None:
             self._sent_requests.add(request.number)
-        if lease is None:
-            return
         run = self._fences.get(lease.id, {}).get((lease.fence.attempt, lease.fence.token), b"")
         self._sent_tokens.add(lease.fence.token)
         self.sendings.append(Sending(self._loop.now, purchase, kind, run))

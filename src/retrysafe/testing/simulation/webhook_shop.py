@@ -72,7 +72,7 @@ def deploy(node: AppHost) -> Handler:
 
     async def call(event: webhooks.Event) -> None:
         stumble()
-        await node.provider.charge(event.id, f"paid-{event.id}", kind="paid")
+        await node.provider.charge("p1", f"paid-{event.id}", kind=f"paid {event.id}")
         stumble()
 
     receiver.on("order.paid")(write_row if log.mode.endswith("row") else call)
@@ -106,7 +106,7 @@ def is_safe(node: AppHost, log: ReceiverLog, event: str) -> bool:
     database: SimulatedDatabase = node.actors["database"]
     if log.mode.startswith("inbox"):
         return any(event in record.key for record in RecordTable(database).values())
-    return bool(database.list_effects(event)) or node.provider.count(event, "paid") > 0
+    return bool(database.list_effects(event)) or node.provider.count("p1", f"paid {event}") > 0
 
 
 async def decide(node: AppHost, record: Record) -> str:
@@ -123,7 +123,7 @@ def check_events(outcome: Outcome) -> Iterator[str]:
     sender: WebhookSender = outcome.actors["sender"]
     unfinished = [record.key for record in outcome.records.values() if record.state is State.UNCERTAIN]
     for event in sender.events:
-        effects = count_rows(outcome, event)["paid"] + outcome.provider.count(event, "paid")
+        effects = count_rows(outcome, event)["paid"] + outcome.provider.count("p1", f"paid {event}")
         if effects > 1:
             yield f"I25 one effect: {event} was handled {effects} times"
         shown = any(event in key for key in unfinished) or event in sender.given_up

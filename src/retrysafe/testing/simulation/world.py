@@ -18,6 +18,7 @@ from random import Random
 from typing import Any
 
 from retrysafe.core.states import State
+from retrysafe.operations.steps import read_type_hints
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing.simulation.application import Deploy
 from retrysafe.testing.simulation.faults import FaultSchedule
@@ -115,6 +116,7 @@ class World:
         """Look at every operation of the store, every message to a provider, and every answer."""
         watch = Watch(self._memory, self._loop, self._server.host, self.history, outcome.broken)
         self._server.records, requests = watch, RequestLog(watch.watch_answer)
+        self._server.on_claim = watch.watch_sent_claim
         for party in self._parties:
             party.fleet.provider.on_send, party.fleet.requests = watch.watch_sending, requests
 
@@ -192,6 +194,7 @@ class World:
                     host.tasks.clear()
                 for party in self._parties:
                     party.fleet.clear()
+                read_type_hints.cache_clear()  # it keeps the functions of the last applications, and all they refer to
         finally:
             sys.unraisablehook = hook
 

@@ -1,0 +1,201 @@
+"""Safeguards of local steps, outbox, jobs, consumers and webhooks, taken out one at a time. Each must be noticed by the
+rule that is named for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+from unittest import mock
+
+from retrysafe.consumers.inbox import Inbox
+from retrysafe.core.jobs import FinishJobs
+from retrysafe.errors import NotNow
+from retrysafe.jobs.task import FencedTask
+from retrysafe.operations import local, undoing
+from retrysafe.operations.run import OperationRun
+from retrysafe.stores.sql.receipts import load_receipts
+from retrysafe.testing.simulation import World, check, local_shop, queue_shop, webhook_shop
+from retrysafe.testing.simulation.database import NAMES, SimulatedDatabase
+from retrysafe.testing.simulation.scenario import Scenario
+from retrysafe.testing.simulation.shrink import read_rule
+from retrysafe.transactions.staging import Staging
+from retrysafe.webhooks import receiver, replies, schedules
+from retrysafe.worker.enqueuer import TopicQueue
+
+
+class ActorAblation(NamedTuple):
+    """One safeguard. `patch` takes it out for a block; `rule` is what has to be seen broken."""
+
+    name: str
+    rule: str
+    patch: Callable[[], AbstractContextManager[Any]]
+    scenario: Scenario
+    kinds: tuple[str, ...] | None = None
+
+
+def find_seed(ablation: ActorAblation, first: int, last: int) -> int | None:
+    """The first seed whose history breaks the rule with the safeguard gone."""
+    with ablation.patch():
+        for seed in range(first, last):
+            problems = check(World(seed, ablation.scenario, kinds=ablation.kinds).run())
+            if any(read_rule(problem) == ablation.rule for problem in problems):
+                return seed
+    return None
+
+
+# Local steps ------------------------------------------------------------------------------------
+
+
+def _name_receipts_anew() -> AbstractContextManager[Any]:
+    """A receipt that no later attempt finds."""
+    original = local.StepChange
+
+    def build(step: str, name: str, *args: Any, **kwargs: Any) -> local.StepChange:
+        return original(step, f"{name} {os.urandom(4).hex()}", *args, **kwargs)
+
+    return mock.patch.object(local, "StepChange", build)
+
+
+def _leave_the_point_out() -> AbstractContextManager[Any]:
+    """The rows commit, and the recovery point does not."""
+
+    def commit(run: OperationRun, change: Any, tx: Any, staged: list[Any]) -> Any:
+        statements = load_receipts(tx.dialect, run.tx_binding.names)
+        result, text = yield from local.run_function(run, change, statements, Staging(run.record.run, change.name))
+        journal, answer = change.update_journal(result, text)
+        run.advances -= 1  # the attempt believes that it has advanced
+        return result, journal, answer
+
+    return mock.patch.object(local, "commit_with_store", commit)
+
+
+def _bar_nobody() -> AbstractContextManager[Any]:
+    """An owner that was taken over commits a local step after the undo."""
+
+    def block_late_owner(run: OperationRun) -> Any:
+        return
+        yield
+
+    return mock.patch.object(undoing, "block_late_owner", block_late_owner)
+
+
+# Outbox, jobs, consumers ------------------------------------------------------------------------
+
+
+def _publish_under_a_new_id() -> AbstractContextManager[Any]:
+    original = TopicQueue._deliver
+
+    def deliver(self: TopicQueue, staged: Any) -> Any:
+        job = staged.job._replace(id=os.urandom(16).hex())
+        return original(self, staged._replace(job=job))
+
+    return mock.patch.object(TopicQueue, "_deliver", deliver)
+
+
+def _delete_before_publishing() -> AbstractContextManager[Any]:
+    original = TopicQueue._publish
+
+    def publish(self: TopicQueue, taken: Any, token: bytes, stopping: Any) -> Any:
+        yield FinishJobs(tuple(staged.job.id for staged in taken), token)
+        return (yield from original(self, taken, token, stopping))
+
+    return mock.patch.object(TopicQueue, "_publish", publish)
+
+
+def _stage_outside() -> AbstractContextManager[Any]:
+    """A job that is staged at once, whatever becomes of the transaction."""
+    original = Staging.add
+
+    def add(self: Staging, handle: Any, *args: Any) -> None:
+        original(self, handle, *args)
+        job = self.jobs.pop()
+        database = handle._database
+        table = NAMES.outbox
+        late.append((database, f"INSERT OR IGNORE INTO {table} (id, topic, payload, order_key, created, attempts, due,"
+                     " token, dead, error, namespace) VALUES (?, ?, ?, '', 0, 0, 0, x'', 0, '', 'shop')",
+                     (job.id, job.topic, job.payload)))  # fmt: skip
+
+    late: list[Any] = []
+    release = SimulatedDatabase._release
+
+    def release_and_stage(self: Any) -> None:
+        for database, sql, values in late:
+            database.connection.execute(sql, values)
+        late.clear()
+        release(self)
+
+    @contextmanager
+    def patch() -> Iterator[None]:
+        with (
+            mock.patch.object(Staging, "add", add),
+            mock.patch.object(SimulatedDatabase, "_release", release_and_stage),
+        ):
+            yield
+
+    return patch()
+
+
+def _no_fence() -> AbstractContextManager[Any]:
+    """Each delivery of a job runs it."""
+    original = FencedTask._prepare_call
+
+    def prepare(self: FencedTask, delivery: str, *args: Any) -> Any:
+        return original(self, f"{delivery}{os.urandom(4).hex()}", *args)
+
+    return mock.patch.object(FencedTask, "_prepare_call", prepare)
+
+
+def _forget_messages() -> AbstractContextManager[Any]:
+    """The number that a broker gives to each delivery, in place of the producer's id."""
+    original = Inbox._read_id
+    return mock.patch.object(Inbox, "_read_id", lambda self, message: f"{original(self, message)}-{message.deliveries}")
+
+
+# Webhooks ---------------------------------------------------------------------------------------
+
+
+def _keep_events_for_five_minutes() -> AbstractContextManager[Any]:
+    return mock.patch.object(schedules.Schedule, "retention", property(lambda self: 300.0))
+
+
+def _key_by_time() -> AbstractContextManager[Any]:
+    """A retry has another time, and counts as another event."""
+    original = receiver.Receiver._build_key
+    return mock.patch.object(
+        receiver.Receiver, "_build_key", lambda self, event: replace_key(original(self, event), event.timestamp)
+    )
+
+
+def replace_key(key: Any, timestamp: Any) -> Any:
+    return replace(key, value=f"{key.value}-{timestamp}")
+
+
+def _accept_what_is_busy() -> AbstractContextManager[Any]:
+    """2xx for an event that somebody else is handling: if he dies, nobody sends it again."""
+    original = replies.error_response
+
+    def error_response(error: Exception, provider: str) -> Any:
+        return replies.accepted_response() if isinstance(error, NotNow) else original(error, provider)
+
+    return mock.patch.object(replies, "error_response", error_response)
+
+
+TOGETHER, ELSEWHERE = local_shop.TOGETHER, local_shop.ELSEWHERE
+QUEUES, WEBHOOKS = queue_shop.SCENARIO, webhook_shop.SCENARIO
+
+ACTOR_ABLATIONS = (
+    ActorAblation("receipts that nobody finds", "I16 phase once", _name_receipts_anew, ELSEWHERE),
+    ActorAblation("rows without their recovery point", "I16 phase once", _leave_the_point_out, TOGETHER),
+    ActorAblation("a late owner is not barred", "told the truth", _bar_nobody, ELSEWHERE, ("rows_saga",)),
+    ActorAblation("a job is published under a new id", "I20 stable id", _publish_under_a_new_id, QUEUES),
+    ActorAblation("a job is deleted before it is published", "I19 outbox", _delete_before_publishing, QUEUES),
+    ActorAblation("a job is staged outside its transaction", "I19 outbox", _stage_outside, QUEUES, ("job_stopped",)),
+    ActorAblation("a job without its fence", "I20 one effect", _no_fence, QUEUES, ("job",)),
+    ActorAblation("a message known by its delivery", "I20 one effect", _forget_messages, QUEUES, ("message",)),
+    ActorAblation("events are kept for five minutes", "I25 one effect", _keep_events_for_five_minutes, WEBHOOKS),
+    ActorAblation("an event known by its time", "I25 one effect", _key_by_time, WEBHOOKS),
+    ActorAblation("2xx while another handles it", "S21 no 2xx before it is safe", _accept_what_is_busy, WEBHOOKS),
+)

@@ -1,0 +1,255 @@
+"""The simulator's own parts: clocks, slow and sleeping hosts, the store's faults, walls, campaigns."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from retrysafe.core.keys import Key
+from retrysafe.core.ops import Claim, List, Lookup
+from retrysafe.core.records import Fingerprint
+from retrysafe.errors import StoreUnavailable
+from retrysafe.stores.memory import MemoryStore
+from retrysafe.testing.simulation import World, check
+from retrysafe.testing.simulation.campaign import (
+    Tally,
+    load_scenario,
+    load_state,
+    read_rss_mib,
+    run_seeds,
+    save_state,
+    split,
+)
+from retrysafe.testing.simulation.history import History
+from retrysafe.testing.simulation.hosts import Host
+from retrysafe.testing.simulation.loop import SimulatedLoop
+from retrysafe.testing.simulation.network import NO_FAULTS, Network
+from retrysafe.testing.simulation.plan import Plan, draw_plan
+from retrysafe.testing.simulation.shop import SHOP
+from retrysafe.testing.simulation.store import DURABLE, LOSSY, ReplicatedServer, StoreServer
+from retrysafe.testing.simulation.virtual import virtual_machine
+from retrysafe.testing.simulation.walls import find_namespaces
+from tests.simulation.kept import KEPT, KeptSeed
+
+CALM = Plan(purchases=1)
+
+
+class Machine:
+    """A loop with two hosts, and what happened on them: (true time, what)."""
+
+    def __init__(self) -> None:
+        self.loop = SimulatedLoop(Random(1), 10_000)
+        self.history = History()
+        self.network = Network(self.loop, self.history, 1, NO_FAULTS)
+        self.host = self.loop.add_host(Host("host"))
+        self.store_host = self.loop.add_host(Host("store"))
+        self.seen: list[tuple[float, Any]] = []
+
+    def run(self, work: Any, seconds: float = 1000.0) -> None:
+        """Run a coroutine function on the host, and everything else for some seconds."""
+
+        async def wait() -> None:
+            await asyncio.sleep(seconds)
+
+        with virtual_machine(self.loop, 1):
+            self.host.run_inside(self.loop.call_soon, lambda: self.loop.create_task(work()))
+            self.loop.run_until(wait())
+        self.loop.abandon(self.loop.hosts)
+
+    def note(self, what: Any = None) -> None:
+        self.seen.append((round(self.loop.now, 6), what))
+
+
+def test_a_suspended_machine_does_not_count_the_time_and_its_timers_wait() -> None:
+    machine = Machine()
+
+    async def work() -> None:
+        before, wall = machine.host.monotonic(machine.loop.now), machine.host.wall(machine.loop.now)
+        await asyncio.sleep(10.0)
+        machine.note((machine.host.monotonic(machine.loop.now) - before, machine.host.wall(machine.loop.now) - wall))
+
+    machine.loop.call_at_true_time(4.0, lambda: machine.loop.suspend(machine.host, 104.0))
+    machine.run(work)
+    [(at, (monotonic, wall))] = machine.seen
+    assert (at, monotonic, wall) == (110.0, 10.0, 110.0)
+
+
+def test_a_frozen_process_counts_the_time_and_goes_on_at_once() -> None:
+    machine = Machine()
+
+    async def work() -> None:
+        before = machine.host.monotonic(machine.loop.now)
+        await asyncio.sleep(10.0)
+        machine.note(machine.host.monotonic(machine.loop.now) - before)
+
+    machine.loop.call_at_true_time(4.0, lambda: machine.loop.freeze(machine.host, 104.0))
+    machine.run(work)
+    assert machine.seen == [(104.0, 104.0)]
+
+
+def test_each_callback_of_a_slow_host_takes_its_time() -> None:
+    machine = Machine()
+    machine.host.lag = 2.0
+
+    async def work() -> None:
+        for _ in range(3):
+            await asyncio.sleep(0)
+            machine.note()
+
+    machine.run(work)
+    assert [at for at, _ in machine.seen] == [4.0, 6.0, 8.0]
+
+
+def test_two_hosts_that_are_cut_off_do_not_hear_of_each_other() -> None:
+    machine = Machine()
+    machine.network.part("host", "store", 50.0)
+
+    async def work() -> None:
+        for seconds in (5.0, 100.0, 5.0):
+            try:
+                machine.note(
+                    await machine.network.call(machine.store_host, lambda: "heard", seconds=seconds, what="hello")
+                )
+            except Exception as error:
+                machine.note(type(error).__name__)
+
+    machine.run(work)
+    assert [what for _, what in machine.seen] == ["Unanswered", "Unanswered", "heard"]
+
+
+# The store ----------------------------------------------------------------------------------------
+
+
+def claim(key: str = "k", namespace: str = "shop") -> Claim:
+    return Claim(
+        id=Key(key, "account").id(namespace),
+        namespace=namespace,
+        kind="http",
+        scope="account",
+        key=key,
+        target="POST /",
+        fingerprint=Fingerprint("raw1", b"f" * 32, 1),
+        token=key.encode().ljust(16, b"-"),
+        run=key.encode().ljust(16, b"+"),
+        lease=60_000_000,
+        retention=86_400_000_000,
+        on_lapse="uncertain",
+    )
+
+
+@pytest.mark.parametrize("fault", ["is_read_only", "is_full"])
+def test_a_store_that_refuses_writes_still_reads(fault: str) -> None:
+    server = StoreServer(Host("store"), MemoryStore())
+    [granted] = server.apply([claim()])
+    setattr(server, fault, True)
+    with pytest.raises(StoreUnavailable):
+        server.apply([claim("other")])
+    assert server.apply([Lookup(granted.record.id)])[0].record == granted.record
+    assert len(server.apply([List("shop")])[0].records) == 1
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(1.0, "granted"), (30.0, "StoreUnavailable")])
+def test_an_operation_waits_for_a_row_that_is_locked(seconds: float, expected: str) -> None:
+    machine = Machine()
+    server = StoreServer(machine.store_host, MemoryStore())
+    server.locked.add(claim().id)
+    machine.loop.call_at_true_time(seconds, server.unlock, claim().id)
+
+    async def work() -> None:
+        store = server.open_client(machine.network)
+        assert (await store.execute(Lookup(claim().id))).record is None
+        try:
+            machine.note("granted" if (await store.execute(claim())).granted else "refused")
+        except StoreUnavailable:
+            machine.note("StoreUnavailable")
+
+    machine.run(work)
+    assert [what for _, what in machine.seen] == [expected]
+
+
+def test_a_failover_loses_what_was_not_replicated_and_the_store_says_so() -> None:
+    now = [10.0]
+    server = ReplicatedServer(Host("store"), MemoryStore(), lambda: now[0])
+    server.apply([claim("first")])
+    now[0] = 20.0
+    server.apply([claim("second")])
+    now[0] = 21.0
+    assert server.fail_over(2.0) == 1
+    assert [record.key for record in server.apply([List("shop")])[0].records] == ["first"]
+    assert (DURABLE.durable, LOSSY.durable) == (True, False)
+    machine = Machine()
+    assert not server.open_client(machine.network).capabilities.durable
+    machine.loop.close()
+
+
+def test_what_a_lossy_store_lost_is_no_defect_of_ours_and_work_still_ends() -> None:
+    plan = replace(CALM, is_lossy=True, failovers=2)
+    for seed in range(5):
+        outcome = World(seed, SHOP, kinds=("guard",), plan=plan).run()
+        outcome.broken.append("I5 write-once: as a store that lost a record breaks it")
+        assert check(outcome) == []
+
+
+def test_a_reply_that_shows_a_stranger_is_seen() -> None:
+    store = MemoryStore()
+    ours, theirs = store.execute(claim()), store.execute(claim(namespace="neighbour"))
+    rows = store._records
+    assert set(find_namespaces(Lookup(theirs.record.id), None, rows)) == {"neighbour"}
+    page = store.execute(List(None))
+    assert set(find_namespaces(List(None), page, rows)) == {"shop", "neighbour"}
+    assert set(find_namespaces(Lookup(ours.record.id), ours, rows)) == {"shop"}
+
+
+# Plans and campaigns ------------------------------------------------------------------------------
+
+
+def test_seeds_meet_every_circumstance() -> None:
+    plans = [draw_plan(seed) for seed in range(300)]
+    for name in Plan.__dataclass_fields__:
+        assert len({getattr(plan, name) for plan in plans}) > 1, f"{name} never changes"
+
+
+@pytest.mark.parametrize("kept", KEPT, ids=lambda kept: f"{kept.scenario.rpartition(':')[2]}-{kept.seed}")
+def test_a_seed_that_once_failed(kept: KeptSeed) -> None:
+    assert run_seeds(range(kept.seed, kept.seed + 1), load_scenario(kept.scenario)).failing == {}
+
+
+def test_a_history_leaves_nothing_behind() -> None:
+    """No task, no timer, no host: so a campaign of a million histories needs no more memory than one of ten."""
+
+    def count() -> int:
+        gc.collect()
+        return sum(isinstance(each, asyncio.Task | Host | SimulatedLoop) for each in gc.get_objects())
+
+    run_seeds(range(3), SHOP)
+    before = count()
+    run_seeds(range(3, 13), SHOP)
+    assert count() <= before
+
+
+@pytest.mark.campaign
+def test_the_memory_of_a_campaign_stays_flat() -> None:
+    run_seeds(range(1000), SHOP)
+    before = read_rss_mib()
+    run_seeds(range(1000, 11_000), SHOP)
+    assert read_rss_mib() <= before + 10
+
+
+def test_a_campaign_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    state, seeds = tmp_path / "state.json", range(100, 1100)
+    tally = Tally(histories=200, failing={117: "one effect: twice"})
+    tally.faults.update({"kill": 3})
+    save_state(state, "shop:SHOP", seeds, tally, {100})
+    loaded, done = load_state(state, "shop:SHOP", seeds)
+    assert (loaded, done) == (tally, {100})
+    assert [chunk.start for chunk in split(seeds, 200)] == [100, 300, 500, 700, 900]
+    with pytest.raises(ValueError, match="resume it with the same"):
+        load_state(state, "other:SHOP", seeds)
+    assert json.loads(state.read_text())["first"] == 100
