@@ -228,9 +228,7 @@ def test_operations(app: tuple[RetrySafe, str], check: Callable[..., list[Any]])
     check("audit", "--app", name, lines=3)
 
 
-def test_the_old_spelling_of_operations_goes_on(
-    app: tuple[RetrySafe, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_old_spelling_of_operations_goes_on(app: tuple[RetrySafe, str], capsys: pytest.CaptureFixture[str]) -> None:
     _, name = app
     assert main(["operations", name, "--list"]) == 0
     assert "is now `operations list MODULE:SAFE`" in capsys.readouterr().err
