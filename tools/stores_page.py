@@ -29,6 +29,8 @@ COLUMNS = (
     ("clock", "whose clock judges leases and expiry: the store's own, or that of the machine that asks"),
     ("outbox", "jobs can be staged in it"),
     ("finds ids", "its lists go by id, so that a key is found by the first digits of its id in one look"),
+    ("backlog", "how `retrysafe stats` finds what is open and how old it is: by an index, at a cost that does not grow with "
+     "what is finished; or by a scan of all records"),
     ("wakes", "who waits for a key is woken; elsewhere it looks again after a moment"),
     ("doctor", "`retrysafe doctor` reads its settings"),
 )  # fmt: skip
@@ -59,7 +61,7 @@ def build_row(scheme: str, backend: Backend) -> str:
         capabilities.clock,
         format_flag(capabilities.outbox),
     ]
-    cells += [format_flag(capabilities.lists_by_id), format_flag(capabilities.wakes)]
+    cells += [format_flag(capabilities.lists_by_id), capabilities.backlog, format_flag(capabilities.wakes)]
     return f"| {' | '.join([name, *cells, format_flag(isinstance(backend, Diagnosed))])} |"
 
 
