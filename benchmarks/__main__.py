@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import benchmarks
-from benchmarks import growth, idle, journal, lists, page, reaping, small, stores, web
+from benchmarks import commands, growth, idle, journal, lists, page, reaping, small, stores, web
 from benchmarks.harness import FULL, QUICK, Pace
 from benchmarks.machines import Machines, machines
 from benchmarks.results import RESULTS, Part, begun, circumstances, merged, newest, save
@@ -29,6 +29,7 @@ PARTS: dict[str, Callable[[Machines, Pace], list[Table]]] = {
     "growth": growth.growth,
     "idle": idle.idle,
     "lists": lists.lists,
+    "commands": commands.commands,
     "journal": journal.journal,
 }
 QUICKLY = RESULTS.parent.parent / "build" / "bench"

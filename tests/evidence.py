@@ -25,6 +25,7 @@ SHOWN_BY: Mapping[str, tuple[str, ...]] = {
     "transactions": ("tests/transactions/",),
     "outbox": ("tests/contract/test_outbox.py",),
     "lists_by_id": ("tests/contract/test_listing.py",),
+    "backlog": ("tests/contract/test_backlog.py",),
     "wakes": ("tests/waking/",),
 }
 """Capability: where the tests are that show it. A `*` stands for anything in between."""
@@ -41,7 +42,8 @@ Seen = Mapping[str, set[str]]
 def declared(capabilities: Capabilities) -> list[str]:
     """By name: what the store says it can do."""
     optional = ("durable", "shared", "transactions", "outbox", "lists_by_id", "wakes")
-    return [*ALWAYS, *(name for name in optional if getattr(capabilities, name))]
+    asked = ["backlog"] if capabilities.backlog != "none" else []
+    return [*ALWAYS, *(name for name in optional if getattr(capabilities, name)), *asked]
 
 
 def seen(reports: Iterable[Any]) -> dict[str, set[str]]:

@@ -1,5 +1,5 @@
-"""Measure `from retrysafe import RetrySafe` in a new interpreter, in milliseconds. Prints the minimum of several runs, because other
-load on the machine only adds time.
+"""Measure `from retrysafe import RetrySafe` in a new interpreter, in milliseconds. Prints the minimum of several runs,
+because other load on the machine only adds time.
 
     python tools/import_cost.py [runs]
 """

@@ -29,6 +29,8 @@ COLUMNS = (
     ("clock", "which clock decides leases and expiry: the store's, or that of the calling machine"),
     ("outbox", "jobs can be staged in it"),
     ("finds ids", "lists are sorted by id, so a key is found by the first digits of its id with one read"),
+    ("backlog", "how `retrysafe stats` finds what is open and how old it is: by an index, at a cost that does not grow "
+     "with what is finished; or by a scan of all records"),
     ("wakes", "a caller that waits for a key is woken; in other stores it polls"),
     ("doctor", "`retrysafe doctor` reads its settings"),
 )  # fmt: skip
@@ -59,7 +61,7 @@ def build_row(scheme: str, backend: Backend) -> str:
         capabilities.clock,
         format_flag(capabilities.outbox),
     ]
-    cells += [format_flag(capabilities.lists_by_id), format_flag(capabilities.wakes)]
+    cells += [format_flag(capabilities.lists_by_id), capabilities.backlog, format_flag(capabilities.wakes)]
     return f"| {' | '.join([name, *cells, format_flag(isinstance(backend, Diagnosed))])} |"
 
 

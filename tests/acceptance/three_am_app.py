@@ -44,7 +44,7 @@ def request(key: str, scope: str) -> dict[str, Any]:
 
     def start_response(status: str, headers: list[tuple[str, str]], exc: Any = None) -> Any:
         told["status"] = int(status.split()[0])
-        told["replayed"] = dict((name.lower(), value) for name, value in headers).get("idempotent-replayed")
+        told["replayed"] = {name.lower(): value for name, value in headers}.get("idempotent-replayed")
         return lambda data: None
 
     environ = {

@@ -213,7 +213,14 @@ def test_without_tables_the_command_is_named(url: str) -> None:
 def test_migrating_twice_does_nothing_more_and_the_script_makes_the_same(url: str) -> None:
     store = open_store(url)
     assert store.migrate() == [
-        *("0001_keys", "0002_outbox", "0003_late_copies", "0004_outbox_namespaces", "0005_receipts")
+        *(
+            "0001_keys",
+            "0002_outbox",
+            "0003_late_copies",
+            "0004_outbox_namespaces",
+            "0005_receipts",
+            "0006_dead_letters",
+        )
     ]
     assert store.migrate() == []
     store.close()

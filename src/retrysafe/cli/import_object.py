@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,21 @@ def load_safe(text: str) -> RetrySafe:
     found = import_object(text)
     if isinstance(found, RetrySafe):
         return found
-    if callable(found) and not isinstance(found, type):
+    if inspect.isfunction(found) and not _has_required_arguments(found):
         made = found()
         if isinstance(made, RetrySafe):
             return made
     others = [name for name, value in vars(_import_module(text)).items() if isinstance(value, RetrySafe)]
     hint = f"; did you mean {text.partition(':')[0]}:{others[0]}?" if others else ""
     raise UsageError(f"{text} is a {type(found).__name__}, not a RetrySafe{hint}")
+
+
+def _has_required_arguments(function: Any) -> bool:
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        return True
+    return False
 
 
 def import_object(text: str) -> Any:

@@ -38,5 +38,5 @@ def find_defaults(app: Any) -> dict[str, str]:
 def find_safe(app: Any = None) -> RetrySafe | None:
     """The RetrySafe of the current application."""
     found = (app or current_app).extensions.get(EXTENSION)
-    safe = getattr(found, "safe", found)
+    safe = getattr(getattr(found, "settings", None), "safe", None)
     return safe if isinstance(safe, RetrySafe) else None

@@ -69,7 +69,7 @@ def print_pairs(pairs: Mapping[str, Any]) -> None:
 
 
 def printable(value: Any) -> str:
-    """A value without control characters: a stored text must not move the cursor of a terminal (S27)."""
+    """A value without control characters: a stored text must not move the cursor of a terminal."""
     return "".join(each if each.isprintable() else "?" for each in str(value))
 
 

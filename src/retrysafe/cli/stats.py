@@ -111,9 +111,10 @@ def read_overview(session: Session, args: argparse.Namespace) -> Overview:
     if args.examine < 1:
         raise UsageError(f"--examine {args.examine}: give 1 or more")
     op = Backlog(args.namespace, args.examine)
-    opened = session.execute(op) if session.capabilities.backlog else count_by_lists(session, op)
+    answers = session.capabilities.backlog != "none"
+    opened = session.execute(op) if answers else count_by_lists(session, op)
     jobs = None
-    if session.capabilities.outbox and session.capabilities.backlog:
+    if session.capabilities.outbox and answers:
         jobs = session.execute(JobBacklog(args.namespace, args.examine))
     counted = session.execute(Stats(namespace=args.namespace)) if args.count else None
     return Overview(_without_audit(opened), jobs, counted)

@@ -54,7 +54,11 @@ def add_parser(commands: Any) -> None:
         "make it longer than any delivery takes",
     )
     parser.add_argument("--once", action="store_true", help="run each service once and exit; for cron")
-    parser.add_argument("--health", metavar="HOST:PORT", help="serve 200 or 503, with recent activity as JSON")
+    parser.add_argument(
+        "--health",
+        metavar="HOST:PORT",
+        help="serve 200 or 503, with recent activity as JSON; /metrics has the figures, for Prometheus",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object per report")
     parser.set_defaults(run=run)
 

@@ -44,18 +44,19 @@ class Events:
     def __init__(self, hook: EventHook | None = None, figures: Figures | None = None) -> None:
         self._hooks = [hook] if hook is not None else []
         self.figures = figures if figures is not None else Figures()
-        self._counts = self.figures.counts
+        self._counts, self._taps = self.figures.counts, self.figures.taps
 
     def emit(
         self, name: EventName, record_id: bytes, target: str = "", series: Series = NO_SERIES, counted: str = ""
     ) -> None:
         """`counted` is the name in the figures, if it says more than the event: `reclaimed`."""
+        counted = counted or name
         try:
-            self._counts[counted or name, series] += 1
+            self._counts[counted, series] += 1
         except KeyError:
-            self.figures.add_series(counted or name, series)
-        if self.figures.taps:
-            self.figures.tap(counted or name, series, 1)
+            self.figures.add_series(counted, series)
+        if self._taps:
+            self.figures.tap(counted, series, 1)
         if self._hooks:
             event = RecordEvent(name, target, record_id.hex())
             for hook in self._hooks:

@@ -83,6 +83,8 @@ class Figures:
         self.active: dict[str, int] = {}
         self.execution = Histogram("execution", EXECUTION_SECONDS, self)
         self.store_calls = Histogram("store", STORE_SECONDS, self)
+        self._answered: dict[type, list[float]] = {}
+        """The cells of `store_calls` for operations that succeed, by their class."""
         self.outbox_delay = Histogram("outbox_delay", DELAY_SECONDS, self)
         self.batches = Histogram("batch", BATCH_SIZES, self)
         self.gauges: dict[tuple[str, Labels], float] = {}
@@ -134,7 +136,19 @@ class Figures:
         if self.taps:
             self.tap("active", (kind,), -1)
 
-    def observe_store(self, op: type, seconds: float, error: str = "") -> None:
+    def observe_store(self, op: type, seconds: float) -> None:
+        """The store has answered. One flat function, because every request comes here two times."""
+        try:
+            cells = self._answered[op]
+        except KeyError:
+            cells = self._answered[op] = self.store_calls.find_cells((op.__name__, ""))
+        cells[bisect_left(STORE_SECONDS, seconds)] += 1
+        cells[-1] += seconds
+        if self.taps:
+            self.tap("store", (op.__name__, ""), seconds)
+
+    def observe_store_error(self, op: type, seconds: float, error: str) -> None:
+        """The store has failed; `error` is the class of its error."""
         self.store_calls.observe((op.__name__, error), seconds)
 
     def observe_batch(self, batch: Sequence[Any]) -> None:
@@ -191,18 +205,19 @@ class Histogram:
         self._figures = figures
 
     def observe(self, labels: Labels, value: float) -> None:
-        try:
-            cells = self.cells[labels]
-        except KeyError:
-            cells = self._add_series(labels)
+        cells = self.find_cells(labels)
         cells[bisect_left(self._bounds, value)] += 1
         cells[-1] += value
         if self._figures.taps:
             self._figures.tap(self.what, labels, value)
 
-    def _add_series(self, labels: Labels) -> list[float]:
-        bounded = self._figures.bound_labels(self.what, labels)
-        return self.cells.setdefault(bounded, [0] * (len(self._bounds) + 1) + [0.0])
+    def find_cells(self, labels: Labels) -> list[float]:
+        """The cells of a series, which is added if it is new."""
+        try:
+            return self.cells[labels]
+        except KeyError:
+            bounded = self._figures.bound_labels(self.what, labels)
+            return self.cells.setdefault(bounded, [0] * (len(self._bounds) + 1) + [0.0])
 
     def series(self) -> dict[Labels, float | Buckets]:
         return {

@@ -19,7 +19,7 @@ from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.core.states import State
 from retrysafe.core.times import SECOND_MICROS
 from retrysafe.engine.effects import Flow, FlowPause, Invoke, NotifyWaiters, Persist
-from retrysafe.engine.events import REFUSED_EVENTS, EventName, Events, Series
+from retrysafe.engine.events import NO_SERIES, REFUSED_EVENTS, EventName, Events, Series
 from retrysafe.engine.heartbeat import Lease
 from retrysafe.errors import (
     AnswerGone,
@@ -52,13 +52,8 @@ class Task:
     input: bytes = b""
     alternatives: tuple[Fingerprint, ...] = ()
     """The same request in the forms of other releases or keys (`Claim.alternatives`)."""
-    label: str = ""
-    """The target in figures, if it is another one: an HTTP path is no label. Empty: the target itself."""
-
-    @property
-    def series(self) -> Series:
-        """The kind and the target, as figures show them."""
-        return (self.key.kind, self.label or self.target)
+    series: Series = NO_SERIES
+    """The kind and the target as figures show them: a path is not shown."""
 
     @property
     def notifies_waiters(self) -> bool:

@@ -83,7 +83,7 @@ class Performer:
                 reply = self._execute_interruptible(sealed)
             except StoreError as error:
                 failed_at = clock()
-                self._figures.observe_store(type(op), failed_at - sent_at, type(error).__name__)
+                self._figures.observe_store_error(type(op), failed_at - sent_at, type(error).__name__)
                 self._circuit.record_failure(op, error, failed_at)
                 resending = resending or ResendState(op, sent_at, until)
                 pause = self._decide_delay(sealed, partial(resending.delay_after_error, error))

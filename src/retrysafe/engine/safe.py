@@ -178,7 +178,8 @@ class RetrySafe:
         if self._current_traceparent is not None and not input:
             input = encode_traceparent(self._current_traceparent())
         first, *others = self._sealer.fingerprint_forms((fingerprint, *alternatives))
-        return Task(key, self.namespace, target, first, policy, input, tuple(others), label)
+        series = (key.kind, label or target)
+        return Task(key, self.namespace, target, first, policy, input, tuple(others), series)
 
     # Functions ------------------------------------------------------------------------------
 

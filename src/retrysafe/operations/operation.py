@@ -345,7 +345,8 @@ class Operation:
 
     def _build_resume_claim(self, record: Record) -> tuple[Task, Claim]:
         key = Key(record.key, record.scope, cast("Any", record.kind))
-        task = Task(key, record.namespace, record.target, record.fingerprint, self.policy)
+        series = (record.kind, record.target)
+        task = Task(key, record.namespace, record.target, record.fingerprint, self.policy, series=series)
         return task, replace(self._build_claim(task), resumes=record.run)
 
     def _build_claim(self, task: Task) -> Claim:

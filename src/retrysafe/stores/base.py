@@ -64,9 +64,9 @@ class Capabilities:
     """Jobs can be staged in the store (core/jobs.py)."""
     lists_by_id: bool = False
     """Lists are sorted by id, and a cursor is an id in hexadecimal. A list can then begin at any id, by index."""
-    backlog: Literal["", "scan", "index"] = ""
+    backlog: Literal["none", "scan", "index"] = "none"
     """Whether the store answers `Backlog` and `JobBacklog` (core/backlog.py), and at what cost. `index`: the cost grows
-    with what is open, so a background service may ask. `scan`: the cost grows with all records. Empty: it does not."""
+    with what is open, so a background service may ask. `scan`: the cost grows with all records. `none`: it does not."""
     wakes: bool = False
     """The store notifies callers that wait for a key. It implements `Notifying`."""
     mixed_batches: bool = False

@@ -1,8 +1,8 @@
 """Tools to test your own store, and code that uses a store. They need pytest, and `stateful` needs hypothesis.
 
 A store is finished when it passes the contract suite. In your test module, define a fixture `do` and import the test
-functions of each topic (claim, fence, settle, expiry, identity, listing, many, forget, late, resume; and outbox, if the
-store has one):
+functions of each topic (claim, fence, settle, expiry, identity, listing, backlog, many, forget, late, resume; and
+outbox, if the store has one):
 
     from retrysafe.testing import Do
     from retrysafe.testing.contract.claim import *

@@ -33,6 +33,7 @@ from retrysafe.web.exchange_context import (
     reset_current_exchange,
     set_current_exchange,
 )
+from retrysafe.web.key_usage import KeyUsageStats
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Options, Scope, Settings
 from retrysafe.web.sync_async import AsyncExchange
@@ -68,6 +69,11 @@ class IdempotencyMiddleware:
         self._methods = self.settings.methods
         self._header = self.settings.header_bytes
         self._detached: set[asyncio.Task[None]] = set()
+
+    @property
+    def census(self) -> KeyUsageStats:
+        """Who sends keys, per route and client (docs/howto/rollout.md)."""
+        return self.settings.census
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -33,6 +33,7 @@ from retrysafe.web.asgi_answer import Send
 from retrysafe.web.endpoint_entry import ENTERED, REFUSED, UNKNOWN, EndpointEntry, EntryProbe, is_marked, mark_endpoint
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.key_header import DEFAULT_HEADER
+from retrysafe.web.key_usage import KeyUsageStats
 from retrysafe.web.openapi import EXTENSION, Json, ProtectionSpec, Strength
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Options, Scope
@@ -175,11 +176,14 @@ def find_entry(before: OuterRoute, scope: ASGIScope, code: int) -> EndpointEntry
     return REFUSED if marked else UNKNOWN
 
 
-def install(app: FastAPI, *, safe: RetrySafe, scope: Scope | None = None, **options: Unpack[Options]) -> None:
-    """Install everything: the middleware, problems for our errors, the OpenAPI document."""
+def install(app: FastAPI, *, safe: RetrySafe, scope: Scope | None = None, **options: Unpack[Options]) -> KeyUsageStats:
+    """Install everything: the middleware, problems for our errors, the OpenAPI document. Returns the census: who sends
+    keys (docs/howto/rollout.md)."""
+    census = options.setdefault("census", KeyUsageStats())
     app.add_middleware(IdempotencyMiddleware, safe=safe, scope=scope, **options)
     add_problem_handlers(app)
     document(app)
+    return census
 
 
 # OpenAPI ----------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ from retrysafe.web.capture import Response as Captured
 from retrysafe.web.endpoint_entry import ENTERED, REDIRECTED, REFUSED, UNKNOWN, EndpointEntry
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.exchange_context import ResponseReady
+from retrysafe.web.key_usage import KeyUsageStats
 from retrysafe.web.openapi import Strength
 from retrysafe.web.paths import normalize_path
 from retrysafe.web.routes import SAFE_METHODS
@@ -127,6 +128,11 @@ class Idempotency:
         app.extensions[EXTENSION_NAME] = middleware
         app.wsgi_app = middleware  # type: ignore[method-assign]  # Flask's documented seam
         got_request_exception.connect(_settle_failure, app)
+
+    @property
+    def census(self) -> KeyUsageStats:
+        """Who sends keys to the current application, per route and client (docs/howto/rollout.md)."""
+        return _current_middleware().settings.census
 
     @property
     def safe(self) -> RetrySafe:

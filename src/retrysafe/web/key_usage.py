@@ -9,12 +9,15 @@ comes back with its next request, and the sums stay right.
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Literal, get_args
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 from retrysafe.core.keys import MAX_TEXT_CHARS, frame
 
@@ -25,6 +28,7 @@ UsageKind = Literal[
 
 USAGE_KINDS: tuple[UsageKind, ...] = get_args(UsageKind)
 OTHER_NAME = "other"
+SNAPSHOT_VERSION = 1
 
 MAX_ROWS = 4_096
 """Rows (one per route and client). Five megabytes at worst, if every row has its own route with a long name."""
@@ -73,6 +77,21 @@ class KeyUsageStats:
                 for kind, at in _KIND_INDEX.items()
                 if row[at]
             }
+
+    def snapshot(self) -> dict[str, Any]:
+        """The table as plain data, for `retrysafe rollout`: one per process, as JSON."""
+        rows: dict[tuple[str, str], dict[str, int]] = {}
+        for (route, client, kind), number in self.table().items():
+            rows.setdefault((route, client), {})[kind] = number
+        listed = [{"route": route, "client": client, "counts": counts} for (route, client), counts in rows.items()]
+        return {"version": SNAPSHOT_VERSION, "rows": listed}
+
+    def write(self, path: str | Path) -> None:
+        """Write the snapshot to a file, whole or not at all. Give each process a file of its own."""
+        target = Path(path)
+        beside = target.with_name(f".{target.name}.{os.getpid()}")
+        beside.write_text(json.dumps(self.snapshot()))
+        beside.replace(target)
 
     def _find_row(self, target: str, client: str) -> UsageRow:
         clients = self._routes.get(target)

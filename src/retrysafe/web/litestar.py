@@ -42,6 +42,7 @@ from retrysafe.web.asgi_adapter import (
 from retrysafe.web.endpoint_entry import REFUSED, UNKNOWN, EndpointEntry, EntryProbe, is_marked, mark_endpoint
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.exchange_context import ResponseReady
+from retrysafe.web.key_usage import KeyUsageStats
 from retrysafe.web.openapi import PROBLEM_SCHEMA, Json, ProtectionSpec, Strength
 from retrysafe.web.settings import Options, Scope, Settings
 from retrysafe.web.sync_async import AsyncExchange
@@ -156,9 +157,9 @@ def find_entry(scope: ASGIScope, code: int) -> EndpointEntry:
     return UNKNOWN if handler.resolve_before_request() is not None or handler.cache else REFUSED
 
 
-def install(app: Litestar, *, safe: RetrySafe, scope: Scope | None = None, **options: Unpack[Options]) -> None:
+def install(app: Litestar, *, safe: RetrySafe, scope: Scope | None = None, **options: Unpack[Options]) -> KeyUsageStats:
     """Install the middleware around the whole application, problems for our errors, and the OpenAPI description. Call
-    it once, after all routes are registered."""
+    it once, after all routes are registered. Returns the census: who sends keys (docs/howto/rollout.md)."""
     outer: Any = app.asgi_handler
     # Inside CORS: the CORS headers depend on the request's origin, so they must not be stored with the answer.
     inside_cors = app.cors_config is not None and hasattr(outer, "app")
@@ -173,6 +174,7 @@ def install(app: Litestar, *, safe: RetrySafe, scope: Scope | None = None, **opt
             _document_handler(handler, middleware.settings)
             if isinstance(handler, HTTPRouteHandler) and handler.http_methods & middleware.settings.methods:
                 handler._fn = mark_endpoint(handler.fn)
+    return middleware.census
 
 
 # Answers ----------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from retrysafe.web.asgi_adapter import (
 from retrysafe.web.endpoint_entry import ENTERED, REDIRECTED, REFUSED, EndpointEntry
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.exchange_context import ResponseReady
+from retrysafe.web.key_usage import KeyUsageStats
 from retrysafe.web.openapi import Strength
 from retrysafe.web.paths import normalize_path
 from retrysafe.web.settings import Options, Scope
@@ -56,14 +57,15 @@ class Refusal(ResponseReady, HTTPException):
         self.code = exchange.response.status
 
 
-def install(app: Quart, *, safe: RetrySafe, scope: Scope | None = None, **options: Unpack[Options]) -> None:
-    """Install the middleware around the application, and problems for our errors."""
+def install(app: Quart, *, safe: RetrySafe, scope: Scope | None = None, **options: Unpack[Options]) -> KeyUsageStats:
+    """Install the middleware around the application, and problems for our errors. Returns the census: who sends keys
+    (docs/howto/rollout.md)."""
     inner: Any = app.asgi_app
-    app.asgi_app = IdempotencyMiddleware(  # type: ignore[method-assign, assignment]  # as Quart documents
-        inner, safe=safe, scope=scope, **options
-    )
+    middleware = IdempotencyMiddleware(inner, safe=safe, scope=scope, **options)
+    app.asgi_app = middleware  # type: ignore[method-assign, assignment]  # as Quart documents
     app.register_error_handler(RetrySafeError, _respond_problem)
     app.dispatch_request = _record_routing(app.dispatch_request)  # type: ignore[method-assign]
+    return middleware.census
 
 
 def _record_routing(dispatch: Callable[..., Any]) -> Callable[..., Any]:

@@ -49,6 +49,7 @@ class Options(TypedDict, total=False):
     status_path   where the status of `busy="accepted"` is served
     status_scope  the principal of a request there; `scope` unless given
     docs          the address that our problems link to
+    census        where the use of keys is counted (web/key_usage.py); one is made unless given
     """
 
     policy: Policy | None
@@ -67,6 +68,7 @@ class Options(TypedDict, total=False):
     status_path: str
     status_scope: Scope | None
     docs: str
+    census: KeyUsageStats
 
 
 class Settings:
@@ -104,9 +106,11 @@ class Settings:
         self.durations = RouteDurations()
         self.waiters = Waiters(options.get("waiters", 100))
         self.quotas = Quotas(options.get("quota"))
-        self.census = KeyUsageStats()
         self.figures = safe.figures
+        self.census = options.get("census") or KeyUsageStats()
         accepted = any(policy.busy == "accepted" for policy in self.routes.list_policies())
+        self.warned_targets: set[str] = set()
+        """Routes that answer 202 without a status URL, and were logged."""
         self.serves_status = accepted or "status_scope" in options or "status_path" in options
         if self.serves_status and self.status_scope is None:
             raise UsageError(

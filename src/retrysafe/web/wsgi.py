@@ -27,6 +27,7 @@ from retrysafe.web.exchange_context import (
     reset_current_exchange,
     set_current_exchange,
 )
+from retrysafe.web.key_usage import KeyUsageStats
 from retrysafe.web.routes import Route
 from retrysafe.web.settings import Options, Scope, Settings
 from retrysafe.web.sync_async import SyncExchange
@@ -48,6 +49,11 @@ class IdempotencyMiddleware:
                 raise UsageError(f"{name}= is an async function, and WSGI cannot await it; give a plain one")
         self._methods = self.settings.methods
         self._header = self.settings.header_environ
+
+    @property
+    def census(self) -> KeyUsageStats:
+        """Who sends keys, per route and client (docs/howto/rollout.md)."""
+        return self.settings.census
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         # Upper case for our decision only. The application gets the method as sent; many dispatch `patch` as PATCH.

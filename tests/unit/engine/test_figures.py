@@ -100,7 +100,7 @@ def test_the_store_is_measured_with_its_errors() -> None:
     one(1)
     found = read(safe.figures, STORE_OPERATIONS)
     assert set(found) == {("claim", "memory", ""), ("complete", "memory", "")}
-    safe.figures.observe_store(StoreUnavailable, 0.1, "StoreUnavailable")  # as the performer does on an error
+    safe.figures.observe_store_error(StoreUnavailable, 0.1, "StoreUnavailable")  # as the performer does on an error
     assert ("storeunavailable", "memory", "StoreUnavailable") in read(safe.figures, STORE_OPERATIONS)
 
 

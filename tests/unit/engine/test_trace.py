@@ -92,7 +92,9 @@ def test_what_events_say(tracing: Tracing) -> None:
     assert len(bytes.fromhex(started.details["id"])) == 32
     assert started.details["target"].endswith("echo") or "await_function" in started.details["target"]
     assert claimed.details["reply"] == stated.details["reply"] == "granted"
-    assert invoking.details == {"id": started.details["id"], "attempt": 1}
+    known = {name: started.details[name] for name in ("id", "kind", "target")}
+    assert invoking.details == {**known, "attempt": 1}
+    assert known["kind"] == "function"
     assert settling.details["op"] == "Complete"
     assert settled.details["reply"] == "applied"
     assert claimed.seconds is not None
@@ -144,7 +146,11 @@ def test_no_event_carries_a_key_a_scope_or_a_body(tracing: Tracing, caplog: pyte
 
 def check_operation(events: list[TraceEvent]) -> None:
     spans = [event.name for event in events if not event.name.startswith("statement")]
-    assert spans == [name for name in NEW if not name.startswith("statement")]
+    plain = [name for name in NEW if not name.startswith("statement")]
+    inside = plain.index("invoke.complete")
+    assert spans == [*plain[:inside], "step.started", "step.complete", *plain[inside:]]
+    (step,) = [event for event in events if event.name == "step.complete"]
+    assert step.details["step"] == "charge"
     statements = [event.details["op"] for event in events if event.name == "statement.complete"]
     assert statements[0] == "Claim"
     assert statements[-1] == "Complete"

@@ -28,6 +28,7 @@ def build_indexes(names: CollectionNames) -> dict[str, list[dict[str, Any]]]:
             {"name": "by_sequence", "key": {"sequence": 1}, "unique": True},
             {"name": "ordered", "key": {"order": 1, "sequence": 1}},
             {"name": "turns", "key": {"namespace": 1, "order": 1, "sequence": 1}},
+            {"name": "dead_letters", "key": {"dead": 1, "sequence": 1}},
             {"name": "lanes", "key": {"namespace": 1, "dead": 1, "topic": 1, "sequence": 1}},
         ],
     }

@@ -141,11 +141,11 @@ def list_jobs(texts: Texts, op: ListJobs) -> Plan[Statement, tuple[StagedJob, ..
     values = {
         "after": op.after,
         "limit": op.limit,
-        "dead": int(op.dead),
         "namespace": op.namespace or "",
         "every": int(op.namespace is None),
     }
-    return tuple(map(read_job, (yield Statement(texts["job_list"], values, writes=False))))
+    name = "job_list_dead" if op.dead else "job_list"
+    return tuple(map(read_job, (yield Statement(texts[name], values, writes=False))))
 
 
 def read_job(row: Sequence[Any]) -> StagedJob:

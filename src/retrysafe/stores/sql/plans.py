@@ -35,7 +35,7 @@ from retrysafe.core.ops import (
     Suspect,
     Withdraw,
 )
-from retrysafe.core.states import State
+from retrysafe.core.states import OPEN, State
 from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.base import LockNotAvailable, Plan, read_id_cursor, read_page
 from retrysafe.stores.sql import job_plans, rows
@@ -172,7 +172,7 @@ class SqlPlans:
     def _list(self, op: List) -> Plan[Statement, Page]:
         conditions, values = _list_conditions(op)
         where = self._dialect.fill(" AND ".join(conditions), _NO_NAMES)
-        text = self.texts["list_lapsed" if op.lapsed else "list"].replace("{where}", where)
+        text = self.texts["list_lapsed" if is_few(op) else "list"].replace("{where}", where)
         found = yield Statement(text, values, writes=False)
         page, unreadable = read_page(found[: op.limit], rows.read_record, lambda row: bytes(row[0]))
         return Page(page, bytes(found[op.limit - 1][0]).hex() if len(found) > op.limit else "", unreadable)
@@ -233,6 +233,12 @@ def namespace_values(namespace: str | None) -> dict[str, Any]:
     return {"namespace": namespace or "", "every": int(namespace is None)}
 
 
+def is_few(op: List) -> bool:
+    """Whether the list is of open records. They are few among many and have an index of their own. Read in the order of
+    their ids, a million finished records would be read for them."""
+    return op.lapsed or op.state in OPEN
+
+
 def _list_conditions(op: List) -> tuple[list[str], dict[str, Any]]:
     values: dict[str, Any] = {"after": read_id_cursor(op.cursor), "limit": op.limit + 1, "now": op.now}
     conditions = ["id > :after"]
@@ -246,9 +252,11 @@ def _list_conditions(op: List) -> tuple[list[str], dict[str, Any]]:
         conditions.append(f"state = '{op.state.value}'")
     if op.state is State.RELEASED:
         conditions.append("expires > {now}")
+    if is_few(op):
+        # The condition of the index of open records, beside the wanted one.
+        conditions.append("state IN ('claimed', 'uncertain')")
     if op.lapsed:
-        # The first condition is that of the index of open records; the second is the wanted one.
-        conditions.append("state IN ('claimed', 'uncertain') AND state = 'claimed' AND lease_until <= {now}")
+        conditions.append("state = 'claimed' AND lease_until <= {now}")
     if op.resting:
         conditions.append("state = 'released' AND point <> ''")
     return conditions, values

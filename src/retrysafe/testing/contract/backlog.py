@@ -19,7 +19,7 @@ def backlog(*, namespace: str | None = None, limit: int = 1000, now: float = 0) 
 
 @pytest.fixture(autouse=True)
 def needs_backlog(do: Do) -> None:
-    if not do.capabilities.backlog:
+    if do.capabilities.backlog == "none":
         pytest.skip("the store does not declare Capabilities.backlog")
 
 

@@ -1,0 +1,101 @@
+"""Every command of an operator at a thousand and at a million records: the slowest of several runs, the most memory.
+
+What is open is the same in both stores, so the time and memory of a command may not grow with what is finished. The
+commands that read every record (`erase`, `keys export`, `stats --count`, a search without a scope) are named so."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from typing import NamedTuple
+
+from benchmarks.crowded import CROWDED
+from benchmarks.harness import Pace
+from benchmarks.lists import Cost, cost
+from benchmarks.machines import Machines
+from benchmarks.tables import Table
+from retrysafe.core.jobs import FailJob, Job, Stage, TakeJobs
+from retrysafe.core.times import SECOND_MICROS
+from retrysafe.stores.registry import open_store
+from retrysafe.testing.builders import claim, complete
+
+STORES = ("SQLite", "PostgreSQL")
+FEW = 1_000
+MANY = {"quick": 2_000, "default": 1_000_000, "full": 1_000_000}
+RUNS = {"quick": 1, "default": 5, "full": 20}
+OPEN, DEAD, TENANT = 100, 50, "tenant-7"
+BECAUSE = ("--because", "a measurement")
+
+
+class Command(NamedTuple):
+    name: str
+    words: tuple[str, ...]
+    reads_all: bool = False
+
+
+def commands(machines: Machines, pace: Pace) -> list[Table]:
+    found = []
+    for store in STORES:
+        many = MANY[pace.label]
+        small, large = (prepare(CROWDED[store](machines, size)) for size in (FEW, many))
+        table = Table(f"commands-{store.lower()}", f"{store}: each command at {FEW:,} and at {many:,}", "", "time")
+        for command in list_commands():
+            few, most = (measure(url, command, RUNS[pace.label]) for url in (small, large))
+            note = f"`{command.name}`{' (reads every record)' if command.reads_all else ''}: {few} → {most}"
+            print(note, file=sys.stderr, flush=True)
+            table.notes.append(note)
+        found.append(table)
+    return found
+
+
+def list_commands() -> list[Command]:
+    digits = claim("open-1", scope=TENANT).id.hex()[:16]
+    one = ("open-1", "--scope", TENANT)
+    return [
+        Command("--help", ("--help",)),
+        Command("stats", ("stats",)),
+        Command("top --times 1", ("top", "--times", "1")),
+        Command("tail --times 1", ("tail", "--times", "1")),
+        Command("keys list --state uncertain", ("keys", "list", "--state", "uncertain")),
+        Command("keys list --lapsed", ("keys", "list", "--lapsed")),
+        Command("keys list", ("keys", "list")),
+        Command("keys why KEY --scope", ("keys", "why", *one)),
+        Command("keys show by 16 digits", ("keys", "show", digits)),
+        Command("keys show KEY", ("keys", "show", "no-such-key"), reads_all=True),
+        Command("keys resolve KEY --scope", ("keys", "resolve", *one, "--did-not-happen", *BECAUSE)),
+        Command("keys resolve --all (dry run)", ("keys", "resolve", "--all", "--did-not-happen", *BECAUSE)),
+        Command("dead-letters", ("dead-letters",)),
+        Command("outbox list --dead", ("outbox", "list", "--dead")),
+        Command("outbox retry ID", ("outbox", "retry", f"{1:032x}", *BECAUSE)),
+        Command("audit", ("audit",)),
+        Command("reap (dry run)", ("reap",)),
+        Command("erase --scope (dry run)", ("erase", "--scope", TENANT, *BECAUSE), reads_all=True),
+        Command("keys export --scope", ("keys", "export", "--scope", TENANT), reads_all=True),
+        Command("stats --count", ("stats", "--count"), reads_all=True),
+    ]
+
+
+def prepare(url: str) -> str:
+    """Put the same open work into the store."""
+    store, token = open_store(url), b"t" * 16
+    for number in range(OPEN):
+        store.execute(claim(f"open-{number}", scope=TENANT, lease=0, now=None))
+        store.execute(claim(f"alive-{number}", lease=3600, now=None))
+        assert store.execute(complete(store.execute(claim(f"done-{number}", scope=TENANT, now=None)), now=None))
+    jobs = tuple(Job(f"{number:032x}", "receipts", b"{}") for number in range(2 * DEAD))
+    store.execute(Stage(jobs, None, "default"))
+    store.execute(TakeJobs(DEAD, token, SECOND_MICROS, None, "default"))
+    for job in jobs[:DEAD]:
+        store.execute(FailJob(job.id, token, "no", 0, True))
+    store.close()
+    return url
+
+
+def measure(url: str, command: Command, runs: int) -> str:
+    """The median and the slowest of several runs, and the most memory. A second decision about a key is a refusal,
+    which costs the same looks."""
+    words = list(command.words) if command.name == "--help" else [*command.words, "--url", url]
+    found: list[Cost] = [cost(url, words) for _ in range(runs)]
+    seconds = sorted(each.seconds for each in found)
+    most = max(each.megabytes for each in found)
+    return f"{statistics.median(seconds):.2f} s (slowest {seconds[-1]:.2f}), {most:.0f} MB"

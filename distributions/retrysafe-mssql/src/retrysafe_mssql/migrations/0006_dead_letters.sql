@@ -1,0 +1,2 @@
+-- For people: dead letters, in their order, among any number of jobs that wait.
+CREATE INDEX [{prefix}_dead] ON {outbox} (dead, sequence);

@@ -1,0 +1,5 @@
+-- Dead letters in their order; optionally only those of one application.
+SELECT TOP (:limit) sequence, id, topic, payload, order_key, created, deliveries, due, dead, error, namespace
+FROM {outbox}
+WHERE dead = 1 AND sequence > :after AND (:every = 1 OR namespace = :namespace)
+ORDER BY sequence

@@ -1,0 +1,4 @@
+-- Dead letters in their order, by their index; optionally only those of one namespace.
+SELECT sequence, id, topic, payload, order_key, created, deliveries, due, dead, error, namespace FROM {outbox}
+WHERE dead = 1 AND sequence > :after AND (:every = 1 OR namespace = :namespace)
+ORDER BY sequence LIMIT :limit
