@@ -29,8 +29,8 @@ COLUMNS = (
     ("clock", "whose clock judges leases and expiry: the store's own, or that of the machine that asks"),
     ("outbox", "jobs can be staged in it"),
     ("finds ids", "its lists go by id, so that a key is found by the first digits of its id in one look"),
-    ("backlog", "how `retrysafe stats` finds what is open and how old it is: by an index, at a cost that does not grow with "
-     "what is finished; or by a scan of all records"),
+    ("backlog", "how `retrysafe stats` finds what is open and how old it is: by an index, at a cost that does not grow "
+     "with what is finished; or by a scan of all records"),
     ("wakes", "who waits for a key is woken; elsewhere it looks again after a moment"),
     ("doctor", "`retrysafe doctor` reads its settings"),
 )  # fmt: skip
