@@ -276,7 +276,8 @@ class LookupCommit(Op[bool | None]):
 
 @value_class
 class ForgetMarker(Op[None]):
-    """Delete the marker of a transaction whose early commit was noted on its record. Stores that a user's transaction can join do it."""
+    """Delete the marker of a transaction whose early commit was noted on its record. Only stores that a user's
+    transaction can join do it."""
 
     marker: bytes
 

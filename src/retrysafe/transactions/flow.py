@@ -104,15 +104,8 @@ def run_attempt(claim: Claim, task: Task, work: TxWork, context: TxContext) -> T
     context.events.emit_grant(claim.id, task.target, task.series, attempt)
     mark = yield from mark_transaction(claim, task, context, opened)
     staging = Staging(claim.run, "tx", "" if isinstance(context.names, TableNames) else NO_OUTBOX, local=False)
-    figures = context.events.figures
-    began = figures.begin_execution(task.key.kind)
     try:
-        try:
-            result = yield TxBody(work.call, staging)
-        except BaseException as error:
-            figures.end_execution(task.series, began, type(error).__name__)
-            raise
-        figures.end_execution(task.series, began)
+        result = yield from run_body(task, work, context, staging)
         answer = work.answer(result)
         keep = task.policy.final(answer.status, None)
         if keep:
@@ -144,6 +137,19 @@ def run_attempt(claim: Claim, task: Task, work: TxWork, context: TxContext) -> T
     if hook_failed is not None:
         raise hook_failed
     return Ended(answer, False, result, record._replace(answer=answer))
+
+
+def run_body(task: Task, work: TxWork, context: TxContext, staging: Staging) -> TxFlow[Any]:
+    """Run the user's work in the open transaction, and count how it ended and how long it took."""
+    figures = context.events.figures
+    began = figures.begin_execution(task.key.kind)
+    try:
+        result = yield TxBody(work.call, staging)
+    except BaseException as error:
+        figures.end_execution(task.series, began, type(error).__name__)
+        raise
+    figures.end_execution(task.series, began)
+    return result
 
 
 def write_receipt(
