@@ -21,7 +21,8 @@ from tests.simulation.ablations import ABLATIONS, find_seed
 from tests.simulation.kept import KEPT, SHOP
 
 SHARES = {
-    SHOP: 16,
+    SHOP: 15,
+    "retrysafe.testing.simulation.ways_shop:SCENARIO": 1,
     "retrysafe.testing.simulation.local_shop:TOGETHER": 1,
     "retrysafe.testing.simulation.local_shop:ELSEWHERE": 1,
     "retrysafe.testing.simulation.queue_shop:SCENARIO": 1,

@@ -23,6 +23,7 @@ KEPT = (
     KeptSeed(SHOP, 389, "a store that went away between two steps: 'nothing was done' was untrue"),
     KeptSeed(SHOP, 390, "simulator: a timer that is a rounding error too early was set again for ever"),
     KeptSeed(SHOP, 435, "simulator: a claim that landed after its process was killed counted as burnt"),
+    KeptSeed(SHOP, 1008, "left: a slow copy of a claim that was refused lands when the key is free, and burns it"),
     KeptSeed(WEB, 52, "a client that sends to the old address after another has followed its redirect gets 422"),
     KeptSeed(WEB, 56, "a copy of a claim that lands minutes after its caller was answered: a person is asked"),
     KeptSeed(INTERRUPTIONS, 37, "the same, with callers that are cancelled"),

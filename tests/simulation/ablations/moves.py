@@ -13,7 +13,8 @@ from retrysafe.core import moves, ops
 from retrysafe.core.records import CLOSED, Record
 from retrysafe.core.states import OPEN, SETTLED, State
 from retrysafe.testing.simulation.store import RemoteStore
-from tests.simulation.ablations.base import Ablation, Patch, Situation, always, change
+from tests.simulation.ablations.base import Ablation, Patch, Situation, always, calm, change
+from tests.simulation.scenarios.operations import OPERATIONS
 from tests.simulation.scenarios.web import WEB
 
 
@@ -104,7 +105,12 @@ CORRECTED = Situation(WEB, ("corrected",), change(held_back=0.2, reply_lost=0.2)
 ABLATIONS = (
     Ablation("no fence on Advance", "I4 fence", unfence(ops.Advance)),
     Ablation("no fence on Release", "I4 fence", unfence(ops.Release)),
-    Ablation("no fence on Suspect", "I4 fence", unfence(ops.Suspect)),
+    Ablation(
+        "no fence on Suspect",
+        "I4 fence",
+        unfence(ops.Suspect),
+        Situation(OPERATIONS, ("found",), calm(doubled=0.3, reply_lost=0.2, refused=0.1)),
+    ),
     Ablation("no fence on Complete", "I4 fence", unfence(ops.Complete), Situation(kinds=("rerun",))),
     Ablation("no fence on Renew", "I4 fence", unfence(ops.Renew), Situation(kinds=("rerun",))),
     Ablation("no fence on Withdraw", "I4 fence", unfence(ops.Withdraw), CORRECTED),
@@ -151,7 +157,7 @@ ABLATIONS = (
         "the sweeper suspects the living",
         "I2 the living are not suspected",
         allow(ops.Suspect, OPEN, suspect_the_living),
-        Situation(kinds=("guard", "web"), plan=change(held_back=0.2, freezes=2)),
+        Situation(kinds=("guard", "web"), plan=calm(freezes=6, slow=0.4, tick=30.0)),
     ),
     Ablation(
         "a renewal brings back what was given up",

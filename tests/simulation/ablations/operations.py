@@ -213,7 +213,7 @@ ABLATIONS = (
         "a call begins that does not fit its lease",
         "I33 a call fits its lease",
         together(always(perform, "is_call_covered", True), substitute(perform, "begin_call", begin_whatever_is_left)),
-        Situation(kinds=("operation", "saga", "careful")),
+        Situation(kinds=("operation", "saga", "careful"), plan=calm(slow=0.5, reply_lost=0.2)),
     ),
     Ablation(
         "an unknown step is not undone",

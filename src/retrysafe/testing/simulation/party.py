@@ -39,7 +39,7 @@ class Party:
     def list_waiting_hosts(self, *, clients: bool) -> list[Host]:
         """The hosts that only look in vain while a message is held back; with `clients`, while a person decides."""
         if clients:
-            return [*self.fleet.list_hosts(self.fleet.names), *self.clients.hosts]
+            return [*self.fleet.list_hosts(self.fleet.workers), *self.clients.hosts]
         return [*self.fleet.list_hosts(self.fleet.workers), self.person.host]
 
     def list_left_running(self) -> list[str]:

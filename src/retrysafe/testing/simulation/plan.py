@@ -87,8 +87,8 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "senders": (1, 1, 2),
     "hosts": (1, 2, 2, 3),
     "workers": (1, 1, 1, 2),
-    "tick": (30.0, 300.0, 300.0, 300.0),
+    "tick": (60.0, 300.0, 300.0, 300.0),
     "worker_start": (0.0, 60.0, 300.0, 300.0),
-    "patient": (True, True, True, False),
+    "patient": (True,) * 7 + (False,),
 }
 """What a seed chooses from. Many histories are small: a rare order of few events is met sooner in them."""

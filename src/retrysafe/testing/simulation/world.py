@@ -155,14 +155,9 @@ class World:
             pause = landing - self._loop.now + CALM_SECONDS
             if self.plan.patient:
                 return self._put_to_sleep(pause, clients=False)
-        elif (
-            self.plan.patient
-            and landing is None
-            and unsettled
-            and all(record.state is State.UNCERTAIN for record in unsettled)
-        ):
-            look = self._parties[0].person.find_next_look() - self._loop.now + CALM_SECONDS
-            return self._put_to_sleep(look, clients=True)
+        elif self.plan.patient and unsettled and all(record.state is State.UNCERTAIN for record in unsettled):
+            then = min(self._parties[0].person.find_next_look(), inf if landing is None else landing)
+            return self._put_to_sleep(then - self._loop.now + CALM_SECONDS, clients=True)
         else:
             pause = WAIT_SECONDS if waiting else CALM_SECONDS
         self._wake_up()
