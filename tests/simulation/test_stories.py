@@ -26,7 +26,9 @@ def test_a_story_is_told_drawn_and_told_again(tmp_path: Path, capsys: pytest.Cap
         drawing = story.draw()
         assert main([*shlex.split(story.command)[3:], "--runs", "3", "--svg", str(tmp_path / "story.svg")]) == 1
     assert "THE RULE IS BROKEN: I5 write-once" in str(story)
-    assert story.command.startswith("python -m retrysafe.testing.simulation.replay retrysafe.testing.simulation.shop:SHOP")
+    assert story.command.startswith(
+        "python -m retrysafe.testing.simulation.replay retrysafe.testing.simulation.shop:SHOP"
+    )
     assert f"seed {seed}: I5 write-once" in capsys.readouterr().out
     assert ElementTree.fromstring(drawing).tag.endswith("svg")
     assert "rule broken" in drawing

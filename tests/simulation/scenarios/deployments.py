@@ -1,7 +1,7 @@
 """Deployments between two attempts: a process that starts after a crash runs the next version of the code.
 
-`app-1` never changes, so that what the next version refuses is finished in the end. Two sets of operations: in the forms
-of the release before, and in the current ones (`forms="current"`).
+`app-1` never changes, so that what the next version refuses is finished in the end. Two sets of operations: in the
+forms of the release before, and in the current ones (`forms="current"`).
 """
 
 from __future__ import annotations

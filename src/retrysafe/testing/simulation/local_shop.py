@@ -237,7 +237,7 @@ def check_receipts(outcome: Outcome) -> Iterator[str]:
     found: Counter[tuple[str, str]] = Counter()
     for run, step, result in database.connection.execute(f"SELECT run, step, result FROM {NAMES.receipts}"):
         if run in runs and step != "record" and result:
-            number, _, name = step.partition(":")
+            _number, _, name = step.partition(":")
             found[PURCHASE.findall(runs[run].key)[0], name] += 1
     for purchase in outcome.purchases:
         rows = count_rows(outcome, purchase.name)

@@ -120,22 +120,6 @@ class SimulatedProvider:
             raise ProviderError("the provider charged, and then answered 500")
         return number
 
-    async def look_up(self, purchase: str, *, seconds: float = 20.0) -> int | None:
-        """The number of the charge of a purchase, if there is one. Raises TimeoutError or ConnectionError."""
-
-        def read_ledger() -> int | None:
-            return next((entry.number for entry in self.ledger if entry.purchase == purchase), None)
-
-        try:
-            number: int | None = await self._network.call(
-                self.host, read_ledger, seconds=seconds, what="look up", about=purchase
-            )
-        except Unanswered as error:
-            raise TimeoutError(str(error)) from None
-        except Refused as error:
-            raise ConnectionError(str(error)) from None
-        return number
-
     def _book(self, kind: str, purchase: str, key: str, amount: int) -> int:
         known = self._known.get(key) if key else None
         if known is not None and (self._loop.now - known.at < self.memory or key.startswith("own-")):

@@ -197,8 +197,8 @@ class Watch:
         request, granted_at = owner
         left_at, status = self._answered.get(request.number, (granted_at, 0))
         if status in (409, 500) and granted_at > left_at:
-            # Known, and left: a claim that the store refused after an unclear sending is not followed up. A slow copy of
-            # it that lands when the key is free again is granted to nobody (seed 1008).
+            # Known, and left: a claim that the store refused after an unclear sending is not followed up. A slow copy
+            # of it that lands when the key is free again is granted to nobody (seed 1008).
             return False
         return request.process.alive and granted_at - left_at < sum(ORPHAN_LOOKUP_SECONDS)
 
