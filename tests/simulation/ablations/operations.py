@@ -6,12 +6,9 @@ import os
 import time
 from typing import Any
 
-from retrysafe.core.times import duration_to_micros
-from retrysafe.errors import StoreError
 from retrysafe.operations import commits as committing
-from retrysafe.operations import flow, foreign, perform, retracing, run, undoing
+from retrysafe.operations import flow, foreign, perform, run, undoing
 from retrysafe.operations import journal as journals
-from retrysafe.operations import open_steps as opening
 from retrysafe.operations.errors import StepOutcomeUnknown, Stop
 from retrysafe.operations.open_steps import OpenSteps, SentServices
 from retrysafe.operations.operation import Operation
@@ -336,5 +333,3 @@ ABLATIONS = (
         Situation(DEPLOYMENTS, ("failing",), BUSY),
     ),
 )
-
-UNUSED = (duration_to_micros, StoreError, opening, retracing)

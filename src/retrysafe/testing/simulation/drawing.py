@@ -161,5 +161,6 @@ def _draw_marks(rows: list[Row], x: dict[str, int], y: dict[int, int]) -> Iterab
         elif event.what in ("frozen", "cut off", "down", "suspended", "clock set"):
             shown = f"{word} {event.data['seconds']} s"
         where, height = x[row.lane], y[id(row)]
-        yield f'<circle cx="{where}" cy="{height}" r="4" fill="{colour}"><title>{escape(describe(event))}</title></circle>'
+        title = f"<title>{escape(describe(event))}</title>"
+        yield f'<circle cx="{where}" cy="{height}" r="4" fill="{colour}">{title}</circle>'
         yield f'<text x="{where + 8}" y="{height + 4}" fill="{colour}">{escape(shown)}</text>'
