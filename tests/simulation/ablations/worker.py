@@ -34,7 +34,7 @@ ABLATIONS = (
         "the completer knows no namespaces",
         WALL,
         substitute(completer, "List", list_everything),
-        Situation(WALLS, ("theirs",), calm(crashes=4, reply_lost=0.2, slow=0.3)),
+        Situation(WALLS, ("theirs",), calm(crashes=4, reply_lost=0.3, request_lost=0.3, slow=0.2, tick=5.0)),
     ),
     Ablation(
         "a person's resume knows no namespaces",
