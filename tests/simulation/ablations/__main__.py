@@ -25,8 +25,8 @@ HEAD = """# Ablations
 
 An ablation takes one safeguard out, or puts one old defect back ([what broke](../explanation/what-broke.md)). The
 [simulation](../explanation/simulation.md) then has to notice: the rule in the second column must be seen broken. The
-number is how many seeds that took, as the median of {runs} runs, each with seeds of its own; at most is the slowest run.
-A survivor of {limit} seeds would fail the build.
+number is how many seeds that took, as the median of {runs} runs, each with seeds of its own; "at most" is the slowest
+run. "Survived" means: not found within {limit} seeds.
 
 "General" are the seeds of our campaigns, with everything that they draw. The others are found in a situation that makes
 them frequent: certain kinds of purchases, certain faults, or an application of its own (`tests/simulation/scenarios`).

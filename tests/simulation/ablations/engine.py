@@ -12,7 +12,7 @@ from retrysafe.core import judge as judging
 from retrysafe.core.ops import Claim
 from retrysafe.core.outcomes import Busy, Execute, Outcome
 from retrysafe.core.records import Fence
-from retrysafe.engine import aperform, drive, guard, heartbeat, resending
+from retrysafe.engine import aperform, drive, guard, heartbeat
 from retrysafe.engine.aperform import AsyncPerformer
 from retrysafe.engine.clock import clock
 from retrysafe.engine.heartbeat import Lease
@@ -184,15 +184,6 @@ def swallow_cancellations(original: Any) -> Any:
     return arun
 
 
-def lose_at_the_end(original: Any) -> Any:
-    def mark_lost(lease: Lease, on_beat: Any) -> None:
-        if not lease.done:
-            lease.lost = True
-            on_beat("lease_lost", lease.id)
-
-    return mark_lost
-
-
 def patch_arun() -> AbstractContextManager[Any]:
     return mock.patch("retrysafe.engine.safe.arun", swallow_cancellations(drive.arun))
 
@@ -283,5 +274,3 @@ ABLATIONS = (
         Situation(INTERRUPTIONS, ("guard", "rerun")),
     ),
 )
-
-UNUSED = (resending, lose_at_the_end)

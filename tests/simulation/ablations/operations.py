@@ -6,12 +6,9 @@ import os
 import time
 from typing import Any
 
-from retrysafe.core.times import duration_to_micros
-from retrysafe.errors import StoreError
 from retrysafe.operations import commits as committing
-from retrysafe.operations import flow, foreign, perform, retracing, run, undoing
+from retrysafe.operations import flow, foreign, perform, run, undoing
 from retrysafe.operations import journal as journals
-from retrysafe.operations import open_steps as opening
 from retrysafe.operations.errors import StepOutcomeUnknown, Stop
 from retrysafe.operations.open_steps import OpenSteps, SentServices
 from retrysafe.operations.operation import Operation
@@ -201,7 +198,11 @@ ABLATIONS = (
         "a key ages by the host's clock",
         ONE,
         substitute(OperationRun, "latest_time", read_the_hosts_clock),
-        Situation(OPERATIONS, ("forgotten",), calm(reply_lost=0.2, refused=0.05, slow=0.2, crashes=4, skew=600.0)),
+        Situation(
+            OPERATIONS,
+            ("forgotten",),
+            calm(reply_lost=0.2, refused=0.05, slow=0.2, crashes=4, skew=600.0, purchases=1, senders=1),
+        ),
     ),
     Ablation(
         "a stuck undo begins its key anew",
@@ -213,7 +214,9 @@ ABLATIONS = (
         "a call begins that does not fit its lease",
         "I33 a call fits its lease",
         together(always(perform, "is_call_covered", True), substitute(perform, "begin_call", begin_whatever_is_left)),
-        Situation(kinds=("operation", "saga", "careful"), plan=calm(slow=0.5, reply_lost=0.2)),
+        Situation(
+            kinds=("operation", "saga", "careful"), plan=calm(slow=0.5, reply_lost=0.3, request_lost=0.2, freezes=4)
+        ),
     ),
     Ablation(
         "an unknown step is not undone",
@@ -336,5 +339,3 @@ ABLATIONS = (
         Situation(DEPLOYMENTS, ("failing",), BUSY),
     ),
 )
-
-UNUSED = (duration_to_micros, StoreError, opening, retracing)

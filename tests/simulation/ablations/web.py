@@ -10,7 +10,7 @@ from retrysafe.core import judge as judging
 from retrysafe.core import keys as keying
 from retrysafe.core.fingerprint import fingerprint_body
 from retrysafe.core.ops import Claim
-from retrysafe.core.records import Answer, Fingerprint
+from retrysafe.core.records import Fingerprint
 from retrysafe.core.states import State
 from retrysafe.engine import guard
 from retrysafe.web import exchange as exchanging
@@ -206,5 +206,3 @@ ABLATIONS = (
         Situation(WEB, ("tenant",), change(purchases=2)),
     ),
 )
-
-UNUSED = Answer

@@ -144,6 +144,8 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         'a route with `strength="transaction"` whose handler',
     ),
     NOT_YET: (
+        'A person who said "it did not happen" of a step whose key',
+        "where the store is not in the user's database, an undo that could not bar",
         "A copy of a completion that was sealed anew",
         "`aclose()` waited for a claim",
         "One tenant took all places among those who wait",

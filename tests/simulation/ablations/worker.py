@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from retrysafe.core import moves
-from retrysafe.core.ops import List
 from retrysafe.operations.operation import Operation
 from retrysafe.worker import completer
 from tests.simulation.ablations.base import Ablation, Situation, calm, substitute
@@ -37,7 +34,7 @@ ABLATIONS = (
         "the completer knows no namespaces",
         WALL,
         substitute(completer, "List", list_everything),
-        Situation(WALLS, ("theirs",), calm(crashes=4, reply_lost=0.2, slow=0.3)),
+        Situation(WALLS, ("theirs",), calm(crashes=4, reply_lost=0.3, request_lost=0.3, slow=0.2, tick=5.0)),
     ),
     Ablation(
         "a person's resume knows no namespaces",
@@ -46,5 +43,3 @@ ABLATIONS = (
         Situation(WALLS, ("theirs",), calm(crashes=4, reply_lost=0.2, slow=0.3)),
     ),
 )
-
-UNUSED = (replace, moves, List)

@@ -124,8 +124,8 @@ async def reply_to(call: Awaitable[Any]) -> ClientReply:
         return ClientReply(503, type(error).__name__.encode())
     if isinstance(done, int):
         return ClientReply(201, b'{"charge": %d}' % done)
-    # A client of ours sends again after 409, also where it is the stored answer.
-    return ClientReply(402 if done.status == 409 else done.status, done.body)
+    # A client of ours sends again after 409 and 5xx, also where it is the stored answer: of what was undone.
+    return ClientReply(402 if done.status == 409 or done.status >= 500 else done.status, done.body)
 
 
 def run_operations(operations: dict[str, Any]) -> Callable[[Purchase], Awaitable[ClientReply]]:

@@ -1,7 +1,7 @@
 """Deployments between two attempts: a process that starts after a crash runs the next version of the code.
 
-`app-1` never changes, so that what the next version refuses is finished in the end. Two sets of operations: in the forms
-of the release before, and in the current ones (`forms="current"`).
+`app-1` never changes, so that what the next version refuses is finished in the end. Two sets of operations: in the
+forms of the release before, and in the current ones (`forms="current"`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CURRENT = ("renamed", "stopped", "failing")
 
 
 def declare(node: AppHost, safe: RetrySafe, kind: str, newer: bool) -> Any:
-    provider, operation = node.provider, safe.operation(kind, max_attempts=6)
+    provider, operation = node.provider, safe.operation(kind, max_attempts=2 if kind == "other_input" else 6)
     service = "second" if newer and kind == "moved_service" else "first"
     amount = 2 if newer and kind == "other_arguments" else 1
 
@@ -63,7 +63,10 @@ def declare(node: AppHost, safe: RetrySafe, kind: str, newer: bool) -> Any:
     async def charge_again(purchase: str, *, key: str) -> int:
         return await provider.charge(purchase, key)
 
-    @operation.foreign(timeout=20)
+    async def unreserve(purchase: str, result: int | None = None, *, key: str) -> None:
+        await provider.charge(purchase, key, kind="unreserve")
+
+    @operation.foreign(timeout=20, undo=unreserve if kind == "failing" else None)
     async def reserve(purchase: str, *, key: str) -> int:
         return await provider.charge(purchase, key, kind="reserve")
 
@@ -76,6 +79,8 @@ def declare(node: AppHost, safe: RetrySafe, kind: str, newer: bool) -> Any:
             await reserve(purchase)
         if newer and kind == "stopped":
             raise Stop(402, {"charged": False})
+        if kind == "failing":
+            await reserve(purchase)
         if newer and kind == "failing":
             await refuse(purchase)
         if newer and kind == "renamed":

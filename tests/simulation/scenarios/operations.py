@@ -117,8 +117,7 @@ def deploy(node: AppHost) -> Handler:
     found = safe.operation("found")
 
     async def find(purchase: str, *, key: str) -> int | None:
-        listed = await provider.look_up(purchase)
-        return listed
+        return await provider.look_up(purchase)
 
     @found.foreign(timeout=20, repeatable=False, find=find)
     async def charge_unrepeatably(purchase: str, *, key: str) -> int:

@@ -200,7 +200,8 @@ class Watch:
             # Known, and left: a claim that the store refused after an unclear sending is not followed up. A slow copy
             # of it that lands when the key is free again is granted to nobody (seed 1008).
             return False
-        return request.process.alive and granted_at - left_at < sum(ORPHAN_LOOKUP_SECONDS)
+        is_running = request.process.alive and request.process.frozen_until <= self._loop.now
+        return is_running and granted_at - left_at < sum(ORPHAN_LOOKUP_SECONDS)
 
     def _watch_reaping(self, before: list[Record]) -> None:
         for record in before:
