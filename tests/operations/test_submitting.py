@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from retrysafe import Answer, Policy
+from retrysafe.core.ops import Op
 from retrysafe.core.states import State
+from retrysafe.engine.drive import run
+from retrysafe.engine.orphaned_claims import ORPHANED_NOTE, release_orphaned
 from retrysafe.errors import FingerprintMismatch, NotFinished, OutcomeUnknown, UsageError
 from retrysafe.operations import Accepted
 from retrysafe.worker.completer import Completer, CompleterCounts
@@ -54,6 +59,47 @@ def test_asking_again_is_not_an_attempt(w: World) -> None:
     for _ in range(5):
         ordering()
     assert w.record().attempt == 1
+
+
+def orphan(w: World, ordering: Ordering, *, resumes: bool) -> None:
+    """A claim of this run is granted when its caller has left, and is let go of in the background."""
+    _, claim = ordering.op.prepare((OrderIn("a", 5),), {}, "k")
+    if resumes:
+        _, claim = ordering.op._build_resume_claim(w.record())
+
+    def execute(effect: Any) -> Any:
+        return w.safe.execute(effect) if isinstance(effect, Op) else None
+
+    run(release_orphaned(claim), execute)
+    assert (w.state(), w.record().note) == (State.RELEASED, ORPHANED_NOTE)
+
+
+def test_what_was_accepted_is_not_lost_with_a_claim_of_the_worker(w: World) -> None:
+    """I13: the client has its 202 and asks no more. The next round of the worker runs it."""
+    ordering = Ordering(w, policy=WORKER)
+    assert isinstance(ordering(), Accepted)
+    orphan(w, ordering, resumes=True)
+    assert Completer(w.safe, grace=0.0, backoff=now_due).run_once() == CompleterCounts(1, 0, 0)
+    assert (ordering().status, w.items(), len(w.sent)) == (201, ["a"], 1)
+
+
+def test_what_was_begun_is_not_lost_with_a_claim_of_the_worker(w: World) -> None:
+    """I13: the first attempt died before its first commit, and may have sent its first step."""
+    ordering = Ordering(w)
+    orphan(w, ordering, resumes=False)
+    w.sql(f"UPDATE {w.keys} SET state = 'claimed', lease_until = started + 1, on_lapse = 'resume'")
+    orphan(w, ordering, resumes=True)
+    assert Completer(w.safe, grace=0.0, backoff=now_due).run_once() == CompleterCounts(1, 0, 0)
+    assert (w.items(), len(w.sent)) == (["a"], 1)
+
+
+def test_a_submission_whose_claim_was_let_go_of_is_accepted_anew(w: World) -> None:
+    """I13: 202 is said of what a worker will find."""
+    ordering = Ordering(w, policy=WORKER)
+    orphan(w, ordering, resumes=False)
+    assert isinstance(ordering(), Accepted)
+    assert Completer(w.safe, grace=0.0, backoff=now_due).run_once() == CompleterCounts(1, 0, 0)
+    assert (ordering().status, w.items(), len(w.sent)) == (201, ["a"], 1)
 
 
 def test_who_asks_for_what_is_uncertain_is_told(w: World) -> None:

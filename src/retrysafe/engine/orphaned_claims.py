@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Any
 
-from retrysafe.core.ops import Claim, ClaimReply, Lookup, LookupReply, Op, Release
+from retrysafe.core.ops import Advance, Claim, ClaimReply, Lookup, LookupReply, Op, Release
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.engine.drive import run
@@ -57,8 +57,13 @@ def is_granted_to(record: Record | None, claim: Claim) -> bool:
 
 
 def release_record(record: Record | None) -> OrphanFlow:
-    if record is not None:
-        yield from send_until_answered(Release(record.id, record.fence, ORPHANED_NOTE))
+    """Let go of a grant. An operation that was accepted or begun before it goes back to the worker: the worker looks
+    only for what rests at a recovery point, and an earlier attempt may have sent its first step."""
+    if record is None:
+        return
+    if record.on_lapse == "resume" and record.attempt > 1 and not record.point:
+        yield from send_until_answered(Advance(record.id, record.fence, 1, "started", record.progress, "resume", 0))
+    yield from send_until_answered(Release(record.id, record.fence, ORPHANED_NOTE))
 
 
 def send_until_answered(op: Op[Any]) -> Generator[Op[Any] | float, Any, Any]:

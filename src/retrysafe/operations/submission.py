@@ -59,10 +59,12 @@ def accept(
     task: Task, claim: Claim, events: Events, operation: RequestComparer | None = None
 ) -> Flow[Ended | Accepted]:
     """Accept the operation, or report its state. A repeated submission is not an attempt, so an existing record is only
-    read. If two submissions arrive first at once, the claim decides between them."""
+    read, unless it was let go of before it was accepted: no worker looks for that. If two submissions arrive first at
+    once, the claim decides between them."""
     seen = yield Lookup(claim.id)
     record = seen.record
-    if record is not None and not record.expired(seen.now):
+    dropped = record is not None and record.state is State.RELEASED and not record.point
+    if record is not None and not record.expired(seen.now) and not dropped:
         differs = operation is not None and not claim.accepts(record.fingerprint)
         if operation is not None and differs and operation.is_same_request(record, claim):
             claim = replace(claim, alternatives=(*claim.alternatives, record.fingerprint))
