@@ -12,12 +12,14 @@ from unittest import mock
 
 from retrysafe.consumers.inbox import Inbox
 from retrysafe.core.jobs import FinishJobs
+from retrysafe.core.ops import Release
+from retrysafe.engine import orphaned_claims
 from retrysafe.errors import NotNow
 from retrysafe.jobs.task import FencedTask
 from retrysafe.operations import local, undoing
 from retrysafe.operations.run import OperationRun
 from retrysafe.stores.sql.receipts import load_receipts
-from retrysafe.testing.simulation import World, check, local_shop, queue_shop, webhook_shop
+from retrysafe.testing.simulation import World, check, local_shop, queue_shop, ways_shop, webhook_shop
 from retrysafe.testing.simulation.database import NAMES, SimulatedDatabase
 from retrysafe.testing.simulation.scenario import Scenario
 from retrysafe.testing.simulation.shrink import read_rule
@@ -80,6 +82,18 @@ def _bar_nobody() -> AbstractContextManager[Any]:
         yield
 
     return mock.patch.object(undoing, "block_late_owner", block_late_owner)
+
+
+def _lose_what_was_accepted() -> AbstractContextManager[Any]:
+    """A claim whose caller has left is released without a recovery point, and the worker does not find its run."""
+
+    def release_record(record: Any) -> Any:
+        if record is not None:
+            yield from orphaned_claims.send_until_answered(
+                Release(record.id, record.fence, orphaned_claims.ORPHANED_NOTE)
+            )
+
+    return mock.patch.object(orphaned_claims, "release_record", release_record)
 
 
 # Outbox, jobs, consumers ------------------------------------------------------------------------
@@ -184,12 +198,13 @@ def _accept_what_is_busy() -> AbstractContextManager[Any]:
 
 
 TOGETHER, ELSEWHERE = local_shop.TOGETHER, local_shop.ELSEWHERE
-QUEUES, WEBHOOKS = queue_shop.SCENARIO, webhook_shop.SCENARIO
+QUEUES, WEBHOOKS, WAYS = queue_shop.SCENARIO, webhook_shop.SCENARIO, ways_shop.SCENARIO
 
 ACTOR_ABLATIONS = (
     ActorAblation("receipts that nobody finds", "I16 phase once", _name_receipts_anew, ELSEWHERE),
     ActorAblation("rows without their recovery point", "I16 phase once", _leave_the_point_out, TOGETHER),
     ActorAblation("a late owner is not barred", "told the truth", _bar_nobody, ELSEWHERE, ("rows_saga",)),
+    ActorAblation("an accepted run is dropped", "I30 convergence", _lose_what_was_accepted, WAYS, ("by_worker",)),
     ActorAblation("a job is published under a new id", "I20 stable id", _publish_under_a_new_id, QUEUES),
     ActorAblation("a job is deleted before it is published", "I19 outbox", _delete_before_publishing, QUEUES),
     ActorAblation("a job is staged outside its transaction", "I19 outbox", _stage_outside, QUEUES, ("job_stopped",)),
