@@ -1,4 +1,4 @@
-"""Every line of what-broke.md is put back by an ablation, or stands under the reason why the simulation cannot meet it."""
+"""Every line of what-broke.md is put back by an ablation, or stands under the reason why no simulation meets it."""
 
 from __future__ import annotations
 
