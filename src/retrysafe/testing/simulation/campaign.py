@@ -118,8 +118,10 @@ def run_campaign(
     with context.Pool(jobs, initializer=prepare_process) as pool:
         tasks = ((scenario, chunk.start, chunk.stop, until) for chunk in chunks)
         for start, tally in pool.imap_unordered(_run_chunk, tasks):
-            total.add(tally)
-            if time.time() < until:  # else some of its seeds may have been left out
+            is_whole = time.time() < until  # else some of its seeds may have been left out: they are played again later
+            if is_whole or resume is None:
+                total.add(tally)
+            if is_whole:
                 done.add(start)
             if resume is not None:
                 save_state(resume, scenario, seeds, total, done)
