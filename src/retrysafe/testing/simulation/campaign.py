@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +84,12 @@ def name_circumstances(outcome: Outcome) -> Iterator[str]:
             yield name
 
 
-def run_seeds(seeds: range, scenario: Scenario) -> Tally:
-    """Play these seeds here."""
+def run_seeds(seeds: range, scenario: Scenario, until: float = inf) -> Tally:
+    """Play these seeds here, as many of them as begin before `until` (`time.time`)."""
     tally, began = Tally(), time.process_time()
     for number, seed in enumerate(seeds):
+        if time.time() > until:
+            break
         world = World(seed, scenario)
         try:
             outcome = world.run()
@@ -110,13 +113,16 @@ def run_campaign(
     took on the wall."""
     total, done = load_state(resume, scenario, seeds)
     chunks = [chunk for chunk in split(seeds, CHUNK_SEEDS) if chunk.start not in done]
-    began = time.monotonic()
+    began, until = time.monotonic(), inf if seconds is None else time.time() + seconds
     context = multiprocessing.get_context("spawn")
     with context.Pool(jobs, initializer=prepare_process) as pool:
-        tasks = ((scenario, chunk.start, chunk.stop) for chunk in chunks)
+        tasks = ((scenario, chunk.start, chunk.stop, until) for chunk in chunks)
         for start, tally in pool.imap_unordered(_run_chunk, tasks):
-            total.add(tally)
-            done.add(start)
+            is_whole = time.time() < until  # else some of its seeds may have been left out: they are played again later
+            if is_whole or resume is None:
+                total.add(tally)
+            if is_whole:
+                done.add(start)
             if resume is not None:
                 save_state(resume, scenario, seeds, total, done)
             if seconds is not None and time.monotonic() - began > seconds:
@@ -132,9 +138,9 @@ def prepare_process() -> None:
     gc.disable()
 
 
-def _run_chunk(task: tuple[str, int, int]) -> tuple[int, Tally]:
-    name, first, last = task
-    return first, run_seeds(range(first, last), load_scenario(name))
+def _run_chunk(task: tuple[str, int, int, float]) -> tuple[int, Tally]:
+    name, first, last, until = task
+    return first, run_seeds(range(first, last), load_scenario(name), until)
 
 
 def load_scenario(name: str) -> Scenario:
