@@ -89,6 +89,22 @@ class SimulatedProvider:
             raise ConnectionError(str(error)) from None
         return number
 
+    async def look_up(self, purchase: str, kind: str = "charge", *, seconds: float = 20.0) -> int | None:
+        """The number of a charge that was booked; None if there is none so far. Raises an OSError as `charge` does."""
+
+        def search() -> int | None:
+            return next((each.number for each in self.ledger if (each.purchase, each.kind) == (purchase, kind)), None)
+
+        try:
+            found: int | None = await self._network.call(
+                self.host, search, seconds=seconds, what=f"look up {kind}", about=purchase
+            )
+        except Unanswered as error:
+            raise TimeoutError(str(error)) from None
+        except Refused as error:
+            raise ConnectionError(str(error)) from None
+        return found
+
     def _answer(self, kind: str, purchase: str, key: str, amount: int) -> int:
         self._requests += 1
         fails, late, _, _ = draw_four(self._seed ^ PROVIDER, self._requests)
