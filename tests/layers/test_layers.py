@@ -123,8 +123,19 @@ MAY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("otel", "prometheus"), ("core", "engine", "otel", "__version__")),
     # The reference store is the oracle of the tests.
     "testing": (*BASE, *SEAM, "engine", "stores.memory", "testing"),
-    # A simulated deployment runs all of it.
-    "testing.simulation": (*BASE, *SEAM, "engine", "stores.memory", "testing", "operations", "worker", "web"),
+    # A simulated deployment runs all of it. stores.sql: its user's database, and the store in it, send real SQL.
+    "testing.simulation": (
+        *BASE,
+        *SEAM,
+        "engine",
+        "stores.memory",
+        "stores.sql",
+        "stores.sqlite.file",
+        "transactions",
+        *MIDDLE,
+        "client",
+        "testing",
+    ),
     "": (*BASE, *SEAM, "engine", "operations", "transactions", *MIDDLE),
 }
 
@@ -136,6 +147,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
         "transactions/on_aiosqlite.py",
         "demo/",
         "client/journal.py",
+        "testing/simulation/database.py",
     ),
     "aiosqlite": ("transactions/on_aiosqlite.py",),
     "psycopg": ("stores/postgres/", "transactions/on_psycopg.py"),

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 SHOP = "retrysafe.testing.simulation.shop:SHOP"
 WEB = "tests.simulation.scenarios.web:WEB"
+ELSEWHERE = "retrysafe.testing.simulation.local_shop:ELSEWHERE"
+WAYS = "retrysafe.testing.simulation.ways_shop:SCENARIO"
 INTERRUPTIONS = "tests.simulation.scenarios.interruptions:INTERRUPTIONS"
 
 
@@ -34,5 +36,8 @@ KEPT = (
     KeptSeed(SHOP, 10557, "simulator: a person said 'it happened' of a charge that was refunded"),
     KeptSeed(SHOP, 20391, "simulator: a client sent again after a stored 502"),
     KeptSeed(SHOP, 20559, "simulator: a person whose clock drifts deployed twice at one look"),
+    KeptSeed(WAYS, 2345, "an operation that was accepted was lost with a claim whose caller had left"),
+    KeptSeed(WAYS, 2477, "the same"),
+    KeptSeed(ELSEWHERE, 380684938, "simulator: an undo that did not look whether its step had happened"),
     KeptSeed(SHOP, 30164, "simulator: nobody deployed the code that could answer for a finished run"),
 )

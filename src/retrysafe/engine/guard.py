@@ -119,7 +119,7 @@ def guard(task: Task, work: GuardedWork, events: Events) -> Flow[Ended]:
     events.emit_grant(claim.id, task.target, task.series, record.attempt)
     lease = Lease(claim.id, task.key.value, outcome.fence, outcome.until)
     call = Invoke(lambda: work.call(record), lease, task.policy.lease, *task.series)
-    began = events.figures.begin_execution(task.key.kind)
+    began = events.figures.begin_execution(task.series[0])
     try:
         try:
             result = yield call

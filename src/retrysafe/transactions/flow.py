@@ -142,7 +142,7 @@ def run_attempt(claim: Claim, task: Task, work: TxWork, context: TxContext) -> T
 def run_body(task: Task, work: TxWork, context: TxContext, staging: Staging) -> TxFlow[Any]:
     """Run the user's work in the open transaction, and count how it ended and how long it took."""
     figures = context.events.figures
-    began = figures.begin_execution(task.key.kind)
+    began = figures.begin_execution(task.series[0])
     try:
         result = yield TxBody(work.call, staging)
     except BaseException as error:

@@ -289,7 +289,7 @@ class Exchange:
         """Record the granted claim. `stops` are called when it is settled (heartbeat, context reset)."""
         self.grant = grant
         self._stops = stops
-        self._began = self.settings.safe.figures.begin_execution(grant.task.key.kind)
+        self._began = self.settings.safe.figures.begin_execution(grant.task.series[0])
         new = grant.record.attempt == 1 and not self.reruns
         self.settings.quotas.record_start(grant.task.key.scope, new, grant.task.policy.retention)
         return grant.task.key

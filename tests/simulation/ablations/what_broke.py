@@ -120,6 +120,9 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "A beat that met the end of its own call",
         "`reconcile` called it clean",
         "`operations --resume --because` by code that was refused",
+        "a mistyped SQLite path in any command",
+        "`retrysafe … \\| head` ended in `BrokenPipeError`",
+        "`operations --undo` of a finished run said",
     ),
     FRAMEWORK: (
         "Under Django's ASGI with a plain middleware",
@@ -141,9 +144,13 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "a body or local step that committed by hand",
         "a body, route or local step that sent `COMMIT`",
         "a body that committed by hand and staged a job",
+        "a second caller ran the body beside one that had committed by hand",
+        "a body that committed by hand and was then cancelled",
+        "a body or local step that rolled back by hand",
         'a route with `strength="transaction"` whose handler',
     ),
     NOT_YET: (
+        "an operation that was accepted (202), or whose first attempt died",
         'A person who said "it did not happen" of a step whose key',
         "where the store is not in the user's database, an undo that could not bar",
         "A copy of a completion that was sealed anew",

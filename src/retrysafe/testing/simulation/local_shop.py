@@ -28,6 +28,7 @@ KINDS = ("local", "local_first", "local_answer", "local_twice", "local_saga", "r
 """`local`: a charge, then a row; `local_first` the other way round; `local_answer`: the last step's commit is the
 answer's, too; `local_twice`: one step called twice; `local_saga`: a row and a charge that are undone for some;
 `rows_saga`: three rows, which an operator may undo at any time."""
+NOTHING_TO_UNDO = " (nothing to undo)"
 STEPS = ("record", "record_answer", "reserve", "reserve_second", "first", "second", "third")
 
 
@@ -41,6 +42,12 @@ def deploy(node: AppHost) -> Handler:
         return await reply_safely(operations[purchase.kind](purchase.name, key=Key(purchase.key, "account")))
 
     return handle
+
+
+async def undo_row(tx: Any, purchase: str, name: str, result: str | None) -> None:
+    """An undo as our documents want it. Without a result the step may not have happened: it looks (I23)."""
+    happened = result is not None or await tx.has(purchase, name)
+    await tx.write(purchase, f"undo {name}" if happened else f"undo {name}{NOTHING_TO_UNDO}")
 
 
 def declare_steps(node: AppHost, name: str) -> tuple[Operation, Any, Any]:
@@ -112,11 +119,11 @@ def declare_answer(node: AppHost) -> Any:
 def declare_saga(node: AppHost) -> Any:
     saga = node.safe.operation("local_saga")
 
-    async def release(tx: Any, purchase: str) -> None:
-        await tx.write(purchase, "undo reserve")
+    async def release(tx: Any, purchase: str, result: str | None = None) -> None:
+        await undo_row(tx, purchase, "reserve", result)
 
-    async def release_second(tx: Any, purchase: str) -> None:
-        await tx.write(purchase, "undo reserve_second")
+    async def release_second(tx: Any, purchase: str, result: str | None = None) -> None:
+        await undo_row(tx, purchase, "reserve_second", result)
 
     async def refund(purchase: str, result: int | None = None, *, key: str) -> None:
         await node.provider.charge(purchase, key, kind="refund")
@@ -155,8 +162,8 @@ def declare_rows(node: AppHost) -> Any:
     rows = node.safe.operation("rows_saga")
 
     def declare(name: str) -> Any:
-        async def undo(tx: Any, purchase: str) -> None:
-            await tx.write(purchase, f"undo {name}")
+        async def undo(tx: Any, purchase: str, result: str | None = None) -> None:
+            await undo_row(tx, purchase, name, result)
 
         async def write(tx: Any, purchase: str) -> str:
             await tx.write(purchase, name)
@@ -230,7 +237,8 @@ def count_rows(outcome: Outcome, about: str) -> Counter[str]:
 
 
 def undone(rows: Counter[str]) -> set[str]:
-    return {what.removeprefix("undo ") for what in rows if what.startswith("undo ")}
+    undos = [what for what in rows if what.startswith("undo ") and not what.endswith(NOTHING_TO_UNDO)]
+    return {what.removeprefix("undo ") for what in undos}
 
 
 def check_recovery_points(outcome: Outcome) -> Iterator[str]:
