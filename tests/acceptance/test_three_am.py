@@ -225,6 +225,20 @@ def test_a_tenant_with_unfinished_work_is_not_quite_erased(request: pytest.Fixtu
     assert (receipt["unfinished"], len(receipt["unfinished_ids"])) == (1, 1)
 
 
+@pytest.mark.parametrize("confirmed", [(), ("--yes",)], ids=["count", "erase"])
+def test_a_scope_without_records_gets_no_receipt(
+    request: pytest.FixtureRequest, tmp_path: Path, confirmed: tuple[str, ...]
+) -> None:
+    """In another namespace than the one that was meant, too."""
+    shell = open_shell(request, tmp_path, "sqlite")
+    assert shell.ask("a")["status"] == 201
+    erase = ("erase", "--scope", "acme", "--because", "request 4711", *confirmed)
+    refused = shell.run(*erase, "--namespace", "elsewhere", code=3)
+    assert "namespace 'elsewhere' has no record of it" in refused.stderr
+    assert "--namespace" in refused.stderr
+    assert shell.ask("a")["replayed"] == "true"
+
+
 @pytest.mark.store("sqlite")
 def test_a_store_that_is_full(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """What looks still works, what writes says why not, and once there is room everything goes on."""

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 from retrysafe import Answer, Policy, RetrySafe
+from retrysafe.cli.exits import NOT_FOUND as EXIT_NOT_FOUND
+from retrysafe.cli.exits import USAGE as EXIT_USAGE
+from retrysafe.cli.exits import NotFound
 from retrysafe.cli.main import main
 from retrysafe.core.jobs import Job, ListJobs, Namespaces, Stage
 from retrysafe.core.ops import List, Stats
@@ -156,7 +159,7 @@ def test_otherwise_it_waits_and_the_doctor_says_how_to_assign_it(
     assert "1 staged job belongs to no application" in told
     assert "retrysafe outbox assign" in told
     assert "shop-a" in told
-    assert main(["outbox", "assign", url, "--namespace", "shop-b"]) == 0
+    assert main(["outbox", "assign", url, "--namespace", "shop-b", "--because", "all of them are ours"]) == 0
     assert a.safe.execute(Namespaces()).unnamed == 0
     assert Enqueuer(a.safe, a.safe.publishers).run_once() == EnqueuerCounts(0, 0, 0)
     assert Enqueuer(b.safe, b.safe.publishers).run_once() == EnqueuerCounts(1, 0, 0)
@@ -181,11 +184,12 @@ def test_tools_change_only_the_namespace_they_are_told(
         ("shop-b", "ZeroDivisionError: division by zero", 1),
     ]
     ids = [each["id"] for each in listed]
-    assert main(["outbox", "revive", url, ids[0], "--namespace", "shop-b"]) == 1
-    assert main(["outbox", "revive", url, ids[0], "--namespace", "shop-a"]) == 0
+    retry = ["outbox", "retry", url, "--because", "the receiver is up again"]
+    assert main([*retry, ids[0], "--namespace", "shop-b"]) == EXIT_NOT_FOUND
+    assert main([*retry, ids[0], "--namespace", "shop-a"]) == 0
     assert [each.dead for each in a.safe.execute(ListJobs())] == [False, True]
-    with pytest.raises(SystemExit):
-        main(["outbox", "revive", url, ids[1]])
+    assert main([*retry, ids[1]]) == EXIT_NOT_FOUND, "the namespace 'default'"
+    assert [each.dead for each in a.safe.execute(ListJobs())] == [False, True]
 
 
 def test_a_dead_job_is_revived_by_the_first_digits_of_its_id(
@@ -195,11 +199,11 @@ def test_a_dead_job_is_revived_by_the_first_digits_of_its_id(
     ids = [f"aaaaaaaa{number}{0:023x}" for number in (1, 2)] + [f"bbbbbbbb{0:024x}"]
     shop.safe.execute(Stage(tuple(Job(each, "t", b"{}") for each in ids), namespace=shop.name))
     Enqueuer(shop.safe, {"t": lambda job: 1 / 0}, max_attempts=1).run_once()
-    revive = ["outbox", "revive", url, "--namespace", shop.name]
-    assert main([*revive, "aaaaaaaa"]) == 1
+    revive = ["outbox", "revive", url, "--namespace", shop.name, "--because", "the receiver is up again"]
+    assert main([*revive, "aaaaaaaa"]) == EXIT_USAGE
     told = capsys.readouterr().err
     assert all(each in told for each in ids[:2]), "it may be either"
-    assert main([*revive, "bbbbbbb"]) == 1, "fewer than eight digits"
+    assert main([*revive, "bbbbbbb"]) == EXIT_USAGE, "fewer than eight digits"
     assert main([*revive, "BBBBBBBB"]) == 0
     assert main([*revive, "aaaaaaaa2"]) == 0
     assert [each.job.id for each in shop.safe.execute(ListJobs(dead=True))] == [ids[0]]
@@ -216,7 +220,5 @@ def test_operations_shows_those_of_its_application(
     assert operations.find_run(a.safe, "same").namespace == "shop-a"
     theirs = operations.find_run(b.safe, "same").id.hex()
     assert [each.namespace for each in operations.RunSearch(a.safe).iter_runs(None)] == ["shop-a"]
-    from retrysafe.errors import UsageError
-
-    with pytest.raises(UsageError, match="names 0 runs"):
+    with pytest.raises(NotFound, match="names 0 runs"):
         operations.find_run(a.safe, theirs)

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     if args.limit < 1:
         raise UsageError(f"--limit {args.limit}: give 1 or more")
     with open_session(args) as session:
-        wanted = (args.record or "").lower()
+        namespace, wanted = session.namespace, (args.record or "").lower()
         newest: list[AuditRow] = []
         for row in iter_rows(session):
             if wanted and not any(each.startswith(wanted) for each in row.records):
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
             print_json(summarize_row(row))
     else:
         shown = print_table(COLUMNS, map(format_row, newest), WIDTHS)
-        print_note(f"{shown} shown")
+        print_note(f"{shown} shown" if shown else f"none in namespace {namespace!r}; --namespace NAME shows another's")
     return exits.DONE
 
 

@@ -58,11 +58,13 @@ def run(args: argparse.Namespace) -> int:
         if not args.yes:
             eraser = Eraser(session, args, None)
             eraser.run()
+            eraser.check_found()
             return print_receipt(args, eraser.build_receipt(""), "counted only; add --yes to erase")
         with session.act(entry) as audit:
             eraser = Eraser(session, args, audit)
             try:
                 eraser.run()
+                eraser.check_found()
             finally:
                 audit.result = {k: v for k, v in eraser.build_receipt(audit.id).items() if k != "scope"}
         return print_receipt(args, eraser.build_receipt(audit.id), "")
@@ -102,6 +104,15 @@ class Eraser:
             raise
         finally:
             progress.end()
+
+    def check_found(self) -> None:
+        """Raise NotFound if the scope has no record here: a receipt of nothing would look like an erasure."""
+        if not self._args.after and not any(self._counts.values()):
+            where = f"namespace {self._session.namespace!r}"
+            raise exits.NotFound(
+                f"--scope {self._args.scope!r}: {where} has no record of it, so nothing was erased",
+                "--namespace NAME names another application",
+            )
 
     def _erase(self, record: Record) -> str:
         """Erase one record, if there is something to erase. Returns what became of it."""
