@@ -1,7 +1,7 @@
 """Our own campaigns: `python -m tests.simulation --seeds 1000000 --jobs 2 --resume campaign.json`.
 
 The seeds are shared among the scenarios of `SHARES`. `--quick` is what CI runs: the kept seeds, fresh seeds whose first
-one comes from the commit, and a sample of the ablations, each for a while.
+one comes from the number of commits, and a sample of the ablations, each for a while.
 """
 
 from __future__ import annotations
@@ -129,7 +129,8 @@ def _look_for(task: tuple[int, int, float]) -> tuple[str, int | None]:
 
 
 def read_commit() -> str:
-    done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    """How many commits there are. So each commit has seeds of its own, and they can be played before it is made."""
+    done = subprocess.run(["git", "rev-list", "--count", "HEAD"], capture_output=True, text=True, check=False)
     return done.stdout.strip() or "no commit"
 
 

@@ -25,6 +25,7 @@ from retrysafe.errors import (
     RetrySafeError,
     RunOver,
     StoreError,
+    StoreOutage,
     UsageError,
 )
 from retrysafe.operations import undoing
@@ -186,12 +187,12 @@ def continue_run(operation: OperationSpec, run: OperationRun, events: Events) ->
     events.figures.end_execution(series, began, "" if ended_well else type(failure).__name__)
     try:
         return (yield from settle_result(operation, run, result, failure, events))
-    except StoreError as away:
+    except StoreOutage as away:
         raise unsettled_error(operation, run, run.broken or failure, away) from away
 
 
 def unsettled_error(
-    operation: OperationSpec, run: OperationRun, failure: Exception | None, away: StoreError
+    operation: OperationSpec, run: OperationRun, failure: Exception | None, away: StoreOutage
 ) -> RetrySafeError:
     """The error if the store did not answer when an unfinished run was to be settled. "Nothing was done", which the
     store's own error says, would be untrue as soon as a step may have happened."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiosqlite
 
+from retrysafe.engine.cancellation import finish_despite_cancellation
 from retrysafe.errors import NestedTransaction
 from retrysafe.stores.base import afollow
 from retrysafe.stores.sql.dialect import Statement
@@ -43,13 +45,25 @@ async def begin_on_connection(given: aiosqlite.Connection) -> AsyncIterator[Aios
     if given.in_transaction:
         raise NestedTransaction("the aiosqlite Connection", NESTED_FIX)
     tx = AiosqliteTx(given)
-    await afollow(take_write_lock(begun=False), tx.send)
+    await take_lock_whole(tx)
     try:
         yield tx
         await given.execute("COMMIT")
     except BaseException:
         await roll_back(given)
         raise
+
+
+async def take_lock_whole(tx: AiosqliteTx) -> None:
+    """Take the write lock. A cancellation waits for the end of it: aiosqlite's thread begins the transaction although
+    nobody awaits it any more, and then nobody would end it. That wait is bounded by LOCK_TIMEOUT_SECONDS."""
+    taking = asyncio.ensure_future(afollow(take_write_lock(begun=False), tx.send))
+    held = await finish_despite_cancellation(taking)
+    if held.first is None:
+        return taking.result()
+    if taking.exception() is None:
+        await roll_back(tx.handle)
+    raise held.first
 
 
 async def roll_back(given: aiosqlite.Connection) -> None:

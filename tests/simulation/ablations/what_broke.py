@@ -145,6 +145,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "a body, route or local step that sent `COMMIT`",
         "a body that committed by hand and staged a job",
         "a second caller ran the body beside one that had committed by hand",
+        "aiosqlite, a connection of the user's own",
         "a body that committed by hand and was then cancelled",
         "a body or local step that rolled back by hand",
         'a route with `strength="transaction"` whose handler',
