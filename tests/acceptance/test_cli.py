@@ -88,7 +88,7 @@ def test_the_schema_can_be_printed_without_a_server() -> None:
         (["demo", "--port", "99999"], 2, "from 1 to 65535"),
         (["keys", "list", "sqlite:////proc/none/x.db"], 5, "/proc/none"),
         (["nonsense"], 2, "invalid choice"),
-        ([], 2, "COMMAND"),
+        (["--nonsense"], 2, "COMMAND"),
     ],
 )
 def test_bad_input_is_refused_with_the_value_and_the_fix(arguments: list[str], code: int, told: str) -> None:

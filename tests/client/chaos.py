@@ -90,12 +90,14 @@ class Proxy:
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
         self._open: dict[asyncio.Task[Any], asyncio.StreamWriter] = {}
+        self._unheard: set[asyncio.Task[bytes]] = set()
+        """Requests whose answer nobody gets. asyncio itself holds a task by a weak reference only."""
 
     async def close(self) -> None:
         for writer in self._open.values():
             writer.close()
-        while self._open:
-            await asyncio.wait(set(self._open))
+        while self._open or self._unheard:
+            await asyncio.wait({*self._open, *self._unheard})
 
     def _fate(self) -> str:
         drawn = self._random.random()
@@ -128,7 +130,8 @@ class Proxy:
             return True
         forwarded = [asyncio.create_task(self._forward(request)) for _ in range(1 + (fate == "twice"))]
         if fate == "lost":
-            forwarded[0].add_done_callback(lambda done: done.exception())
+            self._unheard.add(forwarded[0])
+            forwarded[0].add_done_callback(self._forget)
             return False
         answer = (await asyncio.gather(*forwarded))[0]
         if fate == "slow":
@@ -142,6 +145,10 @@ class Proxy:
         writer.write(answer[: len(answer) // 2] if fate == "half" else answer)
         await writer.drain()
         return fate != "half"
+
+    def _forget(self, done: asyncio.Task[bytes]) -> None:
+        self._unheard.discard(done)
+        done.exception()  # read, so that nobody complains that it was not
 
     async def _forward(self, request: bytes) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.shop_port)

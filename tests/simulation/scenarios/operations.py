@@ -71,11 +71,11 @@ def deploy(node: AppHost) -> Handler:
 
     two_undos = safe.operation("two_undos")
 
-    @two_undos.foreign(timeout=20, undo=release)
+    @two_undos.foreign(timeout=20, key_life=KEY_LIFE_SECONDS, undo=release)
     async def reserve(purchase: str, *, key: str) -> int:
         return await provider.charge(purchase, key, kind="reserve")
 
-    @two_undos.foreign(timeout=20, undo=refund)
+    @two_undos.foreign(timeout=20, key_life=KEY_LIFE_SECONDS, undo=refund)
     async def charge_reserved(purchase: str, *, key: str) -> int:
         return await provider.charge(purchase, key)
 
