@@ -41,3 +41,12 @@ KEPT = (
     KeptSeed(ELSEWHERE, 380684938, "simulator: an undo that did not look whether its step had happened"),
     KeptSeed(SHOP, 30164, "simulator: nobody deployed the code that could answer for a finished run"),
 )
+
+OPEN_FINDINGS = {
+    "I32 nothing is burnt": (
+        f"{SHOP} --story 2888756509: a process is frozen for minutes after its claim was granted unheard. The sweeper "
+        "marks the key, and an operator is asked about a call that never began. Nothing is lost or doubled."
+    ),
+}
+"""Rules that are known to be broken, rarely, and how. CI prints fresh seeds that break them, and does not fail. A mended
+one goes to KEPT."""
