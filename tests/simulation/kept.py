@@ -48,5 +48,5 @@ OPEN_FINDINGS = {
         "marks the key, and an operator is asked about a call that never began. Nothing is lost or doubled."
     ),
 }
-"""Rules that are known to be broken, rarely, and how. CI prints fresh seeds that break them, and does not fail. A mended
-one goes to KEPT."""
+"""Rules that are known to be broken, rarely, and how. CI prints fresh seeds that break them, and does not fail. Once it
+is mended, the seed goes to KEPT."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from retrysafe.testing.simulation.campaign import Tally
-from tests.simulation.__main__ import list_new_findings
+from tests.simulation.campaigns import list_new_findings
 from tests.simulation.kept import OPEN_FINDINGS
 
 

@@ -261,7 +261,7 @@ class Stats(Op[StatsReply]):
 @value_class
 class Install(Op[str]):
     """Read the id of the installation, drawn when its tables were created. Two connections that read the same id are
-    connected to the same database. Only the SQL stores answer it."""
+    connected to the same database. Only stores that a user's transaction can join answer it."""
 
 
 @value_class

@@ -1,0 +1,148 @@
+"""Our own campaigns: `python -m tests.simulation --seeds 1000000 --jobs 2 --resume campaign.json`.
+
+The seeds are shared among the scenarios of `SHARES`. `--quick` is what CI runs: the kept seeds, fresh seeds whose first
+one comes from the number of commits, and a sample of the ablations, each for a while.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import time
+from concurrent.futures import ProcessPoolExecutor
+from hashlib import blake2b
+from multiprocessing import get_context
+from pathlib import Path
+from random import Random
+
+from retrysafe.testing.simulation.campaign import Tally, format_report, load_scenario, run_campaign, run_seeds
+from retrysafe.testing.simulation.shrink import read_rule
+from tests.simulation.ablations import ABLATIONS, find_seed
+from tests.simulation.kept import KEPT, OPEN_FINDINGS, SHOP
+
+SHARES = {
+    SHOP: 15,
+    "retrysafe.testing.simulation.ways_shop:SCENARIO": 1,
+    "retrysafe.testing.simulation.local_shop:TOGETHER": 1,
+    "retrysafe.testing.simulation.local_shop:ELSEWHERE": 1,
+    "retrysafe.testing.simulation.queue_shop:SCENARIO": 1,
+    "retrysafe.testing.simulation.webhook_shop:SCENARIO": 1,
+}
+"""How many of twenty histories each scenario gets."""
+
+QUICK_SEEDS = 4_000
+"""How many fresh seeds CI plays: the same ones for the same commit, on any machine."""
+QUICK_SECONDS = 100.0
+"""The most time for fresh seeds, and as much for ablations: with the kept seeds that stays under four minutes."""
+MAX_SEEDS = 20_000
+SLICE_SEEDS = 50
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10_000, help="how many histories")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=2, help="how many processes")
+    parser.add_argument("--seconds", type=float, help="stop after this time")
+    parser.add_argument("--resume", type=Path, help="keep the state here, and go on from it")
+    parser.add_argument("--quick", action="store_true", help="what CI runs")
+    given = parser.parse_args(arguments)
+    if given.quick:
+        return run_quick(given.jobs)
+    tally = run_shares(given.first, given.seeds, given.jobs, given.seconds, given.resume)
+    return 1 if tally.failing else 0
+
+
+def run_shares(first: int, seeds: int, jobs: int, seconds: float | None, resume: Path | None) -> Tally:
+    """A campaign of each scenario, and a report of each and of all."""
+    total, whole, all_shares = Tally(), 0.0, sum(SHARES.values())
+    for number, (scenario, share) in enumerate(SHARES.items()):
+        count, part = -(-seeds * share // all_shares), None if seconds is None else seconds * share / all_shares
+        state = None if resume is None else resume.with_suffix(f".{number}.json")
+        tally, took = run_campaign(scenario, range(first, first + count), jobs=jobs, resume=state, seconds=part)
+        print(f"\n{scenario}, from seed {first}\n{format_report(tally, took, jobs, reproduce(scenario))}", flush=True)
+        total.add(tally)
+        whole += took
+    print(f"\nin all: {total.histories:,} histories in {whole:,.0f} s, {len(total.failing)} with violations, ", end="")
+    print(f"{total.histories / max(total.cpu_seconds, 1e-9):,.0f} per CPU second and core", flush=True)
+    return total
+
+
+def reproduce(scenario: str) -> str:
+    return f"python -m retrysafe.testing.simulation {scenario} --story {{seed}}"
+
+
+# What CI runs -------------------------------------------------------------------------------------
+
+
+def run_quick(jobs: int) -> int:
+    commit = read_commit()
+    failed = run_kept()
+    tally = run_shares(read_first_seed(commit), QUICK_SEEDS, jobs, QUICK_SECONDS, None)
+    broken = list_new_findings(tally)
+    survivors = run_ablations(commit, jobs)
+    return 1 if failed or broken or survivors else 0
+
+
+def list_new_findings(tally: Tally) -> list[str]:
+    """The problems of fresh seeds that are not open findings. Prints those that are."""
+    rules = {seed: read_rule(problem) for seed, problem in tally.failing.items()}
+    for seed, rule in rules.items():
+        if rule in OPEN_FINDINGS:
+            print(f"OPEN: seed {seed} breaks {rule!r}, which is known: {OPEN_FINDINGS[rule]}", flush=True)
+    return [tally.failing[seed] for seed, rule in rules.items() if rule not in OPEN_FINDINGS]
+
+
+def run_kept() -> int:
+    """Play the seeds that once failed."""
+    failing = 0
+    for kept in KEPT:
+        tally = run_seeds(range(kept.seed, kept.seed + 1), load_scenario(kept.scenario))
+        for problem in tally.failing.values():
+            failing += 1
+            print(f"FAILED again: {problem}\n    {reproduce(kept.scenario).format(seed=kept.seed)}")
+    print(f"{len(KEPT)} kept seeds, {failing} with violations", flush=True)
+    return failing
+
+
+def run_ablations(commit: str, jobs: int) -> int:
+    """Take out safeguards for a while, in an order that the commit draws. How many were not missed within 20,000
+    seeds."""
+    order = list(range(len(ABLATIONS)))
+    Random(commit).shuffle(order)
+    until = time.time() + QUICK_SECONDS
+    first = read_first_seed(commit)
+    found = survived = 0
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        for name, seeds in pool.map(_look_for, [(number, first, until) for number in order]):
+            if seeds is not None and seeds > MAX_SEEDS:
+                survived += 1
+                print(f"SURVIVED: {name}", flush=True)
+            elif seeds is not None:
+                found += 1
+                print(f"  {name}: missed after {seeds} seeds", flush=True)
+    print(f"{found} of {len(ABLATIONS)} ablations were tried and found, {survived} survived", flush=True)
+    return survived
+
+
+def _look_for(task: tuple[int, int, float]) -> tuple[str, int | None]:
+    """How many seeds it took; None: the time was over."""
+    number, first, until = task
+    ablation = ABLATIONS[number]
+    for start in range(first, first + MAX_SEEDS, SLICE_SEEDS):
+        if time.time() > until:
+            return ablation.name, None
+        seed = find_seed(ablation, start, start + SLICE_SEEDS)
+        if seed is not None:
+            return ablation.name, seed - first + 1
+    return ablation.name, MAX_SEEDS + 1
+
+
+def read_commit() -> str:
+    """How many commits there are. So each commit has seeds of its own, and they can be played before it is made."""
+    done = subprocess.run(["git", "rev-list", "--count", "HEAD"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "no commit"
+
+
+def read_first_seed(commit: str) -> int:
+    return int.from_bytes(blake2b(commit.encode(), digest_size=4).digest(), "little")
