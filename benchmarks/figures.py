@@ -1,9 +1,8 @@
-"""What the figures cost a request: `python -m benchmarks.figures [--calls N] [--rounds N] [--no-valgrind]`.
+"""What the figures cost a request: `python -m benchmarks.figures [--calls N] [--rounds N] [--no-valgrind] [CASE ...]`.
 
 Calls the applications of the web part in process, without sockets, on an SQLite file. `asgi` has no framework, so every
-instruction of ours weighs most; `fastapi` is the README's way. Three states: `on`, as it is; `off`, where every call
-that counts or measures is replaced by an empty one; `twice`, where the empty call makes a second one. What the figures
-cost is the difference between on and off, and the empty calls as well: the difference between twice and off.
+instruction of ours weighs most; `fastapi` is the README's way. Two states: `on`, the library as it is; `off`, a copy of
+it from whose source all that counts and measures was taken out (without_figures.py).
 
 Two measures. Instructions are counted by valgrind (callgrind), in a process of its own for each case: the difference
 between a long and a short run, so that start and set-up fall out. They do not depend on what else the machine does.
@@ -24,34 +23,17 @@ import tempfile
 import time
 from contextlib import ExitStack
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from benchmarks.apps import asgi_app
 from benchmarks.in_process import call
+from benchmarks.without_figures import copy_library, take_figures_out
 
 CASES = (("asgi", "new"), ("asgi", "replay"), ("fastapi", "new"), ("fastapi", "replay"))
-STATES = ("on", "off", "twice")
+STATES = ("on", "off")
 SHORT, LONG = 30, 230
-COUNTING = ("count", "begin_execution", "end_execution", "observe_store", "observe_store_error")
 COLLECTED = re.compile(r"Collected : (\d+)")
-
-
-def silence(state: str) -> None:
-    """Replace what counts and measures by calls that do nothing."""
-    from retrysafe.engine.events import Events  # here: `--child … on` can also run on a release without figures
-    from retrysafe.engine.figures import Figures
-
-    def nothing(self: Any, *given: Any) -> float:
-        return 0.0
-
-    def nothing_twice(self: Any, *given: Any) -> float:
-        return nothing(self, *given)
-
-    empty = nothing if state == "off" else nothing_twice
-    for name in COUNTING:
-        setattr(Figures, name, empty)
-    for name in ("emit", "emit_grant"):
-        setattr(Events, name, empty)
 
 
 def build_app(kind: str, url: str) -> Any:
@@ -71,10 +53,8 @@ async def drive(app: Any, which: str, calls: int, numbers: Any) -> float:
     return time.process_time() - began
 
 
-def run_child(kind: str, which: str, state: str, calls: int) -> None:
+def run_child(kind: str, which: str, calls: int) -> None:
     """What valgrind watches."""
-    if state != "on":
-        silence(state)
     with tempfile.TemporaryDirectory() as folder:
         app = build_app(kind, f"sqlite:///{folder}/figures.db")
 
@@ -85,26 +65,30 @@ def run_child(kind: str, which: str, state: str, calls: int) -> None:
         asyncio.run(all_of_it())
 
 
-def count_instructions(kind: str, which: str, state: str) -> float:
+def count_instructions(kind: str, which: str, source: Path) -> float:
     """Instructions of one request."""
-    few, many = (measure_child(kind, which, state, calls) for calls in (SHORT, LONG))
+    few, many = (measure_child(kind, which, source, calls) for calls in (SHORT, LONG))
     return (many - few) / (LONG - SHORT)
 
 
-def measure_child(kind: str, which: str, state: str, calls: int) -> int:
+def measure_child(kind: str, which: str, source: Path, calls: int) -> int:
     watch = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
-    child = [sys.executable, "-m", "benchmarks.figures", "--child", kind, which, state, str(calls)]
-    environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    done = subprocess.run([*watch, *child], check=True, capture_output=True, text=True, env=environment)
+    child = [sys.executable, "-m", "benchmarks.figures", "--child", kind, which, str(calls)]
+    done = subprocess.run([*watch, *child], check=True, capture_output=True, text=True, env=prefer_source(source))
     found = COLLECTED.search(done.stderr)
     assert found is not None, done.stderr[-2000:]
     return int(found.group(1))
 
 
-def measure_processor(kind: str, which: str, calls: int, rounds: int) -> dict[str, float]:
+def prefer_source(source: Path) -> dict[str, str]:
+    """The environment of a process that imports the library from there."""
+    return {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(source)}
+
+
+def measure_processor(kind: str, which: str, sources: dict[str, Path], calls: int, rounds: int) -> dict[str, float]:
     """Microseconds of one request in each state: the median of rounds that alternate."""
     with ExitStack() as stack:
-        parts = {state: start_server(stack, kind, which, state) for state in STATES}
+        parts = {state: start_server(stack, kind, which, source) for state, source in sources.items()}
         taken: dict[str, list[float]] = {state: [] for state in STATES}
         for number in range(rounds):
             for state in STATES if number % 2 else reversed(STATES):
@@ -118,10 +102,12 @@ def measure_processor(kind: str, which: str, calls: int, rounds: int) -> dict[st
     return {state: off + added[state] for state in STATES}
 
 
-def start_server(stack: ExitStack, kind: str, which: str, state: str) -> subprocess.Popen[str]:
+def start_server(stack: ExitStack, kind: str, which: str, source: Path) -> subprocess.Popen[str]:
     folder = stack.enter_context(tempfile.TemporaryDirectory())
-    command = [sys.executable, "-m", "benchmarks.figures", "--serve", kind, which, state, folder]
-    part = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+    command = [sys.executable, "-m", "benchmarks.figures", "--serve", kind, which, folder]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    part = stack.enter_context(subprocess.Popen(command, env=prefer_source(source), **pipes))
+    stack.callback(part.terminate)
     ask(part, 200)  # warm
     return part
 
@@ -134,10 +120,8 @@ def ask(part: subprocess.Popen[str], calls: int) -> float:
     return float(part.stdout.readline())
 
 
-def serve(kind: str, which: str, state: str, folder: str) -> None:
+def serve(kind: str, which: str, folder: str) -> None:
     """Do so many requests for each line that comes in, and say how long they took."""
-    if state != "on":
-        silence(state)
     app, numbers = build_app(kind, f"sqlite:///{folder}/figures.db"), count()
 
     async def loop() -> None:
@@ -148,8 +132,7 @@ def serve(kind: str, which: str, state: str, folder: str) -> None:
 
 
 def describe(found: dict[str, float], unit: str) -> str:
-    cost = found["on"] - found["off"] + found["twice"] - found["off"]
-    without = found["on"] - cost
+    cost, without = found["on"] - found["off"], found["off"]
     return f"{without:,.1f} {unit} without figures, they add {cost:,.2f} ({100 * cost / without:.2f} %)"
 
 
@@ -158,21 +141,30 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=200, help="requests in a round (200)")
     parser.add_argument("--rounds", type=int, default=31, help="rounds of processor time (31)")
     parser.add_argument("--no-valgrind", action="store_true", help="only processor time")
-    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
-    parser.add_argument("--serve", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("cases", nargs="*", help="which: asgi-new asgi-replay fastapi-new fastapi-replay (all)")
+    parser.add_argument("--no-processor", action="store_true", help="only instructions")
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
-        return run_child(*given.child[:3], int(given.child[3]))
+        return run_child(*given.child[:2], int(given.child[2]))
     if given.serve:
         return serve(*given.serve)
     watched = shutil.which("valgrind") is not None and not given.no_valgrind
-    for kind, which in CASES:
-        print(
-            f"{kind} {which}: {describe(measure_processor(kind, which, given.calls, given.rounds), 'us')}", flush=True
-        )
-        if watched:
-            counted = {state: count_instructions(kind, which, state) for state in STATES}
-            print(f"{kind} {which}: {describe(counted, 'instructions')}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        sources = {"on": Path(folder, "on"), "off": Path(folder, "off")}
+        copy_library(sources["on"])
+        copy_library(sources["off"])
+        print(f"{take_figures_out(sources['off'])} statements were taken out", flush=True)
+        for kind, which in CASES:
+            if given.cases and f"{kind}-{which}" not in given.cases:
+                continue
+            if not given.no_processor:
+                taken = measure_processor(kind, which, sources, given.calls, given.rounds)
+                print(f"{kind} {which}: {describe(taken, 'us')}", flush=True)
+            if watched:
+                counted = {state: count_instructions(kind, which, sources[state]) for state in STATES}
+                print(f"{kind} {which}: {describe(counted, 'instructions')}", flush=True)
     return None
 
 

@@ -101,9 +101,11 @@ class StoreURLError(UsageError):
 class MissingDriver(UsageError, ImportError):
     anchor = "missing-driver"
 
-    def __init__(self, store: str, module: str, extra: str) -> None:
+    def __init__(self, store: str, module: str, extra: str, needed_by: str = "") -> None:
+        """`needed_by` says what needs the module, if it is not a store."""
         super().__init__(
-            f"the {store} store needs the module {module!r}, which is not installed: pip install 'retrysafe[{extra}]'"
+            f"{needed_by or f'the {store} store'} needs the module {module!r}, which is not installed: "
+            f"pip install 'retrysafe[{extra}]'"
         )
 
 

@@ -16,18 +16,17 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
-from prometheus_client.core import (
-    Metric as PrometheusMetric,
-)
-
 from retrysafe.engine.figures import Buckets, Figures, Labels, Metric
 from retrysafe.engine.instruments import INSTRUMENTS, Instrument, locate
+from retrysafe.errors import MissingDriver
+
+try:
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+    from prometheus_client.core import Metric as PrometheusMetric
+except ModuleNotFoundError as error:
+    needed = "prometheus_client"
+    raise MissingDriver("prometheus", error.name or needed, "prometheus", "retrysafe.prometheus") from error
 
 __all__ = ["register"]
 
@@ -39,7 +38,7 @@ def register(safe: RetrySafe, registry: CollectorRegistry = REGISTRY) -> None:
     """Export the figures of `safe` in `registry`. Call it once for each RetrySafe object. Two objects in one registry
     would export the same names: give each a registry of its own."""
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ or "prometheus_multiproc_dir" in os.environ:
-        safe.figures.taps.append(MultiprocessTap(safe.figures, registry))
+        safe.figures.add_tap(MultiprocessTap(safe.figures, registry))
     else:
         registry.register(FiguresCollector(safe.figures))
 
@@ -96,7 +95,7 @@ class MultiprocessTap:
             each.name: build_metric(each, registry) for each in INSTRUMENTS if each.source == "process"
         }
         self._children: dict[tuple[str, Labels], Counter | Gauge | Histogram] = {}
-        for what, labels in list(figures.counts):
+        for what, labels, _ in figures.list_counts():
             self(what, labels, 0)  # what is counted from zero is exported from zero
 
     def __call__(self, what: str, labels: Labels, by: float) -> None:

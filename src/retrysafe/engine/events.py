@@ -44,7 +44,7 @@ class Events:
     def __init__(self, hook: EventHook | None = None, figures: Figures | None = None) -> None:
         self._hooks = [hook] if hook is not None else []
         self.figures = figures if figures is not None else Figures()
-        self._counts, self._taps = self.figures.counts, self.figures.taps
+        self._counts, self._taps = self.figures.event_counts, self.figures.taps
 
     def emit(
         self, name: EventName, record_id: bytes, target: str = "", series: Series = NO_SERIES, counted: str = ""
@@ -52,9 +52,9 @@ class Events:
         """`counted` is the name in the figures, if it says more than the event: `reclaimed`."""
         counted = counted or name
         try:
-            self._counts[counted, series] += 1
+            self._counts[series][counted] += 1
         except KeyError:
-            self.figures.add_series(counted, series)
+            self.figures.add_event_series(counted, series)
         if self._taps:
             self.figures.tap(counted, series, 1)
         if self._hooks:
@@ -72,8 +72,9 @@ class Events:
     def counts(self) -> dict[str, int]:
         """How often each event has happened, by name."""
         found: Counter[str] = Counter()
-        for (name, _), number in list(self._counts.items()):
-            found["new" if name == "reclaimed" else name] += number
+        for counts in list(self._counts.values()):
+            for name, number in list(counts.items()):
+                found["new" if name == "reclaimed" else name] += number
         return {name: number for name, number in found.items() if number and name in EVENT_NAMES}
 
     @staticmethod

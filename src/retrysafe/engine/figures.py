@@ -12,6 +12,10 @@ There is no lock on the way of a request. `counts[key] += 1` on a dict with keys
 and CPython switches threads only at calls and loops, so no count is lost (tests/unit/engine/test_figures.py). On a
 build without the GIL a count may be lost now and then.
 
+What every request comes by is made cheap (`python -m benchmarks.figures`): events are counted in a small dict for each
+series; times of the store are collected in a list and sorted into buckets together; `retrysafe.requests` is read from
+the census, which counts each request anyway (web/key_usage.py).
+
 instruments.py says what each figure is called outside. It is not imported here: a program that is never asked for its
 figures need not load it.
 """
@@ -19,7 +23,7 @@ figures need not load it.
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -50,8 +54,12 @@ BOUNDED_PLACES = {
 """Which labels of a figure come from users' code and are bounded. For events and requests it is the second, the
 target."""
 
-FROM_ZERO = tuple((what, ("", "")) for what in ("renewed", "renew_failed", "lease_lost"))
+NO_LABELS = ("", "")
+FROM_ZERO = ("renewed", "renew_failed", "lease_lost")
 """Counted from zero. A rule that asks for an increase does not see one in a series whose first value is 1."""
+
+MAX_UNSORTED_TIMES = 256
+"""How many times of the store are collected before they are sorted into buckets."""
 
 RUN_OUTCOMES = ("finished", "stopped", "undone", "undo_failed")
 
@@ -79,12 +87,18 @@ class Figures:
 
     def __init__(self, store: str = "") -> None:
         self.store = store
-        self.counts: dict[tuple[str, Labels], int] = dict.fromkeys(FROM_ZERO, 0)
+        self.counts: dict[tuple[str, Labels], int] = {}
+        self.event_counts: dict[Labels, dict[str, int]] = {NO_LABELS: dict.fromkeys(FROM_ZERO, 0)}
+        """Events by series, then by name."""
+        self.sources: list[Callable[[], dict[tuple[str, Labels], int]]] = []
+        """What is counted elsewhere and read from there."""
         self.active: dict[str, int] = {}
         self.execution = Histogram("execution", EXECUTION_SECONDS, self)
         self.store_calls = Histogram("store", STORE_SECONDS, self)
-        self._answered: dict[type, list[float]] = {}
-        """The cells of `store_calls` for operations that succeed, by their class."""
+        self._store_times: dict[type, list[float]] = {}
+        """Times of operations that succeeded, by their class, that are not in `store_calls` yet."""
+        self._max_unsorted = MAX_UNSORTED_TIMES
+        self._sorting = threading.Lock()
         self.outbox_delay = Histogram("outbox_delay", DELAY_SECONDS, self)
         self.batches = Histogram("batch", BATCH_SIZES, self)
         self.gauges: dict[tuple[str, Labels], float] = {}
@@ -108,6 +122,28 @@ class Figures:
             key = (what, self.bound_labels(what, labels))
             self.counts.setdefault(key, 0)
             self.counts[key] += 1  # apart from the line above, because a call may let another thread in between
+
+    def add_event_series(self, name: str, labels: Labels) -> None:
+        """The same for an event."""
+        with self._lock:
+            counts = self.event_counts.setdefault(self.bound_labels(name, labels), {})
+            counts.setdefault(name, 0)
+            counts[name] += 1
+
+    def list_counts(self) -> list[tuple[str, Labels, int]]:
+        """All that was counted: what, its labels, how often."""
+        found = [(what, labels, number) for (what, labels), number in list(self.counts.items())]
+        for labels, counts in list(self.event_counts.items()):
+            found += [(name, labels, number) for name, number in list(counts.items())]
+        for source in list(self.sources):
+            found += [(what, self.bound_labels(what, labels), number) for (what, labels), number in source().items()]
+        return found
+
+    def add_tap(self, tap: Tap) -> None:
+        """Call `tap` with each figure from now on."""
+        self.sort_store_times()  # earlier ones are not for this tap
+        self.taps.append(tap)
+        self._max_unsorted = 1
 
     def expect_runs(self, operation: str) -> None:
         """Count the runs of an operation from zero (FROM_ZERO says why)."""
@@ -139,13 +175,40 @@ class Figures:
     def observe_store(self, op: type, seconds: float) -> None:
         """The store has answered. One flat function, because every request comes here two times."""
         try:
-            cells = self._answered[op]
+            times = self._store_times[op]
         except KeyError:
-            cells = self._answered[op] = self.store_calls.find_cells((op.__name__, ""))
-        cells[bisect_left(STORE_SECONDS, seconds)] += 1
-        cells[-1] += seconds
+            times = self._store_times.setdefault(op, [])
+        times.append(seconds)
+        # If another thread sorts just now, the times wait for the next call. A signal handler may also come here while
+        # this thread sorts: it must not wait.
+        if len(times) >= self._max_unsorted and self._sorting.acquire(blocking=False):
+            try:
+                self._sort_times(op, times)
+            finally:
+                self._sorting.release()
+
+    def sort_store_times(self) -> None:
+        """Put all times of the store into their buckets."""
+        if self._sorting.acquire(timeout=1.0):
+            try:
+                for op, times in list(self._store_times.items()):
+                    self._sort_times(op, times)
+            finally:
+                self._sorting.release()
+
+    def _sort_times(self, op: type, times: list[float]) -> None:
+        taken = times[:]
+        del times[: len(taken)]  # others may have added more since
+        cells, above = self.store_calls.find_cells((op.__name__, "")), 0
         if self.taps:
-            self.tap("store", (op.__name__, ""), seconds)
+            for seconds in taken:
+                self.tap("store", (op.__name__, ""), seconds)
+        taken.sort()
+        for place, bound in enumerate(STORE_SECONDS):
+            below, above = above, bisect_right(taken, bound, above)
+            cells[place] += above - below
+        cells[len(STORE_SECONDS)] += len(taken) - above
+        cells[-1] += sum(taken)
 
     def observe_store_error(self, op: type, seconds: float, error: str) -> None:
         """The store has failed; `error` is the class of its error."""

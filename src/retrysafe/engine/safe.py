@@ -17,7 +17,7 @@ from retrysafe.engine import once as once_module
 from retrysafe.engine.codecs import Codec, ResultCodec
 from retrysafe.engine.drive import arun, run
 from retrysafe.engine.effects import Flow
-from retrysafe.engine.events import NO_SERIES, EventHook, Events
+from retrysafe.engine.events import NO_SERIES, EventHook, Events, Series
 from retrysafe.engine.figures import Figures
 from retrysafe.engine.guard import Ended, GuardedWork, Task, guard
 from retrysafe.engine.heartbeat import BeatName, Heartbeat, Lease, StopCallback
@@ -171,15 +171,16 @@ class RetrySafe:
         *,
         input: bytes = b"",
         alternatives: Sequence[Fingerprint] = (),
-        label: str = "",
+        series: Series | None = None,
     ) -> Task:
         """Build the Task of a call. `alternatives` are fingerprints of the same request in the forms of older releases;
-        the key ring adds its own (S12). `label` is the target in figures, if `target` may hold a path."""
-        if self._current_traceparent is not None and not input:
-            input = encode_traceparent(self._current_traceparent())
+        the key ring adds its own (S12). `series` is for figures, if `target` may hold a path."""
+        if self._current_traceparent is not None:
+            input = encode_traceparent(self._current_traceparent(), input)
         first, *others = self._sealer.fingerprint_forms((fingerprint, *alternatives))
-        series = (key.kind, label or target)
-        return Task(key, self.namespace, target, first, policy, input, tuple(others), series)
+        return Task(
+            key, self.namespace, target, first, policy, input, tuple(others), series or (key.kind, target)
+        )
 
     # Functions ------------------------------------------------------------------------------
 

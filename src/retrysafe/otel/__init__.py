@@ -18,12 +18,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from opentelemetry import metrics, trace
-from opentelemetry.metrics import CallbackOptions, Histogram, MeterProvider, Observation
-from opentelemetry.trace import TracerProvider
-
 from retrysafe.engine.figures import Buckets, Figures, Labels
 from retrysafe.engine.instruments import INSTRUMENTS, STORE_OPERATIONS, Instrument, locate
+from retrysafe.errors import MissingDriver
+
+try:
+    from opentelemetry import metrics, trace
+    from opentelemetry.metrics import CallbackOptions, Histogram, MeterProvider, Observation
+    from opentelemetry.trace import TracerProvider
+except ModuleNotFoundError as error:
+    raise MissingDriver("otel", error.name or "opentelemetry", "otel", "retrysafe.otel") from error
+
 from retrysafe.otel.spans import SpanRecorder
 
 __all__ = ["instrument"]
@@ -47,7 +52,7 @@ def instrument(
 
     spans = SpanRecorder(trace.get_tracer(SCOPE, __version__, tracer_provider))
     safe.add_trace(spans.on_event, spans.current_traceparent)
-    safe.figures.taps.append(spans.on_figure)
+    safe.figures.add_tap(spans.on_figure)
     register_metrics(safe, metrics.get_meter(SCOPE, __version__, meter_provider), store_calls=store_calls)
 
 
@@ -66,7 +71,7 @@ def register_metrics(safe: RetrySafe, meter: metrics.Meter, *, store_calls: bool
                 "gauge": meter.create_observable_gauge,
             }[each.type]
             create(each.name, [build_callback(figures, each)], each.unit, each.help)
-    figures.taps.append(HistogramTap(figures, recorded))
+    figures.add_tap(HistogramTap(figures, recorded))
 
 
 def build_callback(figures: Figures, instrument: Instrument) -> Callable[[CallbackOptions], Iterable[Observation]]:

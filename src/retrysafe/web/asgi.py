@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from contextlib import suppress
 from typing import Any, Unpack
 
@@ -24,6 +24,7 @@ from retrysafe.engine.cancellation import finish_despite_cancellation
 from retrysafe.engine.heartbeat import adopt_lease
 from retrysafe.engine.safe import RetrySafe
 from retrysafe.web import problems, status
+from retrysafe.web.accepted_routes import warn_without_status
 from retrysafe.web.asgi_answer import AnswerSender, Message, Send
 from retrysafe.web.endpoint_entry import EntryProbe
 from retrysafe.web.exchange import DRAIN_LIMIT_BYTES, EXCHANGE, BodyRefused, scope_from_principal
@@ -75,8 +76,15 @@ class IdempotencyMiddleware:
         """Who sends keys, per route and client (docs/howto/rollout.md)."""
         return self.settings.census
 
+    def list_accepting(self, scope: ASGIScope) -> Iterable[str]:
+        """The routes whose own policy answers 202, where the framework's application is known (accepted_routes.py).
+        Asked when the server starts the application."""
+        return ()
+
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                warn_without_status(self.settings, self.list_accepting(scope))
             return await self.app(scope, receive, send)
         # Upper case for our decision only. The application gets the method as sent; some dispatch `patch` as PATCH.
         method = scope["method"].upper()
@@ -119,7 +127,7 @@ class IdempotencyMiddleware:
     async def _run_without_key(self, scope: ASGIScope, receive: Receive, send: Send, route: Route) -> None:
         """No key was sent and none is needed: the application gets the server's `receive` and `send`."""
         if self.settings.scope is not None:
-            self.settings.count_usage(route.target, route.label, "", "missing")
+            self.settings.census.count(route.target, "", "missing", route.series[1])
             return await self.app(scope, receive, send)
         exchange = AsyncExchange(self.settings, view_from_scope(scope), route, ())
         exchange.uncaptured = True

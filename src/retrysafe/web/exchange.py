@@ -103,7 +103,7 @@ class Exchange:
         self.route = route
         self.policy = route.policy
         self.target = route.target
-        self.label = route.label
+        self.series = route.series
         self.response: Response | None = None
         """The answer to send instead of the application's; None while the application may answer."""
         self.scope = ""
@@ -161,7 +161,8 @@ class Exchange:
     def begin(self, policy: Policy | None, target: str | None) -> Policy:
         self.policy = policy or self.policy
         if target:
-            self.label = self.target = sanitize_target(target)
+            self.target = sanitize_target(target)
+            self.series = ("http", self.target)
         if self.claim_requested:
             raise UsageError(f"{self.target} asks for its claim twice; one request has one key and one claim")
         if self.started:
@@ -196,7 +197,7 @@ class Exchange:
         return key
 
     def count_usage(self, sent: UsageKind, scope: str) -> bool:
-        return not self.reruns and self.settings.count_usage(self.target, self.label, scope, sent)
+        return not self.reruns and self.settings.census.count(self.target, scope, sent, self.series[1])
 
     def read_key(self, scope: str, policy: Policy) -> Key | None:
         self.scope = scope
@@ -212,7 +213,7 @@ class Exchange:
     def build_task(self, key: Key, policy: Policy, chunks: list[bytes]) -> Task:
         fingerprint = fingerprint_request(self.view, self.route, chunks)
         object.__setattr__(key, "request", fingerprint)  # an operation with this key uses the request's fingerprint
-        return self.settings.safe.build_task(key, self.target, fingerprint, policy, label=self.label)
+        return self.settings.safe.build_task(key, self.target, fingerprint, policy, series=self.series)
 
     # The claim ----------------------------------------------------------------------------------
 

@@ -13,13 +13,14 @@ import json
 import os
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from retrysafe.core.keys import MAX_TEXT_CHARS, frame
+from retrysafe.engine.figures import MAX_LABEL_VALUES, Figures, Labels, Tap
 
 UsageKind = Literal[
     "keyed", "missing", "malformed", "generated", "unclaimed",
@@ -29,6 +30,14 @@ UsageKind = Literal[
 USAGE_KINDS: tuple[UsageKind, ...] = get_args(UsageKind)
 OTHER_NAME = "other"
 SNAPSHOT_VERSION = 1
+
+FIGURE_KEYS: dict[UsageKind, str] = {
+    "keyed": "present",
+    "missing": "missing",
+    "generated": "missing",
+    "malformed": "malformed",
+}
+"""What `retrysafe.requests` calls what a request sent. The others are about what became of it."""
 
 MAX_ROWS = 4_096
 """Rows (one per route and client). Five megabytes at worst, if every row has its own route with a long name."""
@@ -57,14 +66,43 @@ class KeyUsageStats:
         self._clock = clock
         self._firsts, self._since = 0, 0.0
         self._lock = threading.Lock()
+        self._labels: dict[str, str] = {}
+        """What each route of the table is called in figures."""
+        self._evicted: dict[str, UsageRow] = {}
+        """The sum of evicted routes by their label."""
+        self._figures: Figures | None = None
+        self._taps: Sequence[Tap] = ()
 
-    def count(self, target: str, scope: str, sent: UsageKind) -> bool:
-        """Add one. True if it is the first of its kind and should be logged."""
+    def report_to(self, figures: Figures) -> None:
+        """Let these figures read `retrysafe.requests` from here, so that a request is counted once and not twice. A
+        table that several RetrySafe objects share reports to the first."""
+        if self._figures is None:
+            self._figures, self._taps = figures, figures.taps
+            figures.sources.append(self.count_requests)
+
+    def count(self, target: str, scope: str, sent: UsageKind, label: str = "") -> bool:
+        """Add one. True if it is the first of its kind and should be logged. `label` is the route in figures."""
         client = hash_client(scope)
+        if self._taps and sent in FIGURE_KEYS:
+            assert self._figures is not None
+            self._figures.tap("requests", (FIGURE_KEYS[sent], label or target), 1)
         with self._lock:
-            row = self._find_row(target, client)
+            row = self._find_row(target, client, label)
             row[_KIND_INDEX[sent]] += 1
             return row[_KIND_INDEX[sent]] == 1 and self._is_worth_logging()
+
+    def count_requests(self) -> dict[tuple[str, Labels], int]:
+        """`retrysafe.requests`: how many requests sent what as their key, by the label of their route."""
+        with self._lock:
+            rows = [(label, list(row)) for label, row in self._evicted.items()]
+            for route, clients in self._routes.items():
+                rows += [(self._labels[route], list(row)) for row in clients.values()]
+        found: Counter[tuple[str, Labels]] = Counter()
+        for label, row in rows:
+            for kind, key in FIGURE_KEYS.items():
+                if row[_KIND_INDEX[kind]]:
+                    found["requests", (key, label)] += row[_KIND_INDEX[kind]]
+        return found
 
     def table(self) -> dict[tuple[str, str, UsageKind], int]:
         """Counts by (route, client, kind). The client is empty if the principal was not needed."""
@@ -93,10 +131,11 @@ class KeyUsageStats:
         beside.write_text(json.dumps(self.snapshot()))
         beside.replace(target)
 
-    def _find_row(self, target: str, client: str) -> UsageRow:
+    def _find_row(self, target: str, client: str, label: str) -> UsageRow:
         clients = self._routes.get(target)
         if clients is None:
             clients = self._routes[target] = OrderedDict()
+            self._labels[target] = label or target
         self._routes.move_to_end(target)
         row = clients.get(client)
         if row is None:
@@ -117,6 +156,10 @@ class KeyUsageStats:
             return
         (row,) = clients.values()
         _add_row(self._rest, row)
+        label = self._labels.pop(route)
+        if label not in self._evicted and len(self._evicted) >= MAX_LABEL_VALUES:
+            label = OTHER_NAME
+        _add_row(self._evicted.setdefault(label, _new_row()), row)
         del self._routes[route]
         self._rows -= 1
 

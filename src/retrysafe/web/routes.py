@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from retrysafe.core.ops import value_class
+from retrysafe.engine.events import Series
 from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
 from retrysafe.web.paths import build_target, sanitize_target
@@ -16,6 +17,8 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 
 RouteFingerprint = Callable[[RequestView, bytes], bytes | str]
 """Returns what identifies "the same request" on this route. Method and path are always compared, too."""
+
+UNLISTED: Series = ("http", "unlisted")
 
 _FIELD = re.compile(r"\{([A-Za-z_]\w*)(:path)?\}")
 
@@ -29,8 +32,9 @@ class Route:
     target: str = ""
     listed: bool = False
     """True if the developer named it in `routes`."""
-    label: str = ""
-    """The target in figures: what was named in `routes`. A path is not: it may hold ids, and clients choose it."""
+    series: Series = UNLISTED
+    """The kind and the target in figures: what was named in `routes`. A path is not: it may hold ids, and clients
+    choose it."""
 
 
 RouteOption = Policy | Route | None
@@ -56,6 +60,7 @@ class RouteTable:
         for name, option in listed.items():
             self._add(name, option)
         self._methods = methods
+        self._unlisted: dict[str, Series] = {method: ("http", f"{method} unlisted") for method in methods}
         self.methods = methods | {method for method, _ in self._exact} | {method for method, _, _ in self._patterns}
 
     def find(self, method: str, path: str) -> Route | None:
@@ -68,7 +73,7 @@ class RouteTable:
                 return route
         if method not in self._methods:
             return None
-        return Route(self._default, self._fingerprint, build_target(method, path), label=f"{method} unlisted")
+        return Route(self._default, self._fingerprint, build_target(method, path), False, self._unlisted[method])
 
     def list_policies(self) -> list[Policy]:
         routes = [*self._exact.values(), *(route for _, _, route in self._patterns)]
@@ -94,11 +99,11 @@ class RouteTable:
             return None
         target = sanitize_target(f"{method} {path}")
         if isinstance(option, Policy):
-            return Route(option, self._fingerprint, target, listed=True, label=target)
+            return Route(option, self._fingerprint, target, listed=True, series=("http", target))
         if isinstance(option, Route):
             target = sanitize_target(option.target or target)
             fingerprint = option.fingerprint or self._fingerprint
-            return Route(option.policy, fingerprint, target, listed=True, label=target)
+            return Route(option.policy, fingerprint, target, listed=True, series=("http", target))
         raise UsageError(f"route {name!r} is given {option!r}; give a Policy, a Route, or None for no protection")
 
 

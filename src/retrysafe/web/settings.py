@@ -10,7 +10,7 @@ from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
 from retrysafe.web.capture import DROPPED, NEVER_STORED, DroppedHeaders
 from retrysafe.web.key_header import DEFAULT_HEADER, KeyRule
-from retrysafe.web.key_usage import KeyUsageStats, UsageKind
+from retrysafe.web.key_usage import KeyUsageStats
 from retrysafe.web.problems import DOCS_URL, Codes
 from retrysafe.web.routes import PROTECTED_METHODS, RouteFingerprint, RouteOption, RouteTable
 from retrysafe.web.traffic import Quota, Quotas, RouteDurations, Waiters
@@ -20,15 +20,6 @@ Scope = Callable[[RequestView], str | Awaitable[str | None] | None]
 """Returns the principal: the authenticated tenant or account. Never a header that the client chooses, never an IP."""
 
 STATUS_PATH = "/.well-known/retrysafe/status"
-
-FIGURE_KEYS: dict[UsageKind, str] = {
-    "keyed": "present",
-    "missing": "missing",
-    "generated": "missing",
-    "malformed": "malformed",
-}
-"""What `retrysafe.requests` calls what a request sent. The others are about what became of it."""
-
 
 class Options(TypedDict, total=False):
     """The options of both middlewares besides `safe` and `scope`.
@@ -106,8 +97,8 @@ class Settings:
         self.durations = RouteDurations()
         self.waiters = Waiters(options.get("waiters", 100))
         self.quotas = Quotas(options.get("quota"))
-        self.figures = safe.figures
         self.census = options.get("census") or KeyUsageStats()
+        self.census.report_to(safe.figures)
         accepted = any(policy.busy == "accepted" for policy in self.routes.list_policies())
         self.warned_targets: set[str] = set()
         """Routes that answer 202 without a status URL, and were logged."""
@@ -116,14 +107,6 @@ class Settings:
             raise UsageError(
                 "busy='accepted' serves a status URL, which needs the principal: pass scope= or status_scope="
             )
-
-    def count_usage(self, target: str, label: str, scope: str, sent: UsageKind) -> bool:
-        """Count what a request sent as its key, in the census and in the figures. True if it is the first of its kind
-        and should be logged."""
-        key = FIGURE_KEYS.get(sent)
-        if key is not None:
-            self.figures.count("requests", (key, label))
-        return self.census.count(target, scope, sent)
 
 
 def _check_positive(name: str, value: float) -> float:

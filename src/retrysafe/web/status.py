@@ -11,7 +11,6 @@ import base64
 import binascii
 import hmac
 import json
-import logging
 from typing import NamedTuple
 
 from retrysafe.core.ops import Lookup, LookupReply
@@ -20,13 +19,12 @@ from retrysafe.core.states import State
 from retrysafe.engine.effects import Flow
 from retrysafe.errors import CorruptRecord, StoreError
 from retrysafe.web import problems
+from retrysafe.web.accepted_routes import warn_without_status
 from retrysafe.web.capture import NO_STORE, Response, build_replay
 from retrysafe.web.settings import Settings
 
 ID_BYTES = 32
 RUN_BYTES = 16
-MAX_WARNED_TARGETS = 100
-_log = logging.getLogger("retrysafe.web")
 
 
 class StatusToken(NamedTuple):
@@ -48,13 +46,8 @@ class StatusToken(NamedTuple):
 def build_accepted_response(settings: Settings, mount: str, record: Record, target: str) -> Response:
     """202: the work is running or queued. The status URL will have its answer."""
     address = f"{mount}{settings.status_path}/{StatusToken(record.id, record.run)}" if settings.serves_status else ""
-    if not address and target not in settings.warned_targets and len(settings.warned_targets) < MAX_WARNED_TARGETS:
-        settings.warned_targets.add(target)
-        _log.warning(
-            "%s answers 202 (busy='accepted' or start='worker') without a status URL, because the middleware was made "
-            "without one; give it status_path= or status_scope=, or clients can only send the same key again",
-            target,
-        )
+    if not address:
+        warn_without_status(settings, [target])
     return build_in_progress_response(address, settings.durations.retry_after(target, settings.policy.lease))
 
 

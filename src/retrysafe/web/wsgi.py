@@ -77,7 +77,7 @@ class IdempotencyMiddleware:
     def _run_without_key(self, environ: Environ, start_response: StartResponse, route: Route) -> Iterable[bytes]:
         """No key was sent and none is needed: the application gets the server's environ."""
         if self.settings.scope is not None:
-            self.settings.count_usage(route.target, route.label, "", "missing")
+            self.settings.census.count(route.target, "", "missing", route.series[1])
             return self.app(environ, start_response)
         environ[EXCHANGE] = exchange = SyncExchange(self.settings, view_from_environ(environ), route, ())
         exchange.uncaptured = True

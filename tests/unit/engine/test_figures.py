@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from retrysafe import Policy, RetrySafe
-from retrysafe.core.ops import List
+from retrysafe.core.ops import Claim, List
 from retrysafe.core.records import Answer
 from retrysafe.core.states import State
 from retrysafe.engine.events import Events
 from retrysafe.engine.exposition import format_metrics
-from retrysafe.engine.figures import FROM_ZERO, MAX_LABEL_VALUES, OTHER, Buckets, Figures
+from retrysafe.engine.figures import MAX_LABEL_VALUES, MAX_UNSORTED_TIMES, OTHER, STORE_SECONDS, Buckets, Figures
 from retrysafe.engine.instruments import (
     ACTIVE,
     CLAIMS,
@@ -141,7 +141,8 @@ def test_no_count_is_lost_among_threads_though_there_is_no_lock() -> None:
         start.wait()
         for number in range(times):
             events.emit("replayed", b"", "", ("http", f"target-{number % 3}"))
-            events.figures.store_calls.observe(("Claim", ""), 0.001)
+            events.figures.store_calls.observe(("Lookup", ""), 0.001)
+            events.figures.observe_store(Claim, 0.001)
 
     running = [threading.Thread(target=count) for _ in range(threads)]
     for thread in running:
@@ -149,10 +150,39 @@ def test_no_count_is_lost_among_threads_though_there_is_no_lock() -> None:
     for thread in running:
         thread.join()
     assert events.counts() == {"replayed": threads * times}
-    (series,) = events.figures.store_calls.series().values()
-    assert isinstance(series, Buckets)
-    assert series.total == threads * times
-    assert series.sum == pytest.approx(threads * times * 0.001)
+    measured = read(events.figures, STORE_OPERATIONS)
+    assert set(measured) == {("lookup", "", ""), ("claim", "", "")}
+    for series in measured.values():
+        assert isinstance(series, Buckets)
+        assert series.total == threads * times
+        assert series.sum == pytest.approx(threads * times * 0.001)
+
+
+def test_times_of_the_store_are_sorted_into_the_buckets_they_belong_to() -> None:
+    one_by_one, together = Figures(), Figures()
+    for number in range(3 * MAX_UNSORTED_TIMES + 7):
+        seconds = STORE_SECONDS[number % len(STORE_SECONDS)] * (1 + (number % 3 - 1) / 10)
+        one_by_one.store_calls.observe(("Claim", ""), seconds)
+        together.observe_store(Claim, seconds)
+    together.observe_store(Claim, 1e9)
+    one_by_one.store_calls.observe(("Claim", ""), 1e9)
+    (expected,) = read(one_by_one, STORE_OPERATIONS).values()
+    (found,) = read(together, STORE_OPERATIONS).values()
+    assert isinstance(expected, Buckets)
+    assert isinstance(found, Buckets)
+    assert found.counts == expected.counts
+    assert found.sum == pytest.approx(expected.sum)
+    assert read(together, STORE_OPERATIONS).popitem()[1] == found  # reading takes nothing away
+
+
+def test_a_signal_handler_that_asks_the_store_while_times_are_sorted_does_not_wait() -> None:
+    figures = Figures()
+    with figures._sorting:  # as if this thread were sorting
+        for _ in range(2 * MAX_UNSORTED_TIMES):
+            figures.observe_store(Claim, 0.001)
+    (found,) = read(figures, STORE_OPERATIONS).values()
+    assert isinstance(found, Buckets)
+    assert found.total == 2 * MAX_UNSORTED_TIMES
 
 
 def test_a_label_has_so_many_values_and_the_rest_is_other() -> None:
@@ -165,7 +195,8 @@ def test_a_label_has_so_many_values_and_the_rest_is_other() -> None:
     assert len(targets) == MAX_LABEL_VALUES + 1
     assert read(events.figures, CLAIMS)["new", "http", OTHER] == 2 * MAX_LABEL_VALUES
     assert {labels[1] for labels in read(events.figures, EXECUTIONS)} == targets
-    assert len(events.figures.counts) == len(FROM_ZERO) + 2 * (MAX_LABEL_VALUES + 1)
+    assert len(events.figures.counts) == MAX_LABEL_VALUES + 1
+    assert len(events.figures.event_counts) == 1 + MAX_LABEL_VALUES + 1
     assert events.counts() == {"new": 3 * MAX_LABEL_VALUES}
 
 
@@ -177,7 +208,7 @@ def test_a_tap_hears_each_figure_and_its_failure_disturbs_nothing(caplog: pytest
         heard.append(what)
         raise RuntimeError("the exporter is broken")
 
-    safe.figures.taps.append(tap)
+    safe.figures.add_tap(tap)
 
     @safe.once("f:{n}")
     def one(n: int) -> int:
@@ -190,7 +221,7 @@ def test_a_tap_hears_each_figure_and_its_failure_disturbs_nothing(caplog: pytest
 
 def test_the_text_for_prometheus_is_exact() -> None:
     figures = Figures("sqlite")
-    figures.counts.clear()
+    figures.event_counts.clear()
     figures.count("requests", ("present", 'POST /a"b\\c\nd'))
     figures.batches.observe(("Claim",), 3)
     figures.gauges["retrysafe.uncertain.age.max", ()] = 1.5

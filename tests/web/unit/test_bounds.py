@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from retrysafe import Policy
+from retrysafe.engine.figures import MAX_LABEL_VALUES, Figures
+from retrysafe.engine.instruments import REQUESTS
 from retrysafe.web import wsgi
 from retrysafe.web.asgi import IdempotencyMiddleware
 from retrysafe.web.key_usage import (
@@ -46,6 +48,19 @@ def test_what_is_in_use_stays_through_a_flood() -> None:
     assert table["POST /orders", hash_client("alice"), "keyed"] == 1 + 3 * MAX_ROWS // 1_000
     assert sum(table.values()) == 3 * MAX_ROWS + 1 + 3 * MAX_ROWS // 1_000, "nothing is lost of the sums"
     assert table[OTHER_NAME, OTHER_NAME, "missing"] > MAX_ROWS
+
+
+def test_requests_in_the_figures_are_right_though_rows_are_evicted() -> None:
+    census, figures = KeyUsageStats(), Figures()
+    census.report_to(figures)
+    for number in range(3 * MAX_ROWS):
+        census.count(f"POST /wp-login/{number}", "", "missing", "POST unlisted")
+        census.count(f"POST /named/{number % 300}", "alice", "keyed", f"POST /named/{number % 300}")
+    (metric,) = (metric for metric in figures.snapshot() if metric.instrument is REQUESTS)
+    assert metric.series["missing", "POST unlisted"] == 3 * MAX_ROWS
+    present = [number for (key, _), number in metric.series.items() if key == "present"]
+    assert sum(number for number in present if isinstance(number, int)) == 3 * MAX_ROWS
+    assert len(present) <= MAX_LABEL_VALUES + 1, "no label grows without bound (S28)"
 
 
 def test_many_clients_of_one_route_leave_the_others_alone() -> None:

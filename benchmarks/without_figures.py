@@ -1,0 +1,112 @@
+"""A copy of the library without its figures, for `python -m benchmarks.figures`.
+
+Every statement that counts or measures is taken out of the source, with the arguments it computes: the calls of
+`Figures`, the events (nobody listens to them here), and what a route and a task carry only for their labels. So the
+difference between the two copies is the whole cost.
+"""
+
+from __future__ import annotations
+
+import ast
+import shutil
+from pathlib import Path
+
+import retrysafe
+
+COUNTING = frozenset(
+    ("count", "end_execution", "observe_store", "observe_store_error", "count_request", "emit", "emit_grant")
+)
+OWNERS = frozenset(("figures", "_figures", "events", "_events"))
+LABELS = frozenset(("series",))
+FILES = (
+    "engine/aperform.py", "engine/perform.py", "engine/guard.py", "engine/safe.py", "transactions/flow.py",
+    "operations/flow.py", "operations/run.py", "operations/submission.py",
+    "web/exchange.py", "web/key_usage.py", "web/routes.py", "web/transaction_flow.py", "web/claim_flows.py",
+)  # fmt: skip
+
+
+class TakeOut(ast.NodeTransformer):
+    """Takes the statements out, and counts them."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        if names_counting(node.value):
+            self.taken += 1
+            return ast.copy_location(ast.Pass(), node)
+        return self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        if isinstance(node.value, ast.Call) and name_of(node.value) == "begin_execution":
+            self.taken += 1
+            node.value = ast.Constant(0.0)
+            return node
+        if all(is_label(target) for target in node.targets):
+            self.taken += 1
+            return ast.copy_location(ast.Pass(), node)
+        return self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        if isinstance(node.test, ast.BoolOp) and any(is_label_of(each, "_taps") for each in node.test.values):
+            self.taken += 1
+            return ast.copy_location(ast.Pass(), node)
+        return self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        node.keywords = [keyword for keyword in node.keywords if keyword.arg not in LABELS]
+        node.args = [given for given in node.args if not names_series(given)]
+        if isinstance(node.func, ast.Attribute) and is_census(node.func.value):
+            self.taken += 1  # the census is no figure: it stays, and is called as it was before there were figures
+            del node.args[3]
+        return node
+
+
+def names_series(node: ast.expr) -> bool:
+    """`series or …` and `self._unlisted[method]`, given to what carries it."""
+    return (isinstance(node, ast.BoolOp) and is_label(node.values[0])) or (
+        isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "_unlisted"
+    )
+
+
+def is_label(node: ast.expr) -> bool:
+    return (node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")) in LABELS
+
+
+def is_label_of(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == name
+
+
+def is_census(node: ast.expr) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "census"
+
+
+def name_of(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ""
+
+
+def names_counting(node: ast.expr) -> bool:
+    if not isinstance(node, ast.Call) or name_of(node) not in COUNTING:
+        return False
+    owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+    return (isinstance(owner, ast.Attribute) and owner.attr in OWNERS) or (
+        isinstance(owner, ast.Name) and owner.id in OWNERS
+    )
+
+
+def copy_library(folder: Path) -> None:
+    source = Path(retrysafe.__file__).parent
+    shutil.copytree(source, folder / "retrysafe", ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def take_figures_out(folder: Path) -> int:
+    """Take the statements out of the copy in `folder`; returns how many they were."""
+    taken = 0
+    for name in FILES:
+        path = folder / "retrysafe" / name
+        transformer = TakeOut()
+        tree = ast.fix_missing_locations(transformer.visit(ast.parse(path.read_text())))
+        path.write_text(ast.unparse(tree))
+        taken += transformer.taken
+    return taken
