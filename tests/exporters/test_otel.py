@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from typing import Any
@@ -13,7 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from retrysafe import RetrySafe, otel
+from retrysafe import Answer, RetrySafe, otel
 from retrysafe.core.ops import List
 from retrysafe.core.trace_context import encode_traceparent, read_span, read_traceparent
 from retrysafe.engine.instruments import BY_NAME
@@ -213,6 +214,35 @@ def test_the_record_keeps_the_traceparent_of_its_first_run(telemetry: Telemetry)
     (record,) = safe.execute(List()).records
     assert read_span(read_traceparent(record)) is not None
     assert read_traceparent(record).split("-")[1] == f"{first.get_span_context().trace_id:032x}"
+
+
+@pytest.mark.parametrize("arguments", [{}, {"order": 7}, {"order": "é" * 300, "note": " \t\n"}])
+@pytest.mark.parametrize("keyring", [None, KeyRing({"a": b"k" * 32})])
+def test_an_operation_keeps_it_behind_its_arguments(
+    arguments: dict[str, Any], keyring: KeyRing | None, telemetry: Telemetry
+) -> None:
+    safe = telemetry.instrument(RetrySafe("memory://", keyring=keyring))
+    place, given = safe.operation("place"), []
+
+    @place.body
+    def body(order: Any = None, note: str = "") -> Answer:
+        given.append({"order": order, "note": note})
+        return Answer(201)
+
+    with telemetry.tracers.get_tracer("test").start_as_current_span("first") as first:
+        place(**arguments, key="k")
+    with telemetry.tracers.get_tracer("test").start_as_current_span("second") as second:
+        place(**arguments, key="k")
+    (record,) = safe.execute(List()).records
+    found = read_span(read_traceparent(record))
+    assert found is not None
+    assert (found.trace_id, found.span_id) == (first.get_span_context().trace_id, first.get_span_context().span_id)
+    assert json.loads(record.input) == arguments | ({} if "order" in arguments else {"order": None}) | (
+        {} if "note" in arguments else {"note": ""}
+    )
+    assert given == [{"order": None, "note": ""} | arguments]
+    assert isinstance(second, ReadableSpan)
+    assert [link.context.trace_id for link in second.links] == [found.trace_id], "the replay links to the first run"
 
 
 @pytest.mark.parametrize(

@@ -29,14 +29,16 @@ from retrysafe.core.states import State
 
 RING = {"2026-11": b"k" * 32}
 
-_open: dict[tuple[str, bool], RetrySafe] = {}
+_open: dict[tuple[str, bool, str], RetrySafe] = {}
 
 
-def opened(url: str, sealed: bool, tx: Any = None) -> RetrySafe:
-    found = _open.get((url, sealed))
+def opened(url: str, sealed: bool, tx: Any = None, traceparent: str = "") -> RetrySafe:
+    found = _open.get((url, sealed, traceparent))
     if found is None:
         found = RetrySafe(url, keyring=KeyRing(RING) if sealed else None, tx=transactions(tx))
-        _open[url, sealed] = found
+        if traceparent and hasattr(found, "add_trace"):  # as `retrysafe.otel.instrument` does
+            found.add_trace(lambda event: None, lambda: traceparent)
+        _open[url, sealed, traceparent] = found
     return found
 
 
@@ -192,7 +194,7 @@ DO = {name.removeprefix("do_"): each for name, each in list(globals().items()) i
 def carried_out(given: dict[str, Any]) -> Any:
     if given["do"] == "hello":
         return {"file": retrysafe.__file__, "version": retrysafe.__version__}
-    safe = opened(given["url"], given.get("sealed", False), given.get("tx"))
+    safe = opened(given["url"], given.get("sealed", False), given.get("tx"), given.get("traceparent", ""))
     return DO[given["do"]](safe, given)
 
 

@@ -159,5 +159,9 @@ class At:
     def sealed(self) -> At:
         return At(self.release, {**self._more, "sealed": True})
 
+    def traced(self, traceparent: str) -> At:
+        """The same in a program whose requests have a trace; a release that does not keep it ignores that."""
+        return At(self.release, {**self._more, "traceparent": traceparent})
+
     def close(self) -> None:
         self("close")
