@@ -25,7 +25,10 @@ KEPT = (
     KeptSeed(SHOP, 389, "a store that went away between two steps: 'nothing was done' was untrue"),
     KeptSeed(SHOP, 390, "simulator: a timer that is a rounding error too early was set again for ever"),
     KeptSeed(SHOP, 435, "simulator: a claim that landed after its process was killed counted as burnt"),
-    KeptSeed(SHOP, 1008, "left: a slow copy of a claim that was refused lands when the key is free, and burns it"),
+    KeptSeed(SHOP, 1008, "a slow copy of a claim that was refused landed when the key was free, and burnt it"),
+    KeptSeed(SHOP, 2888756509, "a claim that was granted unheard, and swept while its process slept, burnt its key"),
+    KeptSeed(SHOP, 2925301501, "an owner that renewed its claim after a sleep, and was then refused, burnt its key"),
+    KeptSeed(SHOP, 2925303260, "simulator: the network's own copy of a claim that the store had refused"),
     KeptSeed(WEB, 52, "a client that sends to the old address after another has followed its redirect gets 422"),
     KeptSeed(WEB, 56, "a copy of a claim that lands minutes after its caller was answered: a person is asked"),
     KeptSeed(INTERRUPTIONS, 37, "the same, with callers that are cancelled"),
@@ -41,12 +44,3 @@ KEPT = (
     KeptSeed(ELSEWHERE, 380684938, "simulator: an undo that did not look whether its step had happened"),
     KeptSeed(SHOP, 30164, "simulator: nobody deployed the code that could answer for a finished run"),
 )
-
-OPEN_FINDINGS = {
-    "I32 nothing is burnt": (
-        f"{SHOP} --story 2888756509: a process is frozen for minutes after its claim was granted unheard. The sweeper "
-        "marks the key, and an operator is asked about a call that never began. Nothing is lost or doubled."
-    ),
-}
-"""Rules that are known to be broken, rarely, and how. CI prints fresh seeds that break them, and does not fail. Once it
-is mended, the seed goes to KEPT."""

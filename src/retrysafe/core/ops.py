@@ -61,6 +61,8 @@ class ClaimReply(NamedTuple):
     now: int
     asked: float = 0.0
     """The caller's clock (engine/clock.py) just before the claim was sent. The engine sets it, not the store."""
+    resent: bool = False
+    """An earlier sending of this claim was not answered, and may still arrive. The engine sets it, too."""
 
 
 class LookupReply(NamedTuple):

@@ -19,10 +19,16 @@ from retrysafe.engine.cancellation import finish_despite_cancellation
 from retrysafe.engine.circuit import FIRST_PROBE_SECONDS, CircuitBreaker, next_pause, proves_contact
 from retrysafe.engine.clock import clock
 from retrysafe.engine.drive import CancelledDuringOp, arun
-from retrysafe.engine.effects import Effect, FlowPause, Invoke, NotifyWaiters, Persist
+from retrysafe.engine.effects import Effect, FlowPause, Invoke, LeaveClaim, NotifyWaiters, Persist
 from retrysafe.engine.figures import Figures
 from retrysafe.engine.heartbeat import Lease, hold_lease
-from retrysafe.engine.orphaned_claims import MAX_ORPHANED_CLAIMS, ORPHANED_NOTE, release_orphaned
+from retrysafe.engine.orphaned_claims import (
+    MAX_ORPHANED_CLAIMS,
+    ORPHANED_NOTE,
+    OrphanFlow,
+    release_late_grant,
+    release_orphaned,
+)
 from retrysafe.engine.perform import P, stamp_asked
 from retrysafe.engine.resending import CANCEL_TIMEOUT_SECONDS, ResendState
 from retrysafe.engine.sealing import Sealer
@@ -140,6 +146,8 @@ class AsyncPerformer:
             return await self._invoke(effect)
         if isinstance(effect, FlowPause):
             return await self._pause(effect)
+        if isinstance(effect, LeaveClaim):
+            return self._follow_up(release_late_grant(effect.id, effect.token))
         assert isinstance(effect, NotifyWaiters), f"only operations ask for {type(effect).__name__}"
         return await self._notify_waiters(effect)
 
@@ -187,7 +195,7 @@ class AsyncPerformer:
                     else self._decide_delay(sealed, partial(resending.delay_after_reply, reply))
                 )
                 if delay is None:
-                    return self._sealer.unseal(stamp_asked(reply, sent_at))
+                    return self._sealer.unseal(stamp_asked(reply, sent_at, resending is not None and resending.unclear))
                 pause = delay
             await asyncio.sleep(pause)
             sent_at = clock()
@@ -197,11 +205,15 @@ class AsyncPerformer:
         try:
             return decide(clock())
         except StoreUnclear:
-            if isinstance(op, Claim) and op.lease > 0 and len(self._detached) < MAX_ORPHANED_CLAIMS:
-                task = asyncio.ensure_future(arun(release_orphaned(op), self._perform_orphan_step))
-                self._detached.add(task)
-                task.add_done_callback(self._discard_task)
+            if isinstance(op, Claim) and op.lease > 0:
+                self._follow_up(release_orphaned(op))
             raise
+
+    def _follow_up(self, flow: OrphanFlow) -> None:
+        if len(self._detached) < MAX_ORPHANED_CLAIMS:
+            task = asyncio.ensure_future(arun(flow, self._perform_orphan_step))
+            self._detached.add(task)
+            task.add_done_callback(self._discard_task)
 
     async def _perform_orphan_step(self, step: Op[Any] | float) -> Any:
         """What the flow of an orphaned claim yields: an operation, or seconds to wait."""

@@ -16,7 +16,8 @@ The rules, for every type below:
 The types, what each yields, and what drives it:
 
 - `Flow` (engine/effects.py) yields operations and other effects; `run` and `arun` drive it with a performer.
-- `OrphanFlow` (engine/orphaned_claims.py) yields operations and seconds to wait; `run` and `arun`.
+- `OrphanFlow` (engine/orphaned_claims.py) yields operations and seconds to wait; `arun`, and a loop in that file that
+  has many of them under way.
 - `WorkerFlow` (worker/flows.py) yields operations, calls and seconds to sleep; `run` and `arun`.
 - Local steps (operations/local.py) yield statements and the user's function; `run` and `arun`, from
   operations/perform.py, with an open transaction.
@@ -43,7 +44,7 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrysafe.core.ops import Op
-from retrysafe.engine.effects import INTERRUPTIBLE, Persist
+from retrysafe.engine.effects import INTERRUPTIBLE, LeaveClaim, Persist
 
 if TYPE_CHECKING:
     import asyncio
@@ -79,7 +80,7 @@ class CancelledDuringOp(BaseException):
         self.error = error
 
 
-_STORE_EFFECTS = (Op, Persist)
+_STORE_EFFECTS = (Op, Persist, LeaveClaim)
 
 
 async def arun(flow: Generator[E, Any, R], perform: Callable[[E], Awaitable[Any]]) -> R:

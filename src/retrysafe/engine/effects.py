@@ -64,6 +64,15 @@ INTERRUPTIBLE = Interruptible()
 
 
 @value_class
+class LeaveClaim:
+    """The caller leaves, and nothing ran under this token. A grant of it is released in the background, also one that a
+    late copy of the claim gets (orphaned_claims.py)."""
+
+    id: bytes
+    token: bytes
+
+
+@value_class
 class NotifyWaiters:
     """Notify waiters that the record was settled. Best effort: without it they poll."""
 
@@ -98,6 +107,7 @@ Effect = (
     | Persist
     | Invoke
     | FlowPause
+    | LeaveClaim
     | NotifyWaiters
     | NotifyWorker
     | CallFunction

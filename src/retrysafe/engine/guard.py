@@ -18,7 +18,7 @@ from retrysafe.core.outcomes import Busy, Execute, Mismatch, Outcome, Replay, Un
 from retrysafe.core.records import Answer, Fingerprint, Record
 from retrysafe.core.states import State
 from retrysafe.core.times import SECOND_MICROS
-from retrysafe.engine.effects import Flow, FlowPause, Invoke, NotifyWaiters, Persist
+from retrysafe.engine.effects import Flow, FlowPause, Invoke, LeaveClaim, NotifyWaiters, Persist
 from retrysafe.engine.events import NO_SERIES, REFUSED_EVENTS, EventName, Events, Series
 from retrysafe.engine.heartbeat import Lease
 from retrysafe.errors import (
@@ -142,35 +142,51 @@ def guard(task: Task, work: GuardedWork, events: Events) -> Flow[Ended]:
 
 def claim_or_wait(claim: Claim, task: Task, events: Events) -> Flow[Outcome]:
     """Claim the key. While another caller owns it, wait as the policy says and claim again; each claim compares the
-    fingerprint."""
-    waited = 0.0
-    while True:
-        reply: ClaimReply = yield claim
-        outcome = judge(claim, reply)
-        if isinstance(outcome, Execute) and outcome.record.lapsed(outcome.now):
-            # Granted long ago: the reply was lost, and the lease is over by now. Renew it, or make a new claim.
-            if not (yield Renew(claim.id, outcome.fence, claim.lease)):
-                claim = build_fresh_claim(claim)
-            continue
-        if isinstance(outcome, _FINAL_OUTCOMES):
-            return outcome
-        found = reply.record
-        if found is not None and was_swept(claim, found) and (yield Renew(claim.id, found.fence, claim.lease)):
-            continue  # granted, but the reply was lost and the sweeper marked it: nothing ran, and it is ours again
-        if has_attempt_ended(claim, reply.record):
-            claim = build_fresh_claim(claim)
-            continue
-        left = task.policy.wait - waited
-        if not (isinstance(outcome, Busy) and task.policy.busy == "wait" and left > 0):
-            events.emit(REFUSED_EVENTS[type(outcome)], claim.id, task.target, task.series)
-            return outcome
-        import random  # here, not above: only a caller that waits needs it
+    fingerprint. A caller that leaves without the key leaves no grant behind, and none that a late copy may get."""
+    waited, resent = 0.0, False
+    try:
+        while True:
+            reply: ClaimReply = yield claim
+            resent = resent or reply.resent
+            outcome = judge(claim, reply)
+            if isinstance(outcome, Execute) and outcome.record.lapsed(outcome.now):
+                # Granted long ago: the reply was lost, and the lease is over by now. Renew it, or make a new claim.
+                resent = True
+                if not (yield Renew(claim.id, outcome.fence, claim.lease)):
+                    claim, resent = build_fresh_claim(claim), False
+                continue
+            if isinstance(outcome, _FINAL_OUTCOMES):
+                return outcome
+            found = reply.record
+            if found is not None and was_swept(claim, found):
+                # Granted, but the reply was lost and the sweeper marked it: nothing ran.
+                resent = True
+                if (yield Renew(claim.id, found.fence, claim.lease)):
+                    continue
+            if has_attempt_ended(claim, found):
+                claim, resent = build_fresh_claim(claim), False
+                continue
+            left = task.policy.wait - waited
+            if not (isinstance(outcome, Busy) and task.policy.busy == "wait" and left > 0):
+                events.emit(REFUSED_EVENTS[type(outcome)], claim.id, task.target, task.series)
+                break
+            import random  # here, not above: only a caller that waits needs it
 
-        pause = min(random.uniform(*POLL_SECONDS), left)
-        # The first pause is short also where the store notifies: the record may have been settled before we listened.
-        notify_timeout = min(NOTIFY_POLL_SECONDS if waited else pause, left) if task.notifies_waiters else 0.0
-        slept = yield FlowPause(claim.id, pause, notify_timeout)
-        waited += pause if slept is None else slept
+            pause = min(random.uniform(*POLL_SECONDS), left)
+            # The first pause is short also where the store notifies: the record may have been settled before we
+            # listened.
+            notify_timeout = min(NOTIFY_POLL_SECONDS if waited else pause, left) if task.notifies_waiters else 0.0
+            slept = yield FlowPause(claim.id, pause, notify_timeout)
+            waited += pause if slept is None else slept
+    except GeneratorExit:
+        raise  # nothing drives this flow any more
+    except BaseException:
+        if resent:
+            yield LeaveClaim(claim.id, claim.token)
+        raise
+    if resent:
+        yield LeaveClaim(claim.id, claim.token)
+    return outcome
 
 
 def was_swept(claim: Claim, found: Record) -> bool:
@@ -241,7 +257,7 @@ def settle_failed(task: Task, work: GuardedWork, call: Invoke, error: BaseExcept
     lease = call.lease
     try:
         if not call.started:
-            yield from settle_released(task, lease, "it was interrupted before it began", events)
+            yield from settle_unstarted(task, lease, "it was interrupted before it began", events)
         elif not isinstance(error, Exception):
             yield from settle_abandoned(task, lease, error, events)
         elif is_final(task.policy, error):
@@ -267,6 +283,15 @@ def is_final(policy: Policy, error: Exception) -> bool:
 
 def settle_released(task: Task, lease: Lease, note: str, events: Events) -> Flow[None]:
     return _settle_without_answer(task, lease, Release(lease.id, lease.fence, note), "released", events)
+
+
+def settle_unstarted(task: Task, lease: Lease, note: str, events: Events) -> Flow[None]:
+    """Nothing ran. If the store is away now, the key is released later: nobody needs to be asked about it."""
+    try:
+        yield from settle_released(task, lease, note, events)
+    except StoreError:
+        yield LeaveClaim(lease.id, lease.fence.token)
+        raise
 
 
 def settle_withdrawn(task: Task, lease: Lease, note: str, events: Events) -> Flow[None]:

@@ -3,23 +3,27 @@
 A store that hangs may grant a claim after its caller has stopped waiting. The key would then have no living owner and
 lapse to `uncertain`, although nothing ran. So a claim that is given up is handed over to this module. The claim is sent
 again in the background until the store answers. A grant is released, and with that its token has ended: a copy of the
-claim that arrives later is refused (I32). If another caller owns the key, the record is looked up a few more times,
-because a copy of the claim may still be under way.
+claim that arrives later is refused (I32). That holds also if the sweeper has marked the record meanwhile: the process
+may have been stopped for minutes. If another caller owns the key, the record is looked up a few more times, because a
+copy of the claim may still be under way.
+
+A caller that was refused, and one that owned the key and could not go on, leave in the same way (`LeaveClaim`).
 """
 
 from __future__ import annotations
 
+import heapq
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Any
 
 from retrysafe.core.ops import Advance, Claim, ClaimReply, Lookup, LookupReply, Op, Release
 from retrysafe.core.records import Record
-from retrysafe.core.states import State
-from retrysafe.engine.drive import run
+from retrysafe.core.states import OPEN
 from retrysafe.errors import StoreError
 
 ORPHANED_NOTE = "it was granted when its caller had left"
@@ -32,6 +36,9 @@ MAX_ORPHAN_SENDS = 120
 ORPHAN_LOOKUP_SECONDS = (1.0, 5.0, 15.0)
 """Delays before a key of another owner is looked up again."""
 
+MAX_PAUSE_SECONDS = 0.5
+"""The thread looks so often for new claims while it waits."""
+
 OrphanFlow = Generator["Op[Any] | float", Any, None]
 """Yields operations, and seconds to wait. An operation that fails is thrown in as StoreError."""
 
@@ -41,19 +48,26 @@ def release_orphaned(claim: Claim) -> OrphanFlow:
     reply = yield from send_until_answered(claim)
     if not isinstance(reply, ClaimReply):
         return
-    if reply.granted:
+    if reply.granted or is_granted_to(reply.record, claim.token):
         yield from release_record(reply.record)
-        return
-    for pause in ORPHAN_LOOKUP_SECONDS:
+    else:
+        yield from release_late_grant(claim.id, claim.token, ORPHAN_LOOKUP_SECONDS)
+
+
+def release_late_grant(record_id: bytes, token: bytes, pauses: tuple[float, ...] = ()) -> OrphanFlow:
+    """Look a few times whether a claim is granted whose caller has left, and release it. The claim is not sent again:
+    by default the first look is at once."""
+    for pause in pauses or (0.0, *ORPHAN_LOOKUP_SECONDS):
         yield pause
-        seen = yield from send_until_answered(Lookup(claim.id))
-        if isinstance(seen, LookupReply) and is_granted_to(seen.record, claim):
+        seen = yield from send_until_answered(Lookup(record_id))
+        if isinstance(seen, LookupReply) and is_granted_to(seen.record, token):
             yield from release_record(seen.record)
             return
 
 
-def is_granted_to(record: Record | None, claim: Claim) -> bool:
-    return record is not None and record.state is State.CLAIMED and record.token == claim.token
+def is_granted_to(record: Record | None, token: bytes) -> bool:
+    """Whether this token owns the record. Its caller has left and nothing ran, also if the record is uncertain."""
+    return record is not None and record.state in OPEN and record.token == token
 
 
 def release_record(record: Record | None) -> OrphanFlow:
@@ -76,8 +90,25 @@ def send_until_answered(op: Op[Any]) -> Generator[Op[Any] | float, Any, Any]:
     return None
 
 
+def run_to_pause(flow: OrphanFlow, execute: Callable[[Op[Any]], Any]) -> float | None:
+    """Go on with a flow until it wants to wait. How many seconds; None: it has ended."""
+    try:
+        step = next(flow)
+        while not isinstance(step, float):
+            try:
+                reply = execute(step)
+            except Exception as error:
+                step = flow.throw(error)
+            else:
+                step = flow.send(reply)
+    except StopIteration:
+        return None
+    return step
+
+
 class OrphanedClaims:
-    """Follows up claims in a thread of its own, which ends when there is nothing left to do."""
+    """Follows up claims in a thread of its own, which ends when there is nothing left to do. Claims that wait for their
+    next look do not hold up the others."""
 
     def __init__(self, execute: Callable[[Op[Any]], Any]) -> None:
         self._execute = execute
@@ -85,17 +116,28 @@ class OrphanedClaims:
 
     def _reset(self) -> None:
         self._pid = os.getpid()
-        self._waiting: queue.SimpleQueue[Claim] = queue.SimpleQueue()
+        self._new: queue.SimpleQueue[OrphanFlow] = queue.SimpleQueue()
+        self._waiting: list[tuple[float, int, OrphanFlow]] = []
+        """When each flow goes on, on the monotonic clock. Only the thread uses it."""
+        self._count = 0
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def add(self, claim: Claim) -> None:
+        """Follow up a claim that was sent, and whose reply nobody has."""
+        self._start(release_orphaned(claim))
+
+    def leave(self, record_id: bytes, token: bytes) -> None:
+        """Release what this token is granted, now or by a late copy."""
+        self._start(release_late_grant(record_id, token))
+
+    def _start(self, flow: OrphanFlow) -> None:
         if self._pid != os.getpid():
             self._reset()  # after a fork the thread exists only in the parent, and so do its claims
-        if self._waiting.qsize() >= MAX_ORPHANED_CLAIMS:
+        if self._new.qsize() + len(self._waiting) >= MAX_ORPHANED_CLAIMS:
             return
-        self._waiting.put(claim)
+        self._new.put(flow)
         with self._lock:
             if self._thread is None and not self._stop.is_set():
                 thread = threading.Thread(target=self._run, name="retrysafe-orphaned-claims", daemon=True)
@@ -110,21 +152,31 @@ class OrphanedClaims:
     def _run(self) -> None:
         while not self._stop.is_set():
             with self._lock:
-                try:
-                    claim = self._waiting.get_nowait()
-                except queue.Empty:
+                flow = self._take_next()
+                if flow is None and not self._waiting:
                     self._thread = None
                     return
+            if flow is None:
+                self._stop.wait(min(self._waiting[0][0] - time.monotonic(), MAX_PAUSE_SECONDS))
+                continue
             with suppress(Exception):  # a claim that cannot be released must not hinder the others
-                run(release_orphaned(claim), self._perform)
+                pause = run_to_pause(flow, self._execute_unless_stopped)
+                if pause is not None:
+                    self._count += 1
+                    heapq.heappush(self._waiting, (time.monotonic() + pause, self._count, flow))
 
-    def _perform(self, step: Op[Any] | float) -> Any:
-        """What the flow yields: an operation, or seconds to wait."""
-        if isinstance(step, float):
-            self._stop.wait(step)
+    def _take_next(self) -> OrphanFlow | None:
+        """A new flow, or one whose pause is over."""
+        with suppress(queue.Empty):
+            return self._new.get_nowait()
+        if self._waiting and self._waiting[0][0] <= time.monotonic():
+            return heapq.heappop(self._waiting)[2]
+        return None
+
+    def _execute_unless_stopped(self, op: Op[Any]) -> Any:
         if self._stop.is_set():
             raise _Stopped
-        return None if isinstance(step, float) else self._execute(step)
+        return self._execute(op)
 
 
 class _Stopped(Exception):

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from retrysafe.core.ops import Claim, ClaimReply, Op
 from retrysafe.engine.circuit import CircuitBreaker
 from retrysafe.engine.clock import clock
-from retrysafe.engine.effects import Effect, FlowPause, Invoke, NotifyWaiters, Persist
+from retrysafe.engine.effects import Effect, FlowPause, Invoke, LeaveClaim, NotifyWaiters, Persist
 from retrysafe.engine.figures import Figures
 from retrysafe.engine.heartbeat import Heartbeat, Lease, hold_lease
 from retrysafe.engine.orphaned_claims import OrphanedClaims
@@ -51,6 +51,8 @@ class Performer:
             return self._invoke(effect)
         if isinstance(effect, FlowPause):
             return self._pause(effect)
+        if isinstance(effect, LeaveClaim):
+            return self._orphaned_claims.leave(effect.id, effect.token)
         assert isinstance(effect, NotifyWaiters), f"only operations ask for {type(effect).__name__}"
         return self._notify_waiters(effect)
 
@@ -97,7 +99,7 @@ class Performer:
                     else self._decide_delay(sealed, partial(resending.delay_after_reply, reply))
                 )
                 if delay is None:
-                    return self._sealer.unseal(stamp_asked(reply, sent_at))
+                    return self._sealer.unseal(stamp_asked(reply, sent_at, resending is not None and resending.unclear))
                 pause = delay
             time.sleep(pause)
             sent_at = clock()
@@ -156,8 +158,10 @@ class Performer:
             return call.function()
 
 
-def stamp_asked(reply: R, sent_at: float) -> R:
-    """Write into a claim's reply when it was asked for: the owner counts its lease from that moment (I33)."""
+def stamp_asked(reply: R, sent_at: float, resent: bool = False) -> R:
+    """Write into a claim's reply when it was asked for: the owner counts its lease from that moment (I33). `resent`: an
+    earlier sending was not answered."""
     if isinstance(reply, ClaimReply):
-        return ClaimReply(reply.granted, reply.record, reply.now, sent_at)  # type: ignore[return-value]  # R is one
+        # R is ClaimReply here
+        return ClaimReply(reply.granted, reply.record, reply.now, sent_at, resent)  # type: ignore[return-value]
     return reply

@@ -31,13 +31,14 @@ CANCEL_TIMEOUT_SECONDS = 10.0
 class ResendState:
     """The sendings of one operation so far. `until` is the end of its lease, on the process's clock."""
 
-    __slots__ = ("_deadline", "_insists", "_sent", "_sure", "_unclear")
+    __slots__ = ("_deadline", "_insists", "_sent", "_sure", "unclear")
 
     def __init__(self, op: Op[Any], began: float, until: float | None = None) -> None:
         self._insists = until is not None
         self._sent = 0
         self._sure = len(RESEND_DELAYS_SECONDS)
-        self._unclear = False
+        self.unclear = False
+        """A sending was not answered: it may have been carried out, or may still be."""
         if until is not None:
             self._deadline = min(until, began + RESEND_LIMIT_SECONDS)
         elif isinstance(op, Claim):
@@ -50,18 +51,18 @@ class ResendState:
     def delay_after_error(self, error: StoreError, now: float) -> float:
         """Seconds to wait before the next sending. Raises the caller's error if there is no further sending."""
         if isinstance(error, StoreUnclear):
-            self._unclear = True
-        elif not isinstance(error, StoreUnavailable) or not (self._unclear or self._insists):
+            self.unclear = True
+        elif not isinstance(error, StoreUnavailable) or not (self.unclear or self._insists):
             raise error
         pause = self._next_delay(now)
         if pause is None:
-            raise error if isinstance(error, StoreUnclear) or not self._unclear else earlier_send_unclear_error(error)
+            raise error if isinstance(error, StoreUnclear) or not self.unclear else earlier_send_unclear_error(error)
         return pause
 
     def delay_after_reply(self, reply: Any, now: float) -> float | None:
         """Seconds to wait before the next sending if this reply is not conclusive; None if it is. After an unclear
         sending, the invisible transaction that locks the key may be that sending itself, not committed yet."""
-        if not self._unclear or not isinstance(reply, ClaimReply) or reply.record is not None:
+        if not self.unclear or not isinstance(reply, ClaimReply) or reply.record is not None:
             return None
         pause = self._next_delay(now)
         if pause is None:

@@ -12,7 +12,7 @@ from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.engine.effects import Flow, NotifyWorker
 from retrysafe.engine.events import REFUSED_EVENTS, Events
-from retrysafe.engine.guard import Ended, Task, build_replay, claim_or_wait, refusal_error
+from retrysafe.engine.guard import Ended, Task, build_fresh_claim, build_replay, claim_or_wait, refusal_error
 
 
 class Accepted(NamedTuple):
@@ -48,7 +48,8 @@ def claim_or_match(operation: RequestComparer, task: Task, claim: Claim, events:
     if isinstance(outcome, Mismatch) and not claim.resumes:
         found = (yield Lookup(claim.id)).record
         if found is not None and operation.is_same_request(found, claim):
-            claim = replace(claim, alternatives=(*claim.alternatives, found.fingerprint))
+            # With a token of its own: the refused claim is left (LeaveClaim).
+            claim = replace(build_fresh_claim(claim), alternatives=(*claim.alternatives, found.fingerprint))
             outcome = yield from claim_or_wait(claim, task, _NO_EVENTS)
     if type(outcome) in REFUSED_EVENTS:
         events.emit(REFUSED_EVENTS[type(outcome)], claim.id, task.target, task.series)

@@ -11,7 +11,7 @@ from retrysafe.core.outcomes import Busy, Execute, Outcome
 from retrysafe.core.times import SECOND_MICROS
 from retrysafe.engine.effects import INTERRUPTIBLE, Effect, Flow, FlowPause
 from retrysafe.engine.events import Events
-from retrysafe.engine.guard import Task, claim_or_wait, settle_released
+from retrysafe.engine.guard import Task, claim_or_wait, settle_unstarted
 from retrysafe.engine.heartbeat import Lease
 from retrysafe.web.traffic import Waiters
 
@@ -24,9 +24,13 @@ def claim_interruptibly(claim: Claim, task: Task, events: Events) -> Flow[Outcom
             yield INTERRUPTIBLE
         except BaseException:
             lease = Lease(claim.id, task.key.value, outcome.fence, outcome.until)
-            yield from settle_released(task, lease, "it was interrupted before it began", events)
+            yield from settle_unstarted(task, lease, "it was interrupted before it began", events)
             raise
     return outcome
+
+
+class NoPlaceToWait(Exception):
+    """Thrown into a flow that wants to wait: it leaves its claim as any caller does, and ends."""
 
 
 def limit_waiters(flow: Flow[Outcome], waiters: Waiters, task: Task, record_id: bytes, events: Events) -> Flow[Outcome]:
@@ -38,9 +42,8 @@ def limit_waiters(flow: Flow[Outcome], waiters: Waiters, task: Task, record_id: 
             if isinstance(effect, FlowPause) and effect.seconds > 0 and not waiting:
                 waiting = waiters.enter(task.key.scope)
                 if not waiting:
-                    flow.close()
-                    events.emit("busy", record_id, task.target, task.series)
-                    return Busy(SECOND_MICROS)
+                    effect = flow.throw(NoPlaceToWait())
+                    continue
             try:
                 reply: Any = yield effect
             except BaseException as error:
@@ -50,6 +53,9 @@ def limit_waiters(flow: Flow[Outcome], waiters: Waiters, task: Task, record_id: 
     except StopIteration as done:
         outcome: Outcome = done.value
         return outcome
+    except NoPlaceToWait:
+        events.emit("busy", record_id, task.target, task.series)
+        return Busy(SECOND_MICROS)
     finally:
         if waiting:
             waiters.leave(task.key.scope)

@@ -21,7 +21,7 @@ from retrysafe.core.ops import Lookup, LookupReply
 from retrysafe.core.outcomes import Busy, Execute, Outcome, Replay
 from retrysafe.core.records import Answer, Gone, Record
 from retrysafe.core.states import State
-from retrysafe.engine.effects import Flow
+from retrysafe.engine.effects import Flow, LeaveClaim
 from retrysafe.engine.guard import (
     Task,
     refusal_error,
@@ -361,15 +361,17 @@ class Exchange:
 
     def release_unstarted(self) -> Flow[Response | None]:
         """Release the key because the application was not called. The store refuses it if another owner has the key."""
-        return (yield from self._release_flow("it did not begin before its lease was over"))
+        return (yield from self._release_flow("it did not begin before its lease was over", unstarted=True))
 
-    def _release_flow(self, note: str) -> Flow[Response | None]:
+    def _release_flow(self, note: str, *, unstarted: bool = False) -> Flow[Response | None]:
         grant = self._require_grant()
         give_back = settle_withdrawn if self._withdraws else settle_released
         try:
             yield from give_back(grant.task, grant.lease, note, self.settings.safe.events)
         except StoreError as error:
             self._log_unsettled(grant, error)  # the lease lapses by itself
+            if unstarted:
+                yield LeaveClaim(grant.lease.id, grant.lease.fence.token)
         finally:
             self._end_claim(0)
         return None

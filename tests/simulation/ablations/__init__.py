@@ -6,6 +6,7 @@ a checker that does not notice is a checker that is missing.
     web.py          the middleware
     operations.py   operations, and deployments between their attempts
     worker.py       the worker, and the walls between applications
+    actors.py       local steps, outbox, jobs, consumers, webhooks
     what_broke.py   which ablation puts back each line of docs/explanation/what-broke.md, or why there is none
 
 `python -m tests.simulation.ablations --runs 20 --max 20000` writes docs/reference/ablations.md.
@@ -13,7 +14,7 @@ a checker that does not notice is a checker that is missing.
 
 from __future__ import annotations
 
-from tests.simulation.ablations import engine, moves, operations, web, worker
+from tests.simulation.ablations import actors, engine, moves, operations, web, worker
 from tests.simulation.ablations.base import Ablation, Situation, find_seed
 
 ABLATIONS: tuple[Ablation, ...] = (
@@ -22,6 +23,7 @@ ABLATIONS: tuple[Ablation, ...] = (
     *web.ABLATIONS,
     *operations.ABLATIONS,
     *worker.ABLATIONS,
+    *actors.ABLATIONS,
 )
 
 __all__ = ["ABLATIONS", "Ablation", "Situation", "find_seed"]

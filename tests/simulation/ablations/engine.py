@@ -12,7 +12,8 @@ from retrysafe.core import judge as judging
 from retrysafe.core.ops import Claim
 from retrysafe.core.outcomes import Busy, Execute, Outcome
 from retrysafe.core.records import Fence
-from retrysafe.engine import aperform, drive, guard, heartbeat
+from retrysafe.core.states import State
+from retrysafe.engine import aperform, drive, guard, heartbeat, orphaned_claims
 from retrysafe.engine.aperform import AsyncPerformer
 from retrysafe.engine.clock import clock
 from retrysafe.engine.heartbeat import Lease
@@ -148,6 +149,18 @@ def follow_up_nothing(original: Any) -> Any:
     return release_orphaned
 
 
+def leave_what_was_swept(original: Any) -> Any:
+    return lambda record, token: original(record, token) and record.state is State.CLAIMED
+
+
+def look_back_for_nothing(original: Any) -> Any:
+    def release_late_grant(record_id: bytes, token: bytes) -> Any:
+        return
+        yield
+
+    return release_late_grant
+
+
 def claim_in_the_callers_task(original: Any) -> Any:
     """A claim that is cancelled together with its caller, and sent once more."""
 
@@ -232,6 +245,18 @@ ABLATIONS = (
         BURNT,
         together(always(guard, "was_swept", False), substitute(aperform, "release_orphaned", follow_up_nothing)),
         Situation(kinds=GUARDS, plan=change(reply_lost=0.2, slow=0.2)),
+    ),
+    Ablation(
+        "a claim that was swept is left",
+        BURNT,
+        substitute(orphaned_claims, "is_granted_to", leave_what_was_swept),
+        Situation(kinds=GUARDS, plan=calm(reply_lost=0.3, freezes=4, tick=5.0)),
+    ),
+    Ablation(
+        "a caller that leaves does not look back",
+        BURNT,
+        substitute(aperform, "release_late_grant", look_back_for_nothing),
+        Situation(kinds=GUARDS, plan=calm(slow=0.3, refused=0.2, reply_lost=0.1, freezes=4)),
     ),
     Ablation(
         "a claim is cancelled with its caller",

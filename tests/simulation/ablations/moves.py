@@ -157,7 +157,7 @@ ABLATIONS = (
         "the sweeper suspects the living",
         "I2 the living are not suspected",
         allow(ops.Suspect, OPEN, suspect_the_living),
-        Situation(kinds=("guard", "web"), plan=calm(freezes=2, slow=0.4, tick=5.0, purchases=3)),
+        Situation(kinds=("guard", "web"), plan=calm(freezes=8, slow=0.4, tick=5.0, purchases=3)),
     ),
     Ablation(
         "a renewal brings back what was given up",

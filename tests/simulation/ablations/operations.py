@@ -232,9 +232,7 @@ ABLATIONS = (
         "undos in the order of their steps",
         "I24 reverse order",
         substitute(undoing, "undo_all", undo_in_order),
-        Situation(
-            OPERATIONS, ("two_undos",), change(doubled=0.0)
-        ),  # a copy may arrive after the provider has forgotten
+        Situation(OPERATIONS, ("two_undos",)),
     ),
     Ablation(
         "attempts without a bound",

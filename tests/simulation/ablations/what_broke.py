@@ -27,6 +27,8 @@ PUT_BACK: dict[str, tuple[str, ...]] = {
     "a process stopped between its claim and its handler": ("a call begins however late",),
     "A store that hung while a key was claimed": ("a claim that was given up is not followed up",),
     "An owner whose claim was granted unheard": ("an owner does not take back what was swept",),
+    "A process was stopped for minutes (frozen, suspended) after its claim": ("a claim that was swept is left",),
+    "A caller left without its key, and with a grant": ("a caller that leaves does not look back",),
     "A lower-case method went past": ("a lower-case method goes past",),
     "`/a%2Fb` got the answer of `/a/b`": ("an escaped slash is a slash",),
     "a router's redirect (307, 308": ("a router's redirect is stored", "every redirect is withdrawn"),

@@ -1,5 +1,5 @@
-"""Operations in the situations that cost us something: one kind of purchase for each. The provider remembers keys for
-two minutes only."""
+"""Operations in the situations that cost us something: one kind of purchase for each. Where that matters
+(`FORGETTING`), the provider remembers keys for two minutes only."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ step that may have happened; `two_undos` has two steps to undo; `swallowed` catc
 puts a timeout of its own around a step; `found` asks the provider what happened, after a person was wrong; `poison`
 fails for a while, and must not be tried for ever."""
 
+FORGETTING = ("forgotten", "undone")
 MEMORY_SECONDS = 120.0
 KEY_LIFE_SECONDS = 100.0
 POISON_SECONDS = 400.0
@@ -27,7 +28,8 @@ POISON_ATTEMPTS = 3
 
 def deploy(node: AppHost) -> Handler:
     provider, safe = node.provider, node.safe
-    provider.memory = MEMORY_SECONDS
+    if node.kinds & set(FORGETTING):
+        provider.memory = MEMORY_SECONDS
 
     async def refund(purchase: str, result: int | None = None, *, key: str) -> None:
         await provider.charge(purchase, key, kind="refund")
@@ -166,11 +168,11 @@ async def decide_carelessly(node: AppHost) -> None:
 
 
 def check_order_of_undos(outcome: Outcome) -> Iterator[str]:
-    """What was done last is undone first (I24)."""
+    """What was done last is undone first (I24), as the undos were sent: one that is held up was sent before."""
     for purchase in outcome.purchases:
-        entries = [each for each in outcome.provider.ledger if each.purchase == purchase.name]
-        undos = [each.kind for each in entries if each.kind in ("refund", "unreserve")]
-        if undos[:1] == ["unreserve"]:
+        sent = [event.data["kind"] for event in outcome.history.find("sends", purchase.name)]
+        undos = [kind for kind in sent if kind in ("refund", "unreserve")]
+        if undos[:1] == ["unreserve"] and "refund" in undos:
             yield f"I24 reverse order: the reservation of {purchase.name} was released before its refund"
 
 

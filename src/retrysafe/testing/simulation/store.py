@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from retrysafe.core.jobs import ListJobs, Namespaces
 from retrysafe.core.ops import Claim, List, Lookup, Op, Stats
 from retrysafe.core.records import Record
-from retrysafe.errors import StoreUnavailable, StoreUnclear, StoreUnreachable
+from retrysafe.errors import StoreError, StoreUnavailable, StoreUnclear, StoreUnreachable
 from retrysafe.stores.base import Capabilities, Store
 from retrysafe.stores.memory import CAPABILITIES, MemoryStore
 from retrysafe.testing.simulation.hosts import Host
@@ -60,10 +60,19 @@ class RemoteStore:
                 server.host, lambda: server.apply(ops), seconds=STORE_TIMEOUT_SECONDS, what=names
             )
         except Unanswered as error:
-            raise StoreUnclear(str(error)) from None
+            raise self._report_failure(ops, StoreUnclear(str(error))) from None
         except Refused as error:
-            raise StoreUnavailable(str(error)) from None
+            raise self._report_failure(ops, StoreUnavailable(str(error))) from None
+        except StoreError as error:
+            self._report_failure(ops, error)
+            raise
         return replies
+
+    def _report_failure(self, ops: Sequence[Op[Any]], error: StoreError) -> StoreError:
+        for op in ops:
+            if type(op) is Claim:
+                self._server.on_failed_claim(op, error)
+        return error
 
     async def migrate(self) -> list[str]:
         return []
@@ -88,6 +97,8 @@ class StoreServer:
 
     on_claim: Callable[[Claim], None] = staticmethod(lambda op: None)
     """Called at the sender, before a claim is sent (`watch.py`)."""
+    on_failed_claim: Callable[[Claim, StoreError], None] = staticmethod(lambda op, error: None)
+    """Called at the sender, when a sending of a claim has failed."""
 
     def open_client(self, network: Network) -> RemoteStore:
         """The store of one application host."""

@@ -16,6 +16,7 @@ from retrysafe.core.states import SETTLED, State
 from retrysafe.core.times import SECOND_MICROS
 from retrysafe.engine.heartbeat import Lease, current_lease
 from retrysafe.engine.orphaned_claims import ORPHAN_LOOKUP_SECONDS
+from retrysafe.errors import StoreError, StoreUnclear
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing.simulation.application import ClientReply
 from retrysafe.testing.simulation.history import History
@@ -59,16 +60,19 @@ class Watch:
         """The run for which each fence of a record was granted."""
         self._ended: dict[bytes, dict[bytes, None]] = {}
         """The tokens of each record's attempts that are over, in order. A record keeps the last eight (rule 13)."""
-        self._points: dict[tuple[bytes, bytes], list[bytes]] = {}
-        """What was in progress in each attempt, in order."""
+        self._advanced: dict[tuple[bytes, bytes], int] = {}
+        """The number of the last advance of each attempt."""
         self._given_up: set[bytes] = set()
         """The tokens of attempts whose owner itself said that it does not know how they ended."""
         self._claimants: dict[bytes, Request] = {}
         """The request that sent each claim, by its token."""
         self._owners: dict[bytes, tuple[Request, float]] = {}
         """The request that was granted a token, and when."""
-        self._answered: dict[int, tuple[float, int]] = {}
-        """When each request was answered, and with which status."""
+        self._answered: dict[int, float] = {}
+        """When each request was answered."""
+        self._unclear_claims: set[bytes] = set()
+        self._refused_claims: set[bytes] = set()
+        """The tokens of claims of which a sending was not answered, and of which one was answered with an error."""
         self._sent_tokens: set[bytes] = set()
         self._sent_requests: set[int] = set()
 
@@ -108,6 +112,10 @@ class Watch:
         if request is not None:
             self._claimants.setdefault(op.token, request)
 
+    def watch_failed_claim(self, op: Claim, error: StoreError) -> None:
+        """A sending of a claim ended in an error. Runs at the sender."""
+        (self._unclear_claims if isinstance(error, StoreUnclear) else self._refused_claims).add(op.token)
+
     def _watch_claim(self, op: Claim, reply: Any, before: Record | None, after: Record | None, now: int) -> None:
         assert isinstance(reply, ClaimReply)
         if not reply.granted or after is None:
@@ -117,7 +125,7 @@ class Watch:
         known = self._granted.setdefault(grant, op.token)
         if known != op.token:
             self._report("I1 single grant", f"attempt {after.attempt} of {op.key} was granted to two claims")
-        if op.token in list(self._ended.get(op.id, ()))[-MAX_ENDED_TOKENS:]:
+        if op.token in self._list_kept_tokens(op.id, before):
             self._report("I32 late copies", f"a late copy of a claim of {op.key} was granted to nobody")
         fences = self._fences.setdefault(op.id, {})
         if fences.setdefault((after.attempt, after.token), after.run) != after.run:
@@ -137,6 +145,13 @@ class Watch:
             self._report("I8 mismatch", f"{op.key} was granted to another request")
         if after.run == before.run and after.attempt != before.attempt + 1:
             self._report("I3 attempts grow", f"{op.key} went from attempt {before.attempt} to {after.attempt}")
+
+    def _list_kept_tokens(self, record_id: bytes, found: Record | None) -> list[bytes]:
+        """The tokens that a record must not grant again (rule 13): of its last eight attempts that were taken over, and
+        its own, if that attempt is over."""
+        ended = self._ended.get(record_id, {})
+        own = [found.token] if found is not None and found.token in ended else []
+        return [token for token in ended if token not in own][-MAX_ENDED_TOKENS:] + own
 
     def _watch_refusal(self, op: Claim, before: Record | None, now: int) -> None:
         if before is None or op.resumes or before.state not in SETTLED or not before.expired(now):
@@ -164,10 +179,11 @@ class Watch:
             self._report("I32 late copies", f"a late renewal shortened the lease of {after.key}")
         if not isinstance(op, Advance):
             return
-        seen = self._points.setdefault((after.id, after.token), [before.progress])
-        if after.progress in seen[:-1]:
+        # By its number: what was in progress may well return to what it was, as when an undo could not begin.
+        last = self._advanced.get((after.id, after.token), 0)
+        if op.number <= last:
             self._report("I32 late copies", f"a late advance moved {after.key} back to {after.point!r}")
-        seen.append(after.progress)
+        self._advanced[after.id, after.token] = max(op.number, last)
 
     def _watch_giving_up(self, op: Op[Any], before: Record, after: Record | None) -> None:
         """An owner that has given up is not brought back by what it sent before. A person is asked about what may have
@@ -189,19 +205,24 @@ class Watch:
             self._report("I32 nothing is burnt", f"a person was asked about {before.key}, of which nothing ever ran")
 
     def _is_burnt(self, record: Record) -> bool:
-        """Whether this attempt sent nothing, although the process that asked for it lives. A copy of a claim that lands
-        long after its caller has been answered is not followed up: a person is asked then (ORPHAN_LOOKUP_SECONDS)."""
+        """Whether a person is asked for nothing. A claim that was granted, and under which nothing was sent, is given
+        back by the process that asked for it, whenever it hears of the grant or wakes up. Three grants are nobody's:
+
+        - the process died, or is still stopped: nobody else can know that nothing ran;
+        - a copy of the claim arrived when its caller had left, after the last look (ORPHAN_LOOKUP_SECONDS);
+        - the store had refused every sending, and said that nothing was done: there is no copy to wait for, unless the
+          network itself made one.
+        """
         owner = self._owners.get(record.token)
         if owner is None or record.token in self._sent_tokens:
             return False
         request, granted_at = owner
-        left_at, status = self._answered.get(request.number, (granted_at, 0))
-        if status in (409, 500) and granted_at > left_at:
-            # Known, and left: a claim that the store refused after an unclear sending is not followed up. A slow copy
-            # of it that lands when the key is free again is granted to nobody (seed 1008).
+        if not request.process.alive or request.process.frozen_until > self._loop.now:
             return False
-        is_running = request.process.alive and request.process.frozen_until <= self._loop.now
-        return is_running and granted_at - left_at < sum(ORPHAN_LOOKUP_SECONDS)
+        if record.token not in self._unclear_claims and record.token in self._refused_claims:
+            return False
+        left_at = self._answered.get(request.number, granted_at)
+        return granted_at - left_at < sum(ORPHAN_LOOKUP_SECONDS)
 
     def _watch_reaping(self, before: list[Record]) -> None:
         for record in before:
@@ -254,7 +275,7 @@ class Watch:
     def watch_answer(self, request: Request, reply: ClientReply) -> None:
         """An application answers a request. What it says must be true at this moment, and stored (I7)."""
         status, body = reply.status, reply.body
-        self._answered[request.number] = (self._loop.now, status)
+        self._answered[request.number] = self._loop.now
         at = (self._loop.now, request.host, "answers", request.purchase)
         self._history.note(*at, status=status, body=body[:60], request=request.number)
         if body == b"LeaseLost" and self._has_one_attempt(request):

@@ -4,10 +4,10 @@ rule that is named for it."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 from retrysafe.consumers.inbox import Inbox
@@ -19,34 +19,12 @@ from retrysafe.jobs.task import FencedTask
 from retrysafe.operations import local, undoing
 from retrysafe.operations.run import OperationRun
 from retrysafe.stores.sql.receipts import load_receipts
-from retrysafe.testing.simulation import World, check, local_shop, queue_shop, ways_shop, webhook_shop
+from retrysafe.testing.simulation import local_shop, queue_shop, ways_shop, webhook_shop
 from retrysafe.testing.simulation.database import NAMES, SimulatedDatabase
-from retrysafe.testing.simulation.scenario import Scenario
-from retrysafe.testing.simulation.shrink import read_rule
 from retrysafe.transactions.staging import Staging
 from retrysafe.webhooks import receiver, replies, schedules
 from retrysafe.worker.enqueuer import TopicQueue
-
-
-class ActorAblation(NamedTuple):
-    """One safeguard. `patch` takes it out for a block; `rule` is what has to be seen broken."""
-
-    name: str
-    rule: str
-    patch: Callable[[], AbstractContextManager[Any]]
-    scenario: Scenario
-    kinds: tuple[str, ...] | None = None
-
-
-def find_seed(ablation: ActorAblation, first: int, last: int) -> int | None:
-    """The first seed whose history breaks the rule with the safeguard gone."""
-    with ablation.patch():
-        for seed in range(first, last):
-            problems = check(World(seed, ablation.scenario, kinds=ablation.kinds).run())
-            if any(read_rule(problem) == ablation.rule for problem in problems):
-                return seed
-    return None
-
+from tests.simulation.ablations.base import Ablation, Situation
 
 # Local steps ------------------------------------------------------------------------------------
 
@@ -197,20 +175,37 @@ def _accept_what_is_busy() -> AbstractContextManager[Any]:
     return mock.patch.object(replies, "error_response", error_response)
 
 
-TOGETHER, ELSEWHERE = local_shop.TOGETHER, local_shop.ELSEWHERE
-QUEUES, WEBHOOKS, WAYS = queue_shop.SCENARIO, webhook_shop.SCENARIO, ways_shop.SCENARIO
+TOGETHER, ELSEWHERE = Situation(local_shop.TOGETHER), Situation(local_shop.ELSEWHERE)
+QUEUES, WEBHOOKS = Situation(queue_shop.SCENARIO), Situation(webhook_shop.SCENARIO)
 
-ACTOR_ABLATIONS = (
-    ActorAblation("receipts that nobody finds", "I16 phase once", _name_receipts_anew, ELSEWHERE),
-    ActorAblation("rows without their recovery point", "I16 phase once", _leave_the_point_out, TOGETHER),
-    ActorAblation("a late owner is not barred", "told the truth", _bar_nobody, ELSEWHERE, ("rows_saga",)),
-    ActorAblation("an accepted run is dropped", "I30 convergence", _lose_what_was_accepted, WAYS, ("by_worker",)),
-    ActorAblation("a job is published under a new id", "I20 stable id", _publish_under_a_new_id, QUEUES),
-    ActorAblation("a job is deleted before it is published", "I19 outbox", _delete_before_publishing, QUEUES),
-    ActorAblation("a job is staged outside its transaction", "I19 outbox", _stage_outside, QUEUES, ("job_stopped",)),
-    ActorAblation("a job without its fence", "I20 one effect", _no_fence, QUEUES, ("job",)),
-    ActorAblation("a message known by its delivery", "I20 one effect", _forget_messages, QUEUES, ("message",)),
-    ActorAblation("events are kept for five minutes", "I25 one effect", _keep_events_for_five_minutes, WEBHOOKS),
-    ActorAblation("an event known by its time", "I25 one effect", _key_by_time, WEBHOOKS),
-    ActorAblation("2xx while another handles it", "S21 no 2xx before it is safe", _accept_what_is_busy, WEBHOOKS),
+ABLATIONS = (
+    Ablation("receipts that nobody finds", "I16 phase once", _name_receipts_anew, ELSEWHERE),
+    Ablation("rows without their recovery point", "I16 phase once", _leave_the_point_out, TOGETHER),
+    Ablation(
+        "a late owner is not barred", "told the truth", _bar_nobody, Situation(local_shop.ELSEWHERE, ("rows_saga",))
+    ),
+    Ablation(
+        "an accepted run is dropped",
+        "I30 convergence",
+        _lose_what_was_accepted,
+        Situation(ways_shop.SCENARIO, ("by_worker",)),
+    ),
+    Ablation("a job is published under a new id", "I20 stable id", _publish_under_a_new_id, QUEUES),
+    Ablation("a job is deleted before it is published", "I19 outbox", _delete_before_publishing, QUEUES),
+    Ablation(
+        "a job is staged outside its transaction",
+        "I19 outbox",
+        _stage_outside,
+        Situation(queue_shop.SCENARIO, ("job_stopped",)),
+    ),
+    Ablation("a job without its fence", "I20 one effect", _no_fence, Situation(queue_shop.SCENARIO, ("job",))),
+    Ablation(
+        "a message known by its delivery",
+        "I20 one effect",
+        _forget_messages,
+        Situation(queue_shop.SCENARIO, ("message",)),
+    ),
+    Ablation("events are kept for five minutes", "I25 one effect", _keep_events_for_five_minutes, WEBHOOKS),
+    Ablation("an event known by its time", "I25 one effect", _key_by_time, WEBHOOKS),
+    Ablation("2xx while another handles it", "S21 no 2xx before it is safe", _accept_what_is_busy, WEBHOOKS),
 )
