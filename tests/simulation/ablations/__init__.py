@@ -5,8 +5,10 @@ a checker that does not notice is a checker that is missing.
     engine.py       claims that are sent again, leases, what a caller is told
     web.py          the middleware
     operations.py   operations, and deployments between their attempts
+    resuming.py     operations that go on later, or in the user's own database
     worker.py       the worker, and the walls between applications
     actors.py       local steps, outbox, jobs, consumers, webhooks
+    jobs.py         outbox, jobs and webhooks once more: what is lost, tried for ever, or eaten
     what_broke.py   which ablation puts back each line of docs/explanation/what-broke.md, or why there is none
 
 `python -m tests.simulation.ablations --runs 20 --max 20000` writes docs/reference/ablations.md.
@@ -14,7 +16,7 @@ a checker that does not notice is a checker that is missing.
 
 from __future__ import annotations
 
-from tests.simulation.ablations import actors, engine, moves, operations, web, worker
+from tests.simulation.ablations import actors, engine, jobs, moves, operations, resuming, web, worker
 from tests.simulation.ablations.base import Ablation, Situation, find_seed
 
 ABLATIONS: tuple[Ablation, ...] = (
@@ -22,8 +24,10 @@ ABLATIONS: tuple[Ablation, ...] = (
     *engine.ABLATIONS,
     *web.ABLATIONS,
     *operations.ABLATIONS,
+    *resuming.ABLATIONS,
     *worker.ABLATIONS,
     *actors.ABLATIONS,
+    *jobs.ABLATIONS,
 )
 
 __all__ = ["ABLATIONS", "Ablation", "Situation", "find_seed"]

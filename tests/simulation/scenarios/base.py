@@ -122,6 +122,8 @@ async def reply_to(call: Awaitable[Any]) -> ClientReply:
         return ClientReply(410, b"")
     except (RetrySafeError, TimeoutError, ConnectionError) as error:
         return ClientReply(503, type(error).__name__.encode())
+    if isinstance(done, ClientReply):
+        return done
     if isinstance(done, int):
         return ClientReply(201, b'{"charge": %d}' % done)
     # A client of ours sends again after 409 and 5xx, also where it is the stored answer: of what was undone.

@@ -24,6 +24,9 @@ MEMORY_SECONDS = 120.0
 KEY_LIFE_SECONDS = 100.0
 POISON_SECONDS = 400.0
 POISON_ATTEMPTS = 3
+POISON_SPACING_SECONDS = 2.5
+"""Three failures that count are three seconds apart at least (`min_failure_spacing`)."""
+QUIET_SINCE_SECONDS = 1500.0
 
 
 def deploy(node: AppHost) -> Handler:
@@ -186,7 +189,30 @@ def check_bounded_attempts(outcome: Outcome) -> Iterator[str]:
             yield f"I21 bounded attempts: {purchase.name} was tried {tried} times"
 
 
-OPERATIONS = Scenario(deploy, KINDS, (), (check_order_of_undos, check_bounded_attempts))
+def check_spaced_failures(outcome: Outcome) -> Iterator[str]:
+    """A client that asks again each second does not use up the attempts (I21)."""
+    for purchase in outcome.purchases if outcome.purchases[0].kind == "poison" else ():
+        tried = [event.at for event in outcome.history.find("tried", purchase.name)]
+        given_up = [event.at for event in outcome.history.find("answers", purchase.name) if event.data["status"] == 500]
+        if given_up and given_up[0] - tried[0] < POISON_SPACING_SECONDS:
+            seconds = given_up[0] - tried[0]
+            yield f"I21 spaced failures: {purchase.name} was given up {seconds:.1f} s after it was tried first"
+
+
+def check_persons_word(outcome: Outcome) -> Iterator[str]:
+    """When nothing goes wrong any more, what a person says counts: nobody asks again and again (I30)."""
+    for purchase in outcome.purchases:
+        said = [event for event in outcome.history.find("resolved", purchase.name) if event.at > QUIET_SINCE_SECONDS]
+        if len([event for event in said if not event.data["happened"]]) > 2:
+            yield f"I30 a person is believed: {purchase.name} was asked about {len(said)} times after all faults"
+
+
+OPERATIONS = Scenario(
+    deploy,
+    KINDS,
+    (),
+    (check_order_of_undos, check_bounded_attempts, check_spaced_failures, check_persons_word),
+)
 
 
 def list_kinds(*kinds: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import hmac
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from retrysafe.errors import RetrySafeError
@@ -48,6 +49,7 @@ class WebhookSender:
         self.deaf_until = chance.choice((0.0, 0.0, 0.0, 2 * HOUR, 30 * HOUR, 70 * HOUR))
         if not stage.plan.patient:  # days of a worker that looks every minute take longer than all the rest
             self.deaf_until = min(self.deaf_until, 2 * HOUR)
+        self._is_attacked = stage.draw("forger").choice((False, False, True))
         self.next_act = 0.0
         self._stage, self._chance = stage, chance
         self._open = len(self.events)
@@ -63,7 +65,17 @@ class WebhookSender:
         """The true time: hosts that take webhooks have to have it, to five minutes (S19)."""
         return WALL_START_SECONDS + self._stage.now
 
+    async def _forge(self, fleet: Fleet, event: str) -> None:
+        """Somebody who knows the id of an event, and not the secret, sends it first (S21)."""
+        with suppress(Unanswered, Refused, RetrySafeError, OSError):
+            headers = sign(event, self.read_clock(), b"another body")
+            await fleet.call(
+                fleet.apps[0], ENTRY, headers, b"{}", seconds=5.0, what="POST forged webhook", about=event
+            )
+
     async def _send_until_told(self, fleet: Fleet, event: str) -> None:
+        if self._is_attacked:
+            await self._forge(fleet, event)
         await asyncio.sleep(self._chance.uniform(0.0, 5.0))
         for delay in (*STANDARD.delays, None):
             copies = 2 if self._chance.random() < 0.1 else 1

@@ -40,6 +40,8 @@ class ReceiverLog:
         """How many calls of the handler fail."""
         self.chance = stage.draw("handler")
         self.too_soon: list[str] = []
+        self.lacking = stage.draw("lacking").choice(("", "worker-1")) if stage.plan.workers > 1 else ""
+        """The process whose code has no handler for the event."""
 
     def start(self, fleet: Any) -> None:
         """It only takes notes."""
@@ -75,7 +77,8 @@ def deploy(node: AppHost) -> Handler:
         await node.provider.charge("p1", f"paid-{event.id}", kind=f"paid {event.id}")
         stumble()
 
-    receiver.on("order.paid")(write_row if log.mode.endswith("row") else call)
+    if node.host.name != log.lacking:
+        receiver.on("order.paid")(write_row if log.mode.endswith("row") else call)
 
     async def receive(headers: list[tuple[str, str]], body: bytes) -> int:
         response = await receiver.areceive(headers, body)

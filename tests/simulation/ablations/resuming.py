@@ -1,0 +1,118 @@
+"""Operations that go on later, or elsewhere: old lists, old keys, a person's word, the user's own database."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from retrysafe.engine.effects import RunTransaction
+from retrysafe.operations import foreign, local, undoing
+from retrysafe.operations.operation import Operation
+from retrysafe.operations.run import OperationRun
+from retrysafe.stores.sql.receipts import load_receipts
+from retrysafe.testing.simulation import local_shop
+from retrysafe.transactions.staging import Staging
+from tests.simulation.ablations.base import Ablation, Situation, always, calm, change, substitute
+from tests.simulation.ablations.operations import count_every_failure
+from tests.simulation.scenarios.long_ago import LONG_AGO
+from tests.simulation.scenarios.operations import OPERATIONS
+
+
+def resume_any_run(original: Any) -> Any:
+    """A resume that does not say which run it goes on with."""
+
+    def build_resume_claim(self: Operation, record: Any) -> Any:
+        task, claim = original(self, record)
+        return task, replace(claim, resumes=b"", input=record.input)
+
+    return build_resume_claim
+
+
+def count_from_the_submission(original: Any) -> Any:
+    return lambda self, record, fresh, not_sent=False: original(self, record, False, not_sent=not_sent)
+
+
+def bar_once(original: Any) -> Any:
+    """Only the attempt that begins an undo bars a late owner."""
+
+    def block_late_owner(run: OperationRun) -> Any:
+        if run.stored.undoing is None:
+            yield from original(run)
+
+    return block_late_owner
+
+
+def bar_without_patience(original: Any) -> Any:
+    """Whatever the user's database says while a late owner is barred is told as it came."""
+
+    def block_late_owner(run: OperationRun) -> Any:
+        if run.tx_binding.kind == "elsewhere":
+            yield RunTransaction(lambda tx: local.block_late_steps(run, tx))
+
+    return block_late_owner
+
+
+def commit_whoever_owns_it(original: Any) -> Any:
+    """The rows and the jobs of a local step commit, although the store refuses its recovery point."""
+
+    def commit(run: OperationRun, change: Any, tx: Any, staged: list[Any]) -> Any:
+        statements = load_receipts(tx.dialect, run.tx_binding.names)
+        staging = Staging(run.record.run, change.name)
+        result, text = yield from local.run_function(run, change, statements, staging)
+        journal, answer = change.update_journal(result, text)
+        ops = [staging.build_op(run.record.namespace)] if staging.jobs else []
+        ops.append(run.build_advance(journal))
+        if answer is not None:
+            ops.append(local.Complete(run.record.id, run.fence, answer))
+        for op in ops:
+            plans = statements.plans
+            yield from plans.plan_operation(op) if isinstance(op, local.Stage) else plans.apply_fenced(op)
+        return result, journal, answer
+
+    return commit
+
+
+ABLATIONS = (
+    Ablation(
+        "a resume begins what has expired",
+        "one effect",
+        substitute(Operation, "_build_resume_claim", resume_any_run),
+        Situation(LONG_AGO, ("expired",)),
+    ),
+    Ablation(
+        "a key ages while its run waits for a worker",
+        "I17 asked for something",
+        substitute(Operation, "_resume_flow", count_from_the_submission),
+        Situation(LONG_AGO, ("submitted",), calm(worker_start=300.0)),
+    ),
+    Ablation(
+        "a person is not believed past the life of a key",
+        "I30 a person is believed",
+        always(foreign, "was_unknown", False),
+        Situation(OPERATIONS, ("forgotten",), calm(reply_lost=0.3, request_lost=0.2, refused=0.2, crashes=4)),
+    ),
+    Ablation(
+        "every failure counts, however soon",
+        "I21 spaced failures",
+        substitute(OperationRun, "count_failure", count_every_failure),
+        Situation(OPERATIONS, ("poison",), calm(senders=2)),
+    ),
+    Ablation(
+        "an undo that died bars nobody",
+        "told the truth",
+        substitute(undoing, "block_late_owner", bar_once),
+        Situation(local_shop.ELSEWHERE, ("rows_saga",), calm(freezes=4, crashes=4, slow=0.3)),
+    ),
+    Ablation(
+        "a conflict with a late owner is told as it came",
+        "S31 clear errors",
+        substitute(undoing, "block_late_owner", bar_without_patience),
+        Situation(local_shop.ELSEWHERE, ("rows_saga",)),
+    ),
+    Ablation(
+        "a local step commits without its fence",
+        "I16 phase once",
+        substitute(local, "commit_with_store", commit_whoever_owns_it),
+        Situation(local_shop.TOGETHER, ("local", "local_first"), change(freezes=4)),
+    ),
+)
