@@ -22,11 +22,18 @@ WALL_START_SECONDS = 1_700_000_000.0
 class Host:
     """One process. `skew` is the error of its wall clock in seconds, `drift` the error of all its clocks per second."""
 
-    __slots__ = ("alive", "context", "drift", "frozen_until", "lag", "name", "ready", "skew", "suspended", "tasks")
+    __slots__ = (
+        *("alive", "context", "drift", "frozen_until", "is_off", "lag", "name", "rate", "ready", "skew", "suspended"),
+        "tasks",
+    )
 
     def __init__(self, name: str, skew: float = 0.0, drift: float = 0.0) -> None:
         self.name = name
         self.skew, self.drift = skew, drift
+        self.rate = 1.0 + drift
+        """Seconds of its own for each true second."""
+        self.is_off = bool(drift)
+        """Whether its monotonic clock ever shows another time than the true one."""
         self.suspended = 0.0
         """Seconds for which the machine was suspended so far: `time.monotonic` does not count them."""
         self.alive = True
@@ -42,23 +49,23 @@ class Host:
 
     def monotonic(self, now: float) -> float:
         """`time.monotonic` here when `now` seconds of true time have passed."""
-        return (now - self.suspended) * (1.0 + self.drift)
+        return (now - self.suspended) * self.rate
 
     def boot_clock(self, now: float) -> float:
         """The clock that goes on while the machine is suspended."""
-        return now * (1.0 + self.drift)
+        return now * self.rate
 
     def true_time(self, monotonic: float) -> float:
         """The true time at which `time.monotonic` shows this, or just after it: a timer that is a rounding error too
         early would be set again for the same moment, for ever. A machine may be suspended until later."""
-        true = monotonic / (1.0 + self.drift) + self.suspended
+        true = monotonic / self.rate + self.suspended
         while self.monotonic(true) < monotonic:
             true = nextafter(true, inf)
         return true
 
     def wall(self, now: float) -> float:
         """The host's wall clock."""
-        return WALL_START_SECONDS + self.skew + now * (1.0 + self.drift)
+        return WALL_START_SECONDS + self.skew + now * self.rate
 
     def can_run(self, now: float) -> bool:
         return self.alive and self.frozen_until <= now

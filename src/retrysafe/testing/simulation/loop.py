@@ -7,10 +7,10 @@ is drawn. When no host has anything to do, time jumps to the next timer. Nothing
 from __future__ import annotations
 
 import asyncio
-import heapq
 from asyncio import events
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context, copy_context
+from heapq import heappop, heappush
 from itertools import count
 from random import Random
 from typing import Any
@@ -25,18 +25,19 @@ class Overrun(AssertionError):
 class ScheduledCall:
     """A callback that is to run. asyncio calls it a handle, and asks no more of it than this."""
 
-    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_when")
+    __slots__ = ("_args", "_callback", "_context", "_when")
 
     def __init__(self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context, when: float) -> None:
-        self._callback, self._args, self._context, self._when = callback, args, context, when
-        self._cancelled = False
+        self._callback, self._args, self._when = callback, args, when
+        self._context: Context | None = context
+        """None: it was cancelled."""
 
     def cancel(self) -> None:
-        self._cancelled = True
+        self._context = None
         self._args = ()
 
     def cancelled(self) -> bool:
-        return self._cancelled
+        return self._context is None
 
     def when(self) -> float:
         return self._when
@@ -80,8 +81,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     # What asyncio asks of a loop -----------------------------------------------------------------
 
+    # The clocks of a host (`Host.monotonic`, `Host.true_time`) are written out where each callback passes: a call takes
+    # longer than what it computes.
+
     def time(self) -> float:
-        return HOST.get(TRUE_TIME).monotonic(self.now)
+        host = HOST.get(TRUE_TIME)
+        return (self.now - host.suspended) * host.rate
 
     def get_debug(self) -> bool:
         return False
@@ -90,7 +95,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if context is None:
             context = copy_context()
         call = ScheduledCall(callback, args, context, 0.0)
-        self._make_ready(context.get(HOST, TRUE_TIME), call)
+        host = context.get(HOST, TRUE_TIME)
+        if host.alive:
+            ready = host.ready
+            if not ready and host.frozen_until <= self.now:
+                self._busy.append(host)
+            ready.append(call)
         return call
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]  # there is one thread
@@ -98,20 +108,26 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_later(  # type: ignore[override]  # as above
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> Any:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+        host = HOST.get(TRUE_TIME)
+        when = (self.now - host.suspended) * host.rate + delay
+        call = ScheduledCall(callback, args, copy_context() if context is None else context, when)
+        true = host.true_time(when) if host.is_off else when
+        heappush(self._timers, (true, next(self._number), call, host))
+        return call
 
     def call_at(  # type: ignore[override]  # as above
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> Any:
         host = HOST.get(TRUE_TIME)
-        call = ScheduledCall(callback, args, context or copy_context(), when)
-        heapq.heappush(self._timers, (host.true_time(when), next(self._number), call, host))
+        call = ScheduledCall(callback, args, copy_context() if context is None else context, when)
+        true = host.true_time(when) if host.is_off else when
+        heappush(self._timers, (true, next(self._number), call, host))
         return call
 
     def call_at_true_time(self, when: float, callback: Callable[..., Any], *args: Any, host: Host = TRUE_TIME) -> None:
         """For the network and the schedule of faults: at a true time, in a host's context."""
         call = ScheduledCall(callback, args, host.context, 0.0)
-        heapq.heappush(self._timers, (when, next(self._number), call, host))
+        heappush(self._timers, (when, next(self._number), call, host))
 
     def create_task(self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Any = None) -> Any:  # type: ignore[override]  # as above
         task = asyncio.Task(coro, loop=self, name=name, context=context)
@@ -150,6 +166,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def suspend(self, host: Host, until: float) -> None:
         """A machine sleeps: like a freeze, but its monotonic clock stands still, and so do its timers."""
         host.suspended += max(0.0, until - max(self.now, host.frozen_until))
+        host.is_off = True
         self.freeze(host, until)
 
     def thaw(self, host: Host) -> None:
@@ -161,13 +178,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if host.ready and host.can_run(self.now) and host not in self._busy:
             self._busy.append(host)
 
-    def _make_ready(self, host: Host, call: ScheduledCall) -> None:
-        if not host.alive:
-            return
-        if not host.ready and host.frozen_until <= self.now:
-            self._busy.append(host)
-        host.ready.append(call)
-
     # The schedule ----------------------------------------------------------------------------------
 
     def run_until(self, main: Coroutine[Any, Any, Any]) -> Any:
@@ -176,58 +186,63 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         events._set_running_loop(self)
         try:
             task = self.create_task(main)
-            done, busy, run_next, advance = task.done, self._busy, self._run_next, self._advance
-            while not done():
-                if busy:
-                    run_next()
-                else:
-                    advance()
+            self._run_while(task)
             return task.result()
         finally:
             events._set_running_loop(None)
             self._thread_id = None  # type: ignore[assignment]  # what BaseEventLoop itself sets
 
-    def _run_next(self) -> None:
-        self.steps += 1
-        if self.steps > self._max_steps:
-            raise Overrun(f"not over after {self._max_steps} steps, at {self.now:.3f} s")
-        busy = self._busy
-        index = 0 if len(busy) == 1 else int(self._draw() * len(busy))
-        host = busy[index]
-        ready = host.ready
-        if not ready:  # it was killed
-            del busy[index]
-            return
-        call = ready.popleft()
-        if not ready:
-            del busy[index]
-        if call._cancelled:
-            return
-        try:
-            call._context.run(call._callback, *call._args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            if host.alive:
-                self.unhandled.append({"message": "a callback failed", "exception": error})
-        if host.lag:
-            self.freeze(host, self.now + host.lag)
+    def _run_while(self, task: asyncio.Task[Any]) -> None:
+        """Run one callback after the other until a task is done. One function: it runs millions of times a minute."""
+        done, busy, draw, max_steps = task.done, self._busy, self._draw, self._max_steps
+        while not done():
+            if busy:
+                index = 0 if len(busy) == 1 else int(draw() * len(busy))
+                host = busy[index]
+                ready = host.ready
+                if ready:
+                    call = ready.popleft()
+                    if not ready:
+                        del busy[index]
+                    context = call._context
+                else:  # it was killed
+                    del busy[index]
+                    context = None
+            else:
+                host, call = self._advance()
+                context = call._context
+            self.steps = steps = self.steps + 1
+            if steps > max_steps:
+                raise Overrun(f"not over after {max_steps} steps, at {self.now:.3f} s")
+            if context is None:
+                continue
+            try:
+                context.run(call._callback, *call._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                if host.alive:
+                    self.unhandled.append({"message": "a callback failed", "exception": error})
+            if host.lag:
+                self.freeze(host, self.now + host.lag)
 
-    def _advance(self) -> None:
-        """Jump to the next timer."""
+    def _advance(self) -> tuple[Host, ScheduledCall]:
+        """Jump to the next timer of a host that can run, and take it. What is due on a frozen host waits there."""
         timers = self._timers
         while timers:
-            when, number, call, host = heapq.heappop(timers)
-            if call._cancelled or not host.alive:
+            when, number, call, host = heappop(timers)
+            if call._context is None or not host.alive:
                 continue
             if host.suspended and call._when and host.true_time(call._when) > when:
                 # Set before the machine slept: by its own clock it is not due yet.
-                heapq.heappush(timers, (host.true_time(call._when), number, call, host))
+                heappush(timers, (host.true_time(call._when), number, call, host))
                 continue
             if when > self.now:
                 self.now = when
-            self._make_ready(host, call)
-            return
+            ready = host.ready
+            if not ready and host.frozen_until <= self.now:
+                return host, call
+            ready.append(call)
         raise Overrun(f"nothing is left to happen at {self.now:.3f} s, and it is not over")
 
     def abandon(self, hosts: Iterable[Host]) -> None:

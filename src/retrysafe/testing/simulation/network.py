@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from types import CoroutineType
 from typing import Any, NamedTuple
 
 from retrysafe.testing.simulation.chance import choose, draw_four
 from retrysafe.testing.simulation.history import History, Message
-from retrysafe.testing.simulation.hosts import Host, current_host
+from retrysafe.testing.simulation.hosts import HOST, TRUE_TIME, Host
 from retrysafe.testing.simulation.loop import SimulatedLoop
 
 
@@ -90,6 +90,8 @@ class Network:
         self._seed = seed
         self._suppressed = suppressed
         self._rates = [(name, getattr(rates, name)) for name in FAULTS if getattr(rates, name)]
+        self._any_fault = sum(rate for _, rate in self._rates) + 1e-9
+        """No message that draws more than this meets a fault."""
         self._partitions: list[frozenset[str]] = []
         self._landings: list[tuple[float, int, Host]] = []
         """When and where messages arrive that take longer than usual."""
@@ -123,7 +125,7 @@ class Network:
         self.sent += 1
         there, back, drawn, delay = draw_four(self._seed, self.sent)
         usual = Fate("", 0.0005 + 0.002 * there, 0.0005 + 0.002 * back)
-        if self.healed or self.sent in self._suppressed:
+        if drawn > self._any_fault or self.healed or self.sent in self._suppressed:
             return usual
         for name, rate in self._rates:
             if drawn < rate:
@@ -144,7 +146,7 @@ class Network:
     ) -> Any:
         """Have a function called at the receiver; its result, or the error it raised. Raises Unanswered or Refused.
         `once`: this message is never doubled, as a TCP connection never does; it may still be lost or late."""
-        loop, sender, fate = self._loop, current_host(), self.decide_fate()
+        loop, sender, fate = self._loop, HOST.get(TRUE_TIME), self.decide_fate()
         if fate.fault:
             if once and fate.fault == "doubled":
                 fate = fate._replace(fault="", copy_seconds=None)
@@ -156,7 +158,7 @@ class Network:
             self._history.messages.append(message)
         if fate.fault == "refused":
             raise Refused(f"{receiver.name} cannot be reached")
-        answer: asyncio.Future[Any] = loop.create_future()
+        answer: asyncio.Future[Any] = asyncio.Future(loop=loop)
         exchange = _Exchange(self, sender, receiver, function, fate, answer, message)
         if fate.fault != "request_lost":
             self._schedule_arrival(exchange, fate.request_seconds)
@@ -224,7 +226,7 @@ class _Exchange:
         except Exception as error:
             self._reply(None, error)
             return
-        if not inspect.iscoroutine(result):
+        if type(result) is not CoroutineType:
             self._reply(result, None)
             return
         self._network.start_task(result).add_done_callback(self._reply_of_task)

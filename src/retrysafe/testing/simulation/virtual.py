@@ -10,14 +10,14 @@ import os
 import random
 import secrets
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any, NamedTuple
 
 from retrysafe.engine.clock import clock as real_clock
-from retrysafe.testing.simulation.hosts import current_host
+from retrysafe.testing.simulation.hosts import HOST, TRUE_TIME, WALL_START_SECONDS
 from retrysafe.testing.simulation.loop import SimulatedLoop
 
 
@@ -34,27 +34,38 @@ for the next one, too."""
 
 
 def _current_loop() -> SimulatedLoop | None:
-    return _running.loop if _running is not None and _running.thread == threading.get_ident() else None
+    return _running.loop if _running is not None and _running.thread == get_ident() else None
+
+
+# The clocks of a host, as `Host` has them, are written out here: simulated code asks for the time at every turn.
 
 
 def read_process_clock() -> float:
-    """The clock of the current host; outside a simulation the machine's own."""
-    loop = _current_loop()
-    return real_clock() if loop is None else current_host().boot_clock(loop.now)
+    """The clock of the current host (`Host.boot_clock`); outside a simulation the machine's own."""
+    if _running is None or _running.thread != get_ident():
+        return real_clock()
+    return _running.loop.now * HOST.get(TRUE_TIME).rate
 
 
 def read_monotonic_clock() -> float:
-    loop = _current_loop()
-    return _real_monotonic() if loop is None else current_host().monotonic(loop.now)
+    if _running is None or _running.thread != get_ident():
+        return _real_monotonic()
+    host = HOST.get(TRUE_TIME)
+    return (_running.loop.now - host.suspended) * host.rate
 
 
 def read_wall_clock() -> float:
-    loop = _current_loop()
-    return _real_time() if loop is None else current_host().wall(loop.now)
+    if _running is None or _running.thread != get_ident():
+        return _real_time()
+    host = HOST.get(TRUE_TIME)
+    return WALL_START_SECONDS + host.skew + _running.loop.now * host.rate
 
 
 def read_wall_nanoseconds() -> int:
-    return _real_time_ns() if _current_loop() is None else round(read_wall_clock() * 1e6) * 1000
+    if _running is None or _running.thread != get_ident():
+        return _real_time_ns()
+    host = HOST.get(TRUE_TIME)
+    return round((WALL_START_SECONDS + host.skew + _running.loop.now * host.rate) * 1e6) * 1000
 
 
 _real_time, _real_time_ns, _real_monotonic = time.time, time.time_ns, time.monotonic
@@ -82,7 +93,7 @@ def virtual_machine(loop: SimulatedLoop, seed: int) -> Iterator[None]:
     kept = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
     for owner, name, value in replaced:
         setattr(owner, name, value)
-    _running = _Simulation(loop, threading.get_ident())
+    _running = _Simulation(loop, get_ident())
     try:
         yield
     finally:
