@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import multiprocessing
 import os
 import time
@@ -132,7 +133,9 @@ def run_campaign(
 
 
 def prepare_process() -> None:
-    """What was imported is never looked at again by the collector, and the collector runs when it is told to."""
+    """What was imported is never looked at again by the collector, and the collector runs when it is told to. Nothing is
+    logged: a finding is told by its history."""
+    logging.disable(logging.CRITICAL)
     gc.collect()
     gc.freeze()
     gc.disable()

@@ -6,17 +6,20 @@ it. One process runs one simulation at a time.
 
 from __future__ import annotations
 
+import inspect
 import os
 import random
 import secrets
 import sys
 import time
+import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, NamedTuple
 
 from retrysafe.engine.clock import clock as real_clock
+from retrysafe.testing.simulation.declared import read_hints, read_signature
 from retrysafe.testing.simulation.hosts import HOST, TRUE_TIME, WALL_START_SECONDS
 from retrysafe.testing.simulation.loop import SimulatedLoop
 
@@ -88,6 +91,8 @@ def virtual_machine(loop: SimulatedLoop, seed: int) -> Iterator[None]:
             (random, name, _choose(getattr(chance, name), getattr(random, name)))
             for name in ("random", "uniform", "shuffle", "choice", "randrange")
         ),
+        (inspect, "signature", read_signature),
+        (typing, "get_type_hints", read_hints),
         *((module, name, read_process_clock) for module, name in _find_clock_users(real_clock)),
     ]
     kept = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
@@ -122,8 +127,8 @@ _clock_users: tuple[int, list[tuple[Any, str]]] = (0, [])
 def _find_clock_users(wanted: Callable[[], float]) -> list[tuple[Any, str]]:
     """Every module of ours that imported the process's clock by name."""
     global _clock_users  # noqa: PLW0603 - as above: looking takes longer than a short history
-    modules = list(sys.modules.items())
-    if _clock_users[0] != len(modules):
+    if _clock_users[0] != len(sys.modules):
+        modules = list(sys.modules.items())
         ours = [module for name, module in modules if name.startswith("retrysafe.") and name != __name__]
         found = [(module, name) for module in ours for name, value in vars(module).items() if value is wanted]
         _clock_users = len(modules), found

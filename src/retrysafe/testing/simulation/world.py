@@ -81,7 +81,9 @@ class World:
             for each in self._parties:
                 each.fleet.walls = outcome.broken.append
         self._watch(outcome)
-        logging.disable(logging.CRITICAL)
+        silent = logging.root.manager.disable >= logging.CRITICAL  # to switch it is as slow as a short history
+        if not silent:
+            logging.disable(logging.CRITICAL)
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -93,7 +95,8 @@ class World:
                     outcome.left_running = [task for party in self._parties for task in party.list_left_running()]
                     self._end()
         finally:
-            logging.disable(logging.NOTSET)
+            if not silent:
+                logging.disable(logging.NOTSET)
             if collecting:
                 gc.enable()
         outcome.faults, outcome.steps = self.stage.network.met, self._loop.steps
