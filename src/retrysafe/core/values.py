@@ -32,11 +32,14 @@ def dumps(value: Any) -> str:
     """The canonical text of a value. Raises NotPlain where `loads(dumps(v)) == v` would not hold."""
     try:
         plain = _to_plain(value, "")
-        return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        return _encode(plain)
     except RecursionError:
         raise NotPlain(value, "", "nested too deeply, or inside itself") from None
     except ValueError as error:  # an integer with more digits than Python converts to text
         raise NotPlain(value, "", f"which cannot be written ({error})") from None
+
+
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
 def loads(text: str | bytes) -> Any:

@@ -232,6 +232,8 @@ class Figures:
     def bound_labels(self, what: str, labels: Labels) -> Labels:
         """The labels, with `other` instead of values over the limit."""
         places = BOUNDED_PLACES.get(what, EVENT_PLACES)
+        if not places:
+            return labels
         if all(labels[place] in self._known.get(label_group(what, place), ()) for place in places):
             return labels
         return tuple(
@@ -291,6 +293,8 @@ class Histogram:
 
 def label_group(what: str, place: int) -> str:
     """The label whose values are counted together. All targets are one label, whatever figure they are in."""
-    return {("execution", 2): "error", ("outbox_delay", 0): "topic", ("runs", 0): "operation"}.get(
-        (what, place), "target"
-    )
+    return LABEL_GROUPS.get((what, place), "target")
+
+
+LABEL_GROUPS = {("execution", 2): "error", ("outbox_delay", 0): "topic", ("runs", 0): "operation"}
+"""Those that are no targets."""

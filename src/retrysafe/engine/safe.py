@@ -26,7 +26,7 @@ from retrysafe.engine.sealing import KeyRing, Sealer
 from retrysafe.engine.worker_notify import WorkerNotifier
 from retrysafe.errors import StoreURLError, SyncAsyncMismatch, UsageError
 from retrysafe.policy import Policy
-from retrysafe.stores.base import AsyncStore, Store
+from retrysafe.stores.base import AsyncStore, Store, provides
 from retrysafe.stores.registry import find_backend, open_async_store, open_store, safe_url
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class RetrySafe:
             raise StoreURLError(
                 f"RetrySafe({store!r}) is neither a URL nor a store; for an async one pass async_store="
             )
-        if async_store is not None and not isinstance(async_store, AsyncStore):
+        if async_store is not None and not provides(async_store, AsyncStore):
             raise StoreURLError(f"async_store={async_store!r} is not an async store; pass a sync one as store=")
         return store, async_store
 

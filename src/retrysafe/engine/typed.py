@@ -54,6 +54,8 @@ def load(text: str, annotation: Any) -> Any:
 
 
 def to_plain(value: Any, secrets: SecretsRule = "refuse") -> Any:
+    if type(value) in _SCALARS:
+        return value
     if isinstance(value, Answer):
         return {"status": value.status, "body": value.body, "headers": value.headers}
     if isinstance(value, Enum):
@@ -113,7 +115,12 @@ def _has_fields(value: Any) -> bool:
     return dataclasses.is_dataclass(kind)
 
 
+_SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
+
+
 def from_plain(data: Any, annotation: Any) -> Any:
+    if type(annotation) is type and annotation in _SCALARS:
+        return data
     while hasattr(annotation, "__supertype__"):  # NewType: a name for another type
         annotation = annotation.__supertype__
     origin = get_origin(annotation)

@@ -43,6 +43,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_ATTEMPTS = 10
+DEFAULT_POLICY = Policy(failures="release", retention=FOREVER)
 RENEWAL_MARGIN_SECONDS = 5.0
 """The time that a lease leaves for its renewal before a call."""
 
@@ -62,7 +63,7 @@ class Operation:
         self.safe = safe
         self.name = name
         self.version = version
-        self.policy = policy or Policy(failures="release", retention=FOREVER)
+        self.policy = policy or DEFAULT_POLICY
         self.max_attempts = max_attempts
         self.steps: dict[str, Step] = {}
         self.predictor = StepPredictor()

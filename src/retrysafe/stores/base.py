@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast, runtime_checkable
 
 from retrysafe.core.deprecation import warn_renamed
@@ -220,8 +221,12 @@ def adopt_old_async_attributes(store: AsyncStore) -> AsyncStore:
 def provides(store: object, protocol: Any) -> bool:
     """Whether a store has every member of a protocol. Since Python 3.12 `isinstance` looks at classes only. This sees
     also what a wrapper passes on by `__getattr__`."""
-    members = {name for name in (*vars(protocol), *protocol.__annotations__) if not name.startswith("_")}
-    return all(hasattr(store, name) for name in members)
+    return all(hasattr(store, name) for name in _list_members(protocol))
+
+
+@cache
+def _list_members(protocol: Any) -> frozenset[str]:
+    return frozenset(name for name in (*vars(protocol), *protocol.__annotations__) if not name.startswith("_"))
 
 
 def find_notifier(store: Store) -> Notifying | None:
