@@ -73,8 +73,12 @@ class Host:
     def has_work(self) -> bool:
         """Whether a task is under way here, or something waits to run. Tasks that are named `actor...` belong to a
         scenario."""
-        self.forget_done_tasks()
-        return bool(self.ready) or any(not task.get_name().startswith("actor") for task in self.tasks)
+        if self.ready:
+            return True
+        for task in self.tasks:
+            if not task.done() and not task.get_name().startswith("actor"):
+                return True
+        return False
 
     def forget_done_tasks(self) -> None:
         self.tasks = [task for task in self.tasks if not task.done()]
@@ -83,6 +87,12 @@ class Host:
         """The process is killed: nothing of it runs again, no `finally` block and no `except` clause."""
         self.alive = False
         self.ready.clear()
+
+    def end(self) -> None:
+        """The simulation is over: nothing of it runs again, and nothing of it refers to it."""
+        self.crash()
+        if self is not TRUE_TIME:
+            del self.context
 
     def run_inside(self, function: Callable[..., R], *args: Any) -> R:
         """Call a function in this host's context."""

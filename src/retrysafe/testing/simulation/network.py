@@ -92,7 +92,7 @@ class Network:
         self._rates = [(name, getattr(rates, name)) for name in FAULTS if getattr(rates, name)]
         self._any_fault = sum(rate for _, rate in self._rates) + 1e-9
         """No message that draws more than this meets a fault."""
-        self._partitions: list[frozenset[str]] = []
+        self.partitions: list[frozenset[str]] = []
         self._landings: list[tuple[float, int, Host]] = []
         """When and where messages arrive that take longer than usual."""
         self.healed = False
@@ -101,17 +101,17 @@ class Network:
     def part(self, one: str, other: str, seconds: float) -> None:
         """Nothing passes between two hosts, in either direction, for some seconds."""
         pair = frozenset((one, other))
-        self._partitions.append(pair)
+        self.partitions.append(pair)
         self._loop.call_at_true_time(self._loop.now + seconds, self._rejoin, pair)
 
     def _rejoin(self, pair: frozenset[str]) -> None:
-        if pair in self._partitions:
-            self._partitions.remove(pair)
+        if pair in self.partitions:
+            self.partitions.remove(pair)
 
     def heal(self) -> None:
         """Faults stop: what is sent from now on arrives."""
         self.healed = True
-        self._partitions.clear()
+        self.partitions.clear()
 
     def find_next_landing(self) -> float | None:
         """When the next message arrives that is under way for longer than usual; None: there is none."""
@@ -160,20 +160,26 @@ class Network:
             raise Refused(f"{receiver.name} cannot be reached")
         answer: asyncio.Future[Any] = asyncio.Future(loop=loop)
         exchange = _Exchange(self, sender, receiver, function, fate, answer, message)
-        if fate.fault != "request_lost":
+        if not fate.fault:
+            loop.call_at_true_time(loop.now + fate.request_seconds, exchange.arrive, host=receiver)
+        elif fate.fault != "request_lost":
             self._schedule_arrival(exchange, fate.request_seconds)
         if fate.copy_seconds is not None:
             self._schedule_arrival(exchange, fate.copy_seconds)
-        timer = loop.call_at(sender.monotonic(loop.now) + seconds, _set_once, answer, _UNANSWERED)
+        timer = loop.call_later(seconds, _set_once, answer, _UNANSWERED)
         try:
             result = await answer
         finally:
             timer.cancel()
         if result is _UNANSWERED:
             raise Unanswered(f"{receiver.name} did not answer within {seconds:g} s")
-        if result[1] is not None:
-            raise result[1]
-        return result[0]
+        value, error = result
+        if error is None:
+            return value
+        try:
+            raise error
+        finally:
+            del result, error  # an error that knows this frame, in this frame, is left to the collector of cycles
 
     def _schedule_arrival(self, exchange: _Exchange, delay: float) -> None:
         when = self._loop.now + delay
@@ -182,7 +188,7 @@ class Network:
             heapq.heappush(self._landings, (when, self.sent, exchange.receiver))
 
     def is_cut(self, one: Host, other: Host) -> bool:
-        return bool(self._partitions) and frozenset((one.name, other.name)) in self._partitions
+        return frozenset((one.name, other.name)) in self.partitions
 
     def schedule_reply(self, exchange: _Exchange, result: Any, error: BaseException | None) -> None:
         when = self._loop.now + exchange.fate.reply_seconds
@@ -217,7 +223,8 @@ class _Exchange:
 
     def arrive(self) -> None:
         """At the receiver, in its context. A receiver that is dead by now never runs this."""
-        if self._network.is_cut(self.sender, self.receiver):
+        network = self._network
+        if network.partitions and network.is_cut(self.sender, self.receiver):
             return
         if self._message is not None:
             self._note_arrival(self._message)
@@ -229,7 +236,7 @@ class _Exchange:
         if type(result) is not CoroutineType:
             self._reply(result, None)
             return
-        self._network.start_task(result).add_done_callback(self._reply_of_task)
+        network.start_task(result).add_done_callback(self._reply_of_task)
 
     def _note_arrival(self, message: Message) -> None:
         if message.arrived is None:
@@ -244,8 +251,10 @@ class _Exchange:
         self._reply(None if error else task.result(), error)
 
     def _reply(self, result: Any, error: BaseException | None) -> None:
-        if self.fate.fault != "reply_lost" and not self._network.is_cut(self.sender, self.receiver):
-            self._network.schedule_reply(self, result, error)
+        network = self._network
+        if self.fate.fault == "reply_lost" or (network.partitions and network.is_cut(self.sender, self.receiver)):
+            return
+        network.schedule_reply(self, result, error)
 
 
 def _set_once(answer: asyncio.Future[Any], result: Any) -> None:

@@ -18,8 +18,13 @@ from retrysafe.testing.simulation.scenario import Scenario
 from retrysafe.web.asgi import IdempotencyMiddleware
 
 
+GUARD = Policy(failures="store")
+RERUN = Policy(abandoned="rerun", failures="release")
+WEB = Policy(retention=200_000)
+
+
 def deploy_guard(node: AppHost) -> Handler:
-    @node.safe.once("{purchase}", scope="guard", policy=Policy(failures="store"))
+    @node.safe.once("{purchase}", scope="guard", policy=GUARD)
     async def charge_unkeyed(purchase: str) -> int:
         return await node.provider.charge(purchase)
 
@@ -30,7 +35,7 @@ def deploy_guard(node: AppHost) -> Handler:
 
 
 def deploy_rerun(node: AppHost) -> Handler:
-    @node.safe.once("{purchase}", scope="rerun", policy=Policy(abandoned="rerun", failures="release"))
+    @node.safe.once("{purchase}", scope="rerun", policy=RERUN)
     async def charge_keyed(purchase: str) -> int:
         return await node.provider.charge(purchase, f"own-{purchase}")
 
@@ -106,8 +111,7 @@ def deploy_web(node: AppHost) -> Handler:
         )
         await send({"type": "http.response.body", "body": json.dumps({"charge": number}).encode()})
 
-    policy = Policy(retention=200_000)
-    web = IdempotencyMiddleware(endpoint, safe=node.safe, scope=lambda request: "account", policy=policy)
+    web = IdempotencyMiddleware(endpoint, safe=node.safe, scope=lambda request: "account", policy=WEB)
 
     async def buy(purchase: Purchase) -> ClientReply:
         return await post(web, f"/buy/{purchase.name}", purchase.key)

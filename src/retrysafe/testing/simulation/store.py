@@ -44,12 +44,11 @@ class RemoteStore:
         self.capabilities: Capabilities = server.capabilities
 
     async def execute(self, op: Op[R]) -> R:
-        replies = await self.execute_many([op])
-        reply: R = replies[0]
+        reply: R = (await self.execute_many([op]))[0]
         return reply
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
-        server, names = self._server, "+".join(type(op).__name__ for op in ops)
+        server, names = self._server, "+".join([type(op).__name__ for op in ops])
         if not server.host.alive or server.is_down:
             raise StoreUnreachable("the simulated store is down")
         for op in ops:

@@ -89,7 +89,7 @@ class Watch:
             self._watch_claim(op, reply, before, after, now)
         elif isinstance(op, Reap):
             self._watch_reaping(kept)
-        elif before is not None:
+        elif before is not None and after is not before:
             self._watch_answer(op, before, after)
             self._watch_progress(op, before, after)
             self._watch_giving_up(op, before, after)

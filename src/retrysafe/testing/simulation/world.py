@@ -129,21 +129,40 @@ class World:
             party.start()
         self._faults.start()
         pause: float | None = WAIT_SECONDS
+        waiting = self._list_waiting()
         while pause is not None and self._loop.now < FAULTS_END_SECONDS + self.scenario.quiet:
-            waiting = self._list_waiting()
             if waiting and not self._asleep:
-                await asyncio.wait(waiting, timeout=pause)
+                await self._wait_for(waiting, pause)
             else:
                 await asyncio.sleep(pause)
-            pause = self._find_pause()
+            waiting = self._list_waiting()
+            pause = self._find_pause(waiting)
+
+    async def _wait_for(self, clients: list[asyncio.Task[None]], seconds: float) -> None:
+        """As `asyncio.wait`, which also looks at what it is given, and sorts it: as much work as many a step."""
+        waiter, left = self._loop.create_future(), len(clients)
+        timer = self._loop.call_later(seconds, _release, waiter)
+
+        def count_down(client: asyncio.Task[None]) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                timer.cancel()
+                _release(waiter)
+
+        for client in clients:
+            client.add_done_callback(count_down)
+        await waiter
+        for client in clients:
+            client.remove_done_callback(count_down)
 
     def _list_waiting(self) -> list[asyncio.Task[None]]:
         return [client for party in self._parties for client in party.clients.list_waiting()]
 
-    def _find_pause(self) -> float | None:
+    def _find_pause(self, waiting: list[asyncio.Task[None]]) -> float | None:
         """How long to wait before the next look; None: it is over. If all that is left is to wait, the hosts that would
         only look in vain sleep meanwhile."""
-        landing, waiting = self.stage.network.find_next_landing(), self._list_waiting()
+        landing = self.stage.network.find_next_landing()
         unsettled = [record for record in self._memory._records.values() if is_unsettled(record)]
         busy = [actor for party in self._parties for actor in party.list_busy_actors()]
         if any(party.fleet.is_at_work() for party in self._parties) or busy:
@@ -200,6 +219,11 @@ class World:
 def open_server(stage: Stage) -> StoreServer:
     host, memory = stage.add_host("store"), MemoryStore()
     return ReplicatedServer(host, memory, lambda: stage.now) if stage.plan.is_lossy else StoreServer(host, memory)
+
+
+def _release(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def _close_quietly(task: asyncio.Task[Any]) -> None:
