@@ -81,7 +81,7 @@ proof-quick: setup  ## simulated histories: kept seeds, fresh ones, a sample of 
 
 proof-simulation: setup  ## a million simulated histories, resumable (SEEDS=, FIRST=, JOBS=)
 	@$(PY) -m tests.simulation --seeds $(or $(SEEDS),1000000) --first $(or $(FIRST),0) --jobs $(or $(JOBS),2) \
-		--resume .simulation
+		--resume .simulation.json
 
 proof-stores: setup  ## every store: 64 claimers for 2,000 keys, and 200 kills under load (KEYS=, KILLS=, STORES= choose)
 	@RETRYSAFE_HEAT_KEYS=$(or $(KEYS),2000) RETRYSAFE_KILLS=$(or $(KILLS),200) $(PY) -m pytest -n $(N) --dist loadgroup \

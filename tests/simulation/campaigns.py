@@ -15,7 +15,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 
-from retrysafe.testing.simulation.campaign import Tally, format_report, load_scenario, run_campaign, run_seeds
+from retrysafe.testing.simulation.campaign import format_progress, load_scenario, run_campaigns, run_seeds
+from retrysafe.testing.simulation.tally import Tally, format_report
 from tests.simulation.ablations import ABLATIONS, find_seed
 from tests.simulation.kept import KEPT, SHOP
 
@@ -48,23 +49,34 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.quick:
         return run_quick(given.jobs)
-    tally = run_shares(given.first, given.seeds, given.jobs, given.seconds, given.resume)
-    return 1 if tally.failing else 0
+    tallies = run_shares(given.first, given.seeds, given.jobs, given.seconds, given.resume)
+    return 1 if any(tally.failing for tally in tallies) else 0
 
 
-def run_shares(first: int, seeds: int, jobs: int, seconds: float | None, resume: Path | None) -> Tally:
-    """A campaign of each scenario, and a report of each and of all."""
-    total, whole, all_shares = Tally(), 0.0, sum(SHARES.values())
-    for number, (scenario, share) in enumerate(SHARES.items()):
-        count, part = -(-seeds * share // all_shares), None if seconds is None else seconds * share / all_shares
-        state = None if resume is None else resume.with_suffix(f".{number}.json")
-        tally, took = run_campaign(scenario, range(first, first + count), jobs=jobs, resume=state, seconds=part)
+def run_shares(first: int, seeds: int, jobs: int, seconds: float | None, resume: Path | None) -> list[Tally]:
+    """One campaign of all scenarios, and a report of each and of all. The tallies of the scenarios."""
+    shares = share_seeds(first, seeds)
+    commit = read_commit_id()
+    done = run_campaigns(shares, jobs=jobs, resume=resume, seconds=seconds, commit=commit, say=say)
+    total = Tally()
+    for scenario in shares:
+        tally, took = done.scenarios[scenario].tally, done.scenarios[scenario].seconds
         print(f"\n{scenario}, from seed {first}\n{format_report(tally, took, jobs, reproduce(scenario))}", flush=True)
         total.add(tally)
-        whole += took
-    print(f"\nin all: {total.histories:,} histories in {whole:,.0f} s, {len(total.failing)} with violations, ", end="")
-    print(f"{total.histories / max(total.cpu_seconds, 1e-9):,.0f} per CPU second and core", flush=True)
-    return total
+    print(f"\nin all, at commit {done.commit}:\n{format_progress(done, shares, jobs)}", flush=True)
+    for name, counts in (("faults met", total.faults), ("histories with", total.circumstances)):
+        print(f"{name}: {sum(counts.values()):,} in {len(counts)} kinds", flush=True)
+    return [done.scenarios[scenario].tally for scenario in shares]
+
+
+def share_seeds(first: int, seeds: int) -> dict[str, range]:
+    """How many seeds each scenario gets, all from the same first one."""
+    all_shares = sum(SHARES.values())
+    return {scenario: range(first, first + -(-seeds * share // all_shares)) for scenario, share in SHARES.items()}
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
 
 
 def reproduce(scenario: str) -> str:
@@ -77,9 +89,9 @@ def reproduce(scenario: str) -> str:
 def run_quick(jobs: int) -> int:
     commit = read_commit()
     failed = run_kept()
-    tally = run_shares(read_first_seed(commit), QUICK_SEEDS, jobs, QUICK_SECONDS, None)
+    tallies = run_shares(read_first_seed(commit), QUICK_SEEDS, jobs, QUICK_SECONDS, None)
     survivors = run_ablations(commit, jobs)
-    return 1 if failed or tally.failing or survivors else 0
+    return 1 if failed or any(tally.failing for tally in tallies) or survivors else 0
 
 
 def run_kept() -> int:
@@ -131,6 +143,12 @@ def read_commit() -> str:
     """How many commits there are. So each commit has seeds of its own, and they can be played before it is made."""
     done = subprocess.run(["git", "rev-list", "--count", "HEAD"], capture_output=True, text=True, check=False)
     return done.stdout.strip() or "no commit"
+
+
+def read_commit_id() -> str:
+    """The commit that is played, for a person. `progress.py` tells by the code itself whether it is the same."""
+    done = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
 
 
 def read_first_seed(commit: str) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -19,13 +18,12 @@ from retrysafe.errors import StoreUnavailable
 from retrysafe.stores.memory import MemoryStore
 from retrysafe.testing.simulation import World, check
 from retrysafe.testing.simulation.campaign import (
-    Tally,
+    format_progress,
+    list_chunks,
     load_scenario,
-    load_state,
     read_rss_mib,
+    run_campaigns,
     run_seeds,
-    save_state,
-    split,
 )
 from retrysafe.testing.simulation.history import History
 from retrysafe.testing.simulation.hosts import Host
@@ -33,12 +31,16 @@ from retrysafe.testing.simulation.loop import SimulatedLoop
 from retrysafe.testing.simulation.network import NO_FAULTS, Network
 from retrysafe.testing.simulation.plan import Plan, draw_plan
 from retrysafe.testing.simulation.shop import SHOP
+from retrysafe.testing.simulation.progress import Progress, ScenarioProgress, open_progress
 from retrysafe.testing.simulation.store import DURABLE, LOSSY, ReplicatedServer, StoreServer
+from retrysafe.testing.simulation.tally import Tally
 from retrysafe.testing.simulation.virtual import virtual_machine
 from retrysafe.testing.simulation.walls import find_namespaces
 from tests.simulation.kept import KEPT, KeptSeed
 
 CALM = Plan(purchases=1)
+OUR_SHOP = "retrysafe.testing.simulation.shop:SHOP"
+OUR_WAYS = "retrysafe.testing.simulation.ways_shop:SCENARIO"
 
 
 class Machine:
@@ -244,13 +246,36 @@ def test_the_memory_of_a_campaign_stays_flat() -> None:
 
 
 def test_a_campaign_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
-    state, seeds = tmp_path / "state.json", range(100, 1100)
-    tally = Tally(histories=200, failing={117: "one effect: twice"})
-    tally.faults.update({"kill": 3})
-    save_state(state, "shop:SHOP", seeds, tally, {100})
-    loaded, done = load_state(state, "shop:SHOP", seeds)
-    assert (loaded, done) == (tally, {100})
-    assert [chunk.start for chunk in split(seeds, 200)] == [100, 300, 500, 700, 900]
-    with pytest.raises(ValueError, match="resume it with the same"):
-        load_state(state, "other:SHOP", seeds)
-    assert json.loads(state.read_text())["first"] == 100
+    file, seeds = tmp_path / "campaign.json", {OUR_SHOP: range(100, 500), OUR_WAYS: range(100, 200)}
+    begun = open_progress(file, seeds, "c0ffee")
+    begun.scenarios[OUR_SHOP].tally = Tally(histories=100, failing={117: "one effect: twice"})
+    begun.scenarios[OUR_SHOP].tally.faults.update({"kill": 3})
+    begun.scenarios[OUR_SHOP].done.add(100)
+    begun.save(file)
+    found = open_progress(file, seeds, "of later")
+    assert found == begun
+    left = [(chunk.scenario, chunk.first, chunk.last) for chunk in list_chunks(seeds, found)]
+    assert left == [(OUR_WAYS, 100, 200), *((OUR_SHOP, first, first + 100) for first in (200, 300, 400))]
+    assert format_progress(found, seeds, 2).startswith("100 of 500 histories, 1 with violations; ")
+    with pytest.raises(ValueError, match="not 101: resume it with the same first seed"):
+        open_progress(file, {OUR_SHOP: range(101, 500)})
+
+
+def test_a_campaign_of_other_code_is_another_campaign(tmp_path: Path) -> None:
+    file, seeds = tmp_path / "campaign.json", {OUR_SHOP: range(100)}
+    Progress("of other code", "c0ffee", {OUR_SHOP: ScenarioProgress(0)}).save(file)
+    with pytest.raises(ValueError, match="other code \\(commit c0ffee\\)"):
+        open_progress(file, seeds)
+
+
+def test_a_campaign_in_pieces_is_the_campaign(tmp_path: Path) -> None:
+    """Played until half of it is done, and then to its end: every history is counted once."""
+    file, whole = tmp_path / "campaign.json", {OUR_SHOP: range(3), OUR_WAYS: range(2)}
+    run_campaigns({OUR_SHOP: range(3)}, resume=file)
+    lines: list[str] = []
+    done = run_campaigns(whole, resume=file, say=lines.append)
+    again = run_campaigns(whole, resume=file)
+    for name, seeds in whole.items():
+        alone = run_seeds(seeds, load_scenario(name))
+        for played in (done.scenarios[name].tally, again.scenarios[name].tally):
+            assert (played.histories, played.steps, played.messages) == (len(seeds), alone.steps, alone.messages)
