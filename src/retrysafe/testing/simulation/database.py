@@ -43,6 +43,9 @@ EFFECTS = "CREATE TABLE effects (about TEXT NOT NULL, what TEXT NOT NULL, at REA
 """What the simulated application writes: no row is refused, so that a second one can be counted."""
 
 
+COUNT_JOBS = f"SELECT count(*) FROM {NAMES.outbox} WHERE NOT dead"
+
+
 class ConnectionGone(ConnectionError):
     """The connection to the database is lost: whether the last statement was carried out is not known."""
 
@@ -82,6 +85,8 @@ class SimulatedDatabase:
         self.forms = stage.draw("forms").choice(FORMS)
         """What each process of a history is given as `forms`: all the same, or in the middle of the switch."""
         self.conflicts = stage.draw("conflicts").choice((0.0, 0.0, 0.05, 0.3))
+        self._counted: tuple[int, int] = (-1, 0)
+        """How many jobs there were, and after how many changes of the database they were counted."""
         self.is_down = False
         self.after_commit: list[Callable[[], None]] = []
         """Checks that run after each commit, before anything else happens."""
@@ -146,8 +151,11 @@ class SimulatedDatabase:
 
     def count_jobs(self) -> int:
         """The jobs in the outbox that are not dead letters."""
-        found: int = self.connection.execute(f"SELECT count(*) FROM {NAMES.outbox} WHERE NOT dead").fetchone()[0]
-        return found
+        connection = self.connection
+        changes = -1 if connection.in_transaction else connection.total_changes
+        if changes < 0 or changes != self._counted[0]:
+            self._counted = changes, connection.execute(COUNT_JOBS).fetchone()[0]
+        return self._counted[1]
 
     # On the server, in the context of its host -------------------------------------------------------
 

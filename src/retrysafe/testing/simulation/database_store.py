@@ -28,6 +28,10 @@ from retrysafe.transactions.base import SQLITE, fill_now
 
 R = TypeVar("R")
 
+assert rows.COLUMNS[0] == "id"
+ALL_RECORDS = f"SELECT {', '.join(rows.COLUMNS)} FROM {NAMES.keys} ORDER BY id"
+ONE_RECORD = f"SELECT {', '.join(rows.COLUMNS)} FROM {NAMES.keys} WHERE id = ?"
+
 
 class SqlRecords:
     """The records as a sync store: what `watch.py` looks at. Whoever calls it holds the write lock."""
@@ -61,13 +65,26 @@ class RecordTable(Mapping[bytes, Record]):
         self._connection = database.connection
         self._cached: tuple[int, list[Record]] = (-1, [])
         """All records, and after how many changes of the database they were read."""
-        self._all = f"SELECT {', '.join(rows.COLUMNS)} FROM {NAMES.keys}"
+        self._read: dict[bytes, tuple[tuple[Any, ...], Record]] = {}
+        """The last row of each record, and the record that was read from it: most rows are looked at many times."""
 
     def __getitem__(self, record_id: bytes) -> Record:
-        row = self._connection.execute(f"{self._all} WHERE id = ?", (record_id,)).fetchone()
-        if row is None:
+        found = self.get(record_id)
+        if found is None:
             raise KeyError(record_id)
-        return rows.read_record(row)
+        return found
+
+    def get(self, record_id: bytes, default: Any = None) -> Any:
+        row = self._connection.execute(ONE_RECORD, (record_id,)).fetchone()
+        return default if row is None else self._read_record(row)
+
+    def _read_record(self, row: tuple[Any, ...]) -> Record:
+        known = self._read.get(row[0])
+        if known is not None and known[0] == row:
+            return known[1]
+        record = rows.read_record(row)
+        self._read[row[0]] = row, record
+        return record
 
     def __iter__(self) -> Iterator[bytes]:
         return iter([record.id for record in self.values()])
@@ -75,7 +92,7 @@ class RecordTable(Mapping[bytes, Record]):
     def values(self) -> list[Record]:  # type: ignore[override]  # one statement, instead of one for each key
         if self._cached[0] == self._connection.total_changes and not self._connection.in_transaction:
             return self._cached[1]
-        found = [rows.read_record(row) for row in self._connection.execute(f"{self._all} ORDER BY id")]
+        found = [self._read_record(row) for row in self._connection.execute(ALL_RECORDS)]
         if not self._connection.in_transaction:
             self._cached = self._connection.total_changes, found
         return found
