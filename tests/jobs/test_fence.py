@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from retrysafe import RetrySafe
-from retrysafe.core.ops import Advance, Lookup
+from retrysafe.core.ops import Advance, List, Lookup
 from retrysafe.core.times import duration_to_micros
 from retrysafe.engine.drive import run
 from retrysafe.engine.effects import CallFunction, Effect, FlowPause
@@ -26,7 +26,7 @@ from retrysafe.errors import (
     UsageError,
 )
 from retrysafe.jobs import JOB, FencedTask, JobMessage, QueueAdapter, RunningJob, current_job
-from retrysafe.jobs.enqueue_flow import SEND_LEASE_SECONDS, JobSnapshot, read_job_state
+from retrysafe.jobs.enqueue_flow import SEND_LEASE_SECONDS, JobSnapshot, is_being_sent, read_job_state
 
 
 class Shop:
@@ -140,6 +140,20 @@ def test_after_a_stall_it_is_sent_again_rather_than_perhaps_never(shop: Shop) ->
     """Another sender may have claimed it meanwhile and died before sending; its lease would be over too."""
     assert overtaken(shop, shop.task(), stalled=SEND_LEASE_SECONDS).sent is True
     assert len(shop.queue) == 2
+
+
+def test_a_worker_with_the_lease_of_a_sender_is_not_taken_for_one(shop: Shop) -> None:
+    """An enqueue would wait for it to send what it has been sent long ago."""
+    seen: list[bool] = []
+
+    def work() -> None:
+        (record,) = shop.safe.execute(List()).records
+        seen.append(is_being_sent(record, read_job_state(record, record.started)))
+
+    task = shop.task(work, policy=JOB.replace(lease=SEND_LEASE_SECONDS))
+    shop.enqueue(task, "o-7", key="charge-7")
+    shop.work(task)
+    assert seen == [False]
 
 
 def test_positional_and_keyword_and_default_are_one_job(shop: Shop) -> None:

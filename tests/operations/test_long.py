@@ -58,8 +58,10 @@ def test_one_that_does_not_fit_says_what_to_change(request: pytest.FixtureReques
         safe.migrate()
         op = repeating(safe, sent, 60_000)
         for attempt in (1, 2):
-            with pytest.raises(StoreError, match="an operation with fewer steps, or whose steps return less"):
+            with pytest.raises(StoreError, match="an operation with fewer steps, or whose steps return less") as told:
                 op(40, key="k")
+            assert "nothing was done" not in str(told.value), "steps ran"
+            assert "'k' ran up to its step 'send'" in str(told.value)
             (record,) = safe.execute(List()).records
             assert (record.state, record.attempt) == (State.CLAIMED, attempt)
             entries = OperationJournal.decode(record.progress).entries

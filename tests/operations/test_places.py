@@ -28,6 +28,7 @@ from retrysafe.errors import (
     UsageError,
 )
 from retrysafe.operations import Operation, Undo, stage
+from retrysafe.operations.journal import OperationJournal
 from retrysafe.operations.receipts import RECORD_ROW
 from retrysafe.stores.registry import open_store
 from tests.opening import unique, with_option
@@ -290,12 +291,15 @@ def test_a_local_step_before_the_others_does_not_run_them_again(elsewhere: Elsew
 
 @pytest.mark.parametrize("committed", [False, True])
 def test_a_person_undoes_a_step_that_the_store_was_not_told_of(elsewhere: Elsewhere, committed: bool) -> None:
-    """Its receipt is in the user's database, or its owner is still on the way to it: in either case nothing is left."""
+    """Its receipt is in the user's database, or its owner is still on the way to it: in either case nothing is left.
+    The receipt tells whether there is anything to undo, and what the step returned."""
+    undone: list[str | None] = []
 
     def declare(safe: RetrySafe, dies: bool) -> Operation:
         op = safe.operation("undone")
 
         def remove(tx: sqlite3.Connection, item: str, result: str | None) -> None:
+            undone.append(result)
             tx.execute("DELETE FROM items WHERE item = ?", (item,))
 
         @op.local(undo=remove)
@@ -303,7 +307,7 @@ def test_a_person_undoes_a_step_that_the_store_was_not_told_of(elsewhere: Elsewh
             if dies and not committed:
                 raise Killed
             tx.execute("INSERT INTO items VALUES (?)", (item,))
-            return item
+            return f"row of {item}"
 
         @op.body
         def body() -> Answer:
@@ -326,6 +330,10 @@ def test_a_person_undoes_a_step_that_the_store_was_not_told_of(elsewhere: Elsewh
     assert declare(other, False).undo_id(record.id, because="cancelled").answer.status == 409
     other.close()
     assert elsewhere.items() == []
+    assert undone == (["row of a"] if committed else [])
+    (record,) = elsewhere.safe.execute(List()).records
+    (entry,) = OperationJournal.decode(record.progress).entries
+    assert entry.state == "undone"
     receipts = [step for (step,) in elsewhere.sql("SELECT step FROM retrysafe_receipts")]
     assert "0:insert" in receipts, "an owner that was taken over, and does not know it, finds it blocked"
 

@@ -286,4 +286,3 @@ class ForgetMarker(Op[None]):
 
 Fenced = Renew | Advance | Complete | Release | Withdraw | Suspect | Resolve | Forget
 FENCED = (Renew, Advance, Complete, Release, Withdraw, Suspect, Resolve, Forget)
-AnyOp = Claim | Fenced | Lookup | Reap | List | Stats

@@ -55,18 +55,32 @@ R = TypeVar("R")
 
 def run(flow: Generator[E, Any, R], perform: Callable[[E], Any]) -> R:
     """Drive a flow with a blocking `perform`."""
+    thrown: BaseException | None = None
     try:
         effect = next(flow)
         while True:
             try:
                 reply = None if effect is INTERRUPTIBLE else perform(effect)
             except BaseException as error:
+                thrown = error
                 effect = flow.throw(error)
             else:
                 effect = flow.send(reply)
     except StopIteration as done:
         result: R = done.value
         return result
+    except RuntimeError as error:
+        if not is_same_stop(error, thrown):
+            raise
+    assert thrown is not None
+    raise thrown
+
+
+def is_same_stop(raised: BaseException, thrown: BaseException | None) -> bool:
+    """True if `raised` is what became of `thrown`, a StopIteration of the user's code, on its way through a generator
+    that did not catch it: Python makes a RuntimeError of it there (PEP 479). Coroutines do the same, so only the sync
+    loops need this."""
+    return isinstance(raised, RuntimeError) and isinstance(thrown, StopIteration) and raised.__cause__ is thrown
 
 
 class CancelledDuringOp(BaseException):

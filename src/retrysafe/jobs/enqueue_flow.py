@@ -25,6 +25,7 @@ from retrysafe.engine.effects import CallFunction, Flow, FlowPause
 from retrysafe.engine.guard import Task, refusal_error
 from retrysafe.errors import NotDone, StoreError
 from retrysafe.jobs.delivery import DeliveryOptions
+from retrysafe.policy import Policy
 
 JobState = Literal["absent", "waiting", "running", "lost", "failed", "done", "unknown"]
 """absent   never enqueued, or its result has expired
@@ -38,6 +39,7 @@ unknown  it began, it is not repeatable, and its outcome is unknown: a person ha
 SENT_NOTE = "it was sent to its queue"
 SEND_LEASE_SECONDS = 10.0
 """The lease of a sender. A worker that gets the message earlier waits for the sender's note."""
+WORKER_DIFFERENCE_SECONDS = 1e-6
 
 RESEND_AFTER_SECONDS = 600.0
 """A job that no worker has begun for this long is sent again when it is enqueued again. If the first message was only
@@ -96,14 +98,21 @@ def should_send(state: JobState, record: Record | None, now: int, resend_after: 
 
 
 def is_being_sent(record: Record | None, state: JobState) -> bool:
-    """Whether the owner of the record is a sender. A worker's lease is longer, at the latest after its first
-    heartbeat."""
+    """Whether the owner of the record is a sender, which its lease tells. `policy_of_worker` gives no worker the same
+    lease, and a heartbeat makes it longer."""
     return (
         state == "running"
         and record is not None
         and record.on_lapse == "rerun"
         and record.lease_until - record.started == duration_to_micros(SEND_LEASE_SECONDS)
     )
+
+
+def policy_of_worker(policy: Policy) -> Policy:
+    """The policy of a task, with a lease that is not exactly a sender's: by a microsecond, so that every release tells
+    the two apart."""
+    is_senders = policy.lease_micros == duration_to_micros(SEND_LEASE_SECONDS)
+    return policy.replace(lease=policy.lease + WORKER_DIFFERENCE_SECONDS) if is_senders else policy
 
 
 def encode_unsent(attempt: int) -> bytes:

@@ -22,7 +22,7 @@ from retrysafe.engine.codecs import Codec, JsonCodec
 from retrysafe.engine.guard import Ended, Task
 from retrysafe.engine.once import check_names, drop_parameter, encode_answer, read_result
 from retrysafe.errors import InProgress, OutcomeUnknown, UsageError
-from retrysafe.jobs.enqueue_flow import release_for_own_sender
+from retrysafe.jobs.enqueue_flow import policy_of_worker, release_for_own_sender
 from retrysafe.jobs.fingerprints import fingerprint_job
 from retrysafe.jobs.ids import RunningJob, job_id, set_current_job
 from retrysafe.policy import DAY, Policy
@@ -261,7 +261,7 @@ def declare_task(
     if template is not None:
         check_names("key", template.fields, signature, name)
     limit = check_max_attempts(max_attempts, name)
-    chosen = policy if repeatable else policy.replace(abandoned="uncertain")
+    chosen = policy_of_worker(policy if repeatable else policy.replace(abandoned="uncertain"))
     if chosen.failures != "release":
         chosen = chosen.replace(failures=functools.partial(_is_final, chosen, (*control, AttemptsExhausted)))
     return FencedTask(

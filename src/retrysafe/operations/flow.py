@@ -189,6 +189,25 @@ def continue_run(operation: OperationSpec, run: OperationRun, events: Events) ->
         return (yield from settle_result(operation, run, result, failure, events))
     except StoreOutage as away:
         raise unsettled_error(operation, run, run.broken or failure, away) from away
+    except StoreError as refusal:
+        if not has_begun_steps(run):
+            raise
+        raise refused_write_error(operation, run, refusal) from refusal
+
+
+def has_begun_steps(run: OperationRun) -> bool:
+    return bool(run.journal.entries) or run.pending_journal is not None
+
+
+def refused_write_error(operation: OperationSpec, run: OperationRun, refusal: StoreError) -> StoreError:
+    """The error if the store refused what was to be written, such as a journal that is too large for it. The store's
+    own error means that one write: "nothing was done" would be untrue for the run."""
+    why = str(refusal).replace("nothing was done", "this was not written")
+    return StoreError(
+        f"{operation.name} with key {run.record.key!r} ran up to its step {last_step_name(run)!r}, and then the store "
+        f"refused to write that down: {why}. What was written before stands: another attempt goes on from there, and "
+        "sends that step again with the same key if it may be repeated"
+    )
 
 
 def unsettled_error(
@@ -196,7 +215,7 @@ def unsettled_error(
 ) -> RetrySafeError:
     """The error if the store did not answer when an unfinished run was to be settled. "Nothing was done", which the
     store's own error says, would be untrue as soon as a step may have happened."""
-    if not run.journal.entries and run.pending_journal is None:
+    if not has_begun_steps(run):
         return away
     if isinstance(failure, StepOutcomeUnknown) or is_irrevocable(run):
         return OutcomeUnknown(run.record.key, run.record.started, f"the outcome of a step is unknown: {failure}")

@@ -358,16 +358,34 @@ def check_same_database(run: OperationRun, tx: Any) -> InsideTx:
     binding.database_checked = True
 
 
-def block_late_steps(run: OperationRun, tx: Any) -> InsideTx:
+def block_late_steps(run: OperationRun, tx: Any) -> Generator[Any, Any, dict[int, str]]:
     """Write empty receipts for every local step that may come next. An owner that was taken over, and does not know it
-    yet, must not commit a local step after the operation was undone."""
+    yet, must not commit a local step after the operation was undone.
+
+    Returns what the receipts say of each local step whose outcome is not in the journal, by its place: its result as
+    text, or an empty text if it did not happen. After this commit it cannot happen any more."""
     statements = build_receipt_texts(tx.dialect, run.tx_binding.names)
     yield from name_record(run, statements)
-    places = [(step, len(run.journal.entries)) for step in run.steps.values()]
-    places += [(run.steps[entry.step], at) for at, entry in enumerate(run.journal.entries) if entry.state == "begun"]
-    for step, place in places:
-        name = f"{run.journal.call_number(step.name, place)}:{step.name}"
-        whose = {"run": run.record.run, "step": name}
-        if step.kind == "local" and not (yield from run_receipt_statement(statements, "receipt_step_find", whose)):
-            sealed = run.tx_binding.sealer.seal_text("", run.record.run, name)
-            yield from run_receipt_statement(statements, "receipt_step_put", {**whose, "result": sealed, "now": None})
+    for step in run.steps.values():
+        yield from block_late_step(run, statements, step, len(run.journal.entries))
+    outcomes = {}
+    for place, entry in enumerate(run.journal.entries):
+        if entry.state in ("begun", "stuck") and not entry.result and run.steps[entry.step].kind == "local":
+            outcomes[place] = yield from block_late_step(run, statements, run.steps[entry.step], place)
+    return outcomes
+
+
+def block_late_step(
+    run: OperationRun, statements: dict[str, str], step: Step, place: int
+) -> Generator[Any, Any, str]:
+    """Write an empty receipt for a local step, unless it has one. Returns the text of the receipt."""
+    name = f"{run.journal.call_number(step.name, place)}:{step.name}"
+    whose = {"run": run.record.run, "step": name}
+    if step.kind != "local":
+        return ""
+    found = yield from run_receipt_statement(statements, "receipt_step_find", whose)
+    if found:
+        return run.tx_binding.sealer.open_text(found[0][0], run.record.run, name)
+    sealed = run.tx_binding.sealer.seal_text("", run.record.run, name)
+    yield from run_receipt_statement(statements, "receipt_step_put", {**whose, "result": sealed, "now": None})
+    return ""

@@ -152,6 +152,8 @@ class OperationRun:
         self.since = self.journal.at or record.created
         self._predictor = predictor or StepPredictor()
         self._path = START_PATH
+        self.receipts: dict[int, str] = {}
+        """While undoing: what the receipts say of local steps of unknown outcome (local.block_late_steps)."""
         self.pending_journal: OperationJournal | None = None
         """A journal that was sent inside a transaction of the user's whose outcome is not known yet."""
         self.answer: Answer | None = None

@@ -1,7 +1,8 @@
 """Undo (compensation): every step that began is undone in reverse order, each with its own key and its own intent.
 
 An undo gets the arguments and the result of its step. The result is None if it is unknown whether the step happened, so
-an undo must accept "nothing to undo". If one undo fails for good, the next still runs, and the operation ends as a dead
+an undo must accept "nothing to undo". Of a local step with a receipt it is known: if it did not happen, its undo is not
+called. If one undo fails for good, the next still runs, and the operation ends as a dead
 letter, whose ledger a person reads (I22, I23, I24).
 """
 
@@ -37,11 +38,12 @@ def begin_undoing(run: OperationRun, answer: Answer, cause: str) -> Flow[None]:
 def block_late_owner(run: OperationRun) -> Flow[None]:
     """Stop an owner that was taken over from committing in the user's own database, where the fence of the record does
     not reach. Each attempt at the undo does this, because the first one may have died before. A failure is tried again:
-    it may be a conflict with that very owner. Raises StoreUnavailable if the database stays away."""
+    it may be a conflict with that very owner. Raises StoreUnavailable if the database stays away. What the receipts
+    there say of steps of unknown outcome is kept in `run.receipts`."""
     delays = [*CONTENTION_DELAYS_SECONDS]
     while run.tx_binding.kind == "elsewhere":
         try:
-            yield RunTransaction(lambda tx: block_late_steps(run, tx))
+            run.receipts = yield RunTransaction(lambda tx: block_late_steps(run, tx))
         except RetrySafeError:
             raise
         except Exception as error:
@@ -110,7 +112,13 @@ def undo_one(run: OperationRun, step: Step, place: int, entry: StepEntry) -> Flo
 
 
 def undo_local(run: OperationRun, step: Step, place: int, entry: StepEntry) -> Flow[None]:
-    """Undo a local step. The entry is part of the same commit, so the undo happens once and needs no intent."""
+    """Undo a local step. The entry is part of the same commit, so the undo happens once and needs no intent. A receipt
+    tells whether a step of unknown outcome happened, and what it returned."""
+    outcome = run.receipts.get(place)
+    if outcome == "":
+        yield from commit_entry(run, place, entry.replace(state="undone", error=""))
+        return
+    entry = entry if outcome is None else entry.replace(result=outcome)
 
     def update_journal(_: Any, __: str) -> tuple[OperationJournal, None]:
         return run.journal.with_entry(place, entry.replace(state="undone", error="")), None

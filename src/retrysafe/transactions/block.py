@@ -10,6 +10,7 @@ from retrysafe.core.keys import Key
 from retrysafe.core.records import Answer, Record
 from retrysafe.engine.arguments import fingerprint_call
 from retrysafe.engine.codecs import encode_exception
+from retrysafe.engine.drive import is_same_stop
 from retrysafe.engine.guard import Ended, Task
 from retrysafe.errors import NoAnswer, UsageError
 from retrysafe.policy import Policy
@@ -141,7 +142,7 @@ class Block:
             if not self.replayed and not isinstance(error, GeneratorExit):
                 self._on_flow_ended(advance(flow, driver, lambda: self._resume(error), bodies=False))
         except BaseException as raised:
-            if raised is not error:  # else Python raises the block's own error by itself
+            if raised is not error and not is_same_stop(raised, error):  # else Python raises the block's own error
                 raise
         finally:
             driver.close()
@@ -171,7 +172,7 @@ class Block:
             else:
                 self._on_flow_ended(await aadvance(flow, driver, lambda: self._resume(error), bodies=False))
         except Exception as raised:
-            if raised is not error:  # else Python raises the block's own error by itself
+            if raised is not error and not is_same_stop(raised, error):  # else Python raises the block's own error
                 raise
         finally:
             await driver.close()

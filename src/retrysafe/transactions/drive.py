@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, supp
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrysafe.core.ops import Op
+from retrysafe.engine.drive import is_same_stop
 from retrysafe.engine.effects import FlowPause, NotifyWaiters, NotifyWorker
 from retrysafe.engine.resending import CANCEL_TIMEOUT_SECONDS
 from retrysafe.stores.sql.dialect import Statement
@@ -156,6 +157,7 @@ def send_direct(tx: Tx | AsyncTx) -> Callable[[Statement], Any]:
 def advance(flow: TxFlow[R], driver: TxDriver, move: Callable[[], TxEffect], *, bodies: bool = True) -> R | TxBody:
     """Resume the flow by `move`, and perform its effects until it ends. With `bodies=False` it stops at the effect that
     is the user's body, and returns that."""
+    thrown: BaseException | None = None
     try:
         effect = move()
         while bodies or not isinstance(effect, TxBody):
@@ -164,6 +166,7 @@ def advance(flow: TxFlow[R], driver: TxDriver, move: Callable[[], TxEffect], *, 
             except GeneratorExit:
                 raise
             except BaseException as error:  # the flow may still settle after a KeyboardInterrupt, and raises it again
+                thrown = error
                 effect = flow.throw(error)
             else:
                 effect = flow.send(reply)
@@ -171,6 +174,11 @@ def advance(flow: TxFlow[R], driver: TxDriver, move: Callable[[], TxEffect], *, 
     except StopIteration as done:
         ended: R = done.value
         return ended
+    except RuntimeError as error:
+        if not is_same_stop(error, thrown):
+            raise
+    assert thrown is not None
+    raise thrown
 
 
 async def aadvance(

@@ -21,6 +21,8 @@ The flow is one generator that does no I/O (engine/drive.py explains the protoco
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -105,7 +107,9 @@ def run_attempt(claim: Claim, task: Task, work: TxWork, context: TxContext) -> T
     mark = yield from mark_transaction(claim, task, context, opened)
     staging = Staging(claim.run, "tx", "" if isinstance(context.names, TableNames) else NO_OUTBOX, local=False)
     try:
-        result = yield from run_body(task, work, context, staging)
+        # Not in a generator of its own: on its way out of that, a StopIteration would become a RuntimeError.
+        with count_execution(task, context):
+            result = yield TxBody(work.call, staging)
         answer = work.answer(result)
         keep = task.policy.final(answer.status, None)
         if keep:
@@ -139,17 +143,17 @@ def run_attempt(claim: Claim, task: Task, work: TxWork, context: TxContext) -> T
     return Ended(answer, False, result, record._replace(answer=answer))
 
 
-def run_body(task: Task, work: TxWork, context: TxContext, staging: Staging) -> TxFlow[Any]:
-    """Run the user's work in the open transaction, and count how it ended and how long it took."""
+@contextmanager
+def count_execution(task: Task, context: TxContext) -> Iterator[None]:
+    """Count how the user's work ended and how long it took."""
     figures = context.events.figures
     began = figures.begin_execution(task.series[0])
     try:
-        result = yield TxBody(work.call, staging)
+        yield
     except BaseException as error:
         figures.end_execution(task.series, began, type(error).__name__)
         raise
     figures.end_execution(task.series, began)
-    return result
 
 
 def write_receipt(

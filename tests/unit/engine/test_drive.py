@@ -76,6 +76,42 @@ def test_errors_are_thrown_into_the_flow_which_may_go_on(drive: Drive, error: Ba
     assert drive(flow(), perform) == [error, "reply"]
 
 
+def test_a_stop_iteration_of_the_user_gets_out_itself() -> None:
+    """In a coroutine Python makes a RuntimeError of it anyway."""
+    error = StopIteration("empty")
+
+    def inner() -> Flow[Any]:
+        yield CALL
+
+    def flow() -> Flow[Any]:
+        try:
+            yield from inner()
+        finally:
+            yield OP
+
+    def perform(effect: Effect) -> Any:
+        if effect is CALL:
+            raise error
+
+    with pytest.raises(StopIteration) as raised:
+        run(flow(), perform)
+    assert raised.value is error
+    assert raised.value.__cause__ is None
+
+
+def test_a_runtime_error_of_the_user_stays_one() -> None:
+    """Also if a StopIteration in a generator of the user's was its cause."""
+
+    def flow() -> Flow[Any]:
+        yield CALL
+
+    def perform(effect: Effect) -> Any:
+        raise RuntimeError("generator raised StopIteration") from StopIteration()
+
+    with pytest.raises(RuntimeError, match="generator raised StopIteration"):
+        run(flow(), perform)
+
+
 def test_an_error_the_flow_does_not_catch_gets_out_itself(drive: Drive) -> None:
     error = ValueError("no")
 
