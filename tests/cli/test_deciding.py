@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from retrysafe import Answer, KeyRing, RetrySafe
 from retrysafe.cli import operations
 from retrysafe.cli.main import main
-from retrysafe.core.ops import Forget, Lookup, Op
+from retrysafe.core.ops import Forget, List, Lookup, Op
+from retrysafe.core.states import State
+from retrysafe.engine.codecs import JsonCodec
 from retrysafe.engine.sealing import Sealer
 from retrysafe.errors import CorruptRecord
 from retrysafe.stores.base import Store
@@ -50,6 +54,77 @@ def answer_file(tmp_path: Path) -> str:
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 1) -> str:
     assert main(arguments) == code
     return capsys.readouterr().err
+
+
+# Functions ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Charge:
+    id: str
+    cents: int = 0
+
+
+class Cut(BaseException):
+    """Stands for a process that was stopped half way."""
+
+
+def leave_unknown(safe: RetrySafe, returns: Any, **options: Any) -> Callable[[str], Any]:
+    def pay(order: str) -> Any:
+        raise Cut
+
+    pay.__annotations__["return"] = returns
+    called = safe.once("pay-{order}", scope="pay", **options)(pay)
+    with pytest.raises(Cut):
+        called("7")
+    return called
+
+
+@pytest.mark.parametrize(
+    ("returns", "given", "read"),
+    [
+        (str, '"ch_7"', "ch_7"),
+        (Charge, '{"id": "ch_7"}', Charge("ch_7")),
+        (list[Charge], '[{"id": "ch_7", "cents": 5}]', [Charge("ch_7", 5)]),
+        (None, '{"charge": ["ch_7", null]}', {"charge": ["ch_7", None]}),
+        (Decimal, '{"$Decimal": "9.50"}', Decimal("9.50")),
+        (dict, '{"$$ref": 1}', {"$ref": 1}),
+    ],
+)
+def test_the_answer_of_a_function_is_read_by_its_retry(
+    url: str, tmp_path: Path, returns: Any, given: str, read: Any
+) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(given)
+    with RetrySafe(url) as safe:
+        pay = leave_unknown(safe, returns)
+        saying = ("--happened", "--answer", str(path), "--because", "in their list")
+        assert main(("keys", "resolve", url, 'pay-{"7"}', "--scope", "pay", *saying)) == 0
+        assert pay("7") == read
+
+
+def test_it_is_read_by_a_plain_codec_and_from_python(url: str) -> None:
+    with RetrySafe(url) as safe:
+        pay = leave_unknown(safe, dict, codec=JsonCodec())
+        (record,) = safe.execute(List()).records
+        safe.resolve(record.id, happened=True, answer=Answer(200, {"id": "ch_7"}), because="in their list")
+        assert pay("7") == {"id": "ch_7"}
+
+
+@pytest.mark.parametrize("given", ["ch_7", '{"$ref": 1}', '{"$Decimal": "nine"}', '{"$tuple": 5}'])
+def test_what_no_retry_could_read_is_refused(
+    url: str, tmp_path: Path, given: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(given)
+    with RetrySafe(url) as safe:
+        leave_unknown(safe, str)
+        saying = ("--happened", "--answer", str(path), "--because", "in their list")
+        told = refusal(capsys, "keys", "resolve", url, 'pay-{"7"}', "--scope", "pay", *saying)
+        assert "its answer is what it returned, as JSON" in told
+        assert safe.execute(List()).records[0].state is State.UNCERTAIN
+        told = refusal(capsys, "keys", "resolve", url, 'pay-{"7"}', "--scope", "pay", "--status", "201", *saying)
+        assert "no status; 201 was given" in told
 
 
 # A key ring ---------------------------------------------------------------------------------------

@@ -321,6 +321,42 @@ def test_another_request_is_still_another_request(w: World) -> None:
     assert len(shop.charges) == 1
 
 
+@pytest.mark.parametrize("over_http", [False, True])
+@pytest.mark.parametrize("forms", ["previous", "current"])
+def test_after_a_rollback_a_finished_run_is_replayed(w: World, forms: str, over_http: bool) -> None:
+    """Newer code finished it, with a field that this code does not have. Its answer needs no input."""
+    shop = new_shop()
+    request = fingerprint_http("POST", "/orders", "", "application/json", [b'{"item":"tea","cents":5,"note":"gift"}'])
+    key = Key("k", "account", request=request) if over_http else Key("k", "account")
+    newer = Code(w, shop, "field added", forms)
+    assert w.run(newer.op(WithNote("tea", 5, "gift"), key=key)).status == 201
+    newer.close()
+    older = Code(w, shop, "none", forms)
+    ended = w.run(older.op.start(OrderIn("tea", 5), key=key))
+    assert (ended.answer, ended.replayed) == (Answer(201, {"item": "tea"}), True)
+    with pytest.raises(OperationChanged):
+        w.run(older.op(OrderIn("tea", 6), key=Key("k", "account")))
+    older.close()
+    assert len(shop.charges) == 1
+
+
+@pytest.mark.parametrize("forms", ["previous", "current"])
+def test_after_a_rollback_an_unfinished_run_is_left_to_the_newer_code(w: World, forms: str) -> None:
+    shop = new_shop()
+    newer = Code(w, shop, "field added", forms, dies="ship:before")
+    with pytest.raises(Killed):
+        w.run(newer.op(WithNote("tea", 5, "gift"), key="k"))
+    newer.close()
+    older = Code(w, shop, "none", forms)
+    with pytest.raises(OperationChanged):
+        older()
+    older.close()
+    newer = Code(w, shop, "field added", forms)
+    assert w.run(newer.op(WithNote("tea", 5, "gift"), key="k")).status == 201
+    newer.close()
+    assert len(shop.charges) == 1
+
+
 @dataclass
 class OtherDefault:
     item: str

@@ -20,7 +20,7 @@ from retrysafe.core.records import Answer, Record
 from retrysafe.core.states import SETTLED, State
 from retrysafe.core.times import SECOND_MICROS, format_time
 from retrysafe.engine.audit import MAX_NAMED_RECORDS
-from retrysafe.engine.resolving import WITHOUT_ANSWER, advise_on_settled
+from retrysafe.engine.resolving import WITHOUT_ANSWER, advise_on_settled, convert_to_result
 from retrysafe.engine.sealing import is_sealed
 from retrysafe.engine.why import is_run, state_for_people
 from retrysafe.errors import NotUncertain, UsageError
@@ -45,7 +45,11 @@ def decide_resolve(record: Record, now: int, answer: Answer | None, because: str
     """`answer` None: it did not happen."""
     if not is_outcome_unknown(record, now):
         return Decision(refusal=str(_not_uncertain_error(record, now)))
-    return Decision(Resolve(record.id, record.fence, answer, because))
+    try:
+        stored = None if answer is None else convert_to_result(record, answer)
+    except UsageError as error:
+        return Decision(refusal=f"{error}. Nothing was changed")
+    return Decision(Resolve(record.id, record.fence, stored, because))
 
 
 def _not_uncertain_error(record: Record, now: int) -> NotUncertain:
@@ -95,8 +99,8 @@ def add_parsers(verbs: Any) -> None:
         "another person or a worker settles the key first, the command fails and changes nothing. If the application "
         "has a key ring, give --app instead of a URL: without the ring the application could not read the answer. The "
         "command refuses --answer for a record that is visibly sealed, but not every sealed record is. For an "
-        "operation, --happened completes the whole operation. With --all it decides for every uncertain key that "
-        "matches, and shows them first.",
+        "operation, --happened completes the whole operation. For a function, --answer is its result as JSON. With "
+        "--all it decides for every uncertain key that matches, and shows them first.",
         takes_url=True,
         examples=(
             "retrysafe keys resolve order-7 --did-not-happen --because 'the provider shows no charge'",

@@ -24,6 +24,10 @@ class Codec(Protocol):
     def decode(self, data: bytes) -> Any: ...
 
 
+_TYPED = b'{"$typed":'
+"""Prefix of a value that was stored by its fields. No user's key is written as `$typed`: core/values.py escapes it."""
+
+
 class JsonCodec:
     """JSON without loss: None, falsy values, tuples, bytes, dates, decimals and UUIDs come back as they were."""
 
@@ -33,11 +37,9 @@ class JsonCodec:
         return values.dumps(value).encode("utf-8", "surrogatepass")
 
     def decode(self, data: bytes) -> Any:
-        return values.loads(data.decode("utf-8", "surrogatepass"))
-
-
-_TYPED = b'{"$typed":'
-"""Prefix of a value that was stored by its fields. No user's key is written as `$typed`: core/values.py escapes it."""
+        """The value. One that a person gave (`encode_given_result`) has a prefix, and is plain data here."""
+        plain = data[len(_TYPED) : -1] if data.startswith(_TYPED) else data
+        return values.loads(plain.decode("utf-8", "surrogatepass"))
 
 
 class TypedCodec(JsonCodec):
@@ -107,6 +109,19 @@ def encode_result(codec: Codec, value: Any, limit: int | None = None) -> Answer:
     if limit is not None and len(body) > limit:
         return Answer(RETURNED_STATUS, gone="too_large")
     return Answer(RETURNED_STATUS, body, [("content-type", codec.media_type)])
+
+
+def encode_given_result(data: bytes) -> Answer:
+    """The result that a person gives in JSON, for a function that nobody calls here: it comes back as the type of the
+    function's annotation. Raises ValueError if it is not JSON, or not in the notation of core/values.py."""
+    try:
+        text = values.dumps(values.loads(data))
+    except KeyError as error:
+        raise ValueError(f"{error} is not one of the names that begin with $ in a stored value") from None
+    except Exception as error:  # of JSON, or of a reader that cannot use what stands behind its name
+        raise ValueError(f"it cannot be read ({type(error).__name__}: {error})") from error
+    body = _TYPED + text.encode("utf-8", "surrogatepass") + b"}"
+    return Answer(RETURNED_STATUS, body, [("content-type", JsonCodec.media_type)])
 
 
 def encode_exception(error: BaseException) -> Answer:

@@ -12,6 +12,7 @@ from retrysafe.core.ops import Lookup, Resolve
 from retrysafe.core.records import Answer, Record
 from retrysafe.core.states import State
 from retrysafe.core.times import format_time
+from retrysafe.engine.codecs import RETURNED_STATUS, encode_given_result
 from retrysafe.engine.effects import Flow
 from retrysafe.engine.events import Events
 from retrysafe.errors import NotUncertain, UsageError
@@ -33,6 +34,30 @@ def parse_record_id(which: Key | str | bytes, namespace: str) -> bytes:
             f"{which!r} is neither a Key nor a record's id (64 hex digits, as `retrysafe keys list` shows)"
         )
     return found
+
+
+RESULT_KINDS = frozenset({"function", "job", "tool"})
+"""The kinds of records whose answer is what a function returned, as its codec stores it."""
+
+
+def convert_to_result(record: Record, answer: Answer) -> Answer:
+    """A person's answer as the retry reads it. For a function, JSON becomes the form of a stored result. An answer of
+    another content type stays as it is: a codec of the user's own may read it."""
+    if record.kind not in RESULT_KINDS or answer.gone:
+        return answer
+    media_type = dict(answer.headers).get("content-type", "").partition(";")[0]
+    if media_type not in ("", "application/json"):
+        return answer
+    what = f"{record.key!r} is the key of a {record.kind}: its answer is what it returned"
+    if answer.status != RETURNED_STATUS:
+        raise UsageError(f"{what}, which has no status; {answer.status} was given: leave it out")
+    try:
+        return encode_given_result(answer.body)
+    except ValueError as error:
+        raise UsageError(
+            f'{what}, as JSON, like "ch_7" (with the quotes) or {{"id": "ch_7"}} for a value with fields; {error}. '
+            "Leave the answer out if nobody has it"
+        ) from error
 
 
 def advise_on_settled(record: Record, now: int, attempt: int | None) -> str:
@@ -80,7 +105,7 @@ def resolve_uncertain(
         events.figures.count("actions", ("resolve", "refused"))
         advice = advise_on_settled(record, seen.now, attempt)
         raise NotUncertain(record.key, record.state.value, record.attempt, record.note, advice)
-    resolved_answer = (answer or WITHOUT_ANSWER) if happened else None
+    resolved_answer = convert_to_result(record, answer or WITHOUT_ANSWER) if happened else None
     if not (yield Resolve(record.id, record.fence, resolved_answer, because)):
         found = (yield Lookup(record_id)).record
         events.figures.count("actions", ("resolve", "refused"))

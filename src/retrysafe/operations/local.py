@@ -375,9 +375,7 @@ def block_late_steps(run: OperationRun, tx: Any) -> Generator[Any, Any, dict[int
     return outcomes
 
 
-def block_late_step(
-    run: OperationRun, statements: dict[str, str], step: Step, place: int
-) -> Generator[Any, Any, str]:
+def block_late_step(run: OperationRun, statements: dict[str, str], step: Step, place: int) -> Generator[Any, Any, str]:
     """Write an empty receipt for a local step, unless it has one. Returns the text of the receipt."""
     name = f"{run.journal.call_number(step.name, place)}:{step.name}"
     whose = {"run": run.record.run, "step": name}

@@ -14,6 +14,7 @@ from retrysafe.core.keys import Key
 from retrysafe.core.moves import is_outcome_unknown
 from retrysafe.core.ops import Claim, Lookup
 from retrysafe.core.records import Answer, Fingerprint, Record
+from retrysafe.core.states import State
 from retrysafe.core.times import duration_to_micros
 from retrysafe.engine import arguments, typed
 from retrysafe.engine.clock import clock
@@ -289,12 +290,30 @@ class Operation:
     def is_same_request(self, record: Record, claim: Claim) -> bool:
         """True if a record with another fingerprint is for this very call: its arguments, read by this code, are equal
         to those of the call, whatever class names and defaults the code had that stored them. Raises OperationChanged
-        if this code cannot read them, because a client must not be told to use another key."""
+        if this code cannot read them, because a client must not be told to use another key.
+
+        A finished run only needs its answer, so newer fields that this code does not have are left out there: this code
+        leaves them out of its own requests, too."""
         if record.target.partition("@")[0] != self.name or not record.input:
             return False
-        stored, given = self._read_input(record.input), self._read_input(claim.input)
-        digest = digest_arguments(self._require_body(), stored)
-        return digest != "" and digest == digest_arguments(self._require_body(), given)
+        given = self._read_input(claim.input)
+        wanted = digest_arguments(self._require_body(), given)
+        try:
+            stored = self._read_input(record.input)
+        except OperationChanged:
+            if record.state is State.COMPLETED and wanted and wanted == self._digest_known_part(record, claim):
+                return True
+            raise
+        return wanted != "" and wanted == digest_arguments(self._require_body(), stored)
+
+    def _digest_known_part(self, record: Record, claim: Claim) -> str:
+        """The digest of the stored arguments without the fields that the call does not have. Empty if this code cannot
+        read them even so."""
+        try:
+            known = keep_known_fields(typed.load(record.input.decode(), None), typed.load(claim.input.decode(), None))
+            return digest_arguments(self._require_body(), self._read_input(values.dumps(known).encode()))
+        except (OperationChanged, ValueError):
+            return ""
 
     def _check_unclaimed(self, claim: Claim) -> None:
         """Raise an error if the caller holds the key itself: its own claim would look like another request."""
@@ -408,6 +427,15 @@ class Operation:
 def fingerprint_for_request(name: str, request: Fingerprint) -> Fingerprint:
     """The fingerprint of an operation over HTTP: of its name and the request's own fingerprint."""
     return fingerprint_text("op1", values.dumps([name, str(request)]))
+
+
+def keep_known_fields(stored: Any, given: Any) -> Any:
+    """Plain data without the fields that other plain data does not have at the same place."""
+    if isinstance(stored, dict) and isinstance(given, dict):
+        return {name: keep_known_fields(item, given[name]) for name, item in stored.items() if name in given}
+    if isinstance(stored, list | tuple) and type(stored) is type(given) and len(stored) == len(given):
+        return type(stored)(keep_known_fields(*pair) for pair in zip(stored, given, strict=True))
+    return stored
 
 
 async def _await_body(attempt: OperationRun, result: Any) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
+from retrysafe.engine.cancellation import finish_despite_cancellation
 from retrysafe.errors import NestedTransaction
 from retrysafe.stores.base import afollow
 from retrysafe.stores.sql.dialect import Dialect, Statement
@@ -73,10 +75,20 @@ class AsyncSqlalchemyTx:
             await self.handle.flush()
 
     async def lock(self) -> None:
-        if self.dialect_name == "sqlite":
-            connected = await get_connection(self.handle)
-            assert connected.sync_connection is not None
-            await afollow(take_write_lock(begun=is_begun(connected.sync_connection)), self.send)
+        """Take SQLite's write lock. A cancellation waits for the end of it: SQLAlchemy drops a connection whose
+        statement was cancelled, and aiosqlite's thread begins the transaction nevertheless. Then nobody would end it.
+        That wait is bounded by LOCK_TIMEOUT_SECONDS."""
+        if self.dialect_name != "sqlite":
+            return
+        connected = await get_connection(self.handle)
+        assert connected.sync_connection is not None
+        plan = take_write_lock(begun=is_begun(connected.sync_connection))
+        taking = asyncio.ensure_future(afollow(plan, self.send))
+        held = await finish_despite_cancellation(taking)
+        if held.first is not None:
+            taking.exception()  # the caller rolls back in any case
+            raise held.first
+        taking.result()
 
 
 async def get_connection(handle: AsyncSession | AsyncConnection) -> AsyncConnection:

@@ -49,8 +49,8 @@ def begin_on_connection(given: sqlite3.Connection) -> Iterator[Sqlite3Tx]:
     if given.in_transaction:
         raise NestedTransaction("the sqlite3 Connection", NESTED_FIX)
     tx = Sqlite3Tx(given)
-    follow(take_write_lock(begun=False), tx.send)
     try:
+        follow(take_write_lock(begun=False), tx.send)  # an interruption may come after its BEGIN
         yield tx
         given.execute("COMMIT")
     except BaseException:
