@@ -10,6 +10,7 @@ from retrysafe import Answer, Policy
 from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.errors import InProgress, NotFinished, RunOver, UsageError
+from retrysafe.operations import flow
 from retrysafe.worker.completer import Completer, CompleterCounts
 from tests.operations.world import Charge, Ordering, World
 
@@ -67,6 +68,9 @@ def test_another_life_of_the_key_is_not_gone_on_with(w: World) -> None:
     assert before.run != seen.run
     with pytest.raises(RunOver, match=seen.run.hex()[:8]):
         w.run(ordering.op.resume(seen))
+    task, claim = ordering.op._build_resume_claim(seen)
+    with pytest.raises(RunOver, match=seen.run.hex()[:8]):
+        w.run(ordering.op._drive(flow.undo_run(ordering.op, task, claim, w.safe.events, "cancelled")))
     assert w.record() == before
 
 

@@ -129,6 +129,8 @@ def undo_run(
 ) -> Flow[Ended]:
     """Claim a run and undo it, because a person wants that."""
     outcome = yield from claim_or_match(operation, task, claim, events)
+    if claim.resumes and isinstance(outcome, Mismatch):
+        raise RunOver(task.key.value, claim.resumes.hex(), outcome.first_seen)
     if isinstance(outcome, Replay):
         events.emit("replayed", claim.id, task.target, task.series)
         return build_replay(task, outcome.record)
@@ -272,6 +274,8 @@ def settle_result(
 ) -> Flow[Answer]:
     """Settle the run by how the body ended. The error of a broken step decides, even if the body swallowed it. So does
     a Stop or Undo of a step, unless the body raised one of its own."""
+    if run.inside:  # in a thread of the user's own: nobody can wait for it here
+        run.broken = StepOutcomeUnknown(run.inside, "it was still running when the body ended", undoable=False)
     yield from ask_interrupted_step(run)
     if run.pending_journal is not None:
         yield from commit_was_applied(run)

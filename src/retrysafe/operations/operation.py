@@ -57,9 +57,9 @@ class Operation:
     ) -> None:
         if not name or len(name) > 200 or "@" in name:
             raise OperationError(f"operation({name!r}): give a name of 1 to 200 characters without '@'")
-        if not isinstance(version, int) or version < 1:
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
             raise OperationError(f"operation({name!r}, version={version!r}): versions are 1, 2, 3 …")
-        if not isinstance(max_attempts, int) or max_attempts < 1:
+        if not isinstance(max_attempts, int) or isinstance(max_attempts, bool) or max_attempts < 1:
             raise OperationError(f"operation({name!r}, max_attempts={max_attempts!r}): give at least one attempt")
         self.safe = safe
         self.name = name
@@ -145,6 +145,7 @@ class Operation:
             name = step_function.__name__
             if name in self.steps:
                 raise OperationError(f"operation {self.name!r} has a step {name!r} already")
+            check_options(name, kind, options)
             try:
                 step = Step(name, kind, step_function, **options)
             except TypeError as error:
@@ -171,6 +172,7 @@ class Operation:
 
             async def run_step_async(attempt: OperationRun, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                 attempt.unawaited.remove(step.name)
+                note_step_task(attempt)
                 return await perform.run_async(self.safe, run_step(attempt, step, step_flow, args, kwargs))
 
             @functools.wraps(step.function)
@@ -378,9 +380,15 @@ class Operation:
         token = run.current.set(attempt)
         try:
             result = body(**given)
+        except BaseException:
+            attempt.body_ended = True
+            raise
         finally:
             run.current.reset(token)
-        return _await_body(attempt, result) if inspect.isawaitable(result) else result
+        if inspect.isawaitable(result):
+            return _await_body(attempt, result)
+        attempt.body_ended = True
+        return result
 
     def _read_input(self, input_: bytes) -> dict[str, Any]:
         """The stored arguments. Raises OperationChanged if this code cannot read them: the run is left for other code,
@@ -424,6 +432,22 @@ class Operation:
         return perform.run_sync(self.safe, run_flow)
 
 
+def check_options(step: str, kind: str, options: dict[str, Any]) -> None:
+    """Refuse options that would have no effect: whoever gives them expects one."""
+    ignored = [name for name in ("timeout", "key_life", "service") if kind == "local" and name in options]
+    if ignored:
+        raise OperationError(
+            f"local step {step!r} takes no `{ignored[0]}`, which is for calls to other systems; if it must end in "
+            "time, set a statement timeout in your database"
+        )
+    ignored = [name for name in ("tries", "backoff") if name in options and options[name] not in (1, ())]
+    if kind == "foreign" and options.get("repeatable") is False and ignored:
+        raise OperationError(
+            f"step {step!r}: {ignored[0]}={options[ignored[0]]!r} has no effect with repeatable=False, which is sent "
+            "once; leave it out"
+        )
+
+
 def fingerprint_for_request(name: str, request: Fingerprint) -> Fingerprint:
     """The fingerprint of an operation over HTTP: of its name and the request's own fingerprint."""
     return fingerprint_text("op1", values.dumps([name, str(request)]))
@@ -439,12 +463,49 @@ def keep_known_fields(stored: Any, given: Any) -> Any:
 
 
 async def _await_body(attempt: OperationRun, result: Any) -> Any:
-    """Await an async body with `run.current` set, so that its steps find the attempt."""
+    """Await an async body with `run.current` set, so that its steps find the attempt. A step that still runs when the
+    body has ended (in a task of its own) is awaited before the run is settled, and makes it fail."""
     token = run.current.set(attempt)
+    stop: BaseException | None = None
     try:
         return await result
+    except Exception:
+        raise
+    except BaseException as error:
+        stop = error
+        raise
     finally:
         run.current.reset(token)
+        attempt.body_ended = True
+        if not isinstance(stop, GeneratorExit):
+            await await_running_step(attempt, cancel=stop is not None)
+
+
+def note_step_task(attempt: OperationRun) -> None:
+    """Remember the task in which a step is about to run, unless another step runs already: then this one is refused."""
+    import asyncio
+
+    if not attempt.inside:
+        attempt.step_task = asyncio.current_task()
+
+
+async def await_running_step(attempt: OperationRun, *, cancel: bool) -> None:
+    """Wait for the end of a step that the body did not await. `cancel`: the whole attempt is cancelled."""
+    import asyncio
+
+    from retrysafe.engine.cancellation import finish_despite_cancellation
+
+    task: asyncio.Task[Any] | None = attempt.step_task
+    if not attempt.inside or task is None or task is asyncio.current_task():
+        return
+    attempt.broken = attempt.broken or run.not_awaited_error(attempt.inside, "")
+    if cancel:
+        task.cancel()
+    held = await finish_despite_cancellation(task, max_cancels=None if cancel else 0)
+    if not cancel and held.first is not None:
+        task.cancel()
+        await finish_despite_cancellation(task)
+        raise held.first
 
 
 def _to_answer(started: Ended | Accepted) -> Answer | Accepted:

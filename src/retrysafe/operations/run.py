@@ -82,6 +82,10 @@ class OperationRun:
     """True if the journal has changed since the last commit."""
     inside = ""
     """The step that is running."""
+    step_task: Any = None
+    """The asyncio task that runs it, or ran the last one."""
+    body_ended = False
+    """True when the body has ended: no step may begin any more."""
     interrupted_change: Any = None
     """The transaction of a local step (StepChange) that was interrupted and whose connection does not answer."""
     given = ""
@@ -178,6 +182,8 @@ class OperationRun:
         """Begin a call. Returns its place, and its entry from an earlier attempt if there is one."""
         if self.broken is not None:
             raise self.broken
+        if self.body_ended:
+            raise not_awaited_error(step.name, "")
         if self.unawaited:
             self.broken = not_awaited_error(self.unawaited[0], step.name)
             raise self.broken

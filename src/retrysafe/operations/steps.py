@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,10 +40,20 @@ class Step:
 
     def __post_init__(self) -> None:
         for name, value in (("timeout", self.timeout), ("key_life", self.key_life), ("tries", self.tries)):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            if not is_number(value) or not value > 0:
                 raise OperationError(f"step {self.name!r}: {name}={value!r} must be a number above zero")
-        if not isinstance(self.tries, int):
-            raise OperationError(f"step {self.name!r}: tries={self.tries!r} must be a whole number of calls")
+        if math.isinf(self.timeout):
+            raise OperationError(
+                f"step {self.name!r}: timeout={self.timeout!r}: give seconds, which a lease can outlast"
+            )
+        if not isinstance(self.tries, int) or self.tries > MAX_TRIES:
+            raise OperationError(
+                f"step {self.name!r}: tries={self.tries!r} must be a whole number of calls, at most {MAX_TRIES}"
+            )
+        if not isinstance(self.repeatable, bool):
+            raise OperationError(f"step {self.name!r}: repeatable={self.repeatable!r}: give True or False")
+        if not isinstance(self.service, str):
+            raise OperationError(f"step {self.name!r}: service={self.service!r} must be a text: it is part of the key")
         self._check_retrying()
         for name, helper in (("undo", self.undo), ("find", self.find)):
             if helper is not None and not callable(helper):
@@ -60,15 +71,46 @@ class Step:
             )
         if self.kind == "local" and not parameters:
             raise OperationError(f"local step {self.name!r} takes no `tx`: declare it as its first argument")
+        self._check_parameters()
+
+    def _check_parameters(self) -> None:
+        """Refuse a step, an undo or a find that could never be called. An undo that fails so would be found out when
+        something has to be undone."""
+        handles = 1 if self.kind == "local" else 0  # `tx` is passed by position
+        own = [*inspect.signature(self.function).parameters.values()][handles:]
+        for each in own:
+            if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
+                raise OperationError(
+                    f"step {self.name!r} declares `{each}`: its arguments are stored by name, so give each one a name"
+                )
+        offered = {each.name for each in own}
+        wanted = read_parameters(self.undo)[handles:]
+        missing = [each.name for each in wanted if is_required(each) and each.name not in {*offered, "result"}]
+        if missing:
+            raise OperationError(
+                f"step {self.name!r}: its undo takes {missing[0]!r}, which nobody gives it; it gets "
+                f"{', '.join(sorted({*offered, 'result'}))}, and may leave out any of them"
+            )
+        accepted = read_parameters(self.find)
+        if self.find is None or any(each.kind is each.VAR_KEYWORD for each in accepted):
+            return
+        names = {each.name for each in accepted if each.kind is not each.POSITIONAL_ONLY}
+        missing = [each.name for each in accepted if is_required(each) and each.name not in offered]
+        if missing or offered - names:
+            raise OperationError(
+                f"step {self.name!r}: its find is called with {', '.join(sorted(offered))} by name, and takes "
+                f"{', '.join(each.name for each in accepted) or 'nothing'}"
+            )
 
     def _check_retrying(self) -> None:
         pauses = self.backoff
-        if not isinstance(pauses, tuple) or not all(isinstance(p, int | float) and 0 <= p < DAY for p in pauses):
+        if not isinstance(pauses, tuple) or not all(is_number(p) and 0 <= p < DAY for p in pauses):
             raise OperationError(f"step {self.name!r}: backoff={pauses!r} must be a tuple of seconds, like (0.1, 1, 5)")
         kinds = self.final
         if not isinstance(kinds, tuple) or not all(isinstance(k, type) and issubclass(k, Exception) for k in kinds):
             raise OperationError(f"step {self.name!r}: final={kinds!r} must be a tuple of exception classes")
-        if self.deadline is not None and (self.kind == "local" or not self.repeatable or not self.deadline > 0):
+        above_zero = self.deadline is None or (is_number(self.deadline) and self.deadline > 0)
+        if self.deadline is not None and (self.kind == "local" or not self.repeatable or not above_zero):
             raise OperationError(
                 f"step {self.name!r}: deadline={self.deadline!r} is a number of seconds above zero, for foreign steps "
                 "that may be sent again"
@@ -99,6 +141,26 @@ class Step:
         known = read_type_hints(self.function)
         plain = typed.load(text, None) if text else {}
         return {name: typed.from_plain(value, known.get(name)) for name, value in plain.items()}
+
+
+MAX_TRIES = 1000
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def read_parameters(function: Callable[..., Any] | None) -> list[inspect.Parameter]:
+    """The parameters of a function. None, and a function that does not show them, has none."""
+    try:
+        return [] if function is None else [*inspect.signature(function).parameters.values()]
+    except (TypeError, ValueError):
+        return []
+
+
+def is_required(parameter: inspect.Parameter) -> bool:
+    optional = (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    return parameter.default is parameter.empty and parameter.kind not in optional
 
 
 @lru_cache(maxsize=512)

@@ -125,6 +125,10 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "a mistyped SQLite path in any command",
         "`retrysafe … \\| head` ended in `BrokenPipeError`",
         "`operations --undo` of a finished run said",
+        "`keys resolve --happened --answer` (and `safe.resolve`) stored JSON",
+        "a `StopIteration` of a sync function",
+        "a store that refused a journal as too large",
+        "an undo, a `find` or an option that could never work",
     ),
     FRAMEWORK: (
         "Under Django's ASGI with a plain middleware",
@@ -148,6 +152,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "a body that committed by hand and staged a job",
         "a second caller ran the body beside one that had committed by hand",
         "aiosqlite, a connection of the user's own",
+        "SQLAlchemy on aiosqlite: a call that was cancelled",
         "a body that committed by hand and was then cancelled",
         "a body or local step that rolled back by hand",
         'a route with `strength="transaction"` whose handler',
@@ -176,6 +181,10 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "The worker's services ran one after the other",
         "What was committed waited for the next tick",
         "A job staged in `safe.transaction`",
+        "a step that the body had begun in a task of its own",
+        "where the store is not in the user's database, a person's undo of a local step",
+        "after a rollback of the application to older code",
+        "a worker whose policy has a lease of exactly 10 s",
     ),
 }
 """Lines that have no ablation, by the reason."""
