@@ -4,8 +4,7 @@ Calls the applications of the web part in process, without sockets, on an SQLite
 instruction of ours weighs most; `fastapi` is the README's way. Two states: `on`, the library as it is; `off`, a copy of
 it from whose source all that counts and measures was taken out (without_figures.py).
 
-Two measures. Instructions are counted by valgrind (callgrind), in a process of its own for each case: the difference
-between a long and a short run, so that start and set-up fall out. They do not depend on what else the machine does.
+Two measures. Instructions are counted by valgrind, in a process of its own for each case (callgrind.py).
 Processor time is taken in rounds that alternate between on and off; the median of the differences counts.
 """
 
@@ -14,8 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import re
-import shutil
 import statistics
 import subprocess
 import sys
@@ -27,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.apps import asgi_app
+from benchmarks.callgrind import count_child, measure
 from benchmarks.in_process import call
 from benchmarks.without_figures import copy_library, take_figures_out
 
 CASES = (("asgi", "new"), ("asgi", "replay"), ("fastapi", "new"), ("fastapi", "replay"))
 STATES = ("on", "off")
-SHORT, LONG = 30, 230
-COLLECTED = re.compile(r"Collected : (\d+)")
+PIECES = 100
 
 
 def build_app(kind: str, url: str) -> Any:
@@ -53,36 +50,26 @@ async def drive(app: Any, which: str, calls: int, numbers: Any) -> float:
     return time.process_time() - began
 
 
-def run_child(kind: str, which: str, calls: int) -> None:
+def run_child(kind: str, which: str) -> None:
     """What valgrind watches."""
     with tempfile.TemporaryDirectory() as folder:
         app = build_app(kind, f"sqlite:///{folder}/figures.db")
 
         async def all_of_it() -> None:
-            await drive(app, which, 5, numbers := count())
-            await drive(app, which, calls, numbers)
+            await drive(app, which, 30, numbers := count())
+            await measure(lambda calls: drive(app, which, calls, numbers), PIECES)
 
         asyncio.run(all_of_it())
 
 
 def count_instructions(kind: str, which: str, source: Path) -> float:
     """Instructions of one request."""
-    few, many = (measure_child(kind, which, source, calls) for calls in (SHORT, LONG))
-    return (many - few) / (LONG - SHORT)
-
-
-def measure_child(kind: str, which: str, source: Path, calls: int) -> int:
-    watch = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
-    child = [sys.executable, "-m", "benchmarks.figures", "--child", kind, which, str(calls)]
-    done = subprocess.run([*watch, *child], check=True, capture_output=True, text=True, env=prefer_source(source))
-    found = COLLECTED.search(done.stderr)
-    assert found is not None, done.stderr[-2000:]
-    return int(found.group(1))
+    return count_child("benchmarks.figures", ["--child", kind, which], PIECES, prefer_source(source))[0]
 
 
 def prefer_source(source: Path) -> dict[str, str]:
     """The environment of a process that imports the library from there."""
-    return {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(source)}
+    return {**os.environ, "PYTHONPATH": str(source)}
 
 
 def measure_processor(kind: str, which: str, sources: dict[str, Path], calls: int, rounds: int) -> dict[str, float]:
@@ -143,14 +130,13 @@ def main() -> None:
     parser.add_argument("--no-valgrind", action="store_true", help="only processor time")
     parser.add_argument("cases", nargs="*", help="which: asgi-new asgi-replay fastapi-new fastapi-replay (all)")
     parser.add_argument("--no-processor", action="store_true", help="only instructions")
-    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
-        return run_child(*given.child[:2], int(given.child[2]))
+        return run_child(*given.child)
     if given.serve:
         return serve(*given.serve)
-    watched = shutil.which("valgrind") is not None and not given.no_valgrind
     with tempfile.TemporaryDirectory() as folder:
         sources = {"on": Path(folder, "on"), "off": Path(folder, "off")}
         copy_library(sources["on"])
@@ -162,7 +148,7 @@ def main() -> None:
             if not given.no_processor:
                 taken = measure_processor(kind, which, sources, given.calls, given.rounds)
                 print(f"{kind} {which}: {describe(taken, 'us')}", flush=True)
-            if watched:
+            if not given.no_valgrind:
                 counted = {state: count_instructions(kind, which, sources[state]) for state in STATES}
                 print(f"{kind} {which}: {describe(counted, 'instructions')}", flush=True)
     return None

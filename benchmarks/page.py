@@ -65,8 +65,15 @@ def part_lines(part: Part) -> Iterator[str]:
         yield from (f"### {table.title}", "")
         if table.rows:
             yield from (f"![{table.title}]({CHARTS}/{table.slug}.svg)", "", *table_lines(table), "")
+        if table.cells:
+            yield from (*word_lines(table), "")
         yield from (f"- {note}" for note in [*table.notes, under(part, table)])
         yield ""
+
+
+def word_lines(table: Table) -> Iterator[str]:
+    for cells in (table.heads, ["---"] * len(table.heads), *table.cells):
+        yield "| " + " | ".join(cells) + " |"
 
 
 def under(part: Part, table: Table) -> str:

@@ -90,6 +90,9 @@ class Table:
     targets: list[Target] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     """Modes that answered something else than they should have: fast or not, nobody is compared with them."""
+    heads: list[str] = field(default_factory=list)
+    cells: list[list[str]] = field(default_factory=list)
+    """A table of words instead of rows, with the heads of its columns."""
 
     def row(self, name: str, callers: int) -> Row | None:
         return next((row for row in self.rows if (row.name, row.callers) == (name, callers)), None)
@@ -131,14 +134,16 @@ class Table:
         ]
         wanted = [{"mode": mode, "callers": callers, "ratio": value} for mode, callers, value in self.targets]
         about = {"slug": self.slug, "title": self.title, "baseline": self.baseline, "measure": self.measure}
-        return {**about, "rows": rows, "notes": self.notes, "targets": wanted, "wrong": self.wrong}
+        words = {"heads": self.heads, "cells": self.cells} if self.cells else {}
+        return {**about, "rows": rows, "notes": self.notes, "targets": wanted, "wrong": self.wrong, **words}
 
 
 def table_from(plain: dict[str, Any]) -> Table:
     rows = [Row(row["mode"], row["callers"], [Sample(**each) for each in row["samples"]]) for row in plain["rows"]]
     targets = [(each["mode"], each["callers"], each["ratio"]) for each in plain["targets"]]
     names = (plain["slug"], plain["title"], plain["baseline"], plain["measure"])
-    return Table(*names, rows=rows, notes=plain["notes"], targets=targets, wrong=plain["wrong"])
+    words = {"heads": plain.get("heads", []), "cells": plain.get("cells", [])}
+    return Table(*names, rows=rows, notes=plain["notes"], targets=targets, wrong=plain["wrong"], **words)
 
 
 def shown(table: Table, rows: Iterable[Row]) -> Iterator[str]:

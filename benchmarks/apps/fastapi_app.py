@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Header, HTTPException, Request
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 
 WAIT = 0.0005
 RECEIPT = {"id": "pay_4127", "status": "succeeded", "amount": 10000, "note": "x" * 140}
@@ -56,8 +57,51 @@ def application(**route: Any) -> FastAPI:
     return app
 
 
+def plain_application() -> FastAPI:
+    """The least that FastAPI can do. Authentication is further out, as it must be if a middleware makes the claim."""
+    app = FastAPI()
+
+    @app.post("/payments", status_code=201)
+    async def pay(request: Request) -> JSONResponse:
+        return JSONResponse(await charge(await request.json()), 201)
+
+    return app
+
+
+class Order(BaseModel):
+    amount: int
+    currency: str
+    description: str = ""
+
+
+class Receipt(BaseModel):
+    id: str
+    status: str
+    amount: int
+    note: str
+
+
+def model_application(**route: Any) -> FastAPI:
+    """The same, as FastAPI's own pages write it: the body and the answer are models."""
+    app = FastAPI()
+
+    @app.post("/payments", status_code=201, **route)
+    async def pay(order: Order, account: Account) -> Receipt:
+        return Receipt(**await charge({"amount": order.amount}))
+
+    return app
+
+
 def bare(url: str) -> Any:
     return application()
+
+
+def bare_plain(url: str) -> Any:
+    return plain_application()
+
+
+def bare_model(url: str) -> Any:
+    return model_application()
 
 
 def bare_sync(url: str) -> Any:
@@ -74,7 +118,7 @@ def bare_sync(url: str) -> Any:
 # Ours ---------------------------------------------------------------------------------------------
 
 
-def ours(url: str) -> Any:
+def ours(url: str, make: Callable[..., FastAPI] = application) -> Any:
     """The README's way: a dependency that stands on the application's own authentication. Optional, so that requests
     without a key get through and can be measured too."""
     from retrysafe import Policy, RetrySafe
@@ -82,12 +126,16 @@ def ours(url: str) -> Any:
 
     safe = RetrySafe(url)
     safe.migrate()
-    app = application(dependencies=[Depends(idempotent(scope=current_account, policy=Policy(mode="optional")))])
+    app = make(dependencies=[Depends(idempotent(scope=current_account, policy=Policy(mode="optional")))])
     install(app, safe=safe)
     return app
 
 
-def ours_edge(url: str) -> Any:
+def ours_model(url: str) -> Any:
+    return ours(url, model_application)
+
+
+def ours_edge(url: str, make: Callable[..., FastAPI] = application) -> Any:
     """The middleware alone, for applications that are authenticated further out: a replay never reaches FastAPI. This
     is the place where most other packages stand."""
     from retrysafe import Policy, RetrySafe
@@ -96,8 +144,12 @@ def ours_edge(url: str) -> Any:
     safe = RetrySafe(url)
     safe.migrate()
     return IdempotencyMiddleware(
-        application(), safe=safe, scope=lambda request: request.headers["authorization"], policy=Policy(mode="optional")
+        make(), safe=safe, scope=lambda request: request.headers["authorization"], policy=Policy(mode="optional")
     )
+
+
+def ours_edge_plain(url: str) -> Any:
+    return ours_edge(url, plain_application)
 
 
 # Others -------------------------------------------------------------------------------------------
@@ -213,9 +265,13 @@ def fastapi_idempotency_postgres(url: str) -> Any:
 
 KINDS: dict[str, Callable[[str], Any]] = {
     "bare": bare,
+    "bare-model": bare_model,
+    "bare-plain": bare_plain,
     "bare-sync": bare_sync,
     "ours": ours,
     "ours-edge": ours_edge,
+    "ours-edge-plain": ours_edge_plain,
+    "ours-model": ours_model,
     "idemkit-redis": idemkit_redis,
     "idemkit-postgres": idemkit_postgres,
     "fik-redis": fik_redis,

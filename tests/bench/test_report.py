@@ -37,6 +37,13 @@ def test_results_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert load(save(tmp_path, given)) == given
 
 
+def test_a_table_of_words_comes_back_and_is_on_the_page(tmp_path: Path) -> None:
+    words = Table("instructions", "Instructions", "", heads=["store", "thousand"], cells=[["Redis", "987"]])
+    given = Results("day", {"instructions": part(words)})
+    assert load(save(tmp_path, given)) == given
+    assert "| store | thousand |\n| --- | --- |\n| Redis | 987 |" in page.with_figures(PAGE, given)
+
+
 def test_a_part_that_is_measured_again_replaces_only_itself(tmp_path: Path) -> None:
     first = Results("day", {"postgres": part(pairs()), "web": part(table("web", [row("bare", 32, 1)]))})
     save(tmp_path, first)
