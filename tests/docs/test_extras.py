@@ -20,6 +20,7 @@ GUIDES = {
     "durable-runtimes": {"dbos", "temporal"},
     "jobs": {"celery"},
     "webhooks": {"webhooks"},
+    "console": {"console"},
 }
 
 

@@ -165,6 +165,8 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "redis": ("stores/redis/", "worker/publishers.py", "consumers/redis", "jobs/redis"),
     "hiredis": ("stores/redis/",),
     "cryptography": ("engine/sealing.py", "webhooks/"),
+    "jinja2": ("console/",),
+    "markupsafe": ("console/",),  # comes with Jinja
     "pytest": ("testing/",),
     "hypothesis": ("testing/",),
     "fastapi": ("web/fastapi", "demo/", "console/"),
@@ -175,7 +177,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "click": ("cli/on_flask.py",),  # Flask's commands are those of click
     "rich": ("cli/output.py",),
     "werkzeug": ("web/flask", "web/quart"),
-    "django": ("web/django", "transactions/on_django.py", "webhooks/django.py"),
+    "django": ("web/django", "transactions/on_django.py", "webhooks/django.py", "console/on_django"),
     "asgiref": ("web/django",),
     "rest_framework": ("web/django", "web/drf"),
     "uvicorn": ("demo/", "cli/", "console/"),

@@ -28,6 +28,7 @@ COMMANDS = {
     "doctor": ("doctor", "check a store's settings"),
     "config": ("config", "the settings of this folder, and where they come from"),
     "rollout": ("rollout", "who sends keys: from observe to required"),
+    "console": ("console", "a web console for operators, on this machine"),
     "trigger": ("trigger", "bring about what your alerts should see"),
     "reconcile": ("reconcile", "compare our records with another system's"),
     "completion": ("completion", "print a completion script for bash or zsh"),

@@ -1,0 +1,80 @@
+"""Retry or drop a job of the outbox, one by one, or all dead letters of a topic that were shown."""
+
+from __future__ import annotations
+
+from retrysafe.console.actions.bulk import NOT_ALLOWED, read_number
+from retrysafe.console.messages import Response, redirect
+from retrysafe.console.visit import Visit
+from retrysafe.core.jobs import StagedJob
+from retrysafe.engine.audit import MAX_NAMED_RECORDS
+from retrysafe.errors import UsageError
+from retrysafe.operators.errors import ChangedUnderneath, NotFound
+from retrysafe.operators.outbox import RETRY, JobAction, act_on_jobs, check_outbox, iter_jobs, make_drop
+
+VERBS: dict[str, JobAction] = {"retry": RETRY, "drop": make_drop()}
+EXAMINED_ROWS = 10_000
+
+
+def find_action(verb: str) -> JobAction:
+    if verb not in VERBS:
+        raise NotFound(f"there is no action {verb!r}")
+    return VERBS[verb]
+
+
+def iter_dead(visit: Visit, topic: str = "") -> list[StagedJob]:
+    """The dead letters of the application, at most EXAMINED_ROWS."""
+    check_outbox(visit.session)
+    found = iter_jobs(visit.session, visit.safe.namespace, dead=True, topic=topic or None)
+    return [staged for staged, _ in zip(found, range(EXAMINED_ROWS), strict=False)]
+
+
+def act_on_job(visit: Visit, id: str, verb: str) -> Response:
+    action = find_action(verb)
+    visit.check(action.name)
+    chosen = [staged for staged in iter_dead(visit) if staged.job.id == id]
+    if not chosen:
+        raise ChangedUnderneath(f"the job {id[:32]!r} is no dead letter any more; nothing was done")
+    visit.check(action.name, chosen[0])
+    done = act_on_jobs(visit.session, action, chosen, visit.reason, topic=chosen[0].job.topic)
+    if not done.changed:
+        raise ChangedUnderneath(f"the job {id[:32]!r} changed underneath; nothing was done")
+    return redirect(visit.request.url("/outbox", dead="1"))
+
+
+def preview(visit: Visit) -> Response:
+    action = find_action(visit.request.field("verb"))
+    visit.check(action.name)
+    topic, cap = visit.request.field("topic"), read_number(visit, "cap", MAX_NAMED_RECORDS)
+    matching = [staged for staged in iter_dead(visit, topic) if staged.created <= visit.now]
+    chosen = [staged for staged in matching if visit.may(action.name, staged)][:cap]
+    return visit.render(
+        "jobs_preview.html",
+        title="Bulk action",
+        action=action,
+        verb=visit.request.field("verb"),
+        topic=topic,
+        chosen=chosen,
+        cap=cap,
+        capped=len(matching) > len(chosen),
+        as_of=visit.now,
+        because=visit.request.field("because"),
+        now=visit.now,
+    )
+
+
+def confirm(visit: Visit) -> Response:
+    """Only jobs that were shown, and that are dead letters of this topic still."""
+    action = find_action(visit.request.field("verb"))
+    visit.check(action.name)
+    topic, cap = visit.request.field("topic"), read_number(visit, "cap", MAX_NAMED_RECORDS)
+    as_of = read_number(visit, "as_of", visit.now)
+    wanted = visit.request.form.get("row", [])
+    if not 1 <= len(wanted) <= cap:
+        raise UsageError(f"{len(wanted)} rows were sent: begin again with the preview, and choose 1 to {cap}")
+    dead = {staged.job.id: staged for staged in iter_dead(visit, topic) if staged.created <= as_of}
+    found = [dead[each] for each in wanted if each in dead]
+    chosen = [staged for staged in found if visit.may(action.name, staged)]
+    done = act_on_jobs(visit.session, action, chosen, visit.reason, topic=topic, as_of=as_of, cap=cap)
+    gone = [(each, "it is no dead letter any more") for each in wanted if each not in dead]
+    gone += [(staged.job.id, NOT_ALLOWED) for staged in found if staged not in chosen]
+    return visit.render("jobs_done.html", title="Bulk action", action=action, done=done, skipped=gone)

@@ -1,0 +1,83 @@
+"""Resolve, release, forget and reveal one key. Each is bound to the attempt that the page showed, needs a reason, and
+leaves an audit row. After it, the page of the key shows that row."""
+
+from __future__ import annotations
+
+from retrysafe.console.access import REVEAL
+from retrysafe.console.messages import Response, redirect
+from retrysafe.console.pages.record import gather
+from retrysafe.console.rendering import show_bytes
+from retrysafe.console.visit import Visit
+from retrysafe.core.records import Answer, Record
+from retrysafe.errors import UsageError
+from retrysafe.operators.key_actions import KeyAction, act_on_record, make_forget, make_release, make_resolve
+
+STATUSES = range(200, 600)
+
+
+def resolve(visit: Visit, id: str) -> Response:
+    record = visit.find_record(id, "keys resolve")
+    happened = read_happened(visit)
+    answer = read_answer(visit) if happened else None
+    action = make_resolve(visit.session, visit.reason.because, happened=happened, answer=answer)
+    return act(visit, record, action)
+
+
+def release(visit: Visit, id: str) -> Response:
+    record = visit.find_record(id, "keys release")
+    dead = visit.request.field("owner_is_dead") == "1"
+    return act(visit, record, make_release(visit.reason.because, owner_is_dead=dead))
+
+
+def forget(visit: Visit, id: str) -> Response:
+    return act(visit, visit.find_record(id, "keys forget"), make_forget())
+
+
+def act(visit: Visit, record: Record, action: KeyAction) -> Response:
+    done = act_on_record(visit.session, record, action, visit.reason, read_attempt(visit))
+    return redirect(visit.request.url(f"/keys/{record.id.hex()}", did=done.audit))
+
+
+def reveal(visit: Visit, id: str) -> Response:
+    """Show the stored bytes as text. The audit row is written before they are shown."""
+    record = visit.find_record(id, REVEAL)
+    entry = visit.reason.entry(REVEAL, (record.id.hex(),), attempt=record.attempt, bodies=True)
+    with visit.session.act(entry):
+        answer = record.answer
+        revealed = {
+            "headers": list(answer.headers) if answer is not None else [],
+            "body": show_bytes(answer.body) if answer is not None else "",
+            "input": show_bytes(record.input),
+            "progress": show_bytes(record.progress),
+        }
+    return visit.render("record.html", **(gather(visit, record) | {"revealed": revealed}))
+
+
+def read_attempt(visit: Visit) -> int:
+    """The attempt that the page showed."""
+    text = visit.request.field("attempt")
+    if not text.isdecimal() or len(text) > 9:
+        raise UsageError(f"attempt {text!r}: load the page of the key again")
+    return int(text)
+
+
+def read_happened(visit: Visit) -> bool:
+    outcome = visit.request.field("outcome")
+    if outcome not in ("happened", "did-not-happen"):
+        raise UsageError(f"outcome {outcome!r}: say whether it happened or did not happen")
+    return outcome == "happened"
+
+
+def read_answer(visit: Visit) -> Answer | None:
+    """The answer that retries get; None if the operator has none."""
+    if visit.request.field("with_answer") != "1":
+        return None
+    status = visit.request.field("status", "200")
+    if not status.isdecimal() or int(status[:9]) not in STATUSES:
+        raise UsageError(f"status {status!r}: give a number from 200 to 599")
+    content_type = visit.request.field("content_type", "application/json").strip()
+    if not content_type.isprintable() or not content_type.isascii():
+        raise UsageError(f"content type {content_type!r}: give something like application/json")
+    # A form sends line ends as CR LF, which nobody typed.
+    body = visit.request.field("answer").replace("\r\n", "\n")
+    return Answer(int(status), body.encode(), {"content-type": content_type})

@@ -1,0 +1,24 @@
+"""Resume, undo or cancel the run of an operation."""
+
+from __future__ import annotations
+
+from typing import cast, get_args
+
+from retrysafe.console.actions.keys import read_attempt
+from retrysafe.console.messages import Response, redirect
+from retrysafe.console.visit import Visit
+from retrysafe.operators.errors import ChangedUnderneath, NotFound
+from retrysafe.operators.runs import RunVerb, act_on_run
+
+
+def act_on_run_of(visit: Visit, id: str, verb: str) -> Response:
+    if verb not in get_args(RunVerb):
+        raise NotFound(f"there is no action {verb!r}")
+    record = visit.find_record(id, f"operations {verb}")
+    if read_attempt(visit) != record.attempt:
+        raise ChangedUnderneath(
+            f"the run is in attempt {record.attempt} now: it changed underneath. Look at it again before you decide"
+        )
+    leave = visit.request.field("leave_effects") == "1"
+    done = act_on_run(visit.safe, visit.session, record, cast(RunVerb, verb), visit.reason, leave_effects=leave)
+    return redirect(visit.request.url(f"/keys/{record.id.hex()}", did=done.audit))

@@ -1,0 +1,68 @@
+"""The ASGI shell: `app.mount("/retrysafe", console.asgi)`. The console is sync, so each request runs in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from retrysafe.console.messages import MAX_BODY_BYTES, Request, Response
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+TOO_LARGE = Response(413, b"the body is too large\n", (("content-type", "text/plain"),))
+
+
+class AsgiShell:
+    def __init__(self, handle: Callable[[Request], Response]) -> None:
+        self._handle = handle
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _live(receive, send)
+            return
+        if scope["type"] != "http":
+            raise RuntimeError(f"the console answers HTTP, not {scope['type']!r}")
+        body = await _read_body(receive)
+        if body is None:
+            response = TOO_LARGE
+        else:
+            response = await asyncio.to_thread(self._handle, build_request(scope, body))
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
+        headers.append((b"content-length", str(len(response.body)).encode()))
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        await send({"type": "http.response.body", "body": response.body})
+
+
+def build_request(scope: Scope, body: bytes) -> Request:
+    mount = str(scope.get("root_path", "")).rstrip("/")
+    path = str(scope["path"])
+    # Starlette leaves the mount in `path`; other servers take it away.
+    path = path.removeprefix(mount) if mount and path.startswith(f"{mount}/") else path
+    path = "/" if path == mount else path
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    query = bytes(scope.get("query_string", b"")).decode("latin-1")
+    return Request(str(scope["method"]), path or "/", query, headers, body, mount, scope)
+
+
+async def _read_body(receive: Receive) -> bytes | None:
+    body = b""
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return body
+        body += message.get("body", b"")
+        if len(body) > MAX_BODY_BYTES:
+            return None
+        if not message.get("more_body"):
+            return body
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

@@ -1,0 +1,99 @@
+"""`retrysafe console`: the console on this machine only, with a login link that works once.
+
+The link is printed where the command was started. Who opens it gets a cookie; the link is used up. Sessions live in
+this process and end with it. The server answers only requests whose `Host` is a name of this machine, so that a page of
+another site cannot reach it under a name of its own (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import threading
+from collections.abc import Iterable
+from socketserver import ThreadingMixIn
+from typing import Any
+from urllib.parse import urlsplit
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from retrysafe.console.access import Operator
+from retrysafe.console.console import Console
+from retrysafe.console.messages import Request, Response, redirect
+from retrysafe.console.rendering import SECURITY_HEADERS
+from retrysafe.console.wsgi import Environ, StartResponse, WsgiShell
+
+HOST = "127.0.0.1"
+LOCAL_NAMES = frozenset({"127.0.0.1", "localhost"})
+LOGIN_PATH = "/login"
+SESSION_COOKIE = "retrysafe_console"
+MAX_SESSIONS = 100
+
+
+class OneTimeLogin:
+    """One link, one session for each link. `new_link` makes another link."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+        self._lock = threading.Lock()
+        self._tokens: set[str] = set()
+        self._sessions: dict[str, Operator] = {}
+
+    def new_token(self) -> str:
+        token = secrets.token_urlsafe(32)
+        with self._lock:
+            self._tokens.add(token)
+        return token
+
+    def authenticate(self, request: Request) -> Operator | None:
+        return self._sessions.get(request.cookies.get(SESSION_COOKIE, ""))
+
+    def log_in(self, request: Request) -> Response:
+        """Use a link up, and start a session."""
+        given = request.param("token")
+        with self._lock:
+            found = next((each for each in self._tokens if hmac.compare_digest(each.encode(), given.encode())), "")
+            self._tokens.discard(found)
+            if not found or len(self._sessions) >= MAX_SESSIONS:
+                return Response(
+                    403, b"this link was used already, or is wrong; start the command again for a new one\n",
+                    (("content-type", "text/plain"), ("cache-control", "no-store")),
+                )  # fmt: skip
+            session = secrets.token_urlsafe(32)
+            self._sessions[session] = self._operator
+        cookie = f"{SESSION_COOKIE}={session}; Path=/; HttpOnly; SameSite=Strict"
+        return redirect("/").with_headers((("set-cookie", cookie),))
+
+
+class LoopbackApp:
+    """The console, and the login before it."""
+
+    def __init__(self, console: Console, login: OneTimeLogin) -> None:
+        self._console, self._login = console, login
+        self._shell = WsgiShell(self.handle)
+
+    def handle(self, request: Request) -> Response:
+        host = urlsplit(f"//{request.headers.get('host', '')}").hostname
+        if host not in LOCAL_NAMES:
+            return Response(403, b"open this console by its address on this machine\n", SECURITY_HEADERS)
+        if request.path == LOGIN_PATH and request.method == "GET":
+            return self._login.log_in(request).with_headers(SECURITY_HEADERS)
+        return self._console.handle(request)
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        return self._shell(environ, start_response)
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _QuietHandler(WSGIRequestHandler):
+    """Addresses hold keys and, once, the login token: they are not printed."""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def open_server(app: LoopbackApp, port: int) -> WSGIServer:
+    """A server that listens on this machine only. Port 0: any free one."""
+    return make_server(HOST, port, app, server_class=_Server, handler_class=_QuietHandler)

@@ -1,0 +1,81 @@
+"""A request to the console and its answer, without any framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlencode
+
+MAX_BODY_BYTES = 512 * 1024
+"""Enough for a bulk action on 1,000 records, or an answer of this size. Longer bodies are refused with 413."""
+
+MAX_FIELDS = 2_000
+
+
+class Request(NamedTuple):
+    """What a shell passes on. Header names are in lower case."""
+
+    method: str
+    path: str
+    """Below the place where the console is mounted; begins with a slash."""
+    query: str = ""
+    headers: Mapping[str, str] = {}  # never changed
+    body: bytes = b""
+    mount: str = ""
+    """Where the console is mounted, without a slash at the end."""
+    raw: Any = None
+    """The request of the server: an ASGI scope, a WSGI environ or a Django request. For `authenticate`."""
+
+    @property
+    def params(self) -> dict[str, list[str]]:
+        return parse_qs(self.query, keep_blank_values=True, max_num_fields=MAX_FIELDS)
+
+    def param(self, name: str, default: str = "") -> str:
+        """The first value of a parameter of the address."""
+        return self.params.get(name, [default])[0]
+
+    @property
+    def form(self) -> dict[str, list[str]]:
+        """The fields of a form that was sent."""
+        return parse_qs(self.body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MAX_FIELDS)
+
+    def field(self, name: str, default: str = "") -> str:
+        return self.form.get(name, [default])[0]
+
+    @property
+    def cookies(self) -> dict[str, str]:
+        jar: SimpleCookie = SimpleCookie()
+        try:
+            jar.load(self.headers.get("cookie", ""))
+        except CookieError:
+            return {}
+        return {name: morsel.value for name, morsel in jar.items()}
+
+    @property
+    def is_fragment(self) -> bool:
+        """Whether htmx asks for the inner part of a page only."""
+        return self.headers.get("hx-request") == "true" and self.method == "GET"
+
+    def url(self, path: str, **params: Any) -> str:
+        """An address of the console. Empty parameters are left out."""
+        given = {name: value for name, value in params.items() if value not in ("", None, False)}
+        return f"{self.mount}{path}" + (f"?{urlencode(given)}" if given else "")
+
+
+class Response(NamedTuple):
+    status: int
+    body: bytes = b""
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def header(self, name: str) -> str:
+        """The first header of this name; empty if there is none."""
+        return next((value for key, value in self.headers if key.lower() == name.lower()), "")
+
+    def with_headers(self, headers: Iterable[tuple[str, str]]) -> Response:
+        return self._replace(headers=(*self.headers, *headers))
+
+
+def redirect(url: str) -> Response:
+    """See another page, with GET."""
+    return Response(303, b"", (("location", url), ("cache-control", "no-store")))

@@ -1,0 +1,35 @@
+"""Audit: who did what by hand, why, and what came of it. Newest first, within a number of days."""
+
+from __future__ import annotations
+
+from retrysafe.console.messages import Response
+from retrysafe.console.visit import Visit
+from retrysafe.core.times import DAY_MICROS
+from retrysafe.errors import UsageError
+from retrysafe.operators.audit_rows import AuditSearch
+
+EXAMINED_ROWS = 2_000
+SHOWN_ROWS = 200
+DAYS = (1, 7, 30, 400)
+
+
+def show_audit(visit: Visit) -> Response:
+    days = read_days(visit.request.param("days", "7"))
+    wanted = visit.request.param("record").lower()
+    search = AuditSearch(visit.session, since=max(1, visit.now - days * DAY_MICROS), limit=EXAMINED_ROWS)
+    rows = [row for row in search if not wanted or any(each.startswith(wanted) for each in row.records)]
+    return visit.render(
+        "audit.html",
+        title="Audit",
+        rows=rows[: -SHOWN_ROWS - 1 : -1],
+        bounded=not search.complete or len(rows) > SHOWN_ROWS,
+        days=days,
+        choices=DAYS,
+        wanted=wanted,
+    )
+
+
+def read_days(text: str) -> int:
+    if text not in map(str, DAYS):
+        raise UsageError(f"days {text!r}: give one of {', '.join(map(str, DAYS))}")
+    return int(text)

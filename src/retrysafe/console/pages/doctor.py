@@ -1,0 +1,19 @@
+"""Doctor: the store's real settings, what they are worth, and the command that mends each."""
+
+from __future__ import annotations
+
+from retrysafe.console.messages import Response
+from retrysafe.console.visit import Visit
+from retrysafe.stores.diagnosis import LABELS
+
+
+def show_doctor(visit: Visit) -> Response:
+    verdict = visit.console.verdict.read(anew=visit.request.param("again") == "1")
+    return visit.render(
+        "doctor.html",
+        title="Doctor",
+        verdict=verdict,
+        error=visit.console.verdict.error,
+        labels=LABELS,
+        where=repr(visit.safe),
+    )

@@ -1,0 +1,97 @@
+"""One key: its timeline, why it is in its state, what the next retry gets, and the actions that can apply."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from retrysafe.console.access import REVEAL
+from retrysafe.console.messages import Response
+from retrysafe.console.step_diagram import draw_operation
+from retrysafe.console.timeline import build_timeline
+from retrysafe.console.visit import Visit
+from retrysafe.core.records import Record
+from retrysafe.core.trace_context import read_traceparent
+from retrysafe.engine.audit import AuditRow
+from retrysafe.engine.why import explain, is_run
+from retrysafe.operations.journal import OperationJournal, build_ledger
+from retrysafe.operators.audit_rows import AuditSearch
+from retrysafe.operators.key_actions import is_forgotten
+from retrysafe.operators.runs import describe_next
+
+EXAMINED_AUDIT_ROWS = 1_000
+FIRST_ROW = 1
+
+
+def show_record(visit: Visit, id: str) -> Response:
+    record = visit.find_record(id)
+    return visit.render("record.html", **gather(visit, record))
+
+
+def gather(visit: Visit, record: Record) -> dict[str, Any]:
+    """Everything that the page of a record shows."""
+    now = visit.now
+    journal = read_journal(record)
+    ledger = build_ledger(journal) if journal is not None else []
+    rows, complete = find_audit_rows(visit, record)
+    did = visit.request.param("did")
+    operation = visit.safe.operations.get(record.target)
+    return {
+        "title": "Key",
+        "record": record,
+        "now": now,
+        "seen": describe_version(record),
+        "changed": visit.request.param("seen") not in ("", describe_version(record)),
+        "why": explain(record, now),
+        "timeline": build_timeline(record, now, rows, ledger),
+        "audit_complete": complete,
+        "done": next((row for row in rows if row.id == did), None),
+        "ledger": ledger,
+        "next_step": describe_next(record, journal) if journal is not None else "",
+        "diagram": draw_operation(operation, {}, ledger) if operation is not None else "",
+        "actions": find_actions(visit, record),
+        "can_reveal": has_bytes(record) and visit.may(REVEAL, record),
+        "has_bytes": has_bytes(record),
+        "trace_url": find_trace(visit, record),
+        "revealed": None,
+    }
+
+
+def describe_version(record: Record) -> str:
+    """Tells whether a record changed since a page was drawn."""
+    return f"{record.state.value}-{record.attempt}-{record.advances}"
+
+
+def read_journal(record: Record) -> OperationJournal | None:
+    """The journal of a run. None for other records, and where it cannot be read (sealed, or of a newer release)."""
+    if not is_run(record):
+        return None
+    try:
+        return OperationJournal.decode(record.progress)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def find_audit_rows(visit: Visit, record: Record) -> tuple[list[AuditRow], bool]:
+    """The rows that name this record, and whether all rows since its first claim were read."""
+    search = AuditSearch(visit.session, since=max(record.created, FIRST_ROW), limit=EXAMINED_AUDIT_ROWS)
+    wanted = record.id.hex()
+    rows = [row for row in search if wanted in row.records]
+    return rows, search.complete
+
+
+def find_actions(visit: Visit, record: Record) -> list[str]:
+    """What can apply to this record and may be done by this operator. Runs need the code of their operation."""
+    if record.namespace != visit.session.namespace:
+        return []
+    known = record.target in visit.safe.operations
+    wanted = [each for each in explain(record, visit.now).actions if known or not each.startswith("operations")]
+    return [each for each in wanted if visit.may(each, record)]
+
+
+def has_bytes(record: Record) -> bool:
+    return not is_forgotten(record)
+
+
+def find_trace(visit: Visit, record: Record) -> str:
+    parent = read_traceparent(record)
+    return visit.console.trace_url.replace("{trace_id}", parent.split("-")[1]) if parent else ""

@@ -1,0 +1,87 @@
+"""Templates, and the headers that go with every page. Jinja escapes every value; no template says `safe`. A name that
+is missing is an error, not an empty text."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from retrysafe.core.times import format_age, format_time
+
+HERE = Path(__file__).parent
+CONTENT_TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
+SHOWN_BODY_BYTES = 64 * 1024
+
+SECURITY_HEADERS = (
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
+    # Not `no-referrer`: with it, browsers send `Origin: null` with our own forms.
+    ("referrer-policy", "same-origin"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+)
+
+
+def build_policy(nonce: str) -> str:
+    """The Content-Security-Policy. Scripts run by nonce; `trusted-types htmx` is the one policy that hx-csp makes."""
+    return (
+        f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types htmx"
+    )
+
+
+@lru_cache(1)
+def make_environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(time=show_time, age=show_age, part=lambda text: quote(text, safe=""), short=shorten)
+    return made
+
+
+def render(name: str, values: dict[str, Any]) -> str:
+    return make_environment().get_template(name).render(values)
+
+
+def show_time(moment: int) -> str:
+    return format_time(moment) if moment else "–"
+
+
+def show_age(moment: int, now: int) -> str:
+    """How long ago, in the store's time."""
+    return format_age(now - moment) if moment else "–"
+
+
+def shorten(text: str, width: int = 48) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def show_bytes(data: bytes) -> str:
+    """Stored bytes as text. Bytes that are no UTF-8 are shown as \\x escapes; a long body is cut."""
+    cut = data[:SHOWN_BODY_BYTES]
+    more = f"\n… {len(data) - len(cut):,} more bytes" if len(data) > len(cut) else ""
+    return cut.decode("utf-8", "backslashreplace") + more
+
+
+@lru_cache(16)
+def read_asset(name: str) -> tuple[bytes, str, str] | None:
+    """A file of static/, its content type and its ETag. None if there is none: names are looked up, not joined."""
+    found = {path.name: path for path in (HERE / "static").iterdir() if path.suffix in CONTENT_TYPES}.get(name)
+    if found is None:
+        return None
+    data = found.read_bytes()
+    return data, CONTENT_TYPES[found.suffix], build_etag(data)
+
+
+def build_etag(data: bytes) -> str:
+    return f'"{hashlib.sha256(data).hexdigest()[:32]}"'

@@ -1,0 +1,259 @@
+"""For developers: what an API was asked and what it answered, in a file that the console reads beside it.
+
+    app.add_middleware(RequestLog)                      # FastAPI, Starlette: as the last, so that it is the outermost
+    app.wsgi_app = RequestLogWsgi(app.wsgi_app)         # Flask
+
+It writes the bodies of requests in the clear, so it is for development: the file can be read by its owner only, and
+keeps the last requests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
+
+from retrysafe.console.asgi import Receive, Scope, Send
+from retrysafe.console.wsgi import Environ, StartResponse, WsgiApp
+
+FILE_NAME = "retrysafe-requests.jsonl"
+MAX_FILE_BYTES = 1024 * 1024
+MAX_BODY_BYTES = 64 * 1024
+MAX_FIELDS = 500
+KEPT_LINES = 500
+
+
+class SeenRequest(NamedTuple):
+    """One request and its answer."""
+
+    at: float
+    method: str
+    path: str
+    key: str
+    status: int
+    replayed: bool
+    problem: str
+    """The title of the problem, if the answer is one."""
+    fields: Mapping[str, str]
+    """The body: each field by its path, as text."""
+
+    @property
+    def outcome(self) -> str:
+        if self.problem:
+            return f"refused: {self.problem}"
+        if not self.key:
+            return "ran without a key"
+        return "replayed" if self.replayed else "ran: a new claim"
+
+
+class FieldChange(NamedTuple):
+    field: str
+    before: str
+    after: str
+
+
+class LogFile:
+    """The file, shared by the threads of a process. Lines are appended whole."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._lock = threading.Lock()
+
+    def append(self, seen: SeenRequest) -> None:
+        line = json.dumps(seen._asdict(), ensure_ascii=False).encode() + b"\n"
+        with self._lock:
+            handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.write(handle, line)
+                size = os.fstat(handle).st_size
+            finally:
+                os.close(handle)
+            if size > MAX_FILE_BYTES:
+                self._shorten()
+
+    def _shorten(self) -> None:
+        kept = self.path.read_bytes().splitlines(keepends=True)[-KEPT_LINES:]
+        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.writelines(kept if sum(map(len, kept)) <= MAX_FILE_BYTES // 2 else kept[-KEPT_LINES // 10 :])
+        beside.replace(self.path)
+
+    def read(self) -> list[SeenRequest]:
+        """The last requests, oldest first. A line that is no request is left out."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(max(0, self.path.stat().st_size - 2 * MAX_FILE_BYTES))
+                lines = file.read().splitlines()[-KEPT_LINES:]
+        except FileNotFoundError:
+            return []
+        found = (parse_line(line) for line in lines)
+        return [seen for seen in found if seen is not None]
+
+
+def parse_line(line: bytes) -> SeenRequest | None:
+    try:
+        whole = json.loads(line)
+        fields = {str(name): str(value) for name, value in whole.pop("fields").items()}
+        texts = {name: str(whole[name]) for name in ("method", "path", "key", "problem")}
+        return SeenRequest(
+            at=float(whole["at"]), status=int(whole["status"]), replayed=bool(whole["replayed"]), fields=fields, **texts
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+# What is kept of a body: pure ---------------------------------------------------------------------
+
+
+def flatten(value: Any, path: str = "") -> dict[str, str]:
+    """`{"a": {"b": [1]}}` as `{"a.b[0]": "1"}`."""
+    if isinstance(value, dict) and value:
+        parts = ((f"{path}.{name}" if path else str(name), each) for name, each in value.items())
+    elif isinstance(value, list) and value:
+        parts = ((f"{path}[{place}]", each) for place, each in enumerate(value))
+    else:
+        return {path or "(body)": json.dumps(value, ensure_ascii=False)}
+    found: dict[str, str] = {}
+    for name, each in parts:
+        found.update(flatten(each, name))
+        if len(found) > MAX_FIELDS:
+            break
+    return found
+
+
+def read_fields(content_type: str, body: bytes) -> dict[str, str]:
+    """The fields of a body: JSON, a form, or the whole as one text."""
+    if not body:
+        return {}
+    try:
+        if "json" in content_type:
+            return flatten(json.loads(body))
+        if "x-www-form-urlencoded" in content_type:
+            return dict(parse_qsl(body.decode(), keep_blank_values=True))
+    except (ValueError, RecursionError):
+        pass
+    return {"(body)": body[:2_000].decode("utf-8", "backslashreplace")}
+
+
+def compare_fields(before: Mapping[str, str], after: Mapping[str, str]) -> list[FieldChange]:
+    """Which fields changed between two sends. Empty if none did."""
+    names = [*before, *(name for name in after if name not in before)]
+    changes = (FieldChange(name, before.get(name, "(absent)"), after.get(name, "(absent)")) for name in names)
+    return [change for change in changes if change.before != change.after]
+
+
+def read_problem(content_type: str, body: bytes) -> str:
+    if "problem+json" not in content_type:
+        return ""
+    try:
+        whole = json.loads(body)
+        return str(whole.get("title") or whole.get("type") or "problem")
+    except (ValueError, AttributeError):
+        return "problem"
+
+
+class Recording:
+    """One request while it is answered."""
+
+    def __init__(self, method: str, path: str, headers: Mapping[str, str]) -> None:
+        self._method, self._path, self._headers = method, path, headers
+        self._body, self._answer = b"", b""
+        self._status, self._answer_headers = 0, dict[str, str]()
+
+    def add_body(self, data: bytes) -> None:
+        self._body = (self._body + data)[:MAX_BODY_BYTES]
+
+    def start_answer(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
+        self._status = status
+        self._answer_headers = {name.lower(): value for name, value in headers}
+
+    def add_answer(self, data: bytes) -> None:
+        self._answer = (self._answer + data)[:MAX_BODY_BYTES]
+
+    def build(self) -> SeenRequest:
+        return SeenRequest(
+            at=time.time(),
+            method=self._method,
+            path=self._path,
+            key=self._headers.get("idempotency-key", ""),
+            status=self._status,
+            replayed=self._answer_headers.get("idempotent-replayed", "") == "true",
+            problem=read_problem(self._answer_headers.get("content-type", ""), self._answer),
+            fields=read_fields(self._headers.get("content-type", ""), self._body),
+        )
+
+
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS", "TRACE")
+"""Not written down: they change nothing."""
+
+
+class RequestLog:
+    """The ASGI middleware. `path` is the file, in the folder that the program runs in unless it says another."""
+
+    def __init__(self, app: Callable[..., Any], path: str | Path = FILE_NAME) -> None:
+        self._app, self._file = app, LogFile(path)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in SAFE_METHODS:
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        recording = Recording(scope["method"], scope["path"], headers)
+
+        async def receive_and_keep() -> Any:
+            message = await receive()
+            recording.add_body(message.get("body", b"") if message["type"] == "http.request" else b"")
+            return message
+
+        async def send_and_keep(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                pairs = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in message.get("headers", ())]
+                recording.start_answer(message["status"], pairs)
+            elif message["type"] == "http.response.body":
+                recording.add_answer(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self._app(scope, receive_and_keep, send_and_keep)
+        finally:
+            self._file.append(recording.build())
+
+
+class RequestLogWsgi:
+    """The WSGI middleware."""
+
+    def __init__(self, app: WsgiApp, path: str | Path = FILE_NAME) -> None:
+        self._app, self._file = app, LogFile(path)
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] in SAFE_METHODS:
+            return self._app(environ, start_response)
+        from io import BytesIO
+
+        headers = {n[5:].replace("_", "-").lower(): str(v) for n, v in environ.items() if n.startswith("HTTP_")}
+        headers["content-type"] = str(environ.get("CONTENT_TYPE", ""))
+        recording = Recording(environ["REQUEST_METHOD"], str(environ.get("PATH_INFO", "")), headers)
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        recording.add_body(body)
+
+        def start_and_keep(status: str, pairs: list[tuple[str, str]], *more: Any) -> Any:
+            recording.start_answer(int(status.split(maxsplit=1)[0]), pairs)
+            return start_response(status, pairs, *more)
+
+        return self._pass_on({**environ, "wsgi.input": BytesIO(body)}, start_and_keep, recording)
+
+    def _pass_on(self, environ: Environ, start: StartResponse, recording: Recording) -> Iterable[bytes]:
+        parts = self._app(environ, start)
+        try:
+            for part in parts:
+                recording.add_answer(part)
+                yield part
+        finally:
+            if hasattr(parts, "close"):
+                parts.close()
+            self._file.append(recording.build())

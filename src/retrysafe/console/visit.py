@@ -1,0 +1,97 @@
+"""One visit: a request, who sent it, the store, and what pages need to answer."""
+
+from __future__ import annotations
+
+import secrets
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from retrysafe.console import csrf
+from retrysafe.console.access import LOOK, Operator
+from retrysafe.console.messages import Request, Response
+from retrysafe.console.rendering import build_etag, build_policy, render
+from retrysafe.core.ops import Lookup
+from retrysafe.core.records import Record
+from retrysafe.operators.errors import NotFound, Refused
+from retrysafe.operators.session import Reason, Session, open_on_safe
+
+if TYPE_CHECKING:
+    from retrysafe.console.console import Console
+
+
+class Visit:
+    """Passed to every page and action."""
+
+    def __init__(self, console: Console, request: Request, operator: Operator) -> None:
+        self.console, self.request, self.operator = console, request, operator
+        self.safe = console.safe
+        self._known_token = csrf.read_token(request)
+        self.token = self._known_token or csrf.draw_token()
+
+    @cached_property
+    def session(self) -> Session:
+        return open_on_safe(self.safe)
+
+    @cached_property
+    def now(self) -> int:
+        """The store's time, read once."""
+        return self.session.read_time()
+
+    @property
+    def reason(self) -> Reason:
+        """Who acts and why, from the form."""
+        return Reason(self.operator.name, self.request.field("because"))
+
+    def may(self, action: str, record: Any = None) -> bool:
+        """Whether this operator may do it, and the console does it at all."""
+        return (action == LOOK or self.console.actions) and bool(self.console.authorize(self.operator, action, record))
+
+    def check(self, action: str, record: Any = None) -> None:
+        if not self.may(action, record):
+            raise Forbidden(f"{self.operator.name} may not do this here: {action}")
+
+    def find_record(self, digits: str, action: str = LOOK) -> Record:
+        """The record of this id, if it belongs to the application and the operator may see it."""
+        try:
+            record = self.session.execute(Lookup(bytes.fromhex(digits))).record if len(digits) == 64 else None
+        except ValueError:
+            record = None
+        if record is None or record.namespace not in self.console.namespaces or not self.may(LOOK, record):
+            raise NotFound(f"there is no record {digits[:64]!r} in namespace {self.session.namespace!r}")
+        if action != LOOK:
+            if record.namespace != self.session.namespace:
+                raise Refused(f"the record belongs to {record.namespace!r}, which this console only shows")
+            self.check(action, record)
+        return record
+
+    def render(self, template: str, status: int = 200, **values: Any) -> Response:
+        """A page, or its inner part for htmx. Pages that are asked for again have an ETag."""
+        nonce = secrets.token_urlsafe(18)
+        whole = {"visit": self, "console": self.console, "request": self.request, "url": self.request.url, **values}
+        whole |= {"nonce": nonce, "csrf": self.token, "fragment": self.request.is_fragment}
+        text = render(template, whole)
+        headers = [("content-type", "text/html; charset=utf-8"), ("content-security-policy", build_policy(nonce))]
+        cacheable = self.request.method in ("GET", "HEAD") and status == 200
+        headers.append(("cache-control", "private, no-cache" if cacheable else "no-store"))
+        headers.append(("vary", "Cookie, HX-Request"))
+        body = text.encode()
+        if self.request.is_fragment and cacheable:
+            # The inner part has no nonce, so it is the same as long as what it shows is the same.
+            etag = build_etag(body)
+            headers.append(("etag", etag))
+            if self.request.headers.get("if-none-match") == etag:
+                return Response(304, b"", tuple(headers))
+        if not self._known_token:
+            headers.append(("set-cookie", csrf.build_cookie(self.token, self.request.mount, secure=self.is_secure)))
+        return Response(status, body, tuple(headers))
+
+    @property
+    def is_secure(self) -> bool:
+        raw = self.request.raw
+        if not isinstance(raw, dict):
+            return bool(getattr(raw, "is_secure", lambda: False)())
+        return "https" in (raw.get("scheme"), raw.get("wsgi.url_scheme"))
+
+
+class Forbidden(Refused):
+    """The operator may not do this."""

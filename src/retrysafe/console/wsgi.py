@@ -1,0 +1,68 @@
+"""The WSGI shell: for Flask, and for the loopback server of `retrysafe console`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from typing import Any
+
+from retrysafe.console.messages import MAX_BODY_BYTES, Request, Response
+
+Environ = dict[str, Any]
+StartResponse = Callable[..., Any]
+WsgiApp = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+
+class WsgiShell:
+    def __init__(self, handle: Callable[[Request], Response]) -> None:
+        self._handle = handle
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        body = read_body(environ)
+        if body is None:
+            response = Response(413, b"the body is too large\n", (("content-type", "text/plain"),))
+        else:
+            response = self._handle(build_request(environ, body))
+        phrase = HTTPStatus(response.status).phrase
+        headers = [*response.headers, ("content-length", str(len(response.body)))]
+        start_response(f"{response.status} {phrase}", headers)
+        return [response.body]
+
+
+def build_request(environ: Environ, body: bytes) -> Request:
+    headers = {
+        name[5:].replace("_", "-").lower(): str(value) for name, value in environ.items() if name.startswith("HTTP_")
+    }
+    for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
+        if environ.get(name):
+            headers[name.replace("_", "-").lower()] = str(environ[name])
+    # WSGI has paths as bytes that were read as latin-1.
+    path = str(environ.get("PATH_INFO", "")).encode("latin-1").decode("utf-8", "replace")
+    mount = str(environ.get("SCRIPT_NAME", "")).rstrip("/")
+    query = str(environ.get("QUERY_STRING", ""))
+    return Request(str(environ["REQUEST_METHOD"]), path or "/", query, headers, body, mount, environ)
+
+
+def read_body(environ: Environ) -> bytes | None:
+    """The body; None if it is too large."""
+    try:
+        length = int(environ.get("CONTENT_LENGTH") or 0)
+    except ValueError:
+        return None
+    if not 0 <= length <= MAX_BODY_BYTES:
+        return None
+    return bytes(environ["wsgi.input"].read(length)) if length else b""
+
+
+def mount_beside(app: WsgiApp, console: WsgiApp, path: str) -> WsgiApp:
+    """Below `path` the console answers, everywhere else the application."""
+    prefix = "/" + path.strip("/")
+
+    def choose(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        found = str(environ.get("PATH_INFO", ""))
+        if found != prefix and not found.startswith(f"{prefix}/"):
+            return app(environ, start_response)
+        script = str(environ.get("SCRIPT_NAME", "")) + prefix
+        return console({**environ, "SCRIPT_NAME": script, "PATH_INFO": found[len(prefix) :]}, start_response)
+
+    return choose

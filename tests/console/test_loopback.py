@@ -1,0 +1,82 @@
+"""`retrysafe console`: on this machine only, with a link that works once."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from retrysafe import RetrySafe
+from retrysafe.cli.main import main
+from retrysafe.console import Request
+from retrysafe.console.access import Operator
+from retrysafe.console.console import Console
+from retrysafe.console.loopback import LoopbackApp, OneTimeLogin
+from retrysafe.testing.builders import claim
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """The command, as it is started in a shell."""
+    url = f"sqlite:///{tmp_path}/app.db"
+    with RetrySafe(url) as safe:
+        safe.migrate()
+        safe.store.execute(claim("order-7", now=1))
+    command = [sys.executable, "-m", "retrysafe", "console", url, "--port", "0", "--json", "--by", "ann"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield json.loads(process.stdout.readline())
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(30)
+
+
+def test_the_link_works_once(served: dict[str, Any]) -> None:
+    with httpx.Client(follow_redirects=True) as client:
+        assert client.get(f"{served['address']}/keys").status_code == 401
+        page = client.get(served["link"])
+        assert (page.status_code, "ann · default · read-only" in page.text) == (200, True)
+        assert "order-7" in client.get(f"{served['address']}/keys").text
+        again = httpx.get(served["link"])
+        assert (again.status_code, "used already" in again.text) == (403, True)
+        other = client.get(f"{served['address']}/", headers={"host": "evil.test"})
+        assert other.status_code == 403, "DNS rebinding"
+        assert client.post(f"{served['address']}/bulk").status_code == 403, "read-only"
+
+
+def test_a_wrong_token_starts_no_session() -> None:
+    with RetrySafe("memory://") as safe:
+        login = OneTimeLogin(Operator("ann"))
+        app = LoopbackApp(Console(safe, authenticate=login.authenticate), login)
+        token = login.new_token()
+        for wrong in ("", "x", token[:-1], f"{token}x"):
+            response = app.handle(Request("GET", "/login", f"token={wrong}", {"host": "127.0.0.1:1"}))
+            assert (response.status, response.header("set-cookie")) == (403, "")
+        found = app.handle(Request("GET", "/login", f"token={token}", {"host": "localhost:1"}))
+        assert found.status == 303
+        assert "HttpOnly; SameSite=Strict" in found.header("set-cookie")
+
+
+@pytest.mark.parametrize(
+    "words", [["--port", "70000"], ["sqlite:///nowhere/none.db"], ["--trace-url", "x", "memory://"]]
+)
+def test_what_cannot_be_served_is_said(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["console", *words]) != 0
+    assert "retrysafe: " in capsys.readouterr().err
+
+
+def test_without_jinja_it_says_which_extra(tmp_path: Path) -> None:
+    script = "import sys; sys.modules['jinja2'] = None; from retrysafe.cli.main import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "console", "memory://"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode != 0
+    assert "retrysafe[console]" in done.stderr

@@ -1,0 +1,254 @@
+"""What each page shows, and how much it reads for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retrysafe import RetrySafe
+from retrysafe.console.pages import keys as keys_page
+from retrysafe.core.ops import List, Op
+from retrysafe.core.states import State
+from retrysafe.core.trace_context import encode_traceparent
+from retrysafe.testing.builders import claim, suspect
+from retrysafe.web.key_usage import KeyUsageStats
+from tests.console.conftest import World
+from tests.console.visitors import Markup, Visitor, make_console, text_of
+
+
+@pytest.fixture
+def visitor(world: World) -> Visitor:
+    return Visitor(make_console(world.safe))
+
+
+def test_now_says_what_is_stuck_and_how_old(world: World, visitor: Visitor) -> None:
+    shown = text_of(visitor.get("/"))
+    assert "Uncertain 1" in shown
+    assert "1 dead" in shown
+    assert "exactly-once-capable" in shown or "best-effort" in shown
+    assert "POST /payments" in shown
+
+
+def test_now_counts_the_executions_that_were_prevented(safe: RetrySafe) -> None:
+    @safe.once("n:{n}")
+    def count(n: int) -> int:
+        return n
+
+    for _ in range(4):
+        count(1)
+    shown = text_of(Visitor(make_console(safe)).get("/"))
+    assert "Executions prevented 3 of 4 claims" in shown
+
+
+@pytest.mark.parametrize(("query", "there", "absent"), [
+    ("", {"order-7", "order-8", "order-1", "order-2", "import-3", "order-9"}, set()),
+    ("?state=uncertain", {"order-7"}, {"order-8", "order-1", "import-3"}),
+    ("?state=lapsed", {"order-7", "import-3"}, {"order-8"}),
+    ("?state=completed", {"order-1"}, {"order-7", "order-2"}),
+    ("?state=released", {"order-2", "order-9"}, {"order-7", "order-1"}),
+    ("?kind=function", {"import-3"}, {"order-7"}),
+    ("?target=load", {"import-3"}, {"order-7"}),
+    ("?older_than=3600", {"order-7", "import-3"}, {"order-8", "order-1"}),
+    ("?scope=importer", {"import-3"}, {"order-7"}),
+    ("?key=order-7", {"order-7"}, {"order-8"}),
+    ("?key=order-7&scope=acme", {"order-7"}, {"order-8"}),
+    ("?key=order-7&scope=importer", set(), {"order-8"}),
+])  # fmt: skip
+def test_keys_are_filtered_by_the_address(visitor: Visitor, query: str, there: set[str], absent: set[str]) -> None:
+    page = visitor.get(f"/keys{query}").body
+    rows = [attrs for tag, attrs in Markup(page).tags if tag == "tr" and "id" in attrs]
+    shown = Markup(page.partition(b"<table>")[2].partition(b"</table>")[0]).text
+    assert {key for key in there if key in shown} == there
+    assert not {key for key in absent if key in shown}
+    assert len(rows) == len(there)
+
+
+@pytest.mark.parametrize(
+    "query", ["?state=odd", "?kind=odd", "?older_than=-1", "?older_than=x", "?cursor=zz", "?state=uncertain&cursor=a:"]
+)
+def test_a_wrong_filter_is_said(visitor: Visitor, query: str) -> None:
+    response = visitor.get(f"/keys{query}")
+    assert response.status == 400
+    assert query.rpartition("=")[2] in text_of(response)
+
+
+def test_pages_go_on_where_the_last_one_ended(safe: RetrySafe, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(130):
+        reply = safe.store.execute(claim(f"k{number}", now=1))
+        if number % 2:
+            safe.store.execute(suspect(reply, now=2))
+    seen: set[str] = set()
+    visitor, path, pages = Visitor(make_console(safe)), "/keys?state=uncertain", 0
+    while path:
+        found = Markup(visitor.get(path).body)
+        rows = [str(attrs["id"]) for tag, attrs in found.tags if tag == "tr" and "id" in attrs]
+        assert not seen & set(rows), "no key is shown twice"
+        seen |= set(rows)
+        nexts = [attrs["href"] for tag, attrs in found.tags if tag == "a" and "cursor=" in str(attrs.get("href"))]
+        path, pages = (str(nexts[0]) if nexts else ""), pages + 1
+    assert len(seen) == 130, "marked ones, and lapsed guards"
+    assert pages >= 3
+
+
+def test_a_page_reads_a_bounded_number_of_records(safe: RetrySafe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys_page, "EXAMINED_ROWS", 100)
+    safe.store.execute_many([claim(f"k{number}", now=None) for number in range(400)])
+    read = 0
+    execute = safe.execute
+
+    def counting(op: Op[Any]) -> Any:
+        nonlocal read
+        reply = execute(op)
+        read += len(reply.records) if isinstance(op, List) else 0
+        return reply
+
+    monkeypatch.setattr(safe, "execute", counting)
+    response = Visitor(make_console(safe)).get("/keys?target=nothing")
+    assert read <= 150
+    assert "Next page" in text_of(response), "it says where to go on"
+
+
+def test_one_key_says_why_and_what_the_next_retry_gets(world: World, visitor: Visitor) -> None:
+    shown = text_of(visitor.get(f"/keys/{world.uncertain.id.hex()}"))
+    assert "refused: outcome unknown" in shown
+    assert "it stays until a person" in shown
+    assert "claimed for the first time" in shown
+    shown = text_of(visitor.get(f"/keys/{world.completed.id.hex()}"))
+    assert "the stored answer (201), and nothing runs" in shown
+    assert "ch_secret" not in shown, "bodies are hidden"
+    shown = text_of(visitor.get(f"/keys/{world.lapsed.id.hex()}"))
+    assert "it runs: attempt 2" in shown
+
+
+def test_a_key_that_changed_since_the_page_was_drawn_is_said(world: World, visitor: Visitor) -> None:
+    path = f"/keys/{world.uncertain.id.hex()}"
+    assert "changed since" not in text_of(visitor.get(f"{path}?seen=claimed-1-0", hx_request="true"))
+    assert "changed since" in text_of(visitor.get(f"{path}?seen=uncertain-1-0", hx_request="true"))
+
+
+def test_the_trace_of_the_first_run_is_a_link(safe: RetrySafe) -> None:
+    parent = f"00-{'ab' * 16}-{'cd' * 8}-01"
+    found = safe.store.execute(claim("k", input=encode_traceparent(parent), now=None)).record
+    console = make_console(safe, trace_url="https://traces.test/{trace_id}?x=1")
+    assert found is not None
+    tags = Markup(Visitor(console).get(f"/keys/{found.id.hex()}").body).tags
+    assert any(attrs.get("href") == f"https://traces.test/{'ab' * 16}?x=1" for tag, attrs in tags if tag == "a")
+
+
+@pytest.mark.parametrize("digits", ["0" * 64, "zz" * 32, "12", "0" * 63 + "g"])
+def test_a_key_that_is_not_there(visitor: Visitor, digits: str) -> None:
+    assert visitor.get(f"/keys/{digits}").status == 404
+
+
+def test_operations_are_drawn_with_where_their_runs_stand(world: World, visitor: Visitor) -> None:
+    page = visitor.get("/operations")
+    labels = [str(attrs["aria-label"]) for tag, attrs in Markup(page.body).tags if tag == "svg"]
+    assert len(labels) == 1
+    assert "steps of pay@1" in labels[0]
+    assert "1 runs stand here" in labels[0]
+    assert "order-9" in text_of(page)
+    run = text_of(visitor.get(f"/keys/{world.run.id.hex()}"))
+    assert "charge done" in run.replace("–", "")
+    assert "Next step" in run
+
+
+def test_the_outbox_shows_dead_letters_with_their_error(visitor: Visitor) -> None:
+    shown = text_of(visitor.get("/outbox?dead=1"))
+    assert "the mail server refused it" in shown
+    assert "a@example.com" not in shown, "payloads are not shown"
+    assert "No dead letter of this topic" in text_of(visitor.get("/outbox?dead=1&topic=other"))
+    assert visitor.get("/outbox?after=x").status == 400
+
+
+def test_a_store_without_an_outbox_says_so() -> None:
+    with RetrySafe("memory://") as safe:
+        safe.store.capabilities  # noqa: B018
+        response = Visitor(make_console(safe)).get("/outbox")
+        assert response.status == 200
+
+
+def test_the_rollout_adds_up_what_processes_counted(safe: RetrySafe, tmp_path: Path) -> None:
+    here, there = KeyUsageStats(), KeyUsageStats()
+    here.count("POST /pay", "acme", "keyed")
+    there.count("POST /pay", "other", "missing")
+    there.write(tmp_path / "there.json")
+    (tmp_path / "odd.json").write_text("{}")
+    console = make_console(safe, census=[here, tmp_path / "there.json", tmp_path / "odd.json", tmp_path / "gone.json"])
+    shown = text_of(Visitor(console).get("/rollout"))
+    assert "POST /pay 2 1 1" in shown
+    assert "not yet: missing" in shown
+    assert "odd.json" in shown
+    assert "gone.json" in shown
+    exported = json.loads(Visitor(console).get("/rollout.json").body)
+    assert sum(row["requests"] for row in exported) == 2
+    assert Visitor(make_console(safe)).get("/rollout").status == 200
+
+
+def test_the_doctor_shows_settings_and_how_to_mend_them(safe: RetrySafe) -> None:
+    assert "exactly-once-capable" in text_of(Visitor(make_console(safe)).get("/doctor?again=1"))
+    with RetrySafe("memory://") as weak:
+        shown = text_of(Visitor(make_console(weak)).get("/doctor"))
+    assert "best-effort" in shown
+    assert "wrong" in shown
+
+
+def test_audit_rows_are_shown_newest_first(world: World) -> None:
+    visitor = Visitor(make_console(world.safe, actions=True))
+    for record, verb in ((world.lapsed, "release"), (world.completed, "forget")):
+        assert visitor.post(f"/keys/{record.id.hex()}/{verb}", {"because": f"to {verb}", "attempt": "1"}).status == 303
+    shown = text_of(visitor.get("/audit"))
+    assert shown.index("to forget") < shown.index("to release")
+    only = text_of(visitor.get(f"/audit?record={world.lapsed.id.hex()[:12]}"))
+    assert ("to release" in only, "to forget" in only) == (True, False)
+    assert visitor.get("/audit?days=3").status == 400
+
+
+def test_a_fragment_has_an_etag_and_no_nonce(world: World, visitor: Visitor) -> None:
+    for path in ("/keys", f"/keys/{world.uncertain.id.hex()}", "/outbox", "/operations", "/doctor"):
+        first = visitor.get(path, hx_request="true")
+        assert first.status == 200
+        assert b"<html" not in first.body
+        assert b"nonce" not in first.body
+        again = visitor.get(path, hx_request="true", if_none_match=first.header("etag"))
+        assert (again.status, again.body) == (304, b""), path
+
+
+def test_pages_link_below_their_mount(world: World) -> None:
+    visitor = Visitor(make_console(world.safe, actions=True, request_log="x.jsonl"), "/ops")
+    for path in (
+        "/",
+        "/keys",
+        f"/keys/{world.uncertain.id.hex()}",
+        "/operations",
+        "/outbox?dead=1",
+        "/audit",
+        "/requests",
+    ):
+        for tag, attrs in Markup(visitor.get(path).body).tags:
+            for name in ("href", "src", "action", "hx-get"):
+                value = str(attrs.get(name, "/ops/"))
+                assert value.startswith(("/ops/", "#", "data:")), (path, tag, value)
+
+
+def test_head_is_get_without_a_body(visitor: Visitor) -> None:
+    response = visitor.send("HEAD", "/keys")
+    assert (response.status, response.body) == (200, b"")
+
+
+def test_a_store_that_is_out_of_reach_is_503(safe: RetrySafe, monkeypatch: pytest.MonkeyPatch) -> None:
+    from retrysafe.errors import StoreUnavailable
+
+    def fail(op: Any) -> Any:
+        raise StoreUnavailable("the server is gone")
+
+    console = make_console(safe)
+    monkeypatch.setattr(safe, "execute", fail)
+    response = Visitor(console).get("/keys")
+    assert (response.status, "the server is gone" in text_of(response)) == (503, True)
+
+
+def test_states_have_their_own_filter() -> None:
+    assert {state.value for state in State} < set(keys_page.SHOWN_STATES)
