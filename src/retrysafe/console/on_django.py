@@ -1,0 +1,68 @@
+"""The console in a Django project, as part of its addresses:
+
+    console = Console(safe, authenticate=find_staff)
+    urlpatterns = [path("retrysafe/", include(build_urls(console)))]
+
+on_django_admin.py puts it into the admin site instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse  # type: ignore[import-untyped]  # Django ships no types
+from django.urls import path, re_path  # type: ignore[import-untyped]
+from django.views.decorators.csrf import csrf_exempt  # type: ignore[import-untyped]
+
+from retrysafe.console.access import Operator
+from retrysafe.console.console import Console
+from retrysafe.console.messages import MAX_BODY_BYTES, Request, Response
+
+DjangoView = Callable[..., HttpResponse]
+
+
+def find_staff(request: Request) -> Operator | None:
+    """The user of the Django session, if it is staff. `authorize` finds the user in `operator.user`."""
+    user = getattr(request.raw, "user", None)
+    if user is None or not (user.is_authenticated and user.is_active and user.is_staff):
+        return None
+    return Operator(user.get_username(), user)
+
+
+def build_urls(console: Console) -> list[Any]:
+    """Patterns for `include`."""
+    view = make_view(lambda: console)
+    return [path("", view), re_path(r"^(?P<rest>.+)$", view)]
+
+
+def make_view(get_console: Callable[[], Console]) -> DjangoView:
+    """A view that passes everything below its own address to the console. The console has its own check against forms
+    of other sites, because its forms must also work outside Django."""
+
+    @csrf_exempt  # type: ignore[untyped-decorator]
+    def answer(request: HttpRequest, rest: str = "") -> HttpResponse:
+        if int(request.META.get("CONTENT_LENGTH") or 0) > MAX_BODY_BYTES:
+            return HttpResponse("the body is too large\n", status=413, content_type="text/plain")
+        return to_django(get_console().handle(from_django(request, rest)))
+
+    return answer  # type: ignore[no-any-return]
+
+
+def from_django(request: HttpRequest, rest: str) -> Request:
+    mount = request.path[: len(request.path) - len(rest)].rstrip("/")
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    headers["host"] = request.get_host()  # as Django trusts it: ALLOWED_HOSTS, USE_X_FORWARDED_HOST
+    query = request.META.get("QUERY_STRING", "")
+    return Request(request.method, f"/{rest}", query, headers, request.body, mount, request)
+
+
+def to_django(response: Response) -> HttpResponse:
+    made = HttpResponse(response.body, status=response.status)
+    del made["Content-Type"]
+    for name, value in response.headers:
+        if name == "set-cookie":
+            made.cookies.load(value)
+        else:
+            made[name] = value
+    return made
