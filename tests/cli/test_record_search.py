@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from retrysafe import Answer, RetrySafe
-from retrysafe.cli import operations, record_search, session
+from retrysafe.cli import operations, output, session
 from retrysafe.cli.main import main
 from retrysafe.core.keys import record_id
 from retrysafe.core.ops import List, Lookup, Op, Stats
 from retrysafe.errors import UsageError
+from retrysafe.operators import record_search
 from retrysafe.stores.registry import open_store
 from retrysafe.testing.builders import claim
 
@@ -145,7 +146,7 @@ def test_what_is_found_is_shown_before_the_search_goes_on(url: str, seen: Watche
 
 
 def test_a_long_search_says_how_far_it_is(show: Any, seen: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_search, "PROGRESS_EVERY_RECORDS", 20)
+    monkeypatch.setattr(output, "PROGRESS_EVERY_RECORDS", 20)
     _, _, err = show("no-such-key")
     assert [line for line in err.splitlines() if "examined" in line][:2] == [
         "20 records examined", "40 records examined",

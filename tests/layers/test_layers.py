@@ -23,7 +23,7 @@ NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 MSSQL_ROOT = Path(retrysafe_mssql.__file__).parent
 
 BASE = ("core", "errors", "policy")
-MIDDLE = ("operations", "webhooks", "jobs", "consumers", "web", "client", "worker", "durable", "mcp")
+MIDDLE = ("operations", "webhooks", "jobs", "consumers", "web", "client", "worker", "durable", "mcp", "operators")
 TOP = ("cli", "console", "demo")
 SEAM = (
     "stores.base",
@@ -108,6 +108,8 @@ MAY: dict[str, tuple[str, ...]] = {
     # web: a receiver is mounted in web frameworks. operations: its inbox is an operation.
     "webhooks": (*BASE, "engine", "transactions", "operations", "web", "webhooks"),
     "durable": ("core", "errors", "durable"),
+    # What the command line and the console do, without either. operations: runs are resumed and undone.
+    "operators": (*BASE, *SEAM, "engine", "operations", "operators"),
     # Django creates its tables by its own migrations, on the databases Django has.
     "web.django": (*BASE, *SEAM, "engine", "transactions", *MIDDLE, "stores.sql", "stores.mysql"),
     # `python -m retrysafe` and `manage.py retrysafe` start the command line.

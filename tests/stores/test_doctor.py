@@ -316,5 +316,5 @@ def test_the_exit_code_says_if_it_is_enough(
     monkeypatch: pytest.MonkeyPatch, limit: diagnosis.Label, required: str, code: int
 ) -> None:
     findings = (good("a", 1, "b"), bad("c", 2, limit, "d", "e"))
-    monkeypatch.setattr("retrysafe.cli.doctor.diagnose", lambda url: Diagnosis("x 1", findings))
+    monkeypatch.setattr("retrysafe.operators.store_doctor.diagnose", lambda url: Diagnosis("x 1", findings))
     assert main(["doctor", "memory://", "--require", required]) == code

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from retrysafe import Answer, RetrySafe
-from retrysafe.cli import operations, record_search
+from retrysafe.cli import operations
 from retrysafe.cli.main import main
 from retrysafe.core.ops import List, Op
+from retrysafe.operators import record_search
 
 
 class Counting(RetrySafe):

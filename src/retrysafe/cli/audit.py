@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from typing import Any
 
 from retrysafe.cli import exits
-from retrysafe.cli.output import print_json, print_note, print_table, shorten
+from retrysafe.cli.output import make_progress_reporter, print_json, print_note, print_table, shorten
 from retrysafe.cli.parsing import add_json
-from retrysafe.cli.record_search import MAX_EXAMINED_RECORDS, RecordSearch, make_progress_reporter
-from retrysafe.cli.session import Session, open_session
-from retrysafe.core.ops import List
+from retrysafe.cli.session import open_session
 from retrysafe.core.times import format_time
-from retrysafe.engine.audit import AUDIT_KIND, AuditRow, audit_prefix, read_audit
+from retrysafe.engine.audit import AuditRow
 from retrysafe.errors import UsageError
+from retrysafe.operators.audit_rows import AuditSearch
 
 COLUMNS = ("at", "by", "action", "records", "outcome", "because")
 WIDTHS = (20, 12, 18, 12, 8)
@@ -42,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     with open_session(args) as session:
         namespace, wanted = session.namespace, (args.record or "").lower()
         newest: list[AuditRow] = []
-        for row in iter_rows(session):
+        for row in AuditSearch(session, report=make_progress_reporter()):
             if wanted and not any(each.startswith(wanted) for each in row.records):
                 continue
             newest = [*newest, row][-args.limit :]
@@ -53,27 +51,6 @@ def run(args: argparse.Namespace) -> int:
         shown = print_table(COLUMNS, map(format_row, newest), WIDTHS)
         print_note(f"{shown} shown" if shown else f"none in namespace {namespace!r}; --namespace NAME shows another's")
     return exits.DONE
-
-
-def iter_rows(session: Session) -> Iterator[AuditRow]:
-    """The audit rows, in the order of time. A store that lists by id reads only them; another one searches."""
-    prefix = audit_prefix(session.namespace)
-    by_id = session.capabilities.lists_by_id
-    query = List(session.namespace, kind=AUDIT_KIND, cursor="" if not by_id else prefix.hex())
-    if by_id:
-        # The filter would make the store search on to the next audit row of another prefix: stop at the prefix.
-        query = List(cursor=prefix.hex())
-    search = RecordSearch(session.execute, query, MAX_EXAMINED_RECORDS, make_progress_reporter())
-    found = []
-    for record in search:
-        if by_id and not record.id.startswith(prefix):
-            return
-        if record.kind == AUDIT_KIND and record.namespace == session.namespace:
-            if by_id:
-                yield read_audit(record)
-            else:
-                found.append(record)
-    yield from map(read_audit, sorted(found, key=lambda record: record.created))
 
 
 def summarize_row(row: AuditRow) -> dict[str, Any]:

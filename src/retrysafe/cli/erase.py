@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 from retrysafe.cli import exits
-from retrysafe.cli.key_actions import decide_forget, is_forgotten
 from retrysafe.cli.output import Progress, print_json, print_note, print_pairs
 from retrysafe.cli.parsing import add_json, add_reason
 from retrysafe.cli.session import Audit, Session, make_entry, open_session
@@ -21,6 +20,7 @@ from retrysafe.core.ops import List
 from retrysafe.core.records import Record
 from retrysafe.core.times import format_time
 from retrysafe.errors import StoreError, UsageError
+from retrysafe.operators.key_actions import decide_forget, is_forgotten
 
 PAGE_ROWS = 200
 MAX_NAMED_UNFINISHED = 100

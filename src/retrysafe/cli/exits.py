@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from retrysafe.errors import RetrySafeError
+from retrysafe.operators.errors import ChangedUnderneath, CommandError, NotFound, OutOfReach, Refused
+
+__all__ = ["ChangedUnderneath", "CommandError", "NotFound", "OutOfReach", "Refused", "find_exit_code"]
 
 DONE = 0
 REFUSED = 1
@@ -12,38 +15,21 @@ CHANGED = 4
 OUT_OF_REACH = 5
 
 
-class CommandError(RetrySafeError):
-    """A command that ended without doing its work. `hint` says what to do next."""
-
-    code = REFUSED
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
-
-
-class Refused(CommandError):
-    code = REFUSED
-
-
-class NotFound(CommandError):
-    code = NOT_FOUND
-
-
-class ChangedUnderneath(CommandError):
-    code = CHANGED
-
-
-class OutOfReach(CommandError):
-    code = OUT_OF_REACH
+CODES: dict[type[CommandError], int] = {
+    Refused: REFUSED,
+    NotFound: NOT_FOUND,
+    ChangedUnderneath: CHANGED,
+    OutOfReach: OUT_OF_REACH,
+}
 
 
 def find_exit_code(error: RetrySafeError) -> int:
     """The exit code of an error. The store's own errors are 5, wrong input is 2, everything else is a refusal."""
     from retrysafe.errors import StoreError, UsageError
 
-    if isinstance(error, CommandError):
-        return error.code
+    for kind, code in CODES.items():
+        if isinstance(error, kind):
+            return code
     if isinstance(error, StoreError):
         return OUT_OF_REACH
     return USAGE if isinstance(error, UsageError) else REFUSED

@@ -1,91 +1,36 @@
-"""`retrysafe keys resolve|release|forget`: change keys, one by one or many at once. Every change is a fenced operation:
-a key that changed since it was read is left alone."""
+"""`retrysafe keys resolve|release|forget`: change keys, one by one or many at once. operators/key_actions.py decides
+and acts."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from retrysafe.cli.exits import CHANGED, DONE, ChangedUnderneath, NotFound, Refused
-from retrysafe.cli.output import Progress, print_json, print_note
+from retrysafe.cli.exits import CHANGED, DONE
+from retrysafe.cli.output import Progress, make_progress_reporter, print_json, print_note
 from retrysafe.cli.parsing import add_bulk, add_json, add_reason
-from retrysafe.cli.record_search import RecordFinder, RecordQuery, iter_records
-from retrysafe.cli.session import Session, make_entry, open_session
-from retrysafe.core.moves import is_outcome_unknown
-from retrysafe.core.ops import Forget, List, Lookup, Release, Resolve
+from retrysafe.cli.session import Session, open_session, read_reason
 from retrysafe.core.records import Answer, Record
-from retrysafe.core.states import SETTLED, State
-from retrysafe.core.times import SECOND_MICROS, format_time
-from retrysafe.engine.audit import MAX_NAMED_RECORDS
-from retrysafe.engine.resolving import WITHOUT_ANSWER, advise_on_settled, convert_to_result
-from retrysafe.engine.sealing import is_sealed
-from retrysafe.engine.why import is_run, state_for_people
-from retrysafe.errors import NotUncertain, UsageError
+from retrysafe.core.times import SECOND_MICROS
+from retrysafe.errors import UsageError
+from retrysafe.operators.bulk import BulkAction, BulkFilter, RowResult
+from retrysafe.operators.errors import NotFound
+from retrysafe.operators.key_actions import (
+    KeyAction,
+    act_on_record,
+    decide_forget,
+    decide_release,
+    decide_resolve,
+    is_forgotten,
+    make_forget,
+    make_release,
+    make_resolve,
+)
+from retrysafe.operators.record_search import RecordFinder, RecordQuery
 
-PAGE_ROWS = 200
-
-
-class Decision(NamedTuple):
-    """What is to be done with a record: an operation, or the reason why not."""
-
-    op: Any = None
-    refusal: str = ""
-
-
-Decide = Callable[[Record, int], Decision]
-
-
-# The decisions: pure ------------------------------------------------------------------------------
-
-
-def decide_resolve(record: Record, now: int, answer: Answer | None, because: str) -> Decision:
-    """`answer` None: it did not happen."""
-    if not is_outcome_unknown(record, now):
-        return Decision(refusal=str(_not_uncertain_error(record, now)))
-    try:
-        stored = None if answer is None else convert_to_result(record, answer)
-    except UsageError as error:
-        return Decision(refusal=f"{error}. Nothing was changed")
-    return Decision(Resolve(record.id, record.fence, stored, because))
-
-
-def _not_uncertain_error(record: Record, now: int) -> NotUncertain:
-    advice = advise_on_settled(record, now, None)
-    return NotUncertain(record.key, record.state.value, record.attempt, record.note, advice)
-
-
-def decide_release(record: Record, now: int, because: str, *, owner_is_dead: bool) -> Decision:
-    """Only what may run again without a doubt: a guard of unknown outcome is resolved instead."""
-    if record.state in SETTLED:
-        return Decision(refusal=f"{record.key!r} is {record.state.value}: nobody holds it")
-    if is_outcome_unknown(record, now) or record.on_lapse == "uncertain":
-        return Decision(
-            refusal=f"{record.key!r}: nobody knows how its work ended, so it must not simply run again; say how it "
-            f"ended: retrysafe keys resolve {record.id.hex()[:16]} --id --happened | --did-not-happen"
-        )
-    if not record.lapsed(now) and not owner_is_dead:
-        return Decision(
-            refusal=f"{record.key!r}: its owner is at work, and its lease lasts until "
-            f"{format_time(record.lease_until)}; "
-            "wait for that, or say --owner-is-dead if you know that its process is gone"
-        )
-    return Decision(Release(record.id, record.fence, because))
-
-
-def decide_forget(record: Record, now: int) -> Decision:
-    if record.state not in SETTLED or (record.state is State.RELEASED and record.point):
-        shown = state_for_people(record, now)
-        return Decision(refusal=f"{record.key!r} is {shown}: unfinished work needs its bytes; finish it first")
-    return Decision(Forget(record.id, record.fence))
-
-
-def is_forgotten(record: Record) -> bool:
-    """Whether there is nothing left to erase."""
-    kept = record.answer is not None and (record.answer.body or record.answer.headers)
-    return not (kept or record.input or record.progress)
+__all__ = ["add_parsers", "decide_forget", "decide_release", "decide_resolve", "is_forgotten"]
 
 
 # Parsers ------------------------------------------------------------------------------------------
@@ -178,19 +123,12 @@ def run_resolve(args: argparse.Namespace) -> int:
         raise UsageError("--all --answer: one answer cannot be that of many requests; leave --answer out")
     answer = _read_answer(args) if args.happened else None
     with open_session(args) as session:
-
-        def decide(record: Record, now: int) -> Decision:
-            if args.answer and is_sealed(record) and not session.has_ring:
-                return Decision(refusal=_describe_sealed(record))
-            return decide_resolve(record, now, answer, args.because or "")
-
-        details = {"happened": bool(args.happened)}
-        return _act(args, session, Action("keys resolve", decide, State.UNCERTAIN, details))
+        return _act(args, session, make_resolve(session, args.because or "", happened=args.happened, answer=answer))
 
 
-def _read_answer(args: argparse.Namespace) -> Answer:
+def _read_answer(args: argparse.Namespace) -> Answer | None:
     if not args.answer:
-        return WITHOUT_ANSWER
+        return None
     try:
         body = sys.stdin.buffer.read() if args.answer == "-" else Path(args.answer).read_bytes()
     except OSError as error:
@@ -198,41 +136,19 @@ def _read_answer(args: argparse.Namespace) -> Answer:
     return Answer(args.status, body, {"content-type": args.content_type})
 
 
-def _describe_sealed(record: Record) -> str:
-    return (
-        f"{record.key!r} belongs to an application with a key ring, and this command has none: the application could "
-        "not read the answer, and the key could not be resolved again. Nothing was changed. Give --app MODULE:SAFE "
-        f'instead of the URL, or call it from Python: safe.resolve("{record.id.hex()}", happened=True, '
-        'answer=Answer(...), because="..."); or leave out --answer: a retry then learns that the answer was not kept'
-    )
-
-
 def run_release(args: argparse.Namespace) -> int:
     with open_session(args) as session:
-
-        def decide(record: Record, now: int) -> Decision:
-            return decide_release(record, now, args.because or "", owner_is_dead=args.owner_is_dead)
-
-        return _act(args, session, Action("keys release", decide, State.CLAIMED, {}))
+        return _act(args, session, make_release(args.because or "", owner_is_dead=args.owner_is_dead))
 
 
 def run_forget(args: argparse.Namespace) -> int:
     args.all = False
     with open_session(args) as session:
-        return _act(args, session, Action("keys forget", decide_forget, State.COMPLETED, {}))
+        return _act(args, session, make_forget())
 
 
-class Action(NamedTuple):
-    """What a command does: its name, its decision, the state that `--all` looks for, and details for the audit row."""
-
-    name: str
-    decide: Decide
-    state: State
-    details: dict[str, Any]
-
-
-def _act(args: argparse.Namespace, session: Session, action: Action) -> int:
-    make_entry(args, action.name)  # without a reason nothing is read
+def _act(args: argparse.Namespace, session: Session, action: KeyAction) -> int:
+    read_reason(args, action.name)  # without a reason nothing is read
     if args.all:
         if args.key is not None:
             raise UsageError(f"--all and the key {args.key!r}: give one of them")
@@ -245,7 +161,7 @@ def _act(args: argparse.Namespace, session: Session, action: Action) -> int:
 def find_one(args: argparse.Namespace, session: Session) -> Record:
     """The one record that the arguments name, in the application's namespace."""
     query = RecordQuery(args.key, args.scope, session.namespace)
-    finder = RecordFinder(session, query, to_act=True, by_id=args.id)
+    finder = RecordFinder(session, query, to_act=True, by_id=args.id, report=make_progress_reporter())
     found = [each for each in finder if each.namespace == session.namespace]
     if finder.next_cursor:
         raise UsageError(
@@ -266,88 +182,42 @@ def find_one(args: argparse.Namespace, session: Session) -> Record:
     return found[0]
 
 
-def _act_on_one(args: argparse.Namespace, session: Session, action: Action) -> int:
+def _act_on_one(args: argparse.Namespace, session: Session, action: KeyAction) -> int:
     record = find_one(args, session)
-    if args.attempt not in (None, record.attempt):
-        raise ChangedUnderneath(
-            f"{args.key!r} is in attempt {record.attempt} now, and attempt {args.attempt} was asked for: it changed "
-            "underneath. Look at it again before you decide"
-        )
-    decision = action.decide(record, session.read_time())
-    if decision.op is None:
-        raise Refused(decision.refusal)
-    before = state_for_people(record, session.read_time())
-    details = {"before": before, "attempt": record.attempt, **action.details}
-    entry = make_entry(args, action.name, (record.id.hex(),), **details)
-    with session.act(entry) as audit:
-        if not session.execute(decision.op):
-            raise _changed_error(session, record)
-        after = session.execute(Lookup(record.id)).record or record
-        audit.result = {"after": after.state.value}
+    after, audit = act_on_record(session, record, action, read_reason(args, action.name), args.attempt)
     shown = {"id": record.id.hex(), "key": record.key, "state": after.state.value, "attempt": after.attempt}
     if args.json:
-        print_json({**shown, "action": action.name, "audit": audit.id})
+        print_json({**shown, "action": action.name, "audit": audit})
     else:
         print(f"{record.id.hex()[:12]}  {after.state.value}  {record.key}  attempt {after.attempt}")
     return DONE
 
 
-def _changed_error(session: Session, record: Record) -> ChangedUnderneath:
-    found = session.execute(Lookup(record.id)).record
-    now = "gone" if found is None else f"{found.state.value}, attempt {found.attempt}"
-    why = f": {found.note}" if found is not None and found.note else ""
-    return ChangedUnderneath(
-        f"{record.key!r} changed underneath: it is {now} now{why}. Nothing was changed by this command",
-        f"retrysafe keys why {record.id.hex()[:16]}",
-    )
-
-
-def _act_on_all(args: argparse.Namespace, session: Session, action: Action) -> int:
+def _act_on_all(args: argparse.Namespace, session: Session, action: KeyAction) -> int:
     """Act on the keys that match now, at most `--cap`. What arrives later is not touched; what changed is skipped."""
-    if not 1 <= args.cap <= MAX_NAMED_RECORDS:
-        raise UsageError(f"--cap {args.cap}: give 1 to {MAX_NAMED_RECORDS}")
-    as_of = session.read_time()
-    chosen: list[tuple[Record, Any]] = []
-    refused = 0
-    for record in _iter_matching(args, session, action.state, as_of):
-        decision = action.decide(record, as_of)
-        if decision.op is None:
-            refused += 1
-        else:
-            chosen.append((record, decision.op))
-        if len(chosen) == args.cap:
-            break
+    wanted = BulkFilter(args.scope, args.target or None, older_than=round(args.older_than * SECOND_MICROS))
+    bulk = BulkAction(session, action, wanted)
+    choice = bulk.choose(args.cap)
     if not args.yes:
-        for record, _ in chosen:
+        for record, _ in choice.chosen:
             _print_result(args, record, "would change")
-        print_note(f"{len(chosen)} would be changed, {refused} left alone; add --yes to do it")
+        print_note(f"{len(choice.chosen)} would be changed, {choice.refused} left alone; add --yes to do it")
         return DONE
-    changed, skipped = 0, 0
-    ids = tuple(record.id.hex() for record, _ in chosen)
-    progress = Progress("changed", 100)
-    details = {**action.details, "as_of": format_time(as_of), "target": args.target}
-    with session.act(make_entry(args, action.name, ids, **details)) as audit:
-        for record, op in chosen:
-            done = bool(session.execute(op))
-            changed, skipped = changed + done, skipped + (not done)
-            _print_result(args, record, "changed" if done else "skipped: it changed underneath")
-            progress.advance(changed)
-            if (changed + skipped) % PAGE_ROWS == 0:
-                audit.keep_alive()
-        audit.result = {"changed": changed, "skipped": skipped}
+    progress, changed = Progress("changed", 100), 0
+
+    def report(result: RowResult) -> None:
+        nonlocal changed
+        changed += result.done
+        _print_result(args, result.record, "changed" if result.done else "skipped: it changed underneath")
+        progress.advance(changed)
+
+    reason = read_reason(args, action.name)
+    found = bulk.act(choice, reason, {"target": args.target}, report)
     progress.end()
-    print_note(f"{changed} changed, {skipped} skipped, {refused} left alone; audit row {audit.id[:32]}")
-    return CHANGED if skipped and not changed else DONE
-
-
-def _iter_matching(args: argparse.Namespace, session: Session, state: State, as_of: int) -> Iterator[Record]:
-    query = List(session.namespace, state, scope=args.scope, limit=PAGE_ROWS)
-    latest = as_of - round(args.older_than * SECOND_MICROS)
-    for record in iter_records(session.execute, query):
-        if record.kind == "audit" or (args.target and record.target != args.target):
-            continue
-        if record.started <= latest and not (state is State.CLAIMED and is_run(record)):
-            yield record
+    print_note(
+        f"{found.changed} changed, {found.skipped} skipped, {choice.refused} left alone; audit row {found.audit[:32]}"
+    )
+    return CHANGED if found.skipped and not found.changed else DONE
 
 
 def _print_result(args: argparse.Namespace, record: Record, result: str) -> None:

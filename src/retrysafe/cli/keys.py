@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 from retrysafe.cli import exits, key_actions
-from retrysafe.cli.output import Progress, print_json, print_note, print_pairs, print_table, shorten
-from retrysafe.cli.parsing import add_json, add_namespace
-from retrysafe.cli.record_search import (
-    DEFAULT_NAMESPACE,
-    MAX_EXAMINED_RECORDS,
-    RecordFinder,
-    RecordQuery,
-    iter_records,
+from retrysafe.cli.output import (
+    Progress,
+    make_progress_reporter,
+    print_json,
+    print_note,
+    print_pairs,
+    print_table,
+    shorten,
 )
+from retrysafe.cli.parsing import add_json, add_namespace
 from retrysafe.cli.session import NO_RECORD_ID, Session, open_session
 from retrysafe.core.ops import List, Stats, StatsReply
 from retrysafe.core.records import Kind, Record
@@ -25,6 +26,13 @@ from retrysafe.core.times import format_time
 from retrysafe.engine.audit import AUDIT_KIND
 from retrysafe.engine.why import explain, state_for_people
 from retrysafe.errors import UsageError
+from retrysafe.operators.record_search import (
+    DEFAULT_NAMESPACE,
+    MAX_EXAMINED_RECORDS,
+    RecordFinder,
+    RecordQuery,
+    iter_records,
+)
 
 PAGE_ROWS = 200
 MAX_SORTED_ROWS = 10_000
@@ -246,7 +254,7 @@ def _take_first(records: Iterator[Record], limit: int) -> Iterator[Record]:
 def find_and(args: argparse.Namespace, session: Session, show: Any) -> int:
     """Find the keys of a search and show each as it is found."""
     query = RecordQuery(args.key, args.scope, args.namespace, args.kind)
-    finder = RecordFinder(session, query, limit=args.examine, after=args.after)
+    finder = RecordFinder(session, query, limit=args.examine, after=args.after, report=make_progress_reporter())
     shown = 0
     for record in finder:
         shown += 1

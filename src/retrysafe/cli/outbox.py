@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from typing import Any
 
 from retrysafe.cli.exits import CHANGED, DONE, ChangedUnderneath, NotFound
 from retrysafe.cli.output import print_json, print_note, print_table, shorten
 from retrysafe.cli.parsing import add_bulk, add_json, add_reason
-from retrysafe.cli.record_search import MIN_ID_DIGITS
-from retrysafe.cli.session import Session, make_entry, open_session
-from retrysafe.core.jobs import AssignJobs, DropJob, ListJobs, ReviveJob, StagedJob
-from retrysafe.core.times import format_time
+from retrysafe.cli.session import Session, make_entry, open_session, read_reason
+from retrysafe.core.jobs import AssignJobs, StagedJob
 from retrysafe.errors import UsageError
+from retrysafe.operators.outbox import (
+    PAGE_ROWS,
+    RETRY,
+    JobAction,
+    act_on_jobs,
+    check_outbox,
+    iter_jobs,
+    make_drop,
+    summarize_job,
+)
+from retrysafe.operators.record_search import MIN_ID_DIGITS
 
-PAGE_ROWS = 1000
 JOB_DIGITS = 32
 COLUMNS = ("id", "state", "namespace", "topic", "deliveries", "due", "error")
 
@@ -80,14 +87,6 @@ def _add_act(verbs: Any, verb: str, text: str, run: Any) -> Any:
     return parser
 
 
-def check_outbox(session: Session) -> None:
-    if not session.capabilities.outbox:
-        raise UsageError(
-            f"the store {session.capabilities.name!r} has no outbox, so it holds no jobs; use a store "
-            "with one, such as SQLite or PostgreSQL"
-        )
-
-
 def run_list(args: argparse.Namespace) -> int:
     if args.limit < 1:
         raise UsageError(f"--limit {args.limit}: give 1 or more")
@@ -103,29 +102,18 @@ def run_list(args: argparse.Namespace) -> int:
     return DONE
 
 
-def iter_jobs(session: Session, namespace: str | None, *, dead: bool, topic: str | None) -> Iterator[StagedJob]:
-    """The jobs in their order, page by page."""
-    after = 0
-    while page := session.execute(ListJobs(dead, after=after, limit=PAGE_ROWS, namespace=namespace)):
-        yield from (staged for staged in page if topic in (None, staged.job.topic))
-        after = page[-1].sequence
-
-
 def run_retry(args: argparse.Namespace) -> int:
-    return act_on_jobs(args, "outbox retry", lambda staged: ReviveJob(staged.job.id, namespace=staged.namespace))
+    return run_action(args, RETRY)
 
 
 def run_drop(args: argparse.Namespace) -> int:
-    def build(staged: StagedJob) -> DropJob:
-        return DropJob(staged.job.id, namespace=staged.namespace, dead=not args.waiting)
-
-    return act_on_jobs(args, "outbox drop", build)
+    return run_action(args, make_drop(waiting=args.waiting))
 
 
-def act_on_jobs(args: argparse.Namespace, action: str, build: Any) -> int:
-    make_entry(args, action)
+def run_action(args: argparse.Namespace, action: JobAction) -> int:
+    reason = read_reason(args, action.name)
     if args.all == (args.id is not None):
-        raise UsageError(f"{action}: give the id of a job, or --all")
+        raise UsageError(f"{action.name}: give the id of a job, or --all")
     with open_session(args) as session:
         check_outbox(session)
         chosen = choose_jobs(session, args)
@@ -134,19 +122,13 @@ def act_on_jobs(args: argparse.Namespace, action: str, build: Any) -> int:
                 print_result(args, staged, "would change")
             print_note(f"{len(chosen)} would be changed; add --yes to do it")
             return DONE
-        results = {}
-        entry = make_entry(args, action, tuple(each.job.id for each in chosen), topic=args.topic)
-        with session.act(entry) as audit:
-            for staged in chosen:
-                results[staged.job.id] = bool(session.execute(build(staged)))
-            changed = sum(results.values())
-            audit.result = {"changed": changed, "skipped": len(results) - changed}
-            if not args.all and not changed:
-                raise ChangedUnderneath(f"the job {chosen[0].job.id} changed underneath; nothing was done")
+        found = act_on_jobs(session, action, chosen, reason, topic=args.topic)
+        if not args.all and not found.changed:
+            raise ChangedUnderneath(f"the job {chosen[0].job.id} changed underneath; nothing was done")
         for staged in chosen:
-            print_result(args, staged, "changed" if results[staged.job.id] else "skipped: it changed underneath")
-        print_note(f"{changed} changed, {len(results) - changed} skipped; audit row {audit.id[:32]}")
-    return CHANGED if results and not changed else DONE
+            print_result(args, staged, "changed" if found.done[staged.job.id] else "skipped: it changed underneath")
+        print_note(f"{found.changed} changed, {found.skipped} skipped; audit row {found.audit[:32]}")
+    return CHANGED if found.done and not found.changed else DONE
 
 
 def choose_jobs(session: Session, args: argparse.Namespace) -> list[StagedJob]:
@@ -188,20 +170,6 @@ def run_assign(args: argparse.Namespace) -> int:
     else:
         print(f"{done} jobs now belong to {args.namespace!r}")
     return DONE
-
-
-def summarize_job(staged: StagedJob) -> dict[str, Any]:
-    return {
-        "id": staged.job.id,
-        "namespace": staged.namespace,
-        "topic": staged.job.topic,
-        "order": staged.job.order,
-        "state": "dead" if staged.dead else "waiting",
-        "deliveries": staged.attempts,
-        "created": format_time(staged.created),
-        "due": format_time(staged.due),
-        "error": staged.error,
-    }
 
 
 def format_row(staged: StagedJob) -> tuple[str, ...]:

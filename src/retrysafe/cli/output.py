@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from retrysafe.core.times import SECOND_MICROS
+from retrysafe.core.times import age_seconds, format_age
+
+__all__ = ["age_seconds", "format_age"]
 
 Row = Sequence[Any]
+
+PROGRESS_EVERY_RECORDS = 20_000
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -78,20 +82,6 @@ def shorten(text: str, width: int) -> str:
     return shown if len(shown) <= width else shown[: width - 1] + "…"
 
 
-def format_age(micros: int) -> str:
-    """`3 s`, `12 min`, `5 h`, `9 d`."""
-    seconds = max(micros, 0) // SECOND_MICROS
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
-
-
-def age_seconds(moment: int, now: int) -> float | None:
-    """The age of a moment in seconds; None if there is none."""
-    return round(max(now - moment, 0) / SECOND_MICROS, 3) if moment else None
-
-
 class Progress:
     """Says on standard error how far a long command is, on a terminal in one line."""
 
@@ -108,3 +98,16 @@ class Progress:
     def end(self) -> None:
         if self._shown and sys.stderr.isatty():
             print(file=sys.stderr)
+
+
+def make_progress_reporter() -> Callable[[int], None]:
+    """Return a function that prints the progress of a long search on standard error."""
+    last = 0
+
+    def report(examined: int) -> None:
+        nonlocal last
+        if examined - last >= PROGRESS_EVERY_RECORDS:
+            last = examined
+            print(f"{examined:,} records examined", file=sys.stderr, flush=True)
+
+    return report

@@ -37,3 +37,17 @@ def format_time(moment: int) -> str:
     if moment >= FOREVER_MICROS:
         return "never"
     return datetime.fromtimestamp(moment / SECOND_MICROS, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def format_age(micros: int) -> str:
+    """`3 s`, `12 min`, `5 h`, `9 d`."""
+    seconds = max(micros, 0) // SECOND_MICROS
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def age_seconds(moment: int, now: int) -> float | None:
+    """The age of a moment in seconds; None if there is none."""
+    return round(max(now - moment, 0) / SECOND_MICROS, 3) if moment else None

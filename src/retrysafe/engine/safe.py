@@ -130,6 +130,11 @@ class RetrySafe:
         return store, async_store
 
     @property
+    def url(self) -> str:
+        """The URL that this object was made from; empty if it was made from stores. It may hold a password."""
+        return self._url
+
+    @property
     def store(self) -> Store:
         """The sync store."""
         if self._sync is None:

@@ -8,7 +8,6 @@ the next search.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, cast, get_args
@@ -24,7 +23,6 @@ PAGE_RECORDS = 200
 MAX_EXAMINED_RECORDS = 100_000
 """The default limit of one search. It takes a few seconds."""
 
-PROGRESS_EVERY_RECORDS = 20_000
 DEFAULT_NAMESPACE = "default"
 
 MIN_ID_DIGITS = 8
@@ -32,7 +30,7 @@ ID_DIGITS = 64
 
 
 class RecordSource(Protocol):
-    """What records are read from: a store, or a session of the command line."""
+    """What records are read from: a store, or a session."""
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -64,6 +62,10 @@ def _iter_pages(execute: Callable[[Any], Any], query: List) -> Iterator[Record]:
             return
 
 
+Report = Callable[[int], None]
+"""Called with the number of records that were examined so far."""
+
+
 class RecordSearch:
     """The records of a list, page by page, until `limit` records have been examined. `cursor` is then the place to
     continue from; it is empty if there are no more records."""
@@ -73,7 +75,7 @@ class RecordSearch:
         execute: Callable[[List], Any],
         query: List,
         limit: int,
-        report: Callable[[int], None] = lambda examined: None,
+        report: Report = lambda examined: None,
     ) -> None:
         self._execute, self._query, self._limit, self._report = execute, query, limit, report
         self.examined = 0
@@ -90,19 +92,6 @@ class RecordSearch:
             if not self.cursor:
                 return
             self._report(self.examined)
-
-
-def make_progress_reporter() -> Callable[[int], None]:
-    """Return a function that prints the progress of a long search on standard error."""
-    last = 0
-
-    def report(examined: int) -> None:
-        nonlocal last
-        if examined - last >= PROGRESS_EVERY_RECORDS:
-            last = examined
-            print(f"{examined:,} records examined", file=sys.stderr, flush=True)
-
-    return report
 
 
 # One key or id ----------------------------------------------------------------------------------
@@ -168,8 +157,9 @@ class RecordFinder:
         *,
         to_act: bool = False,
         by_id: bool = False,
+        report: Report = lambda examined: None,
     ) -> None:
-        self._store, self._query, self._after = store, query, after
+        self._store, self._query, self._after, self._report = store, query, after, report
         self._to_act, self._by_id = to_act, by_id
         if by_id and not query.digits:
             raise UsageError(f"--id {query.key!r}: an id is {MIN_ID_DIGITS} to {ID_DIGITS} digits, 0 to 9 and a to f")
@@ -196,7 +186,7 @@ class RecordFinder:
         unambiguous = self._by_id or not self._to_act
         if (seen and unambiguous) or (self._query.scope is not None and not self._by_id):
             return
-        self.search = RecordSearch(self._store.execute, List(cursor=self._after), self._limit, make_progress_reporter())
+        self.search = RecordSearch(self._store.execute, List(cursor=self._after), self._limit, self._report)
         for record in self.search:
             named = self._query.matches_id(record) or (record.key == self._query.key and not self._by_id)
             if named and self._query.matches_filters(record) and record.id not in seen:

@@ -1,0 +1,49 @@
+"""The audit rows of an application, in the order of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from retrysafe.core.ops import List
+from retrysafe.engine.audit import AUDIT_KIND, AuditRow, audit_prefix, read_audit
+from retrysafe.operators.record_search import MAX_EXAMINED_RECORDS, RecordSearch, Report
+from retrysafe.operators.session import Session
+
+
+class AuditSearch:
+    """The rows, oldest first, from a time on, until `limit` records were examined. A store that lists by id reads only
+    rows; another one searches all records. `complete` is False if there may be more."""
+
+    def __init__(
+        self,
+        session: Session,
+        since: int = 0,
+        limit: int = MAX_EXAMINED_RECORDS,
+        report: Report = lambda examined: None,
+    ) -> None:
+        self._session, self._since = session, since
+        self._prefix = audit_prefix(session.namespace)
+        self._by_id = session.capabilities.lists_by_id
+        # A filter would make the store search on to the next audit row of another prefix, so `__iter__` stops there.
+        query = List(session.namespace, kind=AUDIT_KIND)
+        if self._by_id:
+            query = List(cursor=(self._prefix + since.to_bytes(8, "big")).hex() if since else self._prefix.hex())
+        self._search = RecordSearch(session.execute, query, limit, report)
+        self._passed = False
+
+    @property
+    def complete(self) -> bool:
+        return self._passed or not self._search.cursor
+
+    def __iter__(self) -> Iterator[AuditRow]:
+        found = []
+        for record in self._search:
+            if self._by_id and not record.id.startswith(self._prefix):
+                self._passed = True
+                return
+            if record.kind == AUDIT_KIND and record.namespace == self._session.namespace:
+                if self._by_id:
+                    yield read_audit(record)
+                elif record.created >= self._since:
+                    found.append(record)
+        yield from map(read_audit, sorted(found, key=lambda record: record.created))

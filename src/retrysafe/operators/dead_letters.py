@@ -1,0 +1,48 @@
+"""Everything that is not tried again before a person has looked: jobs of the outbox whose deliveries all failed, and
+runs of operations that gave up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from retrysafe.core.ops import List
+from retrysafe.core.records import Record
+from retrysafe.core.states import State
+from retrysafe.core.times import age_seconds
+from retrysafe.engine.why import DEAD_LETTER
+from retrysafe.operators.outbox import iter_jobs
+from retrysafe.operators.record_search import iter_records
+from retrysafe.operators.session import Session
+
+
+def iter_letters(session: Session, namespace: str | None, limit: int) -> Iterator[dict[str, Any]]:
+    now = session.read_time()
+    if session.capabilities.outbox:
+        for staged, _ in zip(iter_jobs(session, namespace, dead=True, topic=None), range(limit), strict=False):
+            yield {
+                "what": "job",
+                "id": staged.job.id,
+                "namespace": staged.namespace,
+                "name": staged.job.topic,
+                "age_seconds": age_seconds(staged.created, now),
+                "why": staged.error,
+                "do": f"retrysafe outbox retry {staged.job.id[:16]} --namespace {staged.namespace} --because TEXT",
+            }
+    for record in iter_dead_runs(session, namespace, limit):
+        yield {
+            "what": "run",
+            "id": record.id.hex(),
+            "namespace": record.namespace,
+            "name": record.target,
+            "age_seconds": age_seconds(record.started, now),
+            "why": record.note,
+            "do": f"retrysafe operations resume MODULE:SAFE {record.id.hex()[:16]} --id --because TEXT",
+        }
+
+
+def iter_dead_runs(session: Session, namespace: str | None, limit: int) -> Iterator[Record]:
+    """Runs of operations that gave up, at most `limit`."""
+    records = iter_records(session.execute, List(namespace, State.UNCERTAIN))
+    dead = (record for record in records if record.note.startswith(DEAD_LETTER))
+    return (record for record, _ in zip(dead, range(limit), strict=False))

@@ -1,0 +1,162 @@
+"""What operators do with keys: resolve, release, forget. Every change is a fenced operation, decided by a pure function
+from the record that was read: a key that changed since then is left alone. bulk.py does it for many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from retrysafe.core.moves import is_outcome_unknown
+from retrysafe.core.ops import Forget, Lookup, Release, Resolve
+from retrysafe.core.records import Answer, Record
+from retrysafe.core.states import SETTLED, State
+from retrysafe.core.times import format_time
+from retrysafe.engine.resolving import WITHOUT_ANSWER, advise_on_settled, convert_to_result
+from retrysafe.engine.sealing import is_sealed
+from retrysafe.engine.why import state_for_people
+from retrysafe.errors import NotUncertain, UsageError
+from retrysafe.operators.errors import ChangedUnderneath, Refused
+from retrysafe.operators.session import Reason, Session
+
+
+class Decision(NamedTuple):
+    """What is to be done with a record: an operation, or the reason why not."""
+
+    op: Any = None
+    refusal: str = ""
+
+
+Decide = Callable[[Record, int], Decision]
+
+
+# The decisions: pure ------------------------------------------------------------------------------
+
+
+def decide_resolve(record: Record, now: int, answer: Answer | None, because: str) -> Decision:
+    """`answer` None: it did not happen."""
+    if not is_outcome_unknown(record, now):
+        return Decision(refusal=str(_not_uncertain_error(record, now)))
+    try:
+        stored = None if answer is None else convert_to_result(record, answer)
+    except UsageError as error:
+        return Decision(refusal=f"{error}. Nothing was changed")
+    return Decision(Resolve(record.id, record.fence, stored, because))
+
+
+def _not_uncertain_error(record: Record, now: int) -> NotUncertain:
+    advice = advise_on_settled(record, now, None)
+    return NotUncertain(record.key, record.state.value, record.attempt, record.note, advice)
+
+
+def decide_release(record: Record, now: int, because: str, *, owner_is_dead: bool) -> Decision:
+    """Only what may run again without a doubt: a guard of unknown outcome is resolved instead."""
+    if record.state in SETTLED:
+        return Decision(refusal=f"{record.key!r} is {record.state.value}: nobody holds it")
+    if is_outcome_unknown(record, now) or record.on_lapse == "uncertain":
+        return Decision(
+            refusal=f"{record.key!r}: nobody knows how its work ended, so it must not simply run again; say how it "
+            f"ended: retrysafe keys resolve {record.id.hex()[:16]} --id --happened | --did-not-happen"
+        )
+    if not record.lapsed(now) and not owner_is_dead:
+        return Decision(
+            refusal=f"{record.key!r}: its owner is at work, and its lease lasts until "
+            f"{format_time(record.lease_until)}; "
+            "wait for that, or say --owner-is-dead if you know that its process is gone"
+        )
+    return Decision(Release(record.id, record.fence, because))
+
+
+def decide_forget(record: Record, now: int) -> Decision:
+    if record.state not in SETTLED or (record.state is State.RELEASED and record.point):
+        shown = state_for_people(record, now)
+        return Decision(refusal=f"{record.key!r} is {shown}: unfinished work needs its bytes; finish it first")
+    return Decision(Forget(record.id, record.fence))
+
+
+def is_forgotten(record: Record) -> bool:
+    """Whether there is nothing left to erase."""
+    kept = record.answer is not None and (record.answer.body or record.answer.headers)
+    return not (kept or record.input or record.progress)
+
+
+def describe_sealed(record: Record) -> str:
+    return (
+        f"{record.key!r} belongs to an application with a key ring, and this command has none: the application could "
+        "not read the answer, and the key could not be resolved again. Nothing was changed. Give --app MODULE:SAFE "
+        f'instead of the URL, or call it from Python: safe.resolve("{record.id.hex()}", happened=True, '
+        'answer=Answer(...), because="..."); or leave out --answer: a retry then learns that the answer was not kept'
+    )
+
+
+# Actions ------------------------------------------------------------------------------------------
+
+
+class KeyAction(NamedTuple):
+    """What is done: its name, its decision, the state that a bulk action looks for, and details for the audit row."""
+
+    name: str
+    decide: Decide
+    state: State
+    details: dict[str, Any]
+
+
+def make_resolve(session: Session, because: str, *, happened: bool, answer: Answer | None = None) -> KeyAction:
+    """Say how an uncertain attempt ended. `answer` is what retries get, if it happened and somebody has the answer."""
+
+    def decide(record: Record, now: int) -> Decision:
+        if answer is not None and is_sealed(record) and not session.has_ring:
+            return Decision(refusal=describe_sealed(record))
+        return decide_resolve(record, now, (answer or WITHOUT_ANSWER) if happened else None, because)
+
+    return KeyAction("keys resolve", decide, State.UNCERTAIN, {"happened": happened})
+
+
+def make_release(because: str, *, owner_is_dead: bool = False) -> KeyAction:
+    def decide(record: Record, now: int) -> Decision:
+        return decide_release(record, now, because, owner_is_dead=owner_is_dead)
+
+    return KeyAction("keys release", decide, State.CLAIMED, {})
+
+
+def make_forget() -> KeyAction:
+    return KeyAction("keys forget", decide_forget, State.COMPLETED, {})
+
+
+class ActedRecord(NamedTuple):
+    """A record after an action, and the id of the audit row."""
+
+    record: Record
+    audit: str
+
+
+def act_on_record(
+    session: Session, record: Record, action: KeyAction, reason: Reason, attempt: int | None = None
+) -> ActedRecord:
+    """Act on one record as it was read. With `attempt`: only if it is still in this attempt."""
+    reason.entry(action.name)  # without a reason nothing is done
+    if attempt not in (None, record.attempt):
+        raise ChangedUnderneath(
+            f"{record.key!r} is in attempt {record.attempt} now, and attempt {attempt} was asked for: it changed "
+            "underneath. Look at it again before you decide"
+        )
+    now = session.read_time()
+    decision = action.decide(record, now)
+    if decision.op is None:
+        raise Refused(decision.refusal)
+    details = {"before": state_for_people(record, now), "attempt": record.attempt, **action.details}
+    with session.act(reason.entry(action.name, (record.id.hex(),), **details)) as audit:
+        if not session.execute(decision.op):
+            raise changed_error(session, record)
+        after = session.execute(Lookup(record.id)).record or record
+        audit.result = {"after": after.state.value}
+    return ActedRecord(after, audit.id)
+
+
+def changed_error(session: Session, record: Record) -> ChangedUnderneath:
+    found = session.execute(Lookup(record.id)).record
+    now = "gone" if found is None else f"{found.state.value}, attempt {found.attempt}"
+    why = f": {found.note}" if found is not None and found.note else ""
+    return ChangedUnderneath(
+        f"{record.key!r} changed underneath: it is {now} now{why}. Nothing was changed by this command",
+        f"retrysafe keys why {record.id.hex()[:16]}",
+    )

@@ -1,0 +1,120 @@
+"""The store that an operator works on, and the audit row of each action. `act` writes the row, the action is done, and
+the row gets what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, cast
+
+from retrysafe.core.ops import Lookup, Op
+from retrysafe.core.records import Record
+from retrysafe.engine.audit import AuditEntry, begin_audit, end_audit, renew_audit
+from retrysafe.engine.drive import run
+from retrysafe.engine.safe import RetrySafe
+from retrysafe.errors import NotUncertain, RetrySafeError, StoreError, UsageError
+from retrysafe.operators.errors import CommandError, OutOfReach
+from retrysafe.stores.base import Capabilities, Store
+
+NO_RECORD_ID = bytes(32)
+"""The id of no record. The reply to its Lookup carries the store's time."""
+
+
+class Reason(NamedTuple):
+    """Who acts, and why."""
+
+    actor: str
+    because: str
+
+    def entry(self, action: str, records: tuple[str, ...] = (), **details: Any) -> AuditEntry:
+        """The audit entry of an action. Raises UsageError without a reason."""
+        because = self.because.strip()
+        if not because:
+            raise UsageError(f"{action} changes records: say why (--because TEXT); it is stored in the audit row")
+        return AuditEntry(action, self.actor, because, records, details)
+
+
+class Session:
+    """An open store, and the application whose records may be changed."""
+
+    def __init__(
+        self, store: Store, execute: Callable[[Op[Any]], Any], namespace: str, where: str, close: Callable[[], None]
+    ) -> None:
+        self.store = store
+        self._execute = execute
+        self.namespace = namespace
+        self.where = where
+        self.has_ring = False
+        self._by_app = execute != store.execute
+        self.close = close
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.store.capabilities
+
+    def execute(self, op: Op[Any]) -> Any:
+        return self._execute(op)
+
+    def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
+        if self._by_app:
+            return [self._execute(op) for op in ops]  # the application encrypts one operation at a time
+        return self.store.execute_many(ops)
+
+    def read_time(self) -> int:
+        """The store's time. Its clock decides which leases have lapsed."""
+        return int(self.execute(Lookup(NO_RECORD_ID)).now)
+
+    def run(self, flow: Any) -> Any:
+        return run(flow, lambda op: self.execute(cast("Op[Any]", op)))
+
+    @contextmanager
+    def act(self, entry: AuditEntry) -> Iterator[Audit]:
+        """Write the audit row, do the action, write what came of it."""
+        now = self.read_time()
+        try:
+            row = self.run(begin_audit(self.namespace, entry, now))
+        except StoreError as error:
+            raise AuditNotWritten(str(error)) from error
+        audit = Audit(self, row)
+        try:
+            yield audit
+        except BaseException as error:
+            audit.note_failure(error)
+            raise
+        self.run(end_audit(row, audit.outcome, audit.result))
+
+
+class AuditNotWritten(OutOfReach):
+    """The store took no audit row, so the action was not begun."""
+
+
+class Audit:
+    """The audit row of an action that is under way. What is put into `result` is stored with it."""
+
+    def __init__(self, session: Session, row: Record) -> None:
+        self._session, self.row = session, row
+        self.outcome = "done"
+        self.result: dict[str, Any] = {}
+
+    @property
+    def id(self) -> str:
+        return self.row.id.hex()
+
+    def keep_alive(self) -> None:
+        self._session.run(renew_audit(self.row))
+
+    def note_failure(self, error: BaseException) -> None:
+        """The action failed. A store that is out of reach leaves the row open: it shows as uncertain later."""
+        if isinstance(error, StoreError):
+            return
+        outcome = "refused" if isinstance(error, CommandError | UsageError | NotUncertain) else "failed"
+        result = {**self.result, "error": type(error).__name__}
+        with suppress(RetrySafeError):  # the first error is the one to show
+            self._session.run(end_audit(self.row, outcome, result))
+
+
+def open_on_safe(safe: RetrySafe, close: Callable[[], None] = lambda: None) -> Session:
+    """A session on the application's own object: it also reads and writes what is encrypted."""
+    session = Session(safe.store, safe.execute, safe.namespace, repr(safe), close)
+    session.has_ring = safe.sealed
+    return session
