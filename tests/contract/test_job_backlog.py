@@ -11,7 +11,6 @@ from tests.contract.conftest import MATRIX, TRANSPORTS
 from tests.opening import REDIS_KIN, Opener
 
 
-
 def has_outbox(store: str) -> bool:
     return store not in REDIS_KIN and find_backend(f"{store}://").capabilities.outbox
 

@@ -183,9 +183,7 @@ class RetrySafe:
         if self._current_traceparent is not None:
             input = encode_traceparent(self._current_traceparent(), input)
         first, *others = self._sealer.fingerprint_forms((fingerprint, *alternatives))
-        return Task(
-            key, self.namespace, target, first, policy, input, tuple(others), series or (key.kind, target)
-        )
+        return Task(key, self.namespace, target, first, policy, input, tuple(others), series or (key.kind, target))
 
     # Functions ------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ Scope = Callable[[RequestView], str | Awaitable[str | None] | None]
 
 STATUS_PATH = "/.well-known/retrysafe/status"
 
+
 class Options(TypedDict, total=False):
     """The options of both middlewares besides `safe` and `scope`.
 

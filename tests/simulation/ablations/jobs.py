@@ -137,17 +137,13 @@ ABLATIONS = (
     Ablation(
         "a sender that could not send keeps its lease",
         OUTBOX,
-        together(
-            substitute(enqueue_flow, "record_unsent", note_nothing), always(enqueue_flow, "is_being_sent", False)
-        ),
+        together(substitute(enqueue_flow, "record_unsent", note_nothing), always(enqueue_flow, "is_being_sent", False)),
         Situation(DEADLY, ("enqueued",), change(refused=0.2)),
     ),
     Ablation(
         "a worker without a handler marks the event",
         EATEN,
-        together(
-            substitute(inbox, "require_handler", handle_nothing), always(inbox, "explain_missing_handler", "")
-        ),
+        together(substitute(inbox, "require_handler", handle_nothing), always(inbox, "explain_missing_handler", "")),
         Situation(webhook_shop.SCENARIO, None, change(workers=2)),
     ),
     Ablation(
@@ -157,4 +153,3 @@ ABLATIONS = (
         Situation(webhook_shop.SCENARIO),
     ),
 )
-

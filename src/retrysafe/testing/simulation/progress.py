@@ -60,9 +60,7 @@ class Progress:
 
 def open_progress(path: Path | None, seeds: Mapping[str, range], commit: str = "") -> Progress:
     """The progress of a campaign, new if there is no file. Raises ValueError if the file is of another one."""
-    fresh = Progress(
-        identify_code(seeds), commit, {name: ScenarioProgress(each.start) for name, each in seeds.items()}
-    )
+    fresh = Progress(identify_code(seeds), commit, {name: ScenarioProgress(each.start) for name, each in seeds.items()})
     if path is None or not path.exists():
         return fresh
     plain = json.loads(path.read_text(encoding="utf-8"))

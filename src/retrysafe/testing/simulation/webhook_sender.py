@@ -69,9 +69,7 @@ class WebhookSender:
         """Somebody who knows the id of an event, and not the secret, sends it first (S21)."""
         with suppress(Unanswered, Refused, RetrySafeError, OSError):
             headers = sign(event, self.read_clock(), b"another body")
-            await fleet.call(
-                fleet.apps[0], ENTRY, headers, b"{}", seconds=5.0, what="POST forged webhook", about=event
-            )
+            await fleet.call(fleet.apps[0], ENTRY, headers, b"{}", seconds=5.0, what="POST forged webhook", about=event)
 
     async def _send_until_told(self, fleet: Fleet, event: str) -> None:
         if self._is_attacked:
