@@ -50,6 +50,7 @@ class Charging:
         @op.body
         async def body() -> Answer:
             self.tasks.append(asyncio.ensure_future(charge()))
+            await asyncio.sleep(0)  # it begins
             await self.begun.wait()
             if ending == "undo":
                 raise Undo(409, {})
