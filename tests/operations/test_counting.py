@@ -269,6 +269,7 @@ def test_so_many_tries_are_so_many_calls(w: World) -> None:
         ("local", {"key_life": 5}),
         ("local", {"service": "psp"}),
         ("local", {"undo": lambda tx, amount: None}),
+        ("local", {"undo": lambda: None}),
         ("foreign", {"key_life": float("nan")}),
         ("foreign", {"undo": "refund"}),
         ("foreign", {"find": 7}),
@@ -289,6 +290,23 @@ def test_what_cannot_be_is_refused_where_it_is_declared(w: World, kind: str, opt
 
     with pytest.raises(OperationError, match="step 'step'"):
         getattr(op, kind)(**options)(step)
+
+
+def test_arguments_without_a_name_are_refused(w: World) -> None:
+    op = w.safe.operation("nameless")
+
+    def step(tx: Any, *items: str) -> None: ...
+
+    with pytest.raises(OperationError, match=r"declares `\*items: "):
+        op.local(step)
+
+
+@pytest.mark.parametrize("helper", [print, lambda **given: None, lambda tx=None, *, key: None])
+def test_helpers_that_take_what_they_get_are_accepted(w: World, helper: Any) -> None:
+    op = w.safe.operation("right")
+
+    @op.foreign(undo=helper, find=None if helper is print else helper)
+    def step(tx: Any = None, *, key: str = "") -> None: ...
 
 
 # How a step is tried again ------------------------------------------------------------------------------------------

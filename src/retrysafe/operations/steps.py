@@ -84,22 +84,31 @@ class Step:
                     f"step {self.name!r} declares `{each}`: its arguments are stored by name, so give each one a name"
                 )
         offered = {each.name for each in own}
-        wanted = read_parameters(self.undo)[handles:]
-        missing = [each.name for each in wanted if is_required(each) and each.name not in {*offered, "result"}]
+        for_undo, for_find = read_parameters(self.undo), read_parameters(self.find)
+        if for_undo == [] and handles:
+            raise OperationError(f"step {self.name!r}: its undo takes no `tx`: declare it as its first argument")
+        if for_undo is not None:
+            self._check_undo(for_undo[handles:], {*offered, "result"})
+        if for_find is not None:
+            self._check_find(for_find, offered)
+
+    def _check_undo(self, wanted: list[inspect.Parameter], offered: set[str]) -> None:
+        missing = [each.name for each in wanted if is_required(each) and each.name not in offered]
         if missing:
             raise OperationError(
                 f"step {self.name!r}: its undo takes {missing[0]!r}, which nobody gives it; it gets "
-                f"{', '.join(sorted({*offered, 'result'}))}, and may leave out any of them"
+                f"{', '.join(sorted(offered))}, and may leave out any of them"
             )
-        accepted = read_parameters(self.find)
-        if self.find is None or any(each.kind is each.VAR_KEYWORD for each in accepted):
-            return
-        names = {each.name for each in accepted if each.kind is not each.POSITIONAL_ONLY}
-        missing = [each.name for each in accepted if is_required(each) and each.name not in offered]
-        if missing or offered - names:
+
+    def _check_find(self, wanted: list[inspect.Parameter], offered: set[str]) -> None:
+        """A find gets every argument, so it must take them all."""
+        named = {each.name for each in wanted if each.kind is not each.POSITIONAL_ONLY}
+        takes_all = any(each.kind is each.VAR_KEYWORD for each in wanted) or offered <= named
+        missing = [each.name for each in wanted if is_required(each) and each.name not in offered]
+        if missing or not takes_all:
             raise OperationError(
                 f"step {self.name!r}: its find is called with {', '.join(sorted(offered))} by name, and takes "
-                f"{', '.join(each.name for each in accepted) or 'nothing'}"
+                f"{', '.join(each.name for each in wanted) or 'nothing'}"
             )
 
     def _check_retrying(self) -> None:
@@ -150,12 +159,12 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def read_parameters(function: Callable[..., Any] | None) -> list[inspect.Parameter]:
-    """The parameters of a function. None, and a function that does not show them, has none."""
+def read_parameters(function: Callable[..., Any] | None) -> list[inspect.Parameter] | None:
+    """The parameters of a function. None if there is no function, or if it does not show them."""
     try:
-        return [] if function is None else [*inspect.signature(function).parameters.values()]
+        return None if function is None else [*inspect.signature(function).parameters.values()]
     except (TypeError, ValueError):
-        return []
+        return None
 
 
 def is_required(parameter: inspect.Parameter) -> bool:
