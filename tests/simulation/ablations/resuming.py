@@ -6,16 +6,32 @@ from dataclasses import replace
 from typing import Any
 
 from retrysafe.engine.effects import RunTransaction
-from retrysafe.operations import foreign, local, undoing
+from retrysafe.operations import foreign, local, run, undoing
+from retrysafe.operations.journal import OperationJournal
+from retrysafe.operations.open_steps import SentServices
 from retrysafe.operations.operation import Operation
 from retrysafe.operations.run import OperationRun
 from retrysafe.stores.sql.receipts import load_receipts
 from retrysafe.testing.simulation import local_shop
 from retrysafe.transactions.staging import Staging
-from tests.simulation.ablations.base import Ablation, Situation, always, calm, change, substitute
+from tests.simulation.ablations.base import Ablation, Patch, Situation, always, calm, change, substitute, together
 from tests.simulation.ablations.operations import count_every_failure
+from tests.simulation.scenarios.deployments import DEPLOYMENTS
+from tests.simulation.scenarios.local_deployments import LOCAL_DEPLOYMENTS
 from tests.simulation.scenarios.long_ago import LONG_AGO
 from tests.simulation.scenarios.operations import OPERATIONS
+
+BUSY = calm(crashes=4, reply_lost=0.2, slow=0.3)
+"""Messages are slow, so that a crash meets something under way."""
+
+
+def always_property(owner: Any, name: str, value: Any) -> Patch:
+    return substitute(owner, name, lambda original: property(lambda self: value))
+
+
+def nothing_to_say() -> Any:
+    return False
+    yield
 
 
 def resume_any_run(original: Any) -> Any:
@@ -32,22 +48,12 @@ def count_from_the_submission(original: Any) -> Any:
     return lambda self, record, fresh, not_sent=False: original(self, record, False, not_sent=not_sent)
 
 
-def bar_once(original: Any) -> Any:
-    """Only the attempt that begins an undo bars a late owner."""
-
-    def block_late_owner(run: OperationRun) -> Any:
-        if run.stored.undoing is None:
-            yield from original(run)
-
-    return block_late_owner
-
-
 def bar_without_patience(original: Any) -> Any:
     """Whatever the user's database says while a late owner is barred is told as it came."""
 
-    def block_late_owner(run: OperationRun) -> Any:
-        if run.tx_binding.kind == "elsewhere":
-            yield RunTransaction(lambda tx: local.block_late_steps(run, tx))
+    def block_late_owner(attempt: OperationRun) -> Any:
+        if attempt.tx_binding.kind == "elsewhere":
+            yield RunTransaction(lambda tx: local.block_late_steps(attempt, tx))
 
     return block_late_owner
 
@@ -55,15 +61,15 @@ def bar_without_patience(original: Any) -> Any:
 def commit_whoever_owns_it(original: Any) -> Any:
     """The rows and the jobs of a local step commit, although the store refuses its recovery point."""
 
-    def commit(run: OperationRun, change: Any, tx: Any, staged: list[Any]) -> Any:
-        statements = load_receipts(tx.dialect, run.tx_binding.names)
-        staging = Staging(run.record.run, change.name)
-        result, text = yield from local.run_function(run, change, statements, staging)
+    def commit(attempt: OperationRun, change: Any, tx: Any, staged: list[Any]) -> Any:
+        statements = load_receipts(tx.dialect, attempt.tx_binding.names)
+        staging = Staging(attempt.record.run, change.name)
+        result, text = yield from local.run_function(attempt, change, statements, staging)
         journal, answer = change.update_journal(result, text)
-        ops = [staging.build_op(run.record.namespace)] if staging.jobs else []
-        ops.append(run.build_advance(journal))
+        ops = [staging.build_op(attempt.record.namespace)] if staging.jobs else []
+        ops.append(attempt.build_advance(journal))
         if answer is not None:
-            ops.append(local.Complete(run.record.id, run.fence, answer))
+            ops.append(local.Complete(attempt.record.id, attempt.fence, answer))
         for op in ops:
             plans = statements.plans
             yield from plans.plan_operation(op) if isinstance(op, local.Stage) else plans.apply_fenced(op)
@@ -72,7 +78,44 @@ def commit_whoever_owns_it(original: Any) -> Any:
     return commit
 
 
+def take_a_local_step_for_it(original: Any) -> Any:
+    def compare(self: SentServices, step: Any, what: str = "step") -> str:
+        return "" if step.kind == "local" else str(original(self, step, what))
+
+    return compare
+
+
+def keep_unnamed(original: Any) -> Any:
+    """The name of a step that other code did not have is not read again."""
+
+    def read_journal(record: Any, steps: Any, rule: int) -> OperationJournal:
+        return OperationJournal.decode(record.progress) if record.progress else original(record, steps, rule)
+
+    return read_journal
+
+
 ABLATIONS = (
+    Ablation(
+        "a local step before the others runs them again",
+        "I16 phase once",
+        together(
+            always_property(OperationRun, "unwritten", False),
+            substitute(local, "announce", lambda original: lambda run, step, begun=False: nothing_to_say()),
+        ),
+        Situation(LOCAL_DEPLOYMENTS, ("squeezed",), BUSY),
+    ),
+    Ablation(
+        "a call that became a local step is forgotten",
+        "I35 nothing is forgotten",
+        substitute(SentServices, "compare", take_a_local_step_for_it),
+        Situation(LOCAL_DEPLOYMENTS, ("became_local",), BUSY),
+    ),
+    Ablation(
+        "a step that other code did not have loses its name",
+        "I30 convergence",
+        substitute(run, "read_journal", keep_unnamed),
+        Situation(DEPLOYMENTS, ("dropped",), BUSY),
+    ),
     Ablation(
         "a resume begins what has expired",
         "one effect",
@@ -96,12 +139,6 @@ ABLATIONS = (
         "I21 spaced failures",
         substitute(OperationRun, "count_failure", count_every_failure),
         Situation(OPERATIONS, ("poison",), calm(senders=2)),
-    ),
-    Ablation(
-        "an undo that died bars nobody",
-        "told the truth",
-        substitute(undoing, "block_late_owner", bar_once),
-        Situation(local_shop.ELSEWHERE, ("rows_saga",), calm(freezes=4, crashes=4, slow=0.3)),
     ),
     Ablation(
         "a conflict with a late owner is told as it came",

@@ -55,6 +55,25 @@ PUT_BACK: dict[str, tuple[str, ...]] = {
     "a step that failed, and whose next attempt was killed": (
         "a begun step that was announced is taken for another call",
     ),
+    "an operation that was accepted (202), or whose first attempt died": ("an accepted run is dropped",),
+    'A person who said "it did not happen" of a step whose key': ("a person is not believed past the life of a key",),
+    "where the store is not in the user's database, an undo that could not bar": (
+        "a conflict with a late owner is told as it came",
+        "a late owner is not barred",
+    ),
+    "a finished operation whose record had expired": ("a resume begins what has expired",),
+    "an operation submitted long ago and resumed by id": ("a key ages while its run waits for a worker",),
+    "with receipts in another database, a local step": ("a local step before the others runs them again",),
+    "a pool that was not open yet, or a client that asked again": ("every failure counts, however soon",),
+    "code that did not have the announced first step": ("a step that other code did not have loses its name",),
+    "a foreign step that may have been sent, declared as a *local* one": (
+        "a call that became a local step is forgotten",
+    ),
+    "A job that kills its process was begun for ever": ("a job that kills its process is begun for ever",),
+    "An `enqueue` whose `send` failed": ("a sender that could not send keeps its lease",),
+    "A worker without a handler for an event of the inbox": ("a worker without a handler marks the event",),
+    "Jobs became dead letters after one delivery": ("a job is dead after one failure",),
+    "A delivery that ended its process was tried for ever": ("a delivery that ends its process is not counted",),
     "A worker ran another application's operations": ("the completer knows no namespaces",),
 }
 """Lines whose defect is put back by an ablation."""
@@ -65,7 +84,11 @@ COST = "memory, CPU or the number of rows that are read: nothing goes wrong but 
 TEXTS = "texts, logs, links, headers and options: nothing is lost or doubled"
 FRAMEWORK = "another framework's, queue's or broker's own code"
 DATABASE = "what a real database does with a transaction that the user committed by hand"
-NOT_YET = "part of the simulation that is not written yet; the test that the line names holds it meanwhile"
+SEALED = "what is encrypted: the simulation runs with the standard library alone, so its applications have no key ring"
+STOPPED = "a process that stops in order: simulated processes are killed, which leaves more behind"
+REFUSED = "a mistake in the set-up that is refused before anything runs"
+DELAY = "it only came later than it could: the rule about the end of a history counts in hours"
+RARE = "three events within one second, in one order: the test that the line names builds it"
 
 NOT_SIMULATED: dict[str, tuple[str, ...]] = {
     THREADS: (
@@ -157,27 +180,14 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "a body or local step that rolled back by hand",
         'a route with `strength="transaction"` whose handler',
     ),
-    NOT_YET: (
-        "an operation that was accepted (202), or whose first attempt died",
-        'A person who said "it did not happen" of a step whose key',
-        "where the store is not in the user's database, an undo that could not bar",
+    SEALED: (
         "A copy of a completion that was sealed anew",
-        "`aclose()` waited for a claim",
-        "One tenant took all places among those who wait",
-        "a finished operation whose record had expired",
-        "an operation submitted long ago and resumed by id",
-        "with receipts in another database, a local step",
-        "a pool that was not open yet, or a client that asked again",
-        "an undo that was killed between its first commit and the receipts",
-        "code that did not have the announced first step",
-        "a foreign step that may have been sent, declared as a *local* one",
-        "A job that kills its process was begun for ever",
-        "An `enqueue` whose `send` failed",
-        "A worker without a handler for an event of the inbox",
-        "Two receivers with one provider shared the ids",
         "One record that could not be decrypted",
-        "Jobs became dead letters after one delivery",
-        "A delivery that ended its process was tried for ever",
+    ),
+    STOPPED: ("`aclose()` waited for a claim",),
+    REFUSED: ("Two receivers with one provider shared the ids",),
+    DELAY: (
+        "One tenant took all places among those who wait",
         "The worker's services ran one after the other",
         "What was committed waited for the next tick",
         "A job staged in `safe.transaction`",
@@ -186,5 +196,6 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "after a rollback of the application to older code",
         "a worker whose policy has a lease of exactly 10 s",
     ),
+    RARE: ("an undo that was killed between its first commit and the receipts",),
 }
 """Lines that have no ablation, by the reason."""

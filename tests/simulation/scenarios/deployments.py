@@ -16,10 +16,14 @@ from retrysafe.operations import Stop
 from retrysafe.testing.simulation import AppHost, Handler, Outcome, Scenario
 from tests.simulation.scenarios.base import is_first_process, run_operations
 
-KINDS = ("inserted", "renamed", "moved_service", "stopped", "other_arguments", "other_input", "wider_input", "failing")
+KINDS = (
+    *("inserted", "renamed", "moved_service", "stopped", "other_arguments", "other_input", "wider_input", "failing"),
+    "dropped",
+)
 """What the next version does: `inserted` puts a foreign step before the charge; `renamed` charges by another step;
 `moved_service` declares another service; `stopped` ends before the charge; `other_arguments` charges another amount;
-`other_input` cannot read the input; `wider_input` adds a field with a default; `failing` fails before the charge."""
+`other_input` cannot read the input; `wider_input` adds a field with a default; `failing` fails before the charge;
+`dropped` does not have the step of the charge any more."""
 
 
 @dataclass
@@ -55,9 +59,11 @@ def declare(node: AppHost, safe: RetrySafe, kind: str, newer: bool) -> Any:
 
     undo = refund if kind in ("other_input", "failing") else None
 
-    @operation.foreign(timeout=20, service=service, undo=undo)
-    async def charge(purchase: str, amount: int = 1, *, key: str) -> int:
+    async def charge_amount(purchase: str, amount: int = 1, *, key: str) -> int:
         return await provider.charge(purchase, key, amount=amount)
+
+    charge_amount.__name__ = "charge_elsewhere" if newer and kind == "dropped" else "charge"
+    charge = operation.foreign(timeout=20, service=service, undo=undo)(charge_amount)
 
     @operation.foreign(timeout=20, service=service, undo=undo)
     async def charge_again(purchase: str, *, key: str) -> int:
