@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.simulation.ablations import ABLATIONS, Ablation, find_seed
-from tests.simulation.ablations.__main__ import main
+from tests.simulation.ablations.table import UNFINISHED, main
 
 MAX_SEEDS = 150
 """Most of the ablations below are found within 12 seeds."""
@@ -58,6 +60,18 @@ def test_a_survivor_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     """No seed at all is looked at, so nothing can be found."""
     assert main(["--only", "no lease", "--runs", "1", "--max", "0"]) == 1
     assert "survived: no lease" in capsys.readouterr().err
+
+
+def test_what_is_finished_is_not_searched_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["--only", "completed runs again", "--runs", "2", "--max", "60", "--notes", str(tmp_path / "notes.json")]
+    assert main([*command, "--seconds", "-1"]) == UNFINISHED
+    assert "1 of 1 are not finished" in capsys.readouterr().err
+    assert main(command) == 0
+    row = capsys.readouterr().out
+    assert main([*command, "--seconds", "-1"]) == 0
+    assert capsys.readouterr().out == row
+    assert main([*command, "--max", "59", "--seconds", "-1"]) == UNFINISHED
+    assert "it is begun anew" in capsys.readouterr().err
 
 
 def test_what_is_found_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from retrysafe.core.ops import Claim
 from retrysafe.core.outcomes import Busy, Execute, Outcome
 from retrysafe.core.records import Fence
 from retrysafe.core.states import State
-from retrysafe.engine import aperform, drive, guard, heartbeat, orphaned_claims
+from retrysafe.engine import aheartbeat, aperform, drive, guard, heartbeat, orphaned_claims
 from retrysafe.engine.aperform import AsyncPerformer
 from retrysafe.engine.clock import clock
 from retrysafe.engine.heartbeat import Lease
@@ -161,6 +161,22 @@ def look_back_for_nothing(original: Any) -> Any:
     return release_late_grant
 
 
+def look_back_for_ever(original: Any) -> Any:
+    def release_late_grant(record_id: bytes, token: bytes) -> Any:
+        while True:
+            yield 15.0
+
+    return release_late_grant
+
+
+def set_a_timer_for_each_lease(original: Any) -> Any:
+    def push(self: Any, due: float, lease: Any) -> None:
+        self._due.add(due, lease)
+        self._wake_at(due)
+
+    return push
+
+
 def claim_in_the_callers_task(original: Any) -> Any:
     """A claim that is cancelled together with its caller, and sent once more."""
 
@@ -257,6 +273,18 @@ ABLATIONS = (
         BURNT,
         substitute(aperform, "release_late_grant", look_back_for_nothing),
         Situation(kinds=GUARDS, plan=calm(slow=0.3, refused=0.2, reply_lost=0.1, freezes=4)),
+    ),
+    Ablation(
+        "a caller that leaves looks back for ever",
+        "no leak",
+        substitute(aperform, "release_late_grant", look_back_for_ever),
+        Situation(kinds=GUARDS, plan=calm(slow=0.3, refused=0.2, reply_lost=0.1)),
+    ),
+    Ablation(
+        "each lease sets a timer of its own",
+        "no leak",
+        substitute(aheartbeat._LoopBeats, "push", set_a_timer_for_each_lease),
+        Situation(plan=change(purchases=3, hosts=1)),
     ),
     Ablation(
         "a claim is cancelled with its caller",

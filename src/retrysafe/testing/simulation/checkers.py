@@ -86,9 +86,10 @@ def check_everybody_is_told(outcome: Outcome) -> Iterator[str]:
 
 
 def check_nothing_is_left_running(outcome: Outcome) -> Iterator[str]:
-    """When everything is settled, no task of an application is left (RELIABILITY: leak check on each run)."""
-    for task in outcome.left_running:
-        yield f"no leak: {task} is still running"
+    """When everything is settled, an application has left no task, timer or transaction behind (RELIABILITY: leak check
+    on each run)."""
+    for leak in outcome.left_running:
+        yield f"no leak: {leak}"
 
 
 def check_reports(outcome: Outcome) -> Iterator[str]:

@@ -34,7 +34,7 @@ class Outcome:
     steps: int = 0
     seconds: float = 0.0
     left_running: list[str] = field(default_factory=list)
-    """Tasks of application hosts that were still there at the end."""
+    """What application hosts had left behind at the end (`leaks.py`)."""
     broken: list[str] = field(default_factory=list)
     """Rules that were seen broken while it ran (`watch.py`)."""
     neighbour: Outcome | None = None

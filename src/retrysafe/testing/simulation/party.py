@@ -13,6 +13,7 @@ from retrysafe.testing.simulation.application import ClientReply, Purchase
 from retrysafe.testing.simulation.clients import Clients
 from retrysafe.testing.simulation.fleet import Fleet
 from retrysafe.testing.simulation.hosts import Host
+from retrysafe.testing.simulation.leaks import find_leaks
 from retrysafe.testing.simulation.people import Person
 from retrysafe.testing.simulation.scenario import Actor, Scenario
 from retrysafe.testing.simulation.stage import Stage
@@ -43,14 +44,8 @@ class Party:
         return [*self.fleet.list_hosts(self.fleet.workers), self.person.host]
 
     def list_left_running(self) -> list[str]:
-        """Tasks of living application hosts that are not over although nothing is left to do. Those that are named
-        `actor...` belong to a scenario."""
-        return [
-            f"{task.get_coro().__qualname__} on {host.name}"
-            for host in self.fleet.list_hosts(self.fleet.apps)
-            for task in host.tasks
-            if not task.done() and not task.get_name().startswith("actor")
-        ]
+        """What the application's processes have left behind."""
+        return list(find_leaks(self.fleet))
 
 
 def open_party(stage: Stage, scenario: Scenario, server: StoreServer) -> Party:
