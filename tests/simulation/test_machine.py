@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
+import inspect
+import typing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -25,13 +28,14 @@ from retrysafe.testing.simulation.campaign import (
     run_campaigns,
     run_seeds,
 )
+from retrysafe.testing.simulation.declared import read_hints, read_signature
 from retrysafe.testing.simulation.history import History
 from retrysafe.testing.simulation.hosts import Host
 from retrysafe.testing.simulation.loop import SimulatedLoop
 from retrysafe.testing.simulation.network import NO_FAULTS, Network
 from retrysafe.testing.simulation.plan import Plan, draw_plan
-from retrysafe.testing.simulation.shop import SHOP
 from retrysafe.testing.simulation.progress import Progress, ScenarioProgress, open_progress
+from retrysafe.testing.simulation.shop import SHOP
 from retrysafe.testing.simulation.store import DURABLE, LOSSY, ReplicatedServer, StoreServer
 from retrysafe.testing.simulation.tally import Tally
 from retrysafe.testing.simulation.virtual import virtual_machine
@@ -124,6 +128,33 @@ def test_two_hosts_that_are_cut_off_do_not_hear_of_each_other() -> None:
 
     machine.run(work)
     assert [what for _, what in machine.seen] == ["Unanswered", "Unanswered", "heard"]
+
+
+# Declarations ------------------------------------------------------------------------------------
+
+
+def declare(default: Any, wanted: str = "int") -> Any:
+    def function(one: int, two: Any = default, *, three: Any = default) -> None: ...
+
+    function.__annotations__["one"] = wanted
+    return function
+
+
+def test_what_is_remembered_of_a_declaration_is_what_would_be_read() -> None:
+    """Also of functions that differ by a default or an annotation only; `1` and `True` are equal, and are two."""
+    for function in (declare(1), declare(True), declare(1), declare(1.0), declare(1, "str"), declare(1), claim):
+        for _ in range(2):
+            signature = read_signature(function)
+            assert signature == inspect.signature(function)
+            kinds = [type(each.default) for each in inspect.signature(function).parameters.values()]
+            assert [type(each.default) for each in signature.parameters.values()] == kinds
+            assert read_hints(function) == typing.get_type_hints(function)
+    read_hints(declare(1)).clear()
+    assert read_hints(declare(1))["one"] is int
+    assert read_signature(declare(1)) is read_signature(declare(1))
+    wrapped = functools.wraps(declare(1))(lambda *args: None)
+    assert read_signature(wrapped) == inspect.signature(wrapped)
+    assert str(read_signature(Machine)) == "() -> 'None'"
 
 
 # The store ----------------------------------------------------------------------------------------

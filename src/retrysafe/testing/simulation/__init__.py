@@ -9,6 +9,8 @@
     fleet.py        the application's processes; clients.py who sends requests; people.py who resolves what is uncertain
     watch.py        rules that are checked on every operation of the store; checkers.py those of a whole history
     outcome.py      what a history left; shrink.py makes a failing one short
+    campaign.py     many histories in several processes; tally.py what they met; progress.py what of them is done
+    declared.py     what is read of a function once, although each process that starts declares it anew
     shop.py         the application of our own runs
 
 `docs/howto/simulate.md` shows how to run an operation of your own.

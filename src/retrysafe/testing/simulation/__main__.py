@@ -40,11 +40,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 def play(scenario: str, seeds: range, given: argparse.Namespace) -> Tally:
     """Play some seeds of a scenario, and print the report."""
-    tally, seconds = run_campaign(scenario, seeds, jobs=given.jobs, resume=given.resume, seconds=given.seconds)
+    tally, seconds = run_campaign(scenario, seeds, jobs=given.jobs, resume=given.resume, seconds=given.seconds, say=say)
     reproduce = f"python -m retrysafe.testing.simulation {scenario} --story {{seed}}"
     print(f"{scenario}, seeds {seeds.start} to {seeds.stop - 1}", flush=True)
     print(format_report(tally, seconds, given.jobs, reproduce), flush=True)
     return tally
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
 
 
 def tell(name: str, seed: int) -> str:

@@ -71,12 +71,18 @@ def _play_seed(seed: int, scenario: Scenario, tally: Tally) -> None:
 
 
 def run_campaign(
-    scenario: str, seeds: range, *, jobs: int = 1, resume: Path | None = None, seconds: float | None = None
+    scenario: str,
+    seeds: range,
+    *,
+    jobs: int = 1,
+    resume: Path | None = None,
+    seconds: float | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> tuple[Tally, float]:
     """Play seeds of a scenario (`module:name`) in several processes, for `seconds` at most. The tally, and how long it
     took on the wall, earlier pieces included."""
-    played = run_campaigns({scenario: seeds}, jobs=jobs, resume=resume, seconds=seconds).scenarios[scenario]
-    return played.tally, played.seconds
+    done = run_campaigns({scenario: seeds}, jobs=jobs, resume=resume, seconds=seconds, say=say)
+    return done.scenarios[scenario].tally, done.scenarios[scenario].seconds
 
 
 def run_campaigns(
@@ -141,8 +147,8 @@ def format_progress(progress: Progress, seeds: Mapping[str, range], jobs: int) -
 
 
 def prepare_process() -> None:
-    """What was imported is never looked at again by the collector, and the collector runs when it is told to. Nothing is
-    logged: a finding is told by its history."""
+    """What was imported is never looked at again by the collector, and the collector runs when it is told to. Nothing
+    is logged: a finding is told by its history."""
     logging.disable(logging.CRITICAL)
     gc.collect()
     gc.freeze()

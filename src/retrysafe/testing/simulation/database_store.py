@@ -69,7 +69,7 @@ class RecordTable(Mapping[bytes, Record]):
         """The last row of each record, and the record that was read from it: most rows are looked at many times."""
 
     def __getitem__(self, record_id: bytes) -> Record:
-        found = self.get(record_id)
+        found: Record | None = self.get(record_id)
         if found is None:
             raise KeyError(record_id)
         return found

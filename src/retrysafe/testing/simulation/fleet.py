@@ -170,6 +170,8 @@ class Fleet:
         """The simulation is over. What refers to itself is taken apart here: the collector of cycles takes longer."""
         for node in {id(node): node for node in (*self._kept, *self.nodes.values())}.values():
             node.entries.clear()
+            for operation in node.safe.operations.values():
+                vars(operation).clear()
             vars(node.safe.figures).clear()
             vars(node.safe).clear()
         self._kept.clear()

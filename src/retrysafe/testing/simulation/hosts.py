@@ -73,12 +73,9 @@ class Host:
     def has_work(self) -> bool:
         """Whether a task is under way here, or something waits to run. Tasks that are named `actor...` belong to a
         scenario."""
-        if self.ready:
-            return True
-        for task in self.tasks:
-            if not task.done() and not task.get_name().startswith("actor"):
-                return True
-        return False
+        return bool(self.ready) or any(
+            not task.done() and not task.get_name().startswith("actor") for task in self.tasks
+        )
 
     def forget_done_tasks(self) -> None:
         self.tasks = [task for task in self.tasks if not task.done()]

@@ -88,7 +88,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         host = HOST.get(TRUE_TIME)
         return (self.now - host.suspended) * host.rate
 
-    get_debug = bool  # type: ignore[assignment]  # False; asyncio asks for each future, and this needs no frame
+    get_debug = bool  # False; asyncio asks for each future, and this needs no frame
 
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]  # typeshed names a variadic type
         if context is None:
@@ -195,24 +195,22 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Run one callback after the other until a task is done. One function: it runs millions of times a minute."""
         done, busy, draw, max_steps = task.done, self._busy, self._draw, self._max_steps
         while not done():
+            self.steps = steps = self.steps + 1
+            if steps > max_steps:
+                raise Overrun(f"not over after {max_steps} steps, at {self.now:.3f} s")
             if busy:
                 index = 0 if len(busy) == 1 else int(draw() * len(busy))
                 host = busy[index]
                 ready = host.ready
-                if ready:
-                    call = ready.popleft()
-                    if not ready:
-                        del busy[index]
-                    context = call._context
-                else:  # it was killed
+                if not ready:  # it was killed
                     del busy[index]
-                    context = None
+                    continue
+                call = ready.popleft()
+                if not ready:
+                    del busy[index]
             else:
                 host, call = self._advance()
-                context = call._context
-            self.steps = steps = self.steps + 1
-            if steps > max_steps:
-                raise Overrun(f"not over after {max_steps} steps, at {self.now:.3f} s")
+            context = call._context
             if context is None:
                 continue
             try:

@@ -124,15 +124,15 @@ class Network:
         """What becomes of the next message."""
         self.sent += 1
         there, back, drawn, delay = draw_four(self._seed, self.sent)
-        usual = Fate("", 0.0005 + 0.002 * there, 0.0005 + 0.002 * back)
+        request, reply = 0.0005 + 0.002 * there, 0.0005 + 0.002 * back
         if drawn > self._any_fault or self.healed or self.sent in self._suppressed:
-            return usual
+            return Fate("", request, reply)
         for name, rate in self._rates:
             if drawn < rate:
                 self.met[self.sent] = name
-                return _apply_fault(usual, name, delay)
+                return _apply_fault(name, request, reply, delay)
             drawn -= rate
-        return usual
+        return Fate("", request, reply)
 
     async def call(
         self,
@@ -263,13 +263,14 @@ def _set_once(answer: asyncio.Future[Any], result: Any) -> None:
         answer.set_result(result)
 
 
-def _apply_fault(usual: Fate, fault: str, delay: float) -> Fate:
+def _apply_fault(fault: str, request: float, reply: float, delay: float) -> Fate:
+    """The fate of a message that would usually take these seconds."""
     if fault == "held_back":
-        return usual._replace(fault=fault, request_seconds=MAX_HELD_SECONDS * delay * delay)
+        return Fate(fault, MAX_HELD_SECONDS * delay * delay, reply)
     if fault == "doubled":
-        return usual._replace(fault=fault, copy_seconds=MAX_HELD_SECONDS * delay * delay)
+        return Fate(fault, request, reply, MAX_HELD_SECONDS * delay * delay)
     if fault == "slow":
-        return usual._replace(fault=fault, request_seconds=SLOW_SECONDS * delay, reply_seconds=SLOW_SECONDS * delay)
+        return Fate(fault, SLOW_SECONDS * delay, SLOW_SECONDS * delay)
     if fault == "reordered":
-        return usual._replace(fault=fault, request_seconds=REORDERED_SECONDS * delay)
-    return usual._replace(fault=fault)
+        return Fate(fault, REORDERED_SECONDS * delay, reply)
+    return Fate(fault, request, reply)

@@ -17,7 +17,6 @@ from retrysafe.testing.simulation.replies import answer_charge, buy_with, reply_
 from retrysafe.testing.simulation.scenario import Scenario
 from retrysafe.web.asgi import IdempotencyMiddleware
 
-
 GUARD = Policy(failures="store")
 RERUN = Policy(abandoned="rerun", failures="release")
 WEB = Policy(retention=200_000)

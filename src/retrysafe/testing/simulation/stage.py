@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from retrysafe.testing.simulation.history import History
+from retrysafe.testing.simulation.history import History, HistoryEvent
 from retrysafe.testing.simulation.hosts import Host
 from retrysafe.testing.simulation.loop import SimulatedLoop
 from retrysafe.testing.simulation.network import Network
@@ -31,7 +31,7 @@ class Stage:
 
     def note(self, where: str, what: str, about: str = "", **data: Any) -> None:
         """Write one line of the history, now."""
-        self.history.note(self.loop.now, where, what, about, **data)
+        self.history.events.append(HistoryEvent(self.loop.now, where, what, about, data))
 
     def draw(self, what: str) -> Random:
         """A source of chance for one thing only: leaving one fault out of a history does not change the others."""

@@ -44,11 +44,15 @@ class RemoteStore:
         self.capabilities: Capabilities = server.capabilities
 
     async def execute(self, op: Op[R]) -> R:
-        reply: R = (await self.execute_many([op]))[0]
+        replies = await self._send([op], type(op).__name__)
+        reply: R = replies[0]
         return reply
 
     async def execute_many(self, ops: Sequence[Op[Any]]) -> list[Any]:
-        server, names = self._server, "+".join([type(op).__name__ for op in ops])
+        return await self._send(ops, "+".join([type(op).__name__ for op in ops]))
+
+    async def _send(self, ops: Sequence[Op[Any]], names: str) -> list[Any]:
+        server = self._server
         if not server.host.alive or server.is_down:
             raise StoreUnreachable("the simulated store is down")
         for op in ops:

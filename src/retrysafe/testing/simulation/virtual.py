@@ -16,28 +16,18 @@ import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import Any
 
 from retrysafe.engine.clock import clock as real_clock
 from retrysafe.testing.simulation.declared import read_hints, read_signature
 from retrysafe.testing.simulation.hosts import HOST, TRUE_TIME, WALL_START_SECONDS
 from retrysafe.testing.simulation.loop import SimulatedLoop
 
-
-class _Simulation(NamedTuple):
-    """The simulation that runs now, and the thread that it runs in. Other threads see the real machine."""
-
-    loop: SimulatedLoop
-    thread: int
-
-
-_running: _Simulation | None = None
-"""The clocks below look here. So a module that is imported while a simulation runs, and keeps a clock by name, is right
-for the next one, too."""
-
-
-def _current_loop() -> SimulatedLoop | None:
-    return _running.loop if _running is not None and _running.thread == get_ident() else None
+_loop: SimulatedLoop
+_thread = 0
+"""The simulation that runs now, and the thread that it runs in. Other threads see the real machine. The clocks below
+look here. So a module that is imported while a simulation runs, and keeps a clock by name, is right for the next one,
+too."""
 
 
 # The clocks of a host, as `Host` has them, are written out here: simulated code asks for the time at every turn.
@@ -45,30 +35,30 @@ def _current_loop() -> SimulatedLoop | None:
 
 def read_process_clock() -> float:
     """The clock of the current host (`Host.boot_clock`); outside a simulation the machine's own."""
-    if _running is None or _running.thread != get_ident():
+    if _thread != get_ident():
         return real_clock()
-    return _running.loop.now * HOST.get(TRUE_TIME).rate
+    return _loop.now * HOST.get(TRUE_TIME).rate
 
 
 def read_monotonic_clock() -> float:
-    if _running is None or _running.thread != get_ident():
+    if _thread != get_ident():
         return _real_monotonic()
     host = HOST.get(TRUE_TIME)
-    return (_running.loop.now - host.suspended) * host.rate
+    return (_loop.now - host.suspended) * host.rate
 
 
 def read_wall_clock() -> float:
-    if _running is None or _running.thread != get_ident():
+    if _thread != get_ident():
         return _real_time()
     host = HOST.get(TRUE_TIME)
-    return WALL_START_SECONDS + host.skew + _running.loop.now * host.rate
+    return WALL_START_SECONDS + host.skew + _loop.now * host.rate
 
 
 def read_wall_nanoseconds() -> int:
-    if _running is None or _running.thread != get_ident():
+    if _thread != get_ident():
         return _real_time_ns()
     host = HOST.get(TRUE_TIME)
-    return round((WALL_START_SECONDS + host.skew + _running.loop.now * host.rate) * 1e6) * 1000
+    return round((WALL_START_SECONDS + host.skew + _loop.now * host.rate) * 1e6) * 1000
 
 
 _real_time, _real_time_ns, _real_monotonic = time.time, time.time_ns, time.monotonic
@@ -77,7 +67,7 @@ _real_time, _real_time_ns, _real_monotonic = time.time, time.time_ns, time.monot
 @contextmanager
 def virtual_machine(loop: SimulatedLoop, seed: int) -> Iterator[None]:
     """Within the block, clocks and randomness are the simulation's."""
-    global _running  # noqa: PLW0603 - one process has one `time` module, too
+    global _loop, _thread  # noqa: PLW0603 - one process has one `time` module, too
     chance = random.Random(seed)
     replaced: list[tuple[Any, str, Any]] = [
         (time, "time", read_wall_clock),
@@ -98,11 +88,12 @@ def virtual_machine(loop: SimulatedLoop, seed: int) -> Iterator[None]:
     kept = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
     for owner, name, value in replaced:
         setattr(owner, name, value)
-    _running = _Simulation(loop, get_ident())
+    _loop, _thread = loop, get_ident()
     try:
         yield
     finally:
-        _running = None
+        _thread = 0
+        del _loop
         for owner, name, value in kept:
             setattr(owner, name, value)
 
@@ -111,7 +102,7 @@ def _choose(simulated: Callable[..., Any], real: Callable[..., Any]) -> Callable
     """A function that is the simulation's in its own thread, and the machine's in any other."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return (real if _current_loop() is None else simulated)(*args, **kwargs)
+        return (real if _thread != get_ident() else simulated)(*args, **kwargs)
 
     return call
 
