@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from inspect import Parameter, Signature
 from typing import Any, Unpack, get_args
 
@@ -27,6 +27,7 @@ from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import UsageError
 from retrysafe.policy import Policy
 from retrysafe.web import asgi, openapi, starlette
+from retrysafe.web.accepted_routes import is_accepting, mark_accepting, warn_without_status
 from retrysafe.web.asgi import ASGIScope, Receive
 from retrysafe.web.asgi_adapter import OperationAnswer, check_strength
 from retrysafe.web.asgi_answer import Send
@@ -35,7 +36,7 @@ from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.key_header import DEFAULT_HEADER
 from retrysafe.web.key_usage import KeyUsageStats
 from retrysafe.web.openapi import EXTENSION, Json, ProtectionSpec, Strength
-from retrysafe.web.routes import Route
+from retrysafe.web.routes import SAFE_METHODS, Route
 from retrysafe.web.settings import Options, Scope
 from retrysafe.web.starlette import (
     OuterRoute,
@@ -62,6 +63,7 @@ class IdempotentDependency:
         self.policy = policy
         self.strength = strength
         self.__signature__ = _build_signature(scope, header, _build_mark(policy, strength))
+        mark_accepting(self, policy)
 
     async def __call__(self, request: Request, principal: Any, idempotency_key: str | None = None) -> Key | None:
         return await claim(request, principal, self.policy, strength=self.strength, refusal=Refusal)
@@ -142,10 +144,28 @@ class IdempotencyMiddleware(starlette.IdempotencyMiddleware):
             if isinstance(app, FastAPI):
                 document(app)
                 mark_endpoints(app.routes)
+                warn_without_status(self.settings, list_accepting(app.routes))
         await super().__call__(scope, receive, send)
 
     def make_entry_probe(self, scope: ASGIScope) -> EntryProbe | None:
         return functools.partial(find_entry, OuterRoute.from_scope(scope), scope)
+
+
+def list_accepting(routes: Iterable[Any], prefix: str = "") -> Iterator[str]:
+    """The routes below these that have a dependency whose own policy answers 202."""
+    for route in routes:
+        contexts = getattr(route, "effective_route_contexts", None)  # of a router that was included, in newer versions
+        for one in [route, *(contexts() if contexts is not None else ())]:
+            methods = sorted(set(getattr(one, "methods", None) or ()) - SAFE_METHODS)
+            if methods and _has_accepting(getattr(one, "dependant", None)):
+                yield f"{','.join(methods)} {prefix}{one.path}"
+        yield from list_accepting(getattr(route, "routes", None) or (), f"{prefix}{getattr(route, 'path', '')}")
+
+
+def _has_accepting(dependant: Any) -> bool:
+    """Whether our dependency is among those of a route, and theirs."""
+    below = [] if dependant is None else dependant.dependencies
+    return any(is_accepting(one.call) or _has_accepting(one) for one in below)
 
 
 def mark_endpoints(routes: Iterable[Any]) -> None:

@@ -34,6 +34,7 @@ from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import RetrySafeError, UsageError
 from retrysafe.policy import Policy
 from retrysafe.web import wsgi
+from retrysafe.web.accepted_routes import warn_without_status
 from retrysafe.web.asgi_adapter import OperationAnswer, check_strength, response_for_answer, response_for_error
 from retrysafe.web.capture import Response as Captured
 from retrysafe.web.endpoint_entry import ENTERED, REDIRECTED, REFUSED, UNKNOWN, EndpointEntry
@@ -43,7 +44,7 @@ from retrysafe.web.key_usage import KeyUsageStats
 from retrysafe.web.openapi import Strength
 from retrysafe.web.paths import normalize_path
 from retrysafe.web.routes import SAFE_METHODS
-from retrysafe.web.settings import Options
+from retrysafe.web.settings import Options, Settings
 from retrysafe.web.settings import Scope as MiddlewareScope
 from retrysafe.web.sync_async import SyncExchange
 from retrysafe.web.transaction_io import TransactionRequest, add_handle, check_tx, claim_in_transaction
@@ -117,6 +118,10 @@ class Idempotency:
         self._safe = safe
         self._scope = scope
         self._options = options
+        self._accepting: list[str] = []
+        """Views whose own policy answers 202."""
+        self._settings: list[Settings] = []
+        """Of the applications that this object serves."""
         if app is not None:
             self.init_app(app)
 
@@ -126,6 +131,8 @@ class Idempotency:
             raise UsageError(f"{app.name} has an Idempotency already; call init_app once for each application")
         middleware = IdempotencyMiddleware(app.wsgi_app, safe=self._safe or _safe_from_config(app), **self._options)
         app.extensions[EXTENSION_NAME] = middleware
+        self._settings.append(middleware.settings)
+        warn_without_status(middleware.settings, self._accepting)
         app.wsgi_app = middleware  # type: ignore[method-assign]  # Flask's documented seam
         got_request_exception.connect(_settle_failure, app)
 
@@ -166,6 +173,10 @@ class Idempotency:
             )
 
         def decorate(view: Callable[..., R]) -> Callable[..., R | Response]:
+            if policy is not None and policy.busy == "accepted":
+                self._accepting.append(f"{view.__module__}.{view.__qualname__}")
+                for settings in self._settings:
+                    warn_without_status(settings, self._accepting)
             if strength == "transaction":
                 return _protect_in_transaction(view, chosen, policy, target, tx)
 

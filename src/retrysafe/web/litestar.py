@@ -31,6 +31,7 @@ from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import RetrySafeError, UsageError
 from retrysafe.policy import Policy
 from retrysafe.web import asgi, asgi_adapter, openapi
+from retrysafe.web.accepted_routes import is_accepting, mark_accepting, warn_without_status
 from retrysafe.web.asgi import ASGIScope
 from retrysafe.web.asgi_adapter import (
     OperationAnswer,
@@ -79,6 +80,7 @@ class IdempotentGuard:
         self.policy = policy
         self.strength = strength
         self.tx = tx
+        mark_accepting(self, policy)
 
     async def __call__(self, connection: Connection, route_handler: BaseRouteHandler) -> None:
         exchange = find_exchange(connection.scope, INSTALL_HINT)
@@ -174,6 +176,9 @@ def install(app: Litestar, *, safe: RetrySafe, scope: Scope | None = None, **opt
             _document_handler(handler, middleware.settings)
             if isinstance(handler, HTTPRouteHandler) and handler.http_methods & middleware.settings.methods:
                 handler._fn = mark_endpoint(handler.fn)
+                if any(is_accepting(guard) for guard in handler.resolve_guards()):
+                    methods = sorted(handler.http_methods & middleware.settings.methods)
+                    warn_without_status(middleware.settings, [f"{','.join(methods)} {route.path}"])
     return middleware.census
 
 

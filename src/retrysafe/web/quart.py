@@ -14,7 +14,7 @@ The decorators above it run first: a request that they refuse claims no key. In 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Unpack
 
 from quart import Quart, Response, current_app, request
@@ -26,7 +26,8 @@ from retrysafe.engine.safe import RetrySafe
 from retrysafe.errors import RetrySafeError
 from retrysafe.policy import Policy
 from retrysafe.web import asgi_adapter
-from retrysafe.web.asgi import IdempotencyMiddleware
+from retrysafe.web.accepted_routes import is_accepting, mark_accepting
+from retrysafe.web.asgi import ASGIScope, IdempotencyMiddleware
 from retrysafe.web.asgi_adapter import (
     OperationAnswer,
     await_if_needed,
@@ -40,6 +41,7 @@ from retrysafe.web.exchange_context import ResponseReady
 from retrysafe.web.key_usage import KeyUsageStats
 from retrysafe.web.openapi import Strength
 from retrysafe.web.paths import normalize_path
+from retrysafe.web.routes import SAFE_METHODS
 from retrysafe.web.settings import Options, Scope
 from retrysafe.web.sync_async import AsyncExchange
 from retrysafe.web.transaction_io import TransactionRequest, aclaim_in_transaction, add_handle, check_tx
@@ -57,11 +59,23 @@ class Refusal(ResponseReady, HTTPException):
         self.code = exchange.response.status
 
 
+class _InstalledMiddleware(IdempotencyMiddleware):
+    """The middleware, which also knows the application's routes."""
+
+    quart: Quart
+
+    def list_accepting(self, scope: ASGIScope) -> Iterator[str]:
+        for rule in self.quart.url_map.iter_rules():
+            if is_accepting(self.quart.view_functions.get(rule.endpoint)):
+                yield f"{','.join(sorted(set(rule.methods or ()) - SAFE_METHODS))} {rule.rule}"
+
+
 def install(app: Quart, *, safe: RetrySafe, scope: Scope | None = None, **options: Unpack[Options]) -> KeyUsageStats:
     """Install the middleware around the application, and problems for our errors. Returns the census: who sends keys
     (docs/howto/rollout.md)."""
     inner: Any = app.asgi_app
-    middleware = IdempotencyMiddleware(inner, safe=safe, scope=scope, **options)
+    middleware = _InstalledMiddleware(inner, safe=safe, scope=scope, **options)
+    middleware.quart = app
     app.asgi_app = middleware  # type: ignore[method-assign, assignment]  # as Quart documents
     app.register_error_handler(RetrySafeError, _respond_problem)
     app.dispatch_request = _record_routing(app.dispatch_request)  # type: ignore[method-assign]
@@ -110,7 +124,7 @@ def idempotent(
             result = await current_app.ensure_async(view)(*args, **kwargs)
             return respond(result) if isinstance(result, OperationAnswer) else result
 
-        return call_protected
+        return mark_accepting(call_protected, policy)
 
     return decorate
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from starlette.applications import Starlette
@@ -28,6 +28,7 @@ from retrysafe.core.keys import Key
 from retrysafe.errors import RetrySafeError
 from retrysafe.policy import Policy
 from retrysafe.web import asgi, asgi_adapter
+from retrysafe.web.accepted_routes import is_accepting, mark_accepting
 from retrysafe.web.asgi import ASGIScope
 from retrysafe.web.asgi_adapter import (
     OperationAnswer,
@@ -41,6 +42,7 @@ from retrysafe.web.endpoint_entry import ENTERED, REDIRECTED, REFUSED, UNKNOWN, 
 from retrysafe.web.exchange import EXCHANGE
 from retrysafe.web.exchange_context import ResponseReady
 from retrysafe.web.openapi import Strength
+from retrysafe.web.routes import SAFE_METHODS
 from retrysafe.web.sync_async import AsyncExchange
 from retrysafe.web.transaction_io import (
     AsyncRequestTransactionBase,
@@ -59,6 +61,19 @@ class IdempotencyMiddleware(asgi.IdempotencyMiddleware):
 
     def make_entry_probe(self, scope: ASGIScope) -> EntryProbe | None:
         return functools.partial(find_entry, OuterRoute.from_scope(scope), scope)
+
+    def list_accepting(self, scope: ASGIScope) -> Iterable[str]:
+        return list_accepting(getattr(scope.get("app"), "routes", ()))
+
+
+def list_accepting(routes: Iterable[Any], prefix: str = "") -> Iterator[str]:
+    """The routes below these whose handler answers 202 by a policy of its own."""
+    for route in routes:
+        path = f"{prefix}{getattr(route, 'path', '')}"
+        if is_accepting(getattr(route, "endpoint", None)):
+            methods = sorted(set(getattr(route, "methods", None) or ()) - SAFE_METHODS)
+            yield f"{','.join(methods)} {path}"
+        yield from list_accepting(getattr(route, "routes", None) or (), path)
 
 
 class OuterRoute(NamedTuple):
@@ -191,7 +206,7 @@ def idempotent(
             request.state.key = await claim(request, principal, policy, strength=strength)
             return respond_if_answer(await _call_handler(handler, args, kwargs))
 
-        return call_protected
+        return mark_accepting(call_protected, policy)
 
     return decorate
 

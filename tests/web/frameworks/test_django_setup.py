@@ -18,12 +18,14 @@ from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.db import connections
 from django.test import Client, override_settings
+from django.urls import include, path
+from django.views import View
 
-from retrysafe import RetrySafe
+from retrysafe import Policy, RetrySafe
 from retrysafe.core.ops import Lookup
 from retrysafe.stores.sql import migrations as sql_migrations
 from retrysafe.stores.sql.names import build_names
-from retrysafe.web.django import checks, conf, schema
+from retrysafe.web.django import checks, conf, drf, idempotent, schema
 from retrysafe.web.django import migrations as ours
 from tests.transactions.django_databases import django_alias
 
@@ -54,6 +56,24 @@ class TestChecks:
     def test_the_middleware_is_there_and_first(self, middleware: list[str], ids: list[str]) -> None:
         with override_settings(MIDDLEWARE=middleware):
             assert told(checks.check_middleware) == ids
+
+    def test_a_view_that_answers_202_needs_a_status_url(self) -> None:
+        accepted = Policy(busy="accepted")
+
+        class Payments(drf.IdempotentMixin, View):  # type: ignore[misc]  # Django ships no types
+            idempotency_policy = accepted
+
+        patterns = (
+            path("pay", idempotent(policy=accepted)(lambda request: None)),
+            path("plain", idempotent(lambda request: None)),
+            path("shop/", include(([path("ship", Payments.as_view())], "shop"))),
+        )
+        with override_settings(ROOT_URLCONF=patterns):
+            found = checks.check_accepting()
+            assert [message.id for message in found] == ["retrysafe.W007"] * 2
+            assert [message.msg.split()[0] for message in found] == ["pay", "shop/ship"]
+            with setting(**conf.read_setting(), STATUS_PATH="/status"):
+                assert told(checks.check_accepting) == []
 
     @pytest.mark.parametrize("wrong", [{"URL": "nosuch://x"}, {"TYPO": 1}, {"SCOPE": "no.where"}, {"DATABASE": "none"}])
     def test_a_setting_that_cannot_work(self, wrong: dict[str, Any]) -> None:

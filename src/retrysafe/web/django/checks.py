@@ -8,8 +8,10 @@ from typing import Any
 from django.conf import settings  # type: ignore[import-untyped]  # Django ships no types
 from django.core import checks  # type: ignore[import-untyped]
 from django.db import connections  # type: ignore[import-untyped]
+from django.urls import get_resolver  # type: ignore[import-untyped]
 
 from retrysafe.errors import RetrySafeError
+from retrysafe.web.accepted_routes import is_accepting
 from retrysafe.web.django import conf, schema
 
 MIDDLEWARE = ("retrysafe.web.django.IdempotencyMiddleware", "retrysafe.web.django.middleware.IdempotencyMiddleware")
@@ -26,6 +28,7 @@ def register() -> None:
     checks.register(check_configuration)
     checks.register(check_middleware)
     checks.register(check_atomic_requests)
+    checks.register(check_accepting, checks.Tags.urls)
     checks.register(check_durability, deploy=True)
     checks.register(check_tables, checks.Tags.database)
 
@@ -81,6 +84,36 @@ def check_atomic_requests(app_configs: Any = None, **_: Any) -> list[Any]:
         for alias in _aliases_in_use()
         if connections[alias].vendor == "sqlite" and connections[alias].settings_dict["ATOMIC_REQUESTS"]
     ]
+
+
+def check_accepting(app_configs: Any = None, **_: Any) -> list[Any]:
+    """A view whose own policy answers 202 needs a status URL, where its client finds the answer."""
+    if not getattr(settings, "ROOT_URLCONF", None):
+        return []
+    try:
+        options = conf.options()
+    except RetrySafeError:
+        return []  # E001 says why
+    policy = options.get("policy")
+    if "status_path" in options or "status_scope" in options or (policy is not None and policy.busy == "accepted"):
+        return []
+    return [
+        checks.Warning(
+            f"{route} answers 202 (busy='accepted') without a status URL: a client can only send the same key again.",
+            hint="Set RETRYSAFE['STATUS_PATH'] or RETRYSAFE['STATUS_SCOPE'].",
+            id="retrysafe.W007",
+        )
+        for route in _list_accepting(get_resolver().url_patterns)
+    ]
+
+
+def _list_accepting(patterns: Iterable[Any], prefix: str = "") -> Iterator[str]:
+    for pattern in patterns:
+        path = f"{prefix}{pattern.pattern}"
+        if hasattr(pattern, "url_patterns"):
+            yield from _list_accepting(pattern.url_patterns, path)
+        elif is_accepting(pattern.callback):
+            yield path
 
 
 def check_durability(app_configs: Any = None, **_: Any) -> list[Any]:

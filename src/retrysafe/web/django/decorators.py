@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 
 from retrysafe.errors import RetrySafeError, UsageError
 from retrysafe.policy import Policy
+from retrysafe.web.accepted_routes import mark_accepting
 from retrysafe.web.asgi_adapter import OperationAnswer, check_strength, response_for_answer, response_for_error
 from retrysafe.web.django import atomic, bridge, conf
 from retrysafe.web.django.convert import build_own_response, to_django_response
@@ -100,12 +101,9 @@ def idempotent(
 
     def decorate(inner: Any) -> Any:
         if strength == "transaction":
-            return _protect_view_in_transaction(inner, claim_request)
-        return (
-            _protect_async_view(inner, claim_request)
-            if inspect.iscoroutinefunction(inner)
-            else _protect_view(inner, claim_request)
-        )
+            return mark_accepting(_protect_view_in_transaction(inner, claim_request), policy)
+        protect = _protect_async_view if inspect.iscoroutinefunction(inner) else _protect_view
+        return mark_accepting(protect(inner, claim_request), policy)
 
     return decorate if view is None else decorate(view)
 

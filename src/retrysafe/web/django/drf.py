@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from retrysafe.policy import Policy
+from retrysafe.web.accepted_routes import mark_accepting
 from retrysafe.web.django import atomic, bridge, conf
 from retrysafe.web.django.convert import build_own_response
 from retrysafe.web.django.decorators import call_in_transaction, call_operation_view, choose_tx
@@ -49,7 +50,7 @@ class IdempotentMixin:
     def as_view(cls, *args: Any, **kwargs: Any) -> Any:
         view = super().as_view(*args, **kwargs)  # type: ignore[misc]  # the framework's class is the next one
         atomic.mark_non_atomic(view, getattr(view, atomic.NON_ATOMIC_ATTRIBUTE, ()))
-        return view
+        return mark_accepting(view, cls.idempotency_policy)
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)  # type: ignore[misc]  # as above
