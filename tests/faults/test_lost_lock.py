@@ -241,6 +241,34 @@ def test_any_isolation_level(database: str, colour: str, level: str) -> None:
         do.close()
 
 
+REFUSE_BATCHES = """
+    CREATE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF (SELECT count(*) FROM added) > 1 THEN
+            RAISE EXCEPTION 'could not serialize access' USING ERRCODE = '40001';
+        END IF;
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER refuse_batches AFTER INSERT ON {table} REFERENCING NEW TABLE AS added
+        FOR EACH STATEMENT EXECUTE FUNCTION {function}()
+"""
+"""Stands for traffic that commits on one of a batch's keys again and again."""
+
+
+@each_colour
+def test_a_batch_that_meets_others_again_and_again_is_sent_one_by_one(place: Place, colour: str) -> None:
+    """A batch is one transaction over many keys: it may never get through where each of its operations does."""
+    with place.store(colour) as do:
+        with psycopg.connect(place.plain, autocommit=True) as admin:
+            names = {"function": sql.Identifier(unique("refuse_")), "table": sql.Identifier(f"{place.table}_keys")}
+            admin.execute(sql.SQL(REFUSE_BATCHES).format(**names))
+        batch = [claim(key, now=None) for key in ("a", "b", "c")]
+        with pytest.raises(BatchRefused, match="serialization failures in a row to this batch; .* one by one"):
+            do.many(batch)
+        assert [do(lookup(op, now=None)).record for op in batch] == [None] * 3
+        assert all(do(op).granted for op in batch)
+
+
 def crowd(do: Do, keys: list[str], size: int = 4) -> list[int]:
     """How many of several claimers were granted each key; half of them ask in batches."""
     granted = dict.fromkeys(keys, 0)

@@ -23,6 +23,7 @@ from retrysafe.stores.postgres.errors import (
     ConnectFailures,
     is_demoted,
     lock_timeout_error,
+    serialization_error,
     translate_error,
     unstorable_value_error,
 )
@@ -76,12 +77,12 @@ class AsyncPostgresStore:
         if not ops:
             return []
         if not can_batch(ops):
-            return await self._with_retries(lambda connection: self._execute_one_by_one(connection, ops))
+            return await self._with_retries(lambda connection: self._execute_one_by_one(connection, ops), batch=True)
         try:
             sent = batches.group_by_kind(self._plans.texts, ops)
         except (UnicodeError, struct.error) as error:
             raise unstorable_value_error(error) from error
-        answers = await self._with_retries(lambda connection: self._run_pipeline(connection, sent))
+        answers = await self._with_retries(lambda connection: self._run_pipeline(connection, sent), batch=True)
         replies = batches.read_replies(ops, sent, answers)
         for place, reply in enumerate(replies):
             if reply is SEND_UNBATCHED:
@@ -138,7 +139,9 @@ class AsyncPostgresStore:
                 if self._opened:
                     await self._pool.close()
 
-    async def _with_retries(self, work: Callable[[psycopg.AsyncConnection[Any]], Awaitable[R]]) -> R:
+    async def _with_retries(
+        self, work: Callable[[psycopg.AsyncConnection[Any]], Awaitable[R]], *, batch: bool = False
+    ) -> R:
         # async only
         if not self._opened:
             await self._open()
@@ -161,9 +164,7 @@ class AsyncPostgresStore:
                 if self._owned and is_demoted(error):
                     await self._pool.drain()
                 raise
-        raise StoreUnavailable(
-            f"PostgreSQL answered {MAX_SERIALIZATION_TRIES} serialization failures in a row; try again"
-        )
+        raise serialization_error(MAX_SERIALIZATION_TRIES, batch=batch)
 
     # async only
     async def _open(self) -> None:

@@ -87,6 +87,15 @@ def lock_timeout_error() -> StoreUnavailable:
     )
 
 
+def serialization_error(tries: int, *, batch: bool) -> StoreError:
+    """For serialization failures that do not end. Nothing was done. A batch is one transaction over many keys, so each
+    commit on one of them makes it fail; its operations get through one by one."""
+    what = f"PostgreSQL answered {tries} serialization failures in a row"
+    if batch:
+        return BatchRefused(f"{what} to this batch; send the operations one by one")
+    return StoreUnavailable(f"{what}; nothing was done: try again")
+
+
 def _translate_reply(code: str, error: psycopg.Error, url: str) -> Exception:
     """Translate an error that the server answered, by its SQLSTATE."""
     if code in SERIALIZATION_CODES:

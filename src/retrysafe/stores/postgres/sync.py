@@ -22,6 +22,7 @@ from retrysafe.stores.postgres.errors import (
     ConnectFailures,
     is_demoted,
     lock_timeout_error,
+    serialization_error,
     translate_error,
     unstorable_value_error,
 )
@@ -72,12 +73,12 @@ class PostgresStore:
         if not ops:
             return []
         if not can_batch(ops):
-            return self._with_retries(lambda connection: self._execute_one_by_one(connection, ops))
+            return self._with_retries(lambda connection: self._execute_one_by_one(connection, ops), batch=True)
         try:
             sent = batches.group_by_kind(self._plans.texts, ops)
         except (UnicodeError, struct.error) as error:
             raise unstorable_value_error(error) from error
-        answers = self._with_retries(lambda connection: self._run_pipeline(connection, sent))
+        answers = self._with_retries(lambda connection: self._run_pipeline(connection, sent), batch=True)
         replies = batches.read_replies(ops, sent, answers)
         for place, reply in enumerate(replies):
             if reply is SEND_UNBATCHED:
@@ -127,7 +128,7 @@ class PostgresStore:
         if self._owned:
             self._pool.close()
 
-    def _with_retries(self, work: Callable[[psycopg.Connection[Any]], R]) -> R:
+    def _with_retries(self, work: Callable[[psycopg.Connection[Any]], R], *, batch: bool = False) -> R:
         for _ in range(MAX_SERIALIZATION_TRIES):
             try:
                 with self._connection() as connection:
@@ -147,9 +148,7 @@ class PostgresStore:
                 if self._owned and is_demoted(error):
                     self._pool.drain()
                 raise
-        raise StoreUnavailable(
-            f"PostgreSQL answered {MAX_SERIALIZATION_TRIES} serialization failures in a row; try again"
-        )
+        raise serialization_error(MAX_SERIALIZATION_TRIES, batch=batch)
 
     @contextmanager
     def _connection(self) -> Iterator[psycopg.Connection[Any]]:
