@@ -149,3 +149,38 @@ def test_an_undo_that_is_stuck_does_not_outlive_its_key(w: World) -> None:
         w.run(op.resume_id(w.record().id, because="they are back"))
     assert (len(refunds), w.states()) == (sent, {"charge": "stuck"})
     assert "older than key_life" in w.journal().entries[0].error
+
+
+def test_a_person_undoes_a_step_that_committed_by_itself(w: World) -> None:
+    """Its writes are in the database. The ledger names the step, and the undo comes to it."""
+    op, undone = w.safe.operation("committing"), list[Any]()
+
+    def refund(result: str, key: str) -> None:
+        undone.append(f"refund of {result}")
+
+    def remove(tx: Any, item: str, result: Any) -> Any:
+        undone.append(result)
+        yield lambda: tx.execute(w.q(f"DELETE FROM {w.orders} WHERE item = ?"), (item,))
+
+    @w.foreign(op, undo=w.in_mode(refund))
+    def charge(*, key: str) -> str:
+        return "ch"
+
+    @w.local(op, undo=w.in_mode(remove))
+    def enter(tx: Any, item: str) -> str:
+        yield from w.insert(tx, item)
+        yield lambda: tx.execute("COMMIT")
+        raise ValueError("after the commit")
+
+    @w.body(op)
+    def body() -> Answer:
+        yield charge
+        yield lambda: enter("tea")
+        return Answer(201, {})
+
+    with pytest.raises(OutcomeUnknown):
+        w.run(op(key="k"))
+    assert (w.items(), w.states()) == (["tea"], {"charge": "done", "enter": "begun"})
+    assert "at 'enter'" in w.record().note
+    assert w.run(op.undo_id(w.record().id, because="cancelled")).answer.status == 409
+    assert (w.items(), undone) == ([], [None, "refund of ch"])

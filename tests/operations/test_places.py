@@ -23,6 +23,7 @@ from retrysafe.errors import (
     NotSameDatabase,
     OperationChanged,
     OperationError,
+    OutcomeUnknown,
     OutcomeUnrecorded,
     SchemaMissing,
     UsageError,
@@ -336,6 +337,31 @@ def test_a_person_undoes_a_step_that_the_store_was_not_told_of(elsewhere: Elsewh
     assert entry.state == "undone"
     receipts = [step for (step,) in elsewhere.sql("SELECT step FROM retrysafe_receipts")]
     assert "0:insert" in receipts, "an owner that was taken over, and does not know it, finds it blocked"
+
+
+def test_a_person_undoes_a_step_that_committed_by_itself(elsewhere: Elsewhere) -> None:
+    """It has no receipt, and happened all the same."""
+    op, undone = elsewhere.safe.operation("committing"), list[str | None]()
+
+    def remove(tx: sqlite3.Connection, item: str, result: str | None) -> None:
+        undone.append(result)
+        tx.execute("DELETE FROM items WHERE item = ?", (item,))
+
+    @op.local(undo=remove)
+    def insert(tx: sqlite3.Connection, item: str) -> str:
+        tx.execute("INSERT INTO items VALUES (?)", (item,))
+        tx.execute("COMMIT")
+        raise ValueError("after the commit")
+
+    @op.body
+    def body() -> Answer:
+        return Answer(201, insert("a"))
+
+    with pytest.raises(OutcomeUnknown):
+        op(key="k")
+    (record,) = elsewhere.safe.execute(List()).records
+    assert op.undo_id(record.id, because="cancelled").answer.status == 409
+    assert (elsewhere.items(), undone) == ([], [None])
 
 
 def lapse(elsewhere: Elsewhere) -> None:

@@ -336,6 +336,8 @@ def settle_complete(run: OperationRun, answer: Answer, events: Events, outcome: 
 def settle_unfinished(operation: OperationSpec, run: OperationRun, error: Exception, events: Events) -> Flow[Answer]:
     """The run could not finish. Release it if attempts are left; else undo it if that is possible; else make a dead
     letter of it."""
+    if isinstance(error, StepOutcomeUnknown):
+        run.record_unknown_step(error)
     # A step that may have been sent and is not in the journal would not be undone with the others.
     can_undo = not run.left_open and any(undoing.can_undo(run, entry) for entry in run.journal.entries)
     if isinstance(error, OperationChanged) and is_irrevocable(run):
@@ -402,6 +404,7 @@ def settle_interrupted(run: OperationRun, stop: BaseException, events: Events) -
             return
         yield from ask_interrupted_step(run)
         if isinstance(run.broken, StepOutcomeUnknown):
+            run.record_unknown_step(run.broken)
             yield from commit_journal(run, run.build_left_journal(cause=format_error(run.broken)), on_lapse="uncertain")
             note = f"dead letter: stopped inside {run.broken.step!r}, which had committed by itself; see its ledger"
             yield from mark_uncertain(run, note, events)

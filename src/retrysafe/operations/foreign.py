@@ -10,7 +10,7 @@ from retrysafe.engine.effects import CallFunction, Flow, FlowPause
 from retrysafe.errors import LeaseLost, ResultNotStorable, UsageError
 from retrysafe.operations.commits import announce, commit_journal
 from retrysafe.operations.errors import OperationEnding, StepFailed, StepOutcomeUnknown, format_error
-from retrysafe.operations.journal import StepEntry
+from retrysafe.operations.journal import StepEntry, was_unknown
 from retrysafe.operations.run import KEY_MARGIN_SECONDS, OperationRun, retry_delays
 from retrysafe.operations.steps import Step
 
@@ -74,12 +74,6 @@ def send_repeatably(run: OperationRun, step: Step, place: int, given: dict[str, 
     if not is_key_usable(run, step, since):
         raise StepOutcomeUnknown(step.name, format_error(failure), undoable=True) from failure
     raise StepFailed(step.name, format_error(failure), final=final) from failure
-
-
-def was_unknown(known: StepEntry) -> bool:
-    """True if an earlier attempt ended because nobody knew what became of this call. That made the record uncertain.
-    Only a person who says that the call did not happen makes it claimable again."""
-    return known.state == "begun" and known.error.startswith(StepOutcomeUnknown.__name__)
 
 
 def send_anew(run: OperationRun, step: Step, place: int, given: dict[str, Any], begun: StepEntry) -> Flow[Any]:

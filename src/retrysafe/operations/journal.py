@@ -24,6 +24,7 @@ from typing import Any, Literal
 from retrysafe.core.records import Answer
 from retrysafe.operations import blocks
 from retrysafe.operations.blocks import Blocks
+from retrysafe.operations.errors import StepOutcomeUnknown
 
 _log = logging.getLogger("retrysafe")
 
@@ -200,6 +201,12 @@ def list_sent(journal: OperationJournal) -> list[str]:
     """The steps that may have been sent and whose outcome is unknown."""
     begun = [entry.step for entry in journal.entries if entry.state == "begun"]
     return begun[-1:] or [*journal.unmet, *({journal.announced} - {"", *journal.unmet})]
+
+
+def was_unknown(known: StepEntry) -> bool:
+    """True if an earlier attempt ended because nobody knew what became of this call. That made the record uncertain.
+    Only a person who says that the call did not happen makes it claimable again."""
+    return known.state == "begun" and known.error.startswith(StepOutcomeUnknown.__name__)
 
 
 def describe_next_step(journal: OperationJournal, point: str) -> str:

@@ -35,7 +35,7 @@ from retrysafe.operations.errors import (
     TransactionNotOpened,
     format_error,
 )
-from retrysafe.operations.journal import OperationJournal, StepEntry
+from retrysafe.operations.journal import OperationJournal, StepEntry, was_unknown
 from retrysafe.operations.receipts import (
     InsideTx,
     build_receipt_texts,
@@ -78,10 +78,12 @@ def run_local_step(
         # Before the second receipt is written, the store must know the rule by which receipts are numbered.
         yield from commit_journal(run, run.journal)
 
+    args = step.dump_args(given, sealed=run.tx_binding.sealer.active)
+    run.local_call = (place, StepEntry(step.name, "begun", args, "", run.earliest_time(), given=run.given))
+
     def update_journal(result: Any, text: str) -> tuple[OperationJournal, Answer | None]:
         answer = result if isinstance(result, Answer) else None
         kept = "" if answer is not None and on_store else text
-        args = step.dump_args(given, sealed=run.tx_binding.sealer.active)
         entry = StepEntry(step.name, "done", args, kept, run.earliest_time(), given=run.given)
         journal = run.journal.with_entry(place, entry).replace(announced=run.predict_announcement() if on_store else "")
         refused = run.left_out_error(journal) if answer is not None else None
@@ -363,15 +365,18 @@ def block_late_steps(run: OperationRun, tx: Any) -> Generator[Any, Any, dict[int
     yet, must not commit a local step after the operation was undone.
 
     Returns what the receipts say of each local step whose outcome is not in the journal, by its place: its result as
-    text, or an empty text if it did not happen. After this commit it cannot happen any more."""
+    text, or an empty text if it did not happen. After this commit it cannot happen any more. Of a step that committed
+    by itself a receipt says nothing."""
     statements = build_receipt_texts(tx.dialect, run.tx_binding.names)
     yield from name_record(run, statements)
     for step in run.steps.values():
         yield from block_late_step(run, statements, step, len(run.journal.entries))
     outcomes = {}
     for place, entry in enumerate(run.journal.entries):
-        if entry.state in ("begun", "stuck") and not entry.result and run.steps[entry.step].kind == "local":
-            outcomes[place] = yield from block_late_step(run, statements, run.steps[entry.step], place)
+        if entry.state == "begun" and run.steps[entry.step].kind == "local":
+            receipt = yield from block_late_step(run, statements, run.steps[entry.step], place)
+            if not was_unknown(entry):
+                outcomes[place] = receipt
     return outcomes
 
 

@@ -33,7 +33,7 @@ from retrysafe.operations.announcing import (
     read_announcement,
 )
 from retrysafe.operations.arguments_digest import digest_arguments
-from retrysafe.operations.errors import OperationEnding, StepFailed, format_error
+from retrysafe.operations.errors import OperationEnding, StepFailed, StepOutcomeUnknown, format_error
 from retrysafe.operations.journal import (
     BY_PLACE,
     LARGE_JOURNAL_BYTES,
@@ -86,6 +86,8 @@ class OperationRun:
     """The asyncio task that runs it, or ran the last one."""
     body_ended = False
     """True when the body has ended: no step may begin any more."""
+    local_call: tuple[int, StepEntry] | None = None
+    """The last local step that was called: its place, and its entry if its outcome is unknown."""
     interrupted_change: Any = None
     """The transaction of a local step (StepChange) that was interrupted and whose connection does not answer."""
     given = ""
@@ -246,6 +248,14 @@ class OperationRun:
         (place, failure), self.caught = self.caught, None
         entry = self.journal.entries[place] if place < len(self.journal.entries) else StepEntry(failure.step, "failed")
         self.journal = self.journal.with_entry(place, entry.replace(state="failed", error=failure.why))
+        self.dirty = True
+
+    def record_unknown_step(self, unknown: StepOutcomeUnknown) -> None:
+        """Enter a local step that committed by itself: the ledger names it, and a person's undo comes to it."""
+        if self.local_call is None or self.local_call[1].step != unknown.step:
+            return
+        place, entry = self.local_call
+        self.journal = self.journal.with_entry(place, entry.replace(error=format_error(unknown)))
         self.dirty = True
 
     def first_sent_time(self, step: Step, place: int, known: StepEntry | None) -> int:

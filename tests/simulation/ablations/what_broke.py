@@ -178,6 +178,7 @@ NOT_SIMULATED: dict[str, tuple[str, ...]] = {
         "aiosqlite, a connection of the user's own",
         "SQLAlchemy on aiosqlite: a call that was cancelled",
         "a body that committed by hand and was then cancelled",
+        "a local step that had committed by hand, and so was a dead letter",
         "a body or local step that rolled back by hand",
         'a route with `strength="transaction"` whose handler',
     ),
