@@ -14,8 +14,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import retrysafe
 from retrysafe.testing.simulation.tally import Tally
+
+PACKAGE = Path(__file__).parents[2]
 
 
 @dataclass(slots=True)
@@ -96,8 +97,7 @@ def read_progress(plain: dict[str, Any]) -> Progress:
 def identify_code(scenarios: Mapping[str, range]) -> str:
     """A digest of retrysafe's source, and of the scenarios' modules that are not part of it: what the history of a seed
     depends on."""
-    package = Path(retrysafe.__file__).parent
-    files = sorted(package.rglob("*.py"))
+    files = sorted(PACKAGE.rglob("*.py"))
     modules = sorted({name.partition(":")[0] for name in scenarios if not name.startswith("retrysafe.")})
     files += [Path(found) for found in (import_module(name).__file__ for name in modules) if found]
     digest = hashlib.sha256()
