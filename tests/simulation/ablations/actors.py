@@ -12,11 +12,12 @@ from unittest import mock
 
 from retrysafe.consumers.inbox import Inbox
 from retrysafe.core.jobs import FinishJobs
-from retrysafe.core.ops import Release
+from retrysafe.core.ops import Lookup, Release
+from retrysafe.core.states import State
 from retrysafe.engine import orphaned_claims
 from retrysafe.errors import NotNow
 from retrysafe.jobs.task import FencedTask
-from retrysafe.operations import local, undoing
+from retrysafe.operations import local, operation, undoing
 from retrysafe.operations.run import OperationRun
 from retrysafe.stores.sql.receipts import load_receipts
 from retrysafe.testing.simulation import local_shop, queue_shop, ways_shop, webhook_shop
@@ -24,7 +25,7 @@ from retrysafe.testing.simulation.database import NAMES, SimulatedDatabase
 from retrysafe.transactions.staging import Staging
 from retrysafe.webhooks import receiver, replies, schedules
 from retrysafe.worker.enqueuer import TopicQueue
-from tests.simulation.ablations.base import Ablation, Situation
+from tests.simulation.ablations.base import Ablation, Situation, calm, substitute, together
 
 # Local steps ------------------------------------------------------------------------------------
 
@@ -72,6 +73,25 @@ def _lose_what_was_accepted() -> AbstractContextManager[Any]:
             )
 
     return mock.patch.object(orphaned_claims, "release_record", release_record)
+
+
+def _take_it_for_accepted(original: Any) -> Any:
+    """Whoever submits again what was let go of is told that it was accepted."""
+
+    def accept(*args: Any) -> Any:
+        flow = original(*args)
+        effect = next(flow)
+        while True:
+            try:
+                reply = yield effect
+                found = reply.record if isinstance(effect, Lookup) else None
+                if found is not None and found.state is State.RELEASED and not found.point:
+                    reply = reply._replace(record=found._replace(state=State.CLAIMED, lease_until=reply.now + 1))
+                effect = flow.send(reply)
+            except StopIteration as done:
+                return done.value
+
+    return accept
 
 
 # Outbox, jobs, consumers ------------------------------------------------------------------------
@@ -187,8 +207,8 @@ ABLATIONS = (
     Ablation(
         "an accepted run is dropped",
         "I30 convergence",
-        _lose_what_was_accepted,
-        Situation(ways_shop.SCENARIO, ("by_worker",)),
+        together(_lose_what_was_accepted, substitute(operation, "accept", _take_it_for_accepted)),
+        Situation(ways_shop.SCENARIO, ("by_worker",), calm(reply_lost=0.6, tick=5.0)),
     ),
     Ablation("a job is published under a new id", "I20 stable id", _publish_under_a_new_id, QUEUES),
     Ablation("a job is deleted before it is published", "I19 outbox", _delete_before_publishing, QUEUES),

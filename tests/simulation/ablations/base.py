@@ -10,10 +10,12 @@ from typing import Any
 from unittest import mock
 
 from retrysafe.testing.simulation import Plan, Scenario, World, check
+from retrysafe.testing.simulation.loop import Overrun
 from retrysafe.testing.simulation.network import FaultRates
 from retrysafe.testing.simulation.plan import draw_plan
 from retrysafe.testing.simulation.shop import SHOP
 from retrysafe.testing.simulation.shrink import read_rule
+from retrysafe.testing.simulation.world import MAX_STEPS as WORLD_STEPS
 
 Patch = Callable[[], AbstractContextManager[Any]]
 PlanHint = Callable[[Plan], Plan]
@@ -21,6 +23,8 @@ PlanHint = Callable[[Plan], Plan]
 
 MAX_STEPS = 60_000
 """Code without its safeguard may go round for ever. A usual history has a few thousand steps."""
+CONVERGENCE = "I30 convergence"
+"""Where this is the rule, a history may take as many steps as any other, and must come to its end."""
 
 
 def keep_plan(plan: Plan) -> Plan:
@@ -60,11 +64,14 @@ class Ablation:
 
 def find_seed(ablation: Ablation, first: int, last: int) -> int | None:
     """The first seed whose history breaks the rule with the safeguard gone."""
-    with ablation.patch(), mock.patch("retrysafe.testing.simulation.world.MAX_STEPS", MAX_STEPS):
+    steps = WORLD_STEPS if ablation.rule == CONVERGENCE else MAX_STEPS
+    with ablation.patch(), mock.patch("retrysafe.testing.simulation.world.MAX_STEPS", steps):
         for seed in range(first, last):
             try:
                 problems = ablation.situation.play(seed)
-            except AssertionError:  # a history that does not come to its end breaks no rule that we look for
+            except Overrun as overrun:  # breaks no rule but this one
+                problems = [f"{CONVERGENCE}: {overrun}"]
+            except AssertionError:  # of the library itself, without its safeguard
                 continue
             if any(read_rule(problem) == ablation.rule for problem in problems):
                 return seed
