@@ -58,5 +58,17 @@ def summarize_row(row: AuditRow) -> dict[str, Any]:
 
 
 def format_row(row: AuditRow) -> tuple[str, ...]:
-    which = row.records[0][:12] if len(row.records) == 1 else f"{len(row.records)} records"
-    return (format_time(row.at), shorten(row.actor, 12), row.action, which, row.outcome, shorten(row.because, 80))
+    return (
+        format_time(row.at), shorten(row.actor, 12), row.action, describe_records(row), row.outcome,
+        shorten(row.because, 80),
+    )  # fmt: skip
+
+
+def describe_records(row: AuditRow) -> str:
+    """Which records: one by its id, several by their number. A command on more than a row can name says in its result
+    how many it changed."""
+    if len(row.records) == 1:
+        return row.records[0][:12]
+    counted = (row.result.get(name) for name in ("erased", "reaped", "changed"))
+    number = next((each for each in counted if isinstance(each, int)), len(row.records))
+    return f"{number} record{'' if number == 1 else 's'}"

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         import uvicorn
     except ImportError as error:
-        raise MissingDriver("demo", "uvicorn", "demo") from error
+        raise MissingDriver("demo", "uvicorn", "demo", "`retrysafe demo`") from error
     from retrysafe.demo.app import make_app
 
     if args.reset:

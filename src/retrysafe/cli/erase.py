@@ -20,6 +20,7 @@ from retrysafe.core.ops import List
 from retrysafe.core.records import Record
 from retrysafe.core.times import format_time
 from retrysafe.errors import StoreError, UsageError
+from retrysafe.operators.follow_up import build_command
 from retrysafe.operators.key_actions import decide_forget, is_forgotten
 
 PAGE_ROWS = 200
@@ -150,5 +151,6 @@ def print_receipt(args: argparse.Namespace, receipt: dict[str, Any], note: str) 
         print_note(note)
     left = receipt["unfinished"] + receipt["changed_underneath"] + receipt["unreadable"]
     if left:
-        print_note(f"{left} records were left; finish them and erase again: retrysafe keys list --scope {args.scope}")
+        listing = build_command("keys", "list", "--scope", args.scope, namespace=receipt["namespace"])
+        print_note(f"{left} records were left; finish them and erase again: {listing}")
     return exits.REFUSED if left else exits.DONE

@@ -17,6 +17,7 @@ from retrysafe.core.times import SECOND_MICROS
 from retrysafe.errors import UsageError
 from retrysafe.operators.bulk import BulkAction, BulkFilter, RowResult
 from retrysafe.operators.errors import NotFound
+from retrysafe.operators.follow_up import build_command
 from retrysafe.operators.key_actions import (
     KeyAction,
     act_on_record,
@@ -170,8 +171,9 @@ def find_one(args: argparse.Namespace, session: Session) -> Record:
         )
     if not found:
         raise NotFound(
-            f"{args.key!r} names 0 keys of namespace {session.namespace!r}",
-            "`retrysafe keys list` lists the keys; --namespace names another application",
+            f"{args.key!r} names 0 keys of namespace {session.namespace!r}{finder.near.describe()}",
+            f"`{build_command('keys', 'list', namespace=session.namespace)}` lists the keys; --namespace names another "
+            "application",
         )
     if len(found) > 1:
         which = "; ".join(f"{each.id.hex()[:16]} ({each.kind}, {each.scope})" for each in found[:10])

@@ -26,6 +26,8 @@ from retrysafe.core.times import format_time
 from retrysafe.engine.audit import AUDIT_KIND
 from retrysafe.engine.why import explain, state_for_people
 from retrysafe.errors import UsageError
+from retrysafe.operators.follow_up import build_command
+from retrysafe.operators.near_keys import NearKeys
 from retrysafe.operators.record_search import (
     DEFAULT_NAMESPACE,
     MAX_EXAMINED_RECORDS,
@@ -38,8 +40,8 @@ PAGE_ROWS = 200
 MAX_SORTED_ROWS = 10_000
 """A longer list is printed as it is read, in the store's order."""
 SHOWN_BODY_BYTES = 2000
-COLUMNS = ("id", "state", "kind", "scope", "key", "attempt", "created")
-WIDTHS = (12, 9, 9, 24, 36, 3)
+COLUMNS = ("id", "state", "kind", "scope", "key", "attempt", "created", "namespace")
+WIDTHS = (12, 9, 9, 24, 36, 3, 20)
 KINDS = (*get_args(Kind), AUDIT_KIND)
 
 __all__ = ["NO_RECORD_ID", "add_parser", "describe_state"]
@@ -263,7 +265,7 @@ def find_and(args: argparse.Namespace, session: Session, show: Any) -> int:
     if finder.next_cursor:
         print_note(describe_unfinished_search(finder))
     elif not shown:
-        raise exits.NotFound(describe_not_found(args))
+        raise exits.NotFound(describe_not_found(args, finder.near))
     return exits.DONE if shown else exits.NOT_FOUND
 
 
@@ -310,11 +312,10 @@ def print_why(args: argparse.Namespace, record: Record, now: int) -> None:
 
 def describe_action(action: str, record_id: str, namespace: str) -> str:
     """The whole command of an action, to be copied."""
-    where = "" if namespace == DEFAULT_NAMESPACE else f" --namespace {namespace}"
-    if action.startswith("operations"):
-        return f"retrysafe {action} MODULE:SAFE {record_id} --id --because TEXT"
-    how = " --happened [--answer FILE] | --did-not-happen" if action == "keys resolve" else ""
-    return f"retrysafe {action} {record_id} --id{where}{how} --because TEXT"
+    if action.startswith("operations"):  # the application knows its namespace
+        return build_command(*action.split(), "MODULE:SAFE", record_id, "--id", then="--because TEXT")
+    how = "--happened [--answer FILE] | --did-not-happen " if action == "keys resolve" else ""
+    return build_command(*action.split(), record_id, "--id", namespace=namespace, then=f"{how}--because TEXT")
 
 
 def describe_unfinished_search(finder: RecordFinder) -> str:
@@ -324,14 +325,15 @@ def describe_unfinished_search(finder: RecordFinder) -> str:
     )
 
 
-def describe_not_found(args: argparse.Namespace) -> str:
+def describe_not_found(args: argparse.Namespace, near: NearKeys) -> str:
+    namespace = args.namespace or DEFAULT_NAMESPACE
     if args.scope is None:
         after = f" after {args.after}" if args.after else ""
-        return f"no key {args.key!r}{after}; `retrysafe keys list URL` lists the keys"
-    namespace = args.namespace or DEFAULT_NAMESPACE
+        listing = build_command("keys", "list", namespace=namespace)
+        return f"no key {args.key!r}{after}{near.describe()}; `{listing}` lists the keys"
     return (
-        f"no key {args.key!r} in scope {args.scope!r} of namespace {namespace!r}; give --namespace for another "
-        "application, or leave out --scope to search all records"
+        f"no key {args.key!r} in scope {args.scope!r} of namespace {namespace!r}{near.describe()}; give --namespace "
+        "for another application, or leave out --scope to search all records"
     )
 
 
@@ -386,6 +388,7 @@ def format_row(record: Record, now: int) -> tuple[str, ...]:
         shorten(record.key, 36),
         f"#{record.attempt}",
         format_time(record.created),
+        shorten(record.namespace, 24),
     )
 
 

@@ -11,6 +11,7 @@ from retrysafe.cli.parsing import add_bulk, add_json, add_reason
 from retrysafe.cli.session import Session, make_entry, open_session, read_reason
 from retrysafe.core.jobs import AssignJobs, StagedJob
 from retrysafe.errors import UsageError
+from retrysafe.operators.follow_up import build_command
 from retrysafe.operators.outbox import (
     PAGE_ROWS,
     RETRY,
@@ -151,7 +152,8 @@ def choose_jobs(session: Session, args: argparse.Namespace) -> list[StagedJob]:
     if not named:
         what = "waiting job" if args.waiting else "dead job"
         raise NotFound(
-            f"no {what} {args.id!r} in namespace {session.namespace!r}", "see `retrysafe outbox list --dead`"
+            f"no {what} {args.id!r} in namespace {session.namespace!r}",
+            f"see `{build_command('outbox', 'list', *([] if args.waiting else ['--dead']), namespace=session.namespace)}`",
         )
     return named
 

@@ -23,19 +23,19 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Row], widths: Sequence[int] = ()) -> int:
     """Print rows under their columns; return how many. On a terminal the rows are collected for the widths, so a
-    caller limits them."""
+    caller limits them. No cell has a control character."""
+    safe_rows = ([printable(cell) for cell in row] for row in rows)
     if sys.stdout.isatty():
-        return _print_on_terminal(columns, list(rows))
+        return _print_on_terminal(columns, list(safe_rows))
     number = 0
-    for row in rows:
-        cells = [str(cell) for cell in row]
+    for cells in safe_rows:
         padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=False)] + cells[len(widths) :]
         print("  ".join(padded).rstrip())
         number += 1
     return number
 
 
-def _print_on_terminal(columns: Sequence[str], rows: list[Row]) -> int:
+def _print_on_terminal(columns: Sequence[str], rows: list[list[str]]) -> int:
     if not rows:
         return 0
     try:
@@ -49,13 +49,13 @@ def _print_on_terminal(columns: Sequence[str], rows: list[Row]) -> int:
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))  # Text: a key is not markup
+        table.add_row(*map(Text, row))  # Text: a key is not markup
     Console().print(table)
     return len(rows)
 
 
-def _print_aligned(columns: Sequence[str], rows: list[Row]) -> None:
-    lines = [list(columns), *([str(cell) for cell in row] for row in rows)]
+def _print_aligned(columns: Sequence[str], rows: list[list[str]]) -> None:
+    lines = [list(columns), *rows]
     widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
     for line in lines:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

@@ -20,6 +20,7 @@ from retrysafe.core.keys import record_id
 from retrysafe.core.ops import Claim
 from retrysafe.core.times import DAY_MICROS, SECOND_MICROS
 from retrysafe.errors import UsageError
+from retrysafe.operators.follow_up import build_command
 
 TRIGGER_SCOPE = "retrysafe-trigger"
 TRIGGER_TARGET = "TRIGGER crash"
@@ -148,7 +149,8 @@ def run_crash(args: argparse.Namespace) -> int:
         with session.act(make_entry(args, "trigger crash", (found.hex(),))) as audit:
             session.execute(claim)
             audit.result = {"lease_seconds": args.lease}
-    resolve = f"retrysafe keys resolve {key} --scope {TRIGGER_SCOPE} --namespace {session.namespace} --did-not-happen"
+    words = ("keys", "resolve", key, "--scope", TRIGGER_SCOPE)
+    resolve = build_command(*words, namespace=session.namespace, then="--did-not-happen")
     if args.json:
         print_json({"trigger": "crash", "key": key, "scope": TRIGGER_SCOPE, "id": found.hex(), "resolve": resolve})
     else:

@@ -71,7 +71,7 @@ class KeyRing:
         try:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
         except ImportError as error:
-            raise MissingDriver("encryption", "cryptography", "encryption") from error
+            raise MissingDriver("encryption", "cryptography", "encryption", "a key ring") from error
         self._ciphers = {name: AESGCM(key) for name, key in keys.items()}
         self._hash_keys = {name: _derive_hash_key(key) for name, key in keys.items()}
 

@@ -11,6 +11,7 @@ from retrysafe.core.records import Record
 from retrysafe.core.states import State
 from retrysafe.core.times import age_seconds
 from retrysafe.engine.why import DEAD_LETTER
+from retrysafe.operators.follow_up import build_command
 from retrysafe.operators.outbox import iter_jobs
 from retrysafe.operators.record_search import iter_records
 from retrysafe.operators.session import Session
@@ -27,7 +28,9 @@ def iter_letters(session: Session, namespace: str | None, limit: int) -> Iterato
                 "name": staged.job.topic,
                 "age_seconds": age_seconds(staged.created, now),
                 "why": staged.error,
-                "do": f"retrysafe outbox retry {staged.job.id[:16]} --namespace {staged.namespace} --because TEXT",
+                "do": build_command(
+                    "outbox", "retry", staged.job.id[:16], namespace=staged.namespace, then="--because TEXT"
+                ),
             }
     for record in iter_dead_runs(session, namespace, limit):
         yield {
@@ -37,7 +40,9 @@ def iter_letters(session: Session, namespace: str | None, limit: int) -> Iterato
             "name": record.target,
             "age_seconds": age_seconds(record.started, now),
             "why": record.note,
-            "do": f"retrysafe operations resume MODULE:SAFE {record.id.hex()[:16]} --id --because TEXT",
+            "do": build_command(
+                "operations", "resume", "MODULE:SAFE", record.id.hex()[:16], "--id", then="--because TEXT"
+            ),
         }
 
 

@@ -16,6 +16,7 @@ from retrysafe.engine.sealing import is_sealed
 from retrysafe.engine.why import state_for_people
 from retrysafe.errors import NotUncertain, UsageError
 from retrysafe.operators.errors import ChangedUnderneath, Refused
+from retrysafe.operators.follow_up import build_command
 from retrysafe.operators.session import Reason, Session
 
 
@@ -55,7 +56,7 @@ def decide_release(record: Record, now: int, because: str, *, owner_is_dead: boo
     if is_outcome_unknown(record, now) or record.on_lapse == "uncertain":
         return Decision(
             refusal=f"{record.key!r}: nobody knows how its work ended, so it must not simply run again; say how it "
-            f"ended: retrysafe keys resolve {record.id.hex()[:16]} --id --happened | --did-not-happen"
+            f"ended: {_build_resolve_command(record)}"
         )
     if not record.lapsed(now) and not owner_is_dead:
         return Decision(
@@ -64,6 +65,11 @@ def decide_release(record: Record, now: int, because: str, *, owner_is_dead: boo
             "wait for that, or say --owner-is-dead if you know that its process is gone"
         )
     return Decision(Release(record.id, record.fence, because))
+
+
+def _build_resolve_command(record: Record) -> str:
+    words = ("keys", "resolve", record.id.hex()[:16], "--id")
+    return build_command(*words, namespace=record.namespace, then="--happened | --did-not-happen")
 
 
 def decide_forget(record: Record, now: int) -> Decision:
@@ -158,5 +164,5 @@ def changed_error(session: Session, record: Record) -> ChangedUnderneath:
     why = f": {found.note}" if found is not None and found.note else ""
     return ChangedUnderneath(
         f"{record.key!r} changed underneath: it is {now} now{why}. Nothing was changed by this command",
-        f"retrysafe keys why {record.id.hex()[:16]}",
+        build_command("keys", "why", record.id.hex()[:16], namespace=record.namespace),
     )

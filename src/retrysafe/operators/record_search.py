@@ -17,6 +17,7 @@ from retrysafe.core.ops import List, Lookup
 from retrysafe.core.records import Kind, Record
 from retrysafe.core.states import State
 from retrysafe.errors import UsageError
+from retrysafe.operators.near_keys import NearKeys, guess_keys
 from retrysafe.stores.base import Capabilities
 
 PAGE_RECORDS = 200
@@ -167,6 +168,8 @@ class RecordFinder:
         if self._limit < 1:
             raise UsageError(f"--examine {self._limit}: give 1 or more")
         self.search: RecordSearch | None = None
+        self.near = NearKeys(query.key)
+        """What was perhaps meant, if nothing is found."""
 
     @property
     def next_cursor(self) -> str:
@@ -185,12 +188,16 @@ class RecordFinder:
             yield record
         unambiguous = self._by_id or not self._to_act
         if (seen and unambiguous) or (self._query.scope is not None and not self._by_id):
+            if not seen:
+                self._look_for_near()
             return
         self.search = RecordSearch(self._store.execute, List(cursor=self._after), self._limit, self._report)
         for record in self.search:
             named = self._query.matches_id(record) or (record.key == self._query.key and not self._by_id)
             if named and self._query.matches_filters(record) and record.id not in seen:
                 yield record
+            elif not named and self._query.matches_filters(record):
+                self.near.look_at(record)
 
     def _look_up(self) -> Iterator[Record]:
         digits = self._query.digits
@@ -205,6 +212,13 @@ class RecordFinder:
                     return
                 if self._query.matches_filters(record) and record.id not in ids:
                     yield record
+
+    def _look_for_near(self) -> None:
+        """Look up the keys that were perhaps meant. Not by a list of the scope, which no index has: a store would
+        search all of it."""
+        guesses = (self._query._replace(key=key) for key in guess_keys(self._query.key))
+        for record in self._read([each for guess in guesses for each in guess.compute_ids()]):
+            self.near.look_at(record)
 
     def _read(self, ids: list[bytes]) -> Iterator[Record]:
         replies = self._store.execute_many([Lookup(each) for each in ids]) if ids else []

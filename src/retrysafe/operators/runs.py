@@ -22,6 +22,7 @@ from retrysafe.operations.operation import Operation
 from retrysafe.operations.submission import is_submitted
 from retrysafe.operators import record_search
 from retrysafe.operators.errors import ChangedUnderneath, NotFound, Refused
+from retrysafe.operators.follow_up import build_command
 from retrysafe.operators.record_search import ID_DIGITS, RecordQuery, RecordSearch, Report, cursor_before
 from retrysafe.operators.session import Reason, Session
 
@@ -86,7 +87,8 @@ def why_not(record: Record, now: int, verb: str, *, leave_effects: bool = False)
     if verb != "cancel":
         return ""
     if is_outcome_unknown(record, now):
-        return f"the outcome of the run {short} is unknown; say how it ended: retrysafe keys resolve {short} --id"
+        resolve = build_command("keys", "resolve", short, "--id", namespace=record.namespace)
+        return f"the outcome of the run {short} is unknown; say how it ended: {resolve}"
     if not is_submitted(record) and not leave_effects:
         began = [entry["step"] for entry in build_ledger(OperationJournal.decode(record.progress))]
         what = f"has begun {', '.join(began)}" if began else "was begun, and its first step may have been sent"

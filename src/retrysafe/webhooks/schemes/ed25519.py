@@ -57,5 +57,5 @@ def _import_ed25519() -> Any:
     try:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
-        raise MissingDriver("ed25519 key", "cryptography", "webhooks") from error
+        raise MissingDriver("ed25519", "cryptography", "webhooks", "an ed25519 key") from error
     return ed25519

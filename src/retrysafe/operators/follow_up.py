@@ -1,0 +1,17 @@
+"""Commands that a command tells its reader to give next. One place, so that each such line can be copied: it names the
+application, and quotes what a shell would read otherwise."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from retrysafe.operators.record_search import DEFAULT_NAMESPACE
+
+
+def build_command(*words: Any, namespace: str = DEFAULT_NAMESPACE, then: str = "") -> str:
+    """`retrysafe keys why 5f3a9c01 --id --namespace shop`. The words are data, and quoted where needed; `then` is text
+    for the reader (`--because TEXT`), printed as it is."""
+    where = () if namespace == DEFAULT_NAMESPACE else ("--namespace", namespace)
+    command = shlex.join(["retrysafe", *(str(word) for word in words), *where])
+    return f"{command} {then}".rstrip()

@@ -1,0 +1,135 @@
+"""What a command tells its reader to do next: a line that can be copied, for the right application."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from retrysafe import RetrySafe
+from retrysafe.cli.main import main
+from retrysafe.core.jobs import Job, Stage
+from retrysafe.operators.follow_up import build_command
+from retrysafe.operators.near_keys import MAX_CANDIDATES, NearKeys
+from retrysafe.stores.registry import open_store
+from retrysafe.testing.builders import claim
+
+BECAUSE = ("--because", "a test")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """Two applications in one store."""
+    url = f"sqlite:///{tmp_path}/shop.db"
+    store = open_store(url)
+    store.migrate()
+    for namespace in ("default", "shop two"):
+        store.execute(claim("guard", namespace=namespace, scope="acme", lease=0, now=None))
+        store.execute(claim("job", namespace=namespace, scope="acme", lease=0, on_lapse="rerun", now=None))
+    store.execute(Stage((Job("ab" * 16, "receipts", b"{}"),), namespace="shop two"))
+    store.close()
+    return url
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("keys", "release", "guard", "--scope", "acme", *BECAUSE), "keys resolve"),
+        (("keys", "release", "nosuch", "--scope", "acme", *BECAUSE), "keys list"),
+        (("keys", "forget", "nosuch", *BECAUSE), "keys list"),
+        (("keys", "show", "nosuch"), "keys list"),
+        (("keys", "why", "guard", "--scope", "acme"), "keys resolve"),
+        (("outbox", "retry", "ffffffff", *BECAUSE), "outbox list --dead"),
+        (("outbox", "drop", "ffffffff", "--waiting", *BECAUSE), "outbox list"),
+        (("erase", "--scope", "acme", *BECAUSE), "keys list --scope acme"),
+        (("trigger", "crash", "--lease", "1", *BECAUSE), "keys resolve"),
+    ],
+)
+@pytest.mark.parametrize("namespace", ["default", "shop two"])
+def test_a_command_that_is_named_names_the_application(
+    url: str, words: tuple[str, ...], named: str, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([words[0], *words[1:], "--url", url, "--namespace", namespace])
+    said = capsys.readouterr()
+    line = next(line for line in (said.out + said.err).splitlines() if f"retrysafe {named}" in line)
+    assert ("--namespace 'shop two'" in line) == (namespace == "shop two"), line
+
+
+def test_a_follow_up_is_one_command_for_a_shell() -> None:
+    shown = build_command("keys", "why", "a b; rm -rf $HOME", namespace="it's", then="--because TEXT")
+    assert shlex.split(shown) == [
+        "retrysafe", "keys", "why", "a b; rm -rf $HOME", "--namespace", "it's", "--because", "TEXT",
+    ]  # fmt: skip
+
+
+# Near keys ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant", "scope"),
+    [
+        ("charge:7", "charge:{7}", ()),
+        ("chrage:{7}", "charge:{7}", ()),
+        ("CHARGE:{8}", "charge:{8}", ()),
+        # With the scope only what can be computed is looked up: a search would read the whole store.
+        ("charge:7", "charge:{7}", ("--scope", "tests.charge")),
+        ("CHARGE:{8}", "charge:{8}", ("--scope", "tests.charge")),
+    ],
+)
+def test_a_key_that_was_nearly_right_is_offered(
+    tmp_path: Path, asked: str, meant: str, scope: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    safe = RetrySafe(f"sqlite:///{tmp_path}/app.db")
+    safe.migrate()
+    charge = safe.once("charge:{order}", scope="tests.charge")(lambda order: order)
+    for order in (7, 8, 900):
+        charge(order)
+    safe.close()
+    url = f"sqlite:///{tmp_path}/app.db"
+    assert main(["keys", "why", asked, *scope, url]) == 3
+    assert f"did you mean {meant!r}" in capsys.readouterr().err
+    assert main(["keys", "forget", asked, *scope, url, *BECAUSE]) == 3
+    assert f"did you mean {meant!r}" in capsys.readouterr().err
+    assert main(["keys", "why", "nothing like it", *scope, url]) == 3
+    assert "did you mean" not in capsys.readouterr().err
+
+
+def test_near_keys_are_bounded_and_ranked() -> None:
+    near, store = NearKeys("charge:7"), open_store("memory://")
+    one = store.execute(claim("any")).record
+    assert one is not None
+    for number in range(3 * MAX_CANDIDATES):
+        near.look_at(one._replace(key=f"charge-{number:x}"))
+    near.look_at(one._replace(key="charge:{7}"))
+    near.look_at(one._replace(key="charge:7"))  # itself: of another scope, and no news
+    found = near.find()
+    assert found[0] == "charge:{7}"
+    assert len(found) <= 3
+    assert len(near._candidates) <= MAX_CANDIDATES
+
+
+# Lists and audit rows -----------------------------------------------------------------------------
+
+
+def test_a_list_says_whose_each_key_is(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["keys", "list", url])
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(line.rsplit("  ", 1)[-1].strip() for line in lines) == ["default"] * 2 + ["shop two"] * 2
+
+
+def test_the_audit_line_of_an_erasure_counts_what_was_erased(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path}/app.db"
+    safe = RetrySafe(url)
+    safe.migrate()
+    pay = safe.once("pay:{order}", scope="acme")(lambda order: order)
+    for order in range(3):
+        pay(order)
+    safe.close()
+    assert main(["erase", "--scope", "acme", url, *BECAUSE, "--yes"]) == 0
+    capsys.readouterr()
+    main(["audit", url])
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "  3 records  " in line

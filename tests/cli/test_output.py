@@ -1,0 +1,89 @@
+"""Tables: on a terminal with Rich and without it, and piped. A stored text is data, neither markup nor control."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from retrysafe.cli.main import main
+from retrysafe.cli.output import print_table
+from retrysafe.stores.registry import open_store
+from retrysafe.testing.builders import claim
+
+NASTY = "[bold red]k[/] \x1b[2J\x1b]0;owned\x07 \r\n\u202eabc :smile: [link=http://x]y[/link]"
+
+
+Shown = Callable[[Callable[[], object]], str]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(params=["rich", "plain"])
+def on_terminal(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Shown:
+    """Runs something with a terminal as standard output, with Rich and without it. Returns what it printed."""
+    if request.param == "plain":
+        monkeypatch.setitem(sys.modules, "rich.console", None)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+    def run(call: Callable[[], object]) -> str:
+        with redirect_stdout(Terminal()) as terminal:
+            call()
+        return terminal.getvalue()
+
+    return run
+
+
+def test_a_table_has_its_columns_and_rows(on_terminal: Shown) -> None:
+    shown = on_terminal(lambda: print_table(("id", "key"), [("1", "first"), ("22", "second")]))
+    lines = [line.rstrip() for line in strip_styles(shown).splitlines()]
+    assert [line.split() for line in lines] == [["id", "key"], ["1", "first"], ["22", "second"]]
+    assert lines[1].index("first") == lines[2].index("second"), "the columns are aligned"
+
+
+def test_an_empty_table_prints_nothing(on_terminal: Shown) -> None:
+    assert on_terminal(lambda: print_table(("id", "key"), [])) == ""
+
+
+def test_a_text_on_a_terminal_is_neither_markup_nor_control(on_terminal: Shown) -> None:
+    raw = on_terminal(lambda: print_table(("key",), [(NASTY,)]))
+    shown = strip_styles(raw)
+    assert "[bold red]k[/]" in shown
+    assert "[link=http://x]y[/link]" in shown
+    assert ":smile:" in shown
+    assert all(each.isprintable() or each == "\n" for each in shown)
+
+
+def test_a_text_in_a_pipe_cannot_break_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("key", "more"), [(NASTY, "x")], (4,))
+    shown = capsys.readouterr().out
+    assert shown.count("\n") == 1
+    assert all(each.isprintable() for each in shown.rstrip("\n"))
+
+
+def test_the_commands_print_them(tmp_path: Path, on_terminal: Shown) -> None:
+    url = f"sqlite:///{tmp_path}/app.db"
+    store = open_store(url)
+    store.migrate()
+    store.execute(claim("[bold]7[/bold]", scope="ac[red]me", target="POST /\x1b[31mpay", lease=0, now=None))
+    store.close()
+    shown = strip_styles(on_terminal(lambda: [main(["keys", "list", url]), main(["stats", url])]))
+    assert "[bold]7[/bold]" in shown
+    assert "ac[red]me" in shown
+    assert "POST /?[31mpay" in shown
+    assert all(each.isprintable() or each == "\n" for each in shown)
+
+
+def strip_styles(text: str) -> str:
+    """Without what Rich itself adds for the bold heading."""
+    for style in ("\x1b[1m", "\x1b[0m"):
+        text = text.replace(style, "")
+    return text
