@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
 import pytest
 
 from retrysafe import Answer, RetrySafe
-from retrysafe.cli import import_object, operations
+from retrysafe.cli import import_object, key_actions, operations, reconcile, tail, worker
 from retrysafe.cli.main import build_parser, main
 from retrysafe.core.jobs import FailJob, Job, Stage, TakeJobs
 from retrysafe.core.times import SECOND_MICROS
@@ -82,7 +84,10 @@ def check(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[Any]]:
     return run
 
 
-@pytest.mark.parametrize("command", ["keys list", "keys export", "outbox list", "dead-letters", "stats", "reap"])
+LISTED = ("keys list", "keys export", "outbox list", "dead-letters", "stats", "reap")
+
+
+@pytest.mark.parametrize("command", LISTED)
 def test_lists(url: str, check: Callable[..., list[Any]], command: str) -> None:
     check(command, url)
 
@@ -114,6 +119,60 @@ def test_actions_on_keys(url: str, check: Callable[..., list[Any]]) -> None:
     check("tail", url, "--times", "1", lines=0)
 
 
+def test_tail(url: str, check: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two looks a key is claimed and another is resolved."""
+
+    def happen(seconds: float) -> None:
+        store = open_store(url)
+        store.execute(claim("fresh", lease=3600, now=None))
+        store.close()
+        assert main(["keys", "resolve", url, "lost", "--did-not-happen", *BECAUSE]) == 0
+
+    monkeypatch.setattr(tail, "time", SimpleNamespace(sleep=happen))
+    monkeypatch.setattr(key_actions, "print", lambda *text: None, raising=False)
+    found = check("tail", url, "--times", "2")
+    assert {each["event"] for each in found} == {"claimed", "released"}
+
+
+def test_the_worker(url: str, check: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "load_safe", lambda text: RetrySafe(url))
+    (report,) = check("worker", "shop:safe", "--once")
+    assert report["sweeper"] == 1
+
+
+class Charges:
+    """What a reconciliation compares; one is missing on the other side."""
+
+    def ours(self) -> list[str]:
+        return ["ch_1", "ch_2"]
+
+    def theirs(self) -> list[str]:
+        return ["ch_1"]
+
+    def key(self, item: str) -> str:
+        return item
+
+
+def test_reconcile(check: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconcile, "import_object", lambda text: Charges())
+    (found,) = check("reconcile", "shop:charges", code=1)
+    assert found["missing_there"] == ["ch_2"]
+
+
+def test_every_command_of_the_schema_is_checked_with_something_printed() -> None:
+    """A schema that nothing is compared with says nothing."""
+    tree = ast.parse(Path(__file__).read_text())
+    checked = {
+        word.value
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "check"
+        if not any(each.arg == "lines" and ast.unparse(each.value) == "0" for each in call.keywords)
+        for word in call.args[:1]
+        if isinstance(word, ast.Constant)
+    }
+    assert SCHEMA["commands"].keys() - checked - set(LISTED) == set()
+
+
 def test_bulk(url: str, check: Callable[..., list[Any]]) -> None:
     words = ("--all", "--did-not-happen", *BECAUSE)
     assert check("keys resolve", url, *words)[0]["result"] == "would change"
@@ -122,6 +181,7 @@ def test_bulk(url: str, check: Callable[..., list[Any]]) -> None:
 
 
 def test_outbox(url: str, check: Callable[..., list[Any]]) -> None:
+    assert check("outbox retry", url, "--all", *BECAUSE)[0]["result"] == "would change"
     check("outbox revive", url, DEAD.id, *BECAUSE)
     check("outbox retry", url, DEAD.id, *BECAUSE, code=3, lines=0)
     check("outbox drop", url, DEAD.id, "--waiting", *BECAUSE)
