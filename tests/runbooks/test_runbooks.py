@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+from uuid import uuid4
 
 import pytest
 import yaml
@@ -23,10 +24,8 @@ from retrysafe.core.ops import Claim, Complete, List, Release
 from retrysafe.core.records import Answer
 from retrysafe.core.states import State
 from retrysafe.engine.exposition import format_metrics
-from retrysafe.errors import FingerprintMismatch, InProgress, LeaseLost, StoreError
-from retrysafe.stores.memory import MemoryStore
+from retrysafe.errors import LeaseLost
 from retrysafe.testing.builders import claim
-from retrysafe.testing.faults import Fault, FaultStore, Script
 from retrysafe.worker import Worker
 from tests.runbooks.pages import FOLDER, ROOT, SECTIONS, Runbook
 from tests.waiting import until
@@ -90,39 +89,13 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-@pytest.fixture
-def serve() -> Iterator[Callable[[RetrySafe], str]]:
-    """Serves the figures of an object, as an application does."""
-    servers = []
-
-    def start(safe: RetrySafe) -> str:
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(format_metrics(safe.figures.snapshot()).encode())
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        servers.append((server, thread))
-        return f"http://127.0.0.1:{server.server_port}/metrics"
-
-    yield start
-    for server, thread in servers:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def follow(name: str, place: Place, **variables: str) -> str:
-    """Follow a page from *Look* to *Check*. Returns what *Look* printed."""
+def follow(name: str, place: Place, before_do: Callable[[], None] = lambda: None, **variables: str) -> str:
+    """Follow a page from *Look* to *Check*. Returns what *Look* printed. `before_do` is what a page asks for that no
+    command of ours can do: a deployment, room on a disk."""
     page = Runbook(name)
     known = {"RETRYSAFE_URL": place.url, "RETRYSAFE_APP": APP, **variables}
     seen = page.follow("Look", place.folder, known)
+    before_do()
     page.follow("Do", place.folder, known)
     page.follow("Check", place.folder, known)
     return seen
@@ -253,82 +226,181 @@ def test_leases_lost(place: Place) -> None:
     assert place.gauge("retrysafe_records", "uncertain") == 0
 
 
-Serve = Callable[[RetrySafe], str]
+class Api:
+    """The application as a server, in a process of its own."""
+
+    def __init__(self, place: Place) -> None:
+        from tests.servers.ports import free_port
+
+        self._place, self._port = place, free_port()
+        self._process: subprocess.Popen[str] | None = None
+        self.address = f"http://127.0.0.1:{self._port}/pay"
+        self.metrics = f"http://127.0.0.1:{self._port}/metrics"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self, busy: str = "conflict") -> None:
+        self._process = run_beside(self._place, "tests.runbooks.serving", str(self._port), busy)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            end(self._process)
+            self._process = None
+
+    def trigger(self, what: str, *more: str) -> None:
+        """What brings the state about."""
+        command = [sys.executable, "-m", "retrysafe", "trigger", what, self.address, *more]
+        subprocess.run(command, check=True, cwd=self._place.folder, capture_output=True)
+
+    def pay(self) -> int:
+        """One request of a client that does everything right. Returns its status."""
+        headers = {"idempotency-key": f'"{uuid4()}"', "content-type": "application/json"}
+        try:
+            with urlopen(Request(self.address, b"{}", headers), timeout=60) as answer:
+                return int(answer.status)
+        except HTTPError as error:
+            return error.code
+
+    def read(self) -> Samples:
+        with urlopen(self.metrics, timeout=60) as answer:
+            return parse(answer.read().decode())
 
 
-def ratio(safe: RetrySafe, outcome: str, before: tuple[float, float]) -> tuple[float, tuple[float, float]]:
-    """The share of an outcome among the claims since `before`, and the counts now."""
-    now = (read(safe, "retrysafe_claims_total", outcome), read(safe, "retrysafe_claims_total"))
-    return (now[0] - before[0]) / (now[1] - before[1]), now
+Samples = dict[tuple[str, frozenset[str]], float]
+"""By name and the values of the labels."""
 
 
-def test_mismatch_ratio(place: Place, serve: Serve) -> None:
-    with place.open() as safe:
-
-        @safe.once("pay:{order}")
-        def pay(order: int, cents: int) -> int:
-            return cents
-
-        pay(1, 100)
-        with pytest.raises(FingerprintMismatch):
-            pay(1, 200)
-        share, then = ratio(safe, "mismatched", (0, 0))
-        assert share > 0.01
-        assert 'outcome="mismatched"' in follow("mismatch-ratio", place, METRICS=serve(safe))
-        pay(2, 200)  # the client sends a new key
-        assert ratio(safe, "mismatched", then)[0] == 0
+def parse(text: str) -> Samples:
+    return {
+        (sample.name, frozenset(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
 
 
-def test_busy_ratio(place: Place, serve: Serve) -> None:
-    with place.open() as safe:
-
-        @safe.once("pay:{order}")
-        def pay(order: int) -> int:
-            with suppress(InProgress):
-                pay(order)  # a hasty client
-            return order
-
-        pay(1)
-        share, then = ratio(safe, "busy", (0, 0))
-        assert share > 0.1
-        seen = follow("busy-ratio", place, METRICS=serve(safe))
-        assert 'outcome="busy"' in seen
-        assert "retrysafe_execution_duration_seconds_count" in seen
-        safe.once("pay:{order}")(place_order)(2)
-        assert ratio(safe, "busy", then)[0] == 0
+def total(samples: Samples, name: str, *labels: str) -> float:
+    return sum(value for (found, values), value in samples.items() if found == name and set(labels) <= values)
 
 
-def place_order(order: int) -> int:
-    return order
+def share(after: Samples, before: Samples, name: str, *labels: str) -> float:
+    """The part of what was counted between two looks that has these labels: what the alert divides."""
+    return (total(after, name, *labels) - total(before, name, *labels)) / (total(after, name) - total(before, name))
 
 
-def test_store_slow(place: Place, serve: Serve) -> None:
-    with place.open() as safe:
-        safe.figures.observe_store(Complete, 0.9)
-        assert slow_share(safe) == 1
-        assert "retrysafe_store_operation_duration_seconds_sum" in follow("store-slow", place, METRICS=serve(safe))
-        for order in range(9):
-            safe.once("pay:{order}")(place_order)(order)
-        assert slow_share(safe) < 0.5
+def run_beside(place: Place, module: str, *arguments: str) -> subprocess.Popen[str]:
+    """Start a program beside the test; it says a word when it is ready."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        cwd=place.folder,
+        env=os.environ | {"RETRYSAFE_URL": place.url, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline(), f"{module} did not start"
+    return process
 
 
-def slow_share(safe: RetrySafe) -> float:
-    name = "retrysafe_store_operation_duration_seconds"
-    return 1 - read(safe, f"{name}_bucket", "0.5") / read(safe, f"{name}_count")
+def end(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
 
 
-def test_store_errors(place: Place, serve: Serve) -> None:
-    """The store is down for two operations, and comes back."""
-    script = Script([Fault(1, "before", lasting=True)])
-    with RetrySafe(FaultStore(MemoryStore(), script)) as safe:
-        pay = safe.once("pay:{order}")(place_order)
-        with pytest.raises(StoreError):
-            pay(1)
-        count = "retrysafe_store_operation_duration_seconds_count"
-        assert read(safe, count) > 0
-        assert read(safe, count, "") == 0, "nothing succeeded"
-        seen = follow("store-errors", place, METRICS=serve(safe))
-        assert 'error_type="StoreUn' in seen
+@pytest.fixture
+def api(place: Place) -> Iterator[Api]:
+    api = Api(place)
+    yield api
+    api.stop()
+
+
+CLAIMS = "retrysafe_claims_total"
+CALLS = "retrysafe_store_operation_duration_seconds"
+
+
+def test_mismatch_ratio(place: Place, api: Api) -> None:
+    api.start()
+    api.trigger("mismatch")
+    before = api.read()
+    assert share(before, {}, CLAIMS, "mismatched") > 0.01
+    assert 'outcome="mismatched"' in follow("mismatch-ratio", place, METRICS=api.metrics, API=api.address)
+    after = api.read()
+    assert total(after, CLAIMS, "replayed") > 0, "the page's own requests keep to one key and one body"
+    assert share(after, before, CLAIMS, "mismatched") == 0
+
+
+def test_busy_ratio(place: Place, api: Api) -> None:
+    api.start()
+    (place.folder / "slow").touch()
+    api.trigger("retry-storm", "--times", "5", "--at-once", "5")
+    assert share(api.read(), {}, CLAIMS, "busy") > 0.1
+
+    def deploy() -> None:
+        """What the page asks for: a policy that lets the second request wait."""
+        api.stop()
+        api.start("wait")
+
+    seen = follow("busy-ratio", place, before_do=deploy, METRICS=api.metrics, API=api.address)
+    assert 'outcome="busy"' in seen
+    assert "retrysafe_execution_duration_seconds_count" in seen
+    after = api.read()
+    assert total(after, CLAIMS, "replayed") > 1, "the page's storm met the work, and waited for its answer"
+    assert share(after, {}, CLAIMS, "busy") == 0
+
+
+def test_store_slow(place: Place, api: Api) -> None:
+    """A report holds the store's lock for longer than half a second, again and again."""
+    api.start()
+    holding = run_beside(place, "tests.runbooks.holding", place.url.removeprefix("sqlite:///"))
+    try:
+        until(lambda: api.pay() == 201 and slow_share(api.read(), {}) > 0.01, 120, "a slow operation")
+        before = api.read()
+        seen = follow("store-slow", place, METRICS=api.metrics, PID=str(holding.pid))
+        assert f"{CALLS}_sum" in seen
+        assert holding.wait() != 0, "the page's command ended it"
+    finally:
+        end(holding)
+    was = slow_share(before, {})
+    until(lambda: api.pay() == 201 and slow_share(api.read(), before) < was, 120, "operations that are fast again")
+
+
+def slow_share(after: Samples, before: Samples) -> float:
+    return 1 - share_of_fast(after, before)
+
+
+def share_of_fast(after: Samples, before: Samples) -> float:
+    fast = total(after, f"{CALLS}_bucket", "0.5") - total(before, f"{CALLS}_bucket", "0.5")
+    return fast / (total(after, f"{CALLS}_count") - total(before, f"{CALLS}_count"))
+
+
+def test_store_errors(place: Place, api: Api) -> None:
+    """The server's process may write no more: for it the disk is full."""
+    api.start()
+    assert api.pay() == 201
+    healthy = api.read()
+    resource.prlimit(api.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+    assert api.pay() == 503, "refused before it runs"
+    before = api.read()
+    assert error_share(before, healthy) > 0.01
+
+    def make_room() -> None:
+        resource.prlimit(api.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+    seen = follow("store-errors", place, before_do=make_room, METRICS=api.metrics)
+    assert 'error_type="Store' in seen
+    until(lambda: api.pay() == 201, 60, "the process finds the store again by itself")
+    healed = api.read()
+    assert api.pay() == 201
+    assert error_share(api.read(), healed) == 0
+
+
+def error_share(after: Samples, before: Samples) -> float:
+    """What has no class of an error has an empty label."""
+    return 1 - share(after, before, f"{CALLS}_count", "")
 
 
 def test_reaper_behind(place: Place) -> None:
