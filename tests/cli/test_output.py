@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -11,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from retrysafe.cli.main import main
-from retrysafe.cli.output import print_table
+from retrysafe.cli.output import Progress, print_table
 from retrysafe.stores.registry import open_store
-from retrysafe.testing.builders import claim
+from retrysafe.testing.builders import claim, complete
 
 NASTY = "[bold red]k[/] \x1b[2J\x1b]0;owned\x07 \r\n\u202eabc :smile: [link=http://x]y[/link]"
 
@@ -80,6 +81,26 @@ def test_the_commands_print_them(tmp_path: Path, on_terminal: Shown) -> None:
     assert "ac[red]me" in shown
     assert "POST /?[31mpay" in shown
     assert all(each.isprintable() or each == "\n" for each in shown)
+
+
+def test_a_long_walk_says_how_far_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{tmp_path}/app.db"
+    store = open_store(url)
+    store.migrate()
+    made = store.execute_many([claim(f"k{number}", scope="acme", now=None) for number in range(2_500)])
+    store.execute_many([complete(each, now=None) for each in made])
+    store.close()
+    assert main(["erase", "--scope", "acme", "--because", "a test", url]) == 0
+    first, *later = capsys.readouterr().err.splitlines()
+    assert first.startswith("no index of sqlite has scopes")
+    said = [int(found.group(1)) for line in later if (found := re.search(r"records, about (\d+) % of the store", line))]
+    assert len(said) == 2
+    assert all(abs(percent - expected) <= 5 for percent, expected in zip(said, (40, 80), strict=True)), said
+
+
+def test_where_the_cursor_says_nothing_no_share_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    Progress("records", 10).advance(10)
+    assert capsys.readouterr().err == "10 records\n"
 
 
 def strip_styles(text: str) -> str:

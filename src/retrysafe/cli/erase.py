@@ -88,6 +88,8 @@ class Eraser:
 
     def run(self) -> None:
         progress = Progress("records", 1_000)
+        name = self._session.capabilities.name
+        print_note(f"no index of {name} has scopes: every record is read, which may take a while")
         query = List(self._session.namespace, scope=self._args.scope, limit=PAGE_ROWS)
         try:
             while not self._complete:
@@ -96,7 +98,7 @@ class Eraser:
                     self._counts[self._erase(record)] += 1
                 self._counts["unreadable"] += len(page.unreadable)
                 self._cursor, self._complete = page.cursor, not page.cursor
-                progress.advance(sum(self._counts.values()))
+                progress.advance(sum(self._counts.values()), self._session.estimate_progress(self._cursor))
                 if self._audit is not None and not self._complete:
                     self._audit.keep_alive()
         except (KeyboardInterrupt, StoreError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, get_args
 
 from retrysafe.cli import exits, key_actions
@@ -179,7 +180,8 @@ def run_list(args: argparse.Namespace) -> int:
         raise UsageError(f"--limit {args.limit}: give 1 or more")
     with open_session(args) as session:
         now = session.read_time()
-        listed = iter_records(session.execute, build_query(args))
+        # Not more than is shown: each row may be another page of the disk.
+        listed = iter_records(session.execute, replace(build_query(args), limit=min(PAGE_ROWS, args.limit)))
         found: Any = _take_first((each for each in listed if is_shown(args, each)), args.limit)
         if args.limit <= MAX_SORTED_ROWS:
             found = sorted(found, key=lambda record: record.created, reverse=True)
@@ -208,13 +210,14 @@ def run_export(args: argparse.Namespace) -> int:
     query = build_query(args)
     with open_session(args) as session:
         progress, number, cursor = Progress("keys written"), 0, args.after
+        note_full_read(args, session)
         now = session.read_time()
         parts = split_uncertain(query)
         if args.after and len(parts) > 1:
             raise UsageError("--after with --state uncertain: it is two lists; export it in one go")
         for part, keep in parts:
             while True:
-                page = session.execute(_at(part, cursor))
+                page = session.execute(replace(part, cursor=cursor))
                 for record in page.records:
                     if is_shown(args, record) and (keep is None or record.on_lapse == keep):
                         print_json(describe_record(record, now, body=args.body))
@@ -225,25 +228,23 @@ def run_export(args: argparse.Namespace) -> int:
                 sys.stdout.flush()
                 if number and number % 50_000 < PAGE_ROWS:
                     print_note(f"so far {number:,}; after an interruption continue with --after {cursor}")
-                progress.advance(number)
+                progress.advance(number, session.estimate_progress(cursor))
         progress.end()
     print_note(f"{number} written")
     return exits.DONE
+
+
+def note_full_read(args: argparse.Namespace, session: Session) -> None:
+    """Say before a long wait that there is one."""
+    if args.scope is not None and args.state not in ("claimed", "uncertain") and not args.lapsed:
+        print_note(f"no index of {session.capabilities.name} has scopes: every record is read, which may take a while")
 
 
 def split_uncertain(query: List) -> list[tuple[List, str | None]]:
     """A list of uncertain keys is two lists: those that are marked, and lapsed guards."""
     if query.state is not State.UNCERTAIN:
         return [(query, None)]
-    from dataclasses import replace
-
     return [(query, None), (replace(query, state=State.CLAIMED, lapsed=True), "uncertain")]
-
-
-def _at(query: List, cursor: str) -> List:
-    from dataclasses import replace
-
-    return replace(query, cursor=cursor)
 
 
 def _take_first(records: Iterator[Record], limit: int) -> Iterator[Record]:

@@ -150,11 +150,9 @@ def choose_jobs(session: Session, args: argparse.Namespace) -> list[StagedJob]:
         ids = ", ".join(job.job.id for job in named[:10])
         raise UsageError(f"{args.id!r} names {len(named)} jobs: {ids}; give more digits of one")
     if not named:
-        what = "waiting job" if args.waiting else "dead job"
-        raise NotFound(
-            f"no {what} {args.id!r} in namespace {session.namespace!r}",
-            f"see `{build_command('outbox', 'list', *([] if args.waiting else ['--dead']), namespace=session.namespace)}`",
-        )
+        what, which = ("waiting job", ()) if args.waiting else ("dead job", ("--dead",))
+        listing = build_command("outbox", "list", *which, namespace=session.namespace)
+        raise NotFound(f"no {what} {args.id!r} in namespace {session.namespace!r}", f"see `{listing}`")
     return named
 
 

@@ -88,12 +88,14 @@ class Progress:
     def __init__(self, what: str, every: int = 5_000) -> None:
         self._what, self._every, self._last, self._shown = what, every, 0, False
 
-    def advance(self, number: int) -> None:
+    def advance(self, number: int, percent: int | None = None) -> None:
+        """`percent`: about how much of the store was read, if that is known."""
         if number - self._last >= self._every:
             self._last = number
             self._shown = True
             ending = "\r" if sys.stderr.isatty() else "\n"
-            print(f"{number:,} {self._what}", end=ending, file=sys.stderr, flush=True)
+            about = "" if percent is None else f", about {percent} % of the store read"
+            print(f"{number:,} {self._what}{about}", end=ending, file=sys.stderr, flush=True)
 
     def end(self) -> None:
         if self._shown and sys.stderr.isatty():

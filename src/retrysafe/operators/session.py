@@ -64,6 +64,13 @@ class Session:
         """The store's time. Its clock decides which leases have lapsed."""
         return int(self.execute(Lookup(NO_RECORD_ID)).now)
 
+    def estimate_progress(self, cursor: str) -> int | None:
+        """About how much of the store a list has read, in percent. Where lists go by id, the cursor is the last id, and
+        ids are hashes: evenly spread. None where the store cannot tell."""
+        if not self.capabilities.lists_by_id or len(cursor) != 2 * len(NO_RECORD_ID):
+            return None
+        return int(cursor[:4], 16) * 100 // 0x10000
+
     def run(self, flow: Any) -> Any:
         return run(flow, lambda op: self.execute(cast("Op[Any]", op)))
 
