@@ -51,16 +51,17 @@ async def start(app: Any) -> None:
 
 def build_fastapi(safe: RetrySafe, options: Options) -> FastAPI:
     app, router = FastAPI(), APIRouter(prefix="/shop")
+    default, accepted = (Depends(fastapi.idempotent(lambda: "alice", policy)) for policy in (None, ACCEPTED))
     fastapi.install(app, safe=safe, **options)
 
     @app.post("/plain")
-    async def plain(key: Any = Depends(fastapi.idempotent(lambda: "alice"))) -> None: ...
+    async def plain(key: Any = default) -> None: ...
 
     @app.post("/pay")
-    async def pay(key: Any = Depends(fastapi.idempotent(lambda: "alice", ACCEPTED))) -> None: ...
+    async def pay(key: Any = accepted) -> None: ...
 
     @router.put("/ship")
-    async def ship(key: Any = Depends(fastapi.idempotent(lambda: "alice", ACCEPTED))) -> None: ...
+    async def ship(key: Any = accepted) -> None: ...
 
     app.include_router(router)
     return app
