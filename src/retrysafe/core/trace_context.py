@@ -1,8 +1,8 @@
 """The trace of the run that made an answer, kept with the record. A replay can then point at that run.
 
-It is stored in `Record.input`, so no store needs a new column. A guard has no input, and the place is free. An operation
-keeps its arguments there, as JSON: the trace is written behind them as white space, two bits a character. JSON allows
-white space at the end, so the release before, which knows nothing of it, reads the same arguments (rule 17,
+It is stored in `Record.input`, so no store needs a new column. A guard has no input, and the place is free. An
+operation keeps its arguments there, as JSON: the trace is written behind them as white space, two bits a character.
+JSON allows white space at the end, so the release before, which knows nothing of it, reads the same arguments (rule 17,
 tests/releases/test_traced.py). Arguments are written without white space, and no JSON text has the form of a
 `traceparent`, so one is never taken for the other. Like all input it is encrypted if there is a key ring, and erased by
 Forget.
