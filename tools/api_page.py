@@ -32,6 +32,7 @@ MODULES = (
     "retrysafe.webhooks",
     "retrysafe.client",
     "retrysafe.mcp",
+    "retrysafe.console",
     "retrysafe.prometheus",
     "retrysafe.otel",
     "retrysafe.testing",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import jsonschema
 import pytest
 
 from retrysafe import RetrySafe
@@ -20,6 +21,8 @@ from retrysafe.console.access import Operator
 from retrysafe.console.console import Console
 from retrysafe.console.loopback import LoopbackApp, OneTimeLogin
 from retrysafe.testing.builders import claim
+
+SCHEMA = Path(__file__).parents[2] / "docs" / "reference" / "cli.schema.json"
 
 
 @pytest.fixture
@@ -40,6 +43,7 @@ def served(tmp_path: Path) -> Iterator[dict[str, Any]]:
 
 
 def test_the_link_works_once(served: dict[str, Any]) -> None:
+    jsonschema.validate(served, json.loads(SCHEMA.read_text())["commands"]["console"])
     with httpx.Client(follow_redirects=True) as client:
         assert client.get(f"{served['address']}/keys").status_code == 401
         page = client.get(served["link"])

@@ -136,6 +136,14 @@ def test_a_record_of_another_application_is_none(world: World) -> None:
     other.close()
 
 
+@pytest.mark.parametrize("returned", [True, "ann", object()], ids=str)
+def test_an_answer_that_is_no_operator_opens_nothing(world: World, returned: Any) -> None:
+    """`return True`, or an `async def`, whose coroutine is true as well."""
+    visitor = Visitor(make_console(world.safe, authenticate=lambda request: returned, actions=True))
+    for route in PAGES:
+        assert visitor.get(address(route.pattern, world)).status == 500
+
+
 def test_it_is_not_built_without_a_check_of_who_asks(safe: RetrySafe) -> None:
     for wrong in ({}, {"authenticate": None}, {"authenticate": "ann"}):
         with pytest.raises(UsageError, match="authenticate="):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ def print_link(args: argparse.Namespace, safe: RetrySafe, address: str, link: st
         from retrysafe.cli.output import print_json
 
         print_json({"address": address, "link": link, "actions": args.actions})
+        sys.stdout.flush()
         return
     what = "with actions" if args.actions else "read-only (--actions allows more)"
     print(f"the console of {safe!r}, {what}; Ctrl-C stops it", flush=True)

@@ -91,6 +91,9 @@ class Console:
         operator = self.authenticate(request)
         if operator is None:
             return self._send_to_login(request)
+        if not isinstance(operator, Operator):
+            # True, a name, or the coroutine of an `async def`: none of them says who it is.
+            raise TypeError(f"authenticate returned {operator!r}: return an Operator, or None; it cannot be async")
         visit = Visit(self, request, operator)
         try:
             return self._answer_operator(visit)

@@ -64,6 +64,8 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
+    """An answer: status, body, headers in order."""
+
     status: int
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = ()

@@ -29,6 +29,8 @@ class BulkFilter(NamedTuple):
     kind: str | None = None
     older_than: int = 0
     """Only attempts that began so many microseconds before the as-of time."""
+    lapsed: bool = False
+    """Only claims whose lease has lapsed: the store lists them without the others."""
 
     def matches(self, record: Record, state: State, as_of: int) -> bool:
         """Whether the attempt of this record had begun by then, and the record is one of these. Runs of operations are
@@ -58,6 +60,8 @@ class Choice(NamedTuple):
     """How many matched and must not be changed."""
     skipped: list[tuple[str, str]] = []  # noqa: RUF012  # never changed
     """Ids that were named and do not match any more, with the reason."""
+    complete: bool = True
+    """False if the search ended at its limit, or at the cap: more records may match."""
 
 
 class RowResult(NamedTuple):
@@ -85,27 +89,31 @@ class BulkAction:
     def __init__(self, session: Session, action: KeyAction, wanted: BulkFilter) -> None:
         self._session, self._action, self._wanted = session, action, wanted
 
-    def choose(self, cap: int) -> Choice:
-        """The records that match now, at most `cap`."""
+    def choose(self, cap: int, examine: int | None = None) -> Choice:
+        """The records that match now, at most `cap`, among the first `examine` records of the state."""
         if not 1 <= cap <= MAX_NAMED_RECORDS:
             raise UsageError(f"--cap {cap}: give 1 to {MAX_NAMED_RECORDS}")
         as_of = self._session.read_time()
         chosen: list[Chosen] = []
         refused = 0
-        for record in self._iter_matching(as_of):
-            decision = self._action.decide(record, as_of)
-            if decision.op is None:
-                refused += 1
-            else:
-                chosen.append(Chosen(record, decision.op))
-            if len(chosen) == cap:
+        examined = 0
+        for record in self._iter_state():
+            examined += 1
+            if self._wanted.matches(record, self._action.state, as_of):
+                decision = self._action.decide(record, as_of)
+                refused += decision.op is None
+                chosen += [Chosen(record, decision.op)] if decision.op is not None else []
+            if len(chosen) == cap or examined == examine:
                 break
-        return Choice(as_of, chosen, refused)
+        complete = len(chosen) < cap and examined != examine
+        return Choice(as_of, chosen, refused, complete=complete)
 
-    def _iter_matching(self, as_of: int) -> Iterator[Record]:
-        state, wanted = self._action.state, self._wanted
-        query = List(self._session.namespace, state, wanted.kind, wanted.scope, limit=PAGE_ROWS)
-        return (each for each in iter_records(self._session.execute, query) if wanted.matches(each, state, as_of))
+    def _iter_state(self) -> Iterator[Record]:
+        wanted = self._wanted
+        query = List(
+            self._session.namespace, self._action.state, wanted.kind, wanted.scope, wanted.lapsed, limit=PAGE_ROWS
+        )
+        return iter_records(self._session.execute, query)
 
     def choose_again(self, as_of: int, rows: Iterable[tuple[bytes, int]]) -> Choice:
         """The rows (id and attempt) that an operator was shown and has confirmed. A row that is in another attempt, or

@@ -16,7 +16,8 @@ from retrysafe.errors import UsageError
 from retrysafe.operators.bulk import BulkAction, BulkFilter, Choice
 from retrysafe.operators.key_actions import KeyAction, make_release, make_resolve
 
-DEFAULT_CAP = 200
+EXAMINED_ROWS = 10_000
+"""How many records of the state the preview reads at most."""
 NOT_ALLOWED = "you may not do this with it"
 _ROW = re.compile(r"([0-9a-f]{64}):([0-9]{1,9})")
 
@@ -43,7 +44,11 @@ def read_form(visit: Visit) -> BulkForm:
     else:
         raise UsageError(f"verb {verb!r}: there are keys resolve and keys release")
     filters = BulkFilter(
-        wanted.scope or None, wanted.target or None, wanted.kind or None, wanted.older_than * SECOND_MICROS
+        wanted.scope or None,
+        wanted.target or None,
+        wanted.kind or None,
+        wanted.older_than * SECOND_MICROS,
+        lapsed=verb == "keys release",
     )
     return BulkForm(verb, wanted, action, BulkAction(visit.session, action, filters))
 
@@ -59,7 +64,7 @@ def preview(visit: Visit) -> Response:
     """What would be changed. Nothing is changed yet."""
     form = read_form(visit)
     cap = read_number(visit, "cap", MAX_NAMED_RECORDS)
-    choice = form.bulk.choose(cap)
+    choice = form.bulk.choose(cap, EXAMINED_ROWS)
     allowed = [each for each in choice.chosen if visit.may(form.verb, each.record)]
     return visit.render(
         "bulk_preview.html",
@@ -69,7 +74,7 @@ def preview(visit: Visit) -> Response:
         refused=choice.refused + len(choice.chosen) - len(allowed),
         as_of=choice.as_of,
         cap=cap,
-        capped=len(choice.chosen) == cap,
+        complete=choice.complete,
         outcome=visit.request.field("outcome"),
         because=visit.request.field("because"),
         now=visit.now,

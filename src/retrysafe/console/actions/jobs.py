@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from retrysafe.console.actions.bulk import NOT_ALLOWED, read_number
 from retrysafe.console.messages import Response, redirect
 from retrysafe.console.visit import Visit
@@ -24,8 +26,8 @@ def find_action(verb: str) -> JobAction:
 def iter_dead(visit: Visit, topic: str = "") -> list[StagedJob]:
     """The dead letters of the application, at most EXAMINED_ROWS."""
     check_outbox(visit.session)
-    found = iter_jobs(visit.session, visit.safe.namespace, dead=True, topic=topic or None)
-    return [staged for staged, _ in zip(found, range(EXAMINED_ROWS), strict=False)]
+    found = islice(iter_jobs(visit.session, visit.safe.namespace, dead=True, topic=None), EXAMINED_ROWS)
+    return [staged for staged in found if topic in ("", staged.job.topic)]
 
 
 def act_on_job(visit: Visit, id: str, verb: str) -> Response:

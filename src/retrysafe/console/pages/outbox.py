@@ -9,6 +9,7 @@ from retrysafe.console.messages import Response
 from retrysafe.console.visit import Visit
 from retrysafe.core.backlog import JobBacklog, JobBacklogReply
 from retrysafe.core.jobs import ListJobs, StagedJob
+from retrysafe.core.records import Record
 from retrysafe.errors import UsageError
 from retrysafe.operators.dead_letters import iter_dead_runs
 
@@ -32,9 +33,14 @@ def show_outbox(visit: Visit) -> Response:
         dead=dead,
         topic=topic,
         next_url=next_url,
-        runs=[each for each in iter_dead_runs(visit.session, visit.safe.namespace, DEAD_RUNS) if visit.may(LOOK, each)],
+        runs=find_dead_runs(visit),
         now=visit.now,
     )
+
+
+def find_dead_runs(visit: Visit) -> list[Record]:
+    found = iter_dead_runs(visit.session, visit.safe.namespace, DEAD_RUNS, EXAMINED_ROWS)
+    return [each for each in found if visit.may(LOOK, each)]
 
 
 def read_sequence(text: str) -> int:
