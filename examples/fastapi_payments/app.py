@@ -21,6 +21,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field
 
 from retrysafe import Answer, Key, Policy, RetrySafe, derive
+from retrysafe.console import Console, Operator, Request
 from retrysafe.web.fastapi import idempotent, install, respond
 
 safe = RetrySafe(os.environ.get("RETRYSAFE_URL", "sqlite:///payments.db"))
@@ -49,6 +50,18 @@ def current_account(credentials: Annotated[HTTPAuthorizationCredentials | None, 
         raise HTTPException(401, "who are you?", {"WWW-Authenticate": "Bearer"})
     return account
 
+
+# The console, for the people who operate this: http://localhost:8000/console/ ---------------------
+
+OPERATORS = {"olga-token": "olga"}
+
+
+def find_operator(request: Request) -> Operator | None:
+    name = OPERATORS.get(request.headers.get("authorization", "").removeprefix("Bearer "))
+    return Operator(name) if name else None
+
+
+app.mount("/console", Console(safe, authenticate=find_operator).asgi)
 
 # The payment provider: somebody else's system, which takes keys of its own -----------------------
 

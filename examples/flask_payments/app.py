@@ -20,6 +20,7 @@ from uuid import uuid4
 from flask import Blueprint, Flask, abort, g, jsonify, request, url_for
 
 from retrysafe import Policy, RetrySafe, derive
+from retrysafe.console import Console, Operator, Request
 from retrysafe.web.flask import Idempotency, current_key
 
 idempotency = Idempotency(scope=lambda: g.account, policy=Policy.preset("create_payment"))
@@ -40,6 +41,16 @@ def token_required(view: Callable[..., Any]) -> Callable[..., Any]:
         return view(*args, **kwargs)
 
     return checked
+
+
+# The console, for the people who operate this: http://localhost:8000/console/ ---------------------
+
+OPERATORS = {"olga-token": "olga"}
+
+
+def find_operator(visited: Request) -> Operator | None:
+    name = OPERATORS.get(visited.headers.get("authorization", "").removeprefix("Bearer "))
+    return Operator(name) if name else None
 
 
 # The payment provider: somebody else's system, which takes keys of its own -----------------------
@@ -93,4 +104,6 @@ def create_app(url: str | None = None) -> Flask:
     with app.app_context():
         safe: RetrySafe = idempotency.safe
     safe.migrate()  # here for convenience; a real deployment runs `retrysafe migrate URL` once
+    console = Console(safe, authenticate=find_operator)
+    app.wsgi_app = console.mount_wsgi(app.wsgi_app, "/console")  # type: ignore[method-assign]
     return app

@@ -16,6 +16,7 @@ from retrysafe.console import Console, Operator, Request
 from retrysafe.console.messages import MAX_BODY_BYTES
 from retrysafe.core.ops import Lookup
 from retrysafe.core.states import State
+from retrysafe.fastapi import install
 from tests.console.conftest import World
 
 
@@ -37,6 +38,19 @@ def make_fastapi(console: Console) -> Any:
         return "hello"
 
     app.mount("/ops", console.asgi)
+    return httpx.ASGITransport(app)
+
+
+def make_protected(console: Console) -> Any:
+    """Below a middleware that asks every other POST for a key."""
+    app = FastAPI()
+
+    @app.api_route("/hello", methods=["GET", "POST"])
+    def hello() -> str:
+        return "hello"
+
+    app.mount("/ops", console.asgi)
+    install(app, safe=console.safe, scope=lambda view: "me", routes={"POST /ops/{rest:path}": None})
     return httpx.ASGITransport(app)
 
 
@@ -75,7 +89,9 @@ class Caller:
         return asyncio.run(call())
 
 
-@pytest.mark.parametrize("make", [make_fastapi, make_flask], ids=["fastapi", "flask"])
+@pytest.mark.parametrize(
+    "make", [make_fastapi, make_protected, make_flask], ids=["fastapi", "fastapi-with-keys", "flask"]
+)
 def test_mounted_it_shows_and_acts(world: World, console: Console, make: Any) -> None:
     call = Caller(make(console))
     assert call("GET", "/hello").status_code == 200, "the application is still there"

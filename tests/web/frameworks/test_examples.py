@@ -48,6 +48,14 @@ async def test_one_click_one_charge(example: Any) -> None:
     assert len(charges) == 2, "alice's and bob's"
 
 
+async def test_operators_see_the_console_and_customers_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    example = load("fastapi", monkeypatch)
+    async with calling(example.app) as http:
+        await http.post("/payments", headers=sent(), json=ORDER)
+        assert (await http.get("/console/keys", headers=sent())).status_code == 401
+        assert "POST /payments" in (await http.get("/console/keys", headers=sent("olga-token"))).text
+
+
 async def test_the_operation_of_the_fastapi_example(monkeypatch: pytest.MonkeyPatch) -> None:
     example = load("fastapi", monkeypatch)
     async with calling(example.app) as http:

@@ -32,6 +32,8 @@ def test_one_click_one_charge_in_flask(sqlite_url: str) -> None:
     assert http.get(first.headers["Location"], headers=sent()).json == first.json
     assert http.get(first.headers["Location"], headers=sent("bob-token")).status_code == 404
     assert len(http.get("/provider/charges").json) == 2, "alice's and bob's"
+    assert http.get("/console/keys", headers=sent()).status_code == 401, "a customer is no operator"
+    assert "POST /payments" in http.get("/console/keys", headers=sent("olga-token")).text
     app.extensions["retrysafe"].settings.safe.close()
 
 
@@ -53,6 +55,8 @@ for where in ("/payments", "/api/payments"):
     assert pay("mallory").status_code == 401
     assert pay(amount=1).status_code == 422
     assert len(Client().get("/provider/charges").json()) % 2 == 0
+    assert Client().get("/console/keys", headers=sent("alice-token")).status_code == 401
+    assert where in Client().get("/console/keys", headers=sent("olga-token")).content.decode()
 """
 
 
