@@ -9,13 +9,15 @@ from retrysafe.console.messages import Response
 from retrysafe.console.step_diagram import draw_operation
 from retrysafe.console.timeline import build_timeline
 from retrysafe.console.visit import Visit
+from retrysafe.core.ops import Lookup
 from retrysafe.core.records import Record
 from retrysafe.core.trace_context import read_traceparent
-from retrysafe.engine.audit import AuditRow
+from retrysafe.engine.audit import AUDIT_KIND, AuditRow, read_audit
 from retrysafe.engine.why import explain, is_run
 from retrysafe.operations.journal import OperationJournal, build_ledger
 from retrysafe.operators.audit_rows import AuditSearch
 from retrysafe.operators.key_actions import is_forgotten
+from retrysafe.operators.record_search import ID_DIGITS
 from retrysafe.operators.runs import describe_next
 
 EXAMINED_AUDIT_ROWS = 1_000
@@ -33,7 +35,6 @@ def gather(visit: Visit, record: Record) -> dict[str, Any]:
     journal = read_journal(record)
     ledger = build_ledger(journal) if journal is not None else []
     rows, complete = find_audit_rows(visit, record)
-    did = visit.request.param("did")
     operation = visit.safe.operations.get(record.target)
     return {
         "title": "Key",
@@ -44,7 +45,7 @@ def gather(visit: Visit, record: Record) -> dict[str, Any]:
         "why": explain(record, now),
         "timeline": build_timeline(record, now, rows, ledger),
         "audit_complete": complete,
-        "done": next((row for row in rows if row.id == did), None),
+        "done": find_done(visit, record),
         "ledger": ledger,
         "next_step": describe_next(record, journal) if journal is not None else "",
         "diagram": draw_operation(operation, {}, ledger) if operation is not None else "",
@@ -77,6 +78,19 @@ def find_audit_rows(visit: Visit, record: Record) -> tuple[list[AuditRow], bool]
     wanted = record.id.hex()
     rows = [row for row in search if wanted in row.records]
     return rows, search.complete
+
+
+def find_done(visit: Visit, record: Record) -> AuditRow | None:
+    """The audit row that an action led here with. It is looked up, not searched for, and must name this record."""
+    did = visit.request.param("did")
+    try:
+        found = visit.session.execute(Lookup(bytes.fromhex(did))).record if len(did) == ID_DIGITS else None
+    except ValueError:
+        return None
+    if found is None or found.kind != AUDIT_KIND or found.namespace != visit.session.namespace:
+        return None
+    row = read_audit(found)
+    return row if record.id.hex() in row.records else None
 
 
 def find_actions(visit: Visit, record: Record) -> list[str]:
