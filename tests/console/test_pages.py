@@ -248,6 +248,8 @@ def test_a_store_that_is_out_of_reach_is_503(safe: RetrySafe, monkeypatch: pytes
     monkeypatch.setattr(safe, "execute", fail)
     response = Visitor(console).get("/keys")
     assert (response.status, "the server is gone" in text_of(response)) == (503, True)
+    part = Visitor(console).get("/keys", hx_request="true")
+    assert (part.status, b"<html" in part.body, "the server is gone" in text_of(part)) == (503, False, True)
 
 
 def test_states_have_their_own_filter() -> None:
