@@ -1,5 +1,5 @@
 """1,000 hostile strings as key, scope, target, note, header, body, topic, error and reason never become markup: a page
-with them has the same elements and attributes as a page with harmless ones. tests/console/test_browser.py shows the
+with them has the same elements and attributes as a page with harmless ones. tests/browser/test_console.py shows the
 same in a real browser, where nothing is asked for and nothing runs."""
 
 from __future__ import annotations

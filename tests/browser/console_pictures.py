@@ -1,0 +1,64 @@
+"""Pictures of the console for the documentation: `python -m tests.browser.console_pictures`. Look at them."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import sync_playwright
+
+from retrysafe import RetrySafe
+from retrysafe.console.request_log import LogFile, SeenRequest
+from retrysafe.testing.builders import claim
+from tests.browser.test_console import DESKTOP, PHONE, serve, visit
+from tests.console.conftest import fill
+from tests.servers.chromium import find_chromium
+
+FOLDER = Path(__file__).parents[2] / "docs" / "images" / "console"
+SIZES: dict[str, Any] = {"desktop": DESKTOP, "phone": PHONE}
+
+
+def main() -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    found = find_chromium()
+    with tempfile.TemporaryDirectory() as folder, RetrySafe(f"sqlite:///{folder}/shop.db", namespace="shop") as safe:
+        safe.migrate()
+        world = fill(safe)
+        for number in range(6):
+            safe.store.execute(
+                claim(f"order-7{number}", scope="acme", target="POST /payments", namespace="shop", now=2e6)
+            )
+
+        @safe.once("n:{n}")
+        def count(n: int) -> int:
+            return n
+
+        for number in range(40):
+            count(number % 9)
+        log = LogFile(Path(folder) / "requests.jsonl")
+        log.append(SeenRequest(1.0, "POST", "/pay", "order-7", 201, False, "", {"amount": "100", "to": '"acme"'}))
+        log.append(SeenRequest(1.0, "POST", "/pay", "order-7", 201, True, "", {"amount": "100", "to": '"acme"'}))
+        problem = "Idempotency key reused"
+        log.append(SeenRequest(1.0, "POST", "/pay", "order-7", 422, False, problem, {"amount": "1000", "to": '"acme"'}))
+        pages = {
+            "now": "/",
+            "key": f"/keys/{world.uncertain.id.hex()}",
+            "keys": "/keys?state=uncertain",
+            "operations": "/operations",
+            "requests": "/requests",
+        }
+        with sync_playwright() as playwright, serve(safe, request_log=log.path) as served:
+            env = dict(found.env)
+            browser = playwright.chromium.launch(executable_path=found.path, env=env, args=["--no-sandbox"])
+            for scheme in ("light", "dark"):
+                for size, viewport in SIZES.items():
+                    with visit(browser, served, scheme=scheme, size=viewport) as page:
+                        for name, path in pages.items():
+                            page.goto(path)
+                            page.screenshot(path=FOLDER / f"{name}-{size}-{scheme}.png", full_page=True)
+            browser.close()
+
+
+if __name__ == "__main__":
+    main()
