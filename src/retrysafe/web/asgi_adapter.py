@@ -73,6 +73,9 @@ def response_for_answer(answer: OperationAnswer) -> Response:
     """The response for an operation's answer: status, headers and bytes as stored; 202 while there is no answer."""
     if isinstance(answer, Accepted):
         return response_for_accepted(answer)
+    exchange = current_exchange()
+    if exchange is not None and isinstance(answer, Ended) and not answer.replayed:
+        exchange.observe_operation()
     stored = answer.answer if isinstance(answer, Ended) else answer
     if stored.status in BODILESS:
         response = Response(stored.status, tuple(stored.headers), b"")
@@ -106,6 +109,8 @@ def response_for_error(error: RetrySafeError, exchange: Exchange | None) -> Resp
         else:
             _log.error("a route: %s", describe_error(error))
     wait = getattr(error, "retry_after", 1.0 if isinstance(error, StoreError) else None)
+    if wait is not None and exchange is not None and problem.code == "in_progress":
+        wait = exchange.estimate_retry_after(wait)
     codes, docs = (
         (Codes(), problems.DOCS_URL) if exchange is None else (exchange.settings.codes, exchange.settings.docs)
     )

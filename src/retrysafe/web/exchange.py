@@ -129,6 +129,7 @@ class Exchange:
         self._error_type = ""
         """The class of the exception that ended the work, or the status of an answer that says it failed."""
         self._stops: tuple[StopCallback, ...] = ()
+        self._begun = time.monotonic()
 
     @property
     def claimed(self) -> bool:
@@ -280,6 +281,14 @@ class Exchange:
 
     def _retry_after(self) -> int:
         return self.settings.durations.retry_after(self.target, self.policy.lease)
+
+    def observe_operation(self) -> None:
+        """An operation ran in this request: remember how long it took, for the `Retry-After` of later requests."""
+        self.settings.durations.observe(self.target, time.monotonic() - self._begun)
+
+    def estimate_retry_after(self, longest: float) -> int:
+        """Whole seconds until an operation of this route is probably finished; at most until its lease lapses."""
+        return self.settings.durations.retry_after(self.target, longest)
 
     def _build_response(self, problem: Problem, retry_after: int | None = None) -> Response:
         return problems.build_problem_response(
