@@ -53,12 +53,6 @@ NOT_YET = {
     "docs/explanation/speed.md",
     "docs/explanation/what-broke.md",
     "docs/reference/ablations.md",  # it quotes what-broke.md
-    "docs/howto/deploying.md",
-    "docs/howto/resolving.md",
-    "docs/howto/simulate.md",
-    "docs/howto/tracing.md",
-    "docs/howto/transactions.md",
-    "docs/howto/worker.md",
     "docs/reference/api.md",
     "docs/reference/cli.md",
     "docs/reference/events.md",
